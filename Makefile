@@ -1,0 +1,137 @@
+# Every task of this repository. `make` alone lists them.
+#
+# Nothing is built inside the checkout: virtual environments, tools, images and the cluster's parts lie under
+# $XDG_CACHE_HOME/stoker (~/.cache/stoker), named by the hash of what they are made from.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+
+# The first Python that is new enough; `make PYTHON=/path/to/python …` names another.
+ifndef PYTHON
+PYTHON := $(shell for python in python3 python3.13 python3.12 python3.11; do \
+  "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+endif
+python = $(or $(PYTHON),$(error Python 3.11 or newer is needed: install one, or name it with make PYTHON=/path/to/python))
+export PYTHON
+export PYTHONDONTWRITEBYTECODE := 1
+
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/stoker
+export CLUSTER_CACHE := $(CACHE)
+
+# Which cluster: embedded, kind or existing. Empty: kind where a Docker engine answers, else embedded.
+STOKER_CLUSTER ?=
+export STOKER_CLUSTER
+cluster = PYTHONPATH=tests $(python) -m cluster $(if $(STOKER_CLUSTER),--provider "$(STOKER_CLUSTER)")
+
+# Cheap suites first, so that a typing mistake does not wait for a cluster.
+SUITES := $(wildcard tests/lint runner tests/charts tests/cluster images tests/e2e)
+# For one test, or more words: make test-runner PYTEST_ARGS="-k guard -x"
+PYTEST_ARGS ?=
+pytest = "$$($(python) tests/dev-venv)/bin/python" -m pytest -v
+fast = -m "not full and not gpu"
+
+##@ Start here
+
+.PHONY: help
+help: ## List the targets.
+	@awk 'BEGIN {FS = ":.*## "; print "Usage: make TARGET [STOKER_CLUSTER=embedded|kind|existing] [PYTHON=python3.12]"} \
+	  /^##@ / {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## Fine-tune a small model on this machine, as a two-node TrainJob without Kubernetes (Python only).
+	@: $(python)
+	@examples/demo/local
+
+.PHONY: demo-cluster
+demo-cluster: ## The same on a Kubernetes cluster that is started for it: helm install, kubectl apply, two pods.
+	@: $(python)
+	@examples/demo/cluster
+
+.PHONY: test
+test: ## Lint, unit, chart and cluster tests: everything that fits CI.
+	@$(pytest) $(fast) $(PYTEST_ARGS) $(SUITES)
+
+##@ Tests
+
+.PHONY: lint
+lint: ## ruff, mypy, yamllint, shellcheck, hadolint, actionlint and this repository's own rules.
+	@$(pytest) $(PYTEST_ARGS) tests/lint
+
+.PHONY: test-runner
+test-runner: ## Tests of the runner, from pure plans to local two-process runs.
+	@$(pytest) $(fast) $(PYTEST_ARGS) runner
+
+.PHONY: test-charts
+test-charts: ## Tests of the charts: helm lint, helm-unittest, kubeconform, golden renders, refused values.
+	@$(pytest) $(fast) $(PYTEST_ARGS) tests/charts
+
+.PHONY: test-cluster
+test-cluster: ## Tests of the cluster that the tests bring up by themselves.
+	@$(pytest) $(fast) $(PYTEST_ARGS) tests/cluster
+
+.PHONY: test-e2e
+test-e2e: ## Real TrainJobs on a real cluster, and the images they run in.
+	@$(pytest) $(fast) $(PYTEST_ARGS) $(wildcard images tests/e2e)
+
+.PHONY: test-full
+test-full: ## Everything that exists, including what is too long for CI.
+	@$(pytest) $(PYTEST_ARGS) $(SUITES)
+
+##@ Cluster
+
+.PHONY: cluster-up
+cluster-up: ## Start the cluster with JobSet and Kubeflow Trainer, or bring a half-started one to its feet.
+	@$(cluster) up
+
+.PHONY: cluster-status
+cluster-status: ## One line for each component; fails unless all are healthy.
+	@$(cluster) status
+
+.PHONY: cluster-down
+cluster-down: ## Stop the cluster and remove all it left on this machine.
+	@$(cluster) down
+
+##@ Build
+
+.PHONY: images
+images: ## Build the CPU trainer image without Docker and print where it lies.
+	@: $(python)
+	@images/build trl --accelerator cpu
+
+.PHONY: tools
+tools: ## Build the pinned command-line tools (helm, kubeconform, …) and print their folder.
+	@tools/build
+
+.PHONY: dev-venv
+dev-venv: ## Make the virtual environment of the tests and linters and print its folder.
+	@$(python) tests/dev-venv
+
+##@ Generated files
+
+.PHONY: generate
+generate: ## Write every generated file anew except the locks.
+
+.PHONY: format
+format: ## Let ruff format the Python files and mend what it can.
+	@"$$($(python) tests/dev-venv)/bin/python" -m tests.lint.format
+
+.PHONY: lock-dev
+lock-dev: ## Resolve tests/requirements.in to the newest versions into tests/requirements.txt.
+	@"$$($(python) tests/dev-venv)/bin/uv" pip compile --quiet --upgrade --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --custom-compile-command "make lock-dev" \
+	  --output-file tests/requirements.txt tests/requirements.in >/dev/null
+
+##@ Cleaning up
+
+.PHONY: clean
+clean: ## Remove the caches that linters and Python left in the checkout.
+	@rm -rf .cache
+	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+.PHONY: clean-cache
+clean-cache: clean cluster-down ## Stop the cluster and remove everything built: the next run starts cold.
+	@rm -rf "$(CACHE)"
