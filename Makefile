@@ -117,7 +117,7 @@ generate: ## Write every generated file anew except the locks.
 
 .PHONY: format
 format: ## Let ruff format the Python files and mend what it can.
-	@"$$($(python) tests/dev-venv)/bin/python" -m tests.lint.format
+	@PYTHONPATH=tests "$$($(python) tests/dev-venv)/bin/python" -m lint.format
 
 .PHONY: lock-dev
 lock-dev: ## Resolve tests/requirements.in to the newest versions into tests/requirements.txt.

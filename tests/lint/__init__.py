@@ -1,0 +1,1 @@
+"""Linters and the repository's own rules, each a pytest test."""

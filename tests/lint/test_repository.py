@@ -1,0 +1,83 @@
+"""Rules for every file of this repository that no off-the-shelf linter knows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from lint.files import ROOT, lines, report, repository_files, shebang, texts
+
+# Written by a tool that decides about its own white space.
+GENERATED = {".sum", ".snap"}
+
+# Folders of one person's or one machine's, such as a home; not /workspace, nor $HOME/work.
+MACHINE_PATH = re.compile(r"(?<![\w.$})~/-])/(?:(?:home|Users)/\w+|root|work|opt/wheels)(?=[/\s\"'`)]|$)")
+
+PINNED_ACTION = re.compile(r"@(v\d+(\.\d+)*|[0-9a-f]{40})$")
+PYTHON_PACKAGE_HOSTS = ("https://download.pytorch.org/", "https://pypi.org/", "https://files.pythonhosted.org/")
+
+
+def test_text_files_are_tidy() -> None:
+    findings = []
+    for path, text in texts().items():
+        if path.suffix in GENERATED or not text:
+            continue
+        findings += [
+            f"{path}:{number}: white space at the end" for number, line in lines(path) if line != line.rstrip()
+        ]
+        if not text.endswith("\n") or text.endswith("\n\n"):
+            findings.append(f"{path}: must end with exactly one newline")
+    report(findings, "Remove it; .editorconfig makes most editors do so.")
+
+
+def test_files_are_small() -> None:
+    sizes = {path: (ROOT / path).stat().st_size for path in repository_files()}
+    report(
+        [f"{path}: {size / 2**20:.1f} MiB" for path, size in sizes.items() if size > 2**20],
+        "Build large things into the cache instead of keeping them in Git.",
+    )
+
+
+def test_scripts_are_executable() -> None:
+    findings = []
+    for path in repository_files():
+        executable = bool((ROOT / path).stat().st_mode & 0o111)
+        if executable != bool(shebang(path)):
+            findings.append(f"{path}: {'no #! line' if executable else 'not executable'}")
+    report(findings, "A script has both a #! line and the executable bit (chmod +x), any other file neither.")
+
+
+def test_no_file_names_a_path_of_one_machine() -> None:
+    this = Path(__file__).resolve().relative_to(ROOT)
+    findings = [
+        f"{path}:{number}: {match.group()}"
+        for path in texts()
+        if path != this
+        for number, line in lines(path)
+        for match in MACHINE_PATH.finditer(line)
+    ]
+    report(findings, "Name it relative to the repository, to $HOME or to the cache.")
+
+
+def test_actions_are_pinned() -> None:
+    findings = [
+        f"{path}:{number}: {used[1]}"
+        for path in texts()
+        if path.parts[0] == ".github"
+        for number, line in lines(path)
+        if (used := re.search(r"\buses: *(\S+)", line))
+        if not used[1].startswith("./") and not PINNED_ACTION.search(used[1])
+    ]
+    report(findings, "Pin the action to a version tag or a commit.")
+
+
+def test_python_locks_name_no_mirror() -> None:
+    findings = [
+        f"{path}:{number}: {url}"
+        for path in texts()
+        if path.suffix == ".txt"
+        for number, line in lines(path)
+        for url in re.findall(r"https?://\S+", line)
+        if not url.startswith(PYTHON_PACKAGE_HOSTS)
+    ]
+    report(findings, "A lock must work with any mirror of PyPI: write none into it.")
