@@ -13,7 +13,7 @@ GENERATED = {".sum", ".snap"}
 # Folders of one person's or one machine's, such as a home; not /workspace, nor $HOME/work.
 MACHINE_PATH = re.compile(r"(?<![\w.$})~/-])/(?:(?:home|Users)/\w+|root|work|opt/wheels)(?=[/\s\"'`)]|$)")
 
-PINNED_ACTION = re.compile(r"@(v\d+(\.\d+)*|[0-9a-f]{40})$")
+PINNED_ACTION = re.compile(r"@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
 PYTHON_PACKAGE_HOSTS = ("https://download.pytorch.org/", "https://pypi.org/", "https://files.pythonhosted.org/")
 
 
@@ -65,10 +65,10 @@ def test_actions_are_pinned() -> None:
         for path in texts()
         if path.parts[0] == ".github"
         for number, line in lines(path)
-        if (used := re.search(r"\buses: *(\S+)", line))
+        if (used := re.search(r"\buses: *(\S.*)", line))
         if not used[1].startswith("./") and not PINNED_ACTION.search(used[1])
     ]
-    report(findings, "Pin the action to a version tag or a commit.")
+    report(findings, "Pin the action to the commit of a release and name the release: owner/action@COMMIT # v1.2.3")
 
 
 def test_python_locks_name_no_mirror() -> None:
