@@ -1,0 +1,111 @@
+"""Builds kept outside the checkout, in folders named by the hash of everything they are made from.
+
+An entry is complete once its marker exists: a virtual environment and a file system tree hold absolute paths and
+device nodes, so they are filled where they will stay rather than moved there. One lock per entry makes two builds of
+the same thing wait for each other, and an interrupted build starts over.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+MARKER = ".complete"
+"""Written into an entry when it is finished, and touched at every use."""
+
+
+def root() -> Path:
+    """Return the folder of all builds: `$XDG_CACHE_HOME/stoker`, else `~/.cache/stoker`."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "stoker"
+
+
+def digest(facts: Iterable[str] = (), files: Iterable[Path] = (), relative_to: Path = Path("/")) -> str:
+    """Return 12 hexadecimal digits that name an entry.
+
+    Args:
+        facts: words that decide the content.
+        files: files and folders that do; folders count with all they hold except bytecode.
+        relative_to: files are named relative to this folder, so that two checkouts share an entry.
+    """
+    total = hashlib.sha256()
+
+    def add(text: bytes) -> None:
+        total.update(len(text).to_bytes(8, "big") + text)
+
+    for fact in facts:
+        add(fact.encode())
+    for start in files:
+        members = sorted(start.rglob("*")) if start.is_dir() else [start]
+        for path in members:
+            if path.is_file() and "__pycache__" not in path.parts:
+                add(str(path.relative_to(relative_to)).encode())
+                add(b"x" if os.access(path, os.X_OK) else b"-")
+                add(path.read_bytes())
+    return total.hexdigest()[:12]
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file next to `path` while the body runs; others wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def is_complete(folder: Path) -> bool:
+    """Return whether an entry was built to its end."""
+    return (folder / MARKER).exists()
+
+
+def entry(folder: Path, build: Callable[[Path], None], keep: int = 2, family: str = "") -> Path:
+    """Return a finished entry, building it first where it is missing.
+
+    Args:
+        folder: where it lies.
+        build: fills the empty folder; when it raises, the folder is removed.
+        keep: how many entries of the family to keep, the newest used last.
+        family: start of the names of entries that replace one another; empty: none are removed.
+    """
+    with locked(folder):
+        if not is_complete(folder):
+            remove(folder)
+            folder.mkdir(parents=True)
+            try:
+                build(folder)
+            except BaseException:
+                remove(folder)
+                raise
+        (folder / MARKER).touch()
+    if family:
+        prune(folder.parent, family, keep)
+    return folder
+
+
+def prune(folder: Path, family: str, keep: int) -> None:
+    """Remove all but the `keep` most recently used entries whose names start with `family`; those in use stay."""
+    entries = [path for path in folder.glob(f"{family}*") if path.is_dir() and is_complete(path)]
+    for path in sorted(entries, key=lambda path: (path / MARKER).stat().st_mtime, reverse=True)[keep:]:
+        lock_file = path.with_name(f"{path.name}.lock")
+        with lock_file.open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            remove(path)
+            lock_file.unlink(missing_ok=True)
+
+
+def remove(folder: Path) -> None:
+    """Remove an entry; its marker goes first, so that half a removal never looks finished."""
+    (folder / MARKER).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)

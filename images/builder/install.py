@@ -1,0 +1,318 @@
+#!/usr/bin/env python3
+"""Install an image's locked requirements into a virtual environment.
+
+The Dockerfiles run this file, and so does the host-side `venv` command, so that a container and a laptop hold the
+same packages. It needs the standard library only and stands alone: an image's build context holds no other file of
+this package.
+
+    install.py stack DEST --requirements DIR --accelerator cpu [--torch auto] [--wheels DIR]
+    install.py runner DEST --requirements DIR --source runner
+
+`stack` makes the environment; `runner` adds the Stoker runner to one. Neither leaves pip behind: it lives in a
+temporary environment of its own, pinned by `tools.lock`.
+
+Exit codes: 0 done, 64 wrong usage, 66 a lock or a wheel is missing, 69 a package could not be fetched or does not
+match its hash, 78 this Python cannot do it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+EX_USAGE, EX_NOINPUT, EX_UNAVAILABLE, EX_CONFIG = 64, 66, 69, 78
+
+TORCH_CPU_INDEX = os.environ.get("TORCH_CPU_INDEX", "https://download.pytorch.org/whl/cpu")
+"""PyTorch's index of wheels built without CUDA, which are not on PyPI; a mirror of it can be named by the same env."""
+
+INDEX_TIMEOUT_SECONDS = 5.0
+"""How long that index may take to answer before PyPI's own torch is taken instead."""
+
+HEARTBEAT_SECONDS = 20.0
+"""A step that takes longer says so this often, so that a download does not look like a hang."""
+
+_STARTED = time.monotonic()
+
+
+def fail(code: int, message: str) -> NoReturn:
+    """End with one message on stderr and an exit code from sysexits."""
+    print(f"install: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def say(message: str) -> None:
+    """Print one line on stderr with the seconds since the program started."""
+    print(f"[{time.monotonic() - _STARTED:5.0f} s] {message}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    """Announce a step, keep saying that it still runs, and close it with its duration."""
+    say(title)
+    began = time.monotonic()
+    ended = threading.Event()
+
+    def heartbeat() -> None:
+        while not ended.wait(HEARTBEAT_SECONDS):
+            say(f"{title}: still at it after {time.monotonic() - began:.0f} s")
+
+    thread = threading.Thread(target=heartbeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    if (took := time.monotonic() - began) >= 1:
+        say(f"{title}: done in {took:.0f} s")
+
+
+def run(argv: Sequence[str | Path], why: str) -> None:
+    """Run a command with its output on stderr.
+
+    Raises:
+        SystemExit: 69 with `why` when it fails; the command has said what went wrong.
+    """
+    if subprocess.run([str(word) for word in argv], check=False, stdout=sys.stderr).returncode != 0:
+        fail(EX_UNAVAILABLE, why)
+
+
+def make_venv(folder: Path, *, with_pip: bool) -> None:
+    """Make an empty virtual environment of the running Python.
+
+    Raises:
+        SystemExit: 78 when this Python has no `venv` or `ensurepip`, with what to install.
+    """
+    argv = [sys.executable, "-m", "venv", *([] if with_pip else ["--without-pip"]), str(folder)]
+    if subprocess.run(argv, check=False, stdout=sys.stderr).returncode != 0:
+        fail(EX_CONFIG, f"{sys.executable} cannot make a virtual environment; Debian, Ubuntu: apt-get install python3-venv")
+
+
+@contextmanager
+def build_tools(requirements: Path) -> Iterator[Path]:
+    """Yield the Python of a temporary environment with the locked pip and build backend in it."""
+    lock = existing(requirements / "tools.lock")
+    with tempfile.TemporaryDirectory(prefix="stoker-install-") as folder:
+        make_venv(Path(folder), with_pip=True)
+        python = Path(folder) / "bin" / "python"
+        with step("pip and build backend"):
+            # The pip that Python brings is only good enough to fetch the pinned one.
+            run(
+                [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes",
+                 "--only-binary", ":all:", "--requirement", lock],
+                "the build tools could not be installed; is a package index within reach (pip's own settings apply)?",
+            )  # fmt: skip
+        yield python
+
+
+def pip_install(tools: Path, venv: Path, what: Sequence[str | Path], why: str) -> None:
+    """Install exactly what is named into `venv`: nothing is resolved, nothing is compiled from source."""
+    run(
+        [tools, "-m", "pip", "--python", venv / "bin" / "python", "install", "--quiet", "--no-deps", "--no-compile",
+         "--disable-pip-version-check", "--root-user-action", "ignore", "--only-binary", ":all:", *what],
+        why,
+    )  # fmt: skip
+
+
+def precompile(venv: Path) -> None:
+    """Compile all modules once, as the image's root is read-only and cannot keep bytecode that is made later.
+
+    The bytecode is never checked against its source: nothing changes after the install, and a layer or a copy that
+    rounds time stamps would else make every import compile again.
+    """
+    with step("bytecode"):
+        subprocess.run(
+            [venv / "bin" / "python", "-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash",
+             venv / "lib"],
+            check=False,  # some packages ship templates that are not Python; they are never imported
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+
+
+def existing(path: Path) -> Path:
+    """Return a path that must be there.
+
+    Raises:
+        SystemExit: 66 when it is not.
+    """
+    if not path.exists():
+        fail(EX_NOINPUT, f"{path} is missing; the image's `lock` command makes the locks")
+    return path
+
+
+def locked_version(lock: Path, package: str) -> str:
+    """Return the exact version a lock pins a package to.
+
+    Raises:
+        SystemExit: 66 when the lock or the package in it is missing.
+    """
+    match = re.search(rf"^{re.escape(package)}==([^\s;\\]+)", existing(lock).read_text(encoding="utf-8"), re.MULTILINE)
+    if not match:
+        fail(EX_NOINPUT, f"{lock} does not pin {package}")
+    return match.group(1)
+
+
+def has_cpu_wheel(requirements: Path, accelerator: str, wheels: Path | None) -> bool:
+    """Return whether a folder of wheels holds the CPU torch that the image's lock names."""
+    if accelerator != "cpu" or wheels is None:
+        return False
+    version = locked_version(requirements / "torch-cpu.lock", "torch")
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    return any(wheels.glob(f"torch-{version}-{tag}-{tag}-*_{platform.machine()}.whl"))
+
+
+def cpu_index_answers(timeout: float = INDEX_TIMEOUT_SECONDS) -> bool:
+    """Return whether PyTorch's CPU index can be reached within `timeout` seconds."""
+    request = urllib.request.Request(f"{TORCH_CPU_INDEX}/torch/", method="HEAD")
+    try:
+        with urllib.request.urlopen(request, timeout=timeout):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def torch_source(requirements: Path, accelerator: str, wheels: Path | None) -> str:
+    """Choose where torch comes from.
+
+    Returns:
+        `wheels` (a folder of wheels), `index` (PyTorch's CPU index) or `pypi` (with CUDA libraries, which a machine
+        without a GPU does not use but needs the disk for).
+    """
+    # PyTorch builds a CPU-only wheel under its own version for Linux alone; PyPI's has no CUDA elsewhere.
+    if accelerator != "cpu" or platform.system() != "Linux":
+        return "pypi"
+    if has_cpu_wheel(requirements, accelerator, wheels):
+        return "wheels"
+    return "index" if cpu_index_answers() else "pypi"
+
+
+def install_stack(venv: Path, requirements: Path, accelerator: str, source: str, wheels: Path | None) -> None:
+    """Make `venv` and fill it with the locked packages of one accelerator.
+
+    Args:
+        venv: folder to make; an existing one is replaced.
+        requirements: the image's folder of locks.
+        accelerator: `cpu` or `cuda`.
+        source: where torch comes from, as `torch_source` returns it.
+        wheels: the folder of wheels for the source `wheels`.
+
+    Raises:
+        SystemExit: a package cannot be had or does not match its hash (69), a lock is missing (66).
+    """
+    locks = [existing(requirements / "stack.lock")]
+    if accelerator != "cpu":
+        locks.append(existing(requirements / f"{accelerator}.lock"))
+    origin: list[str | Path] = []
+    torch_lock = requirements / ("torch.lock" if source == "pypi" else "torch-cpu.lock")
+    if source == "wheels" and wheels is not None:
+        origin = ["--no-index", "--find-links", wheels.resolve()]
+    elif source == "index":
+        origin = ["--index-url", TORCH_CPU_INDEX]
+    version = locked_version(torch_lock, "torch")
+    shutil.rmtree(venv, ignore_errors=True)
+    make_venv(venv, with_pip=False)
+    with build_tools(requirements) as tools:
+        place = {"wheels": f"the folder {wheels}", "index": "PyTorch's CPU index", "pypi": "PyPI"}[source]
+        with step(f"torch {version} from {place}"):
+            pip_install(
+                tools, venv, [*origin, "--require-hashes", "--requirement", torch_lock],
+                f"torch {version} could not be installed from {place}: it cannot be fetched, or is not the file that "
+                f"{torch_lock.name} has the hash of",
+            )  # fmt: skip
+        with step(f"{sum(len(pinned(lock)) for lock in locks)} locked packages"):
+            pip_install(
+                tools, venv, ["--require-hashes", *(word for lock in locks for word in ("--requirement", lock))],
+                "the locked packages could not be installed; is a package index within reach (pip's settings apply)?",
+            )  # fmt: skip
+        run([tools, "-m", "pip", "--python", venv / "bin" / "python", "check"], "the locks do not fit together")
+    precompile(venv)
+
+
+def pinned(lock: Path) -> list[str]:
+    """Return the names of the packages a lock pins."""
+    return re.findall(r"^([A-Za-z0-9][\w.-]*)==", lock.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def install_runner(venv: Path, requirements: Path, source: Path) -> None:
+    """Build the runner's wheel from its folder and install it into `venv`, which is made where it is missing.
+
+    The runner's dependencies are in the image's locks, so nothing but its own files is added.
+    """
+    existing(source / "pyproject.toml")
+    if not (venv / "bin" / "python").exists():
+        make_venv(venv, with_pip=False)
+    with build_tools(requirements) as tools, tempfile.TemporaryDirectory(prefix="stoker-runner-") as folder:
+        with step("runner"):
+            # A copy, since a build backend may write beside its sources and those can be read-only.
+            copy = Path(folder) / "source"
+            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", "tests"))
+            run(
+                [tools, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index",
+                 "--no-build-isolation", "--wheel-dir", folder, copy],
+                "the runner's wheel could not be built",
+            )  # fmt: skip
+            wheel = next(Path(folder).glob("*.whl"))
+            pip_install(tools, venv, ["--no-index", "--force-reinstall", wheel], "the runner could not be installed")
+    precompile(venv)
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line.
+
+    Raises:
+        SystemExit: 64 when it is wrong.
+    """
+    parser = argparse.ArgumentParser(
+        prog="install.py", description=(__doc__ or "").split("\n", 1)[0],
+        epilog=f"TORCH_CPU_INDEX (env) names PyTorch's CPU index, now {TORCH_CPU_INDEX}. pip's own settings apply.",
+    )  # fmt: skip
+    parser.exit_on_error = False
+    commands = parser.add_subparsers(dest="command", required=True, metavar="stack | runner")
+    for name, text in (("stack", "make the environment"), ("runner", "add the runner to an environment")):
+        command = commands.add_parser(name, help=text, exit_on_error=False)
+        command.add_argument("dest", type=Path, help="folder of the virtual environment")
+        command.add_argument("--requirements", type=Path, required=True, help="folder of the image's locks")
+        if name == "stack":
+            command.add_argument("--accelerator", choices=("cpu", "cuda"), required=True)
+            command.add_argument("--torch", choices=("auto", "wheels", "index", "pypi"), default="auto")
+            command.add_argument("--wheels", type=Path, help="folder that may hold a CPU torch")
+        else:
+            command.add_argument("--source", type=Path, required=True, help="folder of the runner")
+    try:
+        return parser.parse_args(arguments)
+    except argparse.ArgumentError as error:
+        fail(EX_USAGE, f"{error}; see {parser.prog} --help")
+
+
+def main() -> None:
+    """Run the command line."""
+    if sys.version_info < (3, 11):
+        fail(EX_CONFIG, f"Python 3.11 or newer is needed, this is {platform.python_version()}")
+    options = parse()
+    if options.command == "runner":
+        install_runner(options.dest, options.requirements, options.source)
+        return
+    source = options.torch
+    if source == "auto":
+        source = torch_source(options.requirements, options.accelerator, options.wheels)
+    install_stack(options.dest, options.requirements, options.accelerator, source, options.wheels)
+
+
+if __name__ == "__main__":
+    main()
