@@ -1,0 +1,90 @@
+{{/*
+training-runtimes.defaults: what the entry itself decides for the runner, a YAML map from variable to value.
+Argument: a resolved entry.
+*/}}
+{{- define "training-runtimes.defaults" -}}
+{{- $defaults := dict "STOKER_METHOD" .method }}
+{{- range $flag, $value := .args }}
+  {{- if $value }}
+    {{- $_ := set $defaults (printf "STOKER_ARG_%s" (upper $flag)) $value }}
+  {{- end }}
+{{- end }}
+{{- toYaml $defaults }}
+{{- end }}
+
+{{/*
+training-runtimes.env: environment of the container `node`. Kubernetes expands $(NAME) only from variables above.
+Arguments, a dict:
+  root     the root context
+  runtime  a resolved entry
+*/}}
+{{- define "training-runtimes.env" -}}
+{{- $defaults := include "training-runtimes.defaults" .runtime | fromYaml -}}
+- name: JOBSET_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-name']
+{{- /* Trainer sets PET_* only for a TrainJob with spec.trainer, and then in place of these. */}}
+- name: PET_NNODES
+  value: {{ .runtime.numNodes | quote }}
+- name: PET_NPROC_PER_NODE
+  value: {{ ternary "1" "auto" (eq .runtime.acceleratorKind "cpu") | quote }}
+- name: PET_NODE_RANK
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.annotations['batch.kubernetes.io/job-completion-index']
+- name: PET_MASTER_ADDR
+  value: $(JOBSET_NAME)-node-0-0.$(JOBSET_NAME)
+- name: PET_MASTER_PORT
+  value: "29500"
+- name: STOKER_FRAMEWORK
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.labels['trainer.kubeflow.org/framework']
+- name: STOKER_RUN_ID
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.labels['batch.kubernetes.io/controller-uid']
+- name: STOKER_RESTART_ATTEMPT
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.labels['jobset.sigs.k8s.io/restart-attempt']
+- name: STOKER_CPU_REQUEST
+  valueFrom:
+    resourceFieldRef:
+      containerName: node
+      resource: requests.cpu
+      divisor: "1"
+- name: STOKER_GRACE_PERIOD_SECONDS
+  value: {{ .root.Values.terminationGracePeriodSeconds | int | quote }}
+- name: STOKER_RENDEZVOUS_TIMEOUT_SECONDS
+  value: {{ .root.Values.rendezvousTimeoutSeconds | int | quote }}
+- name: STOKER_RUNTIME
+  value: {{ .runtime.name | quote }}
+- name: STOKER_ACCELERATOR
+  value: {{ .runtime.acceleratorKind | quote }}
+{{- with .runtime.processesPerNode }}
+- name: STOKER_NPROC_PER_NODE
+  value: {{ . | quote }}
+{{- end }}
+- name: STOKER_METHOD
+  value: {{ .runtime.method | quote }}
+- name: STOKER_WORKSPACE
+  value: /workspace
+{{- range $name, $value := omit $defaults "STOKER_METHOD" }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- /* TrainJobs overwrite the variables above; this one keeps what the runtime itself said. */}}
+- name: STOKER_RUNTIME_DEFAULTS
+  value: {{ toRawJson $defaults | quote }}
+{{- range $name, $value := .runtime.env }}
+- name: {{ $name }}
+  {{- if kindIs "string" $value }}
+  value: {{ $value | quote }}
+  {{- else }}
+  valueFrom:
+    {{- toYaml $value | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end }}

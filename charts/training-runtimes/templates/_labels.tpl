@@ -1,0 +1,22 @@
+{{/*
+training-runtimes.labels: labels that say which chart and release an object is from.
+Argument: the root context.
+*/}}
+{{- define "training-runtimes.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: stoker
+{{- end }}
+
+{{/*
+training-runtimes.runLabels: labels of everything a TrainJob makes. The SDK and the runner key on the framework.
+Argument: a resolved entry.
+*/}}
+{{- define "training-runtimes.runLabels" -}}
+trainer.kubeflow.org/framework: {{ .framework }}
+stoker.dev/runtime: {{ .name }}
+stoker.dev/accelerator: {{ .accelerator }}
+{{- end }}

@@ -1,0 +1,47 @@
+{{/*
+The retry contract, in two halves that must agree. The Job half sorts a failure by its cause, the JobSet half reads the
+number of the Job's rule out of the Job's failure message and decides what becomes of the run. What no rule names (a
+crash, a lost peer) counts against maxRestarts. The exit codes are the runner's.
+*/}}
+
+{{/*
+training-runtimes.podFailurePolicy: the Job half. The order of the rules is part of the contract. No argument.
+*/}}
+{{- define "training-runtimes.podFailurePolicy" -}}
+rules:
+  {{- /* 0: evicted, preempted, drained */}}
+  - action: FailJob
+    onPodConditions:
+      - type: DisruptionTarget
+        status: "True"
+  {{- /* 1: stopped by a signal, can be resumed */}}
+  - action: FailJob
+    onExitCodes:
+      containerName: node
+      operator: In
+      values: [75]
+  {{- /* 2: usage, bad data, no model or data, configuration: the same again would fail again */}}
+  - action: FailJob
+    onExitCodes:
+      containerName: node
+      operator: In
+      values: [64, 65, 66, 78]
+{{- end }}
+
+{{/*
+training-runtimes.failurePolicy: the JobSet half. Without its rules JobSet would start user errors again, too.
+Argument: the root context.
+*/}}
+{{- define "training-runtimes.failurePolicy" -}}
+maxRestarts: {{ .Values.retries.maxRestarts | int }}
+restartStrategy: BlockingRecreate
+rules:
+  - name: Interrupted
+    action: RestartJobSetAndIgnoreMaxRestarts
+    onJobFailureReasons: [PodFailurePolicy]
+    onJobFailureMessagePatterns: ["rule at index [01]$"]
+  - name: UserError
+    action: FailJobSet
+    onJobFailureReasons: [PodFailurePolicy]
+    onJobFailureMessagePatterns: ["rule at index 2$"]
+{{- end }}

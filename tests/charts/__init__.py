@@ -1,0 +1,1 @@
+"""Tests of the charts: what they render, what they refuse, and the files that are generated from them."""

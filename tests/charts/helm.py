@@ -1,0 +1,87 @@
+"""The charts of this repository, and Helm with its companions to render and check them."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = Path(__file__).resolve().parents[2]
+CHARTS = tuple(sorted(path.parent for path in (ROOT / "charts").glob("*/Chart.yaml")))
+TRAINING_RUNTIMES = ROOT / "charts" / "training-runtimes"
+
+Manifest = dict[str, Any]
+
+
+@cache
+def tools() -> Path:
+    """Return the folder of the pinned tools, building them first where that was not done yet.
+
+    Raises:
+        subprocess.CalledProcessError: the build failed; it has said why on stderr.
+    """
+    printed = subprocess.run([ROOT / "tools" / "build"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return Path(printed.strip())
+
+
+def run(tool: str, *arguments: str | Path, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run one of the pinned tools in `folder`; the caller looks at the exit code."""
+    return subprocess.run([tools() / tool, *arguments], check=False, capture_output=True, text=True, cwd=folder)
+
+
+def output(tool: str, *arguments: str | Path, folder: Path = ROOT) -> str:
+    """Return what a pinned tool prints.
+
+    Raises:
+        RuntimeError: it failed; the message holds what it said.
+    """
+    done = run(tool, *arguments, folder=folder)
+    if done.returncode != 0:
+        raise RuntimeError(f"{tool} {' '.join(map(str, arguments))}: exit code {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
+def values_files(chart: Path) -> list[Path]:
+    """Return the values files under `ci/`: one for each way to install a chart that is worth a test."""
+    return sorted((chart / "ci").glob("*-values.yaml"))
+
+
+def template_arguments(chart: Path, values: Sequence[Path] = (), settings: Sequence[str] = ()) -> list[str | Path]:
+    """Return the arguments with which Helm renders a chart as a release of its own name, without a cluster."""
+    name = yaml.safe_load((chart / "Chart.yaml").read_text())["name"] if chart.is_dir() else chart.name
+    arguments: list[str | Path] = ["template", name, chart, "--namespace", "default", "--set", "skipApiCheck=true"]
+    for path in values:
+        arguments += ["--values", path]
+    for setting in settings:
+        arguments += ["--set-json", setting]
+    return arguments
+
+
+def template(chart: Path, values: Sequence[Path] = (), settings: Sequence[str] = ()) -> str:
+    """Return the manifests of a chart as text.
+
+    Args:
+        chart: the chart's folder.
+        values: values files, the last one wins.
+        settings: single values as `path=JSON`, they win over the files.
+
+    Raises:
+        RuntimeError: Helm refused; the message holds what it said.
+    """
+    return output("helm", *template_arguments(chart, values, settings))
+
+
+def manifests(text: str) -> list[Manifest]:
+    """Return the objects of a stream of YAML documents; empty documents are left out."""
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def render(chart: Path, values: Sequence[Path] = (), settings: Sequence[str] = ()) -> list[Manifest]:
+    """Return the objects that a chart renders; see `template`."""
+    return manifests(template(chart, values, settings))
