@@ -1,0 +1,191 @@
+"""Programs and Helm charts out of Go modules, built once per change of their pins and kept in the cache.
+
+Every folder in ``go/`` is a Go module of its own (their Kubernetes libraries differ). A built module is a folder
+``go-<name>-<hash>`` in the cache with the program, links to it, and the Helm chart that upstream ships in the same
+module, where there is one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import ClusterError
+from .progress import say
+
+GO = Path(__file__).parent / "go"
+
+
+@dataclass(frozen=True)
+class GoModule:
+    """How to build one folder of ``go/``.
+
+    Attributes:
+        name: The folder's name, and the program's.
+        upstream: The module whose version in go.mod names the release; None for a program of our own.
+        package: What to build, as ``go build`` takes it.
+        links: Further names of the program, for one that looks at what it is called by.
+        version_packages: Go packages of Kubernetes' kind that keep the release in variables set at link time.
+        chart: Where upstream's module holds its Helm chart.
+    """
+
+    name: str
+    upstream: str | None = None
+    package: str = "."
+    links: tuple[str, ...] = ()
+    version_packages: tuple[str, ...] = ()
+    chart: str | None = None
+
+    @property
+    def source(self) -> Path:
+        """The folder with go.mod."""
+        return GO / self.name
+
+    @property
+    def version(self) -> str:
+        """The upstream release pinned in go.mod, as ``v1.2.3``; ``v0`` for a program of our own."""
+        return pinned_version(self.source / "go.mod", self.upstream) if self.upstream else "v0"
+
+    @property
+    def linker_flags(self) -> str:
+        """What ``-ldflags`` is given: no debug tables, and the release where the program has a place for it."""
+        major, minor, *_ = [*self.version.removeprefix("v").split("."), ""]
+        values = {"gitVersion": self.version, "gitMajor": major, "gitMinor": minor}
+        set_version = [f"-X {p}.{name}={value}" for p in self.version_packages for name, value in values.items()]
+        return " ".join(["-s", "-w", *set_version])
+
+    @property
+    def key(self) -> str:
+        """Twelve hexadecimal digits over everything the result depends on."""
+        digest = hashlib.sha256(repr((self, platform.machine())).encode())
+        for file in sorted(self.source.iterdir()):
+            digest.update(file.name.encode() + b"\0" + file.read_bytes())
+        digest.update(Path(__file__).read_bytes())
+        return digest.hexdigest()[:12]
+
+
+KUBERNETES = GoModule(
+    "kubernetes",
+    "k8s.io/kubernetes",
+    links=("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl"),
+    # Without these the server calls itself v0.0.0-master, and every chart's kubeVersion check fails.
+    version_packages=("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"),
+)
+JOBSET = GoModule("jobset", "sigs.k8s.io/jobset", "sigs.k8s.io/jobset", chart="charts/jobset")
+TRAINER = GoModule(
+    "trainer",
+    "github.com/kubeflow/trainer/v2",
+    "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
+    chart="charts/kubeflow-trainer",
+)
+COREDNS = GoModule("coredns", "github.com/coredns/coredns", "github.com/coredns/coredns")
+REGISTRY = GoModule(
+    "registry", "github.com/distribution/distribution/v3", "github.com/distribution/distribution/v3/cmd/registry"
+)
+LOCAL_PATH_PROVISIONER = GoModule(
+    "local-path-provisioner",
+    "github.com/rancher/local-path-provisioner",
+    "github.com/rancher/local-path-provisioner",
+)
+PAUSE = GoModule("pause")
+VOLUME_HELPER = GoModule("volume-helper")
+
+
+def pinned_version(go_mod: Path, module: str) -> str:
+    """Return the version that ``go_mod`` requires of ``module``.
+
+    Raises:
+        ClusterError: The file does not require it.
+    """
+    found = re.search(rf"^(?:require)?\s+{re.escape(module)} (v\S+)", go_mod.read_text(), re.MULTILINE)
+    if not found:
+        raise ClusterError(f"{go_mod} does not require {module}")
+    return found.group(1)
+
+
+def cache_root() -> Path:
+    """Return the folder for everything that is built: ``CLUSTER_CACHE``, else the user's cache folder."""
+    if named := os.environ.get("CLUSTER_CACHE"):
+        return Path(named).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "embedded-cluster"
+
+
+def build(modules: Iterable[GoModule]) -> dict[GoModule, Path]:
+    """Build what is not in the cache yet, and return each module's folder.
+
+    Raises:
+        ClusterError: Go is missing or too old, or a download or a compilation failed.
+    """
+    root = cache_root() / "cluster"
+    folders = {module: root / f"go-{module.name}-{module.key}" for module in modules}
+    missing = [module for module, folder in folders.items() if not folder.is_dir()]
+    if missing:
+        if not shutil.which("go"):
+            raise ClusterError("Go is needed to build the cluster: install Go 1.26 or newer (https://go.dev/dl)")
+        root.mkdir(parents=True, exist_ok=True)
+        with (root / "go.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            say(f"building {', '.join(f'{m.name} {m.version}' for m in missing)} (some minutes, once)")
+            # Two at a time: one links, on one core, while the other compiles.
+            with ThreadPoolExecutor(max_workers=2) as pool:
+                list(pool.map(lambda module: _build(module, folders[module]), missing))
+    return folders
+
+
+def _build(module: GoModule, folder: Path) -> None:
+    if folder.is_dir():  # another build made it while this one waited for the lock
+        return
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix=".go-", dir=folder.parent) as temporary:
+        new = Path(temporary) / "new"
+        new.mkdir()
+        output = new / module.name
+        _go(module, ["build", "-trimpath", "-ldflags", module.linker_flags, "-o", str(output), module.package])
+        for link in module.links:
+            (new / link).symlink_to(module.name)
+        if module.chart and module.upstream:
+            upstream = Path(_go(module, ["list", "-m", "-f", "{{.Dir}}", module.upstream]).strip())
+            _copy_chart(upstream / module.chart, new / "chart")
+        new.rename(folder)
+    say(f"built {module.name} {module.version} in {time.monotonic() - began:.0f}s")
+
+
+def _go(module: GoModule, arguments: list[str]) -> str:
+    done = subprocess.run(
+        ["nice", "go", *arguments],
+        cwd=module.source,
+        env={**os.environ, "GOOS": "linux", "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last = "\n".join(done.stderr.strip().splitlines()[-15:])
+        raise ClusterError(f"go {arguments[0]} failed in {module.source}:\n{last}")
+    return done.stdout
+
+
+def _copy_chart(source: Path, target: Path) -> None:
+    """Copy a chart, made writable, without its dependencies: they are not in the module, and none is wanted here."""
+    shutil.copytree(source, target, copy_function=shutil.copyfile)
+    for folder, _, _ in os.walk(target):
+        Path(folder).chmod(0o755)
+    chart = target / "Chart.yaml"
+    chart.write_text(without_dependencies(chart.read_text()))
+
+
+def without_dependencies(chart_yaml: str) -> str:
+    """Return a Chart.yaml without its top-level ``dependencies`` list."""
+    return re.sub(r"^dependencies:\n(?:[ \t-].*\n|\n(?=[ \t-]))*", "", chart_yaml, flags=re.MULTILINE)

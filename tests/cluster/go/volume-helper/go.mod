@@ -1,0 +1,3 @@
+module volume-helper
+
+go 1.24.0
