@@ -113,7 +113,11 @@ dev-venv: ## Make the virtual environment of the tests and linters and print its
 ##@ Generated files
 
 .PHONY: generate
-generate: ## Write every generated file anew except the locks.
+generate: generate-charts ## Write every generated file anew except the locks.
+
+.PHONY: generate-charts
+generate-charts: ## Charts: schemas of values, READMEs, golden renders, the demo's runtime.
+	@PYTHONPATH=tests "$$($(python) tests/dev-venv)/bin/python" -m charts.generate
 
 .PHONY: format
 format: ## Let ruff format the Python files and mend what it can.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from charts.helm import tools
 from lint.files import ROOT, docker_files, python_files, repository_files, shell_files, yaml_files
 
 # The linters from PyPI lie beside the Python that runs these tests.
@@ -60,5 +61,4 @@ def test_hadolint() -> None:
 
 def test_actionlint() -> None:
     workflows = [path for path in repository_files() if path.parent == Path(".github/workflows")]
-    tools = subprocess.run([ROOT / "tools" / "build"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-    check(Path(tools) / "actionlint", ["-no-color", "-oneline", f"-shellcheck={BIN / 'shellcheck'}"], workflows)
+    check(tools() / "actionlint", ["-no-color", "-oneline", f"-shellcheck={BIN / 'shellcheck'}"], workflows)
