@@ -10,8 +10,8 @@ from lint.files import ROOT, lines, report, repository_files, shebang, texts
 # Written by a tool that decides about its own white space.
 GENERATED = {".sum", ".snap"}
 
-# Folders of one person's or one machine's, such as a home; not /workspace, nor $HOME/work.
-MACHINE_PATH = re.compile(r"(?<![\w.$})~/-])/(?:(?:home|Users)/\w+|root|work|opt/wheels)(?=[/\s\"'`)]|$)")
+# Folders of one person or one machine; not /workspace, nor $HOME/work, nor the /root of a container.
+MACHINE_PATH = re.compile(r"(?<![\w.$})~/-])/(?:(?:home|Users)/\w+|work|opt/wheels)(?=[/\s\"'`)]|$)")
 
 PINNED_ACTION = re.compile(r"@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
 PYTHON_PACKAGE_HOSTS = ("https://download.pytorch.org/", "https://pypi.org/", "https://files.pythonhosted.org/")
