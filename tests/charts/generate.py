@@ -6,6 +6,7 @@ without Helm one rendered runtime, which the demo runs.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -55,8 +56,15 @@ def leftovers(content: dict[Path, str]) -> list[Path]:
 
 
 def main() -> None:
-    """Write what differs, remove what is left over, and say so."""
-    content = files()
+    """Write what differs, remove what is left over, and say so.
+
+    Raises:
+        SystemExit: a chart is broken; the message holds what the tool said that found it.
+    """
+    try:
+        content = files()
+    except RuntimeError as error:
+        sys.exit(str(error))
     for path, text in content.items():
         if not path.exists() or path.read_text() != text:
             path.parent.mkdir(parents=True, exist_ok=True)

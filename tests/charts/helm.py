@@ -79,7 +79,7 @@ def template(chart: Path, values: Sequence[Path] = (), settings: Sequence[str] =
 
 def manifests(text: str) -> list[Manifest]:
     """Return the objects of a stream of YAML documents; empty documents are left out."""
-    return [document for document in yaml.safe_load_all(text) if document]
+    return [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
 
 
 def render(chart: Path, values: Sequence[Path] = (), settings: Sequence[str] = ()) -> list[Manifest]:

@@ -5,7 +5,7 @@ Argument: the root context.
 {{- define "training-runtimes.podSecurityContext" -}}
 runAsNonRoot: true
 {{- range $field := list "runAsUser" "runAsGroup" "fsGroup" }}
-{{- $id := get $.Values.podSecurityContext $field }}
+{{- $id := index $.Values.podSecurityContext $field }}
 {{- if not (kindIs "invalid" $id) }}
 {{ $field }}: {{ int64 $id }}
 {{- end }}

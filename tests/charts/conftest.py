@@ -1,0 +1,22 @@
+"""Charts times the values files they are tested with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from charts.helm import CHARTS, TRAINING_RUNTIMES, Manifest, render, values_files
+
+
+@pytest.fixture(params=CHARTS, ids=lambda chart: str(chart.name))
+def chart(request: pytest.FixtureRequest) -> Path:
+    """A chart's folder."""
+    folder: Path = request.param
+    return folder
+
+
+@pytest.fixture(params=values_files(TRAINING_RUNTIMES), ids=lambda path: str(path.stem))
+def catalogue(request: pytest.FixtureRequest) -> list[Manifest]:
+    """The runtimes of the catalogue, for each of its values files."""
+    return render(TRAINING_RUNTIMES, [request.param])

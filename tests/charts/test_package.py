@@ -1,0 +1,78 @@
+"""A packaged chart stands alone, and works below a parent chart."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from charts.generate import GOLDEN
+from charts.helm import ROOT, TRAINING_RUNTIMES, manifests, output, template
+
+SECRET_LIMIT = 2**20
+"""Bytes that Kubernetes takes in a secret, which is where Helm keeps a release."""
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("package")
+    output("helm", "package", TRAINING_RUNTIMES, "--destination", folder)
+    (archive,) = folder.glob("*.tgz")
+    return archive
+
+
+@pytest.fixture(scope="module")
+def members(package: Path) -> dict[str, bytes]:
+    """Content of the package's regular files by path."""
+    with tarfile.open(package) as archive:
+        return {
+            member.name.split("/", 1)[1]: content.read()
+            for member in archive.getmembers()
+            if member.isreg() and (content := archive.extractfile(member))
+        }
+
+
+def test_entries_and_lock_are_real_files(members: dict[str, bytes]) -> None:
+    """In the repository they are links out of the chart, so that there is one copy of each."""
+    sources = {f"files/runtimes/{path.name}": path for path in (ROOT / "runtimes").glob("*.yaml")}
+    sources["files/images.lock.yaml"] = ROOT / "images" / "images.lock.yaml"
+    assert {name for name in members if name.startswith("files/")} == sources.keys()
+    assert all(members[name] == path.read_bytes() for name, path in sources.items())
+
+
+def test_what_only_developers_need_is_left_out(members: dict[str, bytes]) -> None:
+    packed = {".helmignore", "Chart.yaml", "README.md", "values.yaml", "values.schema.json", "files", "templates"}
+    assert {name.split("/")[0] for name in members} == packed
+
+
+def test_it_is_far_from_the_size_limit_of_a_release(package: Path) -> None:
+    assert package.stat().st_size < SECRET_LIMIT / 10
+
+
+def test_it_renders_the_same_as_the_folder(package: Path, tmp_path: Path) -> None:
+    with tarfile.open(package) as archive:
+        archive.extractall(tmp_path, filter="data")
+    values = TRAINING_RUNTIMES / "ci" / "cpu-values.yaml"
+    golden = GOLDEN / TRAINING_RUNTIMES.name / "cpu.yaml"
+    assert manifests(template(tmp_path / TRAINING_RUNTIMES.name, [values])) == manifests(golden.read_text())
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_it_works_below_a_parent_chart(package: Path, tmp_path: Path, enabled: bool) -> None:
+    parent = tmp_path / "platform"
+    (parent / "charts").mkdir(parents=True)
+    (parent / "charts" / package.name).write_bytes(package.read_bytes())
+    name = TRAINING_RUNTIMES.name
+    version = yaml.safe_load((TRAINING_RUNTIMES / "Chart.yaml").read_text())["version"]
+    dependency = {"name": name, "version": version, "condition": f"{name}.enabled"}
+    (parent / "Chart.yaml").write_text(
+        yaml.safe_dump({"apiVersion": "v2", "name": "platform", "version": "0.1.0", "dependencies": [dependency]})
+    )
+    (parent / "values.yaml").write_text(
+        yaml.safe_dump(
+            {"global": {"storageClass": "fast"}, name: {"enabled": enabled, "accelerator": "cpu", "skipApiCheck": True}}
+        )
+    )
+    assert len(manifests(output("helm", "template", "platform", parent))) == int(enabled)
