@@ -30,7 +30,8 @@ cluster = PYTHONPATH=tests $(python) -m cluster $(if $(STOKER_CLUSTER),--provide
 SUITES := $(wildcard tests/lint runner tests/charts tests/cluster images tests/e2e)
 # For one test, or more words: make test-runner PYTEST_ARGS="-k guard -x"
 PYTEST_ARGS ?=
-pytest = "$$($(python) tests/dev-venv)/bin/python" -m pytest -v
+venv = venv="$$($(python) tests/dev-venv)" &&
+pytest = $(venv) "$$venv/bin/python" -m pytest -v
 fast = -m "not full and not gpu"
 
 ##@ Start here
@@ -117,15 +118,15 @@ generate: generate-charts ## Write every generated file anew except the locks.
 
 .PHONY: generate-charts
 generate-charts: ## Charts: schemas of values, READMEs, golden renders, the demo's runtime.
-	@PYTHONPATH=tests "$$($(python) tests/dev-venv)/bin/python" -m charts.generate
+	@$(venv) PYTHONPATH=tests "$$venv/bin/python" -m charts.generate
 
 .PHONY: format
 format: ## Let ruff format the Python files and mend what it can.
-	@PYTHONPATH=tests "$$($(python) tests/dev-venv)/bin/python" -m lint.format
+	@$(venv) PYTHONPATH=tests "$$venv/bin/python" -m lint.format
 
 .PHONY: lock-dev
 lock-dev: ## Resolve tests/requirements.in to the newest versions into tests/requirements.txt.
-	@"$$($(python) tests/dev-venv)/bin/uv" pip compile --quiet --upgrade --universal --python-version 3.11 \
+	@$(venv) "$$venv/bin/uv" pip compile --quiet --upgrade --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --custom-compile-command "make lock-dev" \
 	  --output-file tests/requirements.txt tests/requirements.in >/dev/null
 
