@@ -72,6 +72,21 @@ def test_bad_values_are_refused(refused: Refused) -> None:
     assert refused.message in done.stderr
 
 
+def undocumented(schema: dict[str, Any], path: str = "") -> list[str]:
+    """Return the paths of the values that nobody explains; a group of values needs no words of its own."""
+    if not schema.get("properties"):
+        return [] if schema.get("description") else [path]
+    return [
+        item
+        for name, child in schema["properties"].items()
+        for item in undocumented(child, f"{path}.{name}".lstrip("."))
+    ]
+
+
+def test_every_value_is_documented() -> None:
+    assert undocumented(json.loads((TRAINING_RUNTIMES / "values.schema.json").read_text())) == []
+
+
 def test_a_parent_charts_globals_and_switch_are_let_through() -> None:
     assert template(TRAINING_RUNTIMES, settings=['global={"storageClass": "fast"}', "enabled=true"])
     assert not template(TRAINING_RUNTIMES, settings=["enabled=false"]).strip()

@@ -26,7 +26,7 @@ Arguments, a dict:
       fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-name']
 {{- /* Trainer sets PET_* only for a TrainJob with spec.trainer, and then in place of these. */}}
 - name: PET_NNODES
-  value: {{ .runtime.numNodes | quote }}
+  value: {{ .runtime.numNodes | int | quote }}
 - name: PET_NPROC_PER_NODE
   value: {{ ternary "1" "auto" (eq .runtime.acceleratorKind "cpu") | quote }}
 - name: PET_NODE_RANK
@@ -65,7 +65,7 @@ Arguments, a dict:
   value: {{ .runtime.acceleratorKind | quote }}
 {{- with .runtime.processesPerNode }}
 - name: STOKER_NPROC_PER_NODE
-  value: {{ . | quote }}
+  value: {{ . | int | quote }}
 {{- end }}
 - name: STOKER_METHOD
   value: {{ .runtime.method | quote }}

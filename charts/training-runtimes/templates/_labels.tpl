@@ -18,5 +18,5 @@ Argument: a resolved entry.
 {{- define "training-runtimes.runLabels" -}}
 trainer.kubeflow.org/framework: {{ .framework }}
 stoker.dev/runtime: {{ .name }}
-stoker.dev/accelerator: {{ .accelerator }}
+stoker.dev/accelerator: {{ .accelerator | quote }}
 {{- end }}

@@ -51,11 +51,11 @@ volumes:
   - name: shm
     emptyDir:
       medium: Memory
-      sizeLimit: {{ .runtime.sharedMemory }}
+      sizeLimit: {{ .runtime.sharedMemory | quote }}
   - name: cache
     emptyDir:
-      sizeLimit: {{ .root.Values.scratch.cacheSize }}
+      sizeLimit: {{ .root.Values.scratch.cacheSize | quote }}
   - name: tmp
     emptyDir:
-      sizeLimit: {{ .root.Values.scratch.tmpSize }}
+      sizeLimit: {{ .root.Values.scratch.tmpSize | quote }}
 {{- end }}

@@ -11,11 +11,11 @@ Argument: the root context.
         accessModes:
           {{- toYaml .Values.workspace.accessModes | nindent 10 }}
         {{- with .Values.workspace.storageClassName }}
-        storageClassName: {{ . }}
+        storageClassName: {{ . | quote }}
         {{- end }}
         resources:
           requests:
-            storage: {{ .Values.workspace.size }}
+            storage: {{ .Values.workspace.size | quote }}
   retentionPolicy:
     whenDeleted: {{ .Values.workspace.retention }}
 {{- end }}
