@@ -1,0 +1,102 @@
+"""TRL as a backend: its methods, flags, and what became of older flags."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from typing import ClassVar
+
+from stoker.arguments import Flag, FlagTable, Setting
+from stoker.backends.base import LLMBackend, register_backend
+
+VERSION = "1.16.0"
+MODULE_PREFIX = "trl.scripts."
+
+# Flags of older TRL releases and of KEP-2839's draft (TRL 1.16 migration notes and its dataclasses).
+_RENAMED = {
+    "max_seq_length": "max_length",
+    "torch_dtype": "dtype",
+    "evaluation_strategy": "eval_strategy",
+    "no_cuda": "use_cpu",
+}
+_REMOVED = {
+    "max_prompt_length": "prompts are cut by --max_length; filter longer ones out of the data set",
+    "overwrite_output_dir": "set STOKER_RESUME=never to start anew",
+}
+_RESERVED = {
+    "resume_from_checkpoint": "leave it out and set STOKER_RESUME to auto, never or require",
+    "enable_jit_checkpoint": "leave it out, a stop is checkpointed anyway, in step on all ranks",
+    "local_rank": "leave it out, torchrun tells each process its rank",
+}
+# What makes two runs the same run: a resume with any of these changed would train another model.
+_IDENTITY = {
+    "model": ("model_name_or_path", "model_revision"),
+    "data": ("dataset_name", "dataset_config", "dataset_train_split"),
+    "peft": (
+        "use_peft",
+        "lora_r",
+        "lora_alpha",
+        "lora_dropout",
+        "lora_target_modules",
+        "lora_modules_to_save",
+        "use_rslora",
+        "use_dora",
+        "load_in_4bit",
+        "load_in_8bit",
+    ),
+}
+
+
+@register_backend("trl")
+class TRLBackend(LLMBackend):
+    """Fine-tuning with TRL's own scripts (`trl.scripts.<method>`)."""
+
+    framework: ClassVar[str] = "trl"
+    methods: ClassVar[tuple[str, ...]] = ("sft", "dpo", "kto", "grpo", "rloo", "reward", "distillation")
+
+    def flag_table(self, method: str) -> FlagTable:
+        """Return the flags of `trl.scripts.<method>`, as generated from its parser."""
+        return _flag_table(method)
+
+    def trainer_module(self, method: str) -> str:
+        """Return TRL's module for the method."""
+        return MODULE_PREFIX + method
+
+    def method_of(self, word: str) -> str | None:
+        """Return `sft` for `trl.scripts.sft`; any other module of TRL's scripts by its last part too."""
+        return word.removeprefix(MODULE_PREFIX) if word.startswith(MODULE_PREFIX) else None
+
+    def missing(self, settings: Mapping[str, Setting], config_keys: Sequence[str]) -> list[str]:
+        """Return one problem each if the model or the data is not named."""
+        problems = []
+        if "model_name_or_path" not in settings and "model_name_or_path" not in config_keys:
+            problems.append("no model is named: write --model_name_or_path <folder or Hub id>")
+        if not {"dataset_name", "datasets"} & {*settings, *config_keys}:
+            problems.append("no data is named: write --dataset_name <folder or Hub id>")
+        return problems
+
+    def fingerprint(self, method: str, settings: Mapping[str, Setting], world_size: int) -> dict[str, object]:
+        """Return model, data, method, PEFT and world size."""
+        found: dict[str, object] = {"framework": self.framework, "method": method, "world_size": world_size}
+        for part, names in _IDENTITY.items():
+            found[part] = {name: settings[name].value for name in names if name in settings}
+        return found
+
+
+@cache
+def _flag_table(method: str) -> FlagTable:
+    data = json.loads(resources.files(__package__).joinpath(f"flags/trl-{VERSION}/{method}.json").read_text())
+    flags = {
+        name: Flag(
+            name,
+            entry["type"],
+            entry.get("many", False),
+            tuple(entry.get("choices", ())),
+            entry.get("default"),
+            entry.get("help", ""),
+        )
+        for name, entry in data["flags"].items()
+    }
+    return FlagTable(data["trainer"], method, flags, _RENAMED, _REMOVED, _RESERVED)

@@ -1,0 +1,171 @@
+"""What happens inside the training loop: guard, stop flag, seal on checkpoints, progress.
+
+Imports transformers, so only training processes import this module.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from stoker import checkpoints
+from stoker.exits import ExitCode, RunError
+from stoker.guard import achieved_world_size
+from stoker.progress import ProgressReporter, status_body
+
+
+class StopRequested(BaseException):
+    """All ranks have saved and leave the training loop because a stop was asked for."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"stopped at step {step}, checkpoint saved")
+        self.step = step
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the training loop came to.
+
+    Attributes:
+        step: steps done.
+        total: steps asked for.
+        finished: True once the loop ended with all steps done.
+        metrics: the last logged numbers.
+    """
+
+    step: int = 0
+    total: int = 0
+    finished: bool = False
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class GuardCallback(TrainerCallback):
+    """Runs the guard when training starts.
+
+    Args:
+        guard: raises if this process must not train.
+    """
+
+    def __init__(self, guard: Callable[[], None]) -> None:
+        self._guard = guard
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Check the world before the first step."""
+        self._guard()
+
+
+class RunCallback(TrainerCallback):
+    """Follows a run: agrees on a stop, seals checkpoints, reports progress, records the outcome.
+
+    Args:
+        stop_flag: file whose existence on any node stops all ranks.
+        fingerprint: written into each checkpoint's seal.
+        outcome: filled in as training goes on.
+        on_training: called when the first step is about to start.
+    """
+
+    def __init__(
+        self,
+        stop_flag: Path,
+        fingerprint: Mapping[str, Any],
+        outcome: Outcome,
+        on_training: Callable[[], None],
+    ) -> None:
+        self._stop_flag = stop_flag
+        self._fingerprint = fingerprint
+        self._outcome = outcome
+        self._on_training = on_training
+        self._stopping = False
+        self._reporter: ProgressReporter | None = None
+        self._started = (0, 0.0)
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Note where training starts, and start reporting."""
+        self._started = (state.global_step, time.monotonic())
+        self._outcome.step, self._outcome.total = state.global_step, state.max_steps
+        if state.is_world_process_zero:
+            self._reporter = ProgressReporter()
+            self._report(state)
+        self._on_training()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Agree with all ranks on a stop; then every rank saves this very step."""
+        self._outcome.step = state.global_step
+        if self._agreed(self._stop_flag.exists(), args.device) and state.global_step < state.max_steps:
+            self._stopping = True
+            control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Seal the checkpoint once every rank has written its part; leave if a stop was agreed on."""
+        self._barrier()
+        if state.is_world_process_zero:
+            folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+            checkpoints.seal(folder, state.global_step, self._fingerprint)
+        if self._stopping:
+            self._barrier()
+            self._close()
+            raise StopRequested(state.global_step)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Report progress; end the run if the loss is no number any more."""
+        numbers = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, int | float)}
+        self._outcome.metrics.update(numbers)
+        loss = numbers.get("loss", 0.0)
+        if not math.isfinite(loss):
+            raise RunError(
+                ExitCode.CRASHED,
+                f"the loss is {loss} at step {state.global_step}: lower the learning rate, or look for broken rows in "
+                "the data",
+            )
+        self._report(state)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Record that the loop ended, and whether all its steps were done."""
+        self._outcome.step, self._outcome.total = state.global_step, state.max_steps
+        self._outcome.finished = state.global_step >= state.max_steps
+        self._report(state)
+        self._close()
+
+    def _report(self, state: TrainerState) -> None:
+        if self._reporter is None:
+            return
+        first_step, since = self._started
+        done = state.global_step - first_step
+        left = None
+        if done > 0:
+            left = (time.monotonic() - since) / done * (state.max_steps - state.global_step)
+        metrics = {**self._outcome.metrics, "step": state.global_step, "world_size": achieved_world_size()}
+        self._reporter.report(status_body(state.global_step, state.max_steps, left, metrics))
+
+    def _close(self) -> None:
+        if self._reporter is not None:
+            self._reporter.close()
+            self._reporter = None
+
+    @staticmethod
+    def _agreed(stop: bool, device: torch.device) -> bool:
+        if achieved_world_size() == 1:
+            return stop
+        flag = torch.tensor([int(stop)], device=device)
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        return bool(flag.item())
+
+    @staticmethod
+    def _barrier() -> None:
+        if achieved_world_size() > 1:
+            dist.barrier()

@@ -1,0 +1,169 @@
+"""Checkpoints: which is the newest complete one, whether a run may go on from it, and what "finished" means.
+
+A checkpoint is complete once its seal is there: a file written last, after every rank has saved, that names all
+other files with their sizes and carries the run's fingerprint. Knowing no trainer's file names, it fits them all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.exits import ExitCode, RunError
+from stoker.files import read_json, write_json
+
+SEAL = "stoker-checkpoint.json"
+MANIFEST = "stoker.json"
+_CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint folder.
+
+    Attributes:
+        path: the folder.
+        step: the step it was saved at.
+        fingerprint: the run it belongs to; None if it has no seal.
+        flaw: why it cannot be used; empty if it is complete.
+    """
+
+    path: Path
+    step: int
+    fingerprint: Mapping[str, Any] | None
+    flaw: str
+
+
+def seal(folder: Path, step: int, fingerprint: Mapping[str, Any]) -> None:
+    """Declare a checkpoint complete. Call once every rank has written its part.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    sizes = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
+    sizes.pop(SEAL, None)
+    write_json(folder / SEAL, {"step": step, "fingerprint": fingerprint, "files": sizes})
+
+
+def read_checkpoints(output_dir: Path) -> list[Checkpoint]:
+    """Return all checkpoints of a run, newest first, each with its flaw if it has one."""
+    folders = output_dir.iterdir() if output_dir.is_dir() else ()
+    steps = ((int(match[1]), p) for p in folders if p.is_dir() and (match := _CHECKPOINT.match(p.name)))
+    return [_read(path, step) for step, path in sorted(steps, reverse=True)]
+
+
+def _read(path: Path, step: int) -> Checkpoint:
+    data = read_json(path / SEAL)
+    if data is None:
+        return Checkpoint(path, step, None, "it was not saved to its end")
+    for name, size in data["files"].items():
+        try:
+            found = (path / name).stat().st_size
+        except OSError:
+            return Checkpoint(path, step, data["fingerprint"], f"{name} is missing")
+        if found != size:
+            return Checkpoint(path, step, data["fingerprint"], f"{name} has {found} bytes, not {size}")
+    return Checkpoint(path, step, data["fingerprint"], "")
+
+
+def newest_step(output_dir: Path) -> int:
+    """Return the step of the newest complete checkpoint, 0 without one."""
+    return next((c.step for c in read_checkpoints(output_dir) if not c.flaw), 0)
+
+
+def choose(
+    output_dir: Path, fingerprint: Mapping[str, Any], resume: str, attempt: int
+) -> tuple[Path | None, list[tuple[Path, str]]]:
+    """Choose the checkpoint to go on from. Pure reading: nothing is renamed here.
+
+    Args:
+        output_dir: the run's output folder.
+        fingerprint: the run about to start.
+        resume: `auto`, `never` or `require`. `never` starts anew once; a restart of the same job goes on.
+        attempt: restarts before this one.
+
+    Returns:
+        the folder to resume from (None: start at step 0), and the folders to set aside, each with the reason.
+
+    Raises:
+        RunError: the newest complete checkpoint is another run's, or `require` found none (78).
+    """
+    checkpoints = read_checkpoints(output_dir)
+    if resume == "never" and attempt == 0:
+        return None, [(c.path, "STOKER_RESUME=never") for c in checkpoints]
+    aside = []
+    for checkpoint in checkpoints:
+        if checkpoint.flaw:
+            aside.append((checkpoint.path, checkpoint.flaw))
+            continue
+        refuse_other_run(f"checkpoint {checkpoint.path}", checkpoint.fingerprint or {}, fingerprint)
+        return checkpoint.path, aside
+    if resume == "require":
+        raise RunError(
+            ExitCode.CONFIG,
+            f"STOKER_RESUME=require, but {output_dir} holds no complete checkpoint: "
+            "set it to auto to start at step 0, or mount the volume of the run to resume",
+        )
+    return None, aside
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a checkpoint so that no trainer takes it for one, and return its new name.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    number = 1
+    while (target := path.with_name(f"set-aside-{path.name}-{number}")).exists():
+        number += 1
+    return path.rename(target)
+
+
+def refuse_other_run(what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Raise if two fingerprints differ.
+
+    Raises:
+        RunError: they do; names each difference (78).
+    """
+    differences = _differences(theirs, ours)
+    if differences:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"{what} is of another run: {'; '.join(differences)}. "
+            "Give this run its own workspace or output_dir, or set STOKER_RESUME=never to start anew",
+        )
+
+
+def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any], prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for key in sorted({*theirs, *ours}):
+        old, new = theirs.get(key), ours.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += _differences(old, new, f"{prefix}{key}.")
+        elif _plain(old) != _plain(new):
+            found.append(f"{prefix}{key} was {_plain(old)}, now {_plain(new)}")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    # JSON has no tuples: what was written as one is read back as a list.
+    return list(value) if isinstance(value, tuple) else value
+
+
+def finished_manifest(output_dir: Path, fingerprint: Mapping[str, Any], budget: Mapping[str, float]) -> Any | None:
+    """Return the manifest of this very run if it has finished already, None if there is training to do.
+
+    A larger budget (more steps or epochs) means there is.
+
+    Raises:
+        RunError: the folder holds another run's finished output (78).
+    """
+    manifest = read_json(output_dir / MANIFEST)
+    if manifest is None:
+        return None
+    refuse_other_run(f"the finished output in {output_dir}", manifest["fingerprint"], fingerprint)
+    done = manifest["budget"]
+    return None if any(value > done.get(name, 0) for name, value in budget.items()) else manifest

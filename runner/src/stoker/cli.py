@@ -1,0 +1,136 @@
+"""The command line: each command calls the module that does its work."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, NoReturn, ParamSpec
+
+import click
+
+from stoker import __version__
+from stoker.exits import ExitCode, RunError
+
+P = ParamSpec("P")
+
+_PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+_EXIT_CODES = "\n".join(f"  {int(code):>2}  {code.meaning}" for code in ExitCode)
+
+
+def _reported(command: Callable[P, int | None]) -> Callable[P, NoReturn]:
+    """Turn a command's return value or RunError into the process's exit code and one message."""
+
+    @wraps(command)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> NoReturn:
+        try:
+            sys.exit(command(*args, **kwargs) or 0)
+        except RunError as error:
+            for line in error.message.splitlines():
+                click.echo(f"stoker: {line}", err=True)
+            sys.exit(error.code)
+
+    return wrapper
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=f"\b\nExit codes:\n{_EXIT_CODES}",
+)
+@click.version_option(__version__, prog_name="stoker")
+def main() -> None:
+    """Plan, launch and guard a fine-tuning run inside a Kubeflow TrainJob."""
+
+
+@main.command(
+    "run",
+    context_settings=_PASS_THROUGH,
+    epilog="\b\nExamples:\n"
+    "  stoker run --learning_rate 2e-4 --use_peft\n"
+    "  stoker run trl.scripts.sft --config /workspace/sft.yaml\n"
+    "  STOKER_ARG_MAX_STEPS=100 stoker run",
+)
+@click.argument("trainer_args", nargs=-1, type=click.UNPROCESSED)
+@_reported
+def run_command(trainer_args: tuple[str, ...]) -> int:
+    """Train on this node, as a TrainJob's pods do.
+
+    TRAINER_ARGS are the trainer's own flags, its module perhaps first; defaults come from STOKER_ARG_<FLAG> in the
+    environment. See `stoker plan` for what would run.
+    """
+    from stoker import launch, start
+
+    plan = start.plan(trainer_args)
+    return launch.run(plan)
+
+
+@main.command(
+    "plan",
+    context_settings=_PASS_THROUGH,
+    epilog="\b\nExamples:\n"
+    "  stoker plan --learning_rate 2e-4\n"
+    "  stoker plan --output json trl.scripts.sft --use_peft | jq .world",
+)
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format.")
+@click.argument("trainer_args", nargs=-1, type=click.UNPROCESSED)
+@_reported
+def plan_command(output: str, trainer_args: tuple[str, ...]) -> None:
+    """Print what `stoker run` would do, with the origin of every value. Options of this command come first."""
+    from stoker import describe, start
+
+    plan = start.resolve(trainer_args)
+    click.echo(json.dumps(plan.to_json(), indent=2) if output == "json" else describe.plan(plan))
+
+
+@main.command("doctor", epilog="\b\nExamples:\n  stoker doctor\n  stoker doctor --image   # in an image build")
+@click.option("--image", is_flag=True, help="Check what is installed, not where this container runs.")
+@_reported
+def doctor_command(image: bool) -> int:
+    """Print what this container sees, a line each; exit with 78 if a run could not work."""
+    from stoker import doctor
+
+    return doctor.run(image_only=image)
+
+
+@main.command(
+    "flags",
+    epilog="\b\nExamples:\n  stoker flags sft\n  stoker flags sft lora",
+)
+@click.argument("method")
+@click.argument("containing", default="")
+@_reported
+def flags_command(method: str, containing: str) -> None:
+    """List the trainer flags of METHOD (of those CONTAINING a text), with type, default and help."""
+    from stoker import describe
+
+    click.echo(describe.flags(method, containing))
+
+
+@main.command(
+    "local",
+    epilog="\b\nExamples:\n"
+    "  stoker local trainjob.yaml --runtime runtime.yaml --workspace ./out\n"
+    "  stoker local trainjob.yaml --runtime runtime.yaml --workspace ./out --volume inputs=./inputs",
+)
+@click.argument("trainjob", type=click.Path(path_type=Path))
+@click.option("--runtime", required=True, type=click.Path(path_type=Path), help="Rendered (Cluster)TrainingRuntime.")
+@click.option(
+    "--workspace", required=True, type=click.Path(path_type=Path), help="Folder in the place of the /workspace volume."
+)
+@click.option("--volume", "volumes", multiple=True, metavar="NAME=DIR", help="Folder in the place of a pod volume.")
+@_reported
+def local_command(trainjob: Path, runtime: Path, workspace: Path, volumes: tuple[str, ...]) -> int:
+    """Run TRAINJOB as local processes, one group per node, with the environment Trainer would give them.
+
+    Restarts follow the runtime's rules; the exit code is the job's.
+    """
+    from stoker import local
+
+    return local.run(trainjob, runtime, workspace, volumes)
+
+
+def invoke(arguments: list[str]) -> Any:
+    """Run the command line with the given arguments (what the PATH shims do)."""
+    return main.main(arguments, prog_name="stoker")

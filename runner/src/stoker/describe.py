@@ -1,0 +1,71 @@
+"""Plans and flag tables as text for people."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from stoker.arguments import Setting
+from stoker.backends import get_registered_backends
+from stoker.exits import ExitCode, RunError
+from stoker.plan import Plan
+
+
+def plan(plan: Plan) -> str:
+    """Return a plan as `stoker plan` prints it: every value with where it came from."""
+    world = plan.world
+    lines = [
+        f"{plan.framework} {plan.method} ({plan.module}) on {plan.accelerator}, plan {plan.hash}",
+        "",
+        f"world size {world.size} = {world.nnodes} nodes × {world.nproc_per_node} processes, this is node "
+        f"{world.node_rank}",
+        *_table(world.settings),
+        "",
+        "trainer flags",
+        *([f"  --config {plan.config_path}"] if plan.config_path else []),
+        *_table(plan.settings),
+        "",
+        "before the start",
+        *(f"  the {check.what} {check.path} must be {_STATES[check.kind]}" for check in plan.checks),
+        *([f"  nodes must have a name: {', '.join(world.peers())}"] if world.peers() else []),
+        "",
+        f"output    {plan.output_dir} (resume: {plan.resume})",
+        f"stop      {plan.grace_seconds} s from SIGTERM to SIGKILL",
+        f"launch    torchrun {shlex.join(plan.torchrun_argv)}",
+        *(f"note      {notice}" for notice in plan.notices),
+    ]
+    return "\n".join(lines)
+
+
+_STATES = {"writable": "writable", "exists": "there"}
+
+
+def _table(settings: Iterable[Setting]) -> list[str]:
+    rows = [
+        (s.name, " ".join(s.value) if isinstance(s.value, tuple) else s.value, s.source, s.reason) for s in settings
+    ]
+    if not rows:
+        return ["  (none)"]
+    name, value = (max(len(row[column]) for row in rows) for column in (0, 1))
+    return [
+        f"  {row[0]:<{name}}  {row[1]:<{value}}  {row[2]}{f': {row[3]}' if row[3] else ''}".rstrip() for row in rows
+    ]
+
+
+def flags(method: str, containing: str) -> str:
+    """Return a method's flags, a line each.
+
+    Raises:
+        RunError: no backend has the method (64).
+    """
+    for backend in (cls() for cls in get_registered_backends().values()):
+        if method in backend.methods:
+            table = backend.flag_table(method)
+            return "\n".join(
+                f"--{flag.name} <{'|'.join(flag.choices) or flag.type}{'…' if flag.many else ''}>"
+                f"{f' (default {flag.default})' if flag.default is not None else ''}: {flag.help}"
+                for flag in table.flags.values()
+                if containing in flag.name
+            )
+    known = ", ".join(m for cls in get_registered_backends().values() for m in cls.methods)
+    raise RunError(ExitCode.USAGE, f"{method!r} is not a method: choose one of {known}")

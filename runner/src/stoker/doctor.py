@@ -1,0 +1,118 @@
+"""What this container sees, a line each, and whether a run could work in it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import click
+
+from stoker import __version__
+from stoker.backends import get_registered_backends
+from stoker.exits import ExitCode
+from stoker.facts import Facts, read_facts
+from stoker.world import resolve_world
+
+# Below this the loaders' worker processes and NCCL run out of shared memory.
+_SHM_WANTED = 64 * 2**20
+_IMPORTED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One finding.
+
+    Attributes:
+        name: what was looked at.
+        text: what was found.
+        flaw: why a run could not work with that, and the fix; empty if it could.
+    """
+
+    name: str
+    text: str
+    flaw: str = ""
+
+
+def run(image_only: bool) -> ExitCode:
+    """Print all findings; return 0, or 78 if one of them would stop a run."""
+    facts = read_facts()
+    findings: list[Callable[[Facts], Iterator[Line]]] = [_versions]
+    if not image_only:
+        findings += [_identity, _hardware, _memory, _folders, _variables, _world]
+    failed = False
+    for finding in findings:
+        for line in finding(facts):
+            failed = failed or bool(line.flaw)
+            click.echo(f"{'FAIL' if line.flaw else 'ok':<4}  {line.name:<16}  {line.text}")
+            if line.flaw:
+                click.echo(f"      {'':<16}  fix: {line.flaw}")
+    return ExitCode.CONFIG if failed else ExitCode.FINISHED
+
+
+def _versions(facts: Facts) -> Iterator[Line]:
+    yield Line("stoker", f"{__version__}, image {facts.image_version}, backends {', '.join(get_registered_backends())}")
+    yield Line("python", f"{platform.python_version()} on {platform.machine()}")
+    for name in _IMPORTED:
+        try:
+            importlib.import_module(name)
+            yield Line(name, metadata.version(name))
+        except Exception as error:  # a broken package may raise anything at import
+            yield Line(name, f"{type(error).__name__}: {error}", f"install {name}, or use an image that has it")
+
+
+def _identity(facts: Facts) -> Iterator[Line]:
+    yield Line("user", f"UID {facts.uid}, GID {facts.gid}, HOME {os.environ.get('HOME', 'unset')}")
+
+
+def _hardware(facts: Facts) -> Iterator[Line]:
+    yield Line("cpus", f"{facts.cpus} usable, request {facts.get('STOKER_CPU_REQUEST') or 'unknown'}")
+    text = f"{facts.accelerator}: {', '.join(facts.devices) or 'no device visible'}"
+    if facts.accelerator != "cpu" and not facts.devices:
+        yield Line("accelerator", text, "request the device in resourcesPerNode, or use a runtime for cpu")
+        return
+    yield Line("accelerator", text)
+
+
+def _memory(facts: Facts) -> Iterator[Line]:
+    # cgroup v2, then v1: whichever this node has.
+    for path in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
+        if path.exists():
+            limit = path.read_text().strip()
+            plenty = not limit.isdecimal() or int(limit) >= 2**60
+            yield Line("memory limit", "none" if plenty else _mebibytes(int(limit)))
+            break
+    size = facts.shm_bytes
+    if size is None or size < _SHM_WANTED:
+        found = "missing" if size is None else _mebibytes(size)
+        yield Line("/dev/shm", found, "mount an emptyDir with medium Memory at /dev/shm")
+    else:
+        yield Line("/dev/shm", _mebibytes(size))
+
+
+def _folders(facts: Facts) -> Iterator[Line]:
+    for name, path in (("workspace", facts.workspace), ("home", Path(os.environ.get("HOME", "/")))):
+        if os.access(path, os.W_OK):
+            yield Line(name, f"{path}, {_mebibytes(shutil.disk_usage(path).free)} free")
+        else:
+            yield Line(name, f"{path} is not writable", "give the folder to GID 0 with group write, or set fsGroup")
+
+
+def _variables(facts: Facts) -> Iterator[Line]:
+    for name, value in facts.env.items():
+        yield Line(name, value)
+
+
+def _world(facts: Facts) -> Iterator[Line]:
+    world = resolve_world(facts)
+    text = f"{world.size} = {world.nnodes} nodes × {world.nproc_per_node} processes"
+    yield Line("world size", text, "; ".join(world.problems))
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count // 2**20} MiB"

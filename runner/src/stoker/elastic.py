@@ -1,0 +1,47 @@
+"""torchrun, with its verdict written down.
+
+torchrun exits with 1 whatever its workers exited with, and prints which of them died how only for humans. This
+module launches through torch's own parser and launcher and leaves the same facts as JSON.
+Started as `python -m stoker.elastic FAILURES.json <torchrun arguments>`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from stoker.exits import ExitCode
+from stoker.files import write_json
+
+
+def main(argv: list[str]) -> int:
+    """Launch, and write `[{rank, exitcode, pid}]` of the processes that failed, the first to fail first.
+
+    Returns:
+        0, 69 if the nodes did not find each other, or 1 if a process failed.
+    """
+    from torch.distributed import DistError
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous.api import RendezvousError
+    from torch.distributed.launcher.api import elastic_launch
+    from torch.distributed.run import config_from_args, parse_args
+
+    failures_path, *arguments = argv
+    config, entrypoint, entrypoint_args = config_from_args(parse_args(arguments))
+    try:
+        elastic_launch(config, entrypoint)(*entrypoint_args)
+    except ChildFailedError as error:
+        failures = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
+        write_json(
+            Path(failures_path),
+            [{"rank": rank, "exitcode": failure.exitcode, "pid": failure.pid} for rank, failure in failures],
+        )
+        return 1
+    except (RendezvousError, DistError) as error:
+        print(f"rendezvous failed: {error}", file=sys.stderr)
+        return ExitCode.UNAVAILABLE
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

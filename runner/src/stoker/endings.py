@@ -1,0 +1,76 @@
+"""Turns what a trainer raised into how the run ended: exit code, one line, and whether the cause lies here."""
+
+from __future__ import annotations
+
+import re
+
+from stoker.exits import ExitCode, RunError
+from stoker.runfolder import Verdict
+
+# Exception classes by name: importing the packages that define them is the trainer's business, not ours.
+_MISSING = {
+    "DatasetNotFoundError",
+    "RepositoryNotFoundError",
+    "RevisionNotFoundError",
+    "GatedRepoError",
+    "LocalEntryNotFoundError",
+    "OfflineModeIsEnabled",
+    "EmptyDatasetError",
+    "DataFilesNotFoundError",
+}
+_LOST_PEER = re.compile(
+    r"connection (closed by peer|reset by peer|refused)|broken pipe|socket (timeout|closed)|"
+    r"remote process exited|NCCL (remote|communicator was aborted)|timed out after \d+ ?(ms|milliseconds|seconds)",
+    re.IGNORECASE,
+)
+_HUB_MISS = re.compile(r"not a local folder and is not a valid model identifier|couldn't connect to|offline mode")
+
+
+def ending_of(error: BaseException) -> Verdict:
+    """Return the ending that an exception out of the trainer stands for.
+
+    Args:
+        error: what was raised; a `SystemExit` with code 0 or None is a normal end.
+    """
+    name = type(error).__name__
+    text = " ".join(str(error).split())
+    if isinstance(error, RunError):
+        return Verdict(error.code, error.message, primary=error.code is not ExitCode.UNAVAILABLE)
+    if name == "StopRequested":
+        return Verdict(ExitCode.STOPPED, text)
+    if isinstance(error, SystemExit):
+        return _of_system_exit(error)
+    if isinstance(error, KeyboardInterrupt):
+        return Verdict(ExitCode.STOPPED, "interrupted")
+    if name == "OutOfMemoryError":
+        return Verdict(
+            ExitCode.CRASHED,
+            f"out of device memory: lower --per_device_train_batch_size or --max_length, or use LoRA ({text[:200]})",
+        )
+    if isinstance(error, MemoryError):
+        return Verdict(ExitCode.CRASHED, f"out of host memory: raise the memory limit ({text[:200]})")
+    if _named(error) & _MISSING or _HUB_MISS.search(text):
+        return Verdict(
+            ExitCode.NO_INPUT,
+            f"model or data not found: {text[:400]}. Give a folder that is mounted in the pod, or let the TrainJob's "
+            "initializer fetch it",
+        )
+    if _named(error) & {"DistError", "DistNetworkError", "DistBackendError"} or _LOST_PEER.search(text):
+        return Verdict(ExitCode.UNAVAILABLE, f"lost another rank: {text[:300]}", primary=False)
+    if name == "ValueError" and "not used by the HfArgumentParser" in text:
+        return Verdict(ExitCode.USAGE, text)
+    return Verdict(ExitCode.CRASHED, f"{name}: {text[:600]}")
+
+
+def _named(error: BaseException) -> set[str]:
+    return {cls.__name__ for cls in type(error).__mro__}
+
+
+def _of_system_exit(error: SystemExit) -> Verdict:
+    if error.code in (None, 0):
+        return Verdict(ExitCode.CRASHED, "the trainer left before its end")
+    if error.code == 2:
+        return Verdict(ExitCode.USAGE, "the trainer refused its arguments (see the log above)")
+    if isinstance(error.code, int) and error.code in list(ExitCode):
+        return Verdict(ExitCode(error.code), f"the trainer left with {error.code}")
+    return Verdict(ExitCode.CRASHED, f"the trainer left with {error.code!r}")

@@ -1,0 +1,102 @@
+"""What this container was told and can see, read once and frozen.
+
+Nothing here decides anything: values stay as they were found, and :mod:`stoker.plan` judges them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Prefix of the environment variables that become trainer flags.
+ARG_PREFIX = "STOKER_ARG_"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything a plan depends on besides the command line.
+
+    Attributes:
+        env: the variables that start with `PET_`, `STOKER_` or name this pod, as they were found.
+        devices: accelerator device nodes the container sees, e.g. `nvidia0`; empty on CPU.
+        cpus: CPU cores this process may use.
+        shm_bytes: size of /dev/shm in bytes; None where there is none.
+        uid: effective user id.
+        gid: effective group id.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    cpus: int = 1
+    shm_bytes: int | None = None
+    uid: int = 0
+    gid: int = 0
+
+    def get(self, name: str) -> str | None:
+        """Return the variable's value; None if it is unset or empty (empty means unset)."""
+        return self.env.get(name) or None
+
+    @property
+    def workspace(self) -> Path:
+        """The shared folder of the run (`STOKER_WORKSPACE`, default /workspace)."""
+        return Path(self.get("STOKER_WORKSPACE") or "/workspace")
+
+    @property
+    def accelerator(self) -> str:
+        """The accelerator profile of the runtime (`STOKER_ACCELERATOR`), else what the devices tell."""
+        return self.get("STOKER_ACCELERATOR") or ("nvidia" if self.devices else "cpu")
+
+    @property
+    def image_version(self) -> str:
+        """The image's tag (`STOKER_IMAGE_VERSION`), `unversioned` outside an image of ours."""
+        return self.get("STOKER_IMAGE_VERSION") or "unversioned"
+
+    @property
+    def attempt(self) -> int:
+        """How often the JobSet was restarted before this attempt (0 at first)."""
+        text = self.get("STOKER_RESTART_ATTEMPT") or "0"
+        return int(text) if text.isdigit() else 0
+
+
+# CUDA_VISIBLE_DEVICES is what the user or a device plugin narrows; device nodes alone would overcount.
+_KEPT = re.compile(r"^(PET_|STOKER_|JOBSET_NAME$|JOB_COMPLETION_INDEX$|HOSTNAME$|CUDA_VISIBLE_DEVICES$)")
+_DEVICE_NODES = re.compile(r"^nvidia\d+$")
+
+
+def read_facts(environ: Mapping[str, str] | None = None, dev: Path = Path("/dev")) -> Facts:
+    """Read the facts of this container.
+
+    Args:
+        environ: the environment to read; the process's own by default.
+        dev: the folder with the device nodes.
+    """
+    environ = os.environ if environ is None else environ
+    return Facts(
+        env={name: value for name, value in sorted(environ.items()) if _KEPT.match(name)},
+        devices=_visible_devices(environ, dev),
+        cpus=len(os.sched_getaffinity(0)),
+        shm_bytes=_size_of(dev / "shm"),
+        uid=os.geteuid(),
+        gid=os.getegid(),
+    )
+
+
+def _visible_devices(environ: Mapping[str, str], dev: Path) -> tuple[str, ...]:
+    narrowed = environ.get("CUDA_VISIBLE_DEVICES")
+    nodes = sorted(entry.name for entry in dev.iterdir() if _DEVICE_NODES.match(entry.name)) if dev.is_dir() else []
+    if narrowed is None:
+        return tuple(nodes)
+    named = [name for name in narrowed.split(",") if name.strip() and name.strip() != "-1"]
+    # With MIG one device node holds several instances, each named in the variable.
+    return tuple(named) if nodes else ()
+
+
+def _size_of(folder: Path) -> int | None:
+    try:
+        stat = os.statvfs(folder)
+    except OSError:
+        return None
+    return stat.f_frsize * stat.f_blocks

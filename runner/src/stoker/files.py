@@ -1,0 +1,33 @@
+"""Small files that other processes read while we write them: whole or not there at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write a JSON file atomically: readers see the old content or the new, never half of it.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The name is unique to the process: several nodes may write the same file on a shared volume.
+    draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
+    with draft.open("w") as stream:
+        json.dump(data, stream, indent=2, sort_keys=True)
+        stream.write("\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    draft.replace(path)
+
+
+def read_json(path: Path) -> Any | None:
+    """Return a JSON file's content; None if it is missing, unreadable or no JSON."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,131 @@
+"""Guards trainers that were started past the PATH shims. Armed from `stoker_guard.pth` at Python start-up.
+
+- `python -m torch.distributed.run … -m trl.scripts.sft`, or a launcher by its absolute path, becomes the runner's
+  launch, as it would have through the PATH.
+- A trainer process that exists already (`python -m trl.scripts.sft`, a worker of some other launcher) gets the
+  world-size guard at train start.
+A user's own script matches neither and is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+from stoker.orders import VARIABLE
+
+_LAUNCHERS = {"torchrun", "trl", "accelerate", "tune"}
+_TRAINER = "transformers.trainer"
+
+
+def launcher_of(argv: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Return the launcher and its arguments that a Python command line starts; None if it starts none.
+
+    Args:
+        argv: `sys.orig_argv`, e.g. `["python", "-m", "torch.distributed.run", "--nnodes=2", …]`.
+    """
+    for position, word in enumerate(argv[1:], start=1):
+        if word == "-m":
+            module = argv[position + 1] if position + 1 < len(argv) else ""
+            return ("torchrun", list(argv[position + 2 :])) if module == "torch.distributed.run" else None
+        if not word.startswith("-"):
+            name = Path(word).name
+            return (name, list(argv[position + 1 :])) if name in _LAUNCHERS else None
+    return None
+
+
+def is_trainer(argv: Sequence[str]) -> bool:
+    """Return True if a Python command line runs one of TRL's training scripts itself."""
+    for position, word in enumerate(argv[1:], start=1):
+        if word == "-m":
+            return position + 1 < len(argv) and argv[position + 1].startswith("trl.scripts.")
+        if not word.startswith("-"):
+            return Path(word).parts[-3:-1] == ("trl", "scripts")
+    return False
+
+
+def arm() -> None:
+    """Look at how this Python was started, and redirect or guard it; do nothing for anything else."""
+    if VARIABLE in os.environ:
+        return
+    found = launcher_of(sys.orig_argv)
+    if found is not None:
+        _redirect(*found)
+    elif is_trainer(sys.orig_argv) and not {"-h", "--help"} & set(sys.orig_argv):
+        sys.meta_path.insert(0, _GuardFinder())
+
+
+def _redirect(command: str, argv: list[str]) -> None:
+    from stoker.exits import RunError
+    from stoker.shims import translate
+
+    try:
+        meant = translate(command, argv) is not None
+    except RunError:
+        meant = True
+    if meant:
+        program = (
+            "from stoker.shims import start; import pathlib, sys; start(sys.argv[1], sys.argv[2:], pathlib.Path())"
+        )
+        os.execv(sys.executable, [sys.executable, "-c", program, command, *argv])
+
+
+class _GuardFinder(MetaPathFinder):
+    """Lets `transformers.trainer` load as usual, then adds the guard to the callbacks every Trainer starts with."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Wrap the loader of the one module that is waited for."""
+        if fullname != _TRAINER:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _GuardLoader(spec.loader)
+        return spec
+
+
+class _GuardLoader(Loader):
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Leave that to the real loader."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module, then add the guard."""
+        self._loader.exec_module(module)
+        from stoker.callback import GuardCallback
+
+        module.__dict__["DEFAULT_CALLBACKS"].append(GuardCallback(guard_bare_process))
+
+
+def guard_bare_process() -> None:
+    """Guard a trainer that carries no orders of ours: its world must be the one its pod was told.
+
+    Leaves the process with the guard's exit code if it is not.
+    """
+    from stoker.exits import ExitCode, RunError
+    from stoker.facts import read_facts
+    from stoker.guard import Identity, guard
+    from stoker.report import say, write_termination_message
+    from stoker.world import resolve_world
+
+    facts = read_facts()
+    world = resolve_world(facts)
+    try:
+        if world.problems:
+            raise RunError(ExitCode.CONFIG, "\n".join(world.problems))
+        guard(world.size, Identity("", facts.image_version), None)
+    except RunError as error:
+        say(error.message)
+        path = Path(facts.get("STOKER_TERMINATION_LOG") or "/dev/termination-log")
+        write_termination_message(path, f"{error.code.meaning}: {error.message}")
+        sys.exit(error.code)

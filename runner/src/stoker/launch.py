@@ -1,0 +1,273 @@
+"""Carries a plan out on this node: preflight, the launcher as a child process, signals, and the exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from stoker import checkpoints
+from stoker.exits import ExitCode, RunError
+from stoker.files import read_json
+from stoker.orders import VARIABLE, Orders
+from stoker.plan import Plan
+from stoker.preflight import check_paths, wait_for_peers
+from stoker.report import say, settle_crash, write_last_error, write_manifest, write_termination_message
+from stoker.runfolder import LocalFolder, RankStatus, SharedFolder, Verdict, local_folder, most_telling
+
+_POLL_SECONDS = 0.25
+# How often the shared folder is read: it may be a network filesystem.
+_SHARED_POLL_SECONDS = 2.0
+# How long a node that only lost its peers waits for one of them to say why, and how long the node with the
+# cause waits before it exits, so that no echo of the failure reaches Kubernetes before the cause does.
+_PEER_WORD_SECONDS = 10.0
+# Once a peer has failed, how long this node's own processes get to notice.
+_PEER_FAILURE_SECONDS = 10.0
+# Kept back from the grace period to write down how the run ended.
+_GRACE_MARGIN_SECONDS = 5.0
+_KILL_SECONDS = 5.0
+
+
+def run(plan: Plan) -> ExitCode:
+    """Run a plan to its end on this node and return the exit code of the pod."""
+    shared = SharedFolder(Path(plan.workspace), plan.run_id, plan.world.node_rank)
+    signals = Signals()
+    for notice in plan.notices:
+        say(f"note: {notice}")
+    verdict = _attempt(plan, shared, signals)
+    if verdict.code is not ExitCode.FINISHED:
+        verdict = settle_crash(plan, _with_peers(plan, shared, verdict, signals))
+        _tell_peers(plan, shared, verdict)
+        write_last_error(plan, verdict)
+    line = verdict.message if verdict.code is ExitCode.FINISHED else f"{verdict.code.meaning}: {verdict.message}"
+    say(f"exit {int(verdict.code)}: {line}")
+    write_termination_message(Path(plan.termination_log), line)
+    return verdict.code
+
+
+class Signals:
+    """Remembers that this process was asked to stop, and when."""
+
+    def __init__(self) -> None:
+        self.stopped_at: float | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._remember)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        if self.stopped_at is None:
+            self.stopped_at = time.monotonic()
+            say(f"{signal.Signals(number).name} received: saving a checkpoint and stopping")
+
+    def refuse_if_stopped(self) -> None:
+        """Raise if a stop was asked for.
+
+        Raises:
+            RunError: it was (75).
+        """
+        if self.stopped_at is not None:
+            raise RunError(ExitCode.STOPPED, "stopped before training began, nothing was lost")
+
+
+def _attempt(plan: Plan, shared: SharedFolder, signals: Signals) -> Verdict:
+    """Check, launch and watch; return how this node's part ended."""
+    try:
+        check_paths(plan)
+        done = _already_finished(plan)
+        if done is not None:
+            return Verdict(ExitCode.FINISHED, f"this run had finished already, with step {done['steps']}")
+        wait_for_peers(plan, lambda: _give_up(shared, signals))
+        signals.refuse_if_stopped()
+        with local_folder() as local:
+            return _launch(plan, shared, local, signals)
+    except RunError as error:
+        return Verdict(error.code, error.message)
+    except OSError as error:
+        return Verdict(ExitCode.CRASHED, f"the runner could not go on: {error}")
+
+
+def _already_finished(plan: Plan) -> dict[str, int] | None:
+    output = Path(plan.output_dir)
+    if plan.resume == "never" and plan.attempt == 0:
+        done = None
+    else:
+        done = checkpoints.finished_manifest(output, plan.fingerprint, plan.budget)
+    if done is None and plan.world.node_rank == 0:
+        # The manifest says "finished": it must not outlive the decision to train on.
+        (output / checkpoints.MANIFEST).unlink(missing_ok=True)
+    return done
+
+
+def _give_up(shared: SharedFolder, signals: Signals) -> None:
+    signals.refuse_if_stopped()
+    for rank, verdict in shared.verdicts().items():
+        if verdict.primary:
+            raise RunError(verdict.code, _by_node(rank, verdict))
+
+
+def _launch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signals) -> Verdict:
+    Orders.from_plan(plan, shared.path, local.path).write(local.orders)
+    if plan.world.node_rank == 0:
+        shared.forget_older_runs()
+    say(
+        f"{plan.module} on node {plan.world.node_rank} of {plan.world.nnodes} × {plan.world.nproc_per_node} processes, "
+        f"world size {plan.world.size}, attempt {plan.attempt}"
+    )
+    argv = [sys.executable, "-m", "stoker.elastic", str(local.failures), *plan.torchrun_argv]
+    environ = {**os.environ, **plan.env, VARIABLE: str(local.orders)}
+    # A session of its own: a signal to our process group must not reach the trainer before we decide.
+    child = Child(os.posix_spawn(argv[0], argv, environ, setsid=True))
+    peer = _watch(plan, shared, local, signals, child)
+    verdict = _judge(child, local, signals)
+    if verdict.code is ExitCode.FINISHED:
+        if plan.world.node_rank == 0:
+            result = next(status.result for status in local.statuses() if status.rank == 0)
+            write_manifest(plan, result)
+        return Verdict(ExitCode.FINISHED, f"finished: world size {plan.world.size}")
+    return verdict if peer is None else most_telling([verdict, peer])
+
+
+@dataclass(slots=True)
+class Child:
+    """The launcher's process, leader of its own process group.
+
+    Attributes:
+        pid: its process id.
+        returncode: its exit code, negative for a signal; None while it runs.
+    """
+
+    pid: int
+    returncode: int | None = None
+
+    def reap(self) -> None:
+        """Collect every child that has ended: as PID 1 this process inherits orphans too."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+
+    def end(self) -> None:
+        """Ask the whole group to end, then make it."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            deadline = time.monotonic() + _KILL_SECONDS
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:
+                pass
+            while self.returncode is None and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+                self.reap()
+
+
+def _watch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signals, child: Child) -> Verdict | None:
+    """Wait for the child; pass a stop on; end it if a peer has failed. Return that peer's verdict, if any."""
+    peer: Verdict | None = None
+    peer_since = 0.0
+    next_look = 0.0
+    while True:
+        child.reap()
+        if child.returncode is not None:
+            return peer
+        now = time.monotonic()
+        if signals.stopped_at is not None:
+            local.stop_flag.touch()
+            training = any(status.phase == "training" for status in local.statuses())
+            spent = now - signals.stopped_at
+            if not training or spent > plan.grace_seconds - _GRACE_MARGIN_SECONDS - _KILL_SECONDS:
+                child.end()
+                return peer
+        if peer is None and plan.world.nnodes > 1 and now > next_look:
+            next_look = now + _SHARED_POLL_SECONDS
+            peer = _failed_peer(shared)
+            peer_since = now
+        if peer is not None and now > peer_since + _PEER_FAILURE_SECONDS:
+            child.end()
+            return peer
+        time.sleep(_POLL_SECONDS)
+
+
+def _failed_peer(shared: SharedFolder) -> Verdict | None:
+    failed = {r: v for r, v in shared.verdicts().items() if v.code is not ExitCode.FINISHED}
+    if not failed:
+        return None
+    told = most_telling(list(failed.values()))
+    rank = next(rank for rank, verdict in failed.items() if verdict == told)
+    return Verdict(told.code, _by_node(rank, told), primary=False)
+
+
+def _by_node(rank: int, verdict: Verdict) -> str:
+    return verdict.message if verdict.message.startswith("node ") else f"node {rank}: {verdict.message}"
+
+
+def _judge(child: Child, local: LocalFolder, signals: Signals) -> Verdict:
+    """Derive how this node's part ended from its ranks' statuses, the launcher's word, and a stop."""
+    statuses = local.statuses()
+    ended = [Verdict(ExitCode(s.code), s.message, s.primary) for s in statuses if s.code]
+    if child.returncode == 0 and statuses and all(status.code == 0 for status in statuses):
+        return Verdict(ExitCode.FINISHED, "finished")
+    if ended and most_telling(ended).primary:
+        return most_telling(ended)
+    if signals.stopped_at is not None:
+        return Verdict(ExitCode.STOPPED, "stopped before a new checkpoint could be saved")
+    killed = _killed(local, statuses)
+    if killed is not None:
+        return killed
+    if ended:
+        return most_telling(ended)
+    if child.returncode == ExitCode.UNAVAILABLE:
+        return Verdict(ExitCode.UNAVAILABLE, "the nodes did not find each other in time (see the log)", primary=False)
+    return Verdict(ExitCode.CRASHED, f"the launcher ended with {child.returncode} (see the log)")
+
+
+def _killed(local: LocalFolder, statuses: list[RankStatus]) -> Verdict | None:
+    """Return the verdict on a rank that was killed, or died without a word; None if the launcher saw none."""
+    spoken = {status.rank for status in statuses if status.code is not None}
+    for failure in read_json(local.failures) or ():
+        code = failure["exitcode"]
+        # SIGTERM is how the launcher ends the ranks that are left once one has failed.
+        if failure["rank"] in spoken or code == -signal.SIGTERM:
+            continue
+        if code == -signal.SIGKILL:
+            text = f"rank {failure['rank']} was killed (SIGKILL), most likely out of memory: raise the memory limit"
+        elif code < 0:
+            text = f"rank {failure['rank']} died of {signal.Signals(-code).name} (see the log)"
+        else:
+            text = f"rank {failure['rank']} exited with {code} (see the log)"
+        return Verdict(ExitCode.CRASHED, text)
+    return None
+
+
+def _with_peers(plan: Plan, shared: SharedFolder, verdict: Verdict, signals: Signals) -> Verdict:
+    """Return the run's verdict: this node's own, or a peer's that says more. Waits for one that only lost peers."""
+    if plan.world.nnodes == 1:
+        return verdict
+    deadline = time.monotonic() + _PEER_WORD_SECONDS
+    while True:
+        peer = _failed_peer(shared)
+        if peer is not None and most_telling([verdict, peer]) is peer:
+            return peer
+        if verdict.primary or peer is not None or signals.stopped_at is not None or time.monotonic() > deadline:
+            return verdict
+        time.sleep(_POLL_SECONDS)
+
+
+def _tell_peers(plan: Plan, shared: SharedFolder, verdict: Verdict) -> None:
+    """Publish this node's verdict, and give the others time to take it over before Kubernetes sees this pod end."""
+    if plan.world.nnodes == 1:
+        return
+    try:
+        shared.publish(verdict)
+    except OSError as error:
+        say(f"the other nodes could not be told: {error}")
+        return
+    deadline = time.monotonic() + _PEER_WORD_SECONDS
+    while verdict.primary and time.monotonic() < deadline and len(shared.verdicts()) < plan.world.nnodes - 1:
+        time.sleep(_POLL_SECONDS)

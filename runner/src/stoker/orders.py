@@ -1,0 +1,91 @@
+"""What a training process needs to know of the plan, handed over as a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.exits import ExitCode, RunError
+from stoker.files import read_json, write_json
+from stoker.plan import Plan
+
+VARIABLE = "STOKER_PLAN"
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The part of a plan that a training process carries out.
+
+    Attributes:
+        module: the trainer's Python module.
+        argv: its command line.
+        framework: the backend's name.
+        method: the training method.
+        world_size: processes the run must have.
+        plan_hash: digest all ranks must share.
+        image_version: image tag all ranks must share.
+        run_id: id of this attempt.
+        attempt: restarts before this attempt.
+        resume: `auto`, `never` or `require`.
+        output_dir: folder of checkpoints and model.
+        fingerprint: what a checkpoint must share to be resumed from.
+        shared: the run's folder in the workspace.
+        local: the pod's own folder.
+        rendezvous_seconds: how long to wait for the other ranks.
+    """
+
+    module: str
+    argv: list[str]
+    framework: str
+    method: str
+    world_size: int
+    plan_hash: str
+    image_version: str
+    run_id: str
+    attempt: int
+    resume: str
+    output_dir: str
+    fingerprint: Mapping[str, Any]
+    shared: str
+    local: str
+    rendezvous_seconds: int
+
+    @classmethod
+    def from_plan(cls, plan: Plan, shared: Path, local: Path) -> Orders:
+        """Take from a plan what its processes need."""
+        return cls(
+            module=plan.module,
+            argv=plan.trainer_argv,
+            framework=plan.framework,
+            method=plan.method,
+            world_size=plan.world.size,
+            plan_hash=plan.hash,
+            image_version=plan.image_version,
+            run_id=plan.run_id,
+            attempt=plan.attempt,
+            resume=plan.resume,
+            output_dir=plan.output_dir,
+            fingerprint=plan.fingerprint,
+            shared=str(shared),
+            local=str(local),
+            rendezvous_seconds=plan.rendezvous_seconds,
+        )
+
+    def write(self, path: Path) -> None:
+        """Write the orders where the processes will read them."""
+        write_json(path, asdict(self))
+
+    @classmethod
+    def read(cls) -> Orders:
+        """Read this process's orders.
+
+        Raises:
+            RunError: there are none; the module was not started by `stoker run` (64).
+        """
+        data = read_json(Path(os.environ.get(VARIABLE, "")))
+        if data is None:
+            raise RunError(ExitCode.USAGE, f"{VARIABLE} names no readable file: start training with `stoker run`")
+        return cls(**data)

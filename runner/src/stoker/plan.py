@@ -1,0 +1,368 @@
+"""The plan of a run: everything decided, nothing done. Pure; printed by `stoker plan`.
+
+Facts, backend, command line and `--config` file go in; a frozen :class:`Plan` comes out, or a :class:`RunError`
+that lists every problem at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from stoker.arguments import FlagTable, Layer, Setting, config_words, is_true, resolve, split_args, split_env
+from stoker.backends import get_backend
+from stoker.backends.base import LLMBackend
+from stoker.exits import ExitCode, RunError
+from stoker.facts import ARG_PREFIX, Facts
+from stoker.recipes import recipe_for
+from stoker.variables import unknown_variables
+from stoker.world import World, resolve_world
+
+RESUME_CHOICES = ("auto", "never", "require")
+
+# Keys of a TRL `--config` file that are no flags (trl/scripts/utils.py: TrlParser, DatasetMixtureConfig).
+_CONFIG_SECTIONS = ("env", "datasets")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command line asked for.
+
+    Attributes:
+        args: the trainer's arguments, the method's module perhaps first (`trl.scripts.sft`).
+        world: what a launcher's options said of the world, by torchrun's names.
+        config: the content of the user's `--config` file; None without one.
+    """
+
+    args: tuple[str, ...] = ()
+    world: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Something that must hold before the trainer starts.
+
+    Attributes:
+        kind: `writable` or `exists`.
+        path: the file or folder it is about.
+        what: what that path is to the user, e.g. `model`.
+        code: the exit code if it does not hold.
+        fix: what to do then.
+    """
+
+    kind: str
+    path: str
+    what: str
+    code: ExitCode
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run, decided.
+
+    Attributes:
+        framework: the backend's name.
+        method: the training method.
+        module: the trainer's Python module.
+        world: the processes and where they meet.
+        settings: the trainer's flags, each with its origin.
+        config_path: the user's `--config` file, handed to the trainer as it is.
+        workspace: folder shared by all pods.
+        output_dir: folder of checkpoints, the model and the manifest.
+        resume: `auto`, `never` or `require`.
+        run_id: id of this attempt, the same on all nodes.
+        attempt: restarts before this attempt.
+        image_version: tag of the image.
+        accelerator: accelerator profile of the runtime.
+        fingerprint: what a checkpoint must share to be resumed from.
+        checks: what must hold before the start.
+        env: variables added for the trainer's processes.
+        grace_seconds: time between SIGTERM and SIGKILL.
+        rendezvous_seconds: how long to wait for the other nodes.
+        termination_log: file for the one-line reason of the ending.
+        notices: what a user should know.
+    """
+
+    framework: str
+    method: str
+    module: str
+    world: World
+    settings: tuple[Setting, ...]
+    config_path: str | None
+    workspace: str
+    output_dir: str
+    resume: str
+    run_id: str
+    attempt: int
+    image_version: str
+    accelerator: str
+    fingerprint: Mapping[str, Any]
+    checks: tuple[Check, ...]
+    env: Mapping[str, str]
+    grace_seconds: int
+    rendezvous_seconds: int
+    termination_log: str
+    notices: tuple[str, ...]
+
+    @property
+    def trainer_argv(self) -> list[str]:
+        """The trainer's command line, without its module."""
+        config = ["--config", self.config_path] if self.config_path else []
+        return config + [word for setting in self.settings for word in setting.to_argv()]
+
+    @property
+    def torchrun_argv(self) -> list[str]:
+        """The arguments of torchrun on this node, up to the module each process runs."""
+        world = self.world
+        return [
+            f"--nnodes={world.nnodes}",
+            f"--nproc-per-node={world.nproc_per_node}",
+            f"--node-rank={world.node_rank}",
+            f"--master-addr={world.master_addr}",
+            f"--master-port={world.master_port}",
+            "--rdzv-backend=static",
+            f"--rdzv-conf=timeout={self.rendezvous_seconds}",
+            "--max-restarts=0",
+            "--module",
+            "stoker.worker",
+        ]
+
+    @property
+    def budget(self) -> dict[str, float]:
+        """How much training was asked for: `max_steps` (if over 0, it rules) and `num_train_epochs`."""
+        named = {setting.name: setting.value for setting in self.settings}
+        return {name: float(str(named[name])) for name in ("max_steps", "num_train_epochs") if name in named}
+
+    @property
+    def hash(self) -> str:
+        """A digest of all that the nodes of a run must agree on."""
+        agreed = {
+            "framework": self.framework,
+            "method": self.method,
+            "nnodes": self.world.nnodes,
+            "nproc_per_node": self.world.nproc_per_node,
+            "argv": self.trainer_argv,
+            "output_dir": self.output_dir,
+            "resume": self.resume,
+            "run_id": self.run_id,
+        }
+        return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON-ready data (`stoker plan --output json`)."""
+        data = asdict(self)
+        data["world"] = {
+            "size": self.world.size,
+            **{name: data["world"][name] for name in ("nnodes", "nproc_per_node", "node_rank")},
+            **{name: data["world"][name] for name in ("master_addr", "master_port", "settings")},
+        }
+        return {"hash": self.hash, **data, "trainer_argv": self.trainer_argv, "torchrun_argv": self.torchrun_argv}
+
+
+def resolve_plan(facts: Facts, request: Request) -> Plan:
+    """Decide a run.
+
+    Args:
+        facts: what the container was told and sees.
+        request: what the command line asked for.
+
+    Raises:
+        RunError: the run cannot be what was asked; 64 for arguments, 78 for configuration. Lists every problem.
+    """
+    backend = get_backend(facts.get("STOKER_FRAMEWORK") or "trl")
+    method, words = _method(backend, facts, request.args)
+    table = backend.flag_table(method)
+    given, usage = split_args(words)
+    config_path = _config_path(given, usage)
+    config = dict(request.config or {})
+    usage += unknown_variables(facts.env) + _config_problems(config, table)
+
+    args_layer = Layer("args", given)
+    env_layers = _env_layers(facts, table)
+    uses_peft = _peft_wanted([*env_layers, args_layer], config)
+    resolution = resolve(table, [_own_layer(facts, uses_peft), *env_layers, args_layer])
+    # The trainer reads the config file itself, and flags beat it: flags of weaker layers must step back.
+    settings = tuple(s for s in resolution.settings if s.name not in config or s.source == "args")
+    named = {setting.name: setting for setting in settings}
+    usage += resolution.problems
+    usage += backend.missing(named, tuple(config))
+    if usage:
+        raise RunError(ExitCode.USAGE, "\n".join(usage))
+
+    world = resolve_world(facts, request.world)
+    resume = facts.get("STOKER_RESUME") or "auto"
+    configuration = list(world.problems)
+    if resume not in RESUME_CHOICES:
+        configuration.append(f"STOKER_RESUME is {resume!r}: it must be one of {', '.join(RESUME_CHOICES)}")
+    grace = _seconds(facts, "STOKER_GRACE_PERIOD_SECONDS", 30, configuration)
+    rendezvous = _seconds(facts, "STOKER_RENDEZVOUS_TIMEOUT_SECONDS", 1800, configuration)
+    output_dir = str(config.get("output_dir") or named["output_dir"].value)
+    if not output_dir.startswith("/"):
+        configuration.append(f"output_dir is {output_dir!r}: write an absolute path, e.g. {facts.workspace}/output")
+    if configuration:
+        raise RunError(ExitCode.CONFIG, "\n".join(configuration))
+    if world.size == 1:
+        settings = tuple(s for s in settings if (s.name, s.source) != ("ddp_backend", "recipe"))
+
+    return Plan(
+        framework=backend.framework,
+        method=method,
+        module=backend.trainer_module(method),
+        world=world,
+        settings=settings,
+        config_path=config_path,
+        workspace=str(facts.workspace),
+        output_dir=output_dir,
+        resume=resume,
+        run_id=facts.get("STOKER_RUN_ID") or "local",
+        attempt=facts.attempt,
+        image_version=facts.image_version,
+        accelerator=facts.accelerator,
+        fingerprint=backend.fingerprint(method, _with_config(named, config), world.size),
+        checks=_checks(facts, named, config_path, output_dir),
+        # One writer of progress: the callback that transformers would add on its own is switched off.
+        env={
+            "DISABLE_KUBEFLOW_INTEGRATION": "TRUE",
+            "PYTHONUNBUFFERED": "1",
+            "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+        },
+        grace_seconds=grace,
+        rendezvous_seconds=rendezvous,
+        termination_log=facts.get("STOKER_TERMINATION_LOG") or "/dev/termination-log",
+        notices=(*world.notices, *resolution.notices),
+    )
+
+
+def config_file_of(args: Sequence[str]) -> str | None:
+    """Return the `--config` file that a command line names, so that it can be read before the plan is made."""
+    given, _ = split_args([word for word in args if not word.startswith("trl.")])
+    words = given.get("config", ())
+    return words[0] if len(words) == 1 else None
+
+
+def _method(backend: LLMBackend, facts: Facts, args: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    named = backend.method_of(args[0]) if args else None
+    method = named or facts.get("STOKER_METHOD")
+    if method is None:
+        raise RunError(
+            ExitCode.USAGE,
+            f"no method is named: set STOKER_METHOD to one of {', '.join(backend.methods)}, "
+            f"or begin the arguments with {backend.trainer_module(backend.methods[0])}",
+        )
+    if method not in backend.methods:
+        raise RunError(
+            ExitCode.USAGE,
+            f"{method!r} is not a method of {backend.framework}: choose one of {', '.join(backend.methods)}",
+        )
+    return method, args[1:] if named else args
+
+
+def _config_path(given: dict[str, tuple[str, ...]], usage: list[str]) -> str | None:
+    words = given.pop("config", None)
+    if words is None:
+        return None
+    if len(words) != 1:
+        usage.append("--config takes one file: write --config /workspace/config.yaml")
+        return None
+    return words[0]
+
+
+def _config_problems(config: Mapping[str, Any], table: FlagTable) -> list[str]:
+    # TRL ignores keys of the file that it does not know; a typing error must not train with a default.
+    refusals = ((key, table.refusal(key)) for key in config if key not in _CONFIG_SECTIONS)
+    return [f"{refusal} (key {key!r} of the --config file)" for key, refusal in refusals if refusal is not None]
+
+
+def _own_layer(facts: Facts, uses_peft: bool) -> Layer:
+    recipe = recipe_for(facts.accelerator, uses_peft)
+    values = {name: (value,) for name, (value, _) in recipe.items()}
+    reasons = {name: why for name, (_, why) in recipe.items()}
+    values["output_dir"] = (str(facts.workspace / "output"),)
+    reasons["output_dir"] = "the run's folder in the workspace"
+    return Layer("recipe", values, foreign="drop", reasons=reasons)
+
+
+def _env_layers(facts: Facts, table: FlagTable) -> list[Layer]:
+    """Return the runtime's and the TrainJob's flags: in a pod they are one env, told apart by the runtime's record."""
+    try:
+        defaults = json.loads(facts.get("STOKER_RUNTIME_DEFAULTS") or "{}")
+    except ValueError:
+        raise RunError(
+            ExitCode.CONFIG, "STOKER_RUNTIME_DEFAULTS is not JSON: it is the runtime's, leave it be"
+        ) from None
+    runtime: dict[str, tuple[str, ...]] = {}
+    user: dict[str, tuple[str, ...]] = {}
+    for variable, text in facts.env.items():
+        if not variable.startswith(ARG_PREFIX) or not text:
+            continue
+        name = flag_of_variable(variable)
+        flag = table.flags.get(name)
+        target = runtime if defaults.get(variable) == text else user
+        target[name] = split_env(text, flag) if flag else (text,)
+    label = ARG_PREFIX + "{FLAG}"
+    return [Layer("runtime", runtime, foreign="drop", label=label), Layer("TrainJob env", user, label=label)]
+
+
+def flag_of_variable(variable: str) -> str:
+    """Return the flag a `STOKER_ARG_…` variable sets; the leftmost `__` is a dot."""
+    return variable.removeprefix(ARG_PREFIX).lower().replace("__", ".", 1)
+
+
+def _peft_wanted(layers: Sequence[Layer], config: Mapping[str, Any]) -> bool:
+    wanted = False
+    for layer in layers[:-1]:
+        if "use_peft" in layer.values:
+            wanted = is_true(layer.values["use_peft"][0])
+    if "use_peft" in config:
+        wanted = is_true(str(config["use_peft"]))
+    words = layers[-1].values.get("use_peft")
+    return wanted if words is None else not words or is_true(words[0])
+
+
+def _with_config(named: Mapping[str, Setting], config: Mapping[str, Any]) -> dict[str, Setting]:
+    merged = {}
+    for key, value in config.items():
+        words = config_words(value)
+        merged[key] = Setting(key, words[0] if len(words) == 1 else words, "config file")
+    return {**merged, **named}
+
+
+def _seconds(facts: Facts, name: str, default: int, problems: list[str]) -> int:
+    text = facts.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or int(text) < 1:
+        problems.append(f"{name} is {text!r}: it must be a whole number of seconds, 1 or more")
+        return default
+    return int(text)
+
+
+def _checks(facts: Facts, named: Mapping[str, Setting], config_path: str | None, output_dir: str) -> tuple[Check, ...]:
+    checks = [
+        Check(
+            "writable",
+            path,
+            what,
+            ExitCode.CONFIG,
+            f"this process runs as UID {facts.uid}, GID {facts.gid}: give the volume's folder to GID 0 with group write, "
+            "or set fsGroup, or choose a storage class whose volumes such a pod can write to",
+        )
+        for path, what in ((str(facts.workspace), "workspace"), (output_dir, "output folder"))
+    ]
+    for flag, what, source in (
+        ("model_name_or_path", "model", "spec.initializer.model"),
+        ("dataset_name", "data set", "spec.initializer.dataset"),
+    ):
+        setting = named.get(flag)
+        if setting is not None and isinstance(setting.value, str) and setting.value.startswith("/"):
+            fix = f"put it there ({source} of the TrainJob does), mount it, or give another path in --{flag}"
+            checks.append(Check("exists", setting.value, what, ExitCode.NO_INPUT, fix))
+    if config_path is not None:
+        fix = "mount it, or correct the path in --config"
+        checks.append(Check("exists", config_path, "config file", ExitCode.NO_INPUT, fix))
+    return tuple(checks)

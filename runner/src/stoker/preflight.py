@@ -1,0 +1,83 @@
+"""Checks that need the world outside: done once, on this node, before a trainer process exists."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from stoker.exits import ExitCode, RunError
+from stoker.plan import Check, Plan
+from stoker.report import say
+
+_SECONDS_BETWEEN_LOOKUPS = 1.0
+_SECONDS_BETWEEN_MESSAGES = 15.0
+
+
+def check_paths(plan: Plan) -> None:
+    """Carry out the plan's checks of files and folders.
+
+    Raises:
+        RunError: the first that does not hold.
+    """
+    for check in plan.checks:
+        if check.kind == "writable":
+            _check_writable(check)
+        elif not Path(check.path).exists():
+            raise RunError(check.code, f"the {check.what} {check.path} does not exist: {check.fix}")
+
+
+def _check_writable(check: Check) -> None:
+    folder = Path(check.path)
+    probe = folder / f".stoker-probe-{os.uname().nodename}-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise RunError(
+            check.code, f"the {check.what} {check.path} cannot be written to ({error.strerror}): {check.fix}"
+        ) from error
+
+
+def wait_for_peers(plan: Plan, give_up: Callable[[], None]) -> None:
+    """Wait until every node of the run has a name in DNS, so that a node that is still scaling up is waited for.
+
+    Args:
+        plan: the run.
+        give_up: called between look-ups; raises to end the waiting (a stop was asked for, a peer has failed).
+
+    Raises:
+        RunError: the deadline passed; lists the nodes that are missing (69).
+    """
+    missing = dict(enumerate(plan.world.peers()))
+    deadline = time.monotonic() + plan.rendezvous_seconds
+    next_message = time.monotonic() + _SECONDS_BETWEEN_MESSAGES
+    while True:
+        missing = {rank: name for rank, name in missing.items() if not _resolves(name)}
+        if not missing:
+            return
+        listed = ", ".join(f"{rank} ({name})" for rank, name in missing.items())
+        now = time.monotonic()
+        if now > deadline:
+            raise RunError(
+                ExitCode.UNAVAILABLE,
+                f"after {plan.rendezvous_seconds} s these nodes of {plan.world.nnodes} are missing: {listed}. "
+                "See why their pods do not start (`kubectl describe pod`): no room, quota, or an image that cannot be "
+                "pulled",
+            )
+        if now > next_message:
+            say(f"waiting for node {listed}, {round(deadline - now)} s left")
+            next_message = now + _SECONDS_BETWEEN_MESSAGES
+        give_up()
+        time.sleep(_SECONDS_BETWEEN_LOOKUPS)
+
+
+def _resolves(name: str) -> bool:
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return False
+    return True

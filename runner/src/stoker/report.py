@@ -1,0 +1,174 @@
+"""What a run leaves behind: the termination message, the last error, and the output manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from stoker.checkpoints import MANIFEST, newest_step
+from stoker.exits import ExitCode
+from stoker.files import read_json, write_json
+from stoker.plan import Plan
+from stoker.runfolder import Verdict
+
+LAST_ERROR = "last-error.json"
+MANIFEST_VERSION = 1
+
+# Up to this size a file is hashed whole; of larger weights the size and the safetensors header are recorded.
+_HASHED_BYTES = 256 * 2**20
+# Kubernetes keeps at most 4096 bytes of a termination message.
+_MESSAGE_BYTES = 4000
+
+
+def say(text: str) -> None:
+    """Print one line of the runner's own, apart from the trainer's output."""
+    print(f"[stoker] {text}", file=sys.stderr, flush=True)
+
+
+def write_termination_message(path: Path, text: str) -> None:
+    """Write the line that `kubectl describe pod` shows; does nothing where no such file can be written."""
+    try:
+        path.write_bytes(text.encode()[:_MESSAGE_BYTES])
+    except OSError:
+        return
+
+
+def settle_crash(plan: Plan, verdict: Verdict) -> Verdict:
+    """Stop the retries of a run that crashes twice with no new checkpoint between.
+
+    Returns:
+        the verdict; a final one (78) if the attempt before crashed at the same checkpoint.
+    """
+    if verdict.code is not ExitCode.CRASHED or not verdict.primary:
+        return verdict
+    before = read_json(Path(plan.output_dir) / LAST_ERROR)
+    step = newest_step(Path(plan.output_dir))
+    if (
+        isinstance(before, dict)
+        and before.get("code") == ExitCode.CRASHED
+        and before.get("attempt") == plan.attempt - 1
+        and before.get("checkpoint_step") == step
+    ):
+        return Verdict(
+            ExitCode.CONFIG,
+            f"crashed twice in a row with no new checkpoint between (newest: step {step}), so it is not tried again: "
+            f"{verdict.message}",
+        )
+    return verdict
+
+
+def write_last_error(plan: Plan, verdict: Verdict) -> None:
+    """Record the failure in the workspace, where it outlives the pod. The node with the cause has the last word."""
+    path = Path(plan.output_dir) / LAST_ERROR
+    before = read_json(path)
+    if not verdict.primary and isinstance(before, dict) and before.get("run_id") == plan.run_id:
+        return
+    error = {
+        "code": int(verdict.code),
+        "meaning": verdict.code.meaning,
+        "message": verdict.message,
+        "time": _now(),
+        "node_rank": plan.world.node_rank,
+        "attempt": plan.attempt,
+        "run_id": plan.run_id,
+        "checkpoint_step": newest_step(Path(plan.output_dir)),
+    }
+    try:
+        write_json(path, error)
+    except OSError as problem:
+        say(f"{path} could not be written: {problem}")
+
+
+def write_manifest(plan: Plan, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Write `stoker.json`, the contract with whoever serves the output; its existence means the run finished.
+
+    Args:
+        plan: the run.
+        result: what rank 0 reported at its end.
+
+    Returns:
+        the manifest.
+
+    Raises:
+        OSError: the output folder cannot be written to.
+    """
+    output = Path(plan.output_dir)
+    adapter = read_json(output / "adapter_config.json")
+    named = {setting.name: setting.value for setting in plan.settings}
+    manifest: dict[str, Any] = {
+        "schemaVersion": MANIFEST_VERSION,
+        "status": "finished",
+        "time": _now(),
+        "framework": plan.framework,
+        "method": plan.method,
+        "run_id": plan.run_id,
+        "attempt": plan.attempt,
+        "image_version": plan.image_version,
+        "steps": result["steps"],
+        "max_steps": result["max_steps"],
+        "seconds": result["seconds"],
+        "resumed_from": result["resumed_from"],
+        "metrics": result["metrics"],
+        "world_size": result["world_size"],
+        "nodes": plan.world.nnodes,
+        "processes_per_node": plan.world.nproc_per_node,
+        "versions": result["versions"],
+        "fingerprint": plan.fingerprint,
+        "budget": plan.budget,
+        "base_model": {
+            "name_or_path": named.get("model_name_or_path"),
+            "revision": named.get("model_revision"),
+        },
+        "adapter": _adapter(adapter) if isinstance(adapter, dict) else None,
+        "files": [_described(path) for path in sorted(output.iterdir()) if _is_output(path)],
+    }
+    write_json(output / MANIFEST, manifest)
+    return manifest
+
+
+def _adapter(config: Mapping[str, Any]) -> dict[str, Any]:
+    # Field names of PEFT's adapter_config.json (peft 0.21).
+    return {
+        "type": config.get("peft_type"),
+        "rank": config.get("r"),
+        "alpha": config.get("lora_alpha"),
+        "target_modules": sorted(config["target_modules"])
+        if isinstance(config.get("target_modules"), list)
+        else config.get("target_modules"),
+        "modules_to_save": config.get("modules_to_save"),
+        "use_dora": config.get("use_dora", False),
+        "use_rslora": config.get("use_rslora", False),
+    }
+
+
+def _is_output(path: Path) -> bool:
+    return path.is_file() and not path.name.startswith(".") and path.name not in (MANIFEST, LAST_ERROR)
+
+
+def _described(path: Path) -> dict[str, Any]:
+    size = path.stat().st_size
+    if size <= _HASHED_BYTES:
+        with path.open("rb") as stream:
+            return {"path": path.name, "bytes": size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+    return {"path": path.name, "bytes": size, "header_sha256": _header_digest(path)}
+
+
+def _header_digest(path: Path) -> str | None:
+    """Return the digest of a safetensors header (8 bytes of length, then JSON); None for another format."""
+    if path.suffix != ".safetensors":
+        return None
+    with path.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        header = stream.read(length)
+    json.loads(header)
+    return hashlib.sha256(header).hexdigest()
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

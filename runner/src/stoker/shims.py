@@ -1,0 +1,182 @@
+"""The launchers people type, brought to the one launch: `torchrun`, `trl`, `accelerate` and `tune` on the PATH.
+
+The images put links of these names before the real commands. What trains with a backend's own module goes to
+`stoker run`; everything else (a user's own script, `--help`, other subcommands) goes to the real command, untouched.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from stoker.backends import get_registered_backends
+from stoker.exits import ExitCode, RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A command line that trains with a backend's module.
+
+    Attributes:
+        args: the trainer's arguments, its module first.
+        world: what the launcher's options said of the world, by torchrun's names.
+    """
+
+    args: tuple[str, ...]
+    world: Mapping[str, str]
+
+
+# Options that say something about the world → torchrun's name for it.
+_TORCHRUN = {
+    "nnodes": "nnodes",
+    "nproc_per_node": "nproc_per_node",
+    "node_rank": "node_rank",
+    "master_addr": "master_addr",
+    "master_port": "master_port",
+}
+_ACCELERATE = {
+    "num_machines": "nnodes",
+    "machine_rank": "node_rank",
+    "main_process_ip": "master_addr",
+    "main_process_port": "master_port",
+}
+# Options that only repeat what holds anyway.
+_IMPLIED = {"multi_gpu", "use_env"}
+_MODULE = {"m", "module"}
+
+
+def translate(command: str, argv: Sequence[str]) -> Launch | None:
+    """Return the launch that a command line stands for; None if the real command should have it.
+
+    Args:
+        command: `torchrun`, `trl`, `accelerate` or `tune`.
+        argv: its arguments.
+
+    Raises:
+        RunError: it trains with a backend's module but has an option with no equivalent (64).
+    """
+    if command == "torchrun":
+        return _launcher("torchrun", argv, _TORCHRUN)
+    if command == "accelerate" and argv[:1] == ["launch"]:
+        return _launcher("accelerate launch", argv[1:], _ACCELERATE)
+    if command == "trl" and argv and not {"-h", "--help"} & set(argv):
+        return _trl(argv)
+    return None
+
+
+def _launcher(name: str, argv: Sequence[str], world_options: Mapping[str, str]) -> Launch | None:
+    start = _trainer_position(argv)
+    if start is None or {"-h", "--help"} & set(argv[start:]):
+        return None
+    options = list(argv[:start])
+    world: dict[str, str] = {}
+    refused = []
+    total: str | None = None
+    while options:
+        word = options.pop(0)
+        option, equals, value = word.lstrip("-").partition("=")
+        option = option.replace("-", "_")
+        if option in _MODULE or option in _IMPLIED:
+            continue
+        if option in world_options or option == "num_processes":
+            if not equals:
+                if not options:
+                    raise RunError(ExitCode.USAGE, f"{name}: --{option} needs a value")
+                value = options.pop(0)
+            if option == "num_processes":
+                total = value
+            else:
+                world[world_options[option]] = value
+            continue
+        refused.append(word)
+        if not equals and options and not options[0].startswith("-"):
+            options.pop(0)
+    if refused:
+        raise RunError(
+            ExitCode.USAGE,
+            f"{name}: {', '.join(refused)} cannot be carried over to the runner's launch: leave it out. The number of nodes "
+            "and processes comes from the TrainJob (numNodes, numProcPerNode); precision and sharding are trainer flags "
+            "(--bf16, --fsdp, --deepspeed), written after the module",
+        )
+    if total is not None:
+        world["nproc_per_node"] = _per_node(name, total, world.get("nnodes") or os.environ.get("PET_NNODES") or "1")
+    return Launch((_as_module(argv[start]), *argv[start + 1 :]), world)
+
+
+def _per_node(name: str, total: str, nodes: str) -> str:
+    if not total.isdecimal() or not nodes.isdecimal() or int(nodes) == 0 or int(total) % int(nodes):
+        raise RunError(
+            ExitCode.USAGE,
+            f"{name}: --num_processes {total} cannot be spread evenly over {nodes} nodes: write a multiple of {nodes}",
+        )
+    return str(int(total) // int(nodes))
+
+
+def _trl(argv: Sequence[str]) -> Launch | None:
+    method, *rest = argv
+    backend = get_registered_backends()["trl"]()
+    if method not in backend.methods:
+        return None
+    for word in rest:
+        if word.partition("=")[0] == "--accelerate_config":
+            raise RunError(
+                ExitCode.USAGE,
+                "trl: --accelerate_config cannot be carried over to the runner's launch: leave it out. The number of "
+                "nodes and processes comes from the TrainJob; sharding is a trainer flag (--fsdp, --deepspeed)",
+            )
+    return Launch((backend.trainer_module(method), *rest), {})
+
+
+def _trainer_position(argv: Sequence[str]) -> int | None:
+    for position, word in enumerate(argv):
+        if _as_module(word) != word or _is_trainer_module(word):
+            return position
+    return None
+
+
+def _is_trainer_module(word: str) -> bool:
+    return any(cls().method_of(word) is not None for cls in get_registered_backends().values())
+
+
+def _as_module(word: str) -> str:
+    """Return `trl.scripts.sft` for the path of that script; any other word as it is."""
+    parts = Path(word).with_suffix("").parts if word.endswith(".py") else ()
+    return ".".join(parts[-3:]) if parts[-3:-1] == ("trl", "scripts") else word
+
+
+def real_command(name: str, path: str, own_folder: Path) -> str | None:
+    """Return the command of that name that is not one of ours: the next on the PATH."""
+    for folder in path.split(os.pathsep):
+        candidate = Path(folder) / name
+        if folder and Path(folder).resolve() != own_folder.resolve() and os.access(candidate, os.X_OK):
+            return str(candidate)
+    return None
+
+
+def main() -> None:
+    """Entry point of all shims; which one it is, its own file name tells."""
+    start(Path(sys.argv[0]).name, sys.argv[1:], Path(sys.argv[0]).parent)
+
+
+def start(command: str, argv: list[str], own_folder: Path) -> None:
+    """Launch through the runner, or become the real command. Does not return."""
+    from stoker import launch
+    from stoker import start as starting
+
+    try:
+        found = translate(command, argv)
+        if found is not None:
+            sys.exit(launch.run(starting.plan(found.args, found.world)))
+    except RunError as error:
+        click.echo("\n".join(f"stoker: {line}" for line in error.message.splitlines()), err=True)
+        sys.exit(error.code)
+    real = real_command(command, os.environ.get("PATH", ""), own_folder)
+    if real is None:
+        click.echo(f"{command}: command not found", err=True)
+        sys.exit(127)
+    os.execv(real, [real, *argv])

@@ -1,0 +1,62 @@
+"""From the process's surroundings to a plan: the few reads that planning itself must not do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stoker.exits import ExitCode, RunError
+from stoker.facts import Facts, read_facts
+from stoker.plan import Plan, Request, config_file_of, resolve_plan
+from stoker.report import write_termination_message
+
+
+def resolve(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
+    """Read the facts and the `--config` file, and make the plan.
+
+    Args:
+        args: the trainer's arguments.
+        world: what a launcher's options said of the world, by torchrun's names.
+
+    Raises:
+        RunError: the run cannot be what was asked.
+    """
+    return _resolve(read_facts(), args, world)
+
+
+def plan(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
+    """Make the plan of a pod; a refusal is left as the pod's termination message too.
+
+    Raises:
+        RunError: the run cannot be what was asked.
+    """
+    facts = read_facts()
+    try:
+        return _resolve(facts, args, world)
+    except RunError as error:
+        path = Path(facts.get("STOKER_TERMINATION_LOG") or "/dev/termination-log")
+        write_termination_message(path, f"{error.code.meaning}: {error.message}")
+        raise
+
+
+def _resolve(facts: Facts, args: Sequence[str], world: Mapping[str, str] | None) -> Plan:
+    path = config_file_of(args)
+    config = None if path is None else _read_config(Path(path))
+    return resolve_plan(facts, Request(tuple(args), world or {}, config))
+
+
+def _read_config(path: Path) -> Mapping[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise RunError(
+            ExitCode.NO_INPUT, f"--config {path} cannot be read ({error.strerror}): mount it, or correct the path"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RunError(ExitCode.USAGE, f"--config {path} is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise RunError(ExitCode.USAGE, f"--config {path} must hold a mapping of flags to values, e.g. max_steps: 100")
+    return content

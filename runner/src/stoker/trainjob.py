@@ -1,0 +1,223 @@
+"""A TrainJob and its runtime as plain data: what each node's container would be started with. Pure.
+
+Follows Kubeflow Trainer v2.3.0 (pkg/runtime/framework/plugins/torch, pkg/runtime/core): what it injects, what a
+TrainJob replaces and what it merges.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stoker.exits import ExitCode, RunError
+
+_ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
+_CONTAINER = "node"
+# Metadata of a node's pod that a runtime's env may read (JobSet v0.12 and the Job controller set them).
+_RANK_ANNOTATION = "batch.kubernetes.io/job-completion-index"
+_QUANTITY = re.compile(r"^([0-9.]+)(m|k|Ki|M|Mi|G|Gi|T|Ti)?$")
+_FACTORS = {
+    None: 1.0,
+    "m": 1e-3,
+    "k": 1e3,
+    "Ki": 2**10,
+    "M": 1e6,
+    "Mi": 2**20,
+    "G": 1e9,
+    "Gi": 2**30,
+    "T": 1e12,
+    "Ti": 2**40,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the nodes of a TrainJob run.
+
+    Attributes:
+        name: the TrainJob's name.
+        nodes: number of pods.
+        argv: command and arguments of the container, unexpanded.
+        env: the container's env entries, as the runtime and the TrainJob give them.
+        mounts: volume name → mount path.
+        max_restarts: restarts the JobSet allows.
+        resources: requests, else limits, of the container.
+        processes: the TrainJob's numProcPerNode; None if it gives none.
+        injected: True if Trainer injects PET_* (it does if spec.trainer is there).
+    """
+
+    name: str
+    nodes: int
+    argv: tuple[str, ...]
+    env: tuple[Mapping[str, Any], ...]
+    mounts: Mapping[str, str]
+    max_restarts: int
+    resources: Mapping[str, str]
+    processes: int | None
+    injected: bool
+
+    def environment(self, node: int, attempt: int, run_id: str, address: str, port: int) -> dict[str, str]:
+        """Return the env of one node's container, references resolved.
+
+        Args:
+            node: its rank.
+            attempt: restarts before this attempt.
+            run_id: stands for the Job's UID.
+            address: what stands for node 0's host name.
+            port: the rendezvous port there.
+
+        Raises:
+            RunError: the runtime refers to something that only a cluster has (78).
+        """
+        metadata = {
+            "jobset.sigs.k8s.io/jobset-name": self.name,
+            "jobset.sigs.k8s.io/restart-attempt": str(attempt),
+            "batch.kubernetes.io/controller-uid": run_id,
+            _RANK_ANNOTATION: str(node),
+        }
+        values: dict[str, str] = {}
+        for entry in self.env:
+            values[entry["name"]] = self._value(entry, metadata, values)
+        if self.injected:
+            values["PET_NNODES"] = str(self.nodes)
+            values["PET_NPROC_PER_NODE"] = self._processes_per_node()
+            values["PET_NODE_RANK"] = str(node)
+        values["PET_MASTER_ADDR"] = address
+        values["PET_MASTER_PORT"] = str(port)
+        return values
+
+    def _value(self, entry: Mapping[str, Any], metadata: Mapping[str, str], values: Mapping[str, str]) -> str:
+        source = entry.get("valueFrom")
+        if source is None:
+            return expand(str(entry.get("value", "")), values)
+        path = source.get("fieldRef", {}).get("fieldPath", "")
+        for prefix in ("metadata.labels['", "metadata.annotations['"):
+            if path.startswith(prefix):
+                return metadata.get(path.removeprefix(prefix).removesuffix("']"), "")
+        resource = source.get("resourceFieldRef", {}).get("resource", "")
+        if resource.startswith(("requests.", "limits.")):
+            return str(math.ceil(quantity(self.resources.get(resource.partition(".")[2], "0"))))
+        raise RunError(
+            ExitCode.CONFIG,
+            f"env {entry['name']} of the runtime comes from {', '.join(source)}, which only a cluster has: "
+            "set it in the TrainJob's spec.trainer.env for a local run",
+        )
+
+    def _processes_per_node(self) -> str:
+        if self.processes is not None:
+            return str(self.processes)
+        if any("gpu" in name.lower() for name in self.resources):
+            return "auto"
+        return str(max(1, math.ceil(quantity(self.resources.get("cpu", "0")))))
+
+
+def quantity(text: str) -> float:
+    """Return a Kubernetes quantity as a number, e.g. 0.5 for `500m`.
+
+    Raises:
+        RunError: it is none (64).
+    """
+    match = _QUANTITY.match(str(text))
+    if match is None:
+        raise RunError(ExitCode.USAGE, f"{text!r} is not a quantity: write e.g. 500m, 2 or 4Gi")
+    return float(match[1]) * _FACTORS[match[2]]
+
+
+def expand(text: str, values: Mapping[str, str]) -> str:
+    """Replace `$(NAME)` as the kubelet does: by earlier variables, unknown names left as they are."""
+    return re.sub(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)", lambda match: values.get(match[1], match[0]), text)
+
+
+def job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
+    """Return what the nodes of a TrainJob run on a runtime.
+
+    Args:
+        trainjob: a TrainJob manifest.
+        runtime: a ClusterTrainingRuntime or TrainingRuntime manifest.
+
+    Raises:
+        RunError: the two do not fit, or one has another shape (64).
+    """
+    _expect_kind(trainjob, ("TrainJob",))
+    _expect_kind(runtime, ("ClusterTrainingRuntime", "TrainingRuntime"))
+    wanted, given = trainjob["spec"]["runtimeRef"]["name"], runtime["metadata"]["name"]
+    if wanted != given:
+        raise RunError(
+            ExitCode.USAGE,
+            f"the TrainJob refers to runtime {wanted!r}, but --runtime is {given!r}: give the right file",
+        )
+    spec = trainjob["spec"]
+    trainer = spec.get("trainer")
+    jobset = runtime["spec"]["template"]["spec"]
+    pod = _trainer_pod(jobset, given)
+    container = _named(pod.get("containers", ()), _CONTAINER, given)
+    told = trainer or {}
+    command = told.get("command") or container.get("command", ())
+    args = told.get("args") or container.get("args", ())
+    declared = container.get("resources", {})
+    resources = {**declared.get("limits", {}), **declared.get("requests", {})}
+    wanted_resources = told.get("resourcesPerNode", {})
+    resources.update({**wanted_resources.get("limits", {}), **wanted_resources.get("requests", {})})
+    mounts = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())}
+    mounts.update({mount["name"]: mount["mountPath"] for mount in _patched_mounts(spec)})
+    return Job(
+        name=trainjob["metadata"]["name"],
+        nodes=int(told.get("numNodes") or runtime["spec"].get("mlPolicy", {}).get("numNodes") or 1),
+        argv=(*command, *args),
+        env=_merged_env(container.get("env", ()), told.get("env", ())),
+        mounts=mounts,
+        max_restarts=int(jobset.get("failurePolicy", {}).get("maxRestarts", 0)),
+        resources=resources,
+        processes=told.get("numProcPerNode"),
+        injected=trainer is not None,
+    )
+
+
+def rewritten(text: str, folders: Mapping[str, str]) -> str:
+    """Replace mount paths in a text by local folders: whole path components only, the longest mount first."""
+    for path in sorted(folders, key=len, reverse=True):
+        text = re.sub(rf"(?<![\w./-]){re.escape(path)}(?=/|$|[^\w.-])", lambda _, p=path: folders[p], text)
+    return text
+
+
+def _expect_kind(manifest: Mapping[str, Any], kinds: Sequence[str]) -> None:
+    if manifest.get("kind") not in kinds:
+        raise RunError(ExitCode.USAGE, f"a manifest of kind {manifest.get('kind')!r} was given: expected {kinds[0]}")
+
+
+def _trainer_pod(jobset: Mapping[str, Any], runtime: str) -> Mapping[str, Any]:
+    for job in jobset["replicatedJobs"]:
+        template = job["template"]
+        if template.get("metadata", {}).get("labels", {}).get(_ANCESTOR) == "trainer":
+            pod: Mapping[str, Any] = template["spec"]["template"]["spec"]
+            return pod
+    raise RunError(ExitCode.USAGE, f"runtime {runtime} has no job labelled {_ANCESTOR}: trainer")
+
+
+def _named(items: Sequence[Mapping[str, Any]], name: str, runtime: str) -> Mapping[str, Any]:
+    for item in items:
+        if item.get("name") == name:
+            return item
+    raise RunError(ExitCode.USAGE, f"the trainer job of runtime {runtime} has no container named {name}")
+
+
+def _patched_mounts(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for patch in spec.get("runtimePatches", ()):
+        jobs = patch.get("trainingRuntimeSpec", {}).get("template", {}).get("spec", {}).get("replicatedJobs", ())
+        for job in jobs:
+            pod = job.get("template", {}).get("spec", {}).get("template", {}).get("spec", {})
+            for container in pod.get("containers", ()):
+                if container.get("name") == _CONTAINER:
+                    yield from container.get("volumeMounts", ())
+
+
+def _merged_env(
+    runtime: Sequence[Mapping[str, Any]], trainjob: Sequence[Mapping[str, Any]]
+) -> tuple[Mapping[str, Any], ...]:
+    # By name, in place; new names go to the end (pkg/apply: UpsertEnvVars).
+    merged = {entry["name"]: entry for entry in runtime}
+    merged.update({entry["name"]: entry for entry in trainjob})
+    return tuple(merged.values())

@@ -1,0 +1,44 @@
+"""Every environment variable the runner reads, and what it means: the one place that knows their names."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+from stoker.facts import ARG_PREFIX
+
+KNOWN = {
+    "STOKER_FRAMEWORK": "backend to run, from the pod label trainer.kubeflow.org/framework (default trl)",
+    "STOKER_METHOD": "training method when the arguments name none, e.g. sft",
+    "STOKER_WORKSPACE": "folder shared by all pods of the run (default /workspace)",
+    "STOKER_NPROC_PER_NODE": "processes per node; wins over PET_NPROC_PER_NODE when that is auto, 1 or the CPU count",
+    "STOKER_RESUME": "auto (default): go on from the newest complete checkpoint; never: start anew; "
+    "require: fail without one",
+    "STOKER_ACCELERATOR": "accelerator profile of the runtime: nvidia, amd, intel, tpu or cpu",
+    "STOKER_RUNTIME": "name of the runtime the pod was made from",
+    "STOKER_RUNTIME_DEFAULTS": "JSON object of the runtime's own defaults, to tell them from a TrainJob's env",
+    "STOKER_RUN_ID": "id of this attempt, the same in all its pods",
+    "STOKER_RESTART_ATTEMPT": "how often the job was restarted before this attempt",
+    "STOKER_CPU_REQUEST": "CPU request of this container, rounded up to whole cores",
+    "STOKER_GRACE_PERIOD_SECONDS": "seconds between SIGTERM and SIGKILL (default 30)",
+    "STOKER_RENDEZVOUS_TIMEOUT_SECONDS": "seconds to wait for the other pods of the run (default 1800)",
+    "STOKER_TERMINATION_LOG": "file for the one-line reason of the ending (default /dev/termination-log)",
+    "STOKER_IMAGE_VERSION": "tag of the image, set by the image",
+    "STOKER_PLAN": "the plan's file, set by the runner for the processes it starts",
+}
+
+# A Service named `stoker` in the namespace makes Kubernetes inject such names where service links are on.
+_SERVICE_LINK = re.compile(r"^STOKER(_\w+)?(_SERVICE_HOST|_SERVICE_PORT\w*|_PORT(_\d+_\w+)?)$")
+
+
+def unknown_variables(names: Iterable[str]) -> list[str]:
+    """Return one problem for each `STOKER_…` name that means nothing, with the name that was probably meant."""
+    problems = []
+    for name in names:
+        if not name.startswith("STOKER_") or name.startswith(ARG_PREFIX) or name in KNOWN or _SERVICE_LINK.match(name):
+            continue
+        close = difflib.get_close_matches(name, KNOWN, n=1)
+        advice = f"did you mean {close[0]}?" if close else f"trainer flags are written {ARG_PREFIX}<FLAG>"
+        problems.append(f"{name} is not a variable stoker knows: {advice}")
+    return problems

@@ -1,0 +1,151 @@
+"""Runs inside every process torchrun starts: chooses the checkpoint with the others, then becomes the trainer.
+
+Started as `python -m stoker.worker`, with its orders in the file that STOKER_PLAN names.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import time
+import traceback
+from dataclasses import replace
+from datetime import timedelta
+from importlib import metadata
+from pathlib import Path
+
+from stoker import checkpoints
+from stoker.endings import ending_of
+from stoker.exits import ExitCode, RunError
+from stoker.orders import Orders
+from stoker.runfolder import LocalFolder, RankStatus, Verdict
+
+# Packages whose versions go into the manifest, where they are installed.
+_VERSIONED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes")
+
+
+def main() -> int:
+    """Train as one rank and return the exit code; the reason is in the rank's status file."""
+    orders = Orders.read()
+    local = LocalFolder(Path(orders.local))
+    status = RankStatus(rank=int(os.environ.get("RANK", "0")), pid=os.getpid(), phase="starting")
+    local.write_status(status)
+    started = time.time()
+    result: dict[str, object] = {}
+    try:
+        result = _train(orders, local, status, started)
+        verdict = Verdict(ExitCode.FINISHED, "finished")
+    except BaseException as error:
+        verdict = ending_of(error)
+        if verdict.code is ExitCode.CRASHED:
+            traceback.print_exc()
+        else:
+            print(f"[stoker] rank {status.rank}: {verdict.message}", file=sys.stderr, flush=True)
+    local.write_status(
+        replace(
+            status,
+            phase="ended",
+            code=int(verdict.code),
+            message=verdict.message,
+            primary=verdict.primary,
+            result=result,
+        )
+    )
+    return verdict.code
+
+
+def _train(orders: Orders, local: LocalFolder, status: RankStatus, started: float) -> dict[str, object]:
+    """Run the trainer's module to its end and return what it came to.
+
+    Raises:
+        RunError, StopRequested, and whatever the trainer raises.
+    """
+    checkpoint = _agree_on_checkpoint(orders, status.rank)
+
+    from transformers import trainer
+
+    from stoker.callback import GuardCallback, Outcome, RunCallback
+    from stoker.guard import Identity, guard
+
+    outcome = Outcome()
+    identity = Identity(orders.plan_hash, orders.image_version)
+    guarding = GuardCallback(lambda: guard(orders.world_size, identity, Path(orders.shared)))
+    following = RunCallback(
+        local.stop_flag,
+        orders.fingerprint,
+        outcome,
+        on_training=lambda: local.write_status(replace(status, phase="training")),
+    )
+    # The trainer's script builds its own Trainer; the default callbacks are what every Trainer starts with.
+    trainer.DEFAULT_CALLBACKS.extend([guarding, following])
+
+    resume = ["--resume_from_checkpoint", str(checkpoint)] if checkpoint else []
+    sys.argv = [orders.module, *orders.argv, *resume]
+    runpy.run_module(orders.module, run_name="__main__", alter_sys=True)
+
+    if not outcome.finished:
+        raise RunError(
+            ExitCode.CRASHED,
+            f"{orders.module} ended after step {outcome.step} of {outcome.total}: less than was asked for",
+        )
+    return {
+        "steps": outcome.step,
+        "max_steps": outcome.total,
+        "metrics": outcome.metrics,
+        "world_size": orders.world_size,
+        "resumed_from": checkpoint.name if checkpoint else None,
+        "seconds": round(time.time() - started, 1),
+        "versions": {name: found for name in _VERSIONED if (found := _version(name))},
+    }
+
+
+def _agree_on_checkpoint(orders: Orders, rank: int) -> Path | None:
+    """Let rank 0 choose the checkpoint and set broken ones aside, and return its choice.
+
+    Raises:
+        RunError: there is none this run may go on from (78), or rank 0 did not answer (69).
+    """
+    if orders.world_size == 1:
+        return _choose_checkpoint(orders)
+    from torch.distributed import DistError, TCPStore
+
+    # The launcher on node 0 keeps a store at the rendezvous' address; the process group does not exist yet.
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=orders.rendezvous_seconds))
+    key = f"stoker/checkpoint/{orders.run_id}"
+    if rank == 0:
+        try:
+            checkpoint = _choose_checkpoint(orders)
+        except RunError as error:
+            store.set(key, f"{int(error.code)} {error.message}")
+            raise
+        store.set(key, f"0 {checkpoint or ''}")
+        return checkpoint
+    try:
+        code, _, text = store.get(key).decode().partition(" ")
+    except DistError as error:
+        raise RunError(ExitCode.UNAVAILABLE, f"rank 0 did not choose a checkpoint: {error}") from error
+    if code != "0":
+        raise RunError(ExitCode(int(code)), text)
+    return Path(text) if text else None
+
+
+def _choose_checkpoint(orders: Orders) -> Path | None:
+    output_dir = Path(orders.output_dir)
+    checkpoint, aside = checkpoints.choose(output_dir, orders.fingerprint, orders.resume, orders.attempt)
+    for path, reason in aside:
+        print(f"[stoker] {path.name} set aside as {checkpoints.set_aside(path).name}: {reason}", flush=True)
+    print(f"[stoker] {f'resuming from {checkpoint}' if checkpoint else 'starting at step 0'}", flush=True)
+    return checkpoint
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
