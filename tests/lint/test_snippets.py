@@ -1,4 +1,4 @@
-"""What the documents show to copy is well formed: YAML, TrainJobs, shell commands."""
+"""What the documents show to copy works: YAML parses, shell parses, TrainJobs are valid and plan to a run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ import pytest
 import yaml
 from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 
-from lint.files import markdown_files, texts
+from lint.files import ROOT, markdown_files, texts
+from stoker.facts import read_facts
+from stoker.plan import Request, resolve_plan
+from stoker.trainjob import job_of
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RUNTIME = ROOT / "examples" / "runtimes" / "trl-distributed-cpu.yaml"
 
 
 def snippets(*languages: str) -> list[Any]:
@@ -24,25 +28,29 @@ def snippets(*languages: str) -> list[Any]:
         for block in BLOCK.finditer(text):
             if block[1] in languages:
                 line = text.count("\n", 0, block.start()) + 1
-                found.append(pytest.param(path, block[1], block[2], id=f"{path}:{line}"))
+                found.append(pytest.param(block[1], block[2], id=f"{path}:{line}"))
     return found
 
 
-@pytest.mark.parametrize(("path", "language", "text"), snippets("yaml"))
-def test_yaml(path: Path, language: str, text: str) -> None:
+@pytest.mark.parametrize(("language", "text"), snippets("yaml"))
+def test_yaml(language: str, text: str, tmp_path: Path) -> None:
     for document in yaml.safe_load_all(text):
-        if isinstance(document, dict) and document.get("kind") == "TrainJob":
-            # The model drops what Trainer's API does not know.
-            known = TrainerV1alpha1TrainJob.from_dict(document)
-            assert known is not None
-            assert known.to_dict() == document
+        if not isinstance(document, dict) or document.get("kind") != "TrainJob":
+            continue
+        known = TrainerV1alpha1TrainJob.from_dict(document)
+        assert known is not None
+        assert known.to_dict() == document, "Trainer's API does not know a field"
+        job = job_of(document, yaml.safe_load(RUNTIME.read_text()))
+        environment = job.environment(0, attempt=0, run_id="test", address="localhost", port=29500)
+        plan = resolve_plan(read_facts(environment, dev=tmp_path), Request())
+        assert plan.world.nnodes == job.nodes
 
 
-@pytest.mark.parametrize(("path", "language", "text"), snippets("sh", "bash", "console"))
-def test_shell(path: Path, language: str, text: str) -> None:
+@pytest.mark.parametrize(("language", "text"), snippets("sh", "bash", "console"))
+def test_shell(language: str, text: str) -> None:
     if language == "console":  # commands after a prompt, the rest is output
         text = "\n".join(line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ "))
-        assert text, f"{path}: a console block shows commands after '$ '"
+        assert text, "a console block shows commands after '$ '"
     parsed = subprocess.run(
         ["bash", "-n"], input=text, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
