@@ -14,6 +14,7 @@ GENERATED = {".sum", ".snap"}
 MACHINE_PATH = re.compile(r"(?<![\w.$})~/-])/(?:(?:home|Users)/\w+|work|opt/wheels)(?=[/\s\"'`)]|$)")
 
 PINNED_ACTION = re.compile(r"@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
+INSTALL_COMMAND = re.compile(r"oci://\S+/charts/(jobset|kubeflow-trainer|training-runtimes) --version (\S+)")
 PYTHON_PACKAGE_HOSTS = ("https://download.pytorch.org/", "https://pypi.org/", "https://files.pythonhosted.org/")
 
 
@@ -81,3 +82,22 @@ def test_python_locks_name_no_mirror() -> None:
         if not url.startswith(PYTHON_PACKAGE_HOSTS)
     ]
     report(findings, "A lock must work with any mirror of PyPI: write none into it.")
+
+
+def test_install_commands_name_what_is_tested() -> None:
+    modules = Path("tests/cluster/go")
+    expected = {
+        chart: re.search(rf"^\t{re.escape(module)} v(\S+)", texts()[modules / chart / "go.mod"], re.MULTILINE)
+        for chart, module in {"jobset": "sigs.k8s.io/jobset", "trainer": "github.com/kubeflow/trainer/v2"}.items()
+    }
+    expected["training-runtimes"] = re.search(
+        r"^version: (\S+)", texts()[Path("charts/training-runtimes/Chart.yaml")], re.MULTILINE
+    )
+    findings = []
+    for path in texts():
+        for number, line in lines(path):
+            for chart, version in INSTALL_COMMAND.findall(line):
+                known = expected[chart.removeprefix("kubeflow-")]
+                if known is None or known[1] != version:
+                    findings.append(f"{path}:{number}: {chart} {version}, tested is {known and known[1]}")
+    report(findings, "Name the version that the tests install.")
