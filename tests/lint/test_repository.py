@@ -14,7 +14,7 @@ GENERATED = {".sum", ".snap"}
 MACHINE_PATH = re.compile(r"(?<![\w.$})~/-])/(?:(?:home|Users)/\w+|work|opt/wheels)(?=[/\s\"'`)]|$)")
 
 PINNED_ACTION = re.compile(r"@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
-INSTALL_COMMAND = re.compile(r"oci://\S+/charts/(jobset|kubeflow-trainer|training-runtimes) --version (\S+)")
+INSTALL_COMMAND = re.compile(r"oci://\S+/charts/(jobset|kubeflow-trainer|training-runtimes) --version (\d\S*)")
 PYTHON_PACKAGE_HOSTS = ("https://download.pytorch.org/", "https://pypi.org/", "https://files.pythonhosted.org/")
 
 
