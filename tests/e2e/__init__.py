@@ -1,0 +1,1 @@
+"""Real TrainJobs on a real cluster."""

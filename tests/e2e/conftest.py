@@ -1,0 +1,179 @@
+"""What the end-to-end tests stand on: a cluster, our image and catalogue in it, a base model and data on a claim.
+
+Everything comes as a user would get it: the image and the chart out of the cluster's registry, the catalogue by
+`helm install oci://…`. A cluster that was up before stays up; one that was started here is stopped at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster import CannotRunHereError, Cluster, ClusterError, connect
+from e2e.kube import Kube
+from e2e.trainjobs import INPUTS_CLAIM, Reader, Run
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples/sft-lora"
+NAMESPACE = "stoker-e2e"
+RELEASE = "catalogue"
+
+
+@dataclass(frozen=True)
+class Image:
+    """The trainer image in the cluster's registry.
+
+    Attributes:
+        repository: its name with the registry.
+        tag: its tag, which names what it was built from.
+    """
+
+    repository: str
+    tag: str
+
+    @property
+    def reference(self) -> str:
+        """What a pod writes in `image`."""
+        return f"{self.repository}:{self.tag}"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A cluster that is up and current."""
+    provider = os.environ.get("STOKER_CLUSTER") or None
+    argv = [sys.executable, "-m", "cluster", *(["--provider", provider] if provider else [])]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    was_up = subprocess.run([*argv, "status"], env=environ, capture_output=True, check=False).returncode == 0
+    try:
+        subprocess.run([*argv, "up"], env=environ, check=True)
+        found = connect(provider)
+    except CannotRunHereError as error:
+        pytest.skip(str(error))
+    except (ClusterError, subprocess.CalledProcessError) as error:
+        pytest.fail(f"the cluster could not be started: {error}")
+    yield found
+    if not was_up:
+        subprocess.run([*argv, "down"], env=environ, check=True)
+
+
+@pytest.fixture(scope="session")
+def image(cluster: Cluster) -> Image:
+    """The CPU trainer image, built from this checkout and pushed."""
+    built = subprocess.run(
+        [ROOT / "images/build", "trl", "--accelerator", "cpu"], check=True, stdout=subprocess.PIPE, text=True
+    )
+    facts = json.loads(built.stdout)
+    cluster.push(Path(facts["oci"]), f"stoker-dev/trl:{facts['tag']}")
+    return Image(f"{cluster.registry}/stoker-dev/trl", facts["tag"])
+
+
+@pytest.fixture(scope="session")
+def helm(cluster: Cluster) -> Callable[..., str]:
+    """Runs helm against the cluster and returns what it printed."""
+
+    def run(*argv: str) -> str:
+        done = cluster.run(["helm", *argv], check=False, capture_output=True)
+        assert done.returncode == 0, f"helm {' '.join(argv)}\n{done.stdout}{done.stderr}"
+        return str(done.stdout)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def chart(cluster: Cluster, helm: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The chart, packaged and pushed: the words by which helm finds it in the registry."""
+    folder = tmp_path_factory.mktemp("chart")
+    helm("package", str(ROOT / "charts/training-runtimes"), "--destination", str(folder))
+    (package,) = folder.glob("*.tgz")
+    helm("push", str(package), f"oci://{cluster.registry}/charts", "--plain-http")
+    version = yaml.safe_load((ROOT / "charts/training-runtimes/Chart.yaml").read_text())["version"]
+    return [f"oci://{cluster.registry}/charts/training-runtimes", "--version", version, "--plain-http"]
+
+
+@pytest.fixture(scope="session")
+def catalogue_values(image: Image, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The words that give helm the tests' values."""
+    path = tmp_path_factory.mktemp("values") / "image.yaml"
+    path.write_text(yaml.safe_dump({"images": {"trl": {"repository": image.repository, "tag": image.tag}}}))
+    return ["--values", str(Path(__file__).parent / "values.yaml"), "--values", str(path)]
+
+
+@pytest.fixture(scope="session")
+def catalogue(
+    cluster: Cluster, helm: Callable[..., str], chart: list[str], catalogue_values: list[str]
+) -> Iterator[Callable[[], None]]:
+    """The installed catalogue; calling it installs it again after a test has removed it."""
+    system = Kube(cluster, "default")
+
+    def install() -> None:
+        helm(
+            "upgrade", "--install", RELEASE, *chart, *catalogue_values, "--namespace", "stoker-system",
+            "--create-namespace", "--wait",
+        )  # fmt: skip
+
+    install()
+    yield install
+    helm("uninstall", RELEASE, "--namespace", "stoker-system", "--ignore-not-found")
+    system.delete("namespace", "stoker-system", wait=False)
+
+
+@pytest.fixture(scope="session")
+def kube(cluster: Cluster) -> Iterator[Kube]:
+    """The tests' namespace, which enforces the restricted pod security standard."""
+    found = Kube(cluster, NAMESPACE)
+    found.delete("namespace", NAMESPACE)
+    labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
+    found.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
+    yield found
+    found.delete("namespace", NAMESPACE)
+
+
+@pytest.fixture(scope="session")
+def reader(kube: Kube, image: Image) -> Reader:
+    """Reads files of claims."""
+    return Reader(kube, image.reference)
+
+
+@pytest.fixture(scope="session")
+def inputs(kube: Kube, reader: Reader) -> str:
+    """The claim with the example's base model and data, made by a pod in the cluster."""
+    kube.create(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": INPUTS_CLAIM},
+            "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+        }
+    )
+    source = f"/claims/{INPUTS_CLAIM}"
+    for path in (EXAMPLE / "base_model.py", EXAMPLE / "ask.py", EXAMPLE / "data/elements.jsonl"):
+        reader.write(INPUTS_CLAIM, path)
+    command = ["python", f"{source}/base_model.py", "--data", f"{source}/elements.jsonl", "--output", source]
+    reader.run(command, [INPUTS_CLAIM], seconds=300)
+    return INPUTS_CLAIM
+
+
+@pytest.fixture
+def submit(kube: Kube, catalogue: Callable[[], None], inputs: str) -> Iterator[Callable[[Mapping[str, Any]], Run]]:
+    """Submits a TrainJob; it is deleted with its claim when the test ends."""
+    runs: list[Run] = []
+
+    def create(trainjob: Mapping[str, Any]) -> Run:
+        run = Run(kube, trainjob["metadata"]["name"])
+        run.delete()
+        runs.append(run)
+        kube.create(trainjob)
+        return run
+
+    yield create
+    for run in runs:
+        run.delete()

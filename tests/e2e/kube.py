@@ -1,0 +1,100 @@
+"""kubectl as the tests use it: JSON in, JSON out, and bounded waits that say what they last saw."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from cluster import Cluster
+
+T = TypeVar("T")
+
+
+class Kube:
+    """One namespace of a cluster.
+
+    Args:
+        cluster: the cluster.
+        namespace: the namespace all calls without another one are about.
+    """
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+
+    def kubectl(self, *argv: str, check: bool = True, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run kubectl in the namespace; a failure carries what it printed."""
+        done = self.cluster.run(
+            ["kubectl", "--namespace", self.namespace, *argv], check=False, capture_output=True, input=stdin
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"kubectl {' '.join(argv)} failed:\n{done.stdout}{done.stderr}")
+        return done
+
+    def apply(self, *objects: Mapping[str, Any]) -> None:
+        """Apply objects."""
+        self.kubectl("apply", "--server-side", "-f", "-", stdin=_documents(objects))
+
+    def create(self, *objects: Mapping[str, Any]) -> None:
+        """Create objects; fails if one exists."""
+        self.kubectl("create", "-f", "-", stdin=_documents(objects))
+
+    def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        """Return an object, None if it does not exist."""
+        done = self.kubectl("get", kind, name, "--ignore-not-found", "-o", "json")
+        return json.loads(done.stdout) if done.stdout.strip() else None
+
+    def items(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
+        """Return all objects of a kind that match a label selector."""
+        done = self.kubectl("get", kind, "--selector", selector, "-o", "json")
+        found: list[dict[str, Any]] = json.loads(done.stdout)["items"]
+        return found
+
+    def delete(self, kind: str, name: str, wait: bool = True) -> None:
+        """Delete an object if it exists."""
+        self.kubectl("delete", kind, name, "--ignore-not-found", f"--wait={str(wait).lower()}")
+
+    def logs(self, pod: str) -> str:
+        """Return a pod's log so far; empty while it has none."""
+        return self.kubectl("logs", pod, check=False).stdout
+
+    def until(self, what: str, probe: Callable[[], T | None], seconds: float, every: float = 1.0) -> T:
+        """Wait for a probe to return something true and return that.
+
+        Raises:
+            AssertionError: it did not in time; carries the state of the namespace.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            found = probe()
+            if found:
+                return found
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what}: not within {seconds:.0f} s\n{self.state()}")
+            time.sleep(every)
+
+    def state(self) -> str:
+        """Return what a person would look at when a run went wrong."""
+        overview = self.kubectl("get", "trainjobs,jobsets,jobs,pods,pvc", "-o", "wide", check=False).stdout
+        events = self.kubectl("get", "events", "--sort-by=.lastTimestamp", check=False).stdout.splitlines()[-25:]
+        logs = [
+            f"--- {pod['metadata']['name']}\n" + "\n".join(self.logs(pod["metadata"]["name"]).splitlines()[-25:])
+            for pod in self.items("pods")
+            if pod["status"].get("phase") in ("Running", "Failed")
+        ]
+        return "\n".join([overview, *events, *logs])
+
+
+def condition(thing: Mapping[str, Any], kind: str) -> dict[str, Any] | None:
+    """Return a condition of an object that is true, None if it has none of that type."""
+    for found in thing.get("status", {}).get("conditions", ()):
+        if found["type"] == kind and found["status"] == "True":
+            return dict(found)
+    return None
+
+
+def _documents(objects: Sequence[Mapping[str, Any]]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})

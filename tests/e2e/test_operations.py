@@ -1,0 +1,80 @@
+"""What happens around a run: a node that comes late, the catalogue uninstalled, odd users and volumes, no way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cluster import Cluster
+from e2e.kube import Kube
+from e2e.trainjobs import LORA_SFT, Reader, Restarts, Run, trainjob
+
+Submit = Callable[[Mapping[str, Any]], Run]
+
+
+def test_a_node_that_comes_late_is_waited_for(submit: Submit, cluster: Cluster, kube: Kube, reader: Reader) -> None:
+    first, second = cluster.nodes()[:2]
+    spread = {"requiredDuringSchedulingIgnoredDuringExecution": [_ONE_POD_PER_NODE]}
+    kube.kubectl("cordon", second)
+    try:
+        run = submit(trainjob("late-node", pod={"affinity": {"podAntiAffinity": spread}}))
+        run.wait_log(r"waiting for node 1|waiting for node 0", index=0)
+    finally:
+        kube.kubectl("uncordon", second)
+    run.wait_complete()
+    assert run.restarts() == Restarts(0, 0)
+    assert {pod["spec"]["nodeName"] for pod in run.pods()} == {first, second}
+    assert run.manifest(reader)["world_size"] == 2
+
+
+def test_a_running_job_outlives_the_catalogue(
+    submit: Submit, helm: Callable[..., str], catalogue: Callable[[], None], kube: Kube, reader: Reader
+) -> None:
+    run = submit(trainjob("outlives", [*LORA_SFT, "--max_steps=60"]))
+    run.wait_log(r"'loss'")
+    helm("uninstall", "catalogue", "--namespace", "stoker-system", "--wait")
+    try:
+        assert kube.get("clustertrainingruntime", "trl-distributed") is None
+        run.wait_complete()
+        assert run.restarts() == Restarts(0, 0)
+        assert run.manifest(reader)["steps"] == 60
+    finally:
+        catalogue()
+
+
+def test_a_workspace_that_cannot_be_written_to_is_refused_with_the_fix(submit: Submit) -> None:
+    read_only = [{"name": "initializer", "mountPath": "/workspace", "readOnly": True}]
+    run = submit(trainjob("read-only", mounts=read_only))
+    run.wait_failed()
+    assert run.restarts() == Restarts(0, 0)
+    code, message = run.endings()[0]
+    assert code == 78
+    assert "the workspace /workspace cannot be written to (Read-only file system)" in message
+    assert "fsGroup" in message
+
+
+def test_an_arbitrary_user_of_group_0_trains(submit: Submit, reader: Reader) -> None:
+    user = {"runAsUser": 1000620000, "runAsGroup": 0, "runAsNonRoot": True}
+    run = submit(trainjob("any-user", nodes=1, pod={"securityContext": user}))
+    run.wait_complete()
+    assert run.manifest(reader)["world_size"] == 1
+
+
+def test_no_pod_has_a_way_out_of_the_cluster(reader: Reader, cluster: Cluster) -> None:
+    # All that ran above ran under this condition. TEST-NET-1 (RFC 5737) stands for the internet.
+    probe = (
+        "import socket\n"
+        "for family, address in ((socket.AF_INET, '192.0.2.1'), (socket.AF_INET6, '2001:db8::1')):\n"
+        "    try:\n"
+        "        socket.create_connection((address, 443), timeout=3)\n"
+        "        print('reached', address)\n"
+        "    except OSError as error:\n"
+        "        print('refused', error)\n"
+    )
+    assert "reached" not in reader.run(["python", "-c", probe], [])
+
+
+_ONE_POD_PER_NODE = {
+    "topologyKey": "kubernetes.io/hostname",
+    "labelSelector": {"matchLabels": {"jobset.sigs.k8s.io/jobset-name": "late-node"}},
+}

@@ -1,0 +1,288 @@
+"""TrainJobs as the tests submit and watch them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from e2e.kube import Kube, condition
+
+RUNTIME = "trl-distributed"
+INPUTS_CLAIM = "sft-lora-inputs"
+
+# LoRA SFT of the example's base model, short enough for a test: two pods take about half a minute.
+LORA_SFT = (
+    "--model_name_or_path=/inputs/model",
+    "--dataset_name=/inputs/dataset",
+    "--use_peft",
+    "--lora_target_modules=all-linear",
+    "--per_device_train_batch_size=8",
+    "--max_steps=6",
+    "--logging_steps=1",
+    "--save_steps=2",
+    "--max_length=64",
+)
+
+
+def trainjob(
+    name: str,
+    args: Sequence[str] = LORA_SFT,
+    *,
+    nodes: int | None = 2,
+    processes: int | None = None,
+    command: Sequence[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    trainer: bool = True,
+    runtime: str = RUNTIME,
+    pod: Mapping[str, Any] | None = None,
+    mounts: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Return a TrainJob whose pods see the base model and the data at /inputs.
+
+    Args:
+        name: its name.
+        args: arguments of the trainer container.
+        nodes: numNodes; None leaves it to the runtime.
+        processes: numProcPerNode; None leaves it out.
+        command: command of the trainer container; None leaves the runtime's.
+        env: variables of the trainer container.
+        trainer: False leaves spec.trainer out altogether.
+        runtime: the runtime's name.
+        pod: further fields of the pod, patched in.
+        mounts: further volume mounts of the container.
+    """
+    given = {
+        "numNodes": nodes,
+        "numProcPerNode": processes,
+        "command": list(command) if command else None,
+        "args": list(args),
+        "env": [{"name": key, "value": value} for key, value in (env or {}).items()] or None,
+    }
+    inputs = {"name": "inputs", "persistentVolumeClaim": {"claimName": INPUTS_CLAIM}}
+    container = {"name": "node", "volumeMounts": [{"name": "inputs", "mountPath": "/inputs"}, *mounts]}
+    patch = {"volumes": [inputs], "containers": [container], **(pod or {})}
+    spec: dict[str, Any] = {
+        "runtimeRef": {"name": runtime},
+        "runtimePatches": [
+            {
+                "manager": "stoker.dev/e2e",
+                "trainingRuntimeSpec": {
+                    "template": {
+                        "spec": {
+                            "replicatedJobs": [
+                                {"name": "node", "template": {"spec": {"template": {"spec": patch}}}},
+                            ]
+                        }
+                    }
+                },
+            }
+        ],
+    }
+    if trainer:
+        spec["trainer"] = {key: value for key, value in given.items() if value is not None}
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """How often a JobSet was restarted.
+
+    Attributes:
+        total: all restarts.
+        counted: those that count against maxRestarts.
+    """
+
+    total: int
+    counted: int
+
+
+class Run:
+    """A submitted TrainJob.
+
+    Args:
+        kube: its namespace.
+        name: its name.
+    """
+
+    def __init__(self, kube: Kube, name: str) -> None:
+        self.kube = kube
+        self.name = name
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Return its trainer pods by index."""
+        pods = self.kube.items("pods", f"jobset.sigs.k8s.io/jobset-name={self.name}")
+        return sorted(pods, key=lambda pod: int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]))
+
+    def object(self) -> dict[str, Any]:
+        """Return the TrainJob as it is now."""
+        found = self.kube.get("trainjob", self.name)
+        assert found is not None, f"TrainJob {self.name} is gone"
+        return found
+
+    def restarts(self) -> Restarts:
+        """Return how often its JobSet was restarted."""
+        jobset = self.kube.get("jobset", self.name) or {}
+        status = jobset.get("status", {})
+        return Restarts(status.get("restarts", 0), status.get("restartsCountTowardsMax", 0))
+
+    def wait_complete(self, seconds: float = 300) -> dict[str, Any]:
+        """Wait until it is Complete and return it.
+
+        Raises:
+            AssertionError: it failed, or was not in time.
+        """
+        done = self._wait_ended(seconds)
+        assert condition(done, "Complete"), f"{condition(done, 'Failed')}\n{self.kube.state()}"
+        return done
+
+    def wait_failed(self, seconds: float = 180) -> dict[str, Any]:
+        """Wait until it is Failed and return it.
+
+        Raises:
+            AssertionError: it completed, or was not in time.
+        """
+        done = self._wait_ended(seconds)
+        assert condition(done, "Failed"), f"{self.name} completed, it should have failed"
+        return done
+
+    def wait_log(self, pattern: str, index: int = 0, seconds: float = 240) -> str:
+        """Wait until the log of one of its pods matches a pattern, and return that pod's name."""
+
+        def matching() -> str | None:
+            pods = [p for p in self.pods() if not p["metadata"].get("deletionTimestamp")]
+            name = str(pods[index]["metadata"]["name"]) if len(pods) > index else None
+            return name if name and re.search(pattern, self.kube.logs(name)) else None
+
+        return self.kube.until(f"{self.name}: a log line like {pattern!r} of pod {index}", matching, seconds)
+
+    def endings(self) -> list[tuple[int, str]]:
+        """Return exit code and termination message of each trainer pod that has ended."""
+        statuses = [status for pod in self.pods() for status in pod["status"].get("containerStatuses", ())]
+        ended = [status["state"]["terminated"] for status in statuses if "terminated" in status["state"]]
+        return [(state["exitCode"], state.get("message", "")) for state in ended]
+
+    def log(self, index: int = 0) -> str:
+        """Return the log of the pod with that index."""
+        return self.kube.logs(self.pods()[index]["metadata"]["name"])
+
+    def read(self, path: str, reader: Reader) -> str:
+        """Return a file of its workspace."""
+        return reader.read(f"initializer-{self.name}", path)
+
+    def manifest(self, reader: Reader) -> dict[str, Any]:
+        """Return the run's own record of what it did."""
+        found: dict[str, Any] = json.loads(self.read("output/stoker.json", reader))
+        return found
+
+    def delete(self) -> None:
+        """Delete it with its claim."""
+        self.kube.delete("trainjob", self.name)
+        self.kube.delete("pvc", f"initializer-{self.name}", wait=False)
+
+    def _wait_ended(self, seconds: float) -> dict[str, Any]:
+        def ended() -> dict[str, Any] | None:
+            found = self.object()
+            return found if condition(found, "Complete") or condition(found, "Failed") else None
+
+        return self.kube.until(f"{self.name} to end", ended, seconds)
+
+
+class Reader:
+    """Reads claims through short-lived pods of the trainer image.
+
+    Args:
+        kube: the namespace of the claims.
+        image: the image.
+    """
+
+    def __init__(self, kube: Kube, image: str) -> None:
+        self.kube = kube
+        self.image = image
+        self._count = 0
+
+    def read(self, claim: str, path: str) -> str:
+        """Return a file of a claim.
+
+        Raises:
+            AssertionError: there is none.
+        """
+        return self.run(["cat", f"/claims/{claim}/{path}"], [claim])
+
+    def write(self, claim: str, path: Path) -> None:
+        """Put a text file into the root of a claim."""
+        self.run(["python", "-c", _WRITE, f"/claims/{claim}/{path.name}", path.read_text()], [claim])
+
+    def run(self, command: Sequence[str], claims: Sequence[str], seconds: float = 180) -> str:
+        """Run a command in a pod that has the claims at /claims/<name>, and return what it printed.
+
+        Raises:
+            AssertionError: it failed.
+        """
+        self._count += 1
+        name = f"reader-{self._count}"
+        self.kube.create(reader_pod(name, self.image, command, claims))
+        try:
+
+            def ended() -> str | None:
+                phase = (self.kube.get("pod", name) or {}).get("status", {}).get("phase")
+                return phase if phase in ("Succeeded", "Failed") else None
+
+            phase = self.kube.until(f"pod {name} ({' '.join(command)}) to end", ended, seconds, every=0.5)
+            log = self.kube.logs(name)
+            assert phase == "Succeeded", log
+            return log
+        finally:
+            self.kube.delete("pod", name, wait=False)
+
+
+_WRITE = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])"
+
+
+def reader_pod(name: str, image: str, command: Sequence[str], claims: Sequence[str]) -> dict[str, Any]:
+    """Return a pod of the trainer image, as restricted as the runtime's own."""
+    volumes = [{"name": f"claim-{n}", "persistentVolumeClaim": {"claimName": c}} for n, c in enumerate(claims)]
+    mounts = [{"name": f"claim-{n}", "mountPath": f"/claims/{c}"} for n, c in enumerate(claims)]
+    scratch = [{"name": "cache", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 1001,
+                "runAsGroup": 0,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": "reader",
+                    "image": image,
+                    "command": list(command),
+                    "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "2Gi"}},
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "readOnlyRootFilesystem": True,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                    "volumeMounts": [
+                        *mounts,
+                        {"name": "cache", "mountPath": "/cache"},
+                        {"name": "tmp", "mountPath": "/tmp"},
+                    ],
+                }
+            ],
+            "volumes": [*volumes, *scratch],
+        },
+    }
