@@ -8,29 +8,11 @@ one's packages and takes seconds.
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import sys
 from pathlib import Path
 
-from images.builder import ROOT, cache, install
-
-DEFAULT_WHEELS = ROOT.parent / "shared" / "wheels"
-"""Folder that is looked in for a CPU torch when WHEELS names no other."""
-
-
-def wheels_folder() -> Path | None:
-    """Return the folder of wheels to use: `$WHEELS`, else the default one, else none.
-
-    Raises:
-        SystemExit: 66 when WHEELS names a folder that does not exist.
-    """
-    named = os.environ.get("WHEELS")
-    if named:
-        if not Path(named).is_dir():
-            install.fail(install.EX_NOINPUT, f"WHEELS={named} is not a folder; unset it to take torch from an index")
-        return Path(named)
-    return DEFAULT_WHEELS if DEFAULT_WHEELS.is_dir() else None
+from images.builder import ROOT, cache, install, torch_choice
 
 
 def this_python() -> list[str]:
@@ -39,30 +21,24 @@ def this_python() -> list[str]:
 
 
 def stack(image: Path, accelerator: str) -> Path:
-    """Return the environment of one image and accelerator, made where it is missing.
-
-    An environment with a CPU torch is the same whether its wheel came from a folder or from an index. One with PyPI's
-    torch is made only where neither can be had, and then stays in use: a warm start asks no index.
-    """
+    """Return the environment of one image and accelerator, made where it is missing."""
     requirements = image / "requirements"
-    wheels = wheels_folder()
-    facts = [*this_python(), accelerator]
-    key = cache.digest(facts, [Path(install.__file__), *sorted(requirements.glob("*.lock"))], ROOT)
+    files = [Path(install.__file__), *sorted(requirements.glob("*.lock"))]
+    key = cache.digest([*this_python(), accelerator], files, ROOT)
     family = f"{image.name}-{accelerator}-"
-    without_cuda, with_cuda = (cache.root() / "venv" / f"{family}{build}-{key}" for build in ("cpu-torch", "pypi-torch"))
-    if cache.is_complete(without_cuda):
-        source = "wheels"
-    elif cache.is_complete(with_cuda) and not install.has_cpu_wheel(requirements, accelerator, wheels):
-        source = "pypi"
-    else:
-        source = install.torch_source(requirements, accelerator, wheels)
-    folder = with_cuda if source == "pypi" else without_cuda
+
+    def folder(torch_build: str) -> Path:
+        return cache.root() / "venv" / f"{family}{torch_build}-{key}"
+
+    source, torch_build = torch_choice.choose(
+        requirements, accelerator, lambda torch_build: cache.is_complete(folder(torch_build))
+    )
 
     def build(folder: Path) -> None:
         install.say(f"{image.name} environment for {accelerator} into {folder}")
-        install.install_stack(folder, requirements, accelerator, source, wheels)
+        install.install_stack(folder, requirements, accelerator, source, torch_choice.wheels_folder())
 
-    return cache.entry(folder, build, family=family)
+    return cache.entry(folder(torch_build), build, family=family)
 
 
 def with_runner(image: Path, base: Path, runner: Path) -> Path:
@@ -92,14 +68,14 @@ def main(image: Path, command: str) -> None:
     Raises:
         SystemExit: with the exit codes of `install.py`.
     """
-    parser = argparse.ArgumentParser(
+    parser = install.CommandLine(
         prog=command,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=f"Make the {image.name} image's Python environment on this machine, from the image's own locks, and "
-        "print its folder.\nThe second call is instant. Needs Python 3.11 or newer and no root.",
+        description=f"Make the {image.name} image's Python environment on this machine, from the image's own locks,\n"
+        "and print its folder. The second call is instant. Needs Python 3.11 or newer and no root.",
         epilog=f"""environment:
   WHEELS           folder that may hold a CPU torch (default: ../shared/wheels beside the checkout, where it exists)
-  TORCH_CPU_INDEX  PyTorch's index of CPU wheels (now {install.TORCH_CPU_INDEX}), asked next; PyPI's torch is last
+  TORCH_CPU_INDEX  PyTorch's index of CPU wheels (now {install.torch_cpu_index()}), asked next; PyPI's torch is last
   XDG_CACHE_HOME   the environment lies under its folder `stoker` (default: ~/.cache)
   PIP_*            pip's own settings apply
 

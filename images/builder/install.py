@@ -5,11 +5,15 @@ The Dockerfiles run this file, and so does the host-side `venv` command, so that
 same packages. It needs the standard library only and stands alone: an image's build context holds no other file of
 this package.
 
-    install.py stack DEST --requirements DIR --accelerator cpu [--torch auto] [--wheels DIR]
-    install.py runner DEST --requirements DIR --source runner
+    install.py tools DEST --requirements DIR
+    install.py stack DEST --requirements DIR --accelerator cpu [--torch auto] [--wheels DIR] [--tools DIR]
+    install.py runner DEST --requirements DIR --source runner [--tools DIR]
 
-`stack` makes the environment; `runner` adds the Stoker runner to one. Neither leaves pip behind: it lives in a
-temporary environment of its own, pinned by `tools.lock`.
+`stack` makes the environment; `runner` adds the Stoker runner to one. Neither leaves pip behind: it lives in an
+environment of its own, pinned by `tools.lock`, which is a temporary one unless `tools` has made one before.
+
+pip's own settings (files and PIP_*) apply. A container build hands them over as secrets instead: `pip.conf`, `ca.crt`
+(certificate authorities) and `torch-cpu-index` (address of PyTorch's CPU index, or of a mirror of it).
 
 Exit codes: 0 done, 64 wrong usage, 66 a lock or a wheel is missing, 69 a package could not be fetched or does not
 match its hash, 78 this Python cannot do it.
@@ -38,8 +42,12 @@ if TYPE_CHECKING:
 
 EX_USAGE, EX_NOINPUT, EX_UNAVAILABLE, EX_CONFIG = 64, 66, 69, 78
 
-TORCH_CPU_INDEX = os.environ.get("TORCH_CPU_INDEX", "https://download.pytorch.org/whl/cpu")
-"""PyTorch's index of wheels built without CUDA, which are not on PyPI; a mirror of it can be named by the same env."""
+SECRETS = Path("/run/secrets")
+"""Where a container build mounts its secrets; they are never in a layer."""
+
+
+THIS_PYTHON = (sys.version_info.major, sys.version_info.minor)
+"""The Python an environment is made for, unless another is named."""
 
 INDEX_TIMEOUT_SECONDS = 5.0
 """How long that index may take to answer before PyPI's own torch is taken instead."""
@@ -50,9 +58,16 @@ HEARTBEAT_SECONDS = 20.0
 _STARTED = time.monotonic()
 
 
+def torch_cpu_index() -> str:
+    """Return the address of PyTorch's index of wheels built without CUDA, which PyPI does not have."""
+    secret = SECRETS / "torch-cpu-index"
+    named = secret.read_text(encoding="utf-8").strip() if secret.exists() else os.environ.get("TORCH_CPU_INDEX")
+    return named or "https://download.pytorch.org/whl/cpu"
+
+
 def fail(code: int, message: str) -> NoReturn:
     """End with one message on stderr and an exit code from sysexits."""
-    print(f"install: {message}", file=sys.stderr)
+    print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
     raise SystemExit(code)
 
 
@@ -101,24 +116,42 @@ def make_venv(folder: Path, *, with_pip: bool) -> None:
     """
     argv = [sys.executable, "-m", "venv", *([] if with_pip else ["--without-pip"]), str(folder)]
     if subprocess.run(argv, check=False, stdout=sys.stderr).returncode != 0:
-        fail(EX_CONFIG, f"{sys.executable} cannot make a virtual environment; Debian, Ubuntu: apt-get install python3-venv")
+        fail(EX_CONFIG, f"{sys.executable} cannot make virtual environments (Debian: apt-get install python3-venv)")
+
+
+def use_build_secrets() -> None:
+    """Let pip and Python find the settings and certificates that a container build was handed as secrets."""
+    for name, variables in (("pip.conf", ["PIP_CONFIG_FILE"]), ("ca.crt", ["PIP_CERT", "SSL_CERT_FILE"])):
+        if (secret := SECRETS / name).exists():
+            os.environ.update(dict.fromkeys(variables, str(secret)))
+
+
+def install_tools(folder: Path, requirements: Path) -> None:
+    """Make an environment with the locked pip and build backend in it.
+
+    Raises:
+        SystemExit: they cannot be fetched (69), or this Python has no venv (78).
+    """
+    lock = existing(requirements / "tools.lock")
+    make_venv(folder, with_pip=True)
+    with step("pip and build backend"):
+        # The pip that Python brings is only good enough to fetch the pinned one.
+        run(
+            [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+             "--root-user-action", "ignore", "--require-hashes", "--only-binary", ":all:", "--requirement", lock],
+            "the build tools could not be installed; is a package index within reach (pip's own settings apply)?",
+        )  # fmt: skip
 
 
 @contextmanager
-def build_tools(requirements: Path) -> Iterator[Path]:
-    """Yield the Python of a temporary environment with the locked pip and build backend in it."""
-    lock = existing(requirements / "tools.lock")
-    with tempfile.TemporaryDirectory(prefix="stoker-install-") as folder:
-        make_venv(Path(folder), with_pip=True)
-        python = Path(folder) / "bin" / "python"
-        with step("pip and build backend"):
-            # The pip that Python brings is only good enough to fetch the pinned one.
-            run(
-                [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes",
-                 "--only-binary", ":all:", "--requirement", lock],
-                "the build tools could not be installed; is a package index within reach (pip's own settings apply)?",
-            )  # fmt: skip
-        yield python
+def build_tools(folder: Path | None, requirements: Path) -> Iterator[Path]:
+    """Yield the Python of an environment of build tools: the given one, or a temporary one."""
+    if folder is not None:
+        yield existing(folder / "bin" / "python")
+        return
+    with tempfile.TemporaryDirectory(prefix="stoker-install-") as temporary:
+        install_tools(Path(temporary), requirements)
+        yield Path(temporary) / "bin" / "python"
 
 
 def pip_install(tools: Path, venv: Path, what: Sequence[str | Path], why: str) -> None:
@@ -128,6 +161,16 @@ def pip_install(tools: Path, venv: Path, what: Sequence[str | Path], why: str) -
          "--disable-pip-version-check", "--root-user-action", "ignore", "--only-binary", ":all:", *what],
         why,
     )  # fmt: skip
+
+
+def remove_tests(venv: Path) -> None:
+    """Remove the packages' own test suites and torch's test programs: 200 MB that no training run imports."""
+    for packages in (venv / "lib").glob("python*/site-packages"):
+        for folder in [*packages.glob("**/tests"), packages / "torch" / "test"]:
+            shutil.rmtree(folder, ignore_errors=True)
+        for program in (packages / "torch" / "bin").iterdir():
+            if program.is_file() and program.name != "torch_shm_manager":  # the one that torch itself starts
+                program.unlink()
 
 
 def precompile(venv: Path) -> None:
@@ -168,18 +211,20 @@ def locked_version(lock: Path, package: str) -> str:
     return match.group(1)
 
 
-def has_cpu_wheel(requirements: Path, accelerator: str, wheels: Path | None) -> bool:
-    """Return whether a folder of wheels holds the CPU torch that the image's lock names."""
+def has_cpu_wheel(
+    requirements: Path, accelerator: str, wheels: Path | None, python: tuple[int, int] = THIS_PYTHON
+) -> bool:
+    """Return whether a folder of wheels holds the CPU torch that the image's lock names, for one Python."""
     if accelerator != "cpu" or wheels is None:
         return False
     version = locked_version(requirements / "torch-cpu.lock", "torch")
-    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    tag = f"cp{python[0]}{python[1]}"
     return any(wheels.glob(f"torch-{version}-{tag}-{tag}-*_{platform.machine()}.whl"))
 
 
 def cpu_index_answers(timeout: float = INDEX_TIMEOUT_SECONDS) -> bool:
     """Return whether PyTorch's CPU index can be reached within `timeout` seconds."""
-    request = urllib.request.Request(f"{TORCH_CPU_INDEX}/torch/", method="HEAD")
+    request = urllib.request.Request(f"{torch_cpu_index()}/torch/", method="HEAD")
     try:
         with urllib.request.urlopen(request, timeout=timeout):
             return True
@@ -187,7 +232,9 @@ def cpu_index_answers(timeout: float = INDEX_TIMEOUT_SECONDS) -> bool:
         return False
 
 
-def torch_source(requirements: Path, accelerator: str, wheels: Path | None) -> str:
+def torch_source(
+    requirements: Path, accelerator: str, wheels: Path | None, python: tuple[int, int] = THIS_PYTHON
+) -> str:
     """Choose where torch comes from.
 
     Returns:
@@ -197,12 +244,14 @@ def torch_source(requirements: Path, accelerator: str, wheels: Path | None) -> s
     # PyTorch builds a CPU-only wheel under its own version for Linux alone; PyPI's has no CUDA elsewhere.
     if accelerator != "cpu" or platform.system() != "Linux":
         return "pypi"
-    if has_cpu_wheel(requirements, accelerator, wheels):
+    if has_cpu_wheel(requirements, accelerator, wheels, python):
         return "wheels"
     return "index" if cpu_index_answers() else "pypi"
 
 
-def install_stack(venv: Path, requirements: Path, accelerator: str, source: str, wheels: Path | None) -> None:
+def install_stack(
+    venv: Path, requirements: Path, accelerator: str, source: str, wheels: Path | None, tools_folder: Path | None = None
+) -> None:
     """Make `venv` and fill it with the locked packages of one accelerator.
 
     Args:
@@ -211,6 +260,7 @@ def install_stack(venv: Path, requirements: Path, accelerator: str, source: str,
         accelerator: `cpu` or `cuda`.
         source: where torch comes from, as `torch_source` returns it.
         wheels: the folder of wheels for the source `wheels`.
+        tools_folder: an environment that `install_tools` made; a temporary one is made where there is none.
 
     Raises:
         SystemExit: a package cannot be had or does not match its hash (69), a lock is missing (66).
@@ -223,11 +273,11 @@ def install_stack(venv: Path, requirements: Path, accelerator: str, source: str,
     if source == "wheels" and wheels is not None:
         origin = ["--no-index", "--find-links", wheels.resolve()]
     elif source == "index":
-        origin = ["--index-url", TORCH_CPU_INDEX]
+        origin = ["--index-url", torch_cpu_index()]
     version = locked_version(torch_lock, "torch")
     shutil.rmtree(venv, ignore_errors=True)
     make_venv(venv, with_pip=False)
-    with build_tools(requirements) as tools:
+    with build_tools(tools_folder, requirements) as tools:
         place = {"wheels": f"the folder {wheels}", "index": "PyTorch's CPU index", "pypi": "PyPI"}[source]
         with step(f"torch {version} from {place}"):
             pip_install(
@@ -240,7 +290,11 @@ def install_stack(venv: Path, requirements: Path, accelerator: str, source: str,
                 tools, venv, ["--require-hashes", *(word for lock in locks for word in ("--requirement", lock))],
                 "the locked packages could not be installed; is a package index within reach (pip's settings apply)?",
             )  # fmt: skip
-        run([tools, "-m", "pip", "--python", venv / "bin" / "python", "check"], "the locks do not fit together")
+        check = [str(tools), "-m", "pip", "--python", str(venv / "bin" / "python"), "check"]
+        done = subprocess.run(check, check=False, stdout=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            fail(EX_CONFIG, f"the locked packages contradict each other:\n{done.stdout.strip()}")
+    remove_tests(venv)
     precompile(venv)
 
 
@@ -249,7 +303,7 @@ def pinned(lock: Path) -> list[str]:
     return re.findall(r"^([A-Za-z0-9][\w.-]*)==", lock.read_text(encoding="utf-8"), re.MULTILINE)
 
 
-def install_runner(venv: Path, requirements: Path, source: Path) -> None:
+def install_runner(venv: Path, requirements: Path, source: Path, tools_folder: Path | None = None) -> None:
     """Build the runner's wheel from its folder and install it into `venv`, which is made where it is missing.
 
     The runner's dependencies are in the image's locks, so nothing but its own files is added.
@@ -257,19 +311,30 @@ def install_runner(venv: Path, requirements: Path, source: Path) -> None:
     existing(source / "pyproject.toml")
     if not (venv / "bin" / "python").exists():
         make_venv(venv, with_pip=False)
-    with build_tools(requirements) as tools, tempfile.TemporaryDirectory(prefix="stoker-runner-") as folder:
-        with step("runner"):
-            # A copy, since a build backend may write beside its sources and those can be read-only.
-            copy = Path(folder) / "source"
-            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", "tests"))
-            run(
-                [tools, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index",
-                 "--no-build-isolation", "--wheel-dir", folder, copy],
-                "the runner's wheel could not be built",
-            )  # fmt: skip
-            wheel = next(Path(folder).glob("*.whl"))
-            pip_install(tools, venv, ["--no-index", "--force-reinstall", wheel], "the runner could not be installed")
+    with (
+        build_tools(tools_folder, requirements) as tools,
+        tempfile.TemporaryDirectory(prefix="stoker-runner-") as folder,
+        step("runner"),
+    ):
+        # A copy, since a build backend may write beside its sources and those can be read-only.
+        copy = Path(folder) / "source"
+        shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", "tests"))
+        run(
+            [tools, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index",
+             "--no-build-isolation", "--wheel-dir", folder, copy],
+            "the runner's wheel could not be built",
+        )  # fmt: skip
+        wheel = next(Path(folder).glob("*.whl"))
+        pip_install(tools, venv, ["--no-index", "--force-reinstall", wheel], "the runner could not be installed")
     precompile(venv)
+
+
+class CommandLine(argparse.ArgumentParser):
+    """A command line that ends with 64 when it is wrong, where argparse alone would end with 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where help is."""
+        fail(EX_USAGE, f"{message}; see {self.prog} --help")
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -278,26 +343,28 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     Raises:
         SystemExit: 64 when it is wrong.
     """
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="install.py", description=(__doc__ or "").split("\n", 1)[0],
-        epilog=f"TORCH_CPU_INDEX (env) names PyTorch's CPU index, now {TORCH_CPU_INDEX}. pip's own settings apply.",
+        epilog=f"TORCH_CPU_INDEX (env) names PyTorch's CPU index, now {torch_cpu_index()}. pip's own settings apply.",
     )  # fmt: skip
-    parser.exit_on_error = False
-    commands = parser.add_subparsers(dest="command", required=True, metavar="stack | runner")
-    for name, text in (("stack", "make the environment"), ("runner", "add the runner to an environment")):
-        command = commands.add_parser(name, help=text, exit_on_error=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="tools | stack | runner")
+    for name, text in (
+        ("tools", "make an environment with pip and the build backend"),
+        ("stack", "make the environment"),
+        ("runner", "add the runner to an environment"),
+    ):
+        command = commands.add_parser(name, help=text)
         command.add_argument("dest", type=Path, help="folder of the virtual environment")
         command.add_argument("--requirements", type=Path, required=True, help="folder of the image's locks")
         if name == "stack":
             command.add_argument("--accelerator", choices=("cpu", "cuda"), required=True)
             command.add_argument("--torch", choices=("auto", "wheels", "index", "pypi"), default="auto")
             command.add_argument("--wheels", type=Path, help="folder that may hold a CPU torch")
-        else:
+        if name == "runner":
             command.add_argument("--source", type=Path, required=True, help="folder of the runner")
-    try:
-        return parser.parse_args(arguments)
-    except argparse.ArgumentError as error:
-        fail(EX_USAGE, f"{error}; see {parser.prog} --help")
+        if name != "tools":
+            command.add_argument("--tools", type=Path, help="environment that the command `tools` made")
+    return parser.parse_args(arguments)
 
 
 def main() -> None:
@@ -305,13 +372,16 @@ def main() -> None:
     if sys.version_info < (3, 11):
         fail(EX_CONFIG, f"Python 3.11 or newer is needed, this is {platform.python_version()}")
     options = parse()
-    if options.command == "runner":
-        install_runner(options.dest, options.requirements, options.source)
-        return
-    source = options.torch
-    if source == "auto":
-        source = torch_source(options.requirements, options.accelerator, options.wheels)
-    install_stack(options.dest, options.requirements, options.accelerator, source, options.wheels)
+    use_build_secrets()
+    if options.command == "tools":
+        install_tools(options.dest, options.requirements)
+    elif options.command == "runner":
+        install_runner(options.dest, options.requirements, options.source, options.tools)
+    else:
+        source = options.torch
+        if source == "auto":
+            source = torch_source(options.requirements, options.accelerator, options.wheels)
+        install_stack(options.dest, options.requirements, options.accelerator, source, options.wheels, options.tools)
 
 
 if __name__ == "__main__":

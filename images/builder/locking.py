@@ -16,7 +16,6 @@ A lock names no index: pip's own settings decide where packages come from, and t
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
@@ -25,8 +24,17 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-from images.builder import ROOT
-from images.builder.install import EX_NOINPUT, EX_UNAVAILABLE, TORCH_CPU_INDEX, cpu_index_answers, fail, say, step
+from images.builder import ROOT, development
+from images.builder.install import (
+    EX_NOINPUT,
+    EX_UNAVAILABLE,
+    CommandLine,
+    cpu_index_answers,
+    fail,
+    say,
+    step,
+    torch_cpu_index,
+)
 
 OLDEST_PYTHON = "3.11"
 """The images' own Python, and the oldest one a host may have."""
@@ -53,13 +61,6 @@ def blocks(lock: str) -> dict[str, str]:
         if name:
             found[name] += line
     return found
-
-
-def development_uv() -> Path:
-    """Return the uv of the repository's development environment, whose version is locked there."""
-    command = [sys.executable, str(ROOT / "tests" / "dev-venv")]
-    folder = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-    return Path(folder) / "bin" / "uv"
 
 
 def with_pips_index(environment: dict[str, str]) -> dict[str, str]:
@@ -115,13 +116,13 @@ def cpu_torch(uv: Path, version: str, kept: str) -> str:
     wanted = f"{version}+cpu"
     if not cpu_index_answers():
         if pins(kept).get("torch") != wanted:
-            fail(EX_UNAVAILABLE, f"torch {wanted} is new and {TORCH_CPU_INDEX}, which has its hashes, does not answer")
-        say(f"{TORCH_CPU_INDEX} does not answer: torch-cpu.lock is kept, it is of torch {wanted} already")
+            fail(EX_UNAVAILABLE, f"torch {wanted} is new and {torch_cpu_index()}, which has its hashes, is silent")
+        say(f"{torch_cpu_index()} does not answer: torch-cpu.lock is kept, it is of torch {wanted} already")
         return "".join(blocks(kept).values())
     with tempfile.NamedTemporaryFile("w", suffix=".in", encoding="utf-8") as wish:
         wish.write(f"torch=={wanted}\n")
         wish.flush()
-        return resolve(uv, [wish.name], options=("--no-deps", "--no-annotate", "--default-index", TORCH_CPU_INDEX))
+        return resolve(uv, [wish.name], options=("--no-deps", "--no-annotate", "--default-index", torch_cpu_index()))
 
 
 def build_tools(uv: Path, folder: Path, kept: str) -> str:
@@ -154,7 +155,7 @@ def lock_image(folder: Path, command: str, *, upgrade: bool) -> None:
     def kept(*names: str) -> str:
         return "" if upgrade else "".join(former(name) for name in names)
 
-    uv = development_uv()
+    uv = development.environment() / "bin" / "uv"
     with step("resolving"):
         inputs = [str(path.relative_to(ROOT)) for path in sorted(folder.glob("*.in")) if path.stem != "tools"]
         resolved = blocks(resolve(uv, [*inputs, str(RUNNER)], kept("stack.lock", "torch.lock", "cuda.lock")))
@@ -181,7 +182,7 @@ def main(folder: Path, command: str) -> None:
     Raises:
         SystemExit: 66 without the runner's package, 69 when something cannot be resolved.
     """
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog=command,
         description="Resolve requirements/*.in and the runner's dependencies into requirements/*.lock. "
         "Locked versions stay where they still fit.",

@@ -1,0 +1,48 @@
+"""The command line of `images/build`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from images.builder import cache, containers
+from images.builder.catalogue import variants
+from images.builder.install import EX_USAGE, CommandLine, fail
+
+
+def main() -> None:
+    """Build one image and print its name, tag and OCI layout as one line of JSON.
+
+    Raises:
+        SystemExit: 64 for an image or accelerator the lock does not have; else as `containers.build`.
+    """
+    known = {(variant.image, variant.accelerator): variant for variant in variants()}
+    names = sorted({image for image, _ in known})
+    parser = CommandLine(
+        prog="images/build",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Build an image from its Dockerfile without Docker, with buildah (root on Debian or Ubuntu;\n"
+        "buildah and debootstrap are installed where they are missing), and print one line of JSON:\n"
+        '{"name": …, "tag": …, "oci": the folder of an OCI image layout}. The second call is instant.',
+        epilog=f"""environment:
+  WHEELS           folder that may hold a CPU torch (default: ../shared/wheels beside the checkout, where it exists)
+  TORCH_CPU_INDEX  PyTorch's index of CPU wheels or a mirror of it, asked next; PyPI's torch is last
+  XDG_CACHE_HOME   all lies under its folder `stoker/images` (now {cache.root() / "images"})
+  PIP_*            pip's settings, also those in its files, are handed to the build and not to the image
+
+examples:
+  images/build trl --accelerator cpu
+  crane push "$(images/build trl --accelerator cpu | jq -r .oci)" localhost:5000/trl:test
+
+exit codes: 0 built, 64 wrong usage, 66 a lock is missing, 69 a package cannot be had or a step failed, 78 this machine
+cannot do it""",
+    )
+    parser.add_argument("name", choices=names, help="the image")
+    parser.add_argument("--accelerator", required=True, help="a variant of the image in images.lock.yaml")
+    options = parser.parse_args()
+    variant = known.get((options.name, options.accelerator))
+    if variant is None:
+        has = ", ".join(accelerator for image, accelerator in known if image == options.name)
+        fail(EX_USAGE, f"{options.name} has no variant {options.accelerator!r}, but: {has}")
+    tag, layout = containers.build(variant)
+    print(json.dumps({"name": variant.image, "tag": tag, "oci": str(layout)}))

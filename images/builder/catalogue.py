@@ -1,0 +1,46 @@
+"""Reads `images.lock.yaml`, the only place where an image's name, version and digest are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import yaml
+from images.builder import ROOT
+
+LOCK = ROOT / "images" / "images.lock.yaml"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One image for one accelerator."""
+
+    registry: str
+    image: str
+    version: str
+    accelerator: str
+    tag: str
+    digest: str | None
+
+    @property
+    def target(self) -> str:
+        """Name of the build target, such as `trl-cpu`."""
+        return f"{self.image}-{self.accelerator}"
+
+    @property
+    def reference(self) -> str:
+        """Where the released image is pushed to and pulled from, by tag."""
+        return f"{self.registry}/{self.image}:{self.tag}"
+
+
+def variants() -> list[Variant]:
+    """Return every variant of every image.
+
+    Raises:
+        KeyError: the file lacks a key that each image needs.
+    """
+    lock = yaml.safe_load(LOCK.read_text(encoding="utf-8"))
+    return [
+        Variant(lock["registry"], name, image["version"], accelerator, variant["tag"], variant["digest"])
+        for name, image in lock["images"].items()
+        for accelerator, variant in image["variants"].items()
+    ]
