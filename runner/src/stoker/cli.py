@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec
+from typing import NoReturn, ParamSpec
 
 import click
 
@@ -129,8 +129,3 @@ def local_command(trainjob: Path, runtime: Path, workspace: Path, volumes: tuple
     from stoker import local
 
     return local.run(trainjob, runtime, workspace, volumes)
-
-
-def invoke(arguments: list[str]) -> Any:
-    """Run the command line with the given arguments (what the PATH shims do)."""
-    return main.main(arguments, prog_name="stoker")

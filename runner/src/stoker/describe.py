@@ -14,11 +14,11 @@ from stoker.plan import Plan
 def plan(plan: Plan) -> str:
     """Return a plan as `stoker plan` prints it: every value with where it came from."""
     world = plan.world
+    size = f"world size {world.size} = {world.nnodes} nodes × {world.nproc_per_node} processes"
     lines = [
         f"{plan.framework} {plan.method} ({plan.module}) on {plan.accelerator}, plan {plan.hash}",
         "",
-        f"world size {world.size} = {world.nnodes} nodes × {world.nproc_per_node} processes, this is node "
-        f"{world.node_rank}",
+        f"{size}, this is node {world.node_rank}",
         *_table(world.settings),
         "",
         "trainer flags",

@@ -62,7 +62,7 @@ def _versions(facts: Facts) -> Iterator[Line]:
         try:
             importlib.import_module(name)
             yield Line(name, metadata.version(name))
-        except Exception as error:  # a broken package may raise anything at import
+        except Exception as error:  # noqa: BLE001 - a broken package may raise anything at import
             yield Line(name, f"{type(error).__name__}: {error}", f"install {name}, or use an image that has it")
 
 

@@ -69,10 +69,7 @@ def _redirect(command: str, argv: list[str]) -> None:
     except RunError:
         meant = True
     if meant:
-        program = (
-            "from stoker.shims import start; import pathlib, sys; start(sys.argv[1], sys.argv[2:], pathlib.Path())"
-        )
-        os.execv(sys.executable, [sys.executable, "-c", program, command, *argv])
+        os.execv(sys.executable, [sys.executable, "-m", "stoker.shims", command, *argv])
 
 
 class _GuardFinder(MetaPathFinder):

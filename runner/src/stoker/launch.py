@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -158,10 +159,8 @@ class Child:
         """Ask the whole group to end, then make it."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             deadline = time.monotonic() + _KILL_SECONDS
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
-            except ProcessLookupError:
-                pass
             while self.returncode is None and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
                 self.reap()

@@ -164,10 +164,7 @@ def _local_argv(argv: list[str]) -> list[str]:
     if argv[0] == "stoker":
         return [sys.executable, "-m", "stoker", *argv[1:]]
     if argv[0] in _SHIMS:
-        program = (
-            "from stoker.shims import start; import pathlib, sys; start(sys.argv[1], sys.argv[2:], pathlib.Path())"
-        )
-        return [sys.executable, "-c", program, *argv]
+        return [sys.executable, "-m", "stoker.shims", *argv]
     if argv[0] in ("python", "python3"):
         return [sys.executable, *argv[1:]]
     return [shutil.which(argv[0]) or argv[0], *argv[1:]]

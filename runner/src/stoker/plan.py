@@ -349,8 +349,8 @@ def _checks(facts: Facts, named: Mapping[str, Setting], config_path: str | None,
             path,
             what,
             ExitCode.CONFIG,
-            f"this process runs as UID {facts.uid}, GID {facts.gid}: give the volume's folder to GID 0 with group write, "
-            "or set fsGroup, or choose a storage class whose volumes such a pod can write to",
+            f"this process runs as UID {facts.uid}, GID {facts.gid}: give the volume's folder to GID 0 with group "
+            "write, or set fsGroup, or choose a storage class whose volumes such a pod can write to",
         )
         for path, what in ((str(facts.workspace), "workspace"), (output_dir, "output folder"))
     ]

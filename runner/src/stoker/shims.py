@@ -99,9 +99,9 @@ def _launcher(name: str, argv: Sequence[str], world_options: Mapping[str, str]) 
     if refused:
         raise RunError(
             ExitCode.USAGE,
-            f"{name}: {', '.join(refused)} cannot be carried over to the runner's launch: leave it out. The number of nodes "
-            "and processes comes from the TrainJob (numNodes, numProcPerNode); precision and sharding are trainer flags "
-            "(--bf16, --fsdp, --deepspeed), written after the module",
+            f"{name}: {', '.join(refused)} cannot be carried over to the runner's launch: leave it out. The number of "
+            "nodes and processes comes from the TrainJob (numNodes, numProcPerNode); precision and sharding are "
+            "trainer flags (--bf16, --fsdp, --deepspeed), written after the module",
         )
     if total is not None:
         world["nproc_per_node"] = _per_node(name, total, world.get("nnodes") or os.environ.get("PET_NNODES") or "1")
@@ -180,3 +180,8 @@ def start(command: str, argv: list[str], own_folder: Path) -> None:
         click.echo(f"{command}: command not found", err=True)
         sys.exit(127)
     os.execv(real, [real, *argv])
+
+
+if __name__ == "__main__":
+    # `python -m stoker.shims NAME ARGS…`: a shim without its link, for where no link is on the PATH.
+    start(sys.argv[1], sys.argv[2:], Path(__file__).parent)

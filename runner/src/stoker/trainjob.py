@@ -178,9 +178,10 @@ def job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
 
 def rewritten(text: str, folders: Mapping[str, str]) -> str:
     """Replace mount paths in a text by local folders: whole path components only, the longest mount first."""
-    for path in sorted(folders, key=len, reverse=True):
-        text = re.sub(rf"(?<![\w./-]){re.escape(path)}(?=/|$|[^\w.-])", lambda _, p=path: folders[p], text)
-    return text
+    if not folders:
+        return text
+    mounts = "|".join(re.escape(path) for path in sorted(folders, key=len, reverse=True))
+    return re.sub(rf"(?<![\w./-])({mounts})(?=/|$|[^\w.-])", lambda match: folders[match[1]], text)
 
 
 def _expect_kind(manifest: Mapping[str, Any], kinds: Sequence[str]) -> None:

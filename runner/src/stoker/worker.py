@@ -36,7 +36,7 @@ def main() -> int:
     try:
         result = _train(orders, local, status, started)
         verdict = Verdict(ExitCode.FINISHED, "finished")
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - whatever ends a rank, its status must say why
         verdict = ending_of(error)
         if verdict.code is ExitCode.CRASHED:
             traceback.print_exc()

@@ -85,7 +85,8 @@ class _Said:
         text, source = self.text(name, None if default is None else str(default))
         if text is None:
             self.problems.append(
-                f"PET_{name.upper()} is not set in a run of several nodes: start it from a TrainJob, or set it for each node"
+                f"PET_{name.upper()} is not set in a run of several nodes: start it from a TrainJob, "
+                "or set it for each node"
             )
             return minimum
         if not text.isdecimal() or int(text) < minimum:
@@ -156,8 +157,9 @@ def _nproc_per_node(said: _Said) -> int:
             reason = f"wins over PET_NPROC_PER_NODE={told}, which Trainer derives when nobody asks"
             if told not in (None, *AUTO):
                 said.notices.append(
-                    f"{profile} processes per node (STOKER_NPROC_PER_NODE), not {told} (PET_NPROC_PER_NODE): Trainer's number "
-                    "equals what it writes unasked. If you did ask for it, set STOKER_NPROC_PER_NODE in spec.trainer.env too"
+                    f"{profile} processes per node (STOKER_NPROC_PER_NODE), not {told} (PET_NPROC_PER_NODE): Trainer's "
+                    "number equals what it writes unasked. If you did ask for it, set STOKER_NPROC_PER_NODE in "
+                    "spec.trainer.env too"
                 )
             text, source = profile, "STOKER_NPROC_PER_NODE"
         else:
