@@ -106,7 +106,7 @@ def stack_inputs(image: Path) -> list[Path]:
 def runner_inputs() -> list[Path]:
     """Return the files that decide the runner's part of an image."""
     runner = ROOT / "runner"
-    return [path for path in (runner / "pyproject.toml", runner / "README.md", runner / "src") if path.exists()]
+    return [runner / "pyproject.toml", runner / "README.md", runner / "src"]
 
 
 def build(variant: Variant) -> tuple[str, Path]:

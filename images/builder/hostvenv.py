@@ -20,6 +20,16 @@ def this_python() -> list[str]:
     return [platform.python_implementation(), sys.version, platform.machine(), sys.base_prefix]
 
 
+def build_tools(requirements: Path) -> Path:
+    """Return the environment with the locked pip and build backend, made where it is missing."""
+    key = cache.digest(this_python(), [requirements / "tools.lock"], requirements)
+    return cache.entry(
+        cache.root() / "venv" / f"tools-{key}",
+        lambda folder: install.install_tools(folder, requirements),
+        family="tools-",
+    )
+
+
 def stack(image: Path, accelerator: str) -> Path:
     """Return the environment of one image and accelerator, made where it is missing."""
     requirements = image / "requirements"
@@ -36,7 +46,9 @@ def stack(image: Path, accelerator: str) -> Path:
 
     def build(folder: Path) -> None:
         install.say(f"{image.name} environment for {accelerator} into {folder}")
-        install.install_stack(folder, requirements, accelerator, source, torch_choice.wheels_folder())
+        install.install_stack(
+            folder, requirements, accelerator, source, torch_choice.wheels_folder(), build_tools(requirements)
+        )
 
     return cache.entry(folder(torch_build), build, family=family)
 
@@ -44,18 +56,19 @@ def stack(image: Path, accelerator: str) -> Path:
 def with_runner(image: Path, base: Path, runner: Path) -> Path:
     """Return an environment that holds the runner and sees the packages of `base`."""
     requirements = image / "requirements"
-    sources = [path for path in (runner / "pyproject.toml", runner / "README.md", runner / "src") if path.exists()]
+    sources = [runner / "pyproject.toml", runner / "README.md", runner / "src"]
     key = cache.digest([str(base)], [Path(install.__file__), requirements / "tools.lock", *sources], ROOT)
     family = f"{image.name}-runner-"
 
     def build(folder: Path) -> None:
-        install.install_runner(folder, requirements, runner)
+        install.install_runner(folder, requirements, runner, build_tools(requirements))
         (packages,) = (folder / "lib").glob("python*/site-packages")
         (shared,) = (base / "lib").glob("python*/site-packages")
         # addsitedir, unlike a bare path, also runs the .pth files that lie there.
         (packages / "_stack.pth").write_text(f"import site; site.addsitedir({str(shared)!r})\n", encoding="utf-8")
 
-    return cache.entry(cache.root() / "venv" / f"{family}{key}", build, family=family)
+    # They are small, and one that another checkout uses should not go because this one's runner changed often.
+    return cache.entry(cache.root() / "venv" / f"{family}{key}", build, family=family, keep=8)
 
 
 def main(image: Path, command: str) -> None:
