@@ -74,7 +74,7 @@ class FlagTable:
                 f"--{name} is an abbreviation, which {where} may take for another flag: write --{min(longer, key=len)}"
             )
         close = difflib.get_close_matches(name, self.flags, n=1)
-        advice = f"did you mean --{close[0]}?" if close else "see `stoker flags` for those it has"
+        advice = f"did you mean --{close[0]}?" if close else f"see `stoker flags {self.method}` for those it has"
         return f"--{name} is not a flag of {where}: {advice}"
 
 
@@ -164,7 +164,7 @@ def split_env(text: str, flag: Flag) -> tuple[str, ...]:
     if text.lstrip().startswith("["):
         try:
             return tuple(str(item) for item in json.loads(text))
-        except ValueError:
+        except (ValueError, RecursionError):
             return (text,)
     return tuple(text.replace(",", " ").split())
 
@@ -174,7 +174,7 @@ def config_words(value: Any) -> tuple[str, ...]:
     if isinstance(value, list):
         return tuple(str(item) for item in value)
     if isinstance(value, dict):
-        return (json.dumps(value),)
+        return (json.dumps(value, default=str),)
     return (str(value),)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import NoReturn, ParamSpec
+from typing import Any, NoReturn, ParamSpec
 
 import click
 
@@ -15,6 +16,30 @@ from stoker import __version__
 from stoker.exits import ExitCode, RunError
 
 P = ParamSpec("P")
+
+
+class _Commands(click.Group):
+    """The commands; what click itself refuses ends with our exit code for wrong arguments."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Parse the group's own options."""
+        with _usage_code():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Parse and run a command."""
+        with _usage_code():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _usage_code() -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as error:
+        error.show()
+        raise click.exceptions.Exit(ExitCode.USAGE) from error
+
 
 _PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 _EXIT_CODES = "\n".join(f"  {int(code):>2}  {code.meaning}" for code in ExitCode)
@@ -31,11 +56,15 @@ def _reported(command: Callable[P, int | None]) -> Callable[P, NoReturn]:
             for line in error.message.splitlines():
                 click.echo(f"stoker: {line}", err=True)
             sys.exit(error.code)
+        except KeyboardInterrupt:
+            click.echo("stoker: interrupted", err=True)
+            sys.exit(ExitCode.STOPPED)
 
     return wrapper
 
 
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=f"\b\nExit codes:\n{_EXIT_CODES}",
 )

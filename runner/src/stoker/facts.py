@@ -14,6 +14,9 @@ from pathlib import Path
 # Prefix of the environment variables that become trainer flags.
 ARG_PREFIX = "STOKER_ARG_"
 
+# No number of this program needs more; Python refuses to read thousands of digits.
+_MAX_DIGITS = 18
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -57,8 +60,12 @@ class Facts:
     @property
     def attempt(self) -> int:
         """How often the JobSet was restarted before this attempt (0 at first)."""
-        text = self.get("STOKER_RESTART_ATTEMPT") or "0"
-        return int(text) if text.isdigit() else 0
+        return whole_number(self.get("STOKER_RESTART_ATTEMPT") or "0") or 0
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a text of digits means; None for anything else, such as a sign or endless digits."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else None
 
 
 # CUDA_VISIBLE_DEVICES is what the user or a device plugin narrows; device nodes alone would overcount.

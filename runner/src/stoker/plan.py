@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from stoker.arguments import FlagTable, Layer, Setting, config_words, is_true, r
 from stoker.backends import get_backend
 from stoker.backends.base import LLMBackend
 from stoker.exits import ExitCode, RunError
-from stoker.facts import ARG_PREFIX, Facts
+from stoker.facts import ARG_PREFIX, Facts, whole_number
 from stoker.recipes import recipe_for
 from stoker.variables import unknown_variables
 from stoker.world import World, resolve_world
@@ -25,6 +26,10 @@ RESUME_CHOICES = ("auto", "never", "require")
 
 # Keys of a TRL `--config` file that are no flags (trl/scripts/utils.py: TrlParser, DatasetMixtureConfig).
 _CONFIG_SECTIONS = ("env", "datasets")
+_CONFIG_FILE = "config file"
+
+# The id names a folder in the workspace whose siblings of older attempts are cleared away.
+_RUN_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +116,10 @@ class Plan:
 
     @property
     def trainer_argv(self) -> list[str]:
-        """The trainer's command line, without its module."""
+        """The trainer's command line, without its module. What the `--config` file says, the trainer reads there."""
         config = ["--config", self.config_path] if self.config_path else []
-        return config + [word for setting in self.settings for word in setting.to_argv()]
+        given = (setting for setting in self.settings if setting.source != _CONFIG_FILE)
+        return config + [word for setting in given for word in setting.to_argv()]
 
     @property
     def torchrun_argv(self) -> list[str]:
@@ -146,8 +152,7 @@ class Plan:
             "method": self.method,
             "nnodes": self.world.nnodes,
             "nproc_per_node": self.world.nproc_per_node,
-            "argv": self.trainer_argv,
-            "output_dir": self.output_dir,
+            "settings": [(setting.name, setting.value) for setting in self.settings],
             "resume": self.resume,
             "run_id": self.run_id,
         }
@@ -180,34 +185,35 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
     given, usage = split_args(words)
     config_path = _config_path(given, usage)
     config = dict(request.config or {})
-    usage += unknown_variables(facts.env) + _config_problems(config, table)
-
-    args_layer = Layer("args", given)
-    env_layers = _env_layers(facts, table)
-    uses_peft = _peft_wanted([*env_layers, args_layer], config)
-    resolution = resolve(table, [_own_layer(facts, uses_peft), *env_layers, args_layer])
-    # The trainer reads the config file itself, and flags beat it: flags of weaker layers must step back.
-    settings = tuple(s for s in resolution.settings if s.name not in config or s.source == "args")
-    named = {setting.name: setting for setting in settings}
+    usage += unknown_variables(facts.env)
+    asked = [*_env_layers(facts, table), _config_layer(config), Layer("args", given)]
+    resolution = resolve(table, [_own_layer(facts, _peft_wanted(asked)), *asked])
+    named = {setting.name: setting for setting in resolution.settings}
     usage += resolution.problems
     usage += backend.missing(named, tuple(config))
     if usage:
         raise RunError(ExitCode.USAGE, "\n".join(usage))
 
     world = resolve_world(facts, request.world)
-    resume = facts.get("STOKER_RESUME") or "auto"
     configuration = list(world.problems)
+    resume = facts.get("STOKER_RESUME") or "auto"
     if resume not in RESUME_CHOICES:
         configuration.append(f"STOKER_RESUME is {resume!r}: it must be one of {', '.join(RESUME_CHOICES)}")
+    run_id = _run_id(facts, world, configuration)
     grace = _seconds(facts, "STOKER_GRACE_PERIOD_SECONDS", 30, configuration)
     rendezvous = _seconds(facts, "STOKER_RENDEZVOUS_TIMEOUT_SECONDS", 1800, configuration)
-    output_dir = str(config.get("output_dir") or named["output_dir"].value)
+    output_dir = str(named["output_dir"].value)
     if not output_dir.startswith("/"):
         configuration.append(f"output_dir is {output_dir!r}: write an absolute path, e.g. {facts.workspace}/output")
     if configuration:
         raise RunError(ExitCode.CONFIG, "\n".join(configuration))
+    settings = resolution.settings
     if world.size == 1:
         settings = tuple(s for s in settings if (s.name, s.source) != ("ddp_backend", "recipe"))
+    if "datasets" in config:
+        # A mixture is no flag, but another mixture is other data.
+        mixture = json.dumps(config["datasets"], sort_keys=True, default=str)
+        named["datasets"] = Setting("datasets", mixture, _CONFIG_FILE)
 
     return Plan(
         framework=backend.framework,
@@ -219,11 +225,11 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
         workspace=str(facts.workspace),
         output_dir=output_dir,
         resume=resume,
-        run_id=facts.get("STOKER_RUN_ID") or "local",
+        run_id=run_id,
         attempt=facts.attempt,
         image_version=facts.image_version,
         accelerator=facts.accelerator,
-        fingerprint=backend.fingerprint(method, _with_config(named, config), world.size),
+        fingerprint=backend.fingerprint(method, named, world.size),
         checks=_checks(facts, named, config_path, output_dir),
         # One writer of progress: the callback that transformers would add on its own is switched off.
         env={
@@ -272,10 +278,12 @@ def _config_path(given: dict[str, tuple[str, ...]], usage: list[str]) -> str | N
     return words[0]
 
 
-def _config_problems(config: Mapping[str, Any], table: FlagTable) -> list[str]:
+def _config_layer(config: Mapping[str, Any]) -> Layer:
     # TRL ignores keys of the file that it does not know; a typing error must not train with a default.
-    refusals = ((key, table.refusal(key)) for key in config if key not in _CONFIG_SECTIONS)
-    return [f"{refusal} (key {key!r} of the --config file)" for key, refusal in refusals if refusal is not None]
+    values = {
+        key: config_words(value) for key, value in config.items() if key not in _CONFIG_SECTIONS and value is not None
+    }
+    return Layer(_CONFIG_FILE, values, label="key {flag}")
 
 
 def _own_layer(facts: Facts, uses_peft: bool) -> Layer:
@@ -291,10 +299,10 @@ def _env_layers(facts: Facts, table: FlagTable) -> list[Layer]:
     """Return the runtime's and the TrainJob's flags: in a pod they are one env, told apart by the runtime's record."""
     try:
         defaults = json.loads(facts.get("STOKER_RUNTIME_DEFAULTS") or "{}")
-    except ValueError:
-        raise RunError(
-            ExitCode.CONFIG, "STOKER_RUNTIME_DEFAULTS is not JSON: it is the runtime's, leave it be"
-        ) from None
+    except (ValueError, RecursionError):
+        defaults = None
+    if not isinstance(defaults, dict):
+        raise RunError(ExitCode.CONFIG, "STOKER_RUNTIME_DEFAULTS is no JSON object: it is the runtime's, leave it be")
     runtime: dict[str, tuple[str, ...]] = {}
     user: dict[str, tuple[str, ...]] = {}
     for variable, text in facts.env.items():
@@ -313,33 +321,35 @@ def flag_of_variable(variable: str) -> str:
     return variable.removeprefix(ARG_PREFIX).lower().replace("__", ".", 1)
 
 
-def _peft_wanted(layers: Sequence[Layer], config: Mapping[str, Any]) -> bool:
-    wanted = False
-    for layer in layers[:-1]:
-        if "use_peft" in layer.values:
-            wanted = is_true(layer.values["use_peft"][0])
-    if "use_peft" in config:
-        wanted = is_true(str(config["use_peft"]))
-    words = layers[-1].values.get("use_peft")
-    return wanted if words is None else not words or is_true(words[0])
+def _peft_wanted(layers: Sequence[Layer]) -> bool:
+    given = [layer.values["use_peft"] for layer in layers if "use_peft" in layer.values]
+    return bool(given) and (not given[-1] or is_true(given[-1][0]))
 
 
-def _with_config(named: Mapping[str, Setting], config: Mapping[str, Any]) -> dict[str, Setting]:
-    merged = {}
-    for key, value in config.items():
-        words = config_words(value)
-        merged[key] = Setting(key, words[0] if len(words) == 1 else words, "config file")
-    return {**merged, **named}
+def _run_id(facts: Facts, world: World, problems: list[str]) -> str:
+    run_id = facts.get("STOKER_RUN_ID")
+    if run_id is None:
+        if world.nnodes > 1:
+            problems.append(
+                "STOKER_RUN_ID is not set in a run of several nodes, which tell each other under it how they ended: "
+                "give it a value that all pods of an attempt share and the next attempt does not, "
+                "such as the pod label batch.kubernetes.io/controller-uid"
+            )
+        return "local"
+    if not _RUN_ID.match(run_id):
+        problems.append(f"STOKER_RUN_ID is {run_id!r}: it must consist of letters, digits, '.', '_' and '-'")
+    return run_id
 
 
 def _seconds(facts: Facts, name: str, default: int, problems: list[str]) -> int:
     text = facts.get(name)
     if text is None:
         return default
-    if not text.isdecimal() or int(text) < 1:
+    seconds = whole_number(text)
+    if seconds is None or seconds < 1:
         problems.append(f"{name} is {text!r}: it must be a whole number of seconds, 1 or more")
         return default
-    return int(text)
+    return seconds
 
 
 def _checks(facts: Facts, named: Mapping[str, Setting], config_path: str | None, output_dir: str) -> tuple[Check, ...]:

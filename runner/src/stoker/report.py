@@ -34,7 +34,9 @@ def say(text: str) -> None:
 def write_termination_message(path: Path, text: str) -> None:
     """Write the line that `kubectl describe pod` shows; does nothing where no such file can be written."""
     try:
-        path.write_bytes(text.encode()[:_MESSAGE_BYTES])
+        # A cut through a character, or a stray byte of a file's name, must not reach the API server.
+        cut = text.encode("utf-8", "replace")[:_MESSAGE_BYTES].decode("utf-8", "ignore")
+        path.write_text(cut, encoding="utf-8")
     except OSError:
         return
 

@@ -9,10 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stoker.arguments import Setting
-from stoker.facts import Facts
+from stoker.facts import Facts, whole_number
 
 DEFAULT_PORT = 29500
 AUTO = ("auto", "gpu")
+
+# The most pods an Indexed Job of Kubernetes may have.
+_MAX_NODES = 100_000
+_MAX_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class _Said:
             return told, f"PET_{name.upper()}"
         return default, "runner"
 
-    def number(self, name: str, default: int | None, minimum: int) -> int:
+    def number(self, name: str, default: int | None, minimum: int, maximum: int) -> int:
         """Return a whole number, noting its origin; a problem and the minimum where it is none."""
         text, source = self.text(name, None if default is None else str(default))
         if text is None:
@@ -89,11 +93,14 @@ class _Said:
                 "or set it for each node"
             )
             return minimum
-        if not text.isdecimal() or int(text) < minimum:
-            self.problems.append(f"{source} {name} is {text!r}: it must be a whole number, {minimum} or more")
+        value = whole_number(text)
+        if value is None or not minimum <= value <= maximum:
+            self.problems.append(
+                f"{name} is {text!r} ({source}): it must be a whole number from {minimum} to {maximum}"
+            )
             return minimum
         self.settings.append(Setting(name, text, source))
-        return int(text)
+        return value
 
 
 def resolve_world(facts: Facts, options: Mapping[str, str] | None = None) -> World:
@@ -104,17 +111,17 @@ def resolve_world(facts: Facts, options: Mapping[str, str] | None = None) -> Wor
         options: what the command itself said, by torchrun's names, e.g. `{"nproc_per_node": "2"}`.
     """
     said = _Said(facts, options or {})
-    nnodes = said.number("nnodes", 1, 1)
+    nnodes = said.number("nnodes", 1, 1, _MAX_NODES)
     index = facts.get("JOB_COMPLETION_INDEX")
     if nnodes == 1 and facts.get("PET_NNODES") is None and index not in (None, "0"):
         said.problems.append(
             f"this pod is number {index} of its job but PET_NNODES is not set, so it would train alone: "
             "add `trainer: {}` to the TrainJob's spec, or PET_NNODES to the runtime's env"
         )
-    node_rank = said.number("node_rank", 0 if nnodes == 1 else None, 0)
+    node_rank = said.number("node_rank", 0 if nnodes == 1 else None, 0, _MAX_NODES)
     if node_rank >= nnodes:
         said.problems.append(f"node_rank is {node_rank} but there are {nnodes} nodes: ranks go from 0 to {nnodes - 1}")
-    master_port = said.number("master_port", DEFAULT_PORT, 1)
+    master_port = said.number("master_port", DEFAULT_PORT, 1, _MAX_PORT)
     master_addr = _master_addr(said, nnodes)
     nproc = _nproc_per_node(said)
     return World(
@@ -166,16 +173,16 @@ def _nproc_per_node(said: _Said) -> int:
             said.notices.append(f"{text} processes per node as the TrainJob asks, not the runtime's {profile}")
     if text in AUTO:
         return _from_devices(said, source)
-    if text is None or not text.isdecimal() or int(text) < 1:
-        said.problems.append(f"{source} processes per node is {text!r}: it must be auto or a whole number, 1 or more")
+    nproc = whole_number(text or "")
+    if nproc is None or nproc < 1:
+        said.problems.append(f"nproc_per_node is {text!r} ({source}): it must be auto or a whole number, 1 or more")
         return 1
-    nproc = int(text)
     if facts.accelerator != "cpu" and nproc > len(facts.devices):
         said.problems.append(
             f"{nproc} processes per node were asked for ({source}) but this container sees {len(facts.devices)} "
             f"{facts.accelerator} devices: ask for {nproc} in resourcesPerNode, or for fewer processes"
         )
-    said.settings.append(Setting("nproc_per_node", text, source, reason))
+    said.settings.append(Setting("nproc_per_node", str(nproc), source, reason))
     return nproc
 
 
