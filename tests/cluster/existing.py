@@ -28,10 +28,14 @@ class ExistingProvider(Provider):
 
     def up(self) -> None:
         """Check that the cluster answers and has JobSet and Trainer."""
-        missing = [health for health in self.status() if not health.healthy]
-        if missing:
-            problems = "; ".join(f"{health.component}: {health.detail}" for health in missing)
-            raise ClusterError(f"the cluster of your KUBECONFIG is not ready ({problems})\n{_INSTALL}")
+        api_server, *apis = self.status()
+        if not api_server.healthy:
+            raise ClusterError(
+                f"no cluster answers: {api_server.detail}\n"
+                "set KUBECONFIG to the configuration of one, or use --provider embedded or kind"
+            )
+        if missing := [api.component for api in apis if not api.healthy]:
+            raise ClusterError(f"the cluster of your KUBECONFIG does not know {', '.join(missing)}\n{_INSTALL}")
 
     def down(self) -> None:
         """Do nothing: `up` made nothing."""

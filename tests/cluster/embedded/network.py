@@ -50,6 +50,9 @@ def remove() -> None:
     """Remove the namespaces, and with them their links, routes and iptables rules."""
     for namespace in namespaces():
         _run(["ip", "netns", "delete", namespace.name])
+    if _NETNS.is_dir() and not any(_NETNS.iterdir()):
+        # ip mounted this folder over itself for the first namespace, and nobody has one any more.
+        subprocess.run(["umount", str(_NETNS)], stderr=subprocess.DEVNULL, check=False)
 
 
 def namespaces() -> list[Path]:

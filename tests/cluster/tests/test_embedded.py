@@ -1,0 +1,172 @@
+"""The embedded provider's pure parts: configuration, commands, process identity."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cluster import addons, controllers
+from cluster.embedded import cgroups, control_plane, host, layout, network, node, pki, processes, state, teardown
+from cluster.embedded.layout import FIRST, NODES
+
+
+def test_networks_do_not_overlap_and_hold_the_nodes() -> None:
+    networks = [ipaddress.IPv4Network(n) for n in (layout.NODE_NETWORK, layout.POD_NETWORK, layout.SERVICE_NETWORK)]
+    assert not any(a.overlaps(b) for a in networks for b in networks if a is not b)
+    for each in NODES:
+        assert ipaddress.IPv4Address(each.address) in networks[0]
+        assert ipaddress.IPv4Network(each.pod_network).subnet_of(networks[1])
+    for address in (layout.KUBERNETES_SERVICE, layout.DNS_SERVICE):
+        assert ipaddress.IPv4Address(address) in networks[2]
+
+
+def test_there_is_no_default_route() -> None:
+    routes = [command for command in network.wire_commands() if "route" in command]
+    assert routes
+    assert not any("default" in route or "0.0.0.0/0" in route for route in routes)
+
+
+@pytest.mark.parametrize("each", NODES, ids=lambda each: each.name)
+def test_containerd_config(each: layout.Node) -> None:
+    text = node.containerd_config(each, Path("/cni"), "registry/pause:1", keep_oom_scores=True)
+    config = tomllib.loads(text)
+    cri = config["plugins"]["io.containerd.grpc.v1.cri"]
+    assert cri["sandbox_image"] == "registry/pause:1"
+    assert cri["restrict_oom_score_adj"] is True
+    assert Path(cri["registry"]["config_path"]) == node.REGISTRY_HOSTS
+    assert all(each.name in config[folder] for folder in ("root", "state"))
+
+
+def test_containerd_speaks_plain_http_to_the_registry_only() -> None:
+    hosts = tomllib.loads(node.registry_hosts())
+    assert list(hosts["host"]) == [f"http://{layout.REGISTRY}"]
+
+
+@pytest.mark.parametrize("each", NODES, ids=lambda each: each.name)
+def test_kubelet_config(each: layout.Node) -> None:
+    config = json.loads(node.kubelet_config(each))
+    assert config["cgroupRoot"] == each.cgroup
+    assert config["authentication"]["anonymous"] == {"enabled": False}
+    assert config["imageGCHighThresholdPercent"] == 100
+    assert f"--hostname-override={each.name}" in node.kubelet(each, Path("/bin")).argv
+
+
+def test_pods_get_addresses_of_their_node() -> None:
+    for each in NODES:
+        bridge = json.loads(node.cni_config(each))["plugins"][0]
+        assert bridge["ipam"]["ranges"] == [[{"subnet": each.pod_network}]]
+
+
+def test_the_api_server_answers_to_its_issuers_name() -> None:
+    (issuer,) = (a for a in control_plane.api_server(Path("/bin")).argv if a.startswith("--service-account-issuer="))
+    host_name = issuer.partition("https://")[2]
+    assert f"DNS:{host_name}" in pki.certificate_extensions(pki.API_SERVER_TLS)
+
+
+def test_kubelets_log_in_as_their_nodes() -> None:
+    for each, identity in pki.KUBELETS.items():
+        assert identity.user == f"system:node:{each.name}"
+        assert identity.groups == ("system:nodes",)
+        assert f"IP:{each.address}" in pki.certificate_extensions(identity)
+
+
+def test_daemons_have_names_of_their_own() -> None:
+    daemons = [build(each) for each in NODES for build in (node.mounts, node.containerd)]
+    assert len({daemon.name for daemon in daemons}) == len(daemons)
+    assert {daemon.node for daemon in daemons} == set(NODES)
+
+
+def test_cgroup_hierarchies_are_read_from_mountinfo() -> None:
+    mountinfo = (
+        "24 1 0:21 / /proc rw - proc proc rw\n"
+        "30 1 0:26 / /sys/fs/cgroup/pids rw,relatime shared:9 - cgroup cgroup rw,pids\n"
+        "31 1 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+        "32 1 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+    )
+    assert cgroups.hierarchies(mountinfo) == [Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup/unified")]
+
+
+def test_a_reused_process_id_is_not_taken_for_the_daemon(tmp_path: Path) -> None:
+    pidfile = tmp_path / "daemon"
+    pidfile.write_text(f"{os.getpid()} {processes.start_time(os.getpid())}\n")
+    assert processes.remembered_pid(pidfile) == os.getpid()
+    pidfile.write_text(f"{os.getpid()} 1\n")
+    assert processes.remembered_pid(pidfile) is None
+    pidfile.write_text("nonsense\n")
+    assert processes.remembered_pid(pidfile) is None
+    assert processes.remembered_pid(tmp_path / "none") is None
+
+
+def test_a_zombie_is_not_alive() -> None:
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert processes.start_time(child.pid) is None
+    child.wait()
+
+
+def test_a_state_that_cannot_be_read_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "STATE", tmp_path / "state.json")
+    assert state.read() is None
+    state.write(state.State("abc"))
+    assert state.read() == state.State("abc")
+    for broken in ("{", "[]", '{"other": 1}'):
+        (tmp_path / "state.json").write_text(broken)
+        assert state.read() is None
+
+
+def test_the_fingerprint_is_stable() -> None:
+    assert state.fingerprint() == state.fingerprint()
+
+
+def test_missing_packages_are_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda program: None)
+    monkeypatch.setattr(host, "_CNI_FOLDERS", ())
+    missing = host.missing_packages()
+    assert missing.count("containerd") == 1
+    assert host.CNI_PACKAGE in missing
+
+
+def test_leftovers_are_found_by_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "processes", list)
+    monkeypatch.setattr(network, "namespaces", list)
+    monkeypatch.setattr(teardown, "RUN", tmp_path / "run")
+    monkeypatch.setattr(teardown, "DATA", tmp_path)
+    assert teardown.leftovers() == [str(tmp_path)]
+
+
+def test_manifests_are_filled_in() -> None:
+    dns = addons.dns_manifest("registry:5000", FIRST.name, layout.DNS_SERVICE, layout.CLUSTER_DOMAIN)
+    assert f"clusterIP: {layout.DNS_SERVICE}" in dns
+    assert "image: registry:5000/cluster/coredns:v" in dns
+    storage = addons.storage_manifest("registry:5000", FIRST.name, "/volumes")
+    assert '"sharedFileSystemPath": "/volumes"' in storage
+    assert "image: registry:5000/cluster/volume-helper:v" in storage
+
+
+def test_controllers_come_from_the_registry_with_the_status_gate_on() -> None:
+    jobset, trainer = controllers.releases("registry:5000", "node-1")
+    assert jobset.values["image"]["repository"] == "registry:5000/cluster/jobset"
+    assert trainer.values["image"]["registry"] == "registry:5000"
+    assert trainer.values["manager"]["config"]["featureGates"] == {"TrainJobStatus": True}
+    assert jobset.install_command(Path("/chart"))[:5] == ["helm", "upgrade", "--install", "jobset", "/chart"]
+
+
+@pytest.mark.parametrize(
+    ("status", "available"),
+    [
+        ({}, False),
+        ({"observedGeneration": 1, "updatedReplicas": 1, "availableReplicas": 1}, False),
+        ({"observedGeneration": 2, "updatedReplicas": 1, "availableReplicas": 0}, False),
+        ({"observedGeneration": 2, "updatedReplicas": 1, "availableReplicas": 1}, True),
+    ],
+)
+def test_a_deployment_is_available_in_its_newest_version(status: dict[str, int], available: bool) -> None:
+    deployment = {"metadata": {"generation": 2}, "spec": {"replicas": 1}, "status": status}
+    assert controllers.is_available(deployment) is available

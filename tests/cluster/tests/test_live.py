@@ -1,0 +1,214 @@
+"""What a cluster promises, proved on one that runs."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cluster import Cluster, artifacts, images
+from cluster.commands import capture
+
+PROBE = images.Image(artifacts.GoModule("probe"), "/probe")
+RESTRICTED = {
+    "runAsNonRoot": True,
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def kubectl(cluster: Cluster, *arguments: str, stdin: str = "", check: bool = True) -> str:
+    done = cluster.run(["kubectl", *arguments], input=stdin, capture_output=True, check=False)
+    assert not check or done.returncode == 0, done.stderr
+    output: str = done.stdout + done.stderr
+    return output
+
+
+def items(cluster: Cluster, kind: str) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = json.loads(kubectl(cluster, "get", kind, "-A", "-o", "json"))["items"]
+    return listed
+
+
+def pod(name: str, image: str, node: str, uid: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": "probe"}},
+        "spec": {
+            "nodeName": node,
+            "terminationGracePeriodSeconds": 0,
+            "securityContext": {"runAsUser": uid, "runAsGroup": 0},
+            "containers": [
+                {
+                    "name": "probe",
+                    "image": image,
+                    "args": ["serve", ":8080"],
+                    "securityContext": RESTRICTED,
+                    "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],
+                    "readinessProbe": {"httpGet": {"port": 8080}, "periodSeconds": 1},
+                }
+            ],
+            "volumes": [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}],
+        },
+    }
+
+
+CLAIM = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "shared"},
+    "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+}
+SERVICE = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "probe"},
+    "spec": {"selector": {"app": "probe"}, "ports": [{"port": 80, "targetPort": 8080}]},
+}
+
+
+class Probes:
+    """Two pods on two nodes, of different users, that share a volume and stand behind one Service."""
+
+    def __init__(self, cluster: Cluster, image: str) -> None:
+        self.cluster = cluster
+        self.image = image
+        self.namespace = f"probe-{uuid.uuid4().hex[:8]}"
+        schedulable = [n["metadata"]["name"] for n in items(cluster, "nodes") if not n["spec"].get("taints")]
+        self.users = dict(zip(("first", "second"), (1001, 54321), strict=True))
+        self.nodes = dict(zip(self.users, schedulable, strict=False))
+
+    def create(self) -> None:
+        kubectl(self.cluster, "create", "namespace", self.namespace)
+        label = "pod-security.kubernetes.io/enforce=restricted"
+        kubectl(self.cluster, "label", "namespace", self.namespace, label)
+        self.apply(CLAIM, SERVICE, *(pod(n, self.image, self.nodes[n], uid) for n, uid in self.users.items()))
+        wait = ["wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s"]
+        assert "condition met" in kubectl(self.cluster, "-n", self.namespace, *wait)
+
+    def apply(self, *objects: dict[str, Any], check: bool = True) -> str:
+        document = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+        return kubectl(self.cluster, "-n", self.namespace, "apply", "-f", "-", stdin=document, check=check)
+
+    def run(self, name: str, *arguments: str, check: bool = True) -> str:
+        command = ["-n", self.namespace, "exec", name, "--", PROBE.program, *arguments]
+        return kubectl(self.cluster, *command, check=check).strip()
+
+    def address(self, name: str) -> str:
+        return kubectl(self.cluster, "-n", self.namespace, "get", "pod", name, "-o", "jsonpath={.status.podIP}")
+
+    def delete(self) -> None:
+        kubectl(self.cluster, "delete", "namespace", self.namespace, "--wait=false", check=False)
+
+
+@pytest.fixture(scope="module")
+def probes(live: Cluster) -> Iterator[Probes]:
+    if not live.registry:
+        pytest.skip("this cluster has no registry to push the probe's image to (set CLUSTER_REGISTRY)")
+    folders = artifacts.build([PROBE.module])
+    images.publish(
+        [PROBE], folders, live.registry, lambda argv, stdin="": live.run(argv, input=stdin, capture_output=True).stdout
+    )
+    made = Probes(live, f"{live.registry}/{PROBE.name}")
+    try:
+        made.create()
+        yield made
+    finally:
+        made.delete()
+
+
+@pytest.fixture
+def embedded(live: Cluster) -> Cluster:
+    if live.provider.name != "embedded":
+        pytest.skip(f"a promise of the embedded provider, not of {live.provider.name}")
+    return live
+
+
+def test_status_says_healthy(live: Cluster) -> None:
+    assert all(health.healthy for health in live.provider.status())
+
+
+def test_a_second_up_finds_nothing_to_do(live: Cluster) -> None:
+    began = time.monotonic()
+    live.provider.up()
+    assert time.monotonic() - began < 10
+
+
+def test_two_nodes(live: Cluster) -> None:
+    assert len(live.nodes()) >= 2
+
+
+def test_pods_reach_each_other_across_nodes(probes: Probes) -> None:
+    for here, there in (("first", "second"), ("second", "first")):
+        assert probes.run(here, "get", f"http://{probes.address(there)}:8080") == there
+
+
+def test_services_and_dns(probes: Probes) -> None:
+    for name in probes.users:
+        assert probes.run(name, "get", "http://probe") in probes.users
+        assert probes.run(name, "lookup", f"probe.{probes.namespace}.svc.cluster.local").startswith("[10.")
+
+
+def test_a_volume_is_shared_by_two_users_on_two_nodes(probes: Probes) -> None:
+    for writer, reader in (("first", "second"), ("second", "first")):
+        probes.run(writer, "write", f"/shared/{writer}", f"from {writer}")
+        assert probes.run(reader, "read", f"/shared/{writer}") == f"from {writer}"
+
+
+def test_logs_reach_the_client(probes: Probes) -> None:
+    kubectl(probes.cluster, "-n", probes.namespace, "logs", "first")
+
+
+def test_restricted_namespaces_refuse_privileged_pods(probes: Probes) -> None:
+    privileged = pod("privileged", probes.image, probes.nodes["first"], 0)
+    privileged["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    answer = probes.apply(privileged, check=False)
+    assert "violates PodSecurity" in answer
+    assert "privileged" in answer
+
+
+def test_a_cordoned_node_takes_no_pods(live: Cluster, probes: Probes) -> None:
+    node = probes.nodes["second"]
+    kubectl(live, "cordon", node)
+    try:
+        listed = {n["metadata"]["name"]: n["spec"].get("unschedulable", False) for n in items(live, "nodes")}
+        assert listed[node]
+    finally:
+        kubectl(live, "uncordon", node)
+
+
+def test_nothing_outside_can_be_reached(embedded: Cluster, probes: Probes) -> None:
+    # Documentation addresses (RFC 5737): there is nothing there even where there is a way out.
+    for name in probes.users:
+        answer = probes.run(name, "dial", "192.0.2.1:443", check=False)
+        assert "connected" not in answer
+        assert "unreachable" in answer or "no route" in answer, answer
+    routes = embedded.run(["ip", "route"], capture_output=True).stdout
+    assert "default" not in routes
+
+
+def test_names_outside_do_not_resolve(embedded: Cluster, probes: Probes) -> None:
+    assert "no such host" in probes.run("first", "lookup", "example.com.", check=False)
+
+
+def test_every_image_comes_from_the_registry(embedded: Cluster, probes: Probes) -> None:
+    used = {
+        status["imageID"] for item in items(embedded, "pods") for status in item["status"].get("containerStatuses", [])
+    }
+    known = {
+        image for node in items(embedded, "nodes") for entry in node["status"]["images"] for image in entry["names"]
+    }
+    assert used
+    assert known
+    assert [image for image in used | known if not image.startswith(f"{embedded.registry}/")] == []
+
+
+def test_the_cluster_does_not_show_in_the_mount_table(embedded: Cluster) -> None:
+    mounts = [line for line in capture(["mount"]).splitlines() if "embedded-cluster" in line]
+    assert [line for line in mounts if not line.startswith("nsfs on ")] == []
