@@ -59,6 +59,8 @@ def _read(path: Path, step: int) -> Checkpoint:
     data = read_json(path / SEAL)
     if data is None:
         return Checkpoint(path, step, None, "it was not saved to its end")
+    if not isinstance(data, dict) or not isinstance(data.get("files"), dict) or "fingerprint" not in data:
+        return Checkpoint(path, step, None, f"{SEAL} is not what this program writes")
     for name, size in data["files"].items():
         try:
             found = (path / name).stat().st_size
@@ -164,6 +166,11 @@ def finished_manifest(output_dir: Path, fingerprint: Mapping[str, Any], budget: 
     manifest = read_json(output_dir / MANIFEST)
     if manifest is None:
         return None
+    if not isinstance(manifest, dict) or not {"fingerprint", "budget"} <= manifest.keys():
+        raise RunError(
+            ExitCode.CONFIG,
+            f"{output_dir / MANIFEST} is not what this program writes: give this run its own output_dir, or remove it",
+        )
     refuse_other_run(f"the finished output in {output_dir}", manifest["fingerprint"], fingerprint)
     done = manifest["budget"]
     return None if any(value > done.get(name, 0) for name, value in budget.items()) else manifest

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stoker.exits import ExitCode
 from stoker.files import write_json
+from stoker.lifeline import end_with_parent
 
 
 def main(argv: list[str]) -> int:
@@ -20,6 +21,8 @@ def main(argv: list[str]) -> int:
     Returns:
         0, 69 if the nodes did not find each other, or 1 if a process failed.
     """
+    end_with_parent()
+
     from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous.api import RendezvousError

@@ -21,6 +21,8 @@ from stoker.orders import VARIABLE
 
 _LAUNCHERS = {"torchrun", "trl", "accelerate", "tune"}
 _TRAINER = "transformers.trainer"
+# Options of Python itself whose value is the next word.
+_VALUED = {"-W", "-X", "--check-hash-based-pycs"}
 
 
 def launcher_of(argv: Sequence[str]) -> tuple[str, list[str]] | None:
@@ -29,24 +31,33 @@ def launcher_of(argv: Sequence[str]) -> tuple[str, list[str]] | None:
     Args:
         argv: `sys.orig_argv`, e.g. `["python", "-m", "torch.distributed.run", "--nnodes=2", …]`.
     """
-    for position, word in enumerate(argv[1:], start=1):
-        if word == "-m":
-            module = argv[position + 1] if position + 1 < len(argv) else ""
-            return ("torchrun", list(argv[position + 2 :])) if module == "torch.distributed.run" else None
-        if not word.startswith("-"):
-            name = Path(word).name
-            return (name, list(argv[position + 1 :])) if name in _LAUNCHERS else None
-    return None
+    module, script, rest = _started(argv)
+    if module == "torch.distributed.run":
+        return "torchrun", rest
+    name = Path(script).name
+    return (name, rest) if name in _LAUNCHERS else None
 
 
 def is_trainer(argv: Sequence[str]) -> bool:
     """Return True if a Python command line runs one of TRL's training scripts itself."""
-    for position, word in enumerate(argv[1:], start=1):
+    module, script, _ = _started(argv)
+    return module.startswith("trl.scripts.") or Path(script).parts[-3:-1] == ("trl", "scripts")
+
+
+def _started(argv: Sequence[str]) -> tuple[str, str, list[str]]:
+    """Return the module or the script that a Python command line runs (the other is empty), and its arguments."""
+    words = list(argv[1:])
+    while words:
+        word = words.pop(0)
         if word == "-m":
-            return position + 1 < len(argv) and argv[position + 1].startswith("trl.scripts.")
-        if not word.startswith("-"):
-            return Path(word).parts[-3:-1] == ("trl", "scripts")
-    return False
+            return words[0] if words else "", "", words[1:]
+        if word == "-c":
+            break
+        if word in _VALUED:
+            words = words[1:]
+        elif not word.startswith("-"):
+            return "", word, words
+    return "", "", []
 
 
 def arm() -> None:

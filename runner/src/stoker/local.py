@@ -24,7 +24,8 @@ from stoker.report import say
 from stoker.trainjob import Job, expand, job_of, rewritten
 
 _WORKSPACE_VOLUME = "initializer"
-_GRACE_SECONDS = 60.0
+# What the runner itself needs after the grace period it was told, before it is killed.
+_MARGIN_SECONDS = 5.0
 _SHIMS = ("torchrun", "trl", "accelerate", "tune")
 
 
@@ -74,6 +75,10 @@ class _Stop:
         if self.asked:
             return
         self.asked = True
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Ask the nodes that still run to end."""
         for node in self.nodes:
             if node.poll() is None:
                 node.send_signal(signal.SIGTERM)
@@ -83,28 +88,27 @@ def _attempt(job: Job, folders: Mapping[str, str], attempt: int, stop: _Stop) ->
     """Start every node, wait for all, and return the code the JobSet would see first."""
     port, run_id = _free_port(), uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="stoker-local-") as scratch:
-        stop.nodes = [
-            _start(job, node, attempt, run_id, port, folders, Path(scratch) / f"termination-log-{node}")
-            for node in range(job.nodes)
-        ]
-        readers = [
-            threading.Thread(target=_copy, args=(node.stdout, f"[node-{rank}] "), daemon=True)
-            for rank, node in enumerate(stop.nodes)
-        ]
-        for reader in readers:
-            reader.start()
+        stop.nodes = []
+        readers = []
         try:
-            first = _wait(stop)
+            for rank in range(job.nodes):
+                log = Path(scratch) / f"termination-log-{rank}"
+                stop.nodes.append(_start(job, rank, attempt, run_id, port, folders, log))
+                prefix = f"[node-{rank}] "
+                readers.append(threading.Thread(target=_copy, args=(stop.nodes[-1].stdout, prefix), daemon=True))
+                readers[-1].start()
+            if stop.asked:  # before there were nodes to tell
+                stop.pass_on()
+            return _wait(stop, job.grace_seconds)
         finally:
             for node in stop.nodes:
                 if node.poll() is None:
-                    node.kill()
+                    os.killpg(node.pid, signal.SIGKILL)
             for reader in readers:
                 reader.join(timeout=5)
-    return first
 
 
-def _wait(stop: _Stop) -> ExitCode:
+def _wait(stop: _Stop, grace_seconds: int) -> ExitCode:
     """Wait for all nodes. Once one has failed the others are asked to stop, as the Job controller does."""
     failed: ExitCode | None = None
     deadline: float | None = None
@@ -113,10 +117,9 @@ def _wait(stop: _Stop) -> ExitCode:
         bad = [code for code in codes if code is not ExitCode.FINISHED]
         if bad and failed is None:
             failed = min(bad, key=PRECEDENCE.index)
-            deadline = time.monotonic() + _GRACE_SECONDS
-            for node in stop.nodes:
-                if node.poll() is None:
-                    node.send_signal(signal.SIGTERM)
+            stop.pass_on()
+        if deadline is None and (failed is not None or stop.asked):
+            deadline = time.monotonic() + grace_seconds + _MARGIN_SECONDS
         if deadline is not None and time.monotonic() > deadline:
             break
         time.sleep(0.2)
@@ -126,6 +129,8 @@ def _wait(stop: _Stop) -> ExitCode:
 
 
 def _code(node: subprocess.Popen[str]) -> ExitCode:
+    if node.returncode is None:  # it did not end in the grace period, and is killed for it
+        return ExitCode.CRASHED
     try:
         return ExitCode(node.returncode)
     except ValueError:
@@ -140,11 +145,13 @@ def _start(
     told["STOKER_TERMINATION_LOG"] = str(termination_log)
     argv = _local_argv([rewritten(expand(word, told), folders) for word in job.argv])
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "STOKER_"))}
+    path = inherited.get("PATH", os.defpath)
     try:
         # A session of its own: Ctrl-C reaches only us, and we pass it on once.
         return subprocess.Popen(
             argv,
-            env={"OMP_NUM_THREADS": "1", **inherited, **told},
+            # As in the image, the commands beside this Python come first.
+            env={"OMP_NUM_THREADS": "1", **inherited, "PATH": f"{Path(sys.executable).parent}:{path}", **told},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -31,6 +31,8 @@ class Launch:
     world: Mapping[str, str]
 
 
+# accelerate counts the processes of all nodes together, for which torchrun has no name.
+_TOTAL = "total"
 # Options that say something about the world → torchrun's name for it.
 _TORCHRUN = {
     "nnodes": "nnodes",
@@ -44,10 +46,24 @@ _ACCELERATE = {
     "machine_rank": "node_rank",
     "main_process_ip": "master_addr",
     "main_process_port": "master_port",
+    "num_processes": _TOTAL,
 }
 # Options that only repeat what holds anyway.
-_IMPLIED = {"multi_gpu", "use_env"}
-_MODULE = {"m", "module"}
+_IMPLIED = {"m", "module", "multi_gpu"}
+# Options that take no value (torch 2.13 and accelerate 1.15; a test compares them with the real parsers). Of any
+# other the next word is the value, so that the first word left over is what the command line starts.
+VALUELESS = {
+    "torchrun": frozenset({"h", "help", "m", "module", "no_python", "run_path", "standalone", "virtual_local_rank"}),
+    "accelerate launch": frozenset(
+        {
+            *("h", "help", "m", "module", "no_python", "q", "quiet", "debug", "cpu", "multi_gpu", "same_network"),
+            *("tpu", "tpu_cluster", "no_tpu_cluster", "tpu_use_sudo", "downcast_bf16", "enable_cpu_affinity"),
+            *("use_deepspeed", "use_fsdp", "use_megatron_lm", "use_parallelism_config"),
+            *("dynamo_use_dynamic", "dynamo_use_fullgraph", "dynamo_use_regional_compilation"),
+            "fp8_use_autocast_during_eval",
+        }
+    ),
+}
 
 
 def translate(command: str, argv: Sequence[str]) -> Launch | None:
@@ -70,32 +86,11 @@ def translate(command: str, argv: Sequence[str]) -> Launch | None:
 
 
 def _launcher(name: str, argv: Sequence[str], world_options: Mapping[str, str]) -> Launch | None:
-    start = _trainer_position(argv)
-    if start is None or {"-h", "--help"} & set(argv[start:]):
+    options, started = _split(argv, VALUELESS[name])
+    if not started or not _is_trainer_module(_as_module(started[0])) or {"-h", "--help"} & {*argv}:
         return None
-    options = list(argv[:start])
-    world: dict[str, str] = {}
-    refused = []
-    total: str | None = None
-    while options:
-        word = options.pop(0)
-        option, equals, value = word.lstrip("-").partition("=")
-        option = option.replace("-", "_")
-        if option in _MODULE or option in _IMPLIED:
-            continue
-        if option in world_options or option == "num_processes":
-            if not equals:
-                if not options:
-                    raise RunError(ExitCode.USAGE, f"{name}: --{option} needs a value")
-                value = options.pop(0)
-            if option == "num_processes":
-                total = value
-            else:
-                world[world_options[option]] = value
-            continue
-        refused.append(word)
-        if not equals and options and not options[0].startswith("-"):
-            options.pop(0)
+    world = {world_options[_option(word)]: value for word, value in options if _option(word) in world_options}
+    refused = [word for word, _ in options if _option(word) not in {*world_options, *_IMPLIED}]
     if refused:
         raise RunError(
             ExitCode.USAGE,
@@ -103,9 +98,26 @@ def _launcher(name: str, argv: Sequence[str], world_options: Mapping[str, str]) 
             "nodes and processes comes from the TrainJob (numNodes, numProcPerNode); precision and sharding are "
             "trainer flags (--bf16, --fsdp, --deepspeed), written after the module",
         )
+    total = world.pop(_TOTAL, None)
     if total is not None:
         world["nproc_per_node"] = _per_node(name, total, world.get("nnodes") or os.environ.get("PET_NNODES") or "1")
-    return Launch((_as_module(argv[start]), *argv[start + 1 :]), world)
+    return Launch((_as_module(started[0]), *started[1:]), world)
+
+
+def _split(argv: Sequence[str], valueless: frozenset[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Split a launcher's words into its options with their values (empty: none), and what it starts."""
+    words = list(argv)
+    options = []
+    while words and words[0].startswith("-"):
+        word, equals, value = words.pop(0).partition("=")
+        if not equals and _option(word) not in valueless and words:
+            value = words.pop(0)
+        options.append((word, value))
+    return options, words
+
+
+def _option(word: str) -> str:
+    return word.lstrip("-").replace("-", "_")
 
 
 def _per_node(name: str, total: str, nodes: str) -> str:
@@ -130,13 +142,6 @@ def _trl(argv: Sequence[str]) -> Launch | None:
                 "nodes and processes comes from the TrainJob; sharding is a trainer flag (--fsdp, --deepspeed)",
             )
     return Launch((backend.trainer_module(method), *rest), {})
-
-
-def _trainer_position(argv: Sequence[str]) -> int | None:
-    for position, word in enumerate(argv):
-        if _as_module(word) != word or _is_trainer_module(word):
-            return position
-    return None
 
 
 def _is_trainer_module(word: str) -> bool:

@@ -16,21 +16,14 @@ from stoker.exits import ExitCode, RunError
 
 _ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
 _CONTAINER = "node"
+# Kubernetes' own default of terminationGracePeriodSeconds.
+_GRACE_SECONDS = 30
 # Metadata of a node's pod that a runtime's env may read (JobSet v0.12 and the Job controller set them).
 _RANK_ANNOTATION = "batch.kubernetes.io/job-completion-index"
-_QUANTITY = re.compile(r"^([0-9.]+)(m|k|Ki|M|Mi|G|Gi|T|Ti)?$")
-_FACTORS = {
-    None: 1.0,
-    "m": 1e-3,
-    "k": 1e3,
-    "Ki": 2**10,
-    "M": 1e6,
-    "Mi": 2**20,
-    "G": 1e9,
-    "Gi": 2**30,
-    "T": 1e12,
-    "Ti": 2**40,
-}
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_FACTORS = {**{suffix: 10.0**power for suffix, power in _DECIMAL.items()}, **{s: 2.0**p for s, p in _BINARY.items()}}
+_QUANTITY = re.compile(rf"^(\d+\.?\d*|\.\d+)(?:({'|'.join(_FACTORS)})|[eE]([+-]?\d{{1,2}}))$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +40,8 @@ class Job:
         resources: requests, else limits, of the container.
         processes: the TrainJob's numProcPerNode; None if it gives none.
         injected: True if Trainer injects PET_* (it does if spec.trainer is there).
+        labels: labels of the trainer's pods, as far as the runtime gives them.
+        grace_seconds: time between SIGTERM and SIGKILL.
     """
 
     name: str
@@ -58,6 +53,8 @@ class Job:
     resources: Mapping[str, str]
     processes: int | None
     injected: bool
+    labels: Mapping[str, str]
+    grace_seconds: int
 
     def environment(self, node: int, attempt: int, run_id: str, address: str, port: int) -> dict[str, str]:
         """Return the env of one node's container, references resolved.
@@ -73,6 +70,7 @@ class Job:
             RunError: the runtime refers to something that only a cluster has (78).
         """
         metadata = {
+            **self.labels,
             "jobset.sigs.k8s.io/jobset-name": self.name,
             "jobset.sigs.k8s.io/restart-attempt": str(attempt),
             "batch.kubernetes.io/controller-uid": run_id,
@@ -123,7 +121,7 @@ def quantity(text: str) -> float:
     match = _QUANTITY.match(str(text))
     if match is None:
         raise RunError(ExitCode.USAGE, f"{text!r} is not a quantity: write e.g. 500m, 2 or 4Gi")
-    return float(match[1]) * _FACTORS[match[2]]
+    return float(match[1]) * (10.0 ** int(match[3]) if match[3] else _FACTORS[match[2]])
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
@@ -143,6 +141,19 @@ def job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
     """
     _expect_kind(trainjob, ("TrainJob",))
     _expect_kind(runtime, ("ClusterTrainingRuntime", "TrainingRuntime"))
+    try:
+        return _job_of(trainjob, runtime)
+    except KeyError as error:
+        raise RunError(ExitCode.USAGE, f"the TrainJob or its runtime has no {error} where there must be one") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise RunError(
+            ExitCode.USAGE,
+            f"the TrainJob or its runtime is not of the shape that Kubernetes takes ({error}): "
+            "`kubectl apply --dry-run=server` names the field",
+        ) from error
+
+
+def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
     wanted, given = trainjob["spec"]["runtimeRef"]["name"], runtime["metadata"]["name"]
     if wanted != given:
         raise RunError(
@@ -152,7 +163,8 @@ def job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
     spec = trainjob["spec"]
     trainer = spec.get("trainer")
     jobset = runtime["spec"]["template"]["spec"]
-    pod = _trainer_pod(jobset, given)
+    template = _trainer_pod(jobset, given)
+    pod = template["spec"]
     container = _named(pod.get("containers", ()), _CONTAINER, given)
     told = trainer or {}
     command = told.get("command") or container.get("command", ())
@@ -173,6 +185,8 @@ def job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
         resources=resources,
         processes=told.get("numProcPerNode"),
         injected=trainer is not None,
+        labels=template.get("metadata", {}).get("labels", {}),
+        grace_seconds=int(pod.get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
     )
 
 
@@ -193,7 +207,7 @@ def _trainer_pod(jobset: Mapping[str, Any], runtime: str) -> Mapping[str, Any]:
     for job in jobset["replicatedJobs"]:
         template = job["template"]
         if template.get("metadata", {}).get("labels", {}).get(_ANCESTOR) == "trainer":
-            pod: Mapping[str, Any] = template["spec"]["template"]["spec"]
+            pod: Mapping[str, Any] = template["spec"]["template"]
             return pod
     raise RunError(ExitCode.USAGE, f"runtime {runtime} has no job labelled {_ANCESTOR}: trainer")
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from stoker import checkpoints
 from stoker.endings import ending_of
 from stoker.exits import ExitCode, RunError
+from stoker.lifeline import end_with_parent
 from stoker.orders import Orders
 from stoker.runfolder import LocalFolder, RankStatus, Verdict
 
@@ -27,6 +28,7 @@ _VERSIONED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", 
 
 def main() -> int:
     """Train as one rank and return the exit code; the reason is in the rank's status file."""
+    end_with_parent()
     orders = Orders.read()
     local = LocalFolder(Path(orders.local))
     status = RankStatus(rank=int(os.environ.get("RANK", "0")), pid=os.getpid(), phase="starting")
