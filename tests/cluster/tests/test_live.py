@@ -12,6 +12,7 @@ import pytest
 
 from cluster import Cluster, artifacts, images
 from cluster.commands import capture
+from cluster.embedded.layout import NODES
 
 PROBE = images.Image(artifacts.GoModule("probe"), "/probe")
 RESTRICTED = {
@@ -41,7 +42,7 @@ def pod(name: str, image: str, node: str, uid: int) -> dict[str, Any]:
         "kind": "Pod",
         "metadata": {"name": name, "labels": {"app": "probe"}},
         "spec": {
-            "nodeName": node,
+            "nodeSelector": {"kubernetes.io/hostname": node},
             "terminationGracePeriodSeconds": 0,
             "securityContext": {"runAsUser": uid, "runAsGroup": 0},
             "containers": [
@@ -198,15 +199,11 @@ def test_names_outside_do_not_resolve(embedded: Cluster, probes: Probes) -> None
 
 
 def test_every_image_comes_from_the_registry(embedded: Cluster, probes: Probes) -> None:
-    used = {
-        status["imageID"] for item in items(embedded, "pods") for status in item["status"].get("containerStatuses", [])
-    }
-    known = {
-        image for node in items(embedded, "nodes") for entry in node["status"]["images"] for image in entry["names"]
-    }
-    assert used
-    assert known
-    assert [image for image in used | known if not image.startswith(f"{embedded.registry}/")] == []
+    for each in NODES:
+        listed = capture(["ctr", "-a", str(each.containerd_socket), "-n", "k8s.io", "images", "ls", "-q"]).split()
+        named = [image for image in listed if not image.startswith("sha256:")]
+        assert probes.image in named
+        assert [image for image in named if not image.startswith(f"{embedded.registry}/")] == []
 
 
 def test_the_cluster_does_not_show_in_the_mount_table(embedded: Cluster) -> None:
