@@ -124,6 +124,49 @@ def probes(live: Cluster) -> Iterator[Probes]:
         made.delete()
 
 
+def test_a_trainjob_of_two_pods_runs_to_its_end(probes: Probes) -> None:
+    node = {
+        "name": "node",
+        "image": probes.image,
+        # The pods find each other by the name JobSet gives them.
+        "command": [PROBE.program, "lookup", "train-node-0-1.train"],
+        "securityContext": RESTRICTED,
+    }
+    template = {
+        "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+        "spec": {
+            "backoffLimit": 3,
+            "template": {
+                "spec": {"securityContext": {"runAsUser": 1001}, "restartPolicy": "OnFailure", "containers": [node]}
+            },
+        },
+    }
+    runtime = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": {"name": "probe", "labels": {"trainer.kubeflow.org/framework": "torch"}},
+        "spec": {
+            "mlPolicy": {"numNodes": 2, "torch": {}},
+            "template": {"spec": {"replicatedJobs": [{"name": "node", "template": template}]}},
+        },
+    }
+    trainjob = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": "train"},
+        "spec": {"runtimeRef": {"kind": "TrainingRuntime", "name": "probe"}, "trainer": {"numNodes": 2}},
+    }
+    probes.apply(runtime)
+    probes.apply(trainjob)
+    wait = ["-n", probes.namespace, "wait", "--timeout=90s"]
+    kubectl(probes.cluster, *wait, "--for=condition=Complete", "trainjob/train")
+    jobset = json.loads(kubectl(probes.cluster, "-n", probes.namespace, "get", "jobset", "train", "-o", "json"))
+    job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+    env = {variable["name"] for variable in job["template"]["spec"]["containers"][0]["env"]}
+    assert "PET_NNODES" in env
+    assert "KUBEFLOW_TRAINER_SERVER_URL" in env, "the feature gate TrainJobStatus is off"
+
+
 @pytest.fixture
 def embedded(live: Cluster) -> Cluster:
     if live.provider.name != "embedded":
