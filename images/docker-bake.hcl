@@ -1,0 +1,64 @@
+# Builds the images with Docker:   cd images && docker buildx bake [trl-cuda | trl-cpu]
+# Names, versions and tags come from docker-bake.json, which `images/bake` writes from images.lock.yaml and which bake
+# reads beside this file. Images without Docker: images/build.
+
+variable "BASE_IMAGE" {
+  default     = ""
+  description = "Base image; empty: the Dockerfile's own"
+}
+
+variable "REVISION" {
+  default     = "unknown"
+  description = "Commit the images are built from"
+}
+
+variable "WHEELS" {
+  default     = ""
+  description = "Folder that may hold a CPU torch; empty: PyTorch's CPU index, else PyPI"
+}
+
+variable "PIP_CONF" {
+  default     = ""
+  description = "pip.conf for the build alone, e.g. with the address of an own package index"
+}
+
+variable "CA_CRT" {
+  default     = ""
+  description = "Certificate authorities for the build alone"
+}
+
+group "default" {
+  targets = ["trl-cuda", "trl-cpu"]
+}
+
+target "_trl" {
+  context    = ".."
+  dockerfile = "images/trl/Dockerfile"
+  contexts   = WHEELS == "" ? {} : { wheels = WHEELS }
+  args = {
+    BASE_IMAGE = BASE_IMAGE == "" ? null : BASE_IMAGE
+    REVISION   = REVISION
+  }
+  secret = concat(
+    PIP_CONF == "" ? [] : ["id=pip.conf,src=${PIP_CONF}"],
+    CA_CRT == "" ? [] : ["id=ca.crt,src=${CA_CRT}"],
+  )
+}
+
+target "trl-cuda" {
+  inherits = ["_trl"]
+  args = {
+    ACCELERATOR   = "cuda"
+    IMAGE_VERSION = TRL_CUDA_TAG
+  }
+  tags = ["${REGISTRY}/trl:${TRL_CUDA_TAG}"]
+}
+
+target "trl-cpu" {
+  inherits = ["_trl"]
+  args = {
+    ACCELERATOR   = "cpu"
+    IMAGE_VERSION = TRL_CPU_TAG
+  }
+  tags = ["${REGISTRY}/trl:${TRL_CPU_TAG}"]
+}

@@ -1,0 +1,35 @@
+"""Docker builds the images that the catalogue names."""
+
+from __future__ import annotations
+
+import re
+
+from images.builder import ROOT, bake
+from images.builder.catalogue import variants
+
+HCL = (ROOT / "images" / "docker-bake.hcl").read_text(encoding="utf-8")
+
+
+def test_the_generated_file_is_up_to_date() -> None:
+    assert bake.FILE.read_text(encoding="utf-8") == bake.document(), "run: images/bake > images/docker-bake.json"
+
+
+def test_every_variant_is_a_target_of_the_default_group() -> None:
+    targets = set(re.findall(r'^target "([a-z][^"]*)"', HCL, re.MULTILINE))
+    group = re.search(r'group "default" \{\s*targets = \[([^]]*)\]', HCL)
+    assert group
+    assert targets == {variant.target for variant in variants()} == set(re.findall(r'"([^"]+)"', group[1]))
+
+
+def test_every_variable_from_the_lock_is_used_and_no_tag_is_written_by_hand() -> None:
+    for name, value in bake.variables().items():
+        assert re.search(rf"\b{name}\b", HCL)
+        assert value not in HCL
+
+
+def test_build_arguments_are_declared_in_the_dockerfile() -> None:
+    dockerfile = (ROOT / "images" / "trl" / "Dockerfile").read_text(encoding="utf-8")
+    arguments = {name for block in re.findall(r"args = \{(.*?)\}", HCL, re.DOTALL) for name in
+                 re.findall(r"^\s*([A-Z_]+)\s*=", block, re.MULTILINE)}  # fmt: skip
+    assert arguments
+    assert arguments <= set(re.findall(r"^ARG ([A-Z_]+)", dockerfile, re.MULTILINE))

@@ -1,0 +1,85 @@
+"""The locks hold what their inputs ask for, and every image the catalogue names has what it is built from."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from images.builder import ROOT
+from images.builder.catalogue import Variant, variants
+from images.builder.locking import blocks, pins
+
+IMAGES = ROOT / "images"
+FOLDERS = sorted({IMAGES / variant.image / "requirements" for variant in variants()})
+LOCKS = [lock for folder in FOLDERS for lock in sorted(folder.glob("*.lock"))]
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def names(requirements: list[str]) -> set[str]:
+    """Return the packages that requirement strings ask for."""
+    return {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0].lower() for line in requirements if line[:1].isalnum()}
+
+
+@pytest.fixture(params=FOLDERS, ids=lambda folder: folder.parent.name)
+def folder(request: pytest.FixtureRequest) -> Path:
+    return Path(request.param)
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: f"{lock.parents[1].name}/{lock.name}")
+def test_every_locked_package_has_a_hash(lock: Path) -> None:
+    unhashed = [name for name, text in blocks(read(lock)).items() if "--hash=sha256:" not in text]
+    assert not unhashed
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: f"{lock.parents[1].name}/{lock.name}")
+def test_a_lock_names_no_index_and_no_folder(lock: Path) -> None:
+    assert "://" not in read(lock)
+    assert not re.search(r"^(-|/)|file:| /(home|root|tmp|work)/", read(lock), re.MULTILINE)
+
+
+def test_the_locks_have_what_the_inputs_pin(folder: Path) -> None:
+    asked = {name: version for path in folder.glob("*.in") for name, version in pins(read(path)).items()}
+    locked = {name: version for lock in folder.glob("*.lock") if lock.stem != "torch-cpu" for name, version in
+              pins(read(lock)).items()}  # fmt: skip
+    assert {name: locked.get(name) for name in asked} == asked
+
+
+def test_no_package_is_pinned_twice(folder: Path) -> None:
+    parts = [set(pins(read(folder / name))) for name in ("stack.lock", "torch.lock", "cuda.lock")]
+    assert len(set().union(*parts)) == sum(map(len, parts))
+
+
+def test_both_builds_of_torch_are_of_one_version(folder: Path) -> None:
+    assert pins(read(folder / "torch-cpu.lock")) == {"torch": pins(read(folder / "torch.lock"))["torch"] + "+cpu"}
+
+
+def test_the_cpu_image_needs_no_cuda_library(folder: Path) -> None:
+    assert not [name for name in pins(read(folder / "stack.lock")) if name.startswith(("nvidia-", "cuda-", "triton"))]
+
+
+def test_the_runner_finds_its_dependencies_and_build_backend_in_the_locks(folder: Path) -> None:
+    runner = tomllib.loads(read(ROOT / "runner" / "pyproject.toml"))
+    assert names(runner["project"]["dependencies"]) <= set(pins(read(folder / "stack.lock")))
+    assert names(runner["build-system"]["requires"]) <= set(pins(read(folder / "tools.lock")))
+
+
+@pytest.mark.parametrize("variant", variants(), ids=lambda variant: variant.target)
+def test_every_variant_has_a_dockerfile_and_locks(variant: Variant) -> None:
+    image = IMAGES / variant.image
+    assert (image / "Dockerfile").is_file()
+    wanted = {"stack.lock", "torch.lock", "tools.lock"} | (
+        {"torch-cpu.lock"} if variant.accelerator == "cpu" else set()
+    )
+    wanted |= {f"{variant.accelerator}.lock"} - {"cpu.lock"}
+    assert wanted <= {path.name for path in (image / "requirements").glob("*.lock")}
+
+
+@pytest.mark.parametrize("variant", variants(), ids=lambda variant: variant.target)
+def test_a_tag_starts_with_the_version_and_a_digest_is_real_or_null(variant: Variant) -> None:
+    assert variant.tag == f"{variant.version}-{variant.accelerator}"
+    assert variant.digest is None or re.fullmatch(r"sha256:[0-9a-f]{64}", variant.digest)
