@@ -17,8 +17,8 @@ REQUIREMENTS = ROOT / "images" / "trl" / "requirements"
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of wheels without a torch that fits, and no index in reach."""
     monkeypatch.setattr(install, "cpu_index_answers", lambda: False)
-    monkeypatch.setattr(install.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(install.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setenv("WHEELS", str(tmp_path))
     return tmp_path
 
