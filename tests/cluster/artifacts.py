@@ -89,10 +89,8 @@ TRAINER = GoModule(
     "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
     chart="charts/kubeflow-trainer",
 )
-COREDNS = GoModule("coredns", "github.com/coredns/coredns", "github.com/coredns/coredns")
-REGISTRY = GoModule(
-    "registry", "github.com/distribution/distribution/v3", "github.com/distribution/distribution/v3/cmd/registry"
-)
+COREDNS = GoModule("coredns", "github.com/coredns/coredns")
+REGISTRY = GoModule("registry", "github.com/distribution/distribution/v3")
 LOCAL_PATH_PROVISIONER = GoModule(
     "local-path-provisioner",
     "github.com/rancher/local-path-provisioner",

@@ -13,6 +13,7 @@ import pytest
 from cluster import Cluster, artifacts, images
 from cluster.commands import capture
 from cluster.embedded.layout import NODES
+from cluster.progress import wait_for
 
 PROBE = images.Image(artifacts.GoModule("probe"), "/probe")
 RESTRICTED = {
@@ -195,7 +196,8 @@ def test_pods_reach_each_other_across_nodes(probes: Probes) -> None:
 
 def test_services_and_dns(probes: Probes) -> None:
     for name in probes.users:
-        assert probes.run(name, "get", "http://probe") in probes.users
+        # kube-proxy learns of a Service's pods a moment after they are Ready.
+        wait_for("the Service", lambda n=name: probes.run(n, "get", "http://probe", check=False) in probes.users, 20, "")
         assert probes.run(name, "lookup", f"probe.{probes.namespace}.svc.cluster.local").startswith("[10.")
 
 
