@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 from stoker.facts import ARG_PREFIX
 
+_PREFIX = "STOKER_"
+
 KNOWN = {
     "STOKER_FRAMEWORK": "backend to run, from the pod label trainer.kubeflow.org/framework (default trl)",
     "STOKER_METHOD": "training method when the arguments name none, e.g. sft",
@@ -36,9 +38,10 @@ def unknown_variables(names: Iterable[str]) -> list[str]:
     """Return one problem for each `STOKER_…` name that means nothing, with the name that was probably meant."""
     problems = []
     for name in names:
-        if not name.startswith("STOKER_") or name.startswith(ARG_PREFIX) or name in KNOWN or _SERVICE_LINK.match(name):
+        if not name.startswith(_PREFIX) or name.startswith(ARG_PREFIX) or name in KNOWN or _SERVICE_LINK.match(name):
             continue
-        close = difflib.get_close_matches(name, KNOWN, n=1)
-        advice = f"did you mean {close[0]}?" if close else f"trainer flags are written {ARG_PREFIX}<FLAG>"
+        # Without the prefix, which makes any two names alike.
+        close = difflib.get_close_matches(name.removeprefix(_PREFIX), (n.removeprefix(_PREFIX) for n in KNOWN), n=1)
+        advice = f"did you mean {_PREFIX}{close[0]}?" if close else f"trainer flags are written {ARG_PREFIX}<FLAG>"
         problems.append(f"{name} is not a variable stoker knows: {advice}")
     return problems

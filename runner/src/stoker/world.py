@@ -95,9 +95,7 @@ class _Said:
             return minimum
         value = whole_number(text)
         if value is None or not minimum <= value <= maximum:
-            self.problems.append(
-                f"{name} is {text!r} ({source}): it must be a whole number from {minimum} to {maximum}"
-            )
+            self.problems.append(f"{name} is {text!r} ({source}): write a whole number from {minimum} to {maximum}")
             return minimum
         self.settings.append(Setting(name, text, source))
         return value
@@ -175,7 +173,7 @@ def _nproc_per_node(said: _Said) -> int:
         return _from_devices(said, source)
     nproc = whole_number(text or "")
     if nproc is None or nproc < 1:
-        said.problems.append(f"nproc_per_node is {text!r} ({source}): it must be auto or a whole number, 1 or more")
+        said.problems.append(f"nproc_per_node is {text!r} ({source}): write auto or a whole number, 1 or more")
         return 1
     if facts.accelerator != "cpu" and nproc > len(facts.devices):
         said.problems.append(

@@ -33,7 +33,7 @@ _RESERVED = {
 # What makes two runs the same run: a resume with any of these changed would train another model.
 _IDENTITY = {
     "model": ("model_name_or_path", "model_revision"),
-    "data": ("dataset_name", "dataset_config", "dataset_train_split"),
+    "data": ("dataset_name", "dataset_config", "dataset_train_split", "datasets"),
     "peft": (
         "use_peft",
         "lora_r",

@@ -1,0 +1,48 @@
+"""Facts, plans and files as the tests need them: a two-node TrainJob's pod, with anything else said on top."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stoker.facts import Facts
+from stoker.plan import Plan, Request, resolve_plan
+
+# What Trainer and our runtime tell the first of two pods.
+POD = {
+    "PET_NNODES": "2",
+    "PET_NPROC_PER_NODE": "1",
+    "PET_NODE_RANK": "0",
+    "PET_MASTER_ADDR": "sft-node-0-0.sft",
+    "PET_MASTER_PORT": "29500",
+    "STOKER_FRAMEWORK": "trl",
+    "STOKER_METHOD": "sft",
+    "STOKER_RUN_ID": "0f2e",
+    "STOKER_ARG_MODEL_NAME_OR_PATH": "/workspace/model",
+    "STOKER_ARG_DATASET_NAME": "/workspace/dataset",
+}
+
+
+def pod(env: Mapping[str, str] | None = None, devices: Sequence[str] = (), **more: Any) -> Facts:
+    """Return the facts of the first of two pods, with `env` on top."""
+    return Facts(env={**POD, **(env or {})}, devices=tuple(devices), cpus=4, shm_bytes=2**30, **more)
+
+
+def alone(env: Mapping[str, str] | None = None, devices: Sequence[str] = ()) -> Facts:
+    """Return the facts of a container that was told nothing of other nodes."""
+    told = {name: value for name, value in POD.items() if not name.startswith("PET_")}
+    return Facts(env={**told, **(env or {})}, devices=tuple(devices), cpus=4, shm_bytes=2**30)
+
+
+def plan_of(
+    *args: str, env: Mapping[str, str] | None = None, config: Mapping[str, Any] | None = None, single: bool = False
+) -> Plan:
+    """Return the plan of a pod with these trainer arguments."""
+    facts = alone(env) if single else pod(env)
+    return resolve_plan(facts, Request(args, config=config))
+
+
+def value_of(plan: Plan, flag: str) -> tuple[str | tuple[str, ...], str]:
+    """Return a flag's value in a plan and the layer it came from."""
+    (found,) = [(setting.value, setting.source) for setting in plan.settings if setting.name == flag]
+    return found

@@ -1,0 +1,58 @@
+"""What a trainer raises is told apart: whose fault, whether a retry helps, and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from stoker.endings import ending_of
+from stoker.exits import ExitCode, RunError
+
+
+def named(name: str, text: str, *bases: type[BaseException]) -> BaseException:
+    """Return an exception as another package defines it: known here by its name only."""
+    error: BaseException = type(name, bases or (Exception,), {})(text)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "primary", "says"),
+    [
+        (RunError(ExitCode.CONFIG, "the world size is 1"), ExitCode.CONFIG, True, "the world size is 1"),
+        (RunError(ExitCode.UNAVAILABLE, "rank 0 is gone"), ExitCode.UNAVAILABLE, False, "rank 0 is gone"),
+        (named("StopRequested", "at step 3", BaseException), ExitCode.STOPPED, True, "at step 3"),
+        (KeyboardInterrupt(), ExitCode.STOPPED, True, "interrupted"),
+        (named("OutOfMemoryError", "CUDA out of memory", RuntimeError), ExitCode.CRASHED, True, "out of device memory"),
+        (MemoryError(), ExitCode.CRASHED, True, "raise the memory limit"),
+        (named("DatasetNotFoundError", "d"), ExitCode.NO_INPUT, True, "model or data not found"),
+        (named("MyError", "x", type("GatedRepoError", (OSError,), {})), ExitCode.NO_INPUT, True, "not found"),
+        (OSError("m is not a local folder and is not a valid model identifier"), ExitCode.NO_INPUT, True, "mounted"),
+        (OSError("We couldn't connect to 'https://example.org'"), ExitCode.NO_INPUT, True, "initializer"),
+        (named("DistBackendError", "x", RuntimeError), ExitCode.UNAVAILABLE, False, "lost another rank"),
+        (RuntimeError("[gloo] Connection closed by peer [10.0.0.1]:1"), ExitCode.UNAVAILABLE, False, "lost another"),
+        (RuntimeError("Socket Timeout"), ExitCode.UNAVAILABLE, False, "lost another rank"),
+        (
+            ValueError("Some specified arguments are not used by the HfArgumentParser: ['--x']"),
+            ExitCode.USAGE,
+            True,
+            "--x",
+        ),
+        (ValueError("no such column"), ExitCode.CRASHED, True, "ValueError: no such column"),
+        (SystemExit(2), ExitCode.USAGE, True, "refused its arguments"),
+        (SystemExit(0), ExitCode.CRASHED, True, "before its end"),
+        (SystemExit(), ExitCode.CRASHED, True, "before its end"),
+        (SystemExit(78), ExitCode.CONFIG, True, "78"),
+        (SystemExit("text"), ExitCode.CRASHED, True, "text"),
+        (SystemExit(3), ExitCode.CRASHED, True, "3"),
+    ],
+)
+def test_an_exception_becomes_an_ending(error: BaseException, code: ExitCode, primary: bool, says: str) -> None:
+    verdict = ending_of(error)
+    assert verdict.code is code
+    assert verdict.primary is primary
+    assert says in verdict.message
+
+
+def test_a_long_message_is_cut_to_one_line() -> None:
+    verdict = ending_of(ValueError("a\nb" * 10_000))
+    assert len(verdict.message) < 700
+    assert "\n" not in verdict.message

@@ -1,0 +1,273 @@
+"""A plan decides everything, names where every value came from, and refuses with all problems at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from runner.tests.samples import POD, plan_of, pod, value_of
+
+from stoker.exits import ExitCode, RunError
+from stoker.plan import Plan, Request, config_file_of, flag_of_variable, resolve_plan
+
+RUNTIME_DEFAULTS = {"STOKER_ARG_LEARNING_RATE": "1e-5", "STOKER_METHOD": "sft"}
+RUNTIME = {"STOKER_RUNTIME_DEFAULTS": json.dumps(RUNTIME_DEFAULTS), **RUNTIME_DEFAULTS}
+
+
+def refusal_of(
+    *args: str, env: Mapping[str, str] | None = None, config: Mapping[str, Any] | None = None
+) -> tuple[ExitCode, str]:
+    with pytest.raises(RunError) as refused:
+        plan_of(*args, env=env, config=config)
+    return refused.value.code, refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("env", "config", "args", "expected"),
+    [
+        (RUNTIME, None, [], ("1e-5", "runtime")),
+        ({**RUNTIME, "STOKER_ARG_LEARNING_RATE": "1e-4"}, None, [], ("1e-4", "TrainJob env")),
+        ({**RUNTIME, "STOKER_ARG_LEARNING_RATE": "1e-4"}, {"learning_rate": "1e-3"}, [], ("1e-3", "config file")),
+        (RUNTIME, {"learning_rate": "1e-3"}, ["--learning_rate", "1e-2"], ("1e-2", "args")),
+        (RUNTIME, {"learning_rate": None}, [], ("1e-5", "runtime")),
+    ],
+    ids=["runtime", "TrainJob over runtime", "config over env", "args over config", "null in the config is unset"],
+)
+def test_layers_win_in_their_order(
+    env: Mapping[str, str], config: Mapping[str, Any] | None, args: list[str], expected: tuple[str, str]
+) -> None:
+    words = [*(["--config", "/workspace/sft.yaml"] if config else []), *args]
+    assert value_of(plan_of(*words, env=env, config=config), "learning_rate") == expected
+
+
+def test_the_recipe_is_the_weakest_layer() -> None:
+    assert value_of(plan_of(), "report_to") == ("none", "recipe")
+    assert value_of(plan_of(env={"STOKER_ARG_REPORT_TO": "wandb"}), "report_to") == ("wandb", "TrainJob env")
+
+
+def test_a_trainjob_that_repeats_the_runtimes_value_is_not_mistaken_for_a_stranger() -> None:
+    env = {**RUNTIME, "STOKER_ARG_LEARNING_RATE": "1e-5"}
+    assert value_of(plan_of(env=env), "learning_rate")[1] == "runtime"
+
+
+def test_values_of_the_config_file_are_checked_but_left_for_the_trainer_to_read() -> None:
+    plan = plan_of("--config", "/workspace/sft.yaml", config={"max_steps": 7, "output_dir": "/workspace/here"})
+    assert plan.trainer_argv[:2] == ["--config", "/workspace/sft.yaml"]
+    assert not {"--max_steps", "--output_dir"} & {*plan.trainer_argv}
+    assert plan.budget == {"max_steps": 7.0}
+    assert plan.output_dir == "/workspace/here"
+
+
+def test_recipe_follows_accelerator_and_kind_of_tuning() -> None:
+    gpu = {"STOKER_ACCELERATOR": "nvidia", "PET_NPROC_PER_NODE": "auto"}
+    facts = pod(gpu, devices=("nvidia0",))
+    full = resolve_plan(facts, Request())
+    lora = resolve_plan(facts, Request(("--use_peft",)))
+    assert "dtype" not in {setting.name for setting in full.settings}
+    assert value_of(lora, "dtype") == ("bfloat16", "recipe")
+    assert value_of(plan_of(), "use_cpu") == ("true", "recipe")
+
+
+@pytest.mark.parametrize("config", [{"use_peft": True}, {"use_peft": False}])
+def test_peft_in_the_config_file_counts(config: Mapping[str, Any]) -> None:
+    facts = pod({"STOKER_ACCELERATOR": "nvidia", "STOKER_ARG_USE_PEFT": "true"}, devices=("nvidia0",))
+    plan = resolve_plan(facts, Request(("--config", "/c.yaml"), config=config))
+    assert ("dtype" in {setting.name for setting in plan.settings}) == config["use_peft"]
+
+
+def test_gloo_is_for_several_processes_only() -> None:
+    assert "ddp_backend" in {setting.name for setting in plan_of().settings}
+    assert "ddp_backend" not in {setting.name for setting in plan_of(single=True).settings}
+
+
+def test_the_method_of_the_command_wins_over_the_runtimes() -> None:
+    plan = plan_of("trl.scripts.dpo", "--beta", "0.1")
+    assert (plan.method, plan.module) == ("dpo", "trl.scripts.dpo")
+
+
+def test_a_runtime_default_foreign_to_the_method_is_dropped_with_a_notice() -> None:
+    defaults = {"STOKER_ARG_PACKING": "true"}
+    plan = plan_of("trl.scripts.dpo", env={**defaults, "STOKER_RUNTIME_DEFAULTS": json.dumps(defaults)})
+    assert "--packing" not in plan.trainer_argv
+    assert plan.notices == ("runtime default dropped, it is foreign to dpo: STOKER_ARG_PACKING",)
+
+
+@pytest.mark.parametrize(
+    ("variable", "flag"),
+    [
+        ("STOKER_ARG_LEARNING_RATE", "learning_rate"),
+        ("STOKER_ARG_OPTIMIZER__LR", "optimizer.lr"),
+        ("STOKER_ARG_A__B__C", "a.b__c"),
+    ],
+)
+def test_variables_name_flags(variable: str, flag: str) -> None:
+    assert flag_of_variable(variable) == flag
+
+
+def test_an_empty_variable_is_unset() -> None:
+    assert "max_steps" not in {setting.name for setting in plan_of(env={"STOKER_ARG_MAX_STEPS": ""}).settings}
+
+
+@pytest.mark.parametrize(
+    ("env", "args", "config", "code", "message"),
+    [
+        ({}, ["--max_stps", "1"], None, ExitCode.USAGE, "did you mean --max_steps?"),
+        ({}, ["--config"], None, ExitCode.USAGE, "--config takes one file"),
+        ({}, ["--config", "/c"], {"learning_rat": 1}, ExitCode.USAGE, "is an abbreviation"),
+        ({}, ["--config", "/c"], {"max_steps": "many"}, ExitCode.USAGE, "key max_steps takes a whole number"),
+        ({}, ["trl.scripts.xyz"], None, ExitCode.USAGE, "'xyz' is not a method of trl: choose one of sft"),
+        ({"STOKER_METHOD": ""}, [], None, ExitCode.USAGE, "no method is named: set STOKER_METHOD"),
+        ({"STOKER_METHD": "sft"}, [], None, ExitCode.USAGE, "did you mean STOKER_METHOD?"),
+        ({"STOKER_ARG_MODEL_NAME_OR_PATH": ""}, [], None, ExitCode.USAGE, "no model is named"),
+        ({"STOKER_ARG_DATASET_NAME": ""}, [], None, ExitCode.USAGE, "no data is named"),
+        ({"STOKER_FRAMEWORK": "keras"}, [], None, ExitCode.CONFIG, "framework 'keras' has no backend"),
+        ({"STOKER_RESUME": "maybe"}, [], None, ExitCode.CONFIG, "must be one of auto, never, require"),
+        ({"STOKER_RUN_ID": ""}, [], None, ExitCode.CONFIG, "STOKER_RUN_ID is not set in a run of several nodes"),
+        ({"STOKER_RUN_ID": "../../x"}, [], None, ExitCode.CONFIG, "STOKER_RUN_ID is '../../x'"),
+        ({"STOKER_GRACE_PERIOD_SECONDS": "soon"}, [], None, ExitCode.CONFIG, "whole number of seconds"),
+        ({"STOKER_RUNTIME_DEFAULTS": "{"}, [], None, ExitCode.CONFIG, "STOKER_RUNTIME_DEFAULTS is no JSON object"),
+        ({"STOKER_RUNTIME_DEFAULTS": "[]"}, [], None, ExitCode.CONFIG, "STOKER_RUNTIME_DEFAULTS is no JSON object"),
+        ({}, ["--output_dir", "out"], None, ExitCode.CONFIG, "write an absolute path"),
+        ({"PET_NODE_RANK": "7"}, [], None, ExitCode.CONFIG, "ranks go from 0 to 1"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_code_and_fix(
+    env: Mapping[str, str], args: list[str], config: Mapping[str, Any] | None, code: ExitCode, message: str
+) -> None:
+    found, text = refusal_of(*args, env=env, config=config)
+    assert found is code
+    assert message in text
+
+
+def test_all_problems_come_at_once() -> None:
+    _, text = refusal_of("--max_stps", "1", "--packing", "maybe", env={"STOKER_METHD": "x", "STOKER_ARG_OPTM": "sgd"})
+    assert len(text.splitlines()) == 4
+
+
+def test_another_mixture_is_other_data() -> None:
+    mixture = {"datasets": [{"path": "a"}]}
+    env = {"STOKER_ARG_DATASET_NAME": ""}
+    first = plan_of("--config", "/c", env=env, config=mixture)
+    other = plan_of("--config", "/c", env=env, config={"datasets": [{"path": "b"}]})
+    assert first.fingerprint != other.fingerprint
+
+
+def test_all_nodes_of_a_run_share_one_hash() -> None:
+    assert plan_of().hash == plan_of(env={"PET_NODE_RANK": "1"}).hash
+
+
+@pytest.mark.parametrize(
+    ("args", "env"),
+    [
+        (["--max_steps", "3"], {}),
+        (["trl.scripts.dpo"], {}),
+        ([], {"PET_NNODES": "3"}),
+        ([], {"PET_NPROC_PER_NODE": "2"}),
+        ([], {"STOKER_RUN_ID": "another"}),
+        ([], {"STOKER_RESUME": "never"}),
+    ],
+)
+def test_another_run_has_another_hash(args: list[str], env: Mapping[str, str]) -> None:
+    assert plan_of(*args, env=env).hash != plan_of().hash
+
+
+def test_another_config_file_content_is_another_hash() -> None:
+    hashes = {plan_of("--config", "/c", config={"max_steps": steps}).hash for steps in (1, 2)}
+    assert len(hashes) == 2
+
+
+def test_restarts_and_more_steps_keep_the_fingerprint() -> None:
+    first = plan_of("--max_steps", "10")
+    again = plan_of("--max_steps", "20", env={"STOKER_RESTART_ATTEMPT": "2", "STOKER_RUN_ID": "b"})
+    assert first.fingerprint == again.fingerprint
+
+
+@pytest.mark.parametrize("args", [["--lora_r", "4"], ["--model_revision", "v2"], ["--dataset_config", "b"]])
+def test_another_model_data_or_adapter_is_another_fingerprint(args: list[str]) -> None:
+    assert plan_of(*args).fingerprint != plan_of().fingerprint
+
+
+def test_only_local_paths_are_checked_before_the_start() -> None:
+    local = plan_of()
+    hub = plan_of(env={"STOKER_ARG_MODEL_NAME_OR_PATH": "org/model", "STOKER_ARG_DATASET_NAME": "org/data"})
+    assert [check.what for check in local.checks] == ["workspace", "output folder", "model", "data set"]
+    assert [check.what for check in hub.checks] == ["workspace", "output folder"]
+
+
+def test_a_model_of_the_config_file_is_checked_too() -> None:
+    plan = plan_of("--config", "/c.yaml", config={"model_name_or_path": "/models/a"})
+    assert [(check.what, check.path) for check in plan.checks[2:]] == [
+        ("model", "/models/a"),
+        ("data set", "/workspace/dataset"),
+        ("config file", "/c.yaml"),
+    ]
+
+
+def test_torchrun_is_told_all_it_would_otherwise_guess() -> None:
+    argv = plan_of(env={"PET_NODE_RANK": "1", "STOKER_RENDEZVOUS_TIMEOUT_SECONDS": "60"}).torchrun_argv
+    assert argv == [
+        "--nnodes=2",
+        "--nproc-per-node=1",
+        "--node-rank=1",
+        "--master-addr=sft-node-0-0.sft",
+        "--master-port=29500",
+        "--rdzv-backend=static",
+        "--rdzv-conf=timeout=60",
+        "--max-restarts=0",
+        "--module",
+        "stoker.worker",
+    ]
+
+
+def test_progress_has_one_writer() -> None:
+    assert plan_of().env["DISABLE_KUBEFLOW_INTEGRATION"] == "TRUE"
+
+
+def test_a_plan_as_json_reads_back() -> None:
+    plan: Plan = plan_of()
+    data = json.loads(json.dumps(plan.to_json()))
+    assert data["world"]["size"] == 2
+    assert data["hash"] == plan.hash
+    assert {"name": "output_dir", "value": "/workspace/output", "source": "recipe"}.items() <= next(
+        setting for setting in data["settings"] if setting["name"] == "output_dir"
+    ).items()
+
+
+@pytest.mark.parametrize(
+    ("args", "path"),
+    [
+        ([], None),
+        (["--config", "/a.yaml"], "/a.yaml"),
+        (["trl.scripts.sft", "--packing", "--config=/a.yaml"], "/a.yaml"),
+        (["--config"], None),
+    ],
+)
+def test_the_config_file_is_found_before_the_plan_is_made(args: list[str], path: str | None) -> None:
+    assert config_file_of(args) == path
+
+
+HEAVY = ("torch", "transformers", "trl", "accelerate", "datasets", "peft", "numpy")
+
+
+@pytest.mark.parametrize("arguments", [["plan"], ["--help"], ["flags", "sft", "lora"]], ids=" ".join)
+def test_planning_imports_nothing_heavy(arguments: list[str]) -> None:
+    # A finder that refuses stands in for packages that this environment may not even have.
+    program = f"""
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {HEAVY!r}:
+            print("imported", name, file=sys.stderr); raise SystemExit(9)
+sys.meta_path.insert(0, Refuse())
+sys.argv = ["stoker", *{arguments!r}]
+from stoker.cli import main
+main()
+"""
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path), **POD}
+    done = subprocess.run([sys.executable, "-c", program], env=env, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
