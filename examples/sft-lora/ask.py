@@ -10,6 +10,7 @@ Examples:
 
 import argparse
 import json
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -99,6 +100,7 @@ def main() -> None:
         if not path.is_file():
             parser.error(f"{path} does not exist: has the step that makes it finished?")
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
     torch.set_num_threads(1)  # matrices this small gain nothing from a second thread
     warnings.simplefilter("ignore", FutureWarning)  # of the libraries among themselves
     logging.set_verbosity_error()

@@ -15,6 +15,7 @@ Example:
 import argparse
 import json
 import shutil
+import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -133,8 +134,8 @@ class PrintProgress(TrainerCallback):
         **kwargs: object,
     ) -> None:
         if logs and "loss" in logs:
-            elapsed = time.monotonic() - self.start
-            print(f"step {state.global_step:4d}/{state.max_steps}  loss {logs['loss']:.3f}  {elapsed:5.1f} s", flush=True)
+            step = f"step {state.global_step:4d}/{state.max_steps}"
+            print(f"{step}  loss {logs['loss']:.3f}  {time.monotonic() - self.start:5.1f} s", flush=True)
 
 
 def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, rows: list[Row], scratch: Path) -> None:
@@ -171,6 +172,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder to write model/ and dataset/ into")
     options = parser.parse_args()
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
     torch.set_num_threads(1)  # matrices this small gain nothing from a second thread, and lose much on a busy machine
     disable_progress_bars()
     logging.set_verbosity_error()
