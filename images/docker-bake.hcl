@@ -2,29 +2,29 @@
 # Names, versions and tags come from docker-bake.json, which `images/bake` writes from images.lock.yaml and which bake
 # reads beside this file. Images without Docker: images/build.
 
+# Base image; empty: the Dockerfile's own.
 variable "BASE_IMAGE" {
-  default     = ""
-  description = "Base image; empty: the Dockerfile's own"
+  default = ""
 }
 
+# Commit the images are built from.
 variable "REVISION" {
-  default     = "unknown"
-  description = "Commit the images are built from"
+  default = "unknown"
 }
 
+# Folder that may hold a CPU torch; empty: PyTorch's CPU index, else PyPI.
 variable "WHEELS" {
-  default     = ""
-  description = "Folder that may hold a CPU torch; empty: PyTorch's CPU index, else PyPI"
+  default = ""
 }
 
+# pip.conf for the build alone, e.g. with the address of an own package index.
 variable "PIP_CONF" {
-  default     = ""
-  description = "pip.conf for the build alone, e.g. with the address of an own package index"
+  default = ""
 }
 
+# Certificate authorities for the build alone.
 variable "CA_CRT" {
-  default     = ""
-  description = "Certificate authorities for the build alone"
+  default = ""
 }
 
 group "default" {

@@ -1,8 +1,8 @@
 """Builds kept outside the checkout, in folders named by the hash of everything they are made from.
 
-An entry is complete once its marker exists: a virtual environment and a file system tree hold absolute paths and
-device nodes, so they are filled where they will stay rather than moved there. One lock per entry makes two builds of
-the same thing wait for each other, and an interrupted build starts over.
+An entry is complete once its marker exists: a virtual environment holds absolute paths, so it is filled where it will
+stay rather than moved there. Entries that replace one another are a family: two builds of one family wait for each
+other, an interrupted one starts over, and the least recently used entries go.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def digest(facts: Iterable[str] = (), files: Iterable[Path] = (), relative_to: P
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file next to `path` while the body runs; others wait."""
+    """Hold a lock file while the body runs; others wait."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f"{path.name}.lock").open("w") as lock:
+    with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -67,42 +67,36 @@ def is_complete(folder: Path) -> bool:
     return (folder / MARKER).exists()
 
 
-def entry(folder: Path, build: Callable[[Path], None], keep: int = 2, family: str = "") -> Path:
+def entry(folder: Path, family: str, build: Callable[[Path], None], keep: int = 2) -> Path:
     """Return a finished entry, building it first where it is missing.
 
     Args:
-        folder: where it lies.
+        folder: where it lies; its name is the family's, a dash and what tells it from its siblings.
+        family: the part of its name that it shares with the entries it replaces.
         build: fills the empty folder; when it raises, the folder is removed.
-        keep: how many entries of the family to keep, the newest used last.
-        family: start of the names of entries that replace one another; empty: none are removed.
+        keep: how many entries of the family to keep.
     """
-    with locked(folder):
-        if not is_complete(folder):
-            remove(folder)
-            folder.mkdir(parents=True)
-            try:
-                build(folder)
-            except BaseException:
+    if not is_complete(folder):
+        with locked(folder.parent / f"{family}.lock"):
+            if not is_complete(folder):
                 remove(folder)
-                raise
-        (folder / MARKER).touch()
-    if family:
-        prune(folder.parent, family, keep)
+                folder.mkdir(parents=True)
+                try:
+                    build(folder)
+                except BaseException:
+                    remove(folder)
+                    raise
+                (folder / MARKER).touch()
+                prune(folder.parent, family, keep)
+    (folder / MARKER).touch()
     return folder
 
 
 def prune(folder: Path, family: str, keep: int) -> None:
-    """Remove all but the `keep` most recently used entries whose names start with `family`; those in use stay."""
-    entries = [path for path in folder.glob(f"{family}*") if path.is_dir() and is_complete(path)]
+    """Remove all but the `keep` most recently used entries of a family, whose lock the caller holds."""
+    entries = [path for path in folder.glob(f"{family}-*") if is_complete(path)]
     for path in sorted(entries, key=lambda path: (path / MARKER).stat().st_mtime, reverse=True)[keep:]:
-        lock_file = path.with_name(f"{path.name}.lock")
-        with lock_file.open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
-            remove(path)
-            lock_file.unlink(missing_ok=True)
+        remove(path)
 
 
 def remove(folder: Path) -> None:

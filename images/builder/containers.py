@@ -35,8 +35,7 @@ _PIP_CACHE = Path(os.environ.get("PIP_CACHE_DIR") or (Path.home() / ".cache" / "
 class Buildah:
     """buildah on a storage below Stoker's cache.
 
-    Each call runs in a mount namespace of its own: what it mounts is gone with it, even when it is killed, and the
-    system's own container storage stays as it is.
+    The system's own container storage stays as it is: buildah would write a cache there whatever its options.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -59,7 +58,7 @@ class Buildah:
         scratch.mkdir(parents=True, exist_ok=True)
         system = Path("/var/lib/containers")
         hide = f'if [ -d {system} ]; then mount -t tmpfs stoker {system}; fi; exec "$@"'
-        command = ["unshare", "--mount", "sh", "-c", hide, "sh", "buildah", *self._options, *map(str, words)]
+        command = [*debian.OWN_NAMESPACES, "sh", "-c", hide, "sh", "buildah", *self._options, *map(str, words)]
         environment = {**os.environ, "TMPDIR": str(scratch)}
         if log is None:
             done = subprocess.run(
@@ -142,10 +141,10 @@ def build(variant: Variant) -> tuple[str, Path]:
 
     def fill(folder: Path) -> None:
         need_programs()
-        with cache.locked(home / "buildah"):
+        with cache.locked(home / "buildah.lock"):
             _Build(variant, image, source, tag, stack_key).run(folder)
 
-    return tag, cache.entry(layout(torch_build), fill, family=f"{variant.target}-")
+    return tag, cache.entry(layout(torch_build), variant.target, fill)
 
 
 class _Build:
@@ -219,13 +218,14 @@ class _Build:
 
     def _export(self, stack: str, final: str, folder: Path) -> None:
         """Write an image as an OCI layout whose large layers are links to those of its stack."""
-        layers = self._home / f"layers-{self._variant.target}-{self._stack_key}"
+        family = f"layers-{self._variant.target}"
+        layers = self._home / f"{family}-{self._stack_key}"
 
         def unpack(target: Path) -> None:
             with step("writing the layers"):
                 self._buildah("push", "--quiet", "--disable-compression", stack, f"dir:{target / 'image'}")
 
-        cache.entry(layers, unpack, family=f"layers-{self._variant.target}-")
+        cache.entry(layers, family, unpack)
         blobs = folder / "blobs" / "sha256"
         blobs.mkdir(parents=True)
         manifest = json.loads((layers / "image" / "manifest.json").read_text(encoding="utf-8"))

@@ -14,6 +14,9 @@ SUITE = "bookworm"
 PYTHON = (3, 11)
 """The Python of that suite: the same as in the Dockerfiles' default base."""
 
+OWN_NAMESPACES = ("unshare", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child")
+"""Starts a command whose mounts and processes are gone with it, even when it is killed."""
+
 PACKAGES = ("python3", "python3-venv", "ca-certificates")
 PUBLIC_MIRROR = "http://deb.debian.org/debian"
 
@@ -49,9 +52,8 @@ def build(folder: Path) -> None:
     """
     log = folder.with_name(f"{folder.name}.log")
     with step(f"base system: Debian {SUITE} with {', '.join(PACKAGES)}"), log.open("w", encoding="utf-8") as output:
-        # In a mount namespace of its own, so that nothing stays mounted when it is killed.
-        command = ["unshare", "--mount", "debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE]
-        command += [str(folder), mirror()]
+        command = [*OWN_NAMESPACES, "debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
+        command += [SUITE, str(folder), mirror()]
         if subprocess.run(command, check=False, stdout=output, stderr=output).returncode != 0:
             fail(EX_UNAVAILABLE, f"debootstrap could not make the base system; {log} says why")
     log.unlink()

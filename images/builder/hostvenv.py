@@ -23,11 +23,8 @@ def this_python() -> list[str]:
 def build_tools(requirements: Path) -> Path:
     """Return the environment with the locked pip and build backend, made where it is missing."""
     key = cache.digest(this_python(), [requirements / "tools.lock"], requirements)
-    return cache.entry(
-        cache.root() / "venv" / f"tools-{key}",
-        lambda folder: install.install_tools(folder, requirements),
-        family="tools-",
-    )
+    folder = cache.root() / "venv" / f"tools-{key}"
+    return cache.entry(folder, "tools", lambda folder: install.install_tools(folder, requirements))
 
 
 def stack(image: Path, accelerator: str) -> Path:
@@ -35,10 +32,10 @@ def stack(image: Path, accelerator: str) -> Path:
     requirements = image / "requirements"
     files = [Path(install.__file__), *sorted(requirements.glob("*.lock"))]
     key = cache.digest([*this_python(), accelerator], files, ROOT)
-    family = f"{image.name}-{accelerator}-"
+    family = f"{image.name}-{accelerator}"
 
     def folder(torch_build: str) -> Path:
-        return cache.root() / "venv" / f"{family}{torch_build}-{key}"
+        return cache.root() / "venv" / f"{family}-{torch_build}-{key}"
 
     source, torch_build = torch_choice.choose(
         requirements, accelerator, lambda torch_build: cache.is_complete(folder(torch_build))
@@ -50,7 +47,7 @@ def stack(image: Path, accelerator: str) -> Path:
             folder, requirements, accelerator, source, torch_choice.wheels_folder(), build_tools(requirements)
         )
 
-    return cache.entry(folder(torch_build), build, family=family)
+    return cache.entry(folder(torch_build), family, build)
 
 
 def with_runner(image: Path, base: Path, runner: Path) -> Path:
@@ -58,7 +55,7 @@ def with_runner(image: Path, base: Path, runner: Path) -> Path:
     requirements = image / "requirements"
     sources = [runner / "pyproject.toml", runner / "README.md", runner / "src"]
     key = cache.digest([str(base)], [Path(install.__file__), requirements / "tools.lock", *sources], ROOT)
-    family = f"{image.name}-runner-"
+    family = f"{image.name}-runner"
 
     def build(folder: Path) -> None:
         install.install_runner(folder, requirements, runner, build_tools(requirements))
@@ -68,7 +65,7 @@ def with_runner(image: Path, base: Path, runner: Path) -> Path:
         (packages / "_stack.pth").write_text(f"import site; site.addsitedir({str(shared)!r})\n", encoding="utf-8")
 
     # They are small, and one that another checkout uses should not go because this one's runner changed often.
-    return cache.entry(cache.root() / "venv" / f"{family}{key}", build, family=family, keep=8)
+    return cache.entry(cache.root() / "venv" / f"{family}-{key}", family, build, keep=8)
 
 
 def main(image: Path, command: str) -> None:

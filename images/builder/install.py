@@ -26,6 +26,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,7 +39,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 EX_USAGE, EX_NOINPUT, EX_UNAVAILABLE, EX_CONFIG = 64, 66, 69, 78
 
@@ -329,6 +330,15 @@ def install_runner(venv: Path, requirements: Path, source: Path, tools_folder: P
     precompile(venv)
 
 
+def end_tidily(main: Callable[[], None]) -> None:
+    """Run a command so that an interruption removes what is temporary and shows no traceback."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit(128 + signal.SIGINT) from None
+
+
 class CommandLine(argparse.ArgumentParser):
     """A command line that ends with 64 when it is wrong, where argparse alone would end with 2."""
 
@@ -385,4 +395,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    end_tidily(main)

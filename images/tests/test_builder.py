@@ -81,15 +81,15 @@ def test_an_entry_is_built_once_and_an_interrupted_one_starts_over(tmp_path: Pat
         (folder / "whole").touch()
 
     with pytest.raises(KeyboardInterrupt):
-        cache.entry(tmp_path / "a", interrupted)
+        cache.entry(tmp_path / "a", "a", interrupted)
     assert not (tmp_path / "a").exists()
-    assert (cache.entry(tmp_path / "a", whole) / "whole").exists()
-    cache.entry(tmp_path / "a", interrupted)
+    assert (cache.entry(tmp_path / "a", "a", whole) / "whole").exists()
+    cache.entry(tmp_path / "a", "a", interrupted)
 
 
 def test_the_least_recently_used_entries_of_a_family_go(tmp_path: Path) -> None:
     for name in ("x-1", "x-2", "x-1", "x-3", "y-1"):
-        cache.entry(tmp_path / name, lambda folder: None, keep=2, family=name[:2])
+        cache.entry(tmp_path / name, name[0], lambda folder: None, keep=2)
         time.sleep(0.02)
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"x-1", "x-3", "y-1"}
 
