@@ -114,11 +114,19 @@ dev-venv: ## Make the virtual environment of the tests and linters and print its
 ##@ Generated files
 
 .PHONY: generate
-generate: generate-charts ## Write every generated file anew except the locks.
+generate: generate-images generate-charts generate-flags ## Write every generated file anew except the locks.
 
 .PHONY: generate-charts
 generate-charts: ## Charts: schemas of values, READMEs, golden renders, the demo's runtime.
 	@$(venv) PYTHONPATH=tests "$$venv/bin/python" -m charts.generate
+
+.PHONY: generate-images
+generate-images: ## Images: names and tags for docker buildx bake.
+	@bake="$$($(python) images/bake)" && printf '%s\n' "$$bake" > images/docker-bake.json
+
+.PHONY: generate-flags
+generate-flags: ## Runner: the flags of the pinned trainers, from their own parsers (makes the trainer's environment).
+	@trainer="$$($(python) images/trl/venv)" && "$$trainer/bin/python" runner/scripts/generate_flags.py
 
 .PHONY: format
 format: ## Let ruff format the Python files and mend what it can.
