@@ -1,0 +1,65 @@
+"""What bypasses the PATH shims is recognised from how Python itself was started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stoker
+from stoker.hook import is_trainer, launcher_of
+
+PTH = Path(stoker.__file__).parent.parent / "stoker_guard.pth"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("python -m torch.distributed.run --nnodes=2 -m a", ("torchrun", "--nnodes=2 -m a")),
+        ("python -u -X dev -W ignore -m torch.distributed.run x.py", ("torchrun", "x.py")),
+        ("python /opt/venv/bin/torchrun -m trl.scripts.sft", ("torchrun", "-m trl.scripts.sft")),
+        ("python -I /opt/venv/bin/trl sft", ("trl", "sft")),
+        ("python /opt/venv/bin/accelerate launch x.py", ("accelerate", "launch x.py")),
+        ("python train.py -m torch.distributed.run", None),
+        ("python -c pass torchrun", None),
+        ("python -m my.module torchrun", None),
+        ("python -m", None),
+        ("python", None),
+        ("python -W torchrun train.py", None),
+    ],
+)
+def test_launchers_are_recognised(words: str, expected: tuple[str, str] | None) -> None:
+    found = launcher_of(words.split())
+    assert found == (None if expected is None else (expected[0], expected[1].split()))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("python -m trl.scripts.sft --max_steps 1", True),
+        ("python -u /site-packages/trl/scripts/sft.py", True),
+        ("python train.py -m trl.scripts.sft", False),
+        ("python scripts/sft.py", False),
+        ("python -c trl", False),
+        ("python", False),
+    ],
+)
+def test_bare_trainers_are_recognised(words: str, expected: bool) -> None:
+    assert is_trainer(words.split()) is expected
+
+
+@pytest.mark.parametrize(("words", "looked_at"), [(["train.py"], False), (["sft", "trl"], True)])
+def test_the_pth_line_costs_other_processes_nothing(tmp_path: Path, words: list[str], looked_at: bool) -> None:
+    (tmp_path / PTH.name).write_text(PTH.read_text())
+    program = f"import site, sys; site.addsitedir({str(tmp_path)!r}); print('stoker' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        env={**os.environ, "PYTHONPATH": str(PTH.parent)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout.strip(), done.stderr) == (str(looked_at), "")

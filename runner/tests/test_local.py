@@ -1,0 +1,200 @@
+"""A local run restarts, stops and ends as the JobSet of the runtime would; commands stand in for trainers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from runner.tests.test_trainjob import RUNTIME, container, trainjob
+
+from stoker.exits import ExitCode
+
+# Writes down each start of a node as a file `<attempt>-<rank>` and then does what the test says.
+PREAMBLE = """
+import os, pathlib, signal, sys, time
+workspace = pathlib.Path(os.environ["STOKER_WORKSPACE"])
+attempt, rank = int(os.environ["STOKER_RESTART_ATTEMPT"]), int(os.environ["PET_NODE_RANK"])
+(workspace / f"{attempt}-{rank}").write_text(str(os.getpid()))
+"""
+
+
+class Local:
+    """A local run of a TrainJob whose nodes run a Python program."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.workspace = folder / "workspace"
+
+    def start(
+        self, program: str, nodes: int = 1, grace: int = 5, options: Sequence[str] = (), **trainer: Any
+    ) -> subprocess.Popen[str]:
+        """Start `stoker local`."""
+        runtime = deepcopy(RUNTIME)
+        pod = runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+        pod["terminationGracePeriodSeconds"] = grace
+        command = {"command": ["python", "-c", PREAMBLE + program]}
+        job = trainjob(numNodes=nodes, **{**command, **trainer})
+        for name, manifest in (("job", job), ("runtime", runtime)):
+            (self.folder / f"{name}.yaml").write_text(yaml.safe_dump(manifest))
+        arguments = [str(self.folder / "job.yaml"), "--runtime", str(self.folder / "runtime.yaml")]
+        return subprocess.Popen(
+            [sys.executable, "-m", "stoker", "local", *arguments, "--workspace", str(self.workspace), *options],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PET_NNODES": "77"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, program: str, **options: Any) -> tuple[int, str]:
+        """Run to the end and return exit code and output."""
+        process = self.start(program, **options)
+        output, _ = process.communicate(timeout=60)
+        return process.returncode, output
+
+    def wait_for(self, name: str) -> None:
+        """Wait until a file is there."""
+        deadline = time.monotonic() + 30
+        while not (self.workspace / name).exists():
+            assert time.monotonic() < deadline, f"{name} never came"
+            time.sleep(0.02)
+
+    @property
+    def starts(self) -> list[str]:
+        """The starts of nodes so far, `<attempt>-<rank>`."""
+        return sorted(path.name for path in self.workspace.iterdir() if path.name[0].isdigit())
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Local:
+    return Local(tmp_path)
+
+
+def test_every_node_is_told_who_it_is_and_where_its_folders_are(local: Local, tmp_path: Path) -> None:
+    (tmp_path / "shm").mkdir()
+    code, output = local.run(
+        "print(rank, os.environ['PET_NNODES'], os.environ['STOKER_ARG_MODEL_NAME_OR_PATH'], sys.argv[1])",
+        nodes=2,
+        args=["/dev/shm/x"],
+        options=["--volume", f"shm={tmp_path / 'shm'}"],
+    )
+    assert code == 0, output
+    for rank in (0, 1):
+        assert f"[node-{rank}] {rank} 2 {local.workspace}/model {tmp_path}/shm/x\n" in output
+
+
+@pytest.mark.parametrize("code", [ExitCode.USAGE, ExitCode.BAD_DATA, ExitCode.NO_INPUT, ExitCode.CONFIG])
+def test_what_no_retry_can_mend_ends_at_once(local: Local, code: ExitCode) -> None:
+    returned, output = local.run(f"sys.exit({int(code)})")
+    assert returned == code
+    assert local.starts == ["0-0"]
+    assert f"attempt 0: 1 nodes ended with {int(code)} ({code.meaning})" in output
+
+
+def test_a_crash_is_tried_again_as_often_as_the_runtime_says(local: Local) -> None:
+    code, output = local.run("sys.exit(70)")
+    assert code == 70
+    assert local.starts == ["0-0", "1-0", "2-0", "3-0"]
+    assert "no restart left of 3" in output
+
+
+def test_an_unknown_code_counts_as_a_crash(local: Local) -> None:
+    code, _ = local.run("sys.exit(3 if attempt == 0 else 0)")
+    assert code == 0
+    assert local.starts == ["0-0", "1-0"]
+
+
+def test_an_interruption_is_not_counted(local: Local) -> None:
+    code, _ = local.run("sys.exit(75 if attempt < 5 else 0)")
+    assert code == 0
+    assert len(local.starts) == 6
+
+
+def test_the_other_nodes_are_asked_to_stop_when_one_fails(local: Local) -> None:
+    program = """
+if rank == 0:
+    while not (workspace / "ready").exists(): time.sleep(0.02)
+    sys.exit(66)
+signal.signal(signal.SIGTERM, lambda *_: ((workspace / "asked").touch(), sys.exit(75)))
+(workspace / "ready").touch()
+time.sleep(60)
+"""
+    code, _ = local.run(program, nodes=2)
+    assert code == 66
+    assert (local.workspace / "asked").exists()
+
+
+def test_a_node_that_does_not_stop_in_its_grace_period_is_killed(local: Local) -> None:
+    program = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+(workspace / f"ready-{rank}").touch()
+while not (workspace / "ready-1").exists() or not (workspace / "ready-0").exists(): time.sleep(0.02)
+sys.exit(78) if rank == 0 else time.sleep(60)
+"""
+    started = time.monotonic()
+    # 0 s of grace and the 5 s that a runner needs to write down its ending.
+    code, _ = local.run(program, nodes=2, grace=0)
+    assert code == 78
+    assert time.monotonic() - started < 20
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((local.workspace / "0-1").read_text()), 0)
+
+
+def test_a_stop_is_passed_on_and_nothing_is_started_again(local: Local) -> None:
+    program = """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+(workspace / f"ready-{rank}").touch()
+time.sleep(60)
+"""
+    process = local.start(program, nodes=2)
+    local.wait_for("ready-0")
+    local.wait_for("ready-1")
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 75, output
+    assert local.starts == ["0-0", "0-1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--volume", "shm"], 64, "write NAME=DIR, NAME one of the pod's volumes: cache, initializer, shm, tmp"),
+        (["--volume", "bogus=/tmp"], 64, "NAME one of the pod's volumes"),
+        (["--volume", "shm=/missing"], 66, "there is no folder /missing"),
+    ],
+)
+def test_volumes_are_checked(local: Local, options: list[str], code: int, message: str) -> None:
+    returned, output = local.run("", options=options)
+    assert (returned, message in output) == (code, True), output
+
+
+def test_a_command_that_is_not_there_is_named(local: Local) -> None:
+    code, output = local.run("", command=["no-such-command"])
+    assert code == 78
+    assert "the job's command 'no-such-command' cannot be started here" in output
+    assert "Traceback" not in output
+
+
+def test_a_runtime_without_a_command_is_refused(local: Local) -> None:
+    job, runtime = trainjob(), deepcopy(RUNTIME)
+    del container(runtime)["command"]
+    (local.folder / "job.yaml").write_text(yaml.safe_dump(job))
+    (local.folder / "runtime.yaml").write_text(yaml.safe_dump(runtime))
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker", "local", "job.yaml", "--runtime", "runtime.yaml", "--workspace", "w"],
+        cwd=local.folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 64
+    assert done.stderr == "stoker: neither the runtime nor the TrainJob names a command\n"

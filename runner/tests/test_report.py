@@ -1,0 +1,177 @@
+"""What a run leaves behind: the termination message, the last error, the manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runner.tests.samples import plan_of
+from runner.tests.test_checkpoints import saved
+
+from stoker import report
+from stoker.checkpoints import MANIFEST
+from stoker.exits import ExitCode
+from stoker.plan import Plan
+from stoker.runfolder import Verdict
+
+CRASH = Verdict(ExitCode.CRASHED, "ValueError: no such column")
+RESULT: dict[str, Any] = {
+    "steps": 20,
+    "max_steps": 20,
+    "metrics": {"loss": 1.5},
+    "world_size": 2,
+    "resumed_from": None,
+    "seconds": 3.0,
+    "versions": {"torch": "2.13.0"},
+}
+
+
+def attempt(tmp_path: Path, number: int, *args: str, rank: int = 0) -> Plan:
+    """Return the plan of one attempt of a run in `tmp_path`."""
+    env = {
+        "STOKER_WORKSPACE": str(tmp_path),
+        "STOKER_RESTART_ATTEMPT": str(number),
+        "STOKER_RUN_ID": f"run-{number}",
+        "PET_NODE_RANK": str(rank),
+    }
+    return plan_of(*args, env=env)
+
+
+def test_a_termination_message_fits_what_kubernetes_keeps(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    report.write_termination_message(path, "é" * 4000)
+    assert len(path.read_bytes()) <= 4096
+    assert path.read_text() == "é" * 2000
+
+
+def test_a_termination_message_takes_any_text(tmp_path: Path) -> None:
+    report.write_termination_message(tmp_path / "log", "a file named \udcff")
+    assert (tmp_path / "log").read_text() == "a file named ?"
+
+
+def test_where_no_message_can_be_written_none_is(tmp_path: Path) -> None:
+    report.write_termination_message(tmp_path / "missing" / "log", "text")
+
+
+def test_a_second_crash_with_no_checkpoint_between_is_final(tmp_path: Path) -> None:
+    report.write_last_error(attempt(tmp_path, 0), CRASH)
+    verdict = report.settle_crash(attempt(tmp_path, 1), CRASH)
+    assert verdict.code is ExitCode.CONFIG
+    assert "crashed twice in a row with no new checkpoint between (newest: step 0)" in verdict.message
+    assert CRASH.message in verdict.message
+
+
+def test_a_crash_after_a_new_checkpoint_is_tried_again(tmp_path: Path) -> None:
+    report.write_last_error(attempt(tmp_path, 0), CRASH)
+    saved(tmp_path / "output", 5)
+    assert report.settle_crash(attempt(tmp_path, 1), CRASH) == CRASH
+
+
+@pytest.mark.parametrize(
+    ("before", "number", "verdict"),
+    [
+        (CRASH, 0, CRASH),
+        (CRASH, 2, CRASH),
+        (Verdict(ExitCode.STOPPED, ""), 1, CRASH),
+        (CRASH, 1, Verdict(ExitCode.STOPPED, "")),
+        (CRASH, 1, Verdict(ExitCode.CRASHED, "by a peer", primary=False)),
+    ],
+    ids=[
+        "of an earlier job",
+        "with an attempt between",
+        "after a stop",
+        "a stop after a crash",
+        "a peer's crash, settled by the peer",
+    ],
+)
+def test_other_endings_are_left_as_they_are(tmp_path: Path, before: Verdict, number: int, verdict: Verdict) -> None:
+    report.write_last_error(attempt(tmp_path, 0), before)
+    assert report.settle_crash(attempt(tmp_path, number), verdict) == verdict
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"code": 70}'])
+def test_a_damaged_last_error_settles_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / "output").mkdir()
+    (tmp_path / "output" / report.LAST_ERROR).write_text(content)
+    assert report.settle_crash(attempt(tmp_path, 1), CRASH) == CRASH
+
+
+def test_the_node_with_the_cause_has_the_last_word(tmp_path: Path) -> None:
+    echo = Verdict(ExitCode.UNAVAILABLE, "lost rank 0", primary=False)
+    path = tmp_path / "output" / report.LAST_ERROR
+    report.write_last_error(attempt(tmp_path, 0, rank=1), echo)
+    report.write_last_error(attempt(tmp_path, 0), CRASH)
+    report.write_last_error(attempt(tmp_path, 0, rank=1), echo)
+    assert json.loads(path.read_text())["message"] == CRASH.message
+    report.write_last_error(attempt(tmp_path, 1, rank=1), echo)
+    assert json.loads(path.read_text())["message"] == echo.message
+
+
+def test_an_error_that_cannot_be_recorded_does_not_hide_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "output").write_text("a file where the folder should be")
+    report.write_last_error(attempt(tmp_path, 0), CRASH)
+    assert "could not be written" in capsys.readouterr().err
+
+
+def safetensors(path: Path, size: int) -> bytes:
+    """Write a file with a safetensors header and return the header."""
+    header = json.dumps({"weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    path.write_bytes((struct.pack("<Q", len(header)) + header).ljust(size, b"\0"))
+    return header
+
+
+def manifest_of(tmp_path: Path, *args: str) -> dict[str, Any]:
+    output = tmp_path / "output"
+    output.mkdir(exist_ok=True)
+    report.write_manifest(attempt(tmp_path, 0, *args), RESULT)
+    manifest: dict[str, Any] = json.loads((output / MANIFEST).read_text())
+    return manifest
+
+
+def test_the_manifest_says_what_was_trained(tmp_path: Path) -> None:
+    manifest = manifest_of(tmp_path, "--max_steps", "20", "--model_revision", "v1")
+    assert manifest["schemaVersion"] == 1
+    assert (manifest["status"], manifest["steps"], manifest["world_size"]) == ("finished", 20, 2)
+    assert (manifest["nodes"], manifest["processes_per_node"]) == (2, 1)
+    assert manifest["base_model"] == {"name_or_path": "/workspace/model", "revision": "v1"}
+    assert manifest["budget"] == {"max_steps": 20.0}
+    assert manifest["adapter"] is None
+
+
+def test_the_manifest_describes_the_adapter(tmp_path: Path) -> None:
+    (tmp_path / "output").mkdir()
+    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["v_proj", "q_proj"]}
+    (tmp_path / "output" / "adapter_config.json").write_text(json.dumps(config))
+    adapter = manifest_of(tmp_path)["adapter"]
+    assert (adapter["type"], adapter["rank"], adapter["target_modules"]) == ("LORA", 8, ["q_proj", "v_proj"])
+
+
+def test_the_manifest_lists_files_with_their_digests_and_not_itself(tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    saved(output, 5)
+    (output / "tokenizer.json").write_bytes(b"{}")
+    (output / ".draft").write_bytes(b"")
+    (output / report.LAST_ERROR).write_text("{}")
+    manifest_of(tmp_path)
+    files = manifest_of(tmp_path)["files"]
+    assert files == [{"path": "tokenizer.json", "bytes": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}]
+
+
+def test_of_large_weights_the_header_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "_HASHED_BYTES", 1000)
+    (tmp_path / "output").mkdir()
+    header = safetensors(tmp_path / "output" / "model.safetensors", 2000)
+    (tmp_path / "output" / "pytorch_model.bin").write_bytes(b"x" * 2000)
+    weights, other = manifest_of(tmp_path)["files"]
+    assert weights == {
+        "path": "model.safetensors",
+        "bytes": 2000,
+        "header_sha256": hashlib.sha256(header).hexdigest(),
+    }
+    assert other["header_sha256"] is None
