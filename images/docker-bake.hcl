@@ -1,6 +1,7 @@
-# Builds the images with Docker:   cd images && docker buildx bake [trl-cuda | trl-cpu]
-# Names, versions and tags come from docker-bake.json, which `images/bake` writes from images.lock.yaml and which bake
-# reads beside this file. Images without Docker: images/build.
+# Builds the images with Docker, from the repository's root:
+#   docker buildx bake --file images/docker-bake.hcl --file images/docker-bake.json [trl-cuda | trl-cpu]
+# Names, versions and tags come from docker-bake.json, which `images/bake` makes from images.lock.yaml.
+# Images without Docker: images/build.
 
 # Base image; empty: the Dockerfile's own.
 variable "BASE_IMAGE" {
@@ -32,7 +33,7 @@ group "default" {
 }
 
 target "_trl" {
-  context    = ".."
+  context    = "."
   dockerfile = "images/trl/Dockerfile"
   contexts   = WHEELS == "" ? {} : { wheels = WHEELS }
   args = {

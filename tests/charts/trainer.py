@@ -26,7 +26,7 @@ def schema_location(version: str) -> str:
         RuntimeError: Go could not download the module; the message holds what it said.
     """
     folder = cache.root() / "schemas" / f"trainer-{version}-{cache.digest(files=[Path(__file__)])}"
-    cache.entry(folder, lambda empty: _write(version, empty), keep=len(VERSIONS), family="trainer-")
+    cache.entry(folder, "trainer", lambda empty: _write(version, empty), keep=len(VERSIONS))
     return f"{folder}/{LOCATION}"
 
 
