@@ -1,4 +1,4 @@
-"""What the documents show to copy works: YAML parses, shell parses, TrainJobs are valid and plan to a run."""
+"""What there is to copy works: YAML and shell in documents parse, their TrainJobs and the examples' plan to a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import yaml
 from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 
-from lint.files import ROOT, markdown_files, texts
+from lint.files import ROOT, markdown_files, texts, yaml_files
 from stoker.facts import read_facts
 from stoker.plan import Request, resolve_plan
 from stoker.trainjob import job_of
@@ -32,7 +32,12 @@ def snippets(*languages: str) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize(("language", "text"), snippets("yaml"))
+def examples() -> list[Any]:
+    """Return the example manifests, as parameters like those of `snippets`."""
+    return [pytest.param("yaml", texts()[path], id=str(path)) for path in yaml_files() if path.parts[0] == "examples"]
+
+
+@pytest.mark.parametrize(("language", "text"), [*snippets("yaml"), *examples()])
 def test_yaml(language: str, text: str, tmp_path: Path) -> None:
     for document in yaml.safe_load_all(text):
         if not isinstance(document, dict) or document.get("kind") != "TrainJob":
