@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -43,15 +44,24 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep the test's output clean."""
 
 
-@pytest.fixture
-def server() -> Iterator[StatusServer]:
+@contextmanager
+def serving() -> Iterator[StatusServer]:
+    """Serve until the end of the block."""
     server = StatusServer()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[StatusServer]:
+    with serving() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,8 @@ _SHARED_POLL_SECONDS = 2.0
 _PEER_WORD_SECONDS = 10.0
 # Once a peer has failed, how long this node's own processes get to notice.
 _PEER_FAILURE_SECONDS = 10.0
+# Once every process of this node has said how it ended, how long the launcher gets to end too.
+_TEARDOWN_SECONDS = 30.0
 # Kept back from the grace period to write down how the run ended.
 _GRACE_MARGIN_SECONDS = 5.0
 _KILL_SECONDS = 5.0
@@ -122,7 +124,7 @@ def _launch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signa
     # A session of its own: a signal to our process group must not reach the trainer before we decide.
     child = Child(os.posix_spawn(argv[0], argv, environ, setsid=True))
     peer = _watch(plan, shared, local, signals, child)
-    verdict = _judge(child, local, signals)
+    verdict = _judge(plan, child, local, signals)
     if verdict.code is ExitCode.FINISHED:
         if plan.world.node_rank == 0:
             result = next(status.result for status in local.statuses() if status.rank == 0)
@@ -171,11 +173,17 @@ def _watch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signal
     peer: Verdict | None = None
     peer_since = 0.0
     next_look = 0.0
+    ended_since: float | None = None
     while True:
         child.reap()
         if child.returncode is not None:
             return peer
         now = time.monotonic()
+        if ended_since is None and _all_ended(plan, local):
+            ended_since = now
+        if ended_since is not None and now > ended_since + _TEARDOWN_SECONDS:
+            child.end()
+            return peer
         if signals.stopped_at is not None:
             local.stop_flag.touch()
             training = any(status.phase == "training" for status in local.statuses())
@@ -206,11 +214,17 @@ def _by_node(rank: int, verdict: Verdict) -> str:
     return verdict.message if verdict.message.startswith("node ") else f"node {rank}: {verdict.message}"
 
 
-def _judge(child: Child, local: LocalFolder, signals: Signals) -> Verdict:
+def _all_ended(plan: Plan, local: LocalFolder) -> bool:
+    statuses = local.statuses()
+    return len(statuses) == plan.world.nproc_per_node and all(status.phase == "ended" for status in statuses)
+
+
+def _judge(plan: Plan, child: Child, local: LocalFolder, signals: Signals) -> Verdict:
     """Derive how this node's part ended from its ranks' statuses, the launcher's word, and a stop."""
     statuses = local.statuses()
     ended = [Verdict(ExitCode(s.code), s.message, s.primary) for s in statuses if s.code]
-    if child.returncode == 0 and statuses and all(status.code == 0 for status in statuses):
+    # What the ranks say counts: a launcher that fails once they have all finished takes nothing back.
+    if _all_ended(plan, local) and not ended:
         return Verdict(ExitCode.FINISHED, "finished")
     if ended and most_telling(ended).primary:
         return most_telling(ended)

@@ -5,6 +5,7 @@ Started as `python -m stoker.worker`, with its orders in the file that STOKER_PL
 
 from __future__ import annotations
 
+import atexit
 import os
 import runpy
 import sys
@@ -14,6 +15,7 @@ from dataclasses import replace
 from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
+from typing import Any, NoReturn
 
 from stoker import checkpoints
 from stoker.endings import ending_of
@@ -65,6 +67,7 @@ def _train(orders: Orders, local: LocalFolder, status: RankStatus, started: floa
     """
     checkpoint = _agree_on_checkpoint(orders, status.rank)
 
+    import torch.distributed
     from transformers import trainer
 
     from stoker.callback import GuardCallback, Outcome, RunCallback
@@ -81,6 +84,7 @@ def _train(orders: Orders, local: LocalFolder, status: RankStatus, started: floa
     )
     # The trainer's script builds its own Trainer; the default callbacks are what every Trainer starts with.
     trainer.DEFAULT_CALLBACKS.extend([guarding, following])
+    torch.distributed.destroy_process_group = _leave_group_to_the_exit
 
     resume = ["--resume_from_checkpoint", str(checkpoint)] if checkpoint else []
     sys.argv = [orders.module, *orders.argv, *resume]
@@ -100,6 +104,26 @@ def _train(orders: Orders, local: LocalFolder, status: RankStatus, started: floa
         "seconds": round(time.time() - started, 1),
         "versions": {name: found for name in _VERSIONED if (found := _version(name))},
     }
+
+
+def _leave_group_to_the_exit(*_: Any, **__: Any) -> None:
+    """Stand in for `destroy_process_group`: wait for the others, and let the end of the process free the group.
+
+    Destroying a gloo group can deadlock (torch 2.13): the main thread joins the group's threads with the GIL held,
+    while one of them needs the GIL to drop the tensors of its last collective.
+    """
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+
+
+def leave(code: int) -> NoReturn:
+    """End the process after its exit handlers have run, without the destructors that would destroy the group."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _agree_on_checkpoint(orders: Orders, rank: int) -> Path | None:
@@ -150,4 +174,4 @@ def _version(package: str) -> str | None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    leave(main())

@@ -1,0 +1,41 @@
+"""Real trainers: the image's environment on this machine with this checkout's runner, and a tiny model."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from runner.tests.integration.jobs import LocalJob, leftovers
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="session")
+def trainer_python() -> Path:
+    """The Python of an environment with the image's trainers and this runner; made on the first use."""
+    made = subprocess.run(
+        [sys.executable, "images/trl/venv", "--with-runner"], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    if made.returncode:
+        pytest.skip(f"no environment with trainers could be made: {made.stderr.strip().splitlines()[-1]}")
+    return Path(made.stdout.strip()) / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
+def inputs(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `model` and `dataset`."""
+    folder = tmp_path_factory.mktemp("inputs")
+    script = Path(__file__).with_name("tiny_inputs.py")
+    subprocess.run([trainer_python, script, folder], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return folder
+
+
+@pytest.fixture
+def job(trainer_python: Path, inputs: Path, tmp_path: Path) -> Iterator[LocalJob]:
+    """A TrainJob to be run locally, in folders of its own. Fails the test if a process outlives it."""
+    yield LocalJob(trainer_python, inputs, tmp_path)
+    assert leftovers(tmp_path) == []

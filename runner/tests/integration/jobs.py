@@ -1,0 +1,169 @@
+"""TrainJobs run by `stoker local` with real trainers, and looks at what they do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+RUNTIME = Path(__file__).parents[3] / "examples" / "runtimes" / "trl-distributed-cpu.yaml"
+# For a busy machine; a run takes some 20 s on an idle one.
+PATIENCE_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A local run that has ended."""
+
+    code: int
+    output: str
+
+
+class LocalJob:
+    """A TrainJob on the CPU runtime, run by `stoker local` in folders of its own.
+
+    Args:
+        python: the environment's Python.
+        inputs: folder with `model` and `dataset`.
+        folder: where everything of this job lies.
+    """
+
+    def __init__(self, python: Path, inputs: Path, folder: Path) -> None:
+        self.python = python
+        self.inputs = inputs
+        self.folder = folder
+        self.workspace = folder / "workspace"
+        self.output = self.workspace / "output"
+        self.scratch = folder / "scratch"
+        self.scratch.mkdir(exist_ok=True)
+        self._log = folder / "log"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment of the run: everything temporary in this job's folder, no network, one thread each."""
+        return {
+            **os.environ,
+            "TMPDIR": str(self.scratch),
+            "HF_HOME": str(self.folder / "hf"),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+
+    def start(
+        self,
+        *args: str,
+        nodes: int = 1,
+        processes: int = 1,
+        command: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start the job with these trainer arguments after those for a short LoRA run."""
+        short = ["--max_steps", "20", "--per_device_train_batch_size", "8", "--learning_rate", "5e-3"]
+        lora = ["--use_peft", "--lora_r", "8", "--lora_target_modules", "all-linear"]
+        told = {
+            "STOKER_ARG_MODEL_NAME_OR_PATH": f"{self.inputs}/model",
+            "STOKER_ARG_DATASET_NAME": f"{self.inputs}/dataset",
+            "STOKER_ARG_LOGGING_STEPS": "5",
+            "STOKER_ARG_SAVE_STEPS": "5",
+            **(env or {}),
+        }
+        trainer: dict[str, Any] = {
+            "numNodes": nodes,
+            "numProcPerNode": processes,
+            "args": [*args] if command else [*short, *lora, *args],
+            "env": [{"name": name, "value": value} for name, value in told.items()],
+        }
+        if command:
+            trainer["command"] = [*command]
+        manifest = {
+            "apiVersion": "trainer.kubeflow.org/v1alpha1",
+            "kind": "TrainJob",
+            "metadata": {"name": "sft"},
+            "spec": {"runtimeRef": {"name": "trl-distributed"}, "trainer": trainer},
+        }
+        path = self.folder / "trainjob.yaml"
+        path.write_text(yaml.safe_dump(manifest))
+        folders = ["--runtime", str(RUNTIME), "--workspace", str(self.workspace)]
+        with self._log.open("wb") as log:
+            return subprocess.Popen(
+                [str(self.python), "-m", "stoker", "local", str(path), *folders],
+                env=self.environ,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def end(self, process: subprocess.Popen[bytes]) -> Ended:
+        """Wait for the job's end."""
+        try:
+            code = process.wait(PATIENCE_SECONDS)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                process.wait(PATIENCE_SECONDS)
+        return Ended(code, self._log.read_text(errors="replace"))
+
+    def run(self, *args: str, **options: Any) -> Ended:
+        """Run the job to its end."""
+        return self.end(self.start(*args, **options))
+
+    def wait_for(self, what: Callable[[], Any], process: subprocess.Popen[bytes]) -> Any:
+        """Wait until something is true of a running job, and return it."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (found := what()):
+            assert process.poll() is None, self._log.read_text(errors="replace")
+            assert time.monotonic() < deadline, self._log.read_text(errors="replace")
+            time.sleep(0.05)
+        return found
+
+    def sealed(self) -> list[int]:
+        """Return the steps of complete checkpoints, newest first."""
+        seals = self.output.glob("checkpoint-*/stoker-checkpoint.json")
+        return sorted((int(seal.parent.name.removeprefix("checkpoint-")) for seal in seals), reverse=True)
+
+    def ranks(self) -> dict[int, int]:
+        """Return the process ids of the ranks that are training, by rank."""
+        found = {}
+        for path in self.scratch.glob("stoker-*/ranks/[0-9]*.json"):
+            try:
+                status = json.loads(path.read_text())
+            except OSError:
+                continue
+            if status["phase"] == "training":
+                found[status["rank"]] = status["pid"]
+        return found
+
+    def manifest(self) -> dict[str, Any]:
+        """Return the output manifest."""
+        manifest: dict[str, Any] = json.loads((self.output / "stoker.json").read_text())
+        return manifest
+
+
+def processes_of(folder: Path) -> dict[int, dict[str, str]]:
+    """Return the environment of every process whose temporary folder lies in `folder`, by process id."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            entries = path.read_text(errors="replace").split("\0")
+        except OSError:
+            continue
+        environ = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+        if environ.get("TMPDIR", "").startswith(str(folder)):
+            found[int(path.parent.name)] = environ
+    return found
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Return the command lines of processes that a job left behind; those that are just ending get a moment."""
+    deadline = time.monotonic() + 5
+    while (left := processes_of(folder)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return [Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in left]

@@ -1,0 +1,177 @@
+"""Whole runs with torchrun and TRL: they finish, stop, resume, survive kills, and end with the documented codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from runner.tests.integration.jobs import LocalJob, leftovers, processes_of
+from runner.tests.test_progress import StatusServer, serving
+
+LONG = ("--max_steps", "150", "--save_steps", "20")
+
+
+@pytest.fixture(scope="module")
+def status_server() -> Iterator[StatusServer]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def finished(
+    trainer_python: Path, inputs: Path, tmp_path_factory: pytest.TempPathFactory, status_server: StatusServer
+) -> LocalJob:
+    """A LoRA run on two nodes that has finished."""
+    job = LocalJob(trainer_python, inputs, tmp_path_factory.mktemp("finished"))
+    url = f"http://127.0.0.1:{status_server.server_port}/"
+    ended = job.run(nodes=2, env={"KUBEFLOW_TRAINER_SERVER_URL": url})
+    assert ended.code == 0, ended.output
+    assert "trl.scripts.sft on node 1 of 2 × 1 processes, world size 2, attempt 0" in ended.output
+    assert leftovers(job.folder) == []
+    return job
+
+
+def test_two_nodes_train_as_one_world(finished: LocalJob) -> None:
+    manifest = finished.manifest()
+    assert (manifest["status"], manifest["world_size"], manifest["nodes"]) == ("finished", 2, 2)
+    assert (manifest["steps"], manifest["max_steps"], manifest["resumed_from"]) == (20, 20, None)
+    assert manifest["adapter"]["rank"] == 8
+    assert manifest["versions"].keys() >= {"torch", "transformers", "trl", "peft"}
+    assert "adapter_model.safetensors" in {file["path"] for file in manifest["files"]}
+    assert manifest["metrics"]["loss"] > 0
+
+
+def test_progress_of_a_run_comes_from_one_writer(finished: LocalJob, status_server: StatusServer) -> None:
+    posts = [body["trainerStatus"] for _, body in status_server.posts]
+    assert posts[-1]["progressPercentage"] == 100
+    for post in posts:
+        assert {"step", "world_size"} <= {metric["name"] for metric in post["metrics"]}
+    last = {metric["name"]: metric["value"] for metric in posts[-1]["metrics"]}
+    assert (last["world_size"], last["step"]) == ("2", "20")
+    assert "loss" in last
+
+
+def test_a_finished_run_started_again_is_done_at_once(finished: LocalJob) -> None:
+    before = finished.manifest()
+    ended = finished.run(nodes=2)
+    assert ended.code == 0
+    assert ended.output.count("this run had finished already, with step 20") == 2
+    assert finished.manifest() == before
+
+
+def test_another_run_in_the_same_folder_is_refused_with_each_difference(finished: LocalJob) -> None:
+    ended = finished.run("--lora_r", "4", nodes=1)
+    assert ended.code == 78
+    assert "peft.lora_r was 8, now 4; world_size was 2, now 1" in ended.output
+    assert "STOKER_RESUME=never" in ended.output
+
+
+@pytest.mark.full
+def test_more_steps_go_on_from_where_the_run_had_ended(finished: LocalJob) -> None:
+    ended = finished.run("--max_steps", "30", nodes=2)
+    assert ended.code == 0, ended.output
+    manifest = finished.manifest()
+    assert (manifest["steps"], manifest["resumed_from"]) == (30, "checkpoint-20")
+
+
+def test_a_stop_saves_a_checkpoint_and_the_next_start_goes_on_there(job: LocalJob) -> None:
+    process = job.start(*LONG, nodes=2)
+    job.wait_for(job.sealed, process)
+    process.send_signal(signal.SIGTERM)
+    stopped = job.end(process)
+    assert stopped.code == 75, stopped.output
+    (step, *_) = job.sealed()
+    assert f"stopped at step {step}, checkpoint saved" in stopped.output
+    assert not (job.output / "stoker.json").exists()
+    assert not (job.output / "adapter_model.safetensors").exists(), "nothing is published as final"
+    assert json.loads((job.output / "last-error.json").read_text())["checkpoint_step"] == step
+
+    ended = job.run(*LONG, nodes=2)
+    assert ended.code == 0, ended.output
+    assert f"resuming from {job.output}/checkpoint-{step}" in ended.output
+    manifest = job.manifest()
+    assert (manifest["steps"], manifest["resumed_from"]) == (150, f"checkpoint-{step}")
+
+
+def test_a_killed_rank_restarts_the_job_which_finishes(job: LocalJob) -> None:
+    process = job.start(*LONG, processes=2)
+    job.wait_for(job.sealed, process)
+    os.kill(job.ranks()[1], signal.SIGKILL)
+    ended = job.end(process)
+    assert ended.code == 0, ended.output
+    assert "rank 1 was killed (SIGKILL), most likely out of memory" in ended.output
+    assert "attempt 0: 1 nodes ended with 70" in ended.output
+    manifest = job.manifest()
+    assert (manifest["steps"], manifest["world_size"], manifest["attempt"]) == (150, 2, 1)
+    assert manifest["resumed_from"] is not None
+
+
+@pytest.mark.full
+def test_a_killed_node_restarts_the_job_which_finishes(job: LocalJob) -> None:
+    process = job.start(*LONG, nodes=2)
+    job.wait_for(job.sealed, process)
+    # Of a node's processes the runner is the one that has no orders of a runner above it.
+    (runner,) = (
+        pid
+        for pid, environ in processes_of(job.folder).items()
+        if environ.get("PET_NODE_RANK") == "1" and "STOKER_PLAN" not in environ
+    )
+    os.kill(runner, signal.SIGKILL)
+    ended = job.end(process)
+    assert ended.code == 0, ended.output
+    manifest = job.manifest()
+    assert (manifest["steps"], manifest["attempt"]) == (150, 1)
+    assert manifest["resumed_from"] is not None
+
+
+def test_a_crash_that_repeats_itself_is_not_tried_a_third_time(job: LocalJob) -> None:
+    ended = job.run("--dataset_train_split", "nowhere")
+    assert ended.code == 78, ended.output
+    assert "attempt 0: 1 nodes ended with 70 (the trainer crashed)" in ended.output
+    assert "crashed twice in a row with no new checkpoint between (newest: step 0)" in ended.output
+    assert "attempt 2" not in ended.output
+
+
+@pytest.mark.full
+def test_a_loss_that_is_no_number_ends_the_run(job: LocalJob) -> None:
+    ended = job.run("--learning_rate", "1e38", "--max_grad_norm", "0", "--logging_steps", "1", "--max_steps", "50")
+    assert ended.code == 78, ended.output
+    assert "the loss is nan at step" in ended.output
+    assert "lower the learning rate" in ended.output
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "code", "message"),
+    [
+        (["--max_stps", "3"], {}, 64, "did you mean --max_steps?"),
+        ([], {"STOKER_ARG_MODEL_NAME_OR_PATH": "/missing"}, 66, "the model /missing does not exist: put it there"),
+        ([], {"STOKER_ARG_DATASET_NAME": "/missing"}, 66, "the data set /missing does not exist: put it there"),
+    ],
+    ids=["an unknown flag", "a missing model", "missing data"],
+)
+def test_a_users_error_ends_the_job_at_once(
+    job: LocalJob, args: list[str], env: dict[str, str], code: int, message: str
+) -> None:
+    ended = job.run(*args, nodes=2, env=env)
+    assert ended.code == code, ended.output
+    assert message in ended.output
+    assert "attempt 1" not in ended.output
+    assert "Traceback" not in ended.output
+
+
+@pytest.mark.full
+def test_a_model_that_no_hub_has_is_66(job: LocalJob) -> None:
+    ended = job.run(env={"STOKER_ARG_MODEL_NAME_OR_PATH": "nobody/nothing"})
+    assert ended.code == 66, ended.output
+    assert "model or data not found" in ended.output
+
+
+def test_the_flag_tables_are_those_of_the_installed_trainer(trainer_python: Path) -> None:
+    script = Path(__file__).parents[2] / "scripts" / "generate_flags.py"
+    done = subprocess.run([trainer_python, script, "--check"], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

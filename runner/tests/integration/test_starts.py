@@ -1,0 +1,101 @@
+"""However training is started, the runner's launch or its guard is there; what is not training is left alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from runner.tests.integration.jobs import LocalJob
+
+from stoker.shims import VALUELESS
+
+TRAINER_ARGS = ("--max_steps", "2", "--per_device_train_batch_size", "8", "--logging_steps", "1")
+
+
+def test_a_launcher_past_the_path_becomes_the_runners_launch(job: LocalJob) -> None:
+    command = ["python", "-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "trl.scripts.sft"]
+    ended = job.run(*TRAINER_ARGS, command=command)
+    assert ended.code == 0, ended.output
+    assert "trl.scripts.sft on node 0 of 1 × 2 processes, world size 2, attempt 0" in ended.output
+    assert job.manifest()["world_size"] == 2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "command",
+    [["torchrun", "-m", "trl.scripts.sft"], ["trl", "sft"], ["accelerate", "launch", "-m", "trl.scripts.sft"]],
+    ids=" ".join,
+)
+def test_launchers_become_the_runners_launch(job: LocalJob, command: list[str]) -> None:
+    ended = job.run(*TRAINER_ARGS, command=command, nodes=2)
+    assert ended.code == 0, ended.output
+    assert job.manifest()["world_size"] == 2
+
+
+def test_a_bare_trainer_does_not_train_alone_in_a_job_of_two_nodes(job: LocalJob) -> None:
+    flags = [
+        *("--model_name_or_path", f"{job.inputs}/model", "--dataset_name", f"{job.inputs}/dataset"),
+        *("--output_dir", str(job.output), "--report_to", "none", "--use_cpu", "true", "--bf16", "false"),
+    ]
+    log = job.folder / "termination-log"
+    told = {
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "1",
+        "PET_NODE_RANK": "0",
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "STOKER_ACCELERATOR": "cpu",
+        "STOKER_TERMINATION_LOG": str(log),
+    }
+    done = subprocess.run(
+        [job.python, "-m", "trl.scripts.sft", *flags, *TRAINER_ARGS],
+        env={**job.environ, **told},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 78, done.stderr
+    assert "the world size is 1 but 2 was asked for: these processes would train alone" in done.stderr
+    assert log.read_text().startswith("wrong configuration: the world size is 1 but 2 was asked for")
+    assert not list(job.workspace.rglob("*.safetensors"))
+
+
+def test_a_users_own_script_is_left_alone(job: LocalJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = job.folder / "train.py"
+    script.write_text(
+        "import json, os, sys\n"
+        "keys = ('RANK', 'WORLD_SIZE', 'STOKER_PLAN')\n"
+        "told = {key: os.environ.get(key) for key in keys}\n"
+        "print('told', json.dumps([sys.argv[1:], told]), flush=True)\n"
+    )
+    # The trainers' own commands lie in the environment under the runner's.
+    stack = (job.python.parents[1] / "lib").glob("python*/site-packages/_stack.pth")
+    packages = Path(next(stack).read_text().split("'")[1])
+    monkeypatch.setenv("PATH", f"{packages.parents[2] / 'bin'}:/usr/bin:/bin")
+    ended = job.run("trl.scripts.sft", "--any", command=["torchrun", "--nproc_per_node=2", str(script)], processes=2)
+    assert ended.code == 0, ended.output
+    told = [json.loads(line.partition("told ")[2]) for line in ended.output.splitlines() if "told [" in line]
+    assert sorted(told, key=str) == [
+        [["trl.scripts.sft", "--any"], {"RANK": rank, "WORLD_SIZE": "2", "STOKER_PLAN": None}] for rank in ("0", "1")
+    ]
+    assert "[stoker] exit" not in ended.output
+    assert not job.output.exists()
+
+
+def test_options_without_a_value_are_those_of_the_installed_launchers(trainer_python: Path) -> None:
+    program = """
+import json
+from accelerate.commands.launch import launch_command_parser
+from torch.distributed.run import get_args_parser
+parsers = {"torchrun": get_args_parser(), "accelerate launch": launch_command_parser()}
+print(json.dumps({
+    name: sorted({
+        option.lstrip("-").replace("-", "_")
+        for action in parser._actions if action.nargs == 0 for option in action.option_strings
+    })
+    for name, parser in parsers.items()
+}))
+"""
+    done = subprocess.run([trainer_python, "-c", program], check=True, capture_output=True, text=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == {name: sorted(options) for name, options in VALUELESS.items()}
