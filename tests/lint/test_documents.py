@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from lint.files import ROOT, lines, markdown_files, report, repository_files, texts
+from stoker.exits import ExitCode
 
 MAKE_TARGET = re.compile(r"^([a-z0-9][a-z0-9-]*):(?!=)(.*)$", re.MULTILINE)
 MAKE_COMMAND = re.compile(r"(?:^|[\s;&|(\"'])make (?:[A-Z_]+=\S+ )*([a-z][a-z0-9-]*)(?![\w/.])")
@@ -106,3 +107,14 @@ def test_every_room_is_introduced() -> None:
         [f"CONTRIBUTING.md: no row for {room}/" for room in sorted(rooms()) if f"`{room}/`" not in table],
         "Say in the layout table what lives there and what it may know of.",
     )
+
+
+def test_the_readme_has_the_runners_exit_codes() -> None:
+    table = re.search(r"^## When a run ends$(.*?)^## ", texts()[Path("README.md")], re.MULTILINE | re.DOTALL)
+    assert table is not None
+    rows = [
+        {int(code) for code in re.findall(r"\b\d+\b", row)}
+        for row in re.findall(r"^\| (\d[^|]*)", table[1], re.MULTILINE)
+    ]
+    assert {code for row in rows for code in row} == set(ExitCode)
+    assert {code for code in ExitCode if code.is_final} in rows, "one row has exactly the codes that are not retried"
