@@ -74,7 +74,8 @@ def judged(
         local.write_status(status)
     if failures is not None:
         local.failures.write_text(json.dumps(failures))
-    return launch._judge(Child(1, returncode), local, signals)
+    two_processes = plan_in(tmp_path, env={"PET_NPROC_PER_NODE": "2"})
+    return launch._judge(two_processes, Child(1, returncode), local, signals)
 
 
 def test_all_ranks_finished(tmp_path: Path, signals: Signals) -> None:
@@ -84,6 +85,12 @@ def test_all_ranks_finished(tmp_path: Path, signals: Signals) -> None:
 def test_a_launcher_that_says_0_over_a_silent_rank_is_not_believed(tmp_path: Path, signals: Signals) -> None:
     assert judged(tmp_path, 0, [ended(0, 0), RankStatus(1, 1, "training")], signals).code is ExitCode.CRASHED
     assert judged(tmp_path / "none", 0, [], signals).code is ExitCode.CRASHED
+
+
+def test_a_launcher_that_fails_once_all_ranks_have_finished_takes_nothing_back(
+    tmp_path: Path, signals: Signals
+) -> None:
+    assert judged(tmp_path, -9, [ended(0, 0), ended(1, 0)], signals).code is ExitCode.FINISHED
 
 
 def test_the_rank_with_the_cause_speaks_for_the_node(tmp_path: Path, signals: Signals) -> None:
@@ -185,6 +192,17 @@ def test_a_stop_in_training_does_not_outlast_the_grace_period(tmp_path: Path, si
     local = LocalFolder(tmp_path)
     local.write_status(RankStatus(0, 1, "training"))
     signals.stopped_at = time.monotonic() - 5
+    child = sleeper()
+    launch._watch(plan, SharedFolder(tmp_path, "r", 0), local, signals, child)
+    assert child.returncode == -signal.SIGTERM
+
+
+def test_a_launcher_that_hangs_after_its_ranks_have_ended_is_ended(
+    tmp_path: Path, plan: Plan, signals: Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_TEARDOWN_SECONDS", 0.1)
+    local = LocalFolder(tmp_path)
+    local.write_status(ended(0, 0))
     child = sleeper()
     launch._watch(plan, SharedFolder(tmp_path, "r", 0), local, signals, child)
     assert child.returncode == -signal.SIGTERM
