@@ -36,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ClusterError as error:
         print(f"cluster: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(f"cluster: {error}", file=sys.stderr)
+        return UNAVAILABLE
     except KeyboardInterrupt:
         print("cluster: interrupted; run the same command again to go on, or `down` to clean up", file=sys.stderr)
         return 130

@@ -12,6 +12,7 @@ import signal
 import time
 from pathlib import Path
 
+from ..errors import CannotRunHereError
 from .layout import NAME, NODES
 
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -41,15 +42,22 @@ def daemons() -> Path:
 
 
 def create() -> None:
-    """Make the cgroups of the daemons and of each node's pods."""
+    """Make the cgroups of the daemons and of each node's pods.
+
+    Raises:
+        CannotRunHereError: The kernel refuses, as inside a container that was given no cgroups of its own.
+    """
     leaves = [f"{NAME}/daemons", *(node.cgroup.lstrip("/") for node in NODES)]
-    for hierarchy in [_ROOT] if is_v2() else hierarchies(_MOUNTS.read_text()):
-        for leaf in leaves:
-            folder = hierarchy
-            for part in Path(leaf).parts:
-                parent, folder = folder, folder / part
-                folder.mkdir(exist_ok=True)
-                _enable(parent, folder)
+    try:
+        for hierarchy in _hierarchies():
+            for leaf in leaves:
+                folder = hierarchy
+                for part in Path(leaf).parts:
+                    parent, folder = folder, folder / part
+                    folder.mkdir(exist_ok=True)
+                    _enable(parent, folder)
+    except OSError as error:
+        raise CannotRunHereError(f"cannot make cgroups for the cluster's pods: {error}") from error
 
 
 def processes() -> list[int]:
@@ -74,7 +82,7 @@ def kill_all(seconds: float = 15) -> list[int]:
 
 def remove() -> None:
     """Remove the cluster's cgroups from every hierarchy; there must be no process in them."""
-    for hierarchy in [_ROOT] if is_v2() else hierarchies(_MOUNTS.read_text()):
+    for hierarchy in _hierarchies():
         for folder, _, _ in os.walk(hierarchy / NAME, topdown=False):
             _rmdir(Path(folder))
 
@@ -93,8 +101,12 @@ def _rmdir(folder: Path) -> None:
     folder.rmdir()
 
 
+def _hierarchies() -> list[Path]:
+    return [_ROOT] if is_v2() else hierarchies(_MOUNTS.read_text())
+
+
 def _tracking() -> Path:
-    """The one hierarchy whose membership is taken for "belongs to the cluster"."""
+    """The one hierarchy whose membership is taken for "belongs to the cluster": one that containers are put into."""
     return _ROOT if is_v2() else _ROOT / "pids"
 
 

@@ -41,7 +41,7 @@ class EmbeddedProvider(Provider):
         with state.lock():
             wanted = state.fingerprint()
             found = state.read()
-            if found and found.fingerprint == wanted and all(health.healthy for health in self.status()):
+            if found and found.fingerprint == wanted and self._is_or_gets_healthy():
                 say("the cluster is up already, healthy, and of this very code")
                 return
             host.install_missing()
@@ -157,6 +157,22 @@ class EmbeddedProvider(Provider):
             self._wait_for_nodes()
             controllers.wait(self._run, 180)
         say(f"{KUBERNETES.version} cluster is up: {', '.join(each.name for each in NODES)}")
+
+    def _is_or_gets_healthy(self) -> bool:
+        """Tell whether all is well, or becomes so soon where only Kubernetes itself is still at work."""
+        components = self.status()
+        if all(health.healthy for health in components):
+            return True
+        if not all(health.healthy for health in components[: len(self._daemons(Path(), Path()))]):
+            return False  # a daemon that ended does not come back
+        say(f"waiting for {', '.join(health.component for health in components if not health.healthy)}")
+        try:
+            self._wait_for_nodes()
+            controllers.wait(self._run, _PROBE_SECONDS)
+        except ClusterError as error:
+            say(str(error))
+            return False
+        return True
 
     def _write_files(self, kubernetes: Path, clients: dict[str, Path]) -> None:
         BIN.mkdir(parents=True)

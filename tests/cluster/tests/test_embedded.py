@@ -15,6 +15,8 @@ import pytest
 from cluster import addons, controllers
 from cluster.embedded import cgroups, control_plane, host, layout, network, node, pki, processes, state, teardown
 from cluster.embedded.layout import FIRST, NODES
+from cluster.embedded.provider import EmbeddedProvider
+from cluster.provider import Health
 
 
 def test_networks_do_not_overlap_and_hold_the_nodes() -> None:
@@ -170,3 +172,15 @@ def test_controllers_come_from_the_registry_with_the_status_gate_on() -> None:
 def test_a_deployment_is_available_in_its_newest_version(status: dict[str, int], available: bool) -> None:
     deployment = {"metadata": {"generation": 2}, "spec": {"replicas": 1}, "status": status}
     assert controllers.is_available(deployment) is available
+
+
+@pytest.mark.parametrize(("dead", "expected"), [("etcd", False), ("deployment/a/b", True)])
+def test_up_waits_for_deployments_but_not_for_dead_daemons(
+    dead: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = EmbeddedProvider()
+    names = [daemon.name for daemon in provider._daemons(Path(), Path())] + ["deployment/a/b"]
+    monkeypatch.setattr(provider, "status", lambda: [Health(name, name != dead, "") for name in names])
+    monkeypatch.setattr(provider, "_wait_for_nodes", lambda: None)
+    monkeypatch.setattr(controllers, "wait", lambda run, seconds: None)
+    assert provider._is_or_gets_healthy() is expected

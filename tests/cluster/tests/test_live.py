@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -102,6 +103,9 @@ class Probes:
         command = ["-n", self.namespace, "exec", name, "--", PROBE.program, *arguments]
         return kubectl(self.cluster, *command, check=check).strip()
 
+    def reaches(self, name: str, url: str) -> bool:
+        return self.run(name, "get", url, check=False) in self.users
+
     def address(self, name: str) -> str:
         return kubectl(self.cluster, "-n", self.namespace, "get", "pod", name, "-o", "jsonpath={.status.podIP}")
 
@@ -197,7 +201,7 @@ def test_pods_reach_each_other_across_nodes(probes: Probes) -> None:
 def test_services_and_dns(probes: Probes) -> None:
     for name in probes.users:
         # kube-proxy learns of a Service's pods a moment after they are Ready.
-        wait_for("the Service", lambda n=name: probes.run(n, "get", "http://probe", check=False) in probes.users, 20, "")
+        wait_for("the Service", partial(probes.reaches, name, "http://probe"), 20, "")
         assert probes.run(name, "lookup", f"probe.{probes.namespace}.svc.cluster.local").startswith("[10.")
 
 
