@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -249,8 +250,9 @@ def _value(flag: Flag, words: tuple[str, ...]) -> str | tuple[str, ...]:
 
 
 def _is_number(word: str, kind: str) -> bool:
+    # Python also reads 1_000, nan and inf, which no run can mean.
     try:
-        int(word) if kind == "int" else float(word)
+        number = int(word) if kind == "int" else float(word)
     except ValueError:
         return False
-    return True
+    return "_" not in word and math.isfinite(number)

@@ -124,7 +124,8 @@ class RunCallback(TrainerCallback):
     ) -> None:
         """Report progress; end the run if the loss is no number any more."""
         numbers = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, int | float)}
-        self._outcome.metrics.update(numbers)
+        # No JSON can hold the others.
+        self._outcome.metrics.update({name: value for name, value in numbers.items() if math.isfinite(value)})
         loss = numbers.get("loss", 0.0)
         if not math.isfinite(loss):
             raise RunError(

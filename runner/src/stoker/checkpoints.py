@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from stoker.exits import ExitCode, RunError
-from stoker.files import read_json, write_json
+from stoker.files import read_json, share_with_group, write_json
 
 SEAL = "stoker-checkpoint.json"
 MANIFEST = "stoker.json"
+_STARTED_ANEW = ".stoker/started-anew.json"
 _CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
 
 
@@ -38,19 +39,24 @@ class Checkpoint:
 
 
 def seal(folder: Path, step: int, fingerprint: Mapping[str, Any]) -> None:
-    """Declare a checkpoint complete. Call once every rank has written its part.
+    """Declare a checkpoint complete, and share it with the group. Call once every rank has written its part.
 
     Raises:
         OSError: the folder cannot be written to.
     """
-    sizes = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
-    sizes.pop(SEAL, None)
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != SEAL]
+    for path in files:
+        share_with_group(path)
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
     write_json(folder / SEAL, {"step": step, "fingerprint": fingerprint, "files": sizes})
 
 
 def read_checkpoints(output_dir: Path) -> list[Checkpoint]:
-    """Return all checkpoints of a run, newest first, each with its flaw if it has one."""
-    folders = output_dir.iterdir() if output_dir.is_dir() else ()
+    """Return all checkpoints of a run, newest first, each with its flaw; none where the folder cannot be read."""
+    try:
+        folders = list(output_dir.iterdir())
+    except OSError:
+        return []
     steps = ((int(match[1]), p) for p in folders if p.is_dir() and (match := _CHECKPOINT.match(p.name)))
     return [_read(path, step) for step, path in sorted(steps, reverse=True)]
 
@@ -76,16 +82,39 @@ def newest_step(output_dir: Path) -> int:
     return next((c.step for c in read_checkpoints(output_dir) if not c.flaw), 0)
 
 
+def starts_anew(workspace: Path, resume: str, job_id: str, attempt: int) -> bool:
+    """Return whether this attempt must ignore all that earlier runs left (`STOKER_RESUME=never`).
+
+    A job starts anew once; its restarts go on from its own checkpoints. Whether it did is on record under its id;
+    where nobody gave it one, the first attempt is the one that does.
+    """
+    if resume != "never":
+        return False
+    if not job_id:
+        return attempt == 0
+    record = read_json(workspace / _STARTED_ANEW)
+    return not isinstance(record, dict) or record.get("job_id") != job_id
+
+
+def record_anew(workspace: Path, job_id: str) -> None:
+    """Put on record that a job has started anew. Call once nothing of earlier runs can be taken for its own.
+
+    Raises:
+        OSError: the workspace cannot be written to.
+    """
+    write_json(workspace / _STARTED_ANEW, {"job_id": job_id})
+
+
 def choose(
-    output_dir: Path, fingerprint: Mapping[str, Any], resume: str, attempt: int
+    output_dir: Path, fingerprint: Mapping[str, Any], resume: str, anew: bool
 ) -> tuple[Path | None, list[tuple[Path, str]]]:
     """Choose the checkpoint to go on from. Pure reading: nothing is renamed here.
 
     Args:
         output_dir: the run's output folder.
         fingerprint: the run about to start.
-        resume: `auto`, `never` or `require`. `never` starts anew once; a restart of the same job goes on.
-        attempt: restarts before this one.
+        resume: `auto`, `never` or `require`.
+        anew: True to start at step 0 whatever there is (see :func:`starts_anew`).
 
     Returns:
         the folder to resume from (None: start at step 0), and the folders to set aside, each with the reason.
@@ -94,7 +123,7 @@ def choose(
         RunError: the newest complete checkpoint is another run's, or `require` found none (78).
     """
     checkpoints = read_checkpoints(output_dir)
-    if resume == "never" and attempt == 0:
+    if anew:
         return None, [(c.path, "STOKER_RESUME=never") for c in checkpoints]
     aside = []
     for checkpoint in checkpoints:
@@ -118,10 +147,34 @@ def set_aside(path: Path) -> Path:
     Raises:
         OSError: it cannot be renamed.
     """
+    return path.rename(_free_name(path.parent, f"set-aside-{path.name}"))
+
+
+def retire_output(output_dir: Path) -> None:
+    """Move what an earlier finished run left, as its manifest lists it, into a folder of its own; nothing is lost.
+
+    Does nothing where no run has finished. The manifest goes first: its existence says "finished".
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    manifest = read_json(output_dir / MANIFEST)
+    if not (output_dir / MANIFEST).exists():
+        return
+    folder = _free_name(output_dir, "earlier-output")
+    folder.mkdir()
+    (output_dir / MANIFEST).rename(folder / MANIFEST)
+    listed = manifest.get("files", ()) if isinstance(manifest, dict) else ()
+    for name in (entry["path"] for entry in listed):
+        if (output_dir / name).is_file():
+            (output_dir / name).rename(folder / name)
+
+
+def _free_name(folder: Path, stem: str) -> Path:
     number = 1
-    while (target := path.with_name(f"set-aside-{path.name}-{number}")).exists():
+    while (target := folder / f"{stem}-{number}").exists():
         number += 1
-    return path.rename(target)
+    return target
 
 
 def refuse_other_run(what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
@@ -158,7 +211,7 @@ def _plain(value: Any) -> Any:
 def finished_manifest(output_dir: Path, fingerprint: Mapping[str, Any], budget: Mapping[str, float]) -> Any | None:
     """Return the manifest of this very run if it has finished already, None if there is training to do.
 
-    A larger budget (more steps or epochs) means there is.
+    A larger budget means there is, and so does one in another unit: ten steps say nothing about three epochs.
 
     Raises:
         RunError: the folder holds another run's finished output (78).
@@ -173,4 +226,4 @@ def finished_manifest(output_dir: Path, fingerprint: Mapping[str, Any], budget: 
         )
     refuse_other_run(f"the finished output in {output_dir}", manifest["fingerprint"], fingerprint)
     done = manifest["budget"]
-    return None if any(value > done.get(name, 0) for name, value in budget.items()) else manifest
+    return manifest if all(done.get(unit, -1) >= wanted for unit, wanted in budget.items()) else None

@@ -89,10 +89,9 @@ def run_command(trainer_args: tuple[str, ...]) -> int:
     TRAINER_ARGS are the trainer's own flags, its module perhaps first; defaults come from STOKER_ARG_<FLAG> in the
     environment. See `stoker plan` for what would run.
     """
-    from stoker import launch, start
+    from stoker import launch
 
-    plan = start.plan(trainer_args)
-    return launch.run(plan)
+    return launch.start(trainer_args)
 
 
 @main.command(

@@ -7,6 +7,7 @@ Started as `python -m stoker.elastic FAILURES.json <torchrun arguments>`.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -30,6 +31,9 @@ def main(argv: list[str]) -> int:
     from torch.distributed.run import config_from_args, parse_args
 
     failures_path, *arguments = argv
+    # torchrun reads an option's default from PET_<OPTION>; the plan says all there is to say.
+    for name in [name for name in os.environ if name.startswith("PET_")]:
+        del os.environ[name]
     config, entrypoint, entrypoint_args = config_from_args(parse_args(arguments))
     try:
         elastic_launch(config, entrypoint)(*entrypoint_args)

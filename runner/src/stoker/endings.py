@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import traceback
+from pathlib import Path
 
 from stoker.exits import ExitCode, RunError
 from stoker.runfolder import Verdict
@@ -23,7 +25,14 @@ _LOST_PEER = re.compile(
     r"remote process exited|NCCL (remote|communicator was aborted)|timed out after \d+ ?(ms|milliseconds|seconds)",
     re.IGNORECASE,
 )
-_HUB_MISS = re.compile(r"not a local folder and is not a valid model identifier|couldn't connect to|offline mode")
+# What transformers and datasets say when a model or data set, or a file of it, is not there or cannot be reached.
+_NOT_FOUND = re.compile(
+    r"not a local folder and is not a valid model identifier|couldn't connect to|couldn't reach|offline mode|"
+    r"does not appear to have a file named|couldn't find any data file|unrecognized model in|"
+    r"should have a `model_type` key|no \(supported\) data files found",
+    re.IGNORECASE,
+)
+_BAD_DATA = {"DatasetGenerationError", "DatasetGenerationCastError", "CastError", "UnexpectedSplitsError"}
 
 
 def ending_of(error: BaseException) -> Verdict:
@@ -49,7 +58,13 @@ def ending_of(error: BaseException) -> Verdict:
         )
     if isinstance(error, MemoryError):
         return Verdict(ExitCode.CRASHED, f"out of host memory: raise the memory limit ({text[:200]})")
-    if _named(error) & _MISSING or _HUB_MISS.search(text):
+    if _is_missing_split(error):
+        return Verdict(
+            ExitCode.BAD_DATA, f"the data has no split {text}: name one it has with --dataset_train_split <split>"
+        )
+    if _named(error) & _BAD_DATA:
+        return Verdict(ExitCode.BAD_DATA, f"the data cannot be read as a table: {text[:400]}. Mend its rows")
+    if _named(error) & _MISSING or _NOT_FOUND.search(text):
         return Verdict(
             ExitCode.NO_INPUT,
             f"model or data not found: {text[:400]}. Give a folder that is mounted in the pod, or let the TrainJob's "
@@ -63,7 +78,19 @@ def ending_of(error: BaseException) -> Verdict:
 
 
 def _named(error: BaseException) -> set[str]:
-    return {cls.__name__ for cls in type(error).__mro__}
+    """Return the class names of an error, of its bases, and of the errors that led to it."""
+    names: set[str] = set()
+    cause: BaseException | None = error
+    while cause is not None:
+        names |= {cls.__name__ for cls in type(cause).__mro__}
+        cause = cause.__cause__ or cause.__context__
+    return names
+
+
+def _is_missing_split(error: BaseException) -> bool:
+    # `dataset["test"]` raises a bare KeyError, told apart by where it comes from.
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, KeyError) and bool(frames) and Path(frames[-1].filename).name == "dataset_dict.py"
 
 
 def _of_system_exit(error: SystemExit) -> Verdict:

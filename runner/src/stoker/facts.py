@@ -58,6 +58,11 @@ class Facts:
         return self.get("STOKER_IMAGE_VERSION") or "unversioned"
 
     @property
+    def job_id(self) -> str:
+        """The id of the job over all its attempts (`STOKER_JOB_ID`), empty where nobody gave one."""
+        return self.get("STOKER_JOB_ID") or ""
+
+    @property
     def attempt(self) -> int:
         """How often the JobSet was restarted before this attempt (0 at first)."""
         return whole_number(self.get("STOKER_RESTART_ATTEMPT") or "0") or 0

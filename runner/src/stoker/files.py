@@ -18,11 +18,19 @@ def write_json(path: Path, data: Any) -> None:
     # The name is unique to the process: several nodes may write the same file on a shared volume.
     draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     with draft.open("w") as stream:
-        json.dump(data, stream, indent=2, sort_keys=True)
+        json.dump(data, stream, indent=2, sort_keys=True, allow_nan=False)
         stream.write("\n")
         stream.flush()
         os.fsync(stream.fileno())
     draft.replace(path)
+
+
+def share_with_group(path: Path) -> None:
+    """Let the group read and write a file that a library made for its user alone.
+
+    Whoever reads a volume next (another pod, the server) shares the group 0, not the user.
+    """
+    path.chmod(path.stat().st_mode | 0o060)
 
 
 def read_json(path: Path) -> Any | None:

@@ -20,6 +20,14 @@ from types import ModuleType
 from stoker.orders import VARIABLE
 
 _LAUNCHERS = {"torchrun", "trl", "accelerate", "tune"}
+# Module → the command it is, with the words the command has on top.
+_LAUNCHER_MODULES = {
+    "torch.distributed.run": ("torchrun",),
+    "torch.distributed.launch": ("torchrun",),
+    "accelerate.commands.launch": ("accelerate", "launch"),
+    "accelerate.commands.accelerate_cli": ("accelerate",),
+    "trl.cli.main": ("trl",),
+}
 _TRAINER = "transformers.trainer"
 # Options of Python itself whose value is the next word.
 _VALUED = {"-W", "-X", "--check-hash-based-pycs"}
@@ -32,8 +40,9 @@ def launcher_of(argv: Sequence[str]) -> tuple[str, list[str]] | None:
         argv: `sys.orig_argv`, e.g. `["python", "-m", "torch.distributed.run", "--nnodes=2", …]`.
     """
     module, script, rest = _started(argv)
-    if module == "torch.distributed.run":
-        return "torchrun", rest
+    if module in _LAUNCHER_MODULES:
+        command, *first = _LAUNCHER_MODULES[module]
+        return command, [*first, *rest]
     name = Path(script).name
     return (name, rest) if name in _LAUNCHERS else None
 
@@ -49,15 +58,20 @@ def _started(argv: Sequence[str]) -> tuple[str, str, list[str]]:
     words = list(argv[1:])
     while words:
         word = words.pop(0)
-        if word == "-m":
+        # Python takes short options in one word: `-um` is `-u -m`.
+        if _ends_short_options(word, "m"):
             return words[0] if words else "", "", words[1:]
-        if word == "-c":
+        if _ends_short_options(word, "c"):
             break
         if word in _VALUED:
             words = words[1:]
         elif not word.startswith("-"):
             return "", word, words
     return "", "", []
+
+
+def _ends_short_options(word: str, option: str) -> bool:
+    return word.startswith("-") and not word.startswith("--") and word.endswith(option) and word not in _VALUED
 
 
 def arm() -> None:

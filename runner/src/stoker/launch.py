@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 import time
+import traceback
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
 from stoker import checkpoints
+from stoker import start as starting
 from stoker.exits import ExitCode, RunError
 from stoker.files import read_json
 from stoker.orders import VARIABLE, Orders
@@ -23,9 +27,9 @@ from stoker.runfolder import LocalFolder, RankStatus, SharedFolder, Verdict, loc
 _POLL_SECONDS = 0.25
 # How often the shared folder is read: it may be a network filesystem.
 _SHARED_POLL_SECONDS = 2.0
-# How long a node that only lost its peers waits for one of them to say why, and how long the node with the
-# cause waits before it exits, so that no echo of the failure reaches Kubernetes before the cause does.
-_PEER_WORD_SECONDS = 10.0
+# How long a node that has failed waits for the others to say how they ended: as long as they need to notice
+# (_SHARED_POLL_SECONDS, _PEER_FAILURE_SECONDS) and to end their processes.
+_PEER_WORD_SECONDS = 20.0
 # Once a peer has failed, how long this node's own processes get to notice.
 _PEER_FAILURE_SECONDS = 10.0
 # Once every process of this node has said how it ended, how long the launcher gets to end too.
@@ -33,23 +37,52 @@ _TEARDOWN_SECONDS = 30.0
 # Kept back from the grace period to write down how the run ended.
 _GRACE_MARGIN_SECONDS = 5.0
 _KILL_SECONDS = 5.0
+# torchrun's nodes get at least this long to meet, however late the last of them came.
+_LEAST_RENDEZVOUS_SECONDS = 120
 
 
-def run(plan: Plan) -> ExitCode:
+def start(args: Sequence[str], world: Mapping[str, str] | None = None) -> ExitCode:
+    """Plan and run what a command line asks for, and return the exit code of the pod.
+
+    Args:
+        args: the trainer's arguments.
+        world: what a launcher's options said of the world, by torchrun's names.
+
+    Raises:
+        RunError: the run cannot be what was asked.
+    """
+    # First of all: the kernel drops a SIGTERM to a container's first process that has no handler for it.
+    signals = Signals()
+    # Pods of another user share the volume through the group.
+    os.umask(0o002)
+    return run(starting.plan(args, world), signals)
+
+
+def run(plan: Plan, signals: Signals) -> ExitCode:
     """Run a plan to its end on this node and return the exit code of the pod."""
     shared = SharedFolder(Path(plan.workspace), plan.run_id, plan.world.node_rank)
-    signals = Signals()
     for notice in plan.notices:
         say(f"note: {notice}")
     verdict = _attempt(plan, shared, signals)
     if verdict.code is not ExitCode.FINISHED:
-        verdict = settle_crash(plan, _with_peers(plan, shared, verdict, signals))
-        _tell_peers(plan, shared, verdict)
-        write_last_error(plan, verdict)
-    line = verdict.message if verdict.code is ExitCode.FINISHED else f"{verdict.code.meaning}: {verdict.message}"
-    say(f"exit {int(verdict.code)}: {line}")
-    write_termination_message(Path(plan.termination_log), line)
+        own = settle_crash(plan, verdict)
+        # Written before the others are waited for: a grace period may end meanwhile.
+        _record(plan, own)
+        verdict = _agree(plan, shared, own, signals)
+    if verdict.code is ExitCode.FINISHED or verdict != own:
+        _record(plan, verdict)
+    say(f"exit {int(verdict.code)}: {_line(verdict)}")
     return verdict.code
+
+
+def _record(plan: Plan, verdict: Verdict) -> None:
+    write_termination_message(Path(plan.termination_log), _line(verdict))
+    if verdict.code is not ExitCode.FINISHED:
+        write_last_error(plan, verdict)
+
+
+def _line(verdict: Verdict) -> str:
+    return verdict.message if verdict.code is ExitCode.FINISHED else f"{verdict.code.meaning}: {verdict.message}"
 
 
 class Signals:
@@ -61,9 +94,15 @@ class Signals:
             signal.signal(number, self._remember)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
+        # Nothing is printed here: the signal may have interrupted a print.
         if self.stopped_at is None:
             self.stopped_at = time.monotonic()
-            say(f"{signal.Signals(number).name} received: saving a checkpoint and stopping")
+
+    def time_left(self, grace_seconds: int) -> float:
+        """Return the seconds left to write down how the run ended; endless if no stop was asked for."""
+        if self.stopped_at is None:
+            return math.inf
+        return self.stopped_at + grace_seconds - _GRACE_MARGIN_SECONDS - time.monotonic()
 
     def refuse_if_stopped(self) -> None:
         """Raise if a stop was asked for.
@@ -82,25 +121,29 @@ def _attempt(plan: Plan, shared: SharedFolder, signals: Signals) -> Verdict:
         done = _already_finished(plan)
         if done is not None:
             return Verdict(ExitCode.FINISHED, f"this run had finished already, with step {done['steps']}")
+        began = time.monotonic()
         wait_for_peers(plan, lambda: _give_up(shared, signals))
         signals.refuse_if_stopped()
+        # One deadline for all the waiting: torchrun gets what is left of it.
+        left = max(_LEAST_RENDEZVOUS_SECONDS, plan.rendezvous_seconds - round(time.monotonic() - began))
         with local_folder() as local:
-            return _launch(plan, shared, local, signals)
+            return _launch(replace(plan, rendezvous_seconds=left), shared, local, signals)
     except RunError as error:
         return Verdict(error.code, error.message)
-    except OSError as error:
-        return Verdict(ExitCode.CRASHED, f"the runner could not go on: {error}")
+    except Exception as error:  # noqa: BLE001 - any other way out would be an exit code that nobody documented
+        traceback.print_exc()
+        return Verdict(ExitCode.CRASHED, f"the runner could not go on: {type(error).__name__}: {error}")
 
 
 def _already_finished(plan: Plan) -> dict[str, int] | None:
     output = Path(plan.output_dir)
-    if plan.resume == "never" and plan.attempt == 0:
+    if checkpoints.starts_anew(Path(plan.workspace), plan.resume, plan.job_id, plan.attempt):
         done = None
     else:
         done = checkpoints.finished_manifest(output, plan.fingerprint, plan.budget)
     if done is None and plan.world.node_rank == 0:
         # The manifest says "finished": it must not outlive the decision to train on.
-        (output / checkpoints.MANIFEST).unlink(missing_ok=True)
+        checkpoints.retire_output(output)
     return done
 
 
@@ -124,13 +167,13 @@ def _launch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signa
     # A session of its own: a signal to our process group must not reach the trainer before we decide.
     child = Child(os.posix_spawn(argv[0], argv, environ, setsid=True))
     peer = _watch(plan, shared, local, signals, child)
-    verdict = _judge(plan, child, local, signals)
+    verdict = _judge(plan, child, local, signals, peer)
     if verdict.code is ExitCode.FINISHED:
         if plan.world.node_rank == 0:
             result = next(status.result for status in local.statuses() if status.rank == 0)
             write_manifest(plan, result)
         return Verdict(ExitCode.FINISHED, f"finished: world size {plan.world.size}")
-    return verdict if peer is None else most_telling([verdict, peer])
+    return verdict
 
 
 @dataclass(slots=True)
@@ -174,6 +217,7 @@ def _watch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signal
     peer_since = 0.0
     next_look = 0.0
     ended_since: float | None = None
+    stopping = False
     while True:
         child.reap()
         if child.returncode is not None:
@@ -185,10 +229,12 @@ def _watch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signal
             child.end()
             return peer
         if signals.stopped_at is not None:
-            local.stop_flag.touch()
             training = any(status.phase == "training" for status in local.statuses())
-            spent = now - signals.stopped_at
-            if not training or spent > plan.grace_seconds - _GRACE_MARGIN_SECONDS - _KILL_SECONDS:
+            if not stopping:
+                stopping = True
+                local.stop_flag.touch()
+                say(f"asked to stop: {'saving a checkpoint' if training else 'nothing to save yet'}")
+            if not training or signals.time_left(plan.grace_seconds) < 2 * _KILL_SECONDS:
                 child.end()
                 return peer
         if peer is None and plan.world.nnodes > 1 and now > next_look:
@@ -219,8 +265,8 @@ def _all_ended(plan: Plan, local: LocalFolder) -> bool:
     return len(statuses) == plan.world.nproc_per_node and all(status.phase == "ended" for status in statuses)
 
 
-def _judge(plan: Plan, child: Child, local: LocalFolder, signals: Signals) -> Verdict:
-    """Derive how this node's part ended from its ranks' statuses, the launcher's word, and a stop."""
+def _judge(plan: Plan, child: Child, local: LocalFolder, signals: Signals, peer: Verdict | None) -> Verdict:
+    """Derive how this node's part ended from its ranks' statuses, a failed peer, a stop, and the launcher's word."""
     statuses = local.statuses()
     ended = [Verdict(ExitCode(s.code), s.message, s.primary) for s in statuses if s.code]
     # What the ranks say counts: a launcher that fails once they have all finished takes nothing back.
@@ -228,6 +274,8 @@ def _judge(plan: Plan, child: Child, local: LocalFolder, signals: Signals) -> Ve
         return Verdict(ExitCode.FINISHED, "finished")
     if ended and most_telling(ended).primary:
         return most_telling(ended)
+    if peer is not None:
+        return peer
     if signals.stopped_at is not None:
         return Verdict(ExitCode.STOPPED, "stopped before a new checkpoint could be saved")
     killed = _killed(local, statuses)
@@ -258,29 +306,27 @@ def _killed(local: LocalFolder, statuses: list[RankStatus]) -> Verdict | None:
     return None
 
 
-def _with_peers(plan: Plan, shared: SharedFolder, verdict: Verdict, signals: Signals) -> Verdict:
-    """Return the run's verdict: this node's own, or a peer's that says more. Waits for one that only lost peers."""
+def _agree(plan: Plan, shared: SharedFolder, verdict: Verdict, signals: Signals) -> Verdict:
+    """Tell the other nodes how this one ended, hear how they did, and return the verdict that says most.
+
+    Waits until all have spoken, so that every pod exits with the same code and no echo of a failure (a lost peer)
+    reaches Kubernetes before its cause.
+    """
     if plan.world.nnodes == 1:
         return verdict
-    deadline = time.monotonic() + _PEER_WORD_SECONDS
+    deadline = time.monotonic() + min(_PEER_WORD_SECONDS, signals.time_left(plan.grace_seconds))
+    told: Verdict | None = None
     while True:
         peer = _failed_peer(shared)
-        if peer is not None and most_telling([verdict, peer]) is peer:
-            return peer
-        if verdict.primary or peer is not None or signals.stopped_at is not None or time.monotonic() > deadline:
+        if peer is not None:
+            verdict = most_telling([verdict, peer])
+        if verdict != told:
+            told = verdict
+            try:
+                shared.publish(verdict)
+            except OSError as error:
+                say(f"the other nodes could not be told: {error}")
+                return verdict
+        if time.monotonic() > deadline or len(shared.verdicts()) == plan.world.nnodes - 1:
             return verdict
-        time.sleep(_POLL_SECONDS)
-
-
-def _tell_peers(plan: Plan, shared: SharedFolder, verdict: Verdict) -> None:
-    """Publish this node's verdict, and give the others time to take it over before Kubernetes sees this pod end."""
-    if plan.world.nnodes == 1:
-        return
-    try:
-        shared.publish(verdict)
-    except OSError as error:
-        say(f"the other nodes could not be told: {error}")
-        return
-    deadline = time.monotonic() + _PEER_WORD_SECONDS
-    while verdict.primary and time.monotonic() < deadline and len(shared.verdicts()) < plan.world.nnodes - 1:
         time.sleep(_POLL_SECONDS)

@@ -48,9 +48,10 @@ def run(trainjob: Path, runtime: Path, workspace: Path, volumes: Sequence[str]) 
     folders = _folders(job, workspace, volumes)
     workspace.mkdir(parents=True, exist_ok=True)
     stop = _Stop()
+    job_id = uuid.uuid4().hex
     restarts = counted = 0
     while True:
-        code = _attempt(job, folders, restarts, stop)
+        code = _attempt(job, job_id, folders, restarts, stop)
         say(f"attempt {restarts}: {job.nodes} nodes ended with {int(code)} ({code.meaning})")
         if code is ExitCode.FINISHED or code.is_final or stop.asked:
             return code
@@ -84,7 +85,7 @@ class _Stop:
                 node.send_signal(signal.SIGTERM)
 
 
-def _attempt(job: Job, folders: Mapping[str, str], attempt: int, stop: _Stop) -> ExitCode:
+def _attempt(job: Job, job_id: str, folders: Mapping[str, str], attempt: int, stop: _Stop) -> ExitCode:
     """Start every node, wait for all, and return the code the JobSet would see first."""
     port, run_id = _free_port(), uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="stoker-local-") as scratch:
@@ -93,7 +94,7 @@ def _attempt(job: Job, folders: Mapping[str, str], attempt: int, stop: _Stop) ->
         try:
             for rank in range(job.nodes):
                 log = Path(scratch) / f"termination-log-{rank}"
-                stop.nodes.append(_start(job, rank, attempt, run_id, port, folders, log))
+                stop.nodes.append(_start(job, rank, folders, log, (attempt, job_id, run_id, "127.0.0.1", port)))
                 prefix = f"[node-{rank}] "
                 readers.append(threading.Thread(target=_copy, args=(stop.nodes[-1].stdout, prefix), daemon=True))
                 readers[-1].start()
@@ -138,9 +139,13 @@ def _code(node: subprocess.Popen[str]) -> ExitCode:
 
 
 def _start(
-    job: Job, node: int, attempt: int, run_id: str, port: int, folders: Mapping[str, str], termination_log: Path
+    job: Job,
+    node: int,
+    folders: Mapping[str, str],
+    termination_log: Path,
+    surroundings: tuple[int, str, str, str, int],
 ) -> subprocess.Popen[str]:
-    told = job.environment(node, attempt, run_id, "127.0.0.1", port)
+    told = job.environment(node, *surroundings)
     told = {name: rewritten(value, folders) for name, value in told.items()}
     told["STOKER_TERMINATION_LOG"] = str(termination_log)
     argv = _local_argv([rewritten(expand(word, told), folders) for word in job.argv])

@@ -27,9 +27,11 @@ class Orders:
         world_size: processes the run must have.
         plan_hash: digest all ranks must share.
         image_version: image tag all ranks must share.
+        job_id: id of the job over all its attempts.
         run_id: id of this attempt.
         attempt: restarts before this attempt.
         resume: `auto`, `never` or `require`.
+        workspace: folder shared by all pods.
         output_dir: folder of checkpoints and model.
         fingerprint: what a checkpoint must share to be resumed from.
         shared: the run's folder in the workspace.
@@ -44,9 +46,11 @@ class Orders:
     world_size: int
     plan_hash: str
     image_version: str
+    job_id: str
     run_id: str
     attempt: int
     resume: str
+    workspace: str
     output_dir: str
     fingerprint: Mapping[str, Any]
     shared: str
@@ -64,9 +68,11 @@ class Orders:
             world_size=plan.world.size,
             plan_hash=plan.hash,
             image_version=plan.image_version,
+            job_id=plan.job_id,
             run_id=plan.run_id,
             attempt=plan.attempt,
             resume=plan.resume,
+            workspace=plan.workspace,
             output_dir=plan.output_dir,
             fingerprint=plan.fingerprint,
             shared=str(shared),

@@ -80,11 +80,13 @@ class Plan:
         workspace: folder shared by all pods.
         output_dir: folder of checkpoints, the model and the manifest.
         resume: `auto`, `never` or `require`.
+        job_id: id of the job over all its attempts; empty if nobody gave one.
         run_id: id of this attempt, the same on all nodes.
         attempt: restarts before this attempt.
         image_version: tag of the image.
         accelerator: accelerator profile of the runtime.
         fingerprint: what a checkpoint must share to be resumed from.
+        budget: how much training was asked for, under the name of its unit (`steps` or `epochs`).
         checks: what must hold before the start.
         env: variables added for the trainer's processes.
         grace_seconds: time between SIGTERM and SIGKILL.
@@ -102,11 +104,13 @@ class Plan:
     workspace: str
     output_dir: str
     resume: str
+    job_id: str
     run_id: str
     attempt: int
     image_version: str
     accelerator: str
     fingerprint: Mapping[str, Any]
+    budget: Mapping[str, float]
     checks: tuple[Check, ...]
     env: Mapping[str, str]
     grace_seconds: int
@@ -139,12 +143,6 @@ class Plan:
         ]
 
     @property
-    def budget(self) -> dict[str, float]:
-        """How much training was asked for: `max_steps` (if over 0, it rules) and `num_train_epochs`."""
-        named = {setting.name: setting.value for setting in self.settings}
-        return {name: float(str(named[name])) for name in ("max_steps", "num_train_epochs") if name in named}
-
-    @property
     def hash(self) -> str:
         """A digest of all that the nodes of a run must agree on."""
         agreed = {
@@ -153,6 +151,7 @@ class Plan:
             "nnodes": self.world.nnodes,
             "nproc_per_node": self.world.nproc_per_node,
             "settings": [(setting.name, setting.value) for setting in self.settings],
+            "fingerprint": self.fingerprint,
             "resume": self.resume,
             "run_id": self.run_id,
         }
@@ -190,7 +189,7 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
     resolution = resolve(table, [_own_layer(facts, _peft_wanted(asked)), *asked])
     named = {setting.name: setting for setting in resolution.settings}
     usage += resolution.problems
-    usage += backend.missing(named, tuple(config))
+    usage += backend.problems(named, tuple(config))
     if usage:
         raise RunError(ExitCode.USAGE, "\n".join(usage))
 
@@ -225,11 +224,13 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
         workspace=str(facts.workspace),
         output_dir=output_dir,
         resume=resume,
+        job_id=facts.job_id,
         run_id=run_id,
         attempt=facts.attempt,
         image_version=facts.image_version,
         accelerator=facts.accelerator,
         fingerprint=backend.fingerprint(method, named, world.size),
+        budget=backend.budget(method, named),
         checks=_checks(facts, named, config_path, output_dir),
         # One writer of progress: the callback that transformers would add on its own is switched off.
         env={

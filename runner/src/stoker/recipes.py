@@ -10,6 +10,7 @@ Recipe = Mapping[str, tuple[str, str]]
 _EVERYWHERE: Recipe = {
     "report_to": ("none", "nothing is sent to a tracker unless asked for"),
     "disable_tqdm": ("true", "progress bars fill a pod's log; each logging step is one line there"),
+    "logging_nan_inf_filter": ("false", "a loss that is no number must be seen, not averaged away"),
     "save_total_limit": ("3", "an unbounded number of checkpoints fills the claim"),
 }
 _CPU: Recipe = {

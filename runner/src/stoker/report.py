@@ -13,7 +13,7 @@ from typing import Any
 
 from stoker.checkpoints import MANIFEST, newest_step
 from stoker.exits import ExitCode
-from stoker.files import read_json, write_json
+from stoker.files import read_json, share_with_group, write_json
 from stoker.plan import Plan
 from stoker.runfolder import Verdict
 
@@ -54,6 +54,7 @@ def settle_crash(plan: Plan, verdict: Verdict) -> Verdict:
     if (
         isinstance(before, dict)
         and before.get("code") == ExitCode.CRASHED
+        and before.get("job_id") == plan.job_id
         and before.get("attempt") == plan.attempt - 1
         and before.get("checkpoint_step") == step
     ):
@@ -78,6 +79,7 @@ def write_last_error(plan: Plan, verdict: Verdict) -> None:
         "time": _now(),
         "node_rank": plan.world.node_rank,
         "attempt": plan.attempt,
+        "job_id": plan.job_id,
         "run_id": plan.run_id,
         "checkpoint_step": newest_step(Path(plan.output_dir)),
     }
@@ -101,6 +103,9 @@ def write_manifest(plan: Plan, result: Mapping[str, Any]) -> dict[str, Any]:
         OSError: the output folder cannot be written to.
     """
     output = Path(plan.output_dir)
+    files = [path for path in sorted(output.iterdir()) if _is_output(path)]
+    for path in files:
+        share_with_group(path)
     adapter = read_json(output / "adapter_config.json")
     named = {setting.name: setting.value for setting in plan.settings}
     manifest: dict[str, Any] = {
@@ -128,7 +133,7 @@ def write_manifest(plan: Plan, result: Mapping[str, Any]) -> dict[str, Any]:
             "revision": named.get("model_revision"),
         },
         "adapter": _adapter(adapter) if isinstance(adapter, dict) else None,
-        "files": [_described(path) for path in sorted(output.iterdir()) if _is_output(path)],
+        "files": [_described(path) for path in files],
     }
     write_json(output / MANIFEST, manifest)
     return manifest

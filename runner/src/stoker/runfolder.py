@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from typing import Any
 from stoker.exits import PRECEDENCE, ExitCode
 from stoker.files import read_json, write_json
 
-# Folders of earlier attempts kept for whoever looks into a failure.
-_KEPT_RUNS = 5
+# How long the folders of earlier attempts are kept, which may be those of other jobs that still run.
+_KEPT_SECONDS = 7 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +94,12 @@ class SharedFolder:
         return found
 
     def forget_older_runs(self) -> None:
-        """Remove the folders of all but the newest earlier attempts."""
-        runs = sorted((p for p in _listed(self.path.parent, "*") if p != self.path), key=lambda p: p.stat().st_mtime)
-        for path in runs[:-_KEPT_RUNS]:
-            shutil.rmtree(path, ignore_errors=True)
+        """Remove what attempts of long ago left."""
+        for path in _listed(self.path.parent, "*"):
+            # Another node may be doing the same.
+            with suppress(OSError):
+                if path != self.path and path.stat().st_mtime < time.time() - _KEPT_SECONDS:
+                    shutil.rmtree(path)
 
 
 class LocalFolder:
@@ -145,5 +148,6 @@ def _listed(folder: Path, pattern: str) -> list[Path]:
 @contextmanager
 def local_folder() -> Iterator[LocalFolder]:
     """Make the pod's own folder, and remove it at the end."""
-    with tempfile.TemporaryDirectory(prefix="stoker-") as path:
+    # A process that is being killed may still write into it.
+    with tempfile.TemporaryDirectory(prefix="stoker-", ignore_cleanup_errors=True) as path:
         yield LocalFolder(Path(path))

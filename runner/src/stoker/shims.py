@@ -171,12 +171,11 @@ def main() -> None:
 def start(command: str, argv: list[str], own_folder: Path) -> None:
     """Launch through the runner, or become the real command. Does not return."""
     from stoker import launch
-    from stoker import start as starting
 
     try:
         found = translate(command, argv)
         if found is not None:
-            sys.exit(launch.run(starting.plan(found.args, found.world)))
+            sys.exit(launch.start(found.args, found.world))
     except RunError as error:
         click.echo("\n".join(f"stoker: {line}" for line in error.message.splitlines()), err=True)
         sys.exit(error.code)

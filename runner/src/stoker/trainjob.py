@@ -56,12 +56,13 @@ class Job:
     labels: Mapping[str, str]
     grace_seconds: int
 
-    def environment(self, node: int, attempt: int, run_id: str, address: str, port: int) -> dict[str, str]:
+    def environment(self, node: int, attempt: int, job_id: str, run_id: str, address: str, port: int) -> dict[str, str]:
         """Return the env of one node's container, references resolved.
 
         Args:
             node: its rank.
             attempt: restarts before this attempt.
+            job_id: stands for the JobSet's UID.
             run_id: stands for the Job's UID.
             address: what stands for node 0's host name.
             port: the rendezvous port there.
@@ -72,6 +73,7 @@ class Job:
         metadata = {
             **self.labels,
             "jobset.sigs.k8s.io/jobset-name": self.name,
+            "jobset.sigs.k8s.io/jobset-uid": job_id,
             "jobset.sigs.k8s.io/restart-attempt": str(attempt),
             "batch.kubernetes.io/controller-uid": run_id,
             _RANK_ANNOTATION: str(node),

@@ -20,6 +20,7 @@ KNOWN = {
     "STOKER_ACCELERATOR": "accelerator profile of the runtime: nvidia, amd, intel, tpu or cpu",
     "STOKER_RUNTIME": "name of the runtime the pod was made from",
     "STOKER_RUNTIME_DEFAULTS": "JSON object of the runtime's own defaults, to tell them from a TrainJob's env",
+    "STOKER_JOB_ID": "id of the job, the same in all its attempts",
     "STOKER_RUN_ID": "id of this attempt, the same in all its pods",
     "STOKER_RESTART_ATTEMPT": "how often the job was restarted before this attempt",
     "STOKER_CPU_REQUEST": "CPU request of this container, rounded up to whole cores",

@@ -34,8 +34,12 @@ class LLMBackend(ABC):
         """Return the method that the first word of a command line names, None if it names none."""
 
     @abstractmethod
-    def missing(self, settings: Mapping[str, Setting], config_keys: Sequence[str]) -> list[str]:
-        """Return one problem for each setting the run cannot do without."""
+    def problems(self, settings: Mapping[str, Setting], config_keys: Sequence[str]) -> list[str]:
+        """Return one problem for each setting that is missing or cannot be meant."""
+
+    @abstractmethod
+    def budget(self, method: str, settings: Mapping[str, Setting]) -> dict[str, float]:
+        """Return how much training was asked for, under the name of its unit, e.g. `{"epochs": 3.0}`."""
 
     @abstractmethod
     def fingerprint(self, method: str, settings: Mapping[str, Setting], world_size: int) -> dict[str, object]:

@@ -68,14 +68,30 @@ class TRLBackend(LLMBackend):
         """Return `sft` for `trl.scripts.sft`; any other module of TRL's scripts by its last part too."""
         return word.removeprefix(MODULE_PREFIX) if word.startswith(MODULE_PREFIX) else None
 
-    def missing(self, settings: Mapping[str, Setting], config_keys: Sequence[str]) -> list[str]:
-        """Return one problem each if the model or the data is not named."""
+    def problems(self, settings: Mapping[str, Setting], config_keys: Sequence[str]) -> list[str]:
+        """Return one problem each if the model or the data is not named, or a checkpoint would not be safe."""
         problems = []
+        limit = settings.get("save_total_limit")
+        if limit is not None and limit.value == "1":
+            problems.append(
+                "--save_total_limit 1 deletes the last checkpoint before the next one is complete, so a run that is "
+                "stopped between the two starts anew: write 2 or more"
+            )
         if "model_name_or_path" not in settings and "model_name_or_path" not in config_keys:
             problems.append("no model is named: write --model_name_or_path <folder or Hub id>")
         if not {"dataset_name", "datasets"} & {*settings, *config_keys}:
             problems.append("no data is named: write --dataset_name <folder or Hub id>")
         return problems
+
+    def budget(self, method: str, settings: Mapping[str, Setting]) -> dict[str, float]:
+        """Return `{"steps": n}` if max_steps is over 0, for then it rules; else `{"epochs": n}`."""
+
+        def number(name: str) -> float:
+            setting = settings.get(name)
+            return float(str(setting.value if setting else _flag_table(method).flags[name].default))
+
+        steps = number("max_steps")
+        return {"steps": steps} if steps > 0 else {"epochs": number("num_train_epochs")}
 
     def fingerprint(self, method: str, settings: Mapping[str, Setting], world_size: int) -> dict[str, object]:
         """Return model, data, method, PEFT and world size."""
