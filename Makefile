@@ -24,7 +24,9 @@ export CLUSTER_CACHE := $(CACHE)
 # Which cluster: embedded, kind or existing. Empty: kind where a Docker engine answers, else embedded.
 STOKER_CLUSTER ?=
 export STOKER_CLUSTER
-cluster = PYTHONPATH=tests $(python) -m cluster $(if $(STOKER_CLUSTER),--provider "$(STOKER_CLUSTER)")
+# tests/cluster knows nothing of Stoker: its own name for the choice.
+export CLUSTER_PROVIDER := $(STOKER_CLUSTER)
+cluster = PYTHONPATH=tests $(python) -m cluster
 
 # Cheap suites first, so that a typing mistake does not wait for a cluster.
 SUITES := $(wildcard tests/lint runner tests/charts tests/cluster images tests/e2e)

@@ -7,9 +7,7 @@ Everything comes as a user would get it: the image and the chart out of the clus
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +16,15 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster import CannotRunHereError, Cluster, ClusterError, connect
+from cluster import Cluster
+from cluster.testing import live
 from e2e.kube import Kube
 from e2e.trainjobs import INPUTS_CLAIM, Reader, Run
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples/sft-lora"
+__all__ = ["live"]  # a fixture from elsewhere
+
 NAMESPACE = "stoker-e2e"
 RELEASE = "catalogue"
 
@@ -47,22 +48,9 @@ class Image:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def cluster(live: Cluster) -> Cluster:
     """A cluster that is up and current."""
-    provider = os.environ.get("STOKER_CLUSTER") or None
-    argv = [sys.executable, "-m", "cluster", *(["--provider", provider] if provider else [])]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
-    was_up = subprocess.run([*argv, "status"], env=environ, capture_output=True, check=False).returncode == 0
-    try:
-        subprocess.run([*argv, "up"], env=environ, check=True)
-        found = connect(provider)
-    except CannotRunHereError as error:
-        pytest.skip(str(error))
-    except (ClusterError, subprocess.CalledProcessError) as error:
-        pytest.fail(f"the cluster could not be started: {error}")
-    yield found
-    if not was_up:
-        subprocess.run([*argv, "down"], env=environ, check=True)
+    return live
 
 
 @pytest.fixture(scope="session")

@@ -6,30 +6,20 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import yaml
+
 from cluster import Cluster
+from e2e.conftest import EXAMPLE
 from e2e.kube import Kube
-from e2e.trainjobs import INPUTS_CLAIM, LORA_SFT, Reader, Run, trainjob
+from e2e.trainjobs import INPUTS_CLAIM, Reader, Run
 
 Submit = Callable[[Mapping[str, Any]], Run]
-
-# Enough for the adapter to answer most of what it was shown.
-UNTIL_IT_KNOWS = (
-    *(word for word in LORA_SFT if not word.startswith(("--max_steps", "--save_steps", "--logging_steps"))),
-    "--num_train_epochs=30",
-    "--learning_rate=5e-3",
-    "--lora_r=16",
-    "--lora_alpha=32",
-    "--per_device_train_batch_size=16",
-    "--gradient_checkpointing=false",
-    "--logging_steps=5",
-    "--save_steps=100",
-)
 
 
 def test_two_pods_on_two_nodes_train_an_adapter_that_changes_the_answers(
     submit: Submit, reader: Reader, cluster: Cluster, kube: Kube
 ) -> None:
-    run = submit(trainjob("main-job", UNTIL_IT_KNOWS))
+    run = submit(yaml.safe_load((EXAMPLE / "trainjob.yaml").read_text()))
 
     def progress() -> dict[str, Any] | None:
         status: dict[str, Any] | None = run.object().get("status", {}).get("trainerStatus")
@@ -48,14 +38,8 @@ def test_two_pods_on_two_nodes_train_an_adapter_that_changes_the_answers(
 
     claim = f"initializer-{run.name}"
     inputs = f"/claims/{INPUTS_CLAIM}"
-    answers = json.loads(
-        reader.run(
-            [
-                "python", f"{inputs}/ask.py", "--model", f"{inputs}/model", "--data", f"{inputs}/elements.jsonl",
-                "--adapter", f"/claims/{claim}/output", "--json",
-            ],
-            [INPUTS_CLAIM, claim],
-        ).splitlines()[-1]
-    )  # fmt: skip
-    assert answers["right_after"] > answers["right_before"]
-    assert answers["right_after"] >= 0.5 * answers["asked"]
+    adapter = f"/claims/{claim}/output"
+    command = ["python", f"{inputs}/ask.py", "--model", f"{inputs}/model", "--data", f"{inputs}/elements.jsonl"]
+    scores = json.loads(reader.run([*command, "--adapter", adapter, "--json"], [INPUTS_CLAIM, claim]))
+    assert scores["right_before"] <= 0.1 * scores["questions"]
+    assert scores["right_after"] >= 0.8 * scores["questions"]

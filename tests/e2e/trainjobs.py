@@ -154,13 +154,23 @@ class Run:
         assert condition(done, "Failed"), f"{self.name} completed, it should have failed"
         return done
 
-    def wait_log(self, pattern: str, index: int = 0, seconds: float = 240) -> str:
-        """Wait until the log of one of its pods matches a pattern, and return that pod's name."""
+    def wait_log(self, pattern: str, index: int | None = 0, seconds: float = 240) -> str:
+        """Wait until the log of one of its pods matches a pattern, and return that pod's name.
+
+        Args:
+            pattern: a regular expression.
+            index: the pod's completion index; None for any.
+            seconds: how long to wait.
+        """
 
         def matching() -> str | None:
-            pods = [p for p in self.pods() if not p["metadata"].get("deletionTimestamp")]
-            name = str(pods[index]["metadata"]["name"]) if len(pods) > index else None
-            return name if name and re.search(pattern, self.kube.logs(name)) else None
+            for pod in self.pods():
+                name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
+                asked = index is None or labels["batch.kubernetes.io/job-completion-index"] == str(index)
+                ending = pod["metadata"].get("deletionTimestamp") is not None
+                if asked and not ending and re.search(pattern, self.kube.logs(name)):
+                    return str(name)
+            return None
 
         return self.kube.until(f"{self.name}: a log line like {pattern!r} of pod {index}", matching, seconds)
 

@@ -41,6 +41,10 @@ Arguments, a dict:
   valueFrom:
     fieldRef:
       fieldPath: metadata.labels['trainer.kubeflow.org/framework']
+- name: STOKER_JOB_ID
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-uid']
 - name: STOKER_RUN_ID
   valueFrom:
     fieldRef:
