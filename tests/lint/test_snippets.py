@@ -46,8 +46,9 @@ def test_yaml(language: str, text: str, tmp_path: Path) -> None:
         assert known is not None
         assert known.to_dict() == document, "Trainer's API does not know a field"
         job = job_of(document, yaml.safe_load(RUNTIME.read_text()))
-        environment = job.environment(0, attempt=0, run_id="test", address="localhost", port=29500)
-        plan = resolve_plan(read_facts(environment, dev=tmp_path), Request())
+        environment = job.environment(0, attempt=0, job_id="test", run_id="test", address="localhost", port=29500)
+        assert job.argv[:2] == ("stoker", "run")
+        plan = resolve_plan(read_facts(environment, dev=tmp_path), Request(job.argv[2:]))
         assert plan.world.nnodes == job.nodes
 
 
