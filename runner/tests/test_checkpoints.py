@@ -73,13 +73,13 @@ def test_steps_are_compared_as_numbers_and_strangers_ignored(tmp_path: Path) -> 
 
 
 def test_no_folder_is_no_checkpoint(tmp_path: Path) -> None:
-    assert checkpoints.choose(tmp_path / "missing", MINE, "auto", 0) == (None, [])
+    assert checkpoints.choose(tmp_path / "missing", MINE, "auto", anew=False) == (None, [])
 
 
 def test_the_newest_complete_one_is_chosen_and_broken_ones_set_aside(tmp_path: Path) -> None:
     good = saved(tmp_path, 5)
     broken = saved(tmp_path, 10, sealed=False)
-    chosen, aside = checkpoints.choose(tmp_path, MINE, "auto", 0)
+    chosen, aside = checkpoints.choose(tmp_path, MINE, "auto", anew=False)
     assert chosen == good
     assert aside == [(broken, "it was not saved to its end")]
 
@@ -90,16 +90,52 @@ def test_setting_aside_hides_it_from_trainers_and_never_overwrites(tmp_path: Pat
     assert checkpoints.read_checkpoints(tmp_path) == []
 
 
-def test_never_starts_anew_once_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_starting_anew_sets_all_checkpoints_aside(tmp_path: Path) -> None:
     folder = saved(tmp_path, 5)
-    assert checkpoints.choose(tmp_path, MINE, "never", 0) == (None, [(folder, "STOKER_RESUME=never")])
-    assert checkpoints.choose(tmp_path, MINE, "never", 1) == (folder, [])
+    assert checkpoints.choose(tmp_path, MINE, "never", anew=True) == (None, [(folder, "STOKER_RESUME=never")])
+
+
+def test_a_job_starts_anew_once_and_its_restarts_go_on(tmp_path: Path) -> None:
+    assert checkpoints.starts_anew(tmp_path, "never", "job", attempt=0)
+    # Until it is on record: a first attempt may end before it comes to that.
+    assert checkpoints.starts_anew(tmp_path, "never", "job", attempt=1)
+    checkpoints.record_anew(tmp_path, "job")
+    assert not checkpoints.starts_anew(tmp_path, "never", "job", attempt=1)
+    assert checkpoints.starts_anew(tmp_path, "never", "the next job", attempt=0)
+
+
+def test_without_an_id_of_the_job_the_first_attempt_starts_anew(tmp_path: Path) -> None:
+    assert [checkpoints.starts_anew(tmp_path, "never", "", attempt) for attempt in (0, 1)] == [True, False]
+
+
+@pytest.mark.parametrize("resume", ["auto", "require"])
+def test_other_runs_never_start_anew(tmp_path: Path, resume: str) -> None:
+    assert not checkpoints.starts_anew(tmp_path, resume, "job", attempt=0)
+
+
+def test_an_earlier_output_is_moved_aside_whole(tmp_path: Path) -> None:
+    for name in ("adapter_model.safetensors", "mine.txt"):
+        (tmp_path / name).touch()
+    for _ in range(2):
+        (tmp_path / "adapter_model.safetensors").touch()
+        files = [{"path": "adapter_model.safetensors"}, {"path": "gone"}]
+        (tmp_path / checkpoints.MANIFEST).write_text(json.dumps({"files": files}))
+        checkpoints.retire_output(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["earlier-output-1", "earlier-output-2", "mine.txt"]
+    moved = [checkpoints.MANIFEST, "adapter_model.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "earlier-output-1").iterdir()) == sorted(moved)
+
+
+def test_where_nothing_has_finished_nothing_is_moved(tmp_path: Path) -> None:
+    saved(tmp_path, 5)
+    checkpoints.retire_output(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-5"]
 
 
 def test_require_fails_without_a_complete_checkpoint(tmp_path: Path) -> None:
     saved(tmp_path, 5, sealed=False)
     with pytest.raises(RunError, match="holds no complete checkpoint") as refused:
-        checkpoints.choose(tmp_path, MINE, "require", 0)
+        checkpoints.choose(tmp_path, MINE, "require", anew=False)
     assert refused.value.code is ExitCode.CONFIG
 
 
@@ -107,7 +143,7 @@ def test_another_runs_checkpoint_is_refused_naming_each_difference(tmp_path: Pat
     saved(tmp_path, 5)
     other = {"method": "dpo", "model": {"model_name_or_path": "/n"}, "world_size": 2}
     with pytest.raises(RunError) as refused:
-        checkpoints.choose(tmp_path, other, "auto", 0)
+        checkpoints.choose(tmp_path, other, "auto", anew=False)
     assert refused.value.code is ExitCode.CONFIG
     assert "method was sft, now dpo; model.model_name_or_path was /m, now /n" in refused.value.message
     assert "world_size" not in refused.value.message
@@ -125,14 +161,13 @@ def finished(output: Path, budget: dict[str, float]) -> None:
 @pytest.mark.parametrize(
     ("done", "asked", "is_done"),
     [
-        ({"max_steps": 10}, {"max_steps": 10}, True),
-        ({"max_steps": 10}, {"max_steps": 5}, True),
-        ({"max_steps": 10}, {"max_steps": 20}, False),
-        ({"max_steps": 10}, {"max_steps": -1, "num_train_epochs": 2}, False),
-        ({}, {}, True),
-        ({}, {"max_steps": 10}, False),
+        ({"steps": 10}, {"steps": 10}, True),
+        ({"steps": 10}, {"steps": 5}, True),
+        ({"steps": 10}, {"steps": 20}, False),
+        ({"steps": 10}, {"epochs": 2}, False),
+        ({"epochs": 3}, {"epochs": 3}, True),
     ],
-    ids=["the same", "fewer steps", "more steps", "epochs instead", "the trainer's default", "steps after the default"],
+    ids=["the same", "fewer steps", "more steps", "another unit", "epochs"],
 )
 def test_a_run_is_finished_unless_more_is_asked_for(
     tmp_path: Path, done: dict[str, float], asked: dict[str, float], is_done: bool

@@ -41,7 +41,7 @@ def test_the_plan_shown_is_the_plan_made(tmp_path: Path) -> None:
     (trainjob,) = re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     (shown,) = re.findall(r"^```text\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     job = job_of(yaml.safe_load(trainjob), RUNTIME)
-    environment = job.environment(0, attempt=0, run_id="5f1c", address="sft-node-0-0.sft", port=29500)
+    environment = job.environment(0, attempt=0, job_id="77aa", run_id="5f1c", address="sft-node-0-0.sft", port=29500)
     plan = resolve_plan(read_facts(environment, dev=tmp_path), Request(job.argv[2:]))
     assert shown == describe.plan(plan) + "\n"
 

@@ -68,6 +68,7 @@ def judged(
     statuses: list[RankStatus],
     signals: Signals,
     failures: list[dict[str, Any]] | None = None,
+    peer: Verdict | None = None,
 ) -> Verdict:
     local = LocalFolder(tmp_path)
     for status in statuses:
@@ -75,7 +76,7 @@ def judged(
     if failures is not None:
         local.failures.write_text(json.dumps(failures))
     two_processes = plan_in(tmp_path, env={"PET_NPROC_PER_NODE": "2"})
-    return launch._judge(two_processes, Child(1, returncode), local, signals)
+    return launch._judge(two_processes, Child(1, returncode), local, signals, peer)
 
 
 def test_all_ranks_finished(tmp_path: Path, signals: Signals) -> None:
@@ -145,12 +146,27 @@ def test_a_cause_is_told_even_during_a_stop(tmp_path: Path, signals: Signals) ->
     assert judged(tmp_path, 1, [ended(0, 78, "another world")], signals).code is ExitCode.CONFIG
 
 
-def test_a_signal_is_remembered_once(signals: Signals, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_that_was_ended_because_of_a_peer_reports_the_peers_cause(tmp_path: Path, signals: Signals) -> None:
+    peer = Verdict(ExitCode.NO_INPUT, "node 1: no such file", primary=False)
+    statuses = [ended(0, 69, "lost another rank", primary=False)]
+    failures = [{"rank": 1, "exitcode": -9, "pid": 7}]
+    assert judged(tmp_path, -15, statuses, signals, failures, peer) == peer
+
+
+def test_a_cause_of_its_own_is_told_before_a_peers(tmp_path: Path, signals: Signals) -> None:
+    peer = Verdict(ExitCode.UNAVAILABLE, "node 1: lost another rank", primary=False)
+    assert judged(tmp_path, 1, [ended(0, 70, "ValueError: x")], signals, peer=peer).message == "ValueError: x"
+
+
+def test_a_signal_is_remembered(signals: Signals) -> None:
     signals.refuse_if_stopped()
+    assert signals.time_left(30) == float("inf")
     os.kill(os.getpid(), signal.SIGTERM)
+    first = signals.stopped_at
     os.kill(os.getpid(), signal.SIGTERM)
-    assert signals.stopped_at is not None
-    assert capsys.readouterr().err.count("SIGTERM received") == 1
+    assert first is not None
+    assert signals.stopped_at == first, "the first counts: the grace period began there"
+    assert 20 < signals.time_left(30) <= 25
     with pytest.raises(RunError) as refused:
         signals.refuse_if_stopped()
     assert refused.value.code is ExitCode.STOPPED
@@ -173,7 +189,9 @@ def test_a_stop_before_training_ends_the_child_at_once(tmp_path: Path, plan: Pla
     signals.stopped_at = time.monotonic()
     child = sleeper()
     local = LocalFolder(tmp_path)
+    started = time.monotonic()
     launch._watch(plan, SharedFolder(tmp_path, "r", 0), local, signals, child)
+    assert time.monotonic() - started < 5
     assert child.returncode == -signal.SIGTERM
     assert local.stop_flag.exists()
 
@@ -216,30 +234,61 @@ def test_a_failed_peer_ends_this_node_too_and_lends_it_its_ending(tmp_path: Path
     assert child.returncode is not None
 
 
+LOST = Verdict(ExitCode.UNAVAILABLE, "lost", primary=False)
+CAUSE = Verdict(ExitCode.CRASHED, "ValueError: x")
+
+
+def agreed(tmp_path: Path, plan: Plan, verdict: Verdict, signals: Signals) -> Verdict:
+    return launch._agree(plan, SharedFolder(tmp_path, "r", 0), verdict, signals)
+
+
 def test_a_node_that_only_lost_its_peers_waits_for_one_to_say_why(tmp_path: Path, plan: Plan, signals: Signals) -> None:
-    shared, other = SharedFolder(tmp_path, "r", 0), SharedFolder(tmp_path, "r", 1)
-    cause = Verdict(ExitCode.CRASHED, "ValueError: x")
-    later = threading.Timer(0.1, other.publish, [cause])
+    later = threading.Timer(0.1, SharedFolder(tmp_path, "r", 1).publish, [CAUSE])
     later.start()
-    verdict = launch._with_peers(plan, shared, Verdict(ExitCode.UNAVAILABLE, "lost", primary=False), signals)
+    verdict = agreed(tmp_path, plan, LOST, signals)
     later.join()
     assert verdict == Verdict(ExitCode.CRASHED, "node 1: ValueError: x", primary=False)
 
 
+def test_the_node_with_the_cause_waits_until_all_have_heard_it(tmp_path: Path, plan: Plan, signals: Signals) -> None:
+    heard: list[Verdict] = []
+
+    def other() -> None:
+        folder = SharedFolder(tmp_path, "r", 1)
+        heard.extend(folder.verdicts().values())
+        folder.publish(LOST)
+
+    later = threading.Timer(0.1, other)
+    later.start()
+    verdict = agreed(tmp_path, plan, CAUSE, signals)
+    later.join()
+    assert verdict == CAUSE
+    assert heard == [CAUSE]
+
+
 def test_a_node_that_hears_nothing_keeps_its_own_ending(tmp_path: Path, plan: Plan, signals: Signals) -> None:
-    lost = Verdict(ExitCode.UNAVAILABLE, "lost", primary=False)
-    assert launch._with_peers(plan, SharedFolder(tmp_path, "r", 0), lost, signals) == lost
+    assert agreed(tmp_path, plan, LOST, signals) == LOST
 
 
-def run(plan: Plan) -> tuple[ExitCode, str]:
+def test_nobody_is_waited_for_when_the_grace_period_is_over(
+    tmp_path: Path, plan: Plan, signals: Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_PEER_WORD_SECONDS", 20)
+    signals.stopped_at = time.monotonic() - plan.grace_seconds
+    started = time.monotonic()
+    assert agreed(tmp_path, plan, LOST, signals) == LOST
+    assert time.monotonic() - started < 5
+
+
+def run(plan: Plan, signals: Signals) -> tuple[ExitCode, str]:
     """Run a plan that ends before its launch, and return code and termination message."""
-    code = launch.run(plan)
+    code = launch.run(plan, signals)
     return code, Path(plan.termination_log).read_text()
 
 
 def test_a_missing_model_is_66_with_the_fix_and_is_recorded(tmp_path: Path, signals: Signals) -> None:
     plan = plan_in(tmp_path, env={"STOKER_ARG_MODEL_NAME_OR_PATH": "/missing"})
-    code, message = run(plan)
+    code, message = run(plan, signals)
     assert code is ExitCode.NO_INPUT
     assert "the model /missing does not exist" in message
     assert "spec.initializer.model" in message
@@ -250,7 +299,7 @@ def test_a_missing_model_is_66_with_the_fix_and_is_recorded(tmp_path: Path, sign
 def test_a_workspace_that_cannot_be_written_to_is_78_with_the_fix(tmp_path: Path, signals: Signals) -> None:
     (tmp_path / "file").touch()
     plan = plan_in(tmp_path, env={"STOKER_WORKSPACE": str(tmp_path / "file" / "workspace")})
-    code, message = run(plan)
+    code, message = run(plan, signals)
     assert code is ExitCode.CONFIG
     assert "cannot be written to" in message
     assert "GID 0 with group write" in message
@@ -262,14 +311,14 @@ def test_a_finished_run_is_finished(tmp_path: Path, signals: Signals) -> None:
     output.mkdir()
     done = {"fingerprint": plan.fingerprint, "budget": plan.budget, "steps": 5}
     (output / MANIFEST).write_text(json.dumps(done))
-    assert run(plan) == (ExitCode.FINISHED, "this run had finished already, with step 5")
+    assert run(plan, signals) == (ExitCode.FINISHED, "this run had finished already, with step 5")
     assert (output / MANIFEST).exists()
 
 
 def test_a_stop_while_waiting_for_peers_is_75(tmp_path: Path, signals: Signals) -> None:
     plan = plan_in(tmp_path, env={"PET_MASTER_ADDR": "absent-node-0-0.invalid"})
     threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGTERM]).start()
-    code, message = run(plan)
+    code, message = run(plan, signals)
     assert code is ExitCode.STOPPED
     assert "nothing was lost" in message
 
@@ -286,7 +335,7 @@ def test_peers_that_never_come_are_69_and_named(
 
     monkeypatch.setattr(socket, "getaddrinfo", lookup)
     env = {"PET_MASTER_ADDR": "sft-node-0-0.invalid", "STOKER_RENDEZVOUS_TIMEOUT_SECONDS": "1"}
-    code, message = run(plan_in(tmp_path, env=env))
+    code, message = run(plan_in(tmp_path, env=env), signals)
     assert code is ExitCode.UNAVAILABLE
     assert "after 1 s these nodes of 2 are missing: 1 (sft-node-0-1.invalid)" in message
 
@@ -294,13 +343,13 @@ def test_peers_that_never_come_are_69_and_named(
 def test_a_peer_that_failed_early_is_not_waited_for(tmp_path: Path, signals: Signals) -> None:
     plan = plan_in(tmp_path, env={"PET_MASTER_ADDR": "absent-node-0-0.invalid"})
     SharedFolder(tmp_path, plan.run_id, 1).publish(Verdict(ExitCode.USAGE, "no such flag"))
-    code, message = run(plan)
+    code, message = run(plan, signals)
     assert code is ExitCode.USAGE
     assert "node 1: no such flag" in message
 
 
 def test_the_ending_is_told_to_the_peers(tmp_path: Path, signals: Signals) -> None:
     plan = plan_in(tmp_path, env={"STOKER_ARG_MODEL_NAME_OR_PATH": "/missing"})
-    run(plan)
+    run(plan, signals)
     verdicts = SharedFolder(tmp_path, plan.run_id, 1).verdicts()
     assert verdicts[0].code is ExitCode.NO_INPUT

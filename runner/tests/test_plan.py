@@ -58,7 +58,7 @@ def test_values_of_the_config_file_are_checked_but_left_for_the_trainer_to_read(
     plan = plan_of("--config", "/workspace/sft.yaml", config={"max_steps": 7, "output_dir": "/workspace/here"})
     assert plan.trainer_argv[:2] == ["--config", "/workspace/sft.yaml"]
     assert not {"--max_steps", "--output_dir"} & {*plan.trainer_argv}
-    assert plan.budget == {"max_steps": 7.0}
+    assert plan.budget == {"steps": 7.0}
     assert plan.output_dir == "/workspace/here"
 
 
@@ -131,6 +131,7 @@ def test_an_empty_variable_is_unset() -> None:
         ({"STOKER_GRACE_PERIOD_SECONDS": "soon"}, [], None, ExitCode.CONFIG, "whole number of seconds"),
         ({"STOKER_RUNTIME_DEFAULTS": "{"}, [], None, ExitCode.CONFIG, "STOKER_RUNTIME_DEFAULTS is no JSON object"),
         ({"STOKER_RUNTIME_DEFAULTS": "[]"}, [], None, ExitCode.CONFIG, "STOKER_RUNTIME_DEFAULTS is no JSON object"),
+        ({}, ["--save_total_limit", "1"], None, ExitCode.USAGE, "--save_total_limit 1 deletes the last checkpoint"),
         ({}, ["--output_dir", "out"], None, ExitCode.CONFIG, "write an absolute path"),
         ({"PET_NODE_RANK": "7"}, [], None, ExitCode.CONFIG, "ranks go from 0 to 1"),
     ],
@@ -189,6 +190,20 @@ def test_restarts_and_more_steps_keep_the_fingerprint() -> None:
 @pytest.mark.parametrize("args", [["--lora_r", "4"], ["--model_revision", "v2"], ["--dataset_config", "b"]])
 def test_another_model_data_or_adapter_is_another_fingerprint(args: list[str]) -> None:
     assert plan_of(*args).fingerprint != plan_of().fingerprint
+
+
+@pytest.mark.parametrize(
+    ("args", "budget"),
+    [
+        ([], {"epochs": 3.0}),
+        (["--num_train_epochs", "0.5"], {"epochs": 0.5}),
+        (["--max_steps", "10", "--num_train_epochs", "5"], {"steps": 10.0}),
+        (["--max_steps", "-1", "--num_train_epochs", "5"], {"epochs": 5.0}),
+    ],
+    ids=["the trainer's default", "epochs", "steps rule", "no limit of steps"],
+)
+def test_the_budget_has_one_unit(args: list[str], budget: dict[str, float]) -> None:
+    assert plan_of(*args).budget == budget
 
 
 def test_only_local_paths_are_checked_before_the_start() -> None:

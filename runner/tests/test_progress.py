@@ -99,6 +99,19 @@ def test_closing_right_after_the_first_word_posts_it(server: StatusServer) -> No
     assert percentages(server) == [50]
 
 
+def test_closing_does_not_wait_for_the_next_turn(server: StatusServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN", 8.0)
+    reporter = reporter_to(server)
+    reporter.report(status_body(1, 2, None, {}))
+    while not server.posts:
+        time.sleep(0.01)
+    reporter.report(status_body(2, 2, None, {}))
+    started = time.monotonic()
+    reporter.close()
+    assert time.monotonic() - started < 4
+    assert percentages(server) == [50, 100]
+
+
 def test_training_never_waits_for_a_slow_server(server: StatusServer) -> None:
     server.delay = 0.5
     reporter = reporter_to(server)

@@ -19,6 +19,7 @@ from stoker.plan import Plan
 from stoker.runfolder import Verdict
 
 CRASH = Verdict(ExitCode.CRASHED, "ValueError: no such column")
+LOST = Verdict(ExitCode.UNAVAILABLE, "lost rank 0", primary=False)
 RESULT: dict[str, Any] = {
     "steps": 20,
     "max_steps": 20,
@@ -30,12 +31,13 @@ RESULT: dict[str, Any] = {
 }
 
 
-def attempt(tmp_path: Path, number: int, *args: str, rank: int = 0) -> Plan:
+def attempt(tmp_path: Path, number: int, *args: str, rank: int = 0, job: str = "job") -> Plan:
     """Return the plan of one attempt of a run in `tmp_path`."""
     env = {
         "STOKER_WORKSPACE": str(tmp_path),
         "STOKER_RESTART_ATTEMPT": str(number),
         "STOKER_RUN_ID": f"run-{number}",
+        "STOKER_JOB_ID": job,
         "PET_NODE_RANK": str(rank),
     }
     return plan_of(*args, env=env)
@@ -58,7 +60,7 @@ def test_where_no_message_can_be_written_none_is(tmp_path: Path) -> None:
 
 
 def test_a_second_crash_with_no_checkpoint_between_is_final(tmp_path: Path) -> None:
-    report.write_last_error(attempt(tmp_path, 0), CRASH)
+    assert report.settle_crash(attempt(tmp_path, 0), CRASH) == CRASH
     verdict = report.settle_crash(attempt(tmp_path, 1), CRASH)
     assert verdict.code is ExitCode.CONFIG
     assert "crashed twice in a row with no new checkpoint between (newest: step 0)" in verdict.message
@@ -66,49 +68,75 @@ def test_a_second_crash_with_no_checkpoint_between_is_final(tmp_path: Path) -> N
 
 
 def test_a_crash_after_a_new_checkpoint_is_tried_again(tmp_path: Path) -> None:
-    report.write_last_error(attempt(tmp_path, 0), CRASH)
+    report.settle_crash(attempt(tmp_path, 0), CRASH)
     saved(tmp_path / "output", 5)
     assert report.settle_crash(attempt(tmp_path, 1), CRASH) == CRASH
+    assert report.settle_crash(attempt(tmp_path, 2), CRASH).code is ExitCode.CONFIG
+
+
+def test_all_nodes_that_crash_at_once_come_to_the_same_end(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        assert report.settle_crash(attempt(tmp_path, 0, rank=rank), CRASH) == CRASH
+    for rank in (0, 1):
+        assert report.settle_crash(attempt(tmp_path, 1, rank=rank), CRASH).code is ExitCode.CONFIG
+
+
+def test_a_node_that_lost_its_peers_does_not_hide_their_crash(tmp_path: Path) -> None:
+    report.settle_crash(attempt(tmp_path, 0), CRASH)
+    report.write_last_error(attempt(tmp_path, 1, rank=1), LOST)
+    assert report.settle_crash(attempt(tmp_path, 1), CRASH).code is ExitCode.CONFIG
+
+
+def test_a_crash_after_an_attempt_that_did_not_crash_is_tried_again(tmp_path: Path) -> None:
+    report.settle_crash(attempt(tmp_path, 0), CRASH)
+    report.settle_crash(attempt(tmp_path, 1), Verdict(ExitCode.STOPPED, ""))
+    assert report.settle_crash(attempt(tmp_path, 2), CRASH) == CRASH
+
+
+def test_another_jobs_crashes_do_not_count(tmp_path: Path) -> None:
+    report.settle_crash(attempt(tmp_path, 0, job="first"), CRASH)
+    assert report.settle_crash(attempt(tmp_path, 1, job="second"), CRASH) == CRASH
+
+
+def test_a_first_attempt_knows_of_no_crash_before(tmp_path: Path) -> None:
+    report.settle_crash(attempt(tmp_path, 0), CRASH)
+    report.settle_crash(attempt(tmp_path, 1), CRASH)
+    report.settle_crash(attempt(tmp_path, 0), CRASH)
+    saved(tmp_path / "output", 5)
+    assert report.settle_crash(attempt(tmp_path, 2), CRASH) == CRASH
 
 
 @pytest.mark.parametrize(
-    ("before", "number", "verdict"),
-    [
-        (CRASH, 0, CRASH),
-        (CRASH, 2, CRASH),
-        (Verdict(ExitCode.STOPPED, ""), 1, CRASH),
-        (CRASH, 1, Verdict(ExitCode.STOPPED, "")),
-        (CRASH, 1, Verdict(ExitCode.CRASHED, "by a peer", primary=False)),
-    ],
-    ids=[
-        "of an earlier job",
-        "with an attempt between",
-        "after a stop",
-        "a stop after a crash",
-        "a peer's crash, settled by the peer",
-    ],
+    "verdict", [Verdict(ExitCode.STOPPED, ""), Verdict(ExitCode.CRASHED, "a peer's", primary=False)]
 )
-def test_other_endings_are_left_as_they_are(tmp_path: Path, before: Verdict, number: int, verdict: Verdict) -> None:
-    report.write_last_error(attempt(tmp_path, 0), before)
-    assert report.settle_crash(attempt(tmp_path, number), verdict) == verdict
+def test_what_is_no_crash_of_this_node_is_left_as_it_is(tmp_path: Path, verdict: Verdict) -> None:
+    report.settle_crash(attempt(tmp_path, 0), CRASH)
+    assert report.settle_crash(attempt(tmp_path, 1), verdict) == verdict
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"code": 70}'])
-def test_a_damaged_last_error_settles_nothing(tmp_path: Path, content: str) -> None:
-    (tmp_path / "output").mkdir()
-    (tmp_path / "output" / report.LAST_ERROR).write_text(content)
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"job_id": "job"}'])
+def test_a_damaged_record_settles_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / ".stoker").mkdir()
+    (tmp_path / ".stoker" / "crashes.json").write_text(content)
     assert report.settle_crash(attempt(tmp_path, 1), CRASH) == CRASH
 
 
+def test_a_crash_that_cannot_be_recorded_is_told_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".stoker").write_text("a file where the folder should be")
+    assert report.settle_crash(attempt(tmp_path, 0), CRASH) == CRASH
+    assert "could not be written" in capsys.readouterr().err
+
+
 def test_the_node_with_the_cause_has_the_last_word(tmp_path: Path) -> None:
-    echo = Verdict(ExitCode.UNAVAILABLE, "lost rank 0", primary=False)
     path = tmp_path / "output" / report.LAST_ERROR
-    report.write_last_error(attempt(tmp_path, 0, rank=1), echo)
+    report.write_last_error(attempt(tmp_path, 0, rank=1), LOST)
     report.write_last_error(attempt(tmp_path, 0), CRASH)
-    report.write_last_error(attempt(tmp_path, 0, rank=1), echo)
+    report.write_last_error(attempt(tmp_path, 0, rank=1), LOST)
     assert json.loads(path.read_text())["message"] == CRASH.message
-    report.write_last_error(attempt(tmp_path, 1, rank=1), echo)
-    assert json.loads(path.read_text())["message"] == echo.message
+    report.write_last_error(attempt(tmp_path, 1, rank=1), LOST)
+    assert json.loads(path.read_text())["message"] == LOST.message
 
 
 def test_an_error_that_cannot_be_recorded_does_not_hide_itself(
@@ -140,7 +168,7 @@ def test_the_manifest_says_what_was_trained(tmp_path: Path) -> None:
     assert (manifest["status"], manifest["steps"], manifest["world_size"]) == ("finished", 20, 2)
     assert (manifest["nodes"], manifest["processes_per_node"]) == (2, 1)
     assert manifest["base_model"] == {"name_or_path": "/workspace/model", "revision": "v1"}
-    assert manifest["budget"] == {"max_steps": 20.0}
+    assert manifest["budget"] == {"steps": 20.0}
     assert manifest["adapter"] is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -59,13 +60,14 @@ def test_drafts_of_files_are_not_read(tmp_path: Path) -> None:
     assert folder.verdicts() == {}
 
 
-def test_the_newest_attempts_are_kept(tmp_path: Path) -> None:
-    for age, name in enumerate("abcdefgh"):
+def test_what_attempts_of_long_ago_left_is_removed(tmp_path: Path) -> None:
+    now = time.time()
+    for name, days in (("this", 30), ("another job's", 6), ("old", 8)):
         folder = tmp_path / ".stoker" / "runs" / name
         folder.mkdir(parents=True)
-        os.utime(folder, (1000 - age, 1000 - age))
-    SharedFolder(tmp_path, "h", 0).forget_older_runs()
-    assert sorted(path.name for path in (tmp_path / ".stoker" / "runs").iterdir()) == ["a", "b", "c", "d", "e", "h"]
+        os.utime(folder, (now - days * 86400, now - days * 86400))
+    SharedFolder(tmp_path, "this", 0).forget_older_runs()
+    assert sorted(path.name for path in (tmp_path / ".stoker" / "runs").iterdir()) == ["another job's", "this"]
 
 
 def test_statuses_come_back_by_rank(tmp_path: Path) -> None:

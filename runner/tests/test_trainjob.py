@@ -27,7 +27,7 @@ def trainjob(**trainer: Any) -> dict[str, Any]:
 
 
 def environment(job: Job, node: int = 0, attempt: int = 0) -> dict[str, str]:
-    return job.environment(node, attempt, run_id="uid", address="127.0.0.1", port=1234)
+    return job.environment(node, attempt, job_id="job-uid", run_id="uid", address="127.0.0.1", port=1234)
 
 
 def container(runtime: dict[str, Any]) -> dict[str, Any]:
@@ -49,18 +49,20 @@ def test_trainer_injects_its_variables_and_they_win() -> None:
 
 
 def test_without_spec_trainer_the_runtimes_own_values_hold() -> None:
-    manifest = trainjob()
+    manifest, runtime = trainjob(), deepcopy(RUNTIME)
     del manifest["spec"]["trainer"]
-    job = job_of(manifest, RUNTIME)
-    env = environment(job)
-    assert not job.injected
-    assert (env["PET_NNODES"], env["PET_NPROC_PER_NODE"], env["PET_NODE_RANK"]) == ("1", "1", "0")
+    for entry in container(runtime)["env"]:
+        if entry["name"] in ("PET_NNODES", "PET_NPROC_PER_NODE"):
+            entry["value"] = "5"
+    env = environment(job_of(manifest, runtime), node=3)
+    assert (env["PET_NNODES"], env["PET_NPROC_PER_NODE"], env["PET_NODE_RANK"]) == ("5", "5", "3")
 
 
 def test_the_downward_api_is_answered() -> None:
     env = environment(job_of(trainjob(), RUNTIME), attempt=2)
     assert env["JOBSET_NAME"] == "sft"
     assert env["STOKER_RUN_ID"] == "uid"
+    assert env["STOKER_JOB_ID"] == "job-uid"
     assert env["STOKER_RESTART_ATTEMPT"] == "2"
     assert env["STOKER_FRAMEWORK"] == "trl"
     assert env["STOKER_CPU_REQUEST"] == "1"

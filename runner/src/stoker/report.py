@@ -18,6 +18,8 @@ from stoker.plan import Plan
 from stoker.runfolder import Verdict
 
 LAST_ERROR = "last-error.json"
+# Apart from the last error, which a node that only lost its peers may write before the one with the cause looks.
+_CRASHES = ".stoker/crashes.json"
 MANIFEST_VERSION = 1
 
 # Up to this size a file is hashed whole; of larger weights the size and the safetensors header are recorded.
@@ -42,22 +44,25 @@ def write_termination_message(path: Path, text: str) -> None:
 
 
 def settle_crash(plan: Plan, verdict: Verdict) -> Verdict:
-    """Stop the retries of a run that crashes twice with no new checkpoint between.
+    """Put a crash of this node on record, and stop the retries of a run that crashes twice with no checkpoint between.
 
     Returns:
         the verdict; a final one (78) if the attempt before crashed at the same checkpoint.
     """
     if verdict.code is not ExitCode.CRASHED or not verdict.primary:
         return verdict
-    before = read_json(Path(plan.output_dir) / LAST_ERROR)
+    path = Path(plan.workspace) / _CRASHES
     step = newest_step(Path(plan.output_dir))
-    if (
-        isinstance(before, dict)
-        and before.get("code") == ExitCode.CRASHED
-        and before.get("job_id") == plan.job_id
-        and before.get("attempt") == plan.attempt - 1
-        and before.get("checkpoint_step") == step
-    ):
+    record = read_json(path)
+    # Attempt → the newest checkpoint at its crash. Several nodes may crash at once: each adds to what there was.
+    steps = record.get("steps", {}) if isinstance(record, dict) and record.get("job_id") == plan.job_id else {}
+    if plan.attempt == 0:
+        steps = {}
+    try:
+        write_json(path, {"job_id": plan.job_id, "steps": {**steps, str(plan.attempt): step}})
+    except OSError as problem:
+        say(f"{path} could not be written: {problem}")
+    if steps.get(str(plan.attempt - 1)) == step:
         return Verdict(
             ExitCode.CONFIG,
             f"crashed twice in a row with no new checkpoint between (newest: step {step}), so it is not tried again: "
@@ -79,7 +84,6 @@ def write_last_error(plan: Plan, verdict: Verdict) -> None:
         "time": _now(),
         "node_rank": plan.world.node_rank,
         "attempt": plan.attempt,
-        "job_id": plan.job_id,
         "run_id": plan.run_id,
         "checkpoint_step": newest_step(Path(plan.output_dir)),
     }
