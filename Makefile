@@ -29,7 +29,7 @@ export CLUSTER_PROVIDER := $(STOKER_CLUSTER)
 cluster = PYTHONPATH=tests $(python) -m cluster
 
 # Cheap suites first, so that a typing mistake does not wait for a cluster.
-SUITES := $(wildcard tests/lint runner tests/charts tests/cluster images tests/e2e)
+SUITES := tests/lint runner tests/charts tests/cluster images tests/e2e
 # For one test, or more words: make test-runner PYTEST_ARGS="-k guard -x"
 PYTEST_ARGS ?=
 venv = venv="$$($(python) tests/dev-venv)" &&
@@ -78,7 +78,7 @@ test-cluster: ## Tests of the cluster that the tests bring up by themselves.
 
 .PHONY: test-e2e
 test-e2e: ## Real TrainJobs on a real cluster, and the images they run in.
-	@$(pytest) $(fast) $(PYTEST_ARGS) $(wildcard images tests/e2e)
+	@$(pytest) $(fast) $(PYTEST_ARGS) images tests/e2e
 
 .PHONY: test-full
 test-full: ## Everything that exists, including what is too long for CI.
