@@ -144,7 +144,7 @@ lock-dev: ## Resolve tests/requirements.in to the newest versions into tests/req
 
 .PHONY: clean
 clean: ## Remove the caches that linters and Python left in the checkout.
-	@rm -rf .cache
+	@rm -rf .cache .hypothesis
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 .PHONY: clean-cache
