@@ -13,16 +13,15 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import gobuild
 from .errors import ClusterError
-from .progress import say
+from .progress import say, step
 
 GO = Path(__file__).parent / "go"
 
@@ -68,10 +67,10 @@ class GoModule:
     @property
     def key(self) -> str:
         """Twelve hexadecimal digits over everything the result depends on."""
-        digest = hashlib.sha256(repr((self, platform.machine())).encode())
+        digest = hashlib.sha256(repr((self, self.linker_flags, platform.machine())).encode())
         for file in sorted(self.source.iterdir()):
             digest.update(file.name.encode() + b"\0" + file.read_bytes())
-        digest.update(Path(__file__).read_bytes())
+        digest.update(Path(gobuild.__file__).read_bytes())
         return digest.hexdigest()[:12]
 
 
@@ -127,63 +126,32 @@ def build(modules: Iterable[GoModule]) -> dict[GoModule, Path]:
     """
     root = cache_root() / "cluster"
     folders = {module: root / f"go-{module.name}-{module.key}" for module in modules}
-    missing = [module for module, folder in folders.items() if not folder.is_dir()]
-    if missing:
-        if not shutil.which("go"):
-            raise ClusterError("Go is needed to build the cluster: install Go 1.26 or newer (https://go.dev/dl)")
-        root.mkdir(parents=True, exist_ok=True)
-        with (root / "go.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            say(f"building {', '.join(f'{m.name} {m.version}' for m in missing)} (some minutes, once)")
-            # Two at a time: one links, on one core, while the other compiles.
-            with ThreadPoolExecutor(max_workers=2) as pool:
-                list(pool.map(lambda module: _build(module, folders[module]), missing))
+    if all(folder.is_dir() for folder in folders.values()):
+        return folders
+    if not shutil.which("go"):
+        raise ClusterError("Go is needed to build the cluster: install Go 1.26 or newer (https://go.dev/dl)")
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "go.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for abandoned in root.glob(".go-*"):
+            shutil.rmtree(abandoned)
+        missing = {module: folder for module, folder in folders.items() if not folder.is_dir()}
+        say(f"building {len(missing)} programs from source, once: {', '.join(m.name for m in missing)}")
+        # Two at a time: one links, on one core, while the other compiles.
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            list(pool.map(_build, missing, missing.values()))
     return folders
 
 
 def _build(module: GoModule, folder: Path) -> None:
-    if folder.is_dir():  # another build made it while this one waited for the lock
-        return
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix=".go-", dir=folder.parent) as temporary:
+    work = gobuild.Work()
+    with (
+        step(f"building {module.name} {module.version}", lambda: str(work)),
+        tempfile.TemporaryDirectory(prefix=".go-", dir=folder.parent) as temporary,
+    ):
         new = Path(temporary) / "new"
         new.mkdir()
-        output = new / module.name
-        _go(module, ["build", "-trimpath", "-ldflags", module.linker_flags, "-o", str(output), module.package])
-        for link in module.links:
-            (new / link).symlink_to(module.name)
+        gobuild.make(new, module.source, module.name, module.package, module.linker_flags, module.links, work)
         if module.chart and module.upstream:
-            upstream = Path(_go(module, ["list", "-m", "-f", "{{.Dir}}", module.upstream]).strip())
-            _copy_chart(upstream / module.chart, new / "chart")
+            gobuild.copy_chart(module.source, module.upstream, module.chart, new / "chart")
         new.rename(folder)
-    say(f"built {module.name} {module.version} in {time.monotonic() - began:.0f}s")
-
-
-def _go(module: GoModule, arguments: list[str]) -> str:
-    done = subprocess.run(
-        ["nice", "go", *arguments],
-        cwd=module.source,
-        env={**os.environ, "GOOS": "linux", "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        last = "\n".join(done.stderr.strip().splitlines()[-15:])
-        raise ClusterError(f"go {arguments[0]} failed in {module.source}:\n{last}")
-    return done.stdout
-
-
-def _copy_chart(source: Path, target: Path) -> None:
-    """Copy a chart, made writable, without its dependencies: they are not in the module, and none is wanted here."""
-    shutil.copytree(source, target, copy_function=shutil.copyfile)
-    for folder, _, _ in os.walk(target):
-        Path(folder).chmod(0o755)
-    chart = target / "Chart.yaml"
-    chart.write_text(without_dependencies(chart.read_text()))
-
-
-def without_dependencies(chart_yaml: str) -> str:
-    """Return a Chart.yaml without its top-level ``dependencies`` list."""
-    return re.sub(r"^dependencies:\n(?:[ \t-].*\n|\n(?=[ \t-]))*", "", chart_yaml, flags=re.MULTILINE)

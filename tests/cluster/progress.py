@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from .errors import ClusterError
 
 _started = time.monotonic()
+_REPORT_SECONDS = 30
 
 
 def say(message: str) -> None:
@@ -18,11 +20,27 @@ def say(message: str) -> None:
 
 
 @contextmanager
-def step(message: str) -> Iterator[None]:
-    """Print ``message`` and, if the work took longer than two seconds, how long when it is done."""
+def step(message: str, detail: Callable[[], str] | None = None) -> Iterator[None]:
+    """Print ``message`` and, if the work took longer than two seconds, how long when it is done.
+
+    Args:
+        message: What is being done.
+        detail: Asked every half minute for what to say meanwhile.
+    """
     say(message)
     began = time.monotonic()
-    yield
+    done = threading.Event()
+
+    def report(words: Callable[[], str]) -> None:
+        while not done.wait(_REPORT_SECONDS):
+            say(f"{message}: {words()}")
+
+    if detail:
+        threading.Thread(target=report, args=[detail], daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
     if (took := time.monotonic() - began) > 2:
         say(f"{message}: done in {took:.0f}s")
 

@@ -15,7 +15,7 @@ from .layout import LOCK, STATE
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 #: Parts of the package that the running cluster does not depend on.
-_NOT_PART = {"tests", "__pycache__", "README.md"}
+_NOT_PART = {"tests", "testing.py", "__pycache__", "README.md"}
 
 
 @dataclass(frozen=True)

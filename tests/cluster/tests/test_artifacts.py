@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import tarfile
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cluster import artifacts, images, oci
+from cluster import artifacts, gobuild, images, oci
 from cluster.artifacts import GoModule
 from cluster.errors import ClusterError, UsageError
 
@@ -55,8 +56,17 @@ def test_the_key_follows_the_pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_chart_loses_its_dependencies_and_nothing_else() -> None:
     chart = "name: a\ndependencies:\n- name: b\n  version: 1\n\n- name: c\n\nkeywords:\n- k\n"
-    assert artifacts.without_dependencies(chart) == "name: a\n\nkeywords:\n- k\n"
-    assert artifacts.without_dependencies("name: a\n") == "name: a\n"
+    assert gobuild.without_dependencies(chart) == "name: a\n\nkeywords:\n- k\n"
+    assert gobuild.without_dependencies("name: a\n") == "name: a\n"
+
+
+def test_a_build_counts_downloads_and_packages_and_keeps_errors() -> None:
+    work = gobuild.Work()
+    work.follow(
+        io.StringIO("go: downloading k8s.io/api v0.34.1\nk8s.io/api/core/v1\nfmt\n# x\n./main.go:3: undefined: y\n")
+    )
+    assert str(work) == "1 modules downloaded, 2 packages compiled"
+    assert work.last_words == "# x\n./main.go:3: undefined: y"
 
 
 def test_an_image_layout_is_whole_and_reproducible(tmp_path: Path) -> None:
