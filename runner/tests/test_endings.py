@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import pytest
 
 from stoker.endings import ending_of
@@ -27,6 +30,9 @@ def named(name: str, text: str, *bases: type[BaseException]) -> BaseException:
         (named("MyError", "x", type("GatedRepoError", (OSError,), {})), ExitCode.NO_INPUT, True, "not found"),
         (OSError("m is not a local folder and is not a valid model identifier"), ExitCode.NO_INPUT, True, "mounted"),
         (OSError("We couldn't connect to 'https://example.org'"), ExitCode.NO_INPUT, True, "initializer"),
+        (OSError("/m does not appear to have a file named config.json"), ExitCode.NO_INPUT, True, "not found"),
+        (named("DatasetGenerationError", "row 3"), ExitCode.BAD_DATA, True, "cannot be read as a table: row 3"),
+        (KeyError("loss"), ExitCode.CRASHED, True, "KeyError"),
         (named("DistBackendError", "x", RuntimeError), ExitCode.UNAVAILABLE, False, "lost another rank"),
         (RuntimeError("[gloo] Connection closed by peer [10.0.0.1]:1"), ExitCode.UNAVAILABLE, False, "lost another"),
         (RuntimeError("Socket Timeout"), ExitCode.UNAVAILABLE, False, "lost another rank"),
@@ -50,6 +56,23 @@ def test_an_exception_becomes_an_ending(error: BaseException, code: ExitCode, pr
     assert verdict.code is code
     assert verdict.primary is primary
     assert says in verdict.message
+
+
+def test_a_missing_split_is_bad_data(tmp_path: Path) -> None:
+    # `datasets` raises a bare KeyError for it, told apart by the file that raises it.
+    module = tmp_path / "dataset_dict.py"
+    module.write_text("raise KeyError('nowhere')")
+    with pytest.raises(KeyError) as raised:
+        runpy.run_path(str(module))
+    verdict = ending_of(raised.value)
+    assert verdict.code is ExitCode.BAD_DATA
+    assert verdict.message == "the data has no split 'nowhere': name one it has with --dataset_train_split <split>"
+
+
+def test_the_error_behind_an_error_counts() -> None:
+    error = RuntimeError("loading failed")
+    error.__cause__ = named("DatasetNotFoundError", "no such data")
+    assert ending_of(error).code is ExitCode.NO_INPUT
 
 
 def test_a_long_message_is_cut_to_one_line() -> None:

@@ -20,6 +20,11 @@ PTH = Path(stoker.__file__).parent.parent / "stoker_guard.pth"
     [
         ("python -m torch.distributed.run --nnodes=2 -m a", ("torchrun", "--nnodes=2 -m a")),
         ("python -u -X dev -W ignore -m torch.distributed.run x.py", ("torchrun", "x.py")),
+        ("python -um torch.distributed.launch x.py", ("torchrun", "x.py")),
+        ("python -m accelerate.commands.launch x.py", ("accelerate", "launch x.py")),
+        ("python -m accelerate.commands.accelerate_cli launch x.py", ("accelerate", "launch x.py")),
+        ("python -m trl.cli.main sft", ("trl", "sft")),
+        ("python -uc pass torchrun", None),
         ("python /opt/venv/bin/torchrun -m trl.scripts.sft", ("torchrun", "-m trl.scripts.sft")),
         ("python -I /opt/venv/bin/trl sft", ("trl", "sft")),
         ("python /opt/venv/bin/accelerate launch x.py", ("accelerate", "launch x.py")),
@@ -40,6 +45,7 @@ def test_launchers_are_recognised(words: str, expected: tuple[str, str] | None) 
     ("words", "expected"),
     [
         ("python -m trl.scripts.sft --max_steps 1", True),
+        ("python -Im trl.scripts.dpo", True),
         ("python -u /site-packages/trl/scripts/sft.py", True),
         ("python train.py -m trl.scripts.sft", False),
         ("python scripts/sft.py", False),

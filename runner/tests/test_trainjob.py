@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -201,3 +201,32 @@ def test_what_only_a_cluster_has_is_refused_by_name() -> None:
     with pytest.raises(RunError, match="env HF_TOKEN of the runtime comes from secretKeyRef") as refused:
         environment(job)
     assert refused.value.code is ExitCode.CONFIG
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the way to every value inside a manifest."""
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from paths(item, (*path, key))
+
+
+FULL_JOB = trainjob(numNodes=2, numProcPerNode=1, args=["--a"], env=[{"name": "A", "value": "1"}], resourcesPerNode={})
+
+
+@pytest.mark.parametrize("odd", [None, 7, "word", True, [], ["word"], {}, {"a": 1}], ids=repr)
+def test_no_manifest_ends_in_a_traceback(odd: Any) -> None:
+    for which, manifest in ((0, FULL_JOB), (1, RUNTIME)):
+        for *way, last in paths(manifest):
+            manifests = [deepcopy(FULL_JOB), deepcopy(RUNTIME)]
+            parent: Any = manifests[which]
+            for key in way:
+                parent = parent[key]
+            parent[last] = odd
+            try:
+                environment(job_of(*manifests))
+            except RunError:
+                pass
+            except Exception as error:  # noqa: BLE001 - any of them is what this test is about
+                pytest.fail(f"{odd!r} at {[*way, last]} of the {('TrainJob', 'runtime')[which]}: {error!r}")

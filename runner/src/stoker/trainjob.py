@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,8 +80,9 @@ class Job:
             _RANK_ANNOTATION: str(node),
         }
         values: dict[str, str] = {}
-        for entry in self.env:
-            values[entry["name"]] = self._value(entry, metadata, values)
+        with _shape_errors():
+            for entry in self.env:
+                values[entry["name"]] = self._value(entry, metadata, values)
         if self.injected:
             values["PET_NNODES"] = str(self.nodes)
             values["PET_NPROC_PER_NODE"] = self._processes_per_node()
@@ -143,8 +145,15 @@ def job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
     """
     _expect_kind(trainjob, ("TrainJob",))
     _expect_kind(runtime, ("ClusterTrainingRuntime", "TrainingRuntime"))
-    try:
+    with _shape_errors():
         return _job_of(trainjob, runtime)
+
+
+@contextmanager
+def _shape_errors() -> Iterator[None]:
+    """Turn a manifest's odd shape, wherever it is stumbled over, into a message."""
+    try:
+        yield
     except KeyError as error:
         raise RunError(ExitCode.USAGE, f"the TrainJob or its runtime has no {error} where there must be one") from error
     except (AttributeError, TypeError, ValueError) as error:
@@ -187,7 +196,7 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
         resources=resources,
         processes=told.get("numProcPerNode"),
         injected=trainer is not None,
-        labels=template.get("metadata", {}).get("labels", {}),
+        labels=dict(template.get("metadata", {}).get("labels") or {}),
         grace_seconds=int(pod.get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
     )
 
