@@ -15,6 +15,7 @@ from .images import JOBSET_IMAGE, TRAINER_IMAGE
 from .progress import say, wait_for
 
 _MANIFESTS = Path(__file__).parent / "manifests"
+_NAMESPACES = ("kube-system", "local-path-storage", "jobset-system", "kubeflow-system")
 #: What `existing` clusters must answer for.
 NEEDED_APIS = (
     "jobsets.jobset.x-k8s.io",
@@ -97,7 +98,7 @@ def install(run: Run, folders: Mapping[GoModule, Path], registry: str, node: str
 
 
 def wait(run: Run, seconds: float) -> None:
-    """Wait until every Deployment is Available and the webhooks of both controllers answer.
+    """Wait until the cluster's own Deployments are Available and the webhooks of both controllers answer.
 
     A Deployment may be Available a moment before its webhook can be reached through its Service, so a JobSet and a
     runtime are created as dry runs, which go through the webhooks and leave nothing.
@@ -109,11 +110,14 @@ def wait(run: Run, seconds: float) -> None:
 
     def all_available() -> bool:
         nonlocal missing
-        missing = [name for name, available in deployments(run).items() if not available]
+        try:
+            missing = [name for name, available in deployments(run).items() if not available]
+        except ClusterError:
+            missing = ["the API server"]
         return not missing
 
     try:
-        wait_for("every Deployment", all_available, seconds, "", interval=0.5)
+        wait_for("the Deployments", all_available, seconds, "", interval=0.5)
     except ClusterError:
         raise ClusterError(
             f"not Available after {seconds:.0f}s: {', '.join(missing)}; see "
@@ -139,13 +143,16 @@ def wait(run: Run, seconds: float) -> None:
 
 
 def deployments(run: Run) -> dict[str, bool]:
-    """Return every Deployment as ``namespace/name`` with whether it is Available in its newest version.
+    """Return the cluster's own Deployments as ``namespace/name``, with whether each is Available in its newest version.
+
+    What users deploy is their own affair: a broken one does not make the cluster unhealthy.
 
     Raises:
         ClusterError: The API server does not answer.
     """
     listed = json.loads(run(["kubectl", "get", "deployments", "--all-namespaces", "-o", "json"]))
-    return {f"{d['metadata']['namespace']}/{d['metadata']['name']}": is_available(d) for d in listed["items"]}
+    own = [item for item in listed["items"] if item["metadata"]["namespace"] in _NAMESPACES]
+    return {f"{d['metadata']['namespace']}/{d['metadata']['name']}": is_available(d) for d in own}
 
 
 def is_available(deployment: Mapping[str, Any]) -> bool:

@@ -19,7 +19,8 @@ from . import cgroups, control_plane, host, layout, network, node, pki, processe
 from .layout import BIN, FIRST, LOGS, NODES
 from .processes import Daemon
 
-_PROBE_SECONDS = 60.0
+#: How long one part may take to get ready; plenty, for machines that are busy.
+_PROBE_SECONDS = 120.0
 _IMAGES = (
     images.PAUSE_IMAGE,
     images.COREDNS_IMAGE,
@@ -76,8 +77,7 @@ class EmbeddedProvider(Provider):
         if not all(health.healthy for health in found):
             return found
         try:
-            listed = json.loads(self._run(["kubectl", "get", "nodes", "-o", "json"]))["items"]
-            ready = {item["metadata"]["name"]: controllers.is_ready(item) for item in listed}
+            ready = self._ready_nodes()
             for expected in NODES:
                 healthy = ready.get(expected.name, False)
                 found.append(Health(f"node/{expected.name}", healthy, "Ready" if healthy else "not Ready"))
@@ -196,12 +196,18 @@ class EmbeddedProvider(Provider):
         processes.start(node.kubelet(each, kubernetes))
         processes.start(node.kube_proxy(each, kubernetes))
 
+    def _ready_nodes(self) -> dict[str, bool]:
+        """Return every registered node with whether it is Ready."""
+        listed = json.loads(self._run(["kubectl", "get", "nodes", "-o", "json"]))["items"]
+        return {item["metadata"]["name"]: controllers.is_ready(item) for item in listed}
+
     def _wait_for_nodes(self) -> None:
         def all_ready() -> bool:
-            listed = json.loads(self._run(["kubectl", "get", "nodes", "-o", "json"]))["items"]
-            return {item["metadata"]["name"] for item in listed if controllers.is_ready(item)} == {
-                each.name for each in NODES
-            }
+            try:
+                ready = self._ready_nodes()
+            except ClusterError:
+                return False
+            return all(ready.get(each.name) for each in NODES)
 
         wait_for("the nodes", all_ready, _PROBE_SECONDS, f"see the kubelets' logs in {LOGS}", interval=0.5)
 

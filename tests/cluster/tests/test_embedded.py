@@ -184,3 +184,11 @@ def test_up_waits_for_deployments_but_not_for_dead_daemons(
     monkeypatch.setattr(provider, "_wait_for_nodes", lambda: None)
     monkeypatch.setattr(controllers, "wait", lambda run, seconds: None)
     assert provider._is_or_gets_healthy() is expected
+
+
+def test_a_users_broken_deployment_is_not_the_clusters() -> None:
+    listed = [
+        {"metadata": {"namespace": namespace, "name": "x", "generation": 1}, "spec": {}, "status": {}}
+        for namespace in ("default", "kube-system")
+    ]
+    assert controllers.deployments(lambda argv, stdin="": json.dumps({"items": listed})) == {"kube-system/x": False}
