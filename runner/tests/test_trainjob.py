@@ -195,6 +195,19 @@ def test_manifests_that_do_not_fit_are_refused(change: str, message: str) -> Non
     assert message in refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("trainer", "message"),
+    [
+        ({"args": ["--max_steps", 20]}, 'command or args of the TrainJob or its runtime holds 20, .* write "20"'),
+        ({"env": [{"name": "A", "value": 20}]}, 'env of the TrainJob or its runtime holds 20, .* write "20"'),
+        ({"args": ["--packing", True]}, 'holds true, .* write "true"'),
+    ],
+)
+def test_numbers_without_quotes_are_refused_as_kubernetes_does(trainer: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        job_of(trainjob(**trainer), RUNTIME)
+
+
 def test_what_only_a_cluster_has_is_refused_by_name() -> None:
     secret = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}}
     job = job_of(trainjob(env=[secret]), RUNTIME)

@@ -105,6 +105,7 @@ def _attempt(job: Job, job_id: str, folders: Mapping[str, str], attempt: int, st
             for node in stop.nodes:
                 if node.poll() is None:
                     os.killpg(node.pid, signal.SIGKILL)
+                    node.wait()
             for reader in readers:
                 reader.join(timeout=5)
 

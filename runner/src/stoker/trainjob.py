@@ -94,7 +94,7 @@ class Job:
     def _value(self, entry: Mapping[str, Any], metadata: Mapping[str, str], values: Mapping[str, str]) -> str:
         source = entry.get("valueFrom")
         if source is None:
-            return expand(str(entry.get("value", "")), values)
+            return expand(entry.get("value") or "", values)
         path = source.get("fieldRef", {}).get("fieldPath", "")
         for prefix in ("metadata.labels['", "metadata.annotations['"):
             if path.startswith(prefix):
@@ -180,6 +180,10 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
     told = trainer or {}
     command = told.get("command") or container.get("command", ())
     args = told.get("args") or container.get("args", ())
+    env = _merged_env(container.get("env", ()), told.get("env", ()))
+    _expect_strings("command or args", [*command, *args])
+    for entry in env:
+        _expect_strings("env", [entry["name"], entry.get("value") or ""])
     declared = container.get("resources", {})
     resources = {**declared.get("limits", {}), **declared.get("requests", {})}
     wanted_resources = told.get("resourcesPerNode", {})
@@ -190,7 +194,7 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
         name=trainjob["metadata"]["name"],
         nodes=int(told.get("numNodes") or runtime["spec"].get("mlPolicy", {}).get("numNodes") or 1),
         argv=(*command, *args),
-        env=_merged_env(container.get("env", ()), told.get("env", ())),
+        env=env,
         mounts=mounts,
         max_restarts=int(jobset.get("failurePolicy", {}).get("maxRestarts", 0)),
         resources=resources,
@@ -212,6 +216,17 @@ def rewritten(text: str, folders: Mapping[str, str]) -> str:
 def _expect_kind(manifest: Mapping[str, Any], kinds: Sequence[str]) -> None:
     if manifest.get("kind") not in kinds:
         raise RunError(ExitCode.USAGE, f"a manifest of kind {manifest.get('kind')!r} was given: expected {kinds[0]}")
+
+
+def _expect_strings(field: str, words: Sequence[Any]) -> None:
+    for word in words:
+        if not isinstance(word, str):
+            text = str(word).lower() if isinstance(word, bool) else word
+            raise RunError(
+                ExitCode.USAGE,
+                f"{field} of the TrainJob or its runtime holds {text}, but Kubernetes takes only text there: "
+                f'write "{text}"',
+            )
 
 
 def _trainer_pod(jobset: Mapping[str, Any], runtime: str) -> Mapping[str, Any]:
