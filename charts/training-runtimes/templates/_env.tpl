@@ -6,7 +6,7 @@ Argument: a resolved entry.
 {{- $defaults := dict "STOKER_METHOD" .method }}
 {{- range $flag, $value := .args }}
   {{- if $value }}
-    {{- $_ := set $defaults (printf "STOKER_ARG_%s" (upper $flag)) $value }}
+    {{- $_ := set $defaults (printf "STOKER_ARG_%s" (upper (replace "." "__" $flag))) $value }}
   {{- end }}
 {{- end }}
 {{- toYaml $defaults }}
