@@ -353,3 +353,14 @@ def test_the_ending_is_told_to_the_peers(tmp_path: Path, signals: Signals) -> No
     run(plan, signals)
     verdicts = SharedFolder(tmp_path, plan.run_id, 1).verdicts()
     assert verdicts[0].code is ExitCode.NO_INPUT
+
+
+def test_a_more_telling_ending_of_a_peer_replaces_the_nodes_own_everywhere(tmp_path: Path, signals: Signals) -> None:
+    plan = plan_in(tmp_path, env={"STOKER_ARG_MODEL_NAME_OR_PATH": "/missing"})
+    other = SharedFolder(tmp_path, plan.run_id, 1)
+    later = threading.Timer(0.1, other.publish, [Verdict(ExitCode.CONFIG, "another world")])
+    later.start()
+    code, message = run(plan, signals)
+    later.join()
+    assert code is ExitCode.CONFIG
+    assert message == "wrong configuration: node 1: another world"

@@ -16,7 +16,9 @@ import pytest
 import yaml
 from runner.tests.test_trainjob import RUNTIME, container, trainjob
 
+from stoker import local as local_run
 from stoker.exits import ExitCode
+from stoker.trainjob import job_of
 
 # Writes down each start of a node as a file `<attempt>-<rank>` and then does what the test says.
 PREAMBLE = """
@@ -161,6 +163,16 @@ time.sleep(60)
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 75, output
     assert local.starts == ["0-0", "0-1"]
+
+
+def test_a_stop_asked_for_before_the_nodes_exist_reaches_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    stop = local_run._Stop()
+    stop.asked = True
+    job = job_of(trainjob(command=["sleep", "60"]), RUNTIME)
+    started = time.monotonic()
+    local_run._attempt(job, "job", {"/workspace": str(tmp_path)}, 0, stop)
+    assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize(
