@@ -174,6 +174,15 @@ class Run:
 
         return self.kube.until(f"{self.name}: a log line like {pattern!r} of pod {index}", matching, seconds)
 
+    def wait_steps(self, steps: int, seconds: float = 240) -> None:
+        """Wait until its first pod has logged that many steps."""
+
+        def enough() -> bool:
+            pods = self.pods()
+            return bool(pods) and self.kube.logs(pods[0]["metadata"]["name"]).count("'loss'") >= steps
+
+        self.kube.until(f"{self.name}: {steps} steps", enough, seconds)
+
     def endings(self) -> list[tuple[int, str]]:
         """Return exit code and termination message of each trainer pod that has ended."""
         statuses = [status for pod in self.pods() for status in pod["status"].get("containerStatuses", ())]

@@ -29,6 +29,7 @@ def plan(plan: Plan) -> str:
         *(f"  the {check.what} {check.path} must be {_STATES[check.kind]}" for check in plan.checks),
         *([f"  nodes must have a name: {', '.join(world.peers())}"] if world.peers() else []),
         "",
+        *(f"env       {name}={value}" for name, value in plan.env.items()),
         f"output    {plan.output_dir} (resume: {plan.resume})",
         f"stop      {plan.grace_seconds} s from SIGTERM to SIGKILL",
         f"launch    torchrun {shlex.join(plan.torchrun_argv)}",

@@ -74,7 +74,9 @@ def whole_number(text: str) -> int | None:
 
 
 # CUDA_VISIBLE_DEVICES is what the user or a device plugin narrows; device nodes alone would overcount.
-_KEPT = re.compile(r"^(PET_|STOKER_|JOBSET_NAME$|JOB_COMPLETION_INDEX$|HOSTNAME$|CUDA_VISIBLE_DEVICES$)")
+_KEPT = re.compile(
+    r"^(PET_|STOKER_|JOBSET_NAME$|JOB_COMPLETION_INDEX$|HOSTNAME$|CUDA_VISIBLE_DEVICES$|OMP_NUM_THREADS$)"
+)
 _DEVICE_NODES = re.compile(r"^nvidia\d+$")
 
 

@@ -157,7 +157,7 @@ def _start(
         return subprocess.Popen(
             argv,
             # As in the image, the commands beside this Python come first.
-            env={"OMP_NUM_THREADS": "1", **inherited, "PATH": f"{Path(sys.executable).parent}:{path}", **told},
+            env={**inherited, "PATH": f"{Path(sys.executable).parent}:{path}", **told},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

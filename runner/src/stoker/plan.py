@@ -232,12 +232,7 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
         fingerprint=backend.fingerprint(method, named, world.size),
         budget=backend.budget(method, named),
         checks=_checks(facts, named, config_path, output_dir),
-        # One writer of progress: the callback that transformers would add on its own is switched off.
-        env={
-            "DISABLE_KUBEFLOW_INTEGRATION": "TRUE",
-            "PYTHONUNBUFFERED": "1",
-            "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-        },
+        env=_process_env(facts, world),
         grace_seconds=grace,
         rendezvous_seconds=rendezvous,
         termination_log=facts.get("STOKER_TERMINATION_LOG") or "/dev/termination-log",
@@ -325,6 +320,20 @@ def flag_of_variable(variable: str) -> str:
 def _peft_wanted(layers: Sequence[Layer]) -> bool:
     given = [layer.values["use_peft"] for layer in layers if "use_peft" in layer.values]
     return bool(given) and (not given[-1] or is_true(given[-1][0]))
+
+
+def _process_env(facts: Facts, world: World) -> dict[str, str]:
+    env = {
+        # One writer of progress: the callback that transformers would add on its own is switched off.
+        "DISABLE_KUBEFLOW_INTEGRATION": "TRUE",
+        "PYTHONUNBUFFERED": "1",
+        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    }
+    if facts.accelerator == "cpu" and facts.get("OMP_NUM_THREADS") is None:
+        # Left alone, each process starts a thread for every core of the node, whatever share of it the pod has.
+        share = whole_number(facts.get("STOKER_CPU_REQUEST") or "") or facts.cpus
+        env["OMP_NUM_THREADS"] = str(max(1, share // world.nproc_per_node))
+    return env
 
 
 def _run_id(facts: Facts, world: World, problems: list[str]) -> str:
