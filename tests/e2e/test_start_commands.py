@@ -47,10 +47,8 @@ def test_a_plain_python_on_two_pods_is_refused_not_trained_twice(submit: Submit)
 
 def test_a_users_own_script_is_left_alone(submit: Submit) -> None:
     script = "import os, torch; print('own script, rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])"
-    write = f"import pathlib; pathlib.Path('/tmp/own.py').write_text({script!r})"
-    run = submit(
-        trainjob("own-script", ["-c", f'python -c "{write}" && torchrun /tmp/own.py'], command=["sh"], nodes=2)
-    )
+    start = 'printf "%s" "$OWN_SCRIPT" > /tmp/own.py && exec torchrun /tmp/own.py'
+    run = submit(trainjob("own-script", ["-c", start], command=["sh"], env={"OWN_SCRIPT": script}))
     run.wait_complete()
     assert {f"own script, rank {rank} of 2" for rank in (0, 1)} <= {
         line for index in (0, 1) for line in run.log(index).splitlines()
