@@ -23,7 +23,7 @@ export CLUSTER_CACHE := $(CACHE)
 
 # Which cluster: embedded, kind or existing. Empty: kind where a Docker engine answers, else embedded.
 STOKER_CLUSTER ?=
-export STOKER_CLUSTER
+unexport STOKER_CLUSTER
 # tests/cluster knows nothing of Stoker: its own name for the choice.
 export CLUSTER_PROVIDER := $(STOKER_CLUSTER)
 cluster = PYTHONPATH=tests $(python) -m cluster

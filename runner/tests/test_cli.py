@@ -17,6 +17,8 @@ from stoker.cli import main
 from stoker.exits import ExitCode
 from stoker.variables import KNOWN
 
+ROOT = Path(__file__).resolve().parents[2]
+
 CODES = {int(code) for code in ExitCode}
 
 
@@ -100,10 +102,26 @@ def test_flags_are_listed_with_type_default_and_help() -> None:
     assert len(invoke("flags", "sft").output.splitlines()) == len(get_backend("trl").flag_table("sft").flags)
 
 
+def test_doctor_names_variables_that_would_stop_a_run(tmp_path: Path) -> None:
+    result = invoke("doctor", env={"STOKER_WORKSPACE": str(tmp_path), "STOKER_RESUM": "never"})
+    assert re.search(r"^FAIL  STOKER_RESUM +never$", result.output, re.MULTILINE)
+    assert "did you mean STOKER_RESUME?" in result.output
+
+
+def test_local_says_why_a_workspace_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    example = ROOT / "examples/sft-lora/trainjob.yaml"
+    runtime = ROOT / "examples/runtimes/trl-distributed-cpu.yaml"
+    options = ["--runtime", str(runtime), "--workspace", str(tmp_path / "file"), "--volume", f"inputs={tmp_path}"]
+    result = invoke("local", str(example), *options)
+    assert result.exit_code == ExitCode.CONFIG
+    assert result.stderr.startswith(f"stoker: --workspace {tmp_path}/file cannot be made (File exists)")
+
+
 def test_doctor_fails_where_nothing_is_installed(tmp_path: Path) -> None:
     result = invoke("doctor", env={"STOKER_WORKSPACE": str(tmp_path / "missing"), "PET_NNODES": "two"})
     assert result.exit_code == ExitCode.CONFIG
-    assert re.search(r"^FAIL  workspace .* is not writable$", result.output, re.MULTILINE)
+    assert re.search(r"^FAIL  workspace .* is no folder$", result.output, re.MULTILINE)
     assert re.search(r"^FAIL  world size ", result.output, re.MULTILINE)
     assert result.output.count("FAIL") == result.output.count("fix: ")
 

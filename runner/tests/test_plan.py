@@ -79,6 +79,19 @@ def test_peft_in_the_config_file_counts(config: Mapping[str, Any]) -> None:
     assert ("dtype" in {setting.name for setting in plan.settings}) == config["use_peft"]
 
 
+@pytest.mark.parametrize(
+    ("flag", "message"), [("model_name_or_path", "no model is named"), ("dataset_name", "no data")]
+)
+def test_an_empty_name_is_none(flag: str, message: str) -> None:
+    with pytest.raises(RunError, match=message) as refused:
+        plan_of(f"--{flag}", "")
+    assert refused.value.code is ExitCode.USAGE
+
+
+def test_an_empty_variable_is_an_unset_one() -> None:
+    assert plan_of(env={"STOKER_NONSENSE": ""}).settings == plan_of().settings
+
+
 def test_gloo_is_for_several_processes_only() -> None:
     assert "ddp_backend" in {setting.name for setting in plan_of().settings}
     assert "ddp_backend" not in {setting.name for setting in plan_of(single=True).settings}

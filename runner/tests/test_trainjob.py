@@ -183,7 +183,7 @@ def broken(change: str) -> tuple[dict[str, Any], dict[str, Any]]:
         ("another kind", "a manifest of kind 'Job' was given: expected TrainJob"),
         ("no spec", "has no 'spec'"),
         ("a list for a mapping", "is not of the shape that Kubernetes takes"),
-        ("words for a number", "is not of the shape that Kubernetes takes"),
+        ("words for a number", "numNodes of the TrainJob is 'two': it must be a whole number, 1 or more"),
         ("no trainer job", "has no job labelled trainer.kubeflow.org/trainjob-ancestor-step: trainer"),
         ("no container", "has no container named node"),
     ],
@@ -201,9 +201,15 @@ def test_manifests_that_do_not_fit_are_refused(change: str, message: str) -> Non
         ({"args": ["--max_steps", 20]}, 'command or args of the TrainJob or its runtime holds 20, .* write "20"'),
         ({"env": [{"name": "A", "value": 20}]}, 'env of the TrainJob or its runtime holds 20, .* write "20"'),
         ({"args": ["--packing", True]}, 'holds true, .* write "true"'),
+        ({"args": "--max_steps 3"}, "command and args of a TrainJob are lists"),
+        ({"numNodes": 0}, "numNodes of the TrainJob is 0: it must be a whole number, 1 or more"),
+        ({"numNodes": -2}, "numNodes of the TrainJob is -2"),
+        ({"numProcPerNode": True}, "numProcPerNode of the TrainJob is True"),
+        ({"numnodes": 3}, "spec.trainer of the TrainJob has no field 'numnodes': did you mean numNodes?"),
+        ({"envs": []}, "spec.trainer of the TrainJob has no field 'envs': did you mean env?"),
     ],
 )
-def test_numbers_without_quotes_are_refused_as_kubernetes_does(trainer: Mapping[str, Any], message: str) -> None:
+def test_what_kubernetes_refuses_is_refused(trainer: Mapping[str, Any], message: str) -> None:
     with pytest.raises(RunError, match=message):
         job_of(trainjob(**trainer), RUNTIME)
 
@@ -211,7 +217,7 @@ def test_numbers_without_quotes_are_refused_as_kubernetes_does(trainer: Mapping[
 def test_what_only_a_cluster_has_is_refused_by_name() -> None:
     secret = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}}
     job = job_of(trainjob(env=[secret]), RUNTIME)
-    with pytest.raises(RunError, match="env HF_TOKEN of the runtime comes from secretKeyRef") as refused:
+    with pytest.raises(RunError, match="env HF_TOKEN comes from secretKeyRef") as refused:
         environment(job)
     assert refused.value.code is ExitCode.CONFIG
 

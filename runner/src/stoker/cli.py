@@ -77,7 +77,7 @@ def main() -> None:
     "run",
     context_settings=_PASS_THROUGH,
     epilog="\b\nExamples:\n"
-    "  stoker run --learning_rate 2e-4 --use_peft\n"
+    "  stoker run --learning_rate 2e-4 --use_peft     # in a TrainJob's pod, which names method, model and data\n"
     "  stoker run trl.scripts.sft --config /workspace/sft.yaml\n"
     "  STOKER_ARG_MAX_STEPS=100 stoker run",
 )
@@ -98,8 +98,8 @@ def run_command(trainer_args: tuple[str, ...]) -> int:
     "plan",
     context_settings=_PASS_THROUGH,
     epilog="\b\nExamples:\n"
-    "  stoker plan --learning_rate 2e-4\n"
-    "  stoker plan --output json trl.scripts.sft --use_peft | jq .world",
+    "  stoker plan trl.scripts.sft --model_name_or_path Qwen/Qwen3-0.6B --dataset_name trl-lib/Capybara\n"
+    "  stoker plan --output json --use_peft     # in a TrainJob's pod, which names method, model and data",
 )
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format.")
 @click.argument("trainer_args", nargs=-1, type=click.UNPROCESSED)

@@ -17,6 +17,7 @@ from stoker import __version__
 from stoker.backends import get_registered_backends
 from stoker.exits import ExitCode
 from stoker.facts import Facts, read_facts
+from stoker.variables import unknown_variables
 from stoker.world import resolve_world
 
 # Below this the loaders' worker processes and NCCL run out of shared memory.
@@ -97,7 +98,10 @@ def _memory(facts: Facts) -> Iterator[Line]:
 
 def _folders(facts: Facts) -> Iterator[Line]:
     for name, path in (("workspace", facts.workspace), ("home", Path(os.environ.get("HOME", "/")))):
-        if os.access(path, os.W_OK):
+        if not path.is_dir():
+            fix = "mount a volume there, or set STOKER_WORKSPACE" if name == "workspace" else "set HOME to a folder"
+            yield Line(name, f"{path} is no folder", fix)
+        elif os.access(path, os.W_OK):
             yield Line(name, f"{path}, {_mebibytes(shutil.disk_usage(path).free)} free")
         else:
             yield Line(name, f"{path} is not writable", "give the folder to GID 0 with group write, or set fsGroup")
@@ -105,7 +109,7 @@ def _folders(facts: Facts) -> Iterator[Line]:
 
 def _variables(facts: Facts) -> Iterator[Line]:
     for name, value in facts.env.items():
-        yield Line(name, value)
+        yield Line(name, value, "; ".join(unknown_variables([name]) if value else ()))
 
 
 def _world(facts: Facts) -> Iterator[Line]:

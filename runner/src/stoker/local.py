@@ -46,7 +46,13 @@ def run(trainjob: Path, runtime: Path, workspace: Path, volumes: Sequence[str]) 
     """
     job = job_of(_manifest(trainjob, "TrainJob"), _manifest(runtime, "TrainingRuntime"))
     folders = _folders(job, workspace, volumes)
-    workspace.mkdir(parents=True, exist_ok=True)
+    try:
+        workspace.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"--workspace {workspace} cannot be made ({error.strerror}): name a folder you may write to",
+        ) from error
     stop = _Stop()
     job_id = uuid.uuid4().hex
     restarts = counted = 0
@@ -200,7 +206,7 @@ def _folders(job: Job, workspace: Path, volumes: Sequence[str]) -> dict[str, str
                 ExitCode.USAGE,
                 f"--volume {text}: write NAME=DIR, NAME one of the pod's volumes: {', '.join(sorted(job.mounts))}",
             )
-        if not Path(folder).is_dir():
+        if not folder or not Path(folder).is_dir():
             raise RunError(ExitCode.NO_INPUT, f"--volume {text}: there is no folder {folder}")
         given[name] = Path(folder)
     if _WORKSPACE_VOLUME not in job.mounts:
@@ -215,10 +221,10 @@ def _manifest(path: Path, kind: str) -> dict[str, Any]:
         RunError: there is none (66 if the file is missing, else 64).
     """
     try:
-        documents = list(yaml.safe_load_all(path.read_text()))
+        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise RunError(ExitCode.NO_INPUT, f"{path} cannot be read ({error.strerror}): correct the path") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RunError(ExitCode.USAGE, f"{path} is no YAML: {' '.join(str(error).split())}") from error
     for document in documents:
         if isinstance(document, dict) and str(document.get("kind", "")).endswith(kind):

@@ -184,7 +184,7 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
     given, usage = split_args(words)
     config_path = _config_path(given, usage)
     config = dict(request.config or {})
-    usage += unknown_variables(facts.env)
+    usage += unknown_variables(name for name, value in facts.env.items() if value)
     asked = [*_env_layers(facts, table), _config_layer(config), Layer("args", given)]
     resolution = resolve(table, [_own_layer(facts, _peft_wanted(asked)), *asked])
     named = {setting.name: setting for setting in resolution.settings}
@@ -202,7 +202,9 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
     grace = _seconds(facts, "STOKER_GRACE_PERIOD_SECONDS", 30, configuration)
     rendezvous = _seconds(facts, "STOKER_RENDEZVOUS_TIMEOUT_SECONDS", 1800, configuration)
     output_dir = str(named["output_dir"].value)
-    if not output_dir.startswith("/"):
+    if not facts.workspace.is_absolute():
+        configuration.append(f"STOKER_WORKSPACE is {str(facts.workspace)!r}: write an absolute path, e.g. /workspace")
+    elif not output_dir.startswith("/"):
         configuration.append(f"output_dir is {output_dir!r}: write an absolute path, e.g. {facts.workspace}/output")
     if configuration:
         raise RunError(ExitCode.CONFIG, "\n".join(configuration))

@@ -6,6 +6,7 @@ TrainJob replaces and what it merges.
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,11 @@ _ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
 _CONTAINER = "node"
 # Kubernetes' own default of terminationGracePeriodSeconds.
 _GRACE_SECONDS = 30
+# Fields of a TrainJob (trainer.kubeflow.org/v1alpha1, Trainer v2.3.0); Kubernetes refuses others.
+_SPEC_FIELDS = (
+    *("runtimeRef", "initializer", "trainer", "runtimePatches", "suspend", "activeDeadlineSeconds", "managedBy"),
+)
+_TRAINER_FIELDS = ("image", "command", "args", "env", "numNodes", "resourcesPerNode", "numProcPerNode")
 # Metadata of a node's pod that a runtime's env may read (JobSet v0.12 and the Job controller set them).
 _RANK_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -104,8 +110,8 @@ class Job:
             return str(math.ceil(quantity(self.resources.get(resource.partition(".")[2], "0"))))
         raise RunError(
             ExitCode.CONFIG,
-            f"env {entry['name']} of the runtime comes from {', '.join(source)}, which only a cluster has: "
-            "set it in the TrainJob's spec.trainer.env for a local run",
+            f"env {entry['name']} comes from {', '.join(source)}, which only a cluster has: "
+            "for a local run give it a `value` in the TrainJob's spec.trainer.env",
         )
 
     def _processes_per_node(self) -> str:
@@ -173,6 +179,8 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
         )
     spec = trainjob["spec"]
     trainer = spec.get("trainer")
+    _expect_fields("spec", spec, _SPEC_FIELDS)
+    _expect_fields("spec.trainer", trainer or {}, _TRAINER_FIELDS)
     jobset = runtime["spec"]["template"]["spec"]
     template = _trainer_pod(jobset, given)
     pod = template["spec"]
@@ -181,6 +189,8 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
     command = told.get("command") or container.get("command", ())
     args = told.get("args") or container.get("args", ())
     env = _merged_env(container.get("env", ()), told.get("env", ()))
+    if isinstance(command, str) or isinstance(args, str):
+        raise RunError(ExitCode.USAGE, 'command and args of a TrainJob are lists: write [--max_steps, "3"]')
     _expect_strings("command or args", [*command, *args])
     for entry in env:
         _expect_strings("env", [entry["name"], entry.get("value") or ""])
@@ -192,13 +202,13 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
     mounts.update({mount["name"]: mount["mountPath"] for mount in _patched_mounts(spec)})
     return Job(
         name=trainjob["metadata"]["name"],
-        nodes=int(told.get("numNodes") or runtime["spec"].get("mlPolicy", {}).get("numNodes") or 1),
+        nodes=_count("numNodes", told.get("numNodes", runtime["spec"].get("mlPolicy", {}).get("numNodes", 1))),
         argv=(*command, *args),
         env=env,
         mounts=mounts,
         max_restarts=int(jobset.get("failurePolicy", {}).get("maxRestarts", 0)),
         resources=resources,
-        processes=told.get("numProcPerNode"),
+        processes=_count("numProcPerNode", told["numProcPerNode"]) if "numProcPerNode" in told else None,
         injected=trainer is not None,
         labels=dict(template.get("metadata", {}).get("labels") or {}),
         grace_seconds=int(pod.get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
@@ -216,6 +226,20 @@ def rewritten(text: str, folders: Mapping[str, str]) -> str:
 def _expect_kind(manifest: Mapping[str, Any], kinds: Sequence[str]) -> None:
     if manifest.get("kind") not in kinds:
         raise RunError(ExitCode.USAGE, f"a manifest of kind {manifest.get('kind')!r} was given: expected {kinds[0]}")
+
+
+def _expect_fields(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    for name, _ in given.items():
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+            advice = f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
+            raise RunError(ExitCode.USAGE, f"{where} of the TrainJob has no field {name!r}: {advice}")
+
+
+def _count(field: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise RunError(ExitCode.USAGE, f"{field} of the TrainJob is {value!r}: it must be a whole number, 1 or more")
+    return value
 
 
 def _expect_strings(field: str, words: Sequence[Any]) -> None:

@@ -12,6 +12,7 @@ from stoker.arguments import Setting
 from stoker.facts import Facts, whole_number
 
 DEFAULT_PORT = 29500
+ACCELERATORS = ("nvidia", "amd", "intel", "tpu", "cpu")
 AUTO = ("auto", "gpu")
 
 # The most pods an Indexed Job of Kubernetes may have.
@@ -190,7 +191,11 @@ def _from_devices(said: _Said, source: str) -> int:
         count = len(facts.devices)
         said.settings.append(Setting("nproc_per_node", str(count), source, f"auto: {count} devices visible"))
         return count
-    if facts.accelerator != "cpu":
+    if facts.accelerator not in ACCELERATORS:
+        said.problems.append(
+            f"STOKER_ACCELERATOR is {facts.accelerator!r}: it must be one of {', '.join(ACCELERATORS)}"
+        )
+    elif facts.accelerator != "cpu":
         said.problems.append(
             f"the runtime is for {facts.accelerator} but this container sees no such device: "
             "check resourcesPerNode and the node's device plugin, or choose a runtime for cpu"

@@ -77,9 +77,10 @@ class TRLBackend(LLMBackend):
                 "--save_total_limit 1 deletes the last checkpoint before the next one is complete, so a run that is "
                 "stopped between the two starts anew: write 2 or more"
             )
-        if "model_name_or_path" not in settings and "model_name_or_path" not in config_keys:
+        named = {name for name, setting in settings.items() if setting.value} | set(config_keys)
+        if "model_name_or_path" not in named:
             problems.append("no model is named: write --model_name_or_path <folder or Hub id>")
-        if not {"dataset_name", "datasets"} & {*settings, *config_keys}:
+        if not {"dataset_name", "datasets"} & named:
             problems.append("no data is named: write --dataset_name <folder or Hub id>")
         return problems
 
@@ -103,7 +104,9 @@ class TRLBackend(LLMBackend):
 
 @cache
 def _flag_table(method: str) -> FlagTable:
-    data = json.loads(resources.files(__package__).joinpath(f"flags/trl-{VERSION}/{method}.json").read_text())
+    data = json.loads(
+        resources.files(__package__).joinpath(f"flags/trl-{VERSION}/{method}.json").read_text(encoding="utf-8")
+    )
     flags = {
         name: Flag(
             name,
