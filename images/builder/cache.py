@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +24,22 @@ MARKER = ".complete"
 
 
 def root() -> Path:
-    """Return the folder of all builds: `$XDG_CACHE_HOME/stoker`, else `~/.cache/stoker`."""
+    """Return the folder of all builds: `$XDG_CACHE_HOME/stoker`, else `~/.cache/stoker`; it is made if missing.
+
+    Raises:
+        SystemExit: it cannot be made (78); the message says what to set.
+    """
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "stoker"
+    folder = (Path(base) if base else Path.home() / ".cache") / "stoker"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        print(
+            f"the cache {folder} cannot be made ({error.strerror}): set XDG_CACHE_HOME to a folder you may write to",
+            file=sys.stderr,
+        )
+        raise SystemExit(78) from None
+    return folder
 
 
 def digest(facts: Iterable[str] = (), files: Iterable[Path] = (), relative_to: Path = Path("/")) -> str:
