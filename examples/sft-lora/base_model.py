@@ -186,6 +186,8 @@ def main() -> None:
 
     model.save_pretrained(options.output / "model")
     tokenizer.save_pretrained(options.output / "model")
+    for path in (options.output / "model").iterdir():
+        path.chmod(0o664)  # weights are written for their user alone; pods of other users share the group
     dataset = options.output / "dataset"
     dataset.mkdir(exist_ok=True)
     shutil.copyfile(options.data, dataset / options.data.name)

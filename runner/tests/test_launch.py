@@ -19,7 +19,7 @@ from stoker import launch, preflight
 from stoker.checkpoints import MANIFEST
 from stoker.exits import ExitCode, RunError
 from stoker.launch import Child, Signals
-from stoker.plan import Plan
+from stoker.plan import Check, Plan
 from stoker.runfolder import LocalFolder, RankStatus, SharedFolder, Verdict
 
 
@@ -364,3 +364,15 @@ def test_a_more_telling_ending_of_a_peer_replaces_the_nodes_own_everywhere(tmp_p
     later.join()
     assert code is ExitCode.CONFIG
     assert message == "wrong configuration: node 1: another world"
+
+
+def test_a_model_that_may_not_be_read_is_66_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").touch()
+    # Root, which tests may run as, can read everything.
+    monkeypatch.setattr(preflight.os, "access", lambda path, mode: path.name != "model.safetensors")
+    check = Check("exists", str(model), "model", ExitCode.NO_INPUT, "mount it")
+    with pytest.raises(RunError, match=r"/model.safetensors cannot be read by UID .*chmod -R g\+rX") as refused:
+        preflight._check_readable(check)
+    assert refused.value.code is ExitCode.NO_INPUT

@@ -27,6 +27,24 @@ def check_paths(plan: Plan) -> None:
             _check_writable(check)
         elif not Path(check.path).exists():
             raise RunError(check.code, f"the {check.what} {check.path} does not exist: {check.fix}")
+        else:
+            _check_readable(check)
+
+
+def _check_readable(check: Check) -> None:
+    # Libraries that write weights for their user alone, and call a file they may not read missing, make this common.
+    path = Path(check.path)
+    try:
+        found = [path, *sorted(path.iterdir())] if path.is_dir() else [path]
+    except OSError:
+        found = [path]
+    for entry in found:
+        if not os.access(entry, os.R_OK | os.X_OK if entry.is_dir() else os.R_OK):
+            raise RunError(
+                check.code,
+                f"the {check.what} {entry} cannot be read by UID {os.geteuid()}, GID {os.getegid()}: "
+                "make it readable for the group 0 (chmod -R g+rX)",
+            )
 
 
 def _check_writable(check: Check) -> None:
