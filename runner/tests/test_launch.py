@@ -371,7 +371,7 @@ def test_a_model_that_may_not_be_read_is_66_with_the_fix(tmp_path: Path, monkeyp
     model.mkdir()
     (model / "model.safetensors").touch()
     # Root, which tests may run as, can read everything.
-    monkeypatch.setattr(preflight.os, "access", lambda path, mode: path.name != "model.safetensors")
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "model.safetensors")
     check = Check("exists", str(model), "model", ExitCode.NO_INPUT, "mount it")
     with pytest.raises(RunError, match=r"/model.safetensors cannot be read by UID .*chmod -R g\+rX") as refused:
         preflight._check_readable(check)
