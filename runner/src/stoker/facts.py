@@ -58,6 +58,11 @@ class Facts:
         return self.get("STOKER_IMAGE_VERSION") or "unversioned"
 
     @property
+    def termination_log(self) -> Path:
+        """The file for the one-line reason of the ending (`STOKER_TERMINATION_LOG`)."""
+        return Path(self.get("STOKER_TERMINATION_LOG") or "/dev/termination-log")
+
+    @property
     def job_id(self) -> str:
         """The id of the job over all its attempts (`STOKER_JOB_ID`), empty where nobody gave one."""
         return self.get("STOKER_JOB_ID") or ""

@@ -148,6 +148,5 @@ def guard_bare_process() -> None:
         guard(world.size, Identity("", facts.image_version), None)
     except RunError as error:
         say(error.message)
-        path = Path(facts.get("STOKER_TERMINATION_LOG") or "/dev/termination-log")
-        write_termination_message(path, f"{error.code.meaning}: {error.message}")
+        write_termination_message(facts.termination_log, f"{error.code.meaning}: {error.message}")
         sys.exit(error.code)

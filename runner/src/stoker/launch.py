@@ -223,13 +223,14 @@ def _watch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signal
         if child.returncode is not None:
             return peer
         now = time.monotonic()
-        if ended_since is None and _all_ended(plan, local):
+        statuses = local.statuses()
+        if ended_since is None and _all_ended(plan, statuses):
             ended_since = now
         if ended_since is not None and now > ended_since + _TEARDOWN_SECONDS:
             child.end()
             return peer
         if signals.stopped_at is not None:
-            training = any(status.phase == "training" for status in local.statuses())
+            training = any(status.phase == "training" for status in statuses)
             if not stopping:
                 stopping = True
                 local.stop_flag.touch()
@@ -260,8 +261,7 @@ def _by_node(rank: int, verdict: Verdict) -> str:
     return verdict.message if verdict.message.startswith("node ") else f"node {rank}: {verdict.message}"
 
 
-def _all_ended(plan: Plan, local: LocalFolder) -> bool:
-    statuses = local.statuses()
+def _all_ended(plan: Plan, statuses: list[RankStatus]) -> bool:
     return len(statuses) == plan.world.nproc_per_node and all(status.phase == "ended" for status in statuses)
 
 
@@ -270,7 +270,7 @@ def _judge(plan: Plan, child: Child, local: LocalFolder, signals: Signals, peer:
     statuses = local.statuses()
     ended = [Verdict(ExitCode(s.code), s.message, s.primary) for s in statuses if s.code]
     # What the ranks say counts: a launcher that fails once they have all finished takes nothing back.
-    if _all_ended(plan, local) and not ended:
+    if _all_ended(plan, statuses) and not ended:
         return Verdict(ExitCode.FINISHED, "finished")
     if ended and most_telling(ended).primary:
         return most_telling(ended)

@@ -237,7 +237,7 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
         env=_process_env(facts, world),
         grace_seconds=grace,
         rendezvous_seconds=rendezvous,
-        termination_log=facts.get("STOKER_TERMINATION_LOG") or "/dev/termination-log",
+        termination_log=str(facts.termination_log),
         notices=(*world.notices, *resolution.notices),
     )
 

@@ -37,8 +37,7 @@ def plan(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
     try:
         return _resolve(facts, args, world)
     except RunError as error:
-        path = Path(facts.get("STOKER_TERMINATION_LOG") or "/dev/termination-log")
-        write_termination_message(path, f"{error.code.meaning}: {error.message}")
+        write_termination_message(facts.termination_log, f"{error.code.meaning}: {error.message}")
         raise
 
 
