@@ -1,4 +1,4 @@
-"""Writes the flag tables of src/stoker/backends/flags from the trainer's real parsers.
+"""Writes the flag tables of src/stoker/frameworks/flags from the trainer's real parsers.
 
 Run with the Python of the trainer's environment: `python runner/scripts/generate_flags.py [--check]`.
 """
@@ -13,15 +13,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-FLAGS = Path(__file__).parent.parent / "src/stoker/backends/flags"
+FLAGS = Path(__file__).parent.parent / "src/stoker/frameworks/flags"
 sys.path.insert(0, str(FLAGS.parents[2]))
 
-from stoker.backends.trl import VERSION, TRLBackend  # noqa: E402
+from stoker.frameworks.trl import TRL, VERSION  # noqa: E402
 
 
 def table(method: str) -> dict[str, Any]:
     """Return the flags of `trl.scripts.<method>` as data."""
-    module = importlib.import_module(TRLBackend().trainer_module(method))
+    module = importlib.import_module(TRL().trainer_module(method))
     flags = {}
     for action in module.make_parser()._actions:
         # Booleans that are on by default have a twin `--no_…`, which stores false under the same name.
@@ -60,7 +60,7 @@ def main() -> int:
         print(f"this environment has trl {version('trl')}, the tables are for {VERSION}", file=sys.stderr)
         return 1
     drifted = []
-    for method in TRLBackend.methods:
+    for method in TRL.methods:
         path = FLAGS / f"trl-{VERSION}" / f"{method}.json"
         text = json.dumps(table(method), indent=1, ensure_ascii=False) + "\n"
         if not path.exists() or path.read_text() != text:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stoker.arguments import Flag, FlagTable, Layer, Resolution, config_words, resolve, split_args, split_env
-from stoker.backends import get_backend
+from stoker.frameworks import get_framework
 
 TABLE = FlagTable(
     trainer="trl 1.0",
@@ -143,9 +143,9 @@ def test_a_users_foreign_value_is_refused_under_the_name_it_was_given() -> None:
     assert problem.endswith("(given as STOKER_ARG_NUM_GENERATIONS by TrainJob env)")
 
 
-@pytest.mark.parametrize("method", get_backend("trl").methods)
+@pytest.mark.parametrize("method", get_framework("trl").methods)
 def test_the_tables_agree_with_themselves(method: str) -> None:
-    table = get_backend("trl").flag_table(method)
+    table = get_framework("trl").flag_table(method)
     assert table.trainer == "trl 1.16.0"
     assert {"model_name_or_path", "dataset_name", "output_dir", "max_steps"} <= table.flags.keys()
     assert not table.renamed.keys() & table.flags.keys(), "a flag that exists is not renamed"
@@ -154,6 +154,6 @@ def test_the_tables_agree_with_themselves(method: str) -> None:
 
 
 def test_new_names_of_renamed_flags_exist_somewhere() -> None:
-    backend = get_backend("trl")
-    tables = [backend.flag_table(method) for method in backend.methods]
+    framework = get_framework("trl")
+    tables = [framework.flag_table(method) for method in framework.methods]
     assert set(tables[0].renamed.values()) <= {name for table in tables for name in table.flags}

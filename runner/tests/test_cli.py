@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from runner.tests.samples import POD
 
 from stoker import __version__
-from stoker.backends import get_backend
 from stoker.cli import main
 from stoker.exits import ExitCode
+from stoker.frameworks import get_framework
 from stoker.variables import KNOWN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,7 +99,7 @@ def test_config_files(tmp_path: Path, content: bytes | None, code: ExitCode, mes
 def test_flags_are_listed_with_type_default_and_help() -> None:
     output = invoke("flags", "sft", "learning_rate").output
     assert output.startswith("--learning_rate <float> (default ")
-    assert len(invoke("flags", "sft").output.splitlines()) == len(get_backend("trl").flag_table("sft").flags)
+    assert len(invoke("flags", "sft").output.splitlines()) == len(get_framework("trl").flag_table("sft").flags)
 
 
 def test_doctor_names_variables_that_would_stop_a_run(tmp_path: Path) -> None:

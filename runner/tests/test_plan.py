@@ -137,7 +137,7 @@ def test_an_empty_variable_is_unset() -> None:
         ({"STOKER_METHD": "sft"}, [], None, ExitCode.USAGE, "did you mean STOKER_METHOD?"),
         ({"STOKER_ARG_MODEL_NAME_OR_PATH": ""}, [], None, ExitCode.USAGE, "no model is named"),
         ({"STOKER_ARG_DATASET_NAME": ""}, [], None, ExitCode.USAGE, "no data is named"),
-        ({"STOKER_FRAMEWORK": "keras"}, [], None, ExitCode.CONFIG, "framework 'keras' has no backend"),
+        ({"STOKER_FRAMEWORK": "keras"}, [], None, ExitCode.CONFIG, "framework 'keras' is unknown"),
         ({"STOKER_RESUME": "maybe"}, [], None, ExitCode.CONFIG, "must be one of auto, never, require"),
         ({"STOKER_RUN_ID": ""}, [], None, ExitCode.CONFIG, "STOKER_RUN_ID is not set in a run of several nodes"),
         ({"STOKER_RUN_ID": "../../x"}, [], None, ExitCode.CONFIG, "STOKER_RUN_ID is '../../x'"),

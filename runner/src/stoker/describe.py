@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Iterable
 
 from stoker.arguments import Setting
-from stoker.backends import get_registered_backends
 from stoker.exits import ExitCode, RunError
+from stoker.frameworks import known_frameworks
 from stoker.plan import Plan
 
 
@@ -57,16 +57,16 @@ def flags(method: str, containing: str) -> str:
     """Return a method's flags, a line each.
 
     Raises:
-        RunError: no backend has the method (64).
+        RunError: no framework has the method (64).
     """
-    for backend in (cls() for cls in get_registered_backends().values()):
-        if method in backend.methods:
-            table = backend.flag_table(method)
+    for framework in known_frameworks().values():
+        if method in framework.methods:
+            table = framework.flag_table(method)
             return "\n".join(
                 f"--{flag.name} <{'|'.join(flag.choices) or flag.type}{'…' if flag.many else ''}>"
                 f"{f' (default {flag.default})' if flag.default is not None else ''}: {flag.help}"
                 for flag in table.flags.values()
                 if containing in flag.name
             )
-    known = ", ".join(m for cls in get_registered_backends().values() for m in cls.methods)
+    known = ", ".join(m for framework in known_frameworks().values() for m in framework.methods)
     raise RunError(ExitCode.USAGE, f"{method!r} is not a method: choose one of {known}")

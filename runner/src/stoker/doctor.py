@@ -14,9 +14,9 @@ from pathlib import Path
 import click
 
 from stoker import __version__
-from stoker.backends import get_registered_backends
 from stoker.exits import ExitCode
 from stoker.facts import Facts, read_facts
+from stoker.frameworks import known_frameworks
 from stoker.variables import unknown_variables
 from stoker.world import resolve_world
 
@@ -57,7 +57,7 @@ def run(image_only: bool) -> ExitCode:
 
 
 def _versions(facts: Facts) -> Iterator[Line]:
-    yield Line("stoker", f"{__version__}, image {facts.image_version}, backends {', '.join(get_registered_backends())}")
+    yield Line("stoker", f"{__version__}, image {facts.image_version}, frameworks {', '.join(known_frameworks())}")
     yield Line("python", f"{platform.python_version()} on {platform.machine()}")
     for name in _IMPORTED:
         try:

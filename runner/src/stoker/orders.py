@@ -22,7 +22,7 @@ class Orders:
     Attributes:
         module: the trainer's Python module.
         argv: its command line.
-        framework: the backend's name.
+        framework: the framework's name.
         method: the training method.
         world_size: processes the run must have.
         plan_hash: digest all ranks must share.

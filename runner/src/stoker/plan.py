@@ -1,6 +1,6 @@
 """The plan of a run: everything decided, nothing done. Pure; printed by `stoker plan`.
 
-Facts, backend, command line and `--config` file go in; a frozen :class:`Plan` comes out, or a :class:`RunError`
+Facts, framework, command line and `--config` file go in; a frozen :class:`Plan` comes out, or a :class:`RunError`
 that lists every problem at once.
 """
 
@@ -14,10 +14,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from stoker.arguments import FlagTable, Layer, Setting, config_words, is_true, resolve, split_args, split_env
-from stoker.backends import get_backend
-from stoker.backends.base import LLMBackend
 from stoker.exits import ExitCode, RunError
 from stoker.facts import ARG_PREFIX, Facts, whole_number
+from stoker.frameworks import Framework, get_framework
 from stoker.recipes import recipe_for
 from stoker.variables import unknown_variables
 from stoker.world import World, resolve_world
@@ -71,7 +70,7 @@ class Plan:
     """A run, decided.
 
     Attributes:
-        framework: the backend's name.
+        framework: the framework's name.
         method: the training method.
         module: the trainer's Python module.
         world: the processes and where they meet.
@@ -178,9 +177,9 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
     Raises:
         RunError: the run cannot be what was asked; 64 for arguments, 78 for configuration. Lists every problem.
     """
-    backend = get_backend(facts.get("STOKER_FRAMEWORK") or "trl")
-    method, words = _method(backend, facts, request.args)
-    table = backend.flag_table(method)
+    framework = get_framework(facts.get("STOKER_FRAMEWORK") or "trl")
+    method, words = _method(framework, facts, request.args)
+    table = framework.flag_table(method)
     given, usage = split_args(words)
     config_path = _config_path(given, usage)
     config = dict(request.config or {})
@@ -189,7 +188,7 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
     resolution = resolve(table, [_own_layer(facts, _peft_wanted(asked)), *asked])
     named = {setting.name: setting for setting in resolution.settings}
     usage += resolution.problems
-    usage += backend.problems(named, tuple(config))
+    usage += framework.problems(named, tuple(config))
     if usage:
         raise RunError(ExitCode.USAGE, "\n".join(usage))
 
@@ -217,9 +216,9 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
         named["datasets"] = Setting("datasets", mixture, _CONFIG_FILE)
 
     return Plan(
-        framework=backend.framework,
+        framework=framework.name,
         method=method,
-        module=backend.trainer_module(method),
+        module=framework.trainer_module(method),
         world=world,
         settings=settings,
         config_path=config_path,
@@ -231,8 +230,8 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
         attempt=facts.attempt,
         image_version=facts.image_version,
         accelerator=facts.accelerator,
-        fingerprint=backend.fingerprint(method, named, world.size),
-        budget=backend.budget(method, named),
+        fingerprint=framework.fingerprint(method, named, world.size),
+        budget=framework.budget(method, named),
         checks=_checks(facts, named, config_path, output_dir),
         env=_process_env(facts, world),
         grace_seconds=grace,
@@ -249,19 +248,19 @@ def config_file_of(args: Sequence[str]) -> str | None:
     return words[0] if len(words) == 1 else None
 
 
-def _method(backend: LLMBackend, facts: Facts, args: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    named = backend.method_of(args[0]) if args else None
+def _method(framework: Framework, facts: Facts, args: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    named = framework.method_of(args[0]) if args else None
     method = named or facts.get("STOKER_METHOD")
     if method is None:
         raise RunError(
             ExitCode.USAGE,
-            f"no method is named: set STOKER_METHOD to one of {', '.join(backend.methods)}, "
-            f"or begin the arguments with {backend.trainer_module(backend.methods[0])}",
+            f"no method is named: set STOKER_METHOD to one of {', '.join(framework.methods)}, "
+            f"or begin the arguments with {framework.trainer_module(framework.methods[0])}",
         )
-    if method not in backend.methods:
+    if method not in framework.methods:
         raise RunError(
             ExitCode.USAGE,
-            f"{method!r} is not a method of {backend.framework}: choose one of {', '.join(backend.methods)}",
+            f"{method!r} is not a method of {framework.name}: choose one of {', '.join(framework.methods)}",
         )
     return method, args[1:] if named else args
 

@@ -1,6 +1,6 @@
 """The launchers people type, brought to the one launch: `torchrun`, `trl`, `accelerate` and `tune` on the PATH.
 
-The images put links of these names before the real commands. What trains with a backend's own module goes to
+The images put links of these names before the real commands. What trains with a framework's own module goes to
 `stoker run`; everything else (a user's own script, `--help`, other subcommands) goes to the real command, untouched.
 """
 
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import click
 
-from stoker.backends import get_registered_backends
 from stoker.exits import ExitCode, RunError
+from stoker.frameworks import known_frameworks
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A command line that trains with a backend's module.
+    """A command line that trains with a framework's module.
 
     Attributes:
         args: the trainer's arguments, its module first.
@@ -74,7 +74,7 @@ def translate(command: str, argv: Sequence[str]) -> Launch | None:
         argv: its arguments.
 
     Raises:
-        RunError: it trains with a backend's module but has an option with no equivalent (64).
+        RunError: it trains with a framework's module but has an option with no equivalent (64).
     """
     if command == "torchrun":
         return _launcher("torchrun", argv, _TORCHRUN)
@@ -131,8 +131,8 @@ def _per_node(name: str, total: str, nodes: str) -> str:
 
 def _trl(argv: Sequence[str]) -> Launch | None:
     method, *rest = argv
-    backend = get_registered_backends()["trl"]()
-    if method not in backend.methods:
+    framework = known_frameworks()["trl"]
+    if method not in framework.methods:
         return None
     for word in rest:
         if word.partition("=")[0] == "--accelerate_config":
@@ -141,11 +141,11 @@ def _trl(argv: Sequence[str]) -> Launch | None:
                 "trl: --accelerate_config cannot be carried over to the runner's launch: leave it out. The number of "
                 "nodes and processes comes from the TrainJob; sharding is a trainer flag (--fsdp, --deepspeed)",
             )
-    return Launch((backend.trainer_module(method), *rest), {})
+    return Launch((framework.trainer_module(method), *rest), {})
 
 
 def _is_trainer_module(word: str) -> bool:
-    return any(cls().method_of(word) is not None for cls in get_registered_backends().values())
+    return any(framework.method_of(word) is not None for framework in known_frameworks().values())
 
 
 def _as_module(word: str) -> str:

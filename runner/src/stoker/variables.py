@@ -11,7 +11,7 @@ from stoker.facts import ARG_PREFIX
 _PREFIX = "STOKER_"
 
 KNOWN = {
-    "STOKER_FRAMEWORK": "backend to run, from the pod label trainer.kubeflow.org/framework (default trl)",
+    "STOKER_FRAMEWORK": "framework to run, from the pod label trainer.kubeflow.org/framework (default trl)",
     "STOKER_METHOD": "training method when the arguments name none, e.g. sft",
     "STOKER_WORKSPACE": "folder shared by all pods of the run (default /workspace)",
     "STOKER_NPROC_PER_NODE": "processes per node; wins over PET_NPROC_PER_NODE when that is auto, 1 or the CPU count",

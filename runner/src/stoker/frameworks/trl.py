@@ -1,4 +1,4 @@
-"""TRL as a backend: its methods, flags, and what became of older flags."""
+"""TRL: its methods, flags, and what became of older flags."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib import resources
 from typing import ClassVar
 
 from stoker.arguments import Flag, FlagTable, Setting
-from stoker.backends.base import LLMBackend, register_backend
+from stoker.frameworks.base import Framework
 
 VERSION = "1.16.0"
 MODULE_PREFIX = "trl.scripts."
@@ -49,11 +49,10 @@ _IDENTITY = {
 }
 
 
-@register_backend("trl")
-class TRLBackend(LLMBackend):
+class TRL(Framework):
     """Fine-tuning with TRL's own scripts (`trl.scripts.<method>`)."""
 
-    framework: ClassVar[str] = "trl"
+    name: ClassVar[str] = "trl"
     methods: ClassVar[tuple[str, ...]] = ("sft", "dpo", "kto", "grpo", "rloo", "reward", "distillation")
 
     def flag_table(self, method: str) -> FlagTable:
@@ -96,7 +95,7 @@ class TRLBackend(LLMBackend):
 
     def fingerprint(self, method: str, settings: Mapping[str, Setting], world_size: int) -> dict[str, object]:
         """Return model, data, method, PEFT and world size."""
-        found: dict[str, object] = {"framework": self.framework, "method": method, "world_size": world_size}
+        found: dict[str, object] = {"framework": self.name, "method": method, "world_size": world_size}
         for part, names in _IDENTITY.items():
             found[part] = {name: settings[name].value for name in names if name in settings}
         return found

@@ -1,0 +1,34 @@
+"""Training frameworks: what the runner must know of each, looked up by the value of the runtime's label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stoker.exits import ExitCode, RunError
+from stoker.frameworks.base import Framework
+from stoker.frameworks.trl import TRL
+
+__all__ = ["TRL", "Framework", "get_framework", "known_frameworks"]
+
+_BUILT_IN: tuple[type[Framework], ...] = (TRL,)
+
+
+def known_frameworks() -> Mapping[str, Framework]:
+    """Return every framework the runner can launch, by the value of the label `trainer.kubeflow.org/framework`."""
+    return {framework.name: framework() for framework in _BUILT_IN}
+
+
+def get_framework(name: str) -> Framework:
+    """Return what the runner knows of a framework.
+
+    Raises:
+        RunError: nothing (78).
+    """
+    known = known_frameworks()
+    if name not in known:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"framework {name!r} is unknown: the label trainer.kubeflow.org/framework of the runtime's pods "
+            f"(STOKER_FRAMEWORK) must be one of {', '.join(sorted(known))}",
+        )
+    return known[name]
