@@ -1,5 +1,5 @@
 # Builds the images with Docker, from the repository's root:
-#   docker buildx bake --file images/docker-bake.hcl --file images/docker-bake.json [trl-cuda | trl-cpu]
+#   docker buildx bake --file images/docker-bake.hcl --file images/docker-bake.json [trl-cuda | trl-cpu | fetch]
 # Names, versions and tags come from docker-bake.json, which `images/bake` makes from images.lock.yaml.
 # Images without Docker: images/build.
 
@@ -29,13 +29,11 @@ variable "CA_CRT" {
 }
 
 group "default" {
-  targets = ["trl-cuda", "trl-cpu"]
+  targets = ["trl-cuda", "trl-cpu", "fetch"]
 }
 
-target "_trl" {
-  context    = "."
-  dockerfile = "images/trl/Dockerfile"
-  contexts   = WHEELS == "" ? {} : { wheels = WHEELS }
+target "_image" {
+  context = "."
   args = {
     BASE_IMAGE = BASE_IMAGE == "" ? null : BASE_IMAGE
     REVISION   = REVISION
@@ -44,6 +42,12 @@ target "_trl" {
     PIP_CONF == "" ? [] : ["id=pip.conf,src=${PIP_CONF}"],
     CA_CRT == "" ? [] : ["id=ca.crt,src=${CA_CRT}"],
   )
+}
+
+target "_trl" {
+  inherits   = ["_image"]
+  dockerfile = "images/trl/Dockerfile"
+  contexts   = WHEELS == "" ? {} : { wheels = WHEELS }
 }
 
 target "trl-cuda" {
@@ -62,4 +66,13 @@ target "trl-cpu" {
     IMAGE_VERSION = TRL_CPU_TAG
   }
   tags = ["${REGISTRY}/trl:${TRL_CPU_TAG}"]
+}
+
+target "fetch" {
+  inherits   = ["_image"]
+  dockerfile = "images/fetch/Dockerfile"
+  args = {
+    IMAGE_VERSION = FETCH_TAG
+  }
+  tags = ["${REGISTRY}/fetch:${FETCH_TAG}"]
 }

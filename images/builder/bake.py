@@ -14,7 +14,7 @@ FILE = ROOT / "images" / "docker-bake.json"
 def variables() -> dict[str, str]:
     """Return the bake variables: REGISTRY, and for every variant its tag, such as TRL_CPU_TAG."""
     found = variants()
-    tags = {f"{variant.image}_{variant.accelerator}_tag".upper(): variant.tag for variant in found}
+    tags = {f"{variant.target}_tag".replace("-", "_").upper(): variant.tag for variant in found}
     return {"REGISTRY": found[0].registry, **tags}
 
 

@@ -32,17 +32,23 @@ def main() -> None:
 
 examples:
   images/build trl --accelerator cpu
+  images/build fetch
   crane push "$(images/build trl --accelerator cpu | jq -r .oci)" localhost:5000/trl:test
 
 exit codes: 0 built, 64 wrong usage, 66 a lock is missing, 69 a package cannot be had or a step failed, 78 this machine
 cannot do it""",
     )
     parser.add_argument("name", choices=names, help="the image")
-    parser.add_argument("--accelerator", required=True, help="a variant of the image in images.lock.yaml")
+    parser.add_argument(
+        "--accelerator", help="a variant of the image in images.lock.yaml; may be left out where there is only one"
+    )
     options = parser.parse_args()
-    variant = known.get((options.name, options.accelerator))
+    has = [accelerator for image, accelerator in known if image == options.name]
+    accelerator = options.accelerator or (has[0] if len(has) == 1 else None)
+    if accelerator is None:
+        fail(EX_USAGE, f"{options.name} has several variants: add --accelerator, one of: {', '.join(has)}")
+    variant = known.get((options.name, accelerator))
     if variant is None:
-        has = ", ".join(accelerator for image, accelerator in known if image == options.name)
-        fail(EX_USAGE, f"{options.name} has no variant {options.accelerator!r}, but: {has}")
+        fail(EX_USAGE, f"{options.name} has no variant {accelerator!r}, but: {', '.join(has)}")
     tag, layout = containers.build(variant)
     print(json.dumps({"name": variant.image, "tag": tag, "oci": str(layout)}))

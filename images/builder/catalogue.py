@@ -10,6 +10,10 @@ from images.builder import ROOT
 LOCK = ROOT / "images" / "images.lock.yaml"
 
 
+ANY = "any"
+"""The one variant of an image that needs no accelerator."""
+
+
 @dataclass(frozen=True)
 class Variant:
     """One image for one accelerator."""
@@ -23,8 +27,8 @@ class Variant:
 
     @property
     def target(self) -> str:
-        """Name of the build target, such as `trl-cpu`."""
-        return f"{self.image}-{self.accelerator}"
+        """Name of the build target, such as `trl-cpu`; an image with one variant is a target of its own name."""
+        return self.image if self.accelerator == ANY else f"{self.image}-{self.accelerator}"
 
     @property
     def reference(self) -> str:

@@ -93,7 +93,8 @@ examples:
   {command}                                       trainers only
   "$({command} --with-runner)"/bin/stoker --help  with this checkout's runner""",
     )
-    parser.add_argument("--accelerator", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
+    accelerators = ("cpu", "cuda") if install.has_torch(image / "requirements") else ("any",)
+    parser.add_argument("--accelerator", choices=accelerators, default=accelerators[0], help="default: %(default)s")
     parser.add_argument("--with-runner", action="store_true", help="add the runner of this checkout, in an own layer")
     options = parser.parse_args()
     if sys.version_info < (3, 11):

@@ -169,7 +169,7 @@ def remove_tests(venv: Path) -> None:
     for packages in (venv / "lib").glob("python*/site-packages"):
         for folder in [*packages.glob("**/tests"), packages / "torch" / "test"]:
             shutil.rmtree(folder, ignore_errors=True)
-        for program in (packages / "torch" / "bin").iterdir():
+        for program in (packages / "torch" / "bin").glob("*"):
             if program.is_file() and program.name != "torch_shm_manager":  # the one that torch itself starts
                 program.unlink()
 
@@ -212,6 +212,11 @@ def locked_version(lock: Path, package: str) -> str:
     return match.group(1)
 
 
+def has_torch(requirements: Path) -> bool:
+    """Return whether an image's locks hold torch: one that only moves files needs none."""
+    return (requirements / "torch.lock").exists()
+
+
 def has_cpu_wheel(
     requirements: Path, accelerator: str, wheels: Path | None, python: tuple[int, int] = THIS_PYTHON
 ) -> bool:
@@ -239,15 +244,39 @@ def torch_source(
     """Choose where torch comes from.
 
     Returns:
-        `wheels` (a folder of wheels), `index` (PyTorch's CPU index) or `pypi` (with CUDA libraries, which a machine
-        without a GPU does not use but needs the disk for).
+        `wheels` (a folder of wheels), `index` (PyTorch's CPU index), `pypi` (with CUDA libraries, which a machine
+        without a GPU does not use but needs the disk for) or `none` (the image has no torch).
     """
+    if not has_torch(requirements):
+        return "none"
     # PyTorch builds a CPU-only wheel under its own version for Linux alone; PyPI's has no CUDA elsewhere.
     if accelerator != "cpu" or platform.system() != "Linux":
         return "pypi"
     if has_cpu_wheel(requirements, accelerator, wheels, python):
         return "wheels"
     return "index" if cpu_index_answers() else "pypi"
+
+
+def install_torch(venv: Path, requirements: Path, source: str, wheels: Path | None, tools: Path) -> None:
+    """Install the locked torch from a source that `torch_source` returned, which is not `none`.
+
+    Raises:
+        SystemExit: it cannot be had or does not match its hash (69), its lock is missing (66).
+    """
+    origin: list[str | Path] = []
+    lock = requirements / ("torch.lock" if source == "pypi" else "torch-cpu.lock")
+    if source == "wheels" and wheels is not None:
+        origin = ["--no-index", "--find-links", wheels.resolve()]
+    elif source == "index":
+        origin = ["--index-url", torch_cpu_index()]
+    version = locked_version(lock, "torch")
+    place = {"wheels": f"the folder {wheels}", "index": "PyTorch's CPU index", "pypi": "PyPI"}[source]
+    with step(f"torch {version} from {place}"):
+        pip_install(
+            tools, venv, [*origin, "--require-hashes", "--requirement", lock],
+            f"torch {version} could not be installed from {place}: it cannot be fetched, or is not the file that "
+            f"{lock.name} has the hash of",
+        )  # fmt: skip
 
 
 def install_stack(
@@ -258,7 +287,7 @@ def install_stack(
     Args:
         venv: folder to make; an existing one is replaced.
         requirements: the image's folder of locks.
-        accelerator: `cpu` or `cuda`.
+        accelerator: `cpu` or `cuda`; `any` for an image that needs none.
         source: where torch comes from, as `torch_source` returns it.
         wheels: the folder of wheels for the source `wheels`.
         tools_folder: an environment that `install_tools` made; a temporary one is made where there is none.
@@ -267,25 +296,13 @@ def install_stack(
         SystemExit: a package cannot be had or does not match its hash (69), a lock is missing (66).
     """
     locks = [existing(requirements / "stack.lock")]
-    if accelerator != "cpu":
+    if accelerator not in ("any", "cpu"):
         locks.append(existing(requirements / f"{accelerator}.lock"))
-    origin: list[str | Path] = []
-    torch_lock = requirements / ("torch.lock" if source == "pypi" else "torch-cpu.lock")
-    if source == "wheels" and wheels is not None:
-        origin = ["--no-index", "--find-links", wheels.resolve()]
-    elif source == "index":
-        origin = ["--index-url", torch_cpu_index()]
-    version = locked_version(torch_lock, "torch")
     shutil.rmtree(venv, ignore_errors=True)
     make_venv(venv, with_pip=False)
     with build_tools(tools_folder, requirements) as tools:
-        place = {"wheels": f"the folder {wheels}", "index": "PyTorch's CPU index", "pypi": "PyPI"}[source]
-        with step(f"torch {version} from {place}"):
-            pip_install(
-                tools, venv, [*origin, "--require-hashes", "--requirement", torch_lock],
-                f"torch {version} could not be installed from {place}: it cannot be fetched, or is not the file that "
-                f"{torch_lock.name} has the hash of",
-            )  # fmt: skip
+        if source != "none":
+            install_torch(venv, requirements, source, wheels, tools)
         with step(f"{sum(len(pinned(lock)) for lock in locks)} locked packages"):
             pip_install(
                 tools, venv, ["--require-hashes", *(word for lock in locks for word in ("--requirement", lock))],
@@ -367,8 +384,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         command.add_argument("dest", type=Path, help="folder of the virtual environment")
         command.add_argument("--requirements", type=Path, required=True, help="folder of the image's locks")
         if name == "stack":
-            command.add_argument("--accelerator", choices=("cpu", "cuda"), required=True)
-            command.add_argument("--torch", choices=("auto", "wheels", "index", "pypi"), default="auto")
+            command.add_argument("--accelerator", choices=("any", "cpu", "cuda"), required=True)
+            command.add_argument("--torch", choices=("auto", "none", "wheels", "index", "pypi"), default="auto")
             command.add_argument("--wheels", type=Path, help="folder that may hold a CPU torch")
         if name == "runner":
             command.add_argument("--source", type=Path, required=True, help="folder of the runner")

@@ -159,14 +159,18 @@ def lock_image(folder: Path, command: str, *, upgrade: bool) -> None:
     with step("resolving"):
         inputs = [str(path.relative_to(ROOT)) for path in sorted(folder.glob("*.in")) if path.stem != "tools"]
         resolved = blocks(resolve(uv, [*inputs, str(RUNNER)], kept("stack.lock", "torch.lock", "cuda.lock")))
-        only_cuda = set(pins((folder / "cuda.in").read_text(encoding="utf-8")))
-        parts: dict[str, list[str]] = {"stack.lock": [], "torch.lock": [], "cuda.lock": []}
-        for name, text in resolved.items():
-            is_library = _ACCELERATOR_LIBRARY.match(name)
-            part = "torch.lock" if is_library else "cuda.lock" if name in only_cuda else "stack.lock"
-            parts[part].append(text)
-        torch = pins(resolved["torch"])["torch"]
-        parts["torch-cpu.lock"] = [cpu_torch(uv, torch, former("torch-cpu.lock"))]
+        parts: dict[str, list[str]]
+        if "torch" in resolved:
+            only_cuda = set(pins((folder / "cuda.in").read_text(encoding="utf-8")))
+            parts = {"stack.lock": [], "torch.lock": [], "cuda.lock": []}
+            for name, text in resolved.items():
+                is_library = _ACCELERATOR_LIBRARY.match(name)
+                part = "torch.lock" if is_library else "cuda.lock" if name in only_cuda else "stack.lock"
+                parts[part].append(text)
+            torch = pins(resolved["torch"])["torch"]
+            parts["torch-cpu.lock"] = [cpu_torch(uv, torch, former("torch-cpu.lock"))]
+        else:  # an image that only moves files
+            parts = {"stack.lock": list(resolved.values())}
         parts["tools.lock"] = [build_tools(uv, folder, kept("tools.lock"))]
     for name, texts in parts.items():
         write(name, "".join(texts))

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 DEFAULT_WHEELS = ROOT.parent / "shared" / "wheels"
 """Folder that is looked in for a CPU torch when WHEELS names no other."""
 
-CPU_BUILD, PYPI_BUILD = "cpu-torch", "pypi-torch"
-"""The two builds of torch that differ: without CUDA, from wherever its wheel comes, and PyPI's."""
+CPU_BUILD, PYPI_BUILD, NO_BUILD = "cpu-torch", "pypi-torch", "no-torch"
+"""The builds of torch that differ: without CUDA, from wherever its wheel comes, and PyPI's; or an image has none."""
 
 
 def wheels_folder() -> Path | None:
@@ -45,13 +45,15 @@ def choose(
 
     Args:
         requirements: the image's folder of locks.
-        accelerator: `cpu` or `cuda`.
+        accelerator: a variant of the image.
         is_built: tells whether the thing to build exists already with one of the two builds of torch.
         python: the Python it is built for.
 
     Returns:
         The source, as `install.torch_source` names them, and the build of torch it yields.
     """
+    if not install.has_torch(requirements):
+        return "none", NO_BUILD
     wheels = wheels_folder()
     if accelerator == "cpu" and is_built(CPU_BUILD):
         return "wheels", CPU_BUILD

@@ -28,8 +28,16 @@ def test_every_variable_from_the_lock_is_used_and_no_tag_is_written_by_hand() ->
 
 
 def test_build_arguments_are_declared_in_the_dockerfile() -> None:
-    dockerfile = (ROOT / "images" / "trl" / "Dockerfile").read_text(encoding="utf-8")
-    arguments = {name for block in re.findall(r"args = \{(.*?)\}", HCL, re.DOTALL) for name in
-                 re.findall(r"^\s*([A-Z_]+)\s*=", block, re.MULTILINE)}  # fmt: skip
-    assert arguments
-    assert arguments <= set(re.findall(r"^ARG ([A-Z_]+)", dockerfile, re.MULTILINE))
+    targets = dict(re.findall(r'^target "([^"]+)" \{(.*?)^\}', HCL, re.DOTALL | re.MULTILINE))
+
+    def lineage(name: str) -> str:
+        parents = re.findall(r'inherits\s*=\s*\["([^"]+)"\]', targets[name])
+        return targets[name] + "".join(map(lineage, parents))
+
+    for variant in variants():
+        text = lineage(variant.target)
+        (path,) = re.findall(r'dockerfile\s*=\s*"([^"]+)"', text)
+        declared = set(re.findall(r"^ARG ([A-Z_]+)", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE))
+        arguments = {name for block in re.findall(r"args = \{(.*?)\}", text, re.DOTALL) for name in
+                     re.findall(r"^\s*([A-Z_]+)\s*=", block, re.MULTILINE)}  # fmt: skip
+        assert {"BASE_IMAGE", "REVISION", "IMAGE_VERSION"} <= arguments <= declared, variant.target

@@ -43,6 +43,11 @@ def test_torch_comes_from_pytorchs_index_next(wheels: Path, monkeypatch: pytest.
     assert choose() == ("index", "cpu-torch")
 
 
+def test_an_image_without_torch_asks_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install, "cpu_index_answers", lambda: pytest.fail("asked the index"))
+    assert torch_choice.choose(ROOT / "images/fetch/requirements", "any", lambda _: False) == ("none", "no-torch")
+
+
 @pytest.mark.usefixtures("wheels")
 def test_torch_comes_from_pypi_last() -> None:
     assert choose() == ("pypi", "pypi-torch")
@@ -130,7 +135,9 @@ def test_a_build_is_told_pips_index_and_authorities_but_no_folder_of_this_machin
 @pytest.mark.parametrize(
     ("command", "code", "message"),
     [
-        (["build", "trl"], 64, "build: the following arguments are required: --accelerator; see images/build --help"),
+        (["build", "trl"], 64, "build: trl has several variants: add --accelerator, one of: cuda, cpu"),
+        (["build", "fetch", "--accelerator", "cpu"], 64, "build: fetch has no variant 'cpu', but: any"),
+        (["fetch/venv", "--accelerator", "cuda"], 64, "invalid choice: 'cuda'"),
         (["build", "trl", "--accelerator", "tpu"], 64, "build: trl has no variant 'tpu', but: cuda, cpu"),
         (["trl/venv", "--accelerator", "tpu"], 64, "invalid choice: 'tpu'"),
     ],
@@ -143,7 +150,7 @@ def test_a_wrong_command_line_says_what_is_right(command: list[str], code: int, 
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["build", "bake", "trl/venv", "trl/lock"])
+@pytest.mark.parametrize("command", ["build", "bake", "trl/venv", "trl/lock", "fetch/venv", "fetch/lock"])
 def test_every_command_has_help(command: str) -> None:
     argv = [sys.executable, str(ROOT / "images" / command), "--help"]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
