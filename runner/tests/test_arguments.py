@@ -84,6 +84,13 @@ def test_what_the_trainer_would_misread_is_refused(words: list[str], message: st
     assert "args" in problem
 
 
+def test_a_flag_of_another_method_is_told_apart_from_nonsense() -> None:
+    table = get_framework("trl").flag_table("sft")
+    assert table.refusal("num_generations") == (
+        "--num_generations is a flag of grpo, rloo, not of trl 1.16.0 (sft): leave it out, or choose another method"
+    )
+
+
 def test_a_word_that_belongs_to_no_flag_is_refused() -> None:
     _, problems = split_args(["sft.yaml", "--packing"])
     assert problems == ["'sft.yaml' is not a flag: trainer arguments are written --flag value"]

@@ -25,23 +25,10 @@ def test_defaults_outside_an_image() -> None:
     assert facts.accelerator == "cpu"
 
 
-@pytest.mark.parametrize(
-    ("nodes", "visible", "expected"),
-    [
-        (["nvidia0", "nvidia1", "nvidiactl"], None, ("nvidia0", "nvidia1")),
-        (["nvidia0", "nvidia1"], "1", ("1",)),
-        (["nvidia0", "nvidia1"], "", ()),
-        (["nvidia0", "nvidia1"], "-1", ()),
-        (["nvidia0"], "MIG-a,MIG-b", ("MIG-a", "MIG-b")),
-        ([], "0,1", ()),
-    ],
-    ids=["device nodes", "narrowed to one", "narrowed to none", "hidden by -1", "MIG instances of one card", "no card"],
-)
-def test_visible_devices(tmp_path: Path, nodes: list[str], visible: str | None, expected: tuple[str, ...]) -> None:
-    for name in nodes:
-        (tmp_path / name).touch()
-    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert read_facts(environ, dev=tmp_path).devices == expected
+def test_devices_are_those_of_the_runtimes_profile(tmp_path: Path) -> None:
+    (tmp_path / "nvidia0").touch()
+    assert read_facts({}, dev=tmp_path).devices == ("nvidia0",)
+    assert read_facts({"STOKER_ACCELERATOR": "cpu"}, dev=tmp_path).devices == ()
 
 
 def test_devices_tell_the_accelerator_where_the_runtime_does_not() -> None:

@@ -88,12 +88,22 @@ def test_command_and_args_replace_the_runtimes() -> None:
         ({"requests": {"cpu": "3500m"}}, "4"),
         ({"requests": {"nvidia.com/gpu": 2}}, "auto"),
         ({"limits": {"gpu.intel.com/i915": 1}}, "auto"),
+        ({"requests": {"memory": "4Gi"}}, "1"),
     ],
-    ids=["the runtime's CPU request", "the TrainJob's, rounded up", "a GPU", "another maker's GPU"],
+    ids=["no CPU asked for", "the TrainJob's, rounded up", "a GPU", "another maker's GPU", "memory alone"],
 )
 def test_processes_nobody_asked_for_are_derived_as_trainer_does(resources: Mapping[str, Any], processes: str) -> None:
     job = job_of(trainjob(resourcesPerNode=resources), RUNTIME)
     assert environment(job)["PET_NPROC_PER_NODE"] == processes
+
+
+def test_a_trainjobs_resources_alone_are_counted_though_the_pod_gets_both() -> None:
+    runtime = deepcopy(RUNTIME)
+    container(runtime)["resources"] = {"limits": {"nvidia.com/gpu": 2}}
+    assert environment(job_of(trainjob(), runtime))["PET_NPROC_PER_NODE"] == "auto"
+    job = job_of(trainjob(resourcesPerNode={"requests": {"memory": "4Gi"}}), runtime)
+    assert environment(job)["PET_NPROC_PER_NODE"] == "1"
+    assert job.resources == {"nvidia.com/gpu": 2, "memory": "4Gi"}
 
 
 def test_mounts_of_runtime_patches_are_seen() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,7 @@ class FlagTable:
         renamed: old name → today's name.
         removed: old name → what to do instead.
         reserved: flags the runner sets itself → what to write instead.
+        methods_with: returns the other methods of this trainer that have a flag.
     """
 
     trainer: str
@@ -57,6 +58,7 @@ class FlagTable:
     renamed: Mapping[str, str] = field(default_factory=dict)
     removed: Mapping[str, str] = field(default_factory=dict)
     reserved: Mapping[str, str] = field(default_factory=dict)
+    methods_with: Callable[[str], Sequence[str]] = lambda name: ()
 
     def refusal(self, name: str) -> str | None:
         """Say why a flag of that name cannot be given, and what to write instead; None if it can."""
@@ -69,6 +71,9 @@ class FlagTable:
             return f"--{name} is called --{self.renamed[name]} in {where}: write --{self.renamed[name]}"
         if name in self.removed:
             return f"--{name} is gone from {where}: {self.removed[name]}"
+        others = self.methods_with(name)
+        if others:
+            return f"--{name} is a flag of {', '.join(others)}, not of {where}: leave it out, or choose another method"
         longer = [known for known in self.flags if known.startswith(name)]
         if longer:
             return (

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, ParamSpec
 import click
 
 from stoker import __version__
-from stoker.exits import ExitCode, RunError
+from stoker.exits import PRECEDENCE, ExitCode, RunError
 
 P = ParamSpec("P")
 
@@ -110,6 +110,41 @@ def plan_command(output: str, trainer_args: tuple[str, ...]) -> None:
 
     plan = start.resolve(trainer_args)
     click.echo(json.dumps(plan.to_json(), indent=2) if output == "json" else describe.plan(plan))
+
+
+@main.command(
+    "validate",
+    epilog="\b\nExamples:\n"
+    "  stoker validate trainjob.yaml --runtime runtime.yaml\n"
+    "  stoker validate trainjob.yaml     # the runtime is read from your cluster, with kubectl\n"
+    "  helm template charts/training-runtimes --set skipApiCheck=true > runtimes.yaml &&\n"
+    "    stoker validate trainjob.yaml --runtime runtimes.yaml\n"
+    "  cat trainjob.yaml runtime.yaml | stoker validate -\n"
+    "  stoker validate trainjob.yaml --runtime runtime.yaml --volume initializer=./workspace",
+)
+@click.argument("trainjob", type=click.Path(path_type=Path))
+@click.option(
+    "--runtime",
+    "runtimes",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="File with rendered (Cluster)TrainingRuntimes, one or many.",
+)
+@click.option("--volume", "volumes", multiple=True, metavar="NAME=DIR", help="Folder with what a pod volume will hold.")
+@_reported
+def validate_command(trainjob: Path, runtimes: tuple[Path, ...], volumes: tuple[str, ...]) -> int:
+    """Say what would become of TRAINJOB, before it is submitted: nothing is started, no cluster is changed.
+
+    Every TrainJob of the file (`-` is standard input) is judged as the cluster would judge it, and planned as each of
+    its pods would plan it. The exit code is the one its pods would end with. Devices are taken from the resources
+    asked for; what lies in a volume is looked at only where --volume says what it holds.
+    """
+    from stoker import validate
+
+    verdicts = validate.validate(trainjob, runtimes, volumes)
+    for verdict in verdicts:
+        click.echo(str(verdict), err=bool(verdict.problems))
+    return min((verdict.code for verdict in verdicts), key=PRECEDENCE.index)
 
 
 @main.command("doctor", epilog="\b\nExamples:\n  stoker doctor\n  stoker doctor --image   # in an image build")

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stoker.devices import visible_devices
+
 # Prefix of the environment variables that become trainer flags.
 ARG_PREFIX = "STOKER_ARG_"
 
@@ -24,7 +26,7 @@ class Facts:
 
     Attributes:
         env: the variables that start with `PET_`, `STOKER_` or name this pod, as they were found.
-        devices: accelerator device nodes the container sees, e.g. `nvidia0`; empty on CPU.
+        devices: accelerators the container sees, e.g. `nvidia0` (see :mod:`stoker.devices`); empty on CPU.
         cpus: CPU cores this process may use.
         shm_bytes: size of /dev/shm in bytes; None where there is none.
         uid: effective user id.
@@ -78,11 +80,13 @@ def whole_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else None
 
 
-# CUDA_VISIBLE_DEVICES is what the user or a device plugin narrows; device nodes alone would overcount.
-_KEPT = re.compile(
-    r"^(PET_|STOKER_|JOBSET_NAME$|JOB_COMPLETION_INDEX$|HOSTNAME$|CUDA_VISIBLE_DEVICES$|OMP_NUM_THREADS$)"
-)
-_DEVICE_NODES = re.compile(r"^nvidia\d+$")
+# Variables that say which of the device nodes a process may use are read with the devices, not kept.
+_KEPT = re.compile(r"^(PET_|STOKER_|JOBSET_NAME$|JOB_COMPLETION_INDEX$|HOSTNAME$|OMP_NUM_THREADS$)")
+
+
+def kept_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of an environment that a plan may depend on, sorted by name."""
+    return {name: value for name, value in sorted(environ.items()) if _KEPT.match(name)}
 
 
 def read_facts(environ: Mapping[str, str] | None = None, dev: Path = Path("/dev")) -> Facts:
@@ -94,23 +98,13 @@ def read_facts(environ: Mapping[str, str] | None = None, dev: Path = Path("/dev"
     """
     environ = os.environ if environ is None else environ
     return Facts(
-        env={name: value for name, value in sorted(environ.items()) if _KEPT.match(name)},
-        devices=_visible_devices(environ, dev),
+        env=kept_variables(environ),
+        devices=visible_devices(environ.get("STOKER_ACCELERATOR") or "nvidia", environ, dev),
         cpus=len(os.sched_getaffinity(0)),
         shm_bytes=_size_of(dev / "shm"),
         uid=os.geteuid(),
         gid=os.getegid(),
     )
-
-
-def _visible_devices(environ: Mapping[str, str], dev: Path) -> tuple[str, ...]:
-    narrowed = environ.get("CUDA_VISIBLE_DEVICES")
-    nodes = sorted(entry.name for entry in dev.iterdir() if _DEVICE_NODES.match(entry.name)) if dev.is_dir() else []
-    if narrowed is None:
-        return tuple(nodes)
-    named = [name for name in narrowed.split(",") if name.strip() and name.strip() != "-1"]
-    # With MIG one device node holds several instances, each named in the variable.
-    return tuple(named) if nodes else ()
 
 
 def _size_of(folder: Path) -> int | None:

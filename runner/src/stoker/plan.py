@@ -38,7 +38,7 @@ class Request:
     Attributes:
         args: the trainer's arguments, the method's module perhaps first (`trl.scripts.sft`).
         world: what a launcher's options said of the world, by torchrun's names.
-        config: the content of the user's `--config` file; None without one.
+        config: the content of the user's `--config` file; None without one, or where it cannot be read yet.
     """
 
     args: tuple[str, ...] = ()
@@ -188,7 +188,9 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
     resolution = resolve(table, [_own_layer(facts, _peft_wanted(asked)), *asked])
     named = {setting.name: setting for setting in resolution.settings}
     usage += resolution.problems
-    usage += framework.problems(named, tuple(config))
+    # A file that was not read may say anything, so nothing is called missing then.
+    unread = config_path is not None and request.config is None
+    usage += framework.problems(named, tuple(table.flags if unread else config))
     if usage:
         raise RunError(ExitCode.USAGE, "\n".join(usage))
 

@@ -66,26 +66,30 @@ VALUELESS = {
 }
 
 
-def translate(command: str, argv: Sequence[str]) -> Launch | None:
+def translate(command: str, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Launch | None:
     """Return the launch that a command line stands for; None if the real command should have it.
 
     Args:
         command: `torchrun`, `trl`, `accelerate` or `tune`.
         argv: its arguments.
+        environ: the environment it is started in; this process's own by default.
 
     Raises:
         RunError: it trains with a framework's module but has an option with no equivalent (64).
     """
+    environ = os.environ if environ is None else environ
     if command == "torchrun":
-        return _launcher("torchrun", argv, _TORCHRUN)
+        return _launcher("torchrun", argv, _TORCHRUN, environ)
     if command == "accelerate" and argv[:1] == ["launch"]:
-        return _launcher("accelerate launch", argv[1:], _ACCELERATE)
+        return _launcher("accelerate launch", argv[1:], _ACCELERATE, environ)
     if command == "trl" and argv and not {"-h", "--help"} & set(argv):
         return _trl(argv)
     return None
 
 
-def _launcher(name: str, argv: Sequence[str], world_options: Mapping[str, str]) -> Launch | None:
+def _launcher(
+    name: str, argv: Sequence[str], world_options: Mapping[str, str], environ: Mapping[str, str]
+) -> Launch | None:
     options, started = _split(argv, VALUELESS[name])
     if not started or not _is_trainer_module(_as_module(started[0])) or {"-h", "--help"} & {*argv}:
         return None
@@ -100,7 +104,7 @@ def _launcher(name: str, argv: Sequence[str], world_options: Mapping[str, str]) 
         )
     total = world.pop(_TOTAL, None)
     if total is not None:
-        world["nproc_per_node"] = _per_node(name, total, world.get("nnodes") or os.environ.get("PET_NNODES") or "1")
+        world["nproc_per_node"] = _per_node(name, total, world.get("nnodes") or environ.get("PET_NNODES") or "1")
     return Launch((_as_module(started[0]), *started[1:]), world)
 
 

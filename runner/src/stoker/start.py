@@ -43,19 +43,30 @@ def plan(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
 
 def _resolve(facts: Facts, args: Sequence[str], world: Mapping[str, str] | None) -> Plan:
     path = config_file_of(args)
-    config = None if path is None else _read_config(Path(path))
+    config = None if path is None else read_config(Path(path))
     return resolve_plan(facts, Request(tuple(args), world or {}, config))
 
 
-def _read_config(path: Path) -> Mapping[str, Any]:
+def read_config(path: Path, named: str | None = None) -> Mapping[str, Any]:
+    """Return the content of a `--config` file.
+
+    Args:
+        path: where it lies here.
+        named: what to call it in a message, where that is another path.
+
+    Raises:
+        RunError: it cannot be read (66), or holds no mapping of flags to values (64).
+    """
+    said = named or path
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(
-            ExitCode.NO_INPUT, f"--config {path} cannot be read ({error.strerror}): mount it, or correct the path"
+            ExitCode.NO_INPUT, f"--config {said} cannot be read ({error.strerror}): mount it, or correct the path"
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RunError(ExitCode.USAGE, f"--config {path} is no YAML: {' '.join(str(error).split())}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: text that is not UTF-8, a date such as 2026-13-45, a NUL in the path.
+        raise RunError(ExitCode.USAGE, f"--config {said} is no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise RunError(ExitCode.USAGE, f"--config {path} must hold a mapping of flags to values, e.g. max_steps: 100")
+        raise RunError(ExitCode.USAGE, f"--config {said} must hold a mapping of flags to values, e.g. max_steps: 100")
     return content

@@ -45,6 +45,7 @@ class Job:
         mounts: volume name → mount path.
         max_restarts: restarts the JobSet allows.
         resources: requests, else limits, of the container.
+        counted: those that Trainer derives the number of processes from: the TrainJob's alone, if it gives any.
         processes: the TrainJob's numProcPerNode; None if it gives none.
         injected: True if Trainer injects PET_* (it does if spec.trainer is there).
         labels: labels of the trainer's pods, as far as the runtime gives them.
@@ -58,6 +59,7 @@ class Job:
     mounts: Mapping[str, str]
     max_restarts: int
     resources: Mapping[str, str]
+    counted: Mapping[str, str]
     processes: int | None
     injected: bool
     labels: Mapping[str, str]
@@ -117,9 +119,9 @@ class Job:
     def _processes_per_node(self) -> str:
         if self.processes is not None:
             return str(self.processes)
-        if any("gpu" in name.lower() for name in self.resources):
+        if any("gpu" in name.lower() for name in self.counted):
             return "auto"
-        return str(max(1, math.ceil(quantity(self.resources.get("cpu", "0")))))
+        return str(max(1, math.ceil(quantity(self.counted.get("cpu", "0")))))
 
 
 def quantity(text: str) -> float:
@@ -194,10 +196,14 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
     _expect_strings("command or args", [*command, *args])
     for entry in env:
         _expect_strings("env", [entry["name"], entry.get("value") or ""])
+    labels = dict(template.get("metadata", {}).get("labels") or {})
+    _expect_strings("labels", [*labels.values()])
     declared = container.get("resources", {})
     resources = {**declared.get("limits", {}), **declared.get("requests", {})}
-    wanted_resources = told.get("resourcesPerNode", {})
-    resources.update({**wanted_resources.get("limits", {}), **wanted_resources.get("requests", {})})
+    wanted_resources = told.get("resourcesPerNode")
+    asked = wanted_resources or {}
+    asked = {**asked.get("limits", {}), **asked.get("requests", {})}
+    counted = resources if wanted_resources is None else asked
     mounts = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())}
     mounts.update({mount["name"]: mount["mountPath"] for mount in _patched_mounts(spec)})
     return Job(
@@ -207,10 +213,11 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
         env=env,
         mounts=mounts,
         max_restarts=int(jobset.get("failurePolicy", {}).get("maxRestarts", 0)),
-        resources=resources,
+        resources={**resources, **asked},
+        counted=counted,
         processes=_count("numProcPerNode", told["numProcPerNode"]) if "numProcPerNode" in told else None,
         injected=trainer is not None,
-        labels=dict(template.get("metadata", {}).get("labels") or {}),
+        labels=labels,
         grace_seconds=int(pod.get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
     )
 

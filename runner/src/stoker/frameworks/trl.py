@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import ClassVar
 
@@ -117,4 +117,8 @@ def _flag_table(method: str) -> FlagTable:
         )
         for name, entry in data["flags"].items()
     }
-    return FlagTable(data["trainer"], method, flags, _RENAMED, _REMOVED, _RESERVED)
+    return FlagTable(data["trainer"], method, flags, _RENAMED, _REMOVED, _RESERVED, partial(_other_methods, method))
+
+
+def _other_methods(method: str, flag: str) -> tuple[str, ...]:
+    return tuple(other for other in TRL.methods if other != method and flag in _flag_table(other).flags)

@@ -1,0 +1,212 @@
+"""What Kubeflow Trainer and JobSet would refuse of a TrainJob, or take without doing what is meant. Pure.
+
+Rules of Trainer v2.3.0 (the CRD, pkg/runtime/framework/plugins/{torch,jobset}: Validate) and of JobSet v0.12.0
+(pkg/webhooks/jobset_webhook.go). What Trainer refuses at `kubectl apply` is told here before; what JobSet refuses would
+only show up as an event of the TrainJob.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+API_VERSION = "trainer.kubeflow.org/v1alpha1"
+# Variables that Trainer writes and no TrainJob may (pkg/constants: TorchRunReservedEnvNames).
+RESERVED_VARIABLES = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
+_INITIALIZERS = {"dataset": "dataset-initializer", "model": "model-initializer"}
+_VOLUME = "initializer"
+_NODE = "node"
+_NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+_URI = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://.+$")
+_MAX_NAME = 63
+# What Kubernetes adds to a pod's name.
+_POD_SUFFIX = "-abcde"
+# Older names → today's.
+_MOVED = dict.fromkeys(("podSpecOverrides", "podTemplateOverrides"), "runtimePatches (Trainer v2.2 and later)")
+
+# Fields by their place; None is a type of Kubernetes' own, which `kubectl apply` checks.
+_CONTAINER = dict.fromkeys(("name", "env", "volumeMounts", "securityContext"))
+_POD = {
+    **dict.fromkeys(("serviceAccountName", "volumes", "imagePullSecrets", "securityContext", "nodeSelector")),
+    **dict.fromkeys(("affinity", "tolerations", "schedulingGates", "terminationGracePeriodSeconds")),
+    "initContainers": _CONTAINER,
+    "containers": _CONTAINER,
+}
+_JOB = {"metadata": None, "spec": {"template": {"metadata": None, "spec": _POD}}}
+_JOBSET = {"metadata": None, "spec": {"replicatedJobs": {"name": None, "template": _JOB}}}
+_INITIALIZER = dict.fromkeys(("storageUri", "env", "secretRef"))
+FIELDS: Mapping[str, Any] = {
+    **dict.fromkeys(("apiVersion", "kind", "metadata", "status")),
+    "spec": {
+        **dict.fromkeys(("suspend", "activeDeadlineSeconds", "managedBy")),
+        "runtimeRef": dict.fromkeys(("name", "apiGroup", "kind")),
+        "initializer": {"dataset": _INITIALIZER, "model": _INITIALIZER},
+        "trainer": dict.fromkeys(("image", "command", "args", "env", "numNodes", "resourcesPerNode", "numProcPerNode")),
+        "runtimePatches": {"manager": None, "time": None, "trainingRuntimeSpec": {"template": _JOBSET}},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the cluster would say to a TrainJob.
+
+    Attributes:
+        problems: why it would be refused, or could never start.
+        notices: what it would take, but with a meaning that is easily missed.
+    """
+
+    problems: tuple[str, ...]
+    notices: tuple[str, ...]
+
+
+def admission_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Admission:
+    """Say what the cluster would say.
+
+    Args:
+        trainjob: a TrainJob manifest, of whatever shape.
+        runtime: the manifest of its (Cluster)TrainingRuntime, of whatever shape.
+    """
+    jobs = list(_jobs(runtime))
+    problems = [
+        *_unknown_fields(trainjob, FIELDS, ""),
+        *_version(trainjob),
+        *_name(trainjob, jobs),
+        *(_reserved(trainjob) if _at(runtime, "spec", "mlPolicy", "torch") is not None else ()),
+        *_initializers(trainjob, jobs),
+        *_patches(trainjob, jobs),
+    ]
+    return Admission(tuple(dict.fromkeys(problems)), tuple(_notices(trainjob, runtime)))
+
+
+def _unknown_fields(value: Any, known: Mapping[str, Any] | None, path: str) -> Iterator[str]:
+    if known is None:
+        return
+    if isinstance(value, list):
+        for item in value:
+            yield from _unknown_fields(item, known, path)
+    if not isinstance(value, dict):
+        return
+    for name, inner in value.items():
+        if name in known:
+            yield from _unknown_fields(inner, known[name], f"{path}.{name}".lstrip("."))
+            continue
+        close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+        advice = f"it has {', '.join(known)}"
+        if name in _MOVED:
+            advice = f"write {_MOVED[name]}"
+        elif close:
+            advice = f"did you mean {close[0]}?"
+        yield f"{path or 'the manifest'} of the TrainJob has no field {name!r}: {advice}"
+
+
+def _version(trainjob: Mapping[str, Any]) -> Iterator[str]:
+    if trainjob.get("apiVersion") != API_VERSION:
+        yield f"apiVersion of the TrainJob is {trainjob.get('apiVersion')!r}: write {API_VERSION}"
+
+
+def _name(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+    name = _at(trainjob, "metadata", "name")
+    if not isinstance(name, str) or not name:
+        # Trainer names the JobSet after the TrainJob, so generateName works too.
+        if not _at(trainjob, "metadata", "generateName"):
+            yield "the TrainJob has no name: write metadata.name"
+        return
+    if not _NAME.match(name):
+        yield f"the name {name!r} is not one Trainer takes: small letters, digits and '-', a letter first"
+    nodes = _at(trainjob, "spec", "trainer", "numNodes")
+    for job, _ in jobs:
+        last = nodes - 1 if job == _NODE and isinstance(nodes, int) and nodes > 0 else 0
+        too_long = len(f"{name}-{job}-0-{last}{_POD_SUFFIX}") - _MAX_NAME
+        if too_long > 0:
+            yield (
+                f"the name {name!r} is too long: pods of the runtime's job {job!r} are named after it and may have "
+                f"{_MAX_NAME} characters, so write {len(name) - too_long} or fewer (JobSet refuses it, and only an "
+                "event of the TrainJob tells)"
+            )
+            return
+
+
+def _reserved(trainjob: Mapping[str, Any]) -> Iterator[str]:
+    for entry in _items(_at(trainjob, "spec", "trainer", "env")):
+        if entry.get("name") in RESERVED_VARIABLES:
+            yield (
+                f"env {entry['name']} is Trainer's own and refused in spec.trainer.env: write numNodes for the nodes "
+                "and numProcPerNode for the processes on each"
+            )
+
+
+def _initializers(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+    for part, job in _INITIALIZERS.items():
+        asked = _at(trainjob, "spec", "initializer", part)
+        if not isinstance(asked, dict):
+            continue
+        uri = asked.get("storageUri")
+        if uri and not _URI.match(str(uri)):
+            yield f"spec.initializer.{part}.storageUri is {uri!r}: write scheme://…, e.g. hf://owner/name"
+        pods = [pod for name, pod in jobs if name == job]
+        containers = [c for pod in pods for c in _items(pod.get("containers")) if c.get("name") == job]
+        if not containers:
+            yield (
+                f"spec.initializer.{part} is set, but the runtime has no job {job!r} with a container of that name: "
+                f"leave it out, or choose a runtime that fetches the {part}"
+            )
+        elif not any(m.get("name") == _VOLUME for c in containers for m in _items(c.get("volumeMounts"))):
+            yield f"the runtime's container {job!r} mounts no volume {_VOLUME!r}, which Trainer wants for it"
+
+
+def _patches(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+    pods = dict(jobs)
+    for patch in _items(_at(trainjob, "spec", "runtimePatches")):
+        manager = patch.get("manager")
+        if not isinstance(manager, str) or not re.match(r"^[a-z0-9.-]+/\S+$", manager):
+            yield f"manager of a runtimePatch is {manager!r}: write <your domain>/<name>, e.g. example.com/team"
+        for job in _items(_at(patch, "trainingRuntimeSpec", "template", "spec", "replicatedJobs")):
+            name = str(job.get("name"))
+            if name not in pods:
+                yield f"a runtimePatch is about job {name!r}, which the runtime has not: it has {', '.join(pods)}"
+                continue
+            patched = _at(job, "template", "spec", "template", "spec")
+            for kind in ("initContainers", "containers"):
+                has = {str(c.get("name")) for k in ("initContainers", "containers") for c in _items(pods[name].get(k))}
+                for container in _items(patched.get(kind) if isinstance(patched, dict) else None):
+                    yield from _container_patch(name, container, has)
+
+
+def _container_patch(job: str, container: Mapping[str, Any], has: set[str]) -> Iterator[str]:
+    name = str(container.get("name"))
+    if name not in has:
+        yield f"a runtimePatch is about container {name!r}, which the runtime's job {job!r} has not"
+    elif container.get("env") and name in (_NODE, *_INITIALIZERS.values()):
+        where = "spec.trainer.env" if name == _NODE else "spec.initializer"
+        yield f"a runtimePatch sets env of container {name!r}, which Trainer refuses: write it in {where}"
+
+
+def _notices(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Iterator[str]:
+    if _at(trainjob, "spec", "suspend") is True:
+        yield "spec.suspend is true: nothing starts until it is set to false"
+    image = _at(trainjob, "spec", "trainer", "image")
+    if image:
+        yield f"the TrainJob brings its own image, {image}: it was judged as if it held this version of stoker"
+    if _at(runtime, "metadata", "labels", "trainer.kubeflow.org/support") == "deprecated":
+        yield "the runtime is deprecated (its label trainer.kubeflow.org/support): choose another before it is removed"
+
+
+def _jobs(runtime: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield name and pod spec of the runtime's jobs."""
+    for job in _items(_at(runtime, "spec", "template", "spec", "replicatedJobs")):
+        pod = _at(job, "template", "spec", "template", "spec")
+        yield str(job.get("name")), pod if isinstance(pod, dict) else {}
+
+
+def _at(value: Any, *keys: str) -> Any:
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _items(value: Any) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

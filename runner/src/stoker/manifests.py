@@ -1,0 +1,94 @@
+"""Kubernetes manifests as a user hands them over: a file with one document or many, standard input, or the cluster."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stoker.exits import ExitCode, RunError
+
+Manifest = Mapping[str, Any]
+
+RUNTIME_KINDS = ("ClusterTrainingRuntime", "TrainingRuntime")
+# By its full name, so that no other API group's kind of the same name is asked for.
+_GROUP = "trainer.kubeflow.org"
+_KUBECTL_SECONDS = 30
+
+
+def read_documents(path: Path) -> list[Manifest]:
+    """Return the YAML documents of a file, lists (`kind: List`) taken apart; `-` is standard input.
+
+    Raises:
+        RunError: it cannot be read (66) or is no YAML (64).
+    """
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        documents = list(yaml.safe_load_all(text))
+    except OSError as error:
+        raise RunError(ExitCode.NO_INPUT, f"{path} cannot be read ({error.strerror}): correct the path") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: text that is not UTF-8, a date such as 2026-13-45, a NUL in the path.
+        raise RunError(ExitCode.USAGE, f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    found: list[Manifest] = []
+    for document in documents:
+        if isinstance(document, dict):
+            items = document.get("items")
+            found += [document] if not isinstance(items, list) else [item for item in items if isinstance(item, dict)]
+    return found
+
+
+def of_kind(documents: Iterable[Manifest], *kinds: str) -> list[Manifest]:
+    """Return the documents of these kinds."""
+    return [document for document in documents if document.get("kind") in kinds]
+
+
+def name_of(manifest: Manifest) -> str:
+    """Return a manifest's name as text; empty if it has none."""
+    metadata = manifest.get("metadata")
+    return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
+
+
+def runtime_from_cluster(kind: str, name: str, namespace: str | None) -> Manifest:
+    """Return a runtime from the cluster that `kubectl` speaks to.
+
+    Raises:
+        RunError: there is no kubectl, or the cluster has no such runtime (64); the cluster does not answer (69).
+    """
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        raise RunError(
+            ExitCode.USAGE,
+            f"runtime {name!r} is in none of the files: give its manifest with --runtime FILE (`helm template` prints "
+            "it), or put kubectl on the PATH to have it read from your cluster",
+        )
+    where = ["--namespace", namespace] if namespace and kind == "TrainingRuntime" else []
+    command = [kubectl, "get", f"{kind.lower()}.{_GROUP}", name, "--output=json", "--request-timeout=10s", *where]
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_KUBECTL_SECONDS)
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        raise RunError(ExitCode.UNAVAILABLE, f"kubectl did not answer: {error}") from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        reason = said[-1] if said else f"exit code {done.returncode}"
+        missing = "NotFound" in reason or "not found" in reason
+        raise RunError(
+            ExitCode.USAGE if missing else ExitCode.UNAVAILABLE,
+            f"runtime {name!r} is in none of the files, and kubectl could not read it from the cluster ({reason}): "
+            + (
+                "correct spec.runtimeRef, or give its manifest with --runtime FILE"
+                if missing
+                else "give --runtime FILE"
+            ),
+        )
+    try:
+        found = json.loads(done.stdout)
+    except ValueError as error:
+        raise RunError(ExitCode.UNAVAILABLE, f"kubectl answered something that is no JSON: {error}") from error
+    return found if isinstance(found, dict) else {}

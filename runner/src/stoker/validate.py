@@ -1,0 +1,237 @@
+"""The verdict on a TrainJob before it is submitted: what the cluster would refuse, and each node's plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from stoker.admission import Admission, admission_of
+from stoker.exits import PRECEDENCE, ExitCode, RunError
+from stoker.facts import Facts, kept_variables
+from stoker.hook import launcher_of
+from stoker.manifests import RUNTIME_KINDS, Manifest, name_of, of_kind, read_documents, runtime_from_cluster
+from stoker.plan import Plan, Request, config_file_of, resolve_plan
+from stoker.shims import Launch, translate
+from stoker.start import read_config
+from stoker.trainjob import Job, expand, job_of, quantity, rewritten
+from stoker.world import DEFAULT_PORT
+
+# Extended resources whose count is the number of devices, by the accelerator profile.
+_RESOURCES = {
+    "nvidia": ("nvidia.com/",),
+    "amd": ("amd.com/",),
+    "intel": ("gpu.intel.com/", "habana.ai/"),
+    "tpu": ("google.com/tpu",),
+}
+# Sources of a variable's value that only the cluster can read.
+_UNSEEN = ("secretKeyRef", "configMapKeyRef", "fileKeyRef")
+_NODES_LOOKED_AT = 16
+_OWN_COMMANDS = ("run", "plan")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be said of one TrainJob.
+
+    Attributes:
+        name: the TrainJob's name.
+        plan: node 0's plan; None if there is none to be made.
+        problems: what would end it, each with the exit code its pods would end with.
+        notices: what else a user should know.
+    """
+
+    name: str
+    plan: Plan | None
+    problems: tuple[tuple[ExitCode, str], ...]
+    notices: tuple[str, ...]
+
+    @property
+    def code(self) -> ExitCode:
+        """The exit code of `stoker run` in its pods; 0 if nothing speaks against it."""
+        return min((code for code, _ in self.problems), key=PRECEDENCE.index, default=ExitCode.FINISHED)
+
+    def __str__(self) -> str:
+        notes = [f"{self.name}: note: {notice}" for notice in self.notices]
+        if self.problems:
+            return "\n".join([*(f"{self.name}: {text}" for _, text in self.problems), *notes])
+        if self.plan is None:
+            return "\n".join([f"{self.name}: the manifest is valid", *notes])
+        world = self.plan.world
+        size = f"{world.nnodes} nodes × {world.nproc_per_node} processes"
+        return "\n".join([f"{self.name}: valid: {self.plan.framework} {self.plan.method} on {size}", *notes])
+
+
+def validate(trainjob: Path, runtimes: Sequence[Path], volumes: Sequence[str]) -> list[Verdict]:
+    """Judge every TrainJob of a file.
+
+    Args:
+        trainjob: file with one TrainJob or several, perhaps with their runtimes; `-` is standard input.
+        runtimes: further files with runtimes; where none has the one that is wanted, the cluster is asked.
+        volumes: `NAME=DIR`, a folder that holds what a volume of the pods will.
+
+    Raises:
+        RunError: a file, an option or the cluster gives no manifest to judge.
+    """
+    documents = read_documents(trainjob)
+    jobs = of_kind(documents, "TrainJob")
+    if not jobs:
+        raise RunError(ExitCode.USAGE, f"{trainjob} holds no TrainJob: give a manifest with `kind: TrainJob`")
+    known = of_kind([*documents, *(d for path in runtimes for d in read_documents(path))], *RUNTIME_KINDS)
+    return [judge(job, _runtime_of(job, known), volumes) for job in jobs]
+
+
+def judge(trainjob: Manifest, runtime: Manifest, volumes: Sequence[str] = ()) -> Verdict:
+    """Judge one TrainJob on its runtime: what the cluster would refuse, then the plan of every node.
+
+    Raises:
+        RunError: an option does not fit the runtime.
+    """
+    name = name_of(trainjob) or "TrainJob"
+    admission = admission_of(trainjob, runtime)
+    problems = [(ExitCode.USAGE, text) for text in admission.problems]
+    try:
+        job = job_of(trainjob, runtime)
+    except RunError as error:
+        # Where the shape is wrong, both have found it.
+        return Verdict(name, None, tuple(problems) or _problems(error), admission.notices)
+    return _judge_nodes(name, job, _folders(job, volumes), admission, problems)
+
+
+def _judge_nodes(
+    name: str,
+    job: Job,
+    folders: Mapping[str, str],
+    admission: Admission,
+    problems: list[tuple[ExitCode, str]],
+) -> Verdict:
+    notices = list(admission.notices)
+    job, unseen = _without_unseen(job)
+    notices += [f"env {variable} comes from the cluster and was not looked at" for variable in unseen]
+    plans: list[Plan] = []
+    # Nodes differ in their rank alone, so a few of a large run stand for all.
+    for node in sorted({*range(min(job.nodes, _NODES_LOOKED_AT)), job.nodes - 1}):
+        try:
+            environment = _environment(job, node)
+            launch = _launch_of([expand(word, environment) for word in job.argv], job.nodes)
+            if launch is None:
+                notices.append(
+                    f"the command {job.argv[0]!r} is none that stoker launches: only the manifest was judged"
+                    if job.argv
+                    else "the image's own command runs: only the manifest was judged"
+                )
+                break
+            config, notice = _config(launch, folders)
+            notices += [notice] if notice else []
+            plans.append(resolve_plan(assumed_facts(job, environment), Request(launch.args, launch.world, config)))
+        except RunError as error:
+            problems += _problems(error)
+            break
+    plan = plans[0] if plans else None
+    for made in plans[:1]:
+        notices += made.notices
+        problems += _missing(made, folders)
+    return Verdict(name, plan, tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(notices)))
+
+
+def assumed_facts(job: Job, environment: Mapping[str, str]) -> Facts:
+    """Return the facts that a node's container would find, its devices taken from the resources it asks for."""
+    accelerator = environment.get("STOKER_ACCELERATOR") or "nvidia"
+    prefixes = _RESOURCES.get(accelerator, ())
+    count = sum(int(quantity(job.resources[name])) for name in job.resources if name.startswith(prefixes or ("?",)))
+    return Facts(
+        env=kept_variables(environment),
+        devices=tuple(f"{accelerator}{index}" for index in range(count)),
+        cpus=max(1, math.ceil(quantity(job.resources.get("cpu", "1")))),
+    )
+
+
+def _environment(job: Job, node: int) -> dict[str, str]:
+    address = f"{job.name}-node-0-0.{job.name}"
+    environment = job.environment(node, 0, "job", "run", address, DEFAULT_PORT)
+    # Kubernetes tells every pod of an Indexed Job its number.
+    return {**environment, "JOB_COMPLETION_INDEX": str(node)}
+
+
+def _without_unseen(job: Job) -> tuple[Job, list[str]]:
+    unseen = [
+        str(entry["name"])
+        for entry in job.env
+        if isinstance(entry.get("valueFrom"), dict) and set(_UNSEEN) & {*entry["valueFrom"]}
+    ]
+    return replace(job, env=tuple(entry for entry in job.env if entry["name"] not in unseen)), unseen
+
+
+def _launch_of(argv: Sequence[str], nodes: int) -> Launch | None:
+    """Return what a container's command line launches; None if it is none of stoker's business.
+
+    Raises:
+        RunError: it trains with a trainer's module but has an option with no equivalent (64).
+    """
+    if not argv:
+        return None
+    command, *rest = argv
+    if Path(command).name == "stoker":
+        return Launch(tuple(rest[1:]), {}) if rest and rest[0] in _OWN_COMMANDS else None
+    if Path(command).name.startswith("python"):
+        found = launcher_of(argv)
+        return None if found is None else translate(*found, {"PET_NNODES": str(nodes)})
+    return translate(Path(command).name, rest, {"PET_NNODES": str(nodes)})
+
+
+def _config(launch: Launch, folders: Mapping[str, str]) -> tuple[Mapping[str, Any] | None, str | None]:
+    """Return the content of the `--config` file if it lies in a folder that was given, else why it was not read."""
+    path = config_file_of(launch.args)
+    if path is None:
+        return None, None
+    local = rewritten(path, folders)
+    if local == path:
+        return None, f"--config {path} lies in the pods and was not read: give its volume with --volume NAME=DIR"
+    return read_config(Path(local), named=path), None
+
+
+def _missing(plan: Plan, folders: Mapping[str, str]) -> list[tuple[ExitCode, str]]:
+    """Return a problem for each path of the plan that must be there, lies in a folder that was given, and is not."""
+    problems = []
+    for check in plan.checks:
+        local = rewritten(check.path, folders)
+        if check.kind == "exists" and local != check.path and not Path(local).exists():
+            problems.append((check.code, f"the {check.what} {check.path} does not exist in {local}: {check.fix}"))
+    return problems
+
+
+def _problems(error: RunError) -> tuple[tuple[ExitCode, str], ...]:
+    return tuple((error.code, line) for line in error.message.splitlines())
+
+
+def _folders(job: Job, volumes: Iterable[str]) -> dict[str, str]:
+    """Return mount path → local folder."""
+    folders = {}
+    for text in volumes:
+        name, _, folder = text.partition("=")
+        if not folder or name not in job.mounts:
+            raise RunError(
+                ExitCode.USAGE,
+                f"--volume {text}: write NAME=DIR, NAME one of the pod's volumes: {', '.join(sorted(job.mounts))}",
+            )
+        if not Path(folder).is_dir():
+            raise RunError(ExitCode.NO_INPUT, f"--volume {text}: there is no folder {folder}")
+        folders[job.mounts[name]] = str(Path(folder).resolve())
+    return folders
+
+
+def _runtime_of(trainjob: Manifest, known: Sequence[Manifest]) -> Manifest:
+    spec = trainjob.get("spec")
+    reference = spec.get("runtimeRef") if isinstance(spec, dict) else None
+    if not isinstance(reference, dict) or not isinstance(reference.get("name"), str):
+        raise RunError(ExitCode.USAGE, "the TrainJob names no runtime: write spec.runtimeRef.name")
+    kind = str(reference.get("kind") or RUNTIME_KINDS[0])
+    for runtime in known:
+        if name_of(runtime) == reference["name"] and runtime["kind"] == kind:
+            return runtime
+    if kind not in RUNTIME_KINDS:
+        raise RunError(ExitCode.USAGE, f"spec.runtimeRef.kind is {kind!r}: write one of {', '.join(RUNTIME_KINDS)}")
+    namespace = trainjob["metadata"].get("namespace") if isinstance(trainjob.get("metadata"), dict) else None
+    return runtime_from_cluster(kind, reference["name"], str(namespace) if namespace else None)
