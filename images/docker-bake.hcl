@@ -1,5 +1,5 @@
 # Builds the images with Docker, from the repository's root:
-#   docker buildx bake --file images/docker-bake.hcl --file images/docker-bake.json [trl-cuda | trl-cpu | fetch]
+#   docker buildx bake --file images/docker-bake.hcl --file images/docker-bake.json [trl-cuda | torchtune-cpu | fetch | …]
 # Names, versions and tags come from docker-bake.json, which `images/bake` makes from images.lock.yaml.
 # Images without Docker: images/build.
 
@@ -29,7 +29,7 @@ variable "CA_CRT" {
 }
 
 group "default" {
-  targets = ["trl-cuda", "trl-cpu", "fetch"]
+  targets = ["trl-cuda", "trl-cpu", "torchtune-cuda", "torchtune-cpu", "fetch"]
 }
 
 target "_image" {
@@ -66,6 +66,30 @@ target "trl-cpu" {
     IMAGE_VERSION = TRL_CPU_TAG
   }
   tags = ["${REGISTRY}/trl:${TRL_CPU_TAG}"]
+}
+
+target "_torchtune" {
+  inherits   = ["_image"]
+  dockerfile = "images/torchtune/Dockerfile"
+  contexts   = WHEELS == "" ? {} : { wheels = WHEELS }
+}
+
+target "torchtune-cuda" {
+  inherits = ["_torchtune"]
+  args = {
+    ACCELERATOR   = "cuda"
+    IMAGE_VERSION = TORCHTUNE_CUDA_TAG
+  }
+  tags = ["${REGISTRY}/torchtune:${TORCHTUNE_CUDA_TAG}"]
+}
+
+target "torchtune-cpu" {
+  inherits = ["_torchtune"]
+  args = {
+    ACCELERATOR   = "cpu"
+    IMAGE_VERSION = TORCHTUNE_CPU_TAG
+  }
+  tags = ["${REGISTRY}/torchtune:${TORCHTUNE_CPU_TAG}"]
 }
 
 target "fetch" {
