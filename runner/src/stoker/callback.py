@@ -8,43 +8,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from stoker import checkpoints
 from stoker.exits import ExitCode, RunError
 from stoker.guard import achieved_world_size
 from stoker.progress import ProgressReporter, status_body
-
-
-class StopRequested(BaseException):
-    """All ranks have saved and leave the training loop because a stop was asked for."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(f"stopped at step {step}, checkpoint saved")
-        self.step = step
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What the training loop came to.
-
-    Attributes:
-        step: steps done.
-        total: steps asked for.
-        finished: True once the loop ended with all steps done.
-        metrics: the last logged numbers.
-    """
-
-    step: int = 0
-    total: int = 0
-    finished: bool = False
-    metrics: dict[str, float] = field(default_factory=dict)
+from stoker.training.job import Outcome, StopRequested, any_rank, barrier
 
 
 class GuardCallback(TrainerCallback):
@@ -99,18 +72,18 @@ class RunCallback(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Agree with all ranks on a stop; then every rank saves this very step."""
         self._outcome.step = state.global_step
-        if self._agreed(self._stop_flag.exists(), args.device) and state.global_step < state.max_steps:
+        if any_rank(self._stop_flag.exists(), args.device) and state.global_step < state.max_steps:
             self._stopping = True
             control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Seal the checkpoint once every rank has written its part; leave if a stop was agreed on."""
-        self._barrier()
+        barrier()
         if state.is_world_process_zero:
             folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
             checkpoints.seal(folder, state.global_step, self._fingerprint)
         if self._stopping:
-            self._barrier()
+            barrier()
             self._close()
             raise StopRequested(state.global_step)
 
@@ -157,16 +130,3 @@ class RunCallback(TrainerCallback):
         if self._reporter is not None:
             self._reporter.close()
             self._reporter = None
-
-    @staticmethod
-    def _agreed(stop: bool, device: torch.device) -> bool:
-        if achieved_world_size() == 1:
-            return stop
-        flag = torch.tensor([int(stop)], device=device)
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        return bool(flag.item())
-
-    @staticmethod
-    def _barrier() -> None:
-        if achieved_world_size() > 1:
-            dist.barrier()

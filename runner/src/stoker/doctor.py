@@ -16,13 +16,12 @@ import click
 from stoker import __version__
 from stoker.exits import ExitCode
 from stoker.facts import Facts, read_facts
-from stoker.frameworks import known_frameworks
+from stoker.frameworks import get_framework, known_frameworks
 from stoker.variables import unknown_variables
 from stoker.world import resolve_world
 
 # Below this the loaders' worker processes and NCCL run out of shared memory.
 _SHM_WANTED = 64 * 2**20
-_IMPORTED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ def run(image_only: bool) -> ExitCode:
 def _versions(facts: Facts) -> Iterator[Line]:
     yield Line("stoker", f"{__version__}, image {facts.image_version}, frameworks {', '.join(known_frameworks())}")
     yield Line("python", f"{platform.python_version()} on {platform.machine()}")
-    for name in _IMPORTED:
+    for name in get_framework(facts.get("STOKER_FRAMEWORK") or "trl").packages:
         try:
             importlib.import_module(name)
             yield Line(name, metadata.version(name))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from stoker.exits import ExitCode, RunError
 from stoker.files import read_json, write_json
+from stoker.frameworks import get_framework
 from stoker.plan import Plan
 
 VARIABLE = "STOKER_PLAN"
@@ -22,6 +23,8 @@ class Orders:
     Attributes:
         module: the trainer's Python module.
         argv: its command line.
+        training: the module of :mod:`stoker.training` that runs it.
+        packages: distributions whose versions are recorded.
         framework: the framework's name.
         method: the training method.
         world_size: processes the run must have.
@@ -41,6 +44,8 @@ class Orders:
 
     module: str
     argv: list[str]
+    training: str
+    packages: Sequence[str]
     framework: str
     method: str
     world_size: int
@@ -60,7 +65,10 @@ class Orders:
     @classmethod
     def from_plan(cls, plan: Plan, shared: Path, local: Path) -> Orders:
         """Take from a plan what its processes need."""
+        framework = get_framework(plan.framework)
         return cls(
+            training=framework.training,
+            packages=framework.packages,
             module=plan.module,
             argv=plan.trainer_argv,
             framework=plan.framework,

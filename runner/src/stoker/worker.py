@@ -6,8 +6,8 @@ Started as `python -m stoker.worker`, with its orders in the file that STOKER_PL
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
-import runpy
 import sys
 import time
 import traceback
@@ -24,8 +24,8 @@ from stoker.lifeline import end_with_parent
 from stoker.orders import Orders
 from stoker.runfolder import LocalFolder, RankStatus, Verdict
 
-# Packages whose versions go into the manifest, where they are installed.
-_VERSIONED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes")
+# Recorded in the manifest too, in images that have it: it makes 4-bit weights and 8-bit optimizers.
+_WHERE_INSTALLED = ("bitsandbytes",)
 
 
 def main() -> int:
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _train(orders: Orders, local: LocalFolder, status: RankStatus, started: float) -> dict[str, object]:
-    """Run the trainer's module to its end and return what it came to.
+    """Run the framework's trainer to its end and return what it came to.
 
     Raises:
         RunError, StopRequested, and whatever the trainer raises.
@@ -68,27 +68,20 @@ def _train(orders: Orders, local: LocalFolder, status: RankStatus, started: floa
     checkpoint = _agree_on_checkpoint(orders, status.rank)
 
     import torch.distributed
-    from transformers import trainer
 
-    from stoker.callback import GuardCallback, Outcome, RunCallback
     from stoker.guard import Identity, guard
+    from stoker.training.job import Job, Outcome
 
-    outcome = Outcome()
+    torch.distributed.destroy_process_group = _leave_group_to_the_exit
     identity = Identity(orders.plan_hash, orders.image_version)
-    guarding = GuardCallback(lambda: guard(orders.world_size, identity, Path(orders.shared)))
-    following = RunCallback(
-        local.stop_flag,
-        orders.fingerprint,
-        outcome,
+    job = Job(
+        orders,
+        checkpoint,
+        guard=lambda: guard(orders.world_size, identity, Path(orders.shared)),
+        stop_flag=local.stop_flag,
         on_training=lambda: local.write_status(replace(status, phase="training")),
     )
-    # The trainer's script builds its own Trainer; the default callbacks are what every Trainer starts with.
-    trainer.DEFAULT_CALLBACKS.extend([guarding, following])
-    torch.distributed.destroy_process_group = _leave_group_to_the_exit
-
-    resume = ["--resume_from_checkpoint", str(checkpoint)] if checkpoint else []
-    sys.argv = [orders.module, *orders.argv, *resume]
-    runpy.run_module(orders.module, run_name="__main__", alter_sys=True)
+    outcome: Outcome = importlib.import_module(orders.training).train(job)
 
     if not outcome.finished:
         raise RunError(
@@ -102,7 +95,7 @@ def _train(orders: Orders, local: LocalFolder, status: RankStatus, started: floa
         "world_size": orders.world_size,
         "resumed_from": checkpoint.name if checkpoint else None,
         "seconds": round(time.time() - started, 1),
-        "versions": {name: found for name in _VERSIONED if (found := _version(name))},
+        "versions": {name: found for name in (*orders.packages, *_WHERE_INSTALLED) if (found := _version(name))},
     }
 
 

@@ -15,10 +15,14 @@ class Framework(ABC):
     Attributes:
         name: value of the label `trainer.kubeflow.org/framework`.
         methods: the training methods it has.
+        training: the module that runs it inside each training process (see :mod:`stoker.training`).
+        packages: the distributions it is made of, each importable by its name; the manifest records their versions.
     """
 
     name: ClassVar[str]
     methods: ClassVar[tuple[str, ...]]
+    training: ClassVar[str]
+    packages: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def flag_table(self, method: str) -> FlagTable:

@@ -54,6 +54,8 @@ class TRL(Framework):
 
     name: ClassVar[str] = "trl"
     methods: ClassVar[tuple[str, ...]] = ("sft", "dpo", "kto", "grpo", "rloo", "reward", "distillation")
+    training: ClassVar[str] = "stoker.training.transformers"
+    packages: ClassVar[tuple[str, ...]] = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
     def flag_table(self, method: str) -> FlagTable:
         """Return the flags of `trl.scripts.<method>`, as generated from its parser."""
