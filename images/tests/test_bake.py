@@ -28,7 +28,7 @@ def test_every_variable_from_the_lock_is_used_and_no_tag_is_written_by_hand() ->
 
 
 def test_build_arguments_are_declared_in_the_dockerfile() -> None:
-    targets = dict(re.findall(r'^target "([^"]+)" \{(.*?)^\}', HCL, re.DOTALL | re.MULTILINE))
+    targets: dict[str, str] = dict(re.findall(r'^target "([^"]+)" \{(.*?)^\}', HCL, re.DOTALL | re.MULTILINE))
 
     def lineage(name: str) -> str:
         parents = re.findall(r'inherits\s*=\s*\["([^"]+)"\]', targets[name])
