@@ -98,7 +98,7 @@ def need_programs() -> None:
 
 def stack_inputs(image: Path) -> list[Path]:
     """Return the files that decide all of an image but the runner."""
-    locks = sorted((image / "requirements").glob("*.lock"))
+    locks = install.inputs(image / "requirements")
     return [image / "Dockerfile", ROOT / ".dockerignore", Path(install.__file__), *locks]
 
 

@@ -30,7 +30,7 @@ def build_tools(requirements: Path) -> Path:
 def stack(image: Path, accelerator: str) -> Path:
     """Return the environment of one image and accelerator, made where it is missing."""
     requirements = image / "requirements"
-    files = [Path(install.__file__), *sorted(requirements.glob("*.lock"))]
+    files = [Path(install.__file__), *install.inputs(requirements)]
     key = cache.digest([*this_python(), accelerator], files, ROOT)
     family = f"{image.name}-{accelerator}"
 

@@ -56,6 +56,10 @@ INDEX_TIMEOUT_SECONDS = 5.0
 HEARTBEAT_SECONDS = 20.0
 """A step that takes longer says so this often, so that a download does not look like a hang."""
 
+OVERRIDES, ALIASES = "overrides.txt", "aliases.txt"
+"""Beside an image's locks, where it needs them: what packages ask for and do not get (uv's --override), and
+distributions that other code knows by another name."""
+
 _STARTED = time.monotonic()
 
 
@@ -310,10 +314,53 @@ def install_stack(
             )  # fmt: skip
         check = [str(tools), "-m", "pip", "--python", str(venv / "bin" / "python"), "check"]
         done = subprocess.run(check, check=False, stdout=subprocess.PIPE, text=True)
-        if done.returncode != 0:
-            fail(EX_CONFIG, f"the locked packages contradict each other:\n{done.stdout.strip()}")
+        wrong = contradictions(done.stdout, entries(requirements / OVERRIDES))
+        if done.returncode != 0 and wrong:
+            fail(EX_CONFIG, "the locked packages contradict each other:\n" + "\n".join(wrong))
+    write_aliases(venv, requirements, accelerator)
     remove_tests(venv)
     precompile(venv)
+
+
+def entries(path: Path) -> list[str]:
+    """Return the lines of a file that are not comments; none where there is no such file."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def contradictions(check: str, overrides: Sequence[str]) -> list[str]:
+    """Return what `pip check` complains of, less what the image's overrides say is meant.
+
+    Args:
+        check: what `pip check` printed: "A 1 requires B, which is not installed." or "A 1 has requirement B>2, but …".
+        overrides: requirements that stand in the place of every other one of the same package.
+    """
+    names = {re.split(r"[^\w.-]", entry, maxsplit=1)[0] for entry in overrides}
+    # Whether a wheel fits this platform pip has judged by its name when it installed it; the tag inside can be another.
+    told = [line for line in check.splitlines() if line and not line.endswith("is not supported on this platform")]
+    asked = re.compile(r"^\S+ \S+ (?:requires|has requirement) ([\w.-]*\w)")
+    return [line for line in told if not ((match := asked.match(line)) and match[1] in names)]
+
+
+def write_aliases(venv: Path, requirements: Path, accelerator: str) -> None:
+    """Let distributions be found by a second name, with the accelerator as their version's local part.
+
+    Raises:
+        SystemExit: 66 when the lock does not pin one of them.
+    """
+    (packages,) = (venv / "lib").glob("python*/site-packages")
+    for alias, name in (re.split(r"\s*=\s*", entry, maxsplit=1) for entry in entries(requirements / ALIASES)):
+        version = f"{locked_version(requirements / 'stack.lock', name)}+{accelerator}"
+        folder = packages / f"{alias}-{version}.dist-info"
+        folder.mkdir()
+        metadata = f"Metadata-Version: 2.1\nName: {alias}\nVersion: {version}\nSummary: {name} by another name\n"
+        (folder / "METADATA").write_text(metadata, encoding="utf-8")
+        (folder / "INSTALLER").write_text("stoker\n", encoding="utf-8")
+
+
+def inputs(requirements: Path) -> list[Path]:
+    """Return the files of an image's folder of requirements that decide what is installed."""
+    return sorted([*requirements.glob("*.lock"), *requirements.glob("*.txt")])
 
 
 def pinned(lock: Path) -> list[str]:

