@@ -8,6 +8,11 @@ variable "BASE_IMAGE" {
   default = ""
 }
 
+# Upstream's vLLM image for CUDA, of the version in images/vllm/Dockerfile.cuda; empty: from Docker Hub.
+variable "VLLM_IMAGE" {
+  default = ""
+}
+
 # Commit the images are built from.
 variable "REVISION" {
   default = "unknown"
@@ -29,7 +34,7 @@ variable "CA_CRT" {
 }
 
 group "default" {
-  targets = ["trl-cuda", "trl-cpu", "torchtune-cuda", "torchtune-cpu", "fetch"]
+  targets = ["trl-cuda", "trl-cpu", "torchtune-cuda", "torchtune-cpu", "fetch", "vllm-cuda", "vllm-cpu"]
 }
 
 target "_image" {
@@ -99,4 +104,27 @@ target "fetch" {
     IMAGE_VERSION = FETCH_TAG
   }
   tags = ["${REGISTRY}/fetch:${FETCH_TAG}"]
+}
+
+# Upstream's image is its base, whatever the others' is.
+target "vllm-cuda" {
+  context    = "."
+  dockerfile = "images/vllm/Dockerfile.cuda"
+  args = {
+    BASE_IMAGE    = VLLM_IMAGE == "" ? null : VLLM_IMAGE
+    REVISION      = REVISION
+    IMAGE_VERSION = VLLM_CUDA_TAG
+  }
+  tags = ["${REGISTRY}/vllm:${VLLM_CUDA_TAG}"]
+}
+
+target "vllm-cpu" {
+  inherits   = ["_image"]
+  dockerfile = "images/vllm/Dockerfile"
+  contexts   = WHEELS == "" ? {} : { wheels = WHEELS }
+  args = {
+    ACCELERATOR   = "cpu"
+    IMAGE_VERSION = VLLM_CPU_TAG
+  }
+  tags = ["${REGISTRY}/vllm:${VLLM_CPU_TAG}"]
 }

