@@ -144,7 +144,7 @@ def inputs(kube: Kube, reader: Reader) -> str:
     )
     source = f"/claims/{INPUTS_CLAIM}"
     for path in (EXAMPLE / "base_model.py", EXAMPLE / "ask.py", EXAMPLE / "data/elements.jsonl"):
-        reader.write(INPUTS_CLAIM, path)
+        reader.write(INPUTS_CLAIM, path.name, path.read_text())
     command = ["python", f"{source}/base_model.py", "--data", f"{source}/elements.jsonl", "--output", source]
     reader.run(command, [INPUTS_CLAIM], seconds=300)
     return INPUTS_CLAIM

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from e2e.kube import Kube, condition
@@ -236,9 +235,9 @@ class Reader:
         """
         return self.run(["cat", f"/claims/{claim}/{path}"], [claim])
 
-    def write(self, claim: str, path: Path) -> None:
-        """Put a text file into the root of a claim."""
-        self.run(["python", "-c", _WRITE, f"/claims/{claim}/{path.name}", path.read_text()], [claim])
+    def write(self, claim: str, path: str, text: str) -> None:
+        """Write a text file of a claim."""
+        self.run(["python", "-c", _WRITE, f"/claims/{claim}/{path}", text], [claim])
 
     def run(self, command: Sequence[str], claims: Sequence[str], seconds: float = 180) -> str:
         """Run a command in a pod that has the claims at /claims/<name>, and return what it printed.
@@ -263,7 +262,12 @@ class Reader:
             self.kube.delete("pod", name, wait=False)
 
 
-_WRITE = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])"
+_WRITE = """
+import pathlib, sys
+path = pathlib.Path(sys.argv[1])
+path.parent.mkdir(exist_ok=True)
+path.write_text(sys.argv[2])
+"""
 
 
 def reader_pod(name: str, image: str, command: Sequence[str], claims: Sequence[str]) -> dict[str, Any]:
