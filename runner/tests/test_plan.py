@@ -275,7 +275,7 @@ def test_a_plan_as_json_reads_back() -> None:
     ],
 )
 def test_the_config_file_is_found_before_the_plan_is_made(args: list[str], path: str | None) -> None:
-    assert config_file_of(args) == path
+    assert config_file_of(pod(), args) == path
 
 
 HEAVY = ("torch", "transformers", "trl", "accelerate", "datasets", "peft", "numpy")

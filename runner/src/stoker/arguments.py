@@ -50,6 +50,8 @@ class FlagTable:
         removed: old name → what to do instead.
         reserved: flags the runner sets itself → what to write instead.
         methods_with: returns the other methods of this trainer that have a flag.
+        config: the trainer's own config that the flags are laid over; None without one.
+        notices: what a user should know about how it was chosen.
     """
 
     trainer: str
@@ -59,6 +61,12 @@ class FlagTable:
     removed: Mapping[str, str] = field(default_factory=dict)
     reserved: Mapping[str, str] = field(default_factory=dict)
     methods_with: Callable[[str], Sequence[str]] = lambda name: ()
+    config: str | None = None
+    notices: tuple[str, ...] = ()
+
+    def spell(self, name: str) -> str:
+        """Return how a flag is written on the trainer's command line."""
+        return f"--{name}"
 
     def refusal(self, name: str) -> str | None:
         """Say why a flag of that name cannot be given, and what to write instead; None if it can."""

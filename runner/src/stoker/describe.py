@@ -22,7 +22,7 @@ def plan(plan: Plan) -> str:
         *_table(world.settings),
         "",
         "trainer flags",
-        *([f"  --config {plan.config_path}"] if plan.config_path else []),
+        *([f"  --config {plan.config}"] if plan.config else []),
         *_table(plan.settings),
         "",
         "before the start",
@@ -63,7 +63,7 @@ def flags(method: str, containing: str) -> str:
         if method in framework.methods:
             table = framework.flag_table(method)
             return "\n".join(
-                f"--{flag.name} <{'|'.join(flag.choices) or flag.type}{'…' if flag.many else ''}>"
+                f"{table.spell(flag.name)} <{'|'.join(flag.choices) or flag.type}{'…' if flag.many else ''}>"
                 f"{f' (default {flag.default})' if flag.default is not None else ''}: {flag.help}"
                 for flag in table.flags.values()
                 if containing in flag.name

@@ -13,18 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from stoker.arguments import FlagTable, Layer, Setting, config_words, is_true, resolve, split_args, split_env
+from stoker.arguments import FlagTable, Layer, Setting, resolve, split_env
 from stoker.exits import ExitCode, RunError
 from stoker.facts import ARG_PREFIX, Facts, whole_number
 from stoker.frameworks import Framework, get_framework
-from stoker.recipes import recipe_for
+from stoker.frameworks.base import Asked, Command, Input
 from stoker.variables import unknown_variables
 from stoker.world import World, resolve_world
 
 RESUME_CHOICES = ("auto", "never", "require")
 
-# Keys of a TRL `--config` file that are no flags (trl/scripts/utils.py: TrlParser, DatasetMixtureConfig).
-_CONFIG_SECTIONS = ("env", "datasets")
 _CONFIG_FILE = "config file"
 
 # The id names a folder in the workspace whose siblings of older attempts are cleared away.
@@ -75,7 +73,7 @@ class Plan:
         module: the trainer's Python module.
         world: the processes and where they meet.
         settings: the trainer's flags, each with its origin.
-        config_path: the user's `--config` file, handed to the trainer as it is.
+        config: what `--config` names, handed to the trainer as it is; None without one.
         workspace: folder shared by all pods.
         output_dir: folder of checkpoints, the model and the manifest.
         resume: `auto`, `never` or `require`.
@@ -85,6 +83,7 @@ class Plan:
         image_version: tag of the image.
         accelerator: accelerator profile of the runtime.
         fingerprint: what a checkpoint must share to be resumed from.
+        base_model: the model that is trained and its revision, as far as they are named.
         budget: how much training was asked for, under the name of its unit (`steps` or `epochs`).
         checks: what must hold before the start.
         env: variables added for the trainer's processes.
@@ -99,7 +98,7 @@ class Plan:
     module: str
     world: World
     settings: tuple[Setting, ...]
-    config_path: str | None
+    config: str | None
     workspace: str
     output_dir: str
     resume: str
@@ -109,6 +108,7 @@ class Plan:
     image_version: str
     accelerator: str
     fingerprint: Mapping[str, Any]
+    base_model: tuple[str | None, str | None]
     budget: Mapping[str, float]
     checks: tuple[Check, ...]
     env: Mapping[str, str]
@@ -120,9 +120,8 @@ class Plan:
     @property
     def trainer_argv(self) -> list[str]:
         """The trainer's command line, without its module. What the `--config` file says, the trainer reads there."""
-        config = ["--config", self.config_path] if self.config_path else []
         given = (setting for setting in self.settings if setting.source != _CONFIG_FILE)
-        return config + [word for setting in given for word in setting.to_argv()]
+        return get_framework(self.framework).to_argv(given, self.config)
 
     @property
     def torchrun_argv(self) -> list[str]:
@@ -177,24 +176,41 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
     Raises:
         RunError: the run cannot be what was asked; 64 for arguments, 78 for configuration. Lists every problem.
     """
-    framework = get_framework(facts.get("STOKER_FRAMEWORK") or "trl")
-    method, words = _method(framework, facts, request.args)
-    table = framework.flag_table(method)
-    given, usage = split_args(words)
-    config_path = _config_path(given, usage)
+    framework = framework_of(facts)
+    command = framework.read(request.args)
+    method = _method(framework, facts, command)
+    world = resolve_world(facts, request.world)
+    given = dict(command.values)
+    runtime, user = _env_words(facts)
+    named_config = _config_of(framework, command, runtime, user)
+    config_path = None if named_config is None else framework.config_file(named_config)
     config = dict(request.config or {})
-    usage += unknown_variables(name for name, value in facts.env.items() if value)
-    asked = [*_env_layers(facts, table), _config_layer(config), Layer("args", given)]
-    resolution = resolve(table, [_own_layer(facts, _peft_wanted(asked)), *asked])
+    from_config = framework.config_values(config)
+    values = {**runtime, **user, **from_config, **given}
+    asked = Asked(method, facts.accelerator, str(facts.workspace), world.size, named_config, request.config, values)
+    table = framework.table_for(asked)
+    usage = [*command.problems, *unknown_variables(name for name, value in facts.env.items() if value)]
+    own = framework.recipe(asked, table)
+    layers = [
+        Layer(
+            "recipe",
+            {name: (value,) for name, (value, _) in own.items()},
+            foreign="drop",
+            reasons={name: why for name, (_, why) in own.items()},
+        ),
+        *_env_layers(table, runtime, user),
+        Layer(_CONFIG_FILE, from_config, label="key {flag}"),
+        Layer("args", given, label=table.spell("{flag}")),
+    ]
+    resolution = resolve(table, layers)
     named = {setting.name: setting for setting in resolution.settings}
     usage += resolution.problems
     # A file that was not read may say anything, so nothing is called missing then.
     unread = config_path is not None and request.config is None
-    usage += framework.problems(named, tuple(table.flags if unread else config))
+    usage += framework.problems(table, named, tuple(table.flags if unread else config))
     if usage:
         raise RunError(ExitCode.USAGE, "\n".join(usage))
 
-    world = resolve_world(facts, request.world)
     configuration = list(world.problems)
     resume = facts.get("STOKER_RESUME") or "auto"
     if resume not in RESUME_CHOICES:
@@ -209,9 +225,6 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
         configuration.append(f"output_dir is {output_dir!r}: write an absolute path, e.g. {facts.workspace}/output")
     if configuration:
         raise RunError(ExitCode.CONFIG, "\n".join(configuration))
-    settings = resolution.settings
-    if world.size == 1:
-        settings = tuple(s for s in settings if (s.name, s.source) != ("ddp_backend", "recipe"))
     if "datasets" in config:
         # A mixture is no flag, but another mixture is other data.
         mixture = json.dumps(config["datasets"], sort_keys=True, default=str)
@@ -220,10 +233,10 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
     return Plan(
         framework=framework.name,
         method=method,
-        module=framework.trainer_module(method),
+        module=framework.trainer_module(method, world.size),
         world=world,
-        settings=settings,
-        config_path=config_path,
+        settings=resolution.settings,
+        config=table.config or named_config,
         workspace=str(facts.workspace),
         output_dir=output_dir,
         resume=resume,
@@ -232,27 +245,42 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
         attempt=facts.attempt,
         image_version=facts.image_version,
         accelerator=facts.accelerator,
-        fingerprint=framework.fingerprint(method, named, world.size),
-        budget=framework.budget(method, named),
-        checks=_checks(facts, named, config_path, output_dir),
+        fingerprint=framework.fingerprint(table, named, world.size),
+        budget=framework.budget(table, named),
+        base_model=framework.base_model(named),
+        checks=_checks(facts, framework.inputs(table, named), config_path, output_dir),
         env=_process_env(facts, world),
         grace_seconds=grace,
         rendezvous_seconds=rendezvous,
         termination_log=str(facts.termination_log),
-        notices=(*world.notices, *resolution.notices),
+        notices=(*world.notices, *table.notices, *resolution.notices),
     )
 
 
-def config_file_of(args: Sequence[str]) -> str | None:
-    """Return the `--config` file that a command line names, so that it can be read before the plan is made."""
-    given, _ = split_args([word for word in args if not word.startswith("trl.")])
-    words = given.get("config", ())
-    return words[0] if len(words) == 1 else None
+def framework_of(facts: Facts) -> Framework:
+    """Return the framework that a container is to run.
+
+    Raises:
+        RunError: the runner does not know it (78).
+    """
+    return get_framework(facts.get("STOKER_FRAMEWORK") or "trl")
 
 
-def _method(framework: Framework, facts: Facts, args: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    named = framework.method_of(args[0]) if args else None
-    method = named or facts.get("STOKER_METHOD")
+def config_file_of(facts: Facts, args: Sequence[str]) -> str | None:
+    """Return the `--config` file that a container is to read, so that it can be read before the plan is made."""
+    framework = framework_of(facts)
+    config = _config_of(framework, framework.read(args), *_env_words(facts))
+    return None if config is None else framework.config_file(config)
+
+
+def _config_of(framework: Framework, command: Command, *env: dict[str, tuple[str, ...]]) -> str | None:
+    """Return what names the config: the command line, else a variable where the framework's configs have names."""
+    told = [words[0] for layer in env if framework.has_configs and (words := layer.pop("config", None))]
+    return command.config or (told[-1] if told else None)
+
+
+def _method(framework: Framework, facts: Facts, command: Command) -> str:
+    method = command.method or facts.get("STOKER_METHOD")
     if method is None:
         raise RunError(
             ExitCode.USAGE,
@@ -264,37 +292,10 @@ def _method(framework: Framework, facts: Facts, args: tuple[str, ...]) -> tuple[
             ExitCode.USAGE,
             f"{method!r} is not a method of {framework.name}: choose one of {', '.join(framework.methods)}",
         )
-    return method, args[1:] if named else args
+    return method
 
 
-def _config_path(given: dict[str, tuple[str, ...]], usage: list[str]) -> str | None:
-    words = given.pop("config", None)
-    if words is None:
-        return None
-    if len(words) != 1:
-        usage.append("--config takes one file: write --config /workspace/config.yaml")
-        return None
-    return words[0]
-
-
-def _config_layer(config: Mapping[str, Any]) -> Layer:
-    # TRL ignores keys of the file that it does not know; a typing error must not train with a default.
-    values = {
-        key: config_words(value) for key, value in config.items() if key not in _CONFIG_SECTIONS and value is not None
-    }
-    return Layer(_CONFIG_FILE, values, label="key {flag}")
-
-
-def _own_layer(facts: Facts, uses_peft: bool) -> Layer:
-    recipe = recipe_for(facts.accelerator, uses_peft)
-    values = {name: (value,) for name, (value, _) in recipe.items()}
-    reasons = {name: why for name, (_, why) in recipe.items()}
-    values["output_dir"] = (str(facts.workspace / "output"),)
-    reasons["output_dir"] = "the run's folder in the workspace"
-    return Layer("recipe", values, foreign="drop", reasons=reasons)
-
-
-def _env_layers(facts: Facts, table: FlagTable) -> list[Layer]:
+def _env_words(facts: Facts) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
     """Return the runtime's and the TrainJob's flags: in a pod they are one env, told apart by the runtime's record."""
     try:
         defaults = json.loads(facts.get("STOKER_RUNTIME_DEFAULTS") or "{}")
@@ -305,24 +306,29 @@ def _env_layers(facts: Facts, table: FlagTable) -> list[Layer]:
     runtime: dict[str, tuple[str, ...]] = {}
     user: dict[str, tuple[str, ...]] = {}
     for variable, text in facts.env.items():
-        if not variable.startswith(ARG_PREFIX) or not text:
-            continue
-        name = flag_of_variable(variable)
-        flag = table.flags.get(name)
-        target = runtime if defaults.get(variable) == text else user
-        target[name] = split_env(text, flag) if flag else (text,)
+        if variable.startswith(ARG_PREFIX) and text:
+            target = runtime if defaults.get(variable) == text else user
+            target[flag_of_variable(variable)] = (text,)
+    return runtime, user
+
+
+def _env_layers(
+    table: FlagTable, runtime: Mapping[str, tuple[str, ...]], user: Mapping[str, tuple[str, ...]]
+) -> list[Layer]:
+    def split(words: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        flags = table.flags
+        return {name: split_env(text, flags[name]) if name in flags else (text,) for name, (text,) in words.items()}
+
     label = ARG_PREFIX + "{FLAG}"
-    return [Layer("runtime", runtime, foreign="drop", label=label), Layer("TrainJob env", user, label=label)]
+    return [
+        Layer("runtime", split(runtime), foreign="drop", label=label),
+        Layer("TrainJob env", split(user), label=label),
+    ]
 
 
 def flag_of_variable(variable: str) -> str:
     """Return the flag a `STOKER_ARG_…` variable sets; the leftmost `__` is a dot."""
     return variable.removeprefix(ARG_PREFIX).lower().replace("__", ".", 1)
-
-
-def _peft_wanted(layers: Sequence[Layer]) -> bool:
-    given = [layer.values["use_peft"] for layer in layers if "use_peft" in layer.values]
-    return bool(given) and (not given[-1] or is_true(given[-1][0]))
 
 
 def _process_env(facts: Facts, world: World) -> dict[str, str]:
@@ -365,7 +371,7 @@ def _seconds(facts: Facts, name: str, default: int, problems: list[str]) -> int:
     return seconds
 
 
-def _checks(facts: Facts, named: Mapping[str, Setting], config_path: str | None, output_dir: str) -> tuple[Check, ...]:
+def _checks(facts: Facts, inputs: Sequence[Input], config_path: str | None, output_dir: str) -> tuple[Check, ...]:
     checks = [
         Check(
             "writable",
@@ -377,14 +383,12 @@ def _checks(facts: Facts, named: Mapping[str, Setting], config_path: str | None,
         )
         for path, what in ((str(facts.workspace), "workspace"), (output_dir, "output folder"))
     ]
-    for flag, what, source in (
-        ("model_name_or_path", "model", "spec.initializer.model"),
-        ("dataset_name", "data set", "spec.initializer.dataset"),
-    ):
-        setting = named.get(flag)
-        if setting is not None and isinstance(setting.value, str) and setting.value.startswith("/"):
-            fix = f"put it there ({source} of the TrainJob does), mount it, or give another path in --{flag}"
-            checks.append(Check("exists", setting.value, what, ExitCode.NO_INPUT, fix))
+    for source in inputs:
+        if source.value.startswith("/"):
+            fix = (
+                f"put it there ({source.initializer} of the TrainJob does), mount it, or give another in {source.flag}"
+            )
+            checks.append(Check("exists", source.value, source.what, ExitCode.NO_INPUT, fix))
     if config_path is not None:
         fix = "mount it, or correct the path in --config"
         checks.append(Check("exists", config_path, "config file", ExitCode.NO_INPUT, fix))

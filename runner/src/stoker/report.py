@@ -111,7 +111,6 @@ def write_manifest(plan: Plan, result: Mapping[str, Any]) -> dict[str, Any]:
     for path in files:
         share_with_group(path)
     adapter = read_json(output / "adapter_config.json")
-    named = {setting.name: setting.value for setting in plan.settings}
     manifest: dict[str, Any] = {
         "schemaVersion": MANIFEST_VERSION,
         "status": "finished",
@@ -133,8 +132,8 @@ def write_manifest(plan: Plan, result: Mapping[str, Any]) -> dict[str, Any]:
         "fingerprint": plan.fingerprint,
         "budget": plan.budget,
         "base_model": {
-            "name_or_path": named.get("model_name_or_path"),
-            "revision": named.get("model_revision"),
+            "name_or_path": plan.base_model[0],
+            "revision": plan.base_model[1],
         },
         "adapter": _adapter(adapter) if isinstance(adapter, dict) else None,
         "files": [_described(path) for path in files],

@@ -42,7 +42,7 @@ def plan(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
 
 
 def _resolve(facts: Facts, args: Sequence[str], world: Mapping[str, str] | None) -> Plan:
-    path = config_file_of(args)
+    path = config_file_of(facts, args)
     config = None if path is None else read_config(Path(path))
     return resolve_plan(facts, Request(tuple(args), world or {}, config))
 

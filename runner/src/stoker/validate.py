@@ -123,9 +123,10 @@ def _judge_nodes(
                     else "the image's own command runs: only the manifest was judged"
                 )
                 break
-            config, notice = _config(launch, folders)
+            facts = assumed_facts(job, environment)
+            config, notice = _config(facts, launch, folders)
             notices += [notice] if notice else []
-            plans.append(resolve_plan(assumed_facts(job, environment), Request(launch.args, launch.world, config)))
+            plans.append(resolve_plan(facts, Request(launch.args, launch.world, config)))
         except RunError as error:
             problems += _problems(error)
             break
@@ -181,9 +182,9 @@ def _launch_of(argv: Sequence[str], nodes: int) -> Launch | None:
     return translate(Path(command).name, rest, {"PET_NNODES": str(nodes)})
 
 
-def _config(launch: Launch, folders: Mapping[str, str]) -> tuple[Mapping[str, Any] | None, str | None]:
+def _config(facts: Facts, launch: Launch, folders: Mapping[str, str]) -> tuple[Mapping[str, Any] | None, str | None]:
     """Return the content of the `--config` file if it lies in a folder that was given, else why it was not read."""
-    path = config_file_of(launch.args)
+    path = config_file_of(facts, launch.args)
     if path is None:
         return None, None
     local = rewritten(path, folders)

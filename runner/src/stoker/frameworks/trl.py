@@ -6,14 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from importlib import resources
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from stoker.arguments import Flag, FlagTable, Setting
-from stoker.frameworks.base import Framework
+from stoker.arguments import Flag, FlagTable, Setting, is_true
+from stoker.frameworks.base import Asked, Framework, Input
+from stoker.recipes import recipe_for
 
 VERSION = "1.16.0"
 MODULE_PREFIX = "trl.scripts."
 
+# Keys of a `--config` file that are no flags (trl/scripts/utils.py: TrlParser, DatasetMixtureConfig).
+_CONFIG_SECTIONS = ("env", "datasets")
 # Flags of older TRL releases and of KEP-2839's draft (TRL 1.16 migration notes and its dataclasses).
 _RENAMED = {
     "max_seq_length": "max_length",
@@ -61,7 +64,7 @@ class TRL(Framework):
         """Return the flags of `trl.scripts.<method>`, as generated from its parser."""
         return _flag_table(method)
 
-    def trainer_module(self, method: str) -> str:
+    def trainer_module(self, method: str, world_size: int = 1) -> str:
         """Return TRL's module for the method."""
         return MODULE_PREFIX + method
 
@@ -69,7 +72,21 @@ class TRL(Framework):
         """Return `sft` for `trl.scripts.sft`; any other module of TRL's scripts by its last part too."""
         return word.removeprefix(MODULE_PREFIX) if word.startswith(MODULE_PREFIX) else None
 
-    def problems(self, settings: Mapping[str, Setting], config_keys: Sequence[str]) -> list[str]:
+    def config_values(self, content: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
+        """Return the flags that a `--config` file sets."""
+        # TRL ignores keys of the file that it does not know; a typing error must not train with a default.
+        return super().config_values({key: value for key, value in content.items() if key not in _CONFIG_SECTIONS})
+
+    def recipe(self, asked: Asked, table: FlagTable) -> Mapping[str, tuple[str, str]]:
+        """Return the recipe of the accelerator and the kind of tuning, and the output folder."""
+        words = asked.values.get("use_peft")
+        uses_peft = words is not None and (not words or is_true(words[0]))
+        recipe = recipe_for(asked.accelerator, uses_peft)
+        if asked.world_size == 1:
+            recipe.pop("ddp_backend", None)
+        return {**recipe, "output_dir": (f"{asked.workspace}/output", "the run's folder in the workspace")}
+
+    def problems(self, table: FlagTable, settings: Mapping[str, Setting], config_keys: Sequence[str]) -> list[str]:
         """Return one problem each if the model or the data is not named, or a checkpoint would not be safe."""
         problems = []
         limit = settings.get("save_total_limit")
@@ -85,19 +102,37 @@ class TRL(Framework):
             problems.append("no data is named: write --dataset_name <folder or Hub id>")
         return problems
 
-    def budget(self, method: str, settings: Mapping[str, Setting]) -> dict[str, float]:
+    def inputs(self, table: FlagTable, settings: Mapping[str, Setting]) -> list[Input]:
+        """Return the model and the data set, where a flag names them."""
+        found = []
+        for flag, what, initializer in (
+            ("model_name_or_path", "model", "spec.initializer.model"),
+            ("dataset_name", "data set", "spec.initializer.dataset"),
+        ):
+            setting = settings.get(flag)
+            if setting is not None and isinstance(setting.value, str):
+                found.append(Input(setting.value, what, initializer, table.spell(flag)))
+        return found
+
+    def base_model(self, settings: Mapping[str, Setting]) -> tuple[str | None, str | None]:
+        """Return `--model_name_or_path` and `--model_revision`."""
+        named = (settings.get(flag) for flag in ("model_name_or_path", "model_revision"))
+        name, revision = (None if setting is None else str(setting.value) for setting in named)
+        return name, revision
+
+    def budget(self, table: FlagTable, settings: Mapping[str, Setting]) -> dict[str, float]:
         """Return `{"steps": n}` if max_steps is over 0, for then it rules; else `{"epochs": n}`."""
 
         def number(name: str) -> float:
             setting = settings.get(name)
-            return float(str(setting.value if setting else _flag_table(method).flags[name].default))
+            return float(str(setting.value if setting else table.flags[name].default))
 
         steps = number("max_steps")
         return {"steps": steps} if steps > 0 else {"epochs": number("num_train_epochs")}
 
-    def fingerprint(self, method: str, settings: Mapping[str, Setting], world_size: int) -> dict[str, object]:
+    def fingerprint(self, table: FlagTable, settings: Mapping[str, Setting], world_size: int) -> dict[str, object]:
         """Return model, data, method, PEFT and world size."""
-        found: dict[str, object] = {"framework": self.name, "method": method, "world_size": world_size}
+        found: dict[str, object] = {"framework": self.name, "method": table.method, "world_size": world_size}
         for part, names in _IDENTITY.items():
             found[part] = {name: settings[name].value for name in names if name in settings}
         return found
