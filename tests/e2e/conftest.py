@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,26 @@ def inputs(kube: Kube, reader: Reader) -> str:
     command = ["python", f"{source}/base_model.py", "--data", f"{source}/elements.jsonl", "--output", source]
     reader.run(command, [INPUTS_CLAIM], seconds=300)
     return INPUTS_CLAIM
+
+
+@pytest.fixture(scope="module")
+def submit_together(
+    kube: Kube, catalogue: Callable[[], None], inputs: str
+) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]]]:
+    """Submits TrainJobs at once, deleted when the module ends: while one waits for its pods, another computes."""
+    runs: dict[str, Run] = {}
+
+    def create(trainjobs: Sequence[Mapping[str, Any]]) -> Mapping[str, Run]:
+        for trainjob in trainjobs:
+            name = trainjob["metadata"]["name"]
+            runs[name] = Run(kube, name)
+            runs[name].delete()
+            kube.create(trainjob)
+        return runs
+
+    yield create
+    for run in runs.values():
+        run.delete()
 
 
 @pytest.fixture

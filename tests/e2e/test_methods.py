@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from e2e.conftest import EXAMPLE
-from e2e.kube import Kube
 from e2e.trainjobs import INPUTS_CLAIM, Reader, Run, trainjob
 
 STEPS = 2
@@ -52,26 +51,29 @@ def rows_of(data: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def runs(kube: Kube, catalogue: Callable[[], None], inputs: str, reader: Reader) -> Iterator[Mapping[str, Run]]:
-    """One TrainJob per method, submitted together: while one waits for its pods, another computes."""
+def runs(
+    submit_together: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]], reader: Reader
+) -> Mapping[str, Run]:
+    """One TrainJob per method."""
     for data in ("pairs", "labels", "prompts"):
         lines = "\n".join(json.dumps(row) for row in rows_of(data))
         reader.write(INPUTS_CLAIM, f"{data}/train.jsonl", lines)
     reader.write(INPUTS_CLAIM, "rewards.py", REWARDS)
-    found = {}
-    for method, args in METHODS.items():
-        found[method] = Run(kube, f"method-{method}")
-        found[method].delete()
-        env = {"PYTHONPATH": "/inputs"} if method == "grpo" else {}
-        kube.create(trainjob(f"method-{method}", [f"trl.scripts.{method}", *COMMON, *args], env=env))
-    yield found
-    for run in found.values():
-        run.delete()
+    return submit_together(
+        [
+            trainjob(
+                f"method-{method}",
+                [f"trl.scripts.{method}", *COMMON, *args],
+                env={"PYTHONPATH": "/inputs"} if method == "grpo" else {},
+            )
+            for method, args in METHODS.items()
+        ]
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_method_trains_on_two_pods_to_complete(runs: Mapping[str, Run], reader: Reader, method: str) -> None:
-    run = runs[method]
+    run = runs[f"method-{method}"]
     run.wait_complete(seconds=600)
     manifest = run.manifest(reader)
     found = (manifest["method"], manifest["steps"], manifest["world_size"], manifest["nodes"])

@@ -9,35 +9,43 @@ import pytest
 
 from e2e.trainjobs import LORA_SFT, Reader, Run, trainjob
 
-Submit = Callable[[Mapping[str, Any]], Run]
-
 MODULE = "trl.scripts.sft"
 
+LAUNCHERS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
+    "by-torchrun": (["torchrun", "-m"], [MODULE, *LORA_SFT]),
+    "by-trl": (["trl", "sft"], LORA_SFT),
+    "by-module": (
+        ["python", "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"],
+        ["-m", MODULE, *LORA_SFT],
+    ),
+}
+OWN_SCRIPT = "import os, torch; print('own script, rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])"
+START_OWN_SCRIPT = 'printf "%s" "$OWN_SCRIPT" > /tmp/own.py && exec torchrun /tmp/own.py'
 
-@pytest.mark.parametrize(
-    ("name", "command", "args"),
-    [
-        ("by-torchrun", ["torchrun", "-m"], [MODULE, *LORA_SFT]),
-        ("by-trl", ["trl", "sft"], LORA_SFT),
-        (
-            "by-module",
-            ["python", "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"],
-            ["-m", MODULE, *LORA_SFT],
-        ),
-    ],
-)
-def test_launchers_lead_to_the_same_guarded_run(
-    submit: Submit, reader: Reader, name: str, command: Sequence[str], args: Sequence[str]
-) -> None:
-    run = submit(trainjob(name, args, command=command))
+
+@pytest.fixture(scope="module")
+def runs(submit_together: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]]) -> Mapping[str, Run]:
+    """One TrainJob for each way to start."""
+    return submit_together(
+        [
+            *(trainjob(name, args, command=command) for name, (command, args) in LAUNCHERS.items()),
+            trainjob("by-python", [*LORA_SFT, "--use_cpu"], command=["python", "-m", MODULE]),
+            trainjob("own-script", ["-c", START_OWN_SCRIPT], command=["sh"], env={"OWN_SCRIPT": OWN_SCRIPT}),
+        ]
+    )
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_launchers_lead_to_the_same_guarded_run(runs: Mapping[str, Run], reader: Reader, name: str) -> None:
+    run = runs[name]
     run.wait_complete()
     manifest = run.manifest(reader)
     assert (manifest["world_size"], manifest["steps"]) == (2, 6)
     assert manifest["adapter"]["type"] == "LORA"
 
 
-def test_a_plain_python_on_two_pods_is_refused_not_trained_twice(submit: Submit) -> None:
-    run = submit(trainjob("by-python", [*LORA_SFT, "--use_cpu"], command=["python", "-m", MODULE]))
+def test_a_plain_python_on_two_pods_is_refused_not_trained_twice(runs: Mapping[str, Run]) -> None:
+    run = runs["by-python"]
     run.wait_failed()
     assert run.restarts().total == 0
     code, message = run.endings()[0]
@@ -45,10 +53,8 @@ def test_a_plain_python_on_two_pods_is_refused_not_trained_twice(submit: Submit)
     assert "the world size is 1 but 2 was asked for" in message
 
 
-def test_a_users_own_script_is_left_alone(submit: Submit) -> None:
-    script = "import os, torch; print('own script, rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])"
-    start = 'printf "%s" "$OWN_SCRIPT" > /tmp/own.py && exec torchrun /tmp/own.py'
-    run = submit(trainjob("own-script", ["-c", start], command=["sh"], env={"OWN_SCRIPT": script}))
+def test_a_users_own_script_is_left_alone(runs: Mapping[str, Run]) -> None:
+    run = runs["own-script"]
     run.wait_complete()
     assert {f"own script, rank {rank} of 2" for rank in (0, 1)} <= {
         line for index in (0, 1) for line in run.log(index).splitlines()
