@@ -20,7 +20,7 @@ from stoker.frameworks.trl import TRL, VERSION  # noqa: E402
 
 
 def table(method: str) -> dict[str, Any]:
-    """Return the flags of `trl.scripts.<method>` as data."""
+    """Return the flags of a method's script as data."""
     module = importlib.import_module(TRL().trainer_module(method))
     flags = {}
     for action in module.make_parser()._actions:
@@ -40,7 +40,8 @@ def _entry(action: argparse.Action) -> dict[str, Any]:
     if action.default is not None and action.default is not argparse.SUPPRESS and not callable(action.default):
         entry["default"] = str(getattr(action.default, "value", action.default))
     if action.help:
-        entry["help"] = " ".join(action.help.split())
+        # argparse would print %% as %.
+        entry["help"] = " ".join(action.help.split()).replace("%%", "%")
     return entry
 
 

@@ -1,4 +1,4 @@
-"""Write a tiny model with random weights and a small data set: `python tiny_inputs.py FOLDER`.
+"""Write a tiny model with random weights and small data sets: `python tiny_inputs.py FOLDER`.
 
 Runs in an environment with the trainers.
 """
@@ -14,10 +14,23 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 
 def main(folder: Path) -> None:
-    """Write `model` and `dataset` into the folder."""
-    rows = [f"{a}+{b}={a + b}" for a in range(10) for b in range(10)]
-    (folder / "dataset").mkdir(parents=True)
-    (folder / "dataset" / "train.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
+    """Write `model` and the data sets into the folder: `dataset` (texts) and one for each other kind of method."""
+    sums = [(a, b) for a in range(10) for b in range(10)]
+    rows = [f"{a}+{b}={a + b}" for a, b in sums]
+    data: dict[str, list[dict[str, object]]] = {
+        "dataset": [{"text": row} for row in rows],
+        "preferences": [{"prompt": f"{a}+{b}=", "chosen": f"{a + b}", "rejected": f"{a + b + 1}"} for a, b in sums],
+        "labelled": [
+            {"prompt": f"{a}+{b}=", "completion": f"{a + b + wrong}", "label": not wrong}
+            for a, b in sums
+            for wrong in (0, 1)
+        ],
+        "prompts": [{"prompt": f"{a}+{b}=", "solution": f"{a + b}"} for a, b in sums],
+        "questions": [{"prompt": [{"role": "user", "content": f"{a}+{b}="}]} for a, b in sums],
+    }
+    for name, examples in data.items():
+        (folder / name).mkdir(parents=True)
+        (folder / name / "train.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -26,6 +39,7 @@ def main(folder: Path) -> None:
     trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<pad>", "<eos>"], initial_alphabet=alphabet)
     tokenizer.train_from_iterator(rows, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
+    fast.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
     fast.save_pretrained(folder / "model")
 
     config = Qwen2Config(

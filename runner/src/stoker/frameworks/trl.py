@@ -17,6 +17,8 @@ MODULE_PREFIX = "trl.scripts."
 
 # Keys of a `--config` file that are no flags (trl/scripts/utils.py: TrlParser, DatasetMixtureConfig).
 _CONFIG_SECTIONS = ("env", "datasets")
+# Methods whose trainer TRL has without a script.
+_OWN_SCRIPTS = {"orpo": "stoker.scripts.orpo"}
 # Flags of older TRL releases and of KEP-2839's draft (TRL 1.16 migration notes and its dataclasses).
 _RENAMED = {
     "max_seq_length": "max_length",
@@ -56,20 +58,26 @@ class TRL(Framework):
     """Fine-tuning with TRL's own scripts (`trl.scripts.<method>`)."""
 
     name: ClassVar[str] = "trl"
-    methods: ClassVar[tuple[str, ...]] = ("sft", "dpo", "kto", "grpo", "rloo", "reward", "distillation")
+    methods: ClassVar[tuple[str, ...]] = ("sft", "dpo", "kto", "orpo", "grpo", "rloo", "reward", "distillation")
     training: ClassVar[str] = "stoker.training.transformers"
     packages: ClassVar[tuple[str, ...]] = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
     def flag_table(self, method: str) -> FlagTable:
-        """Return the flags of `trl.scripts.<method>`, as generated from its parser."""
+        """Return the flags of the method's script, as generated from its parser."""
         return _flag_table(method)
 
     def trainer_module(self, method: str, world_size: int = 1) -> str:
-        """Return TRL's module for the method."""
-        return MODULE_PREFIX + method
+        """Return TRL's module for the method, or ours where TRL has the trainer alone."""
+        return _OWN_SCRIPTS.get(method, MODULE_PREFIX + method)
 
     def method_of(self, word: str) -> str | None:
-        """Return `sft` for `trl.scripts.sft`; any other module of TRL's scripts by its last part too."""
+        """Return `sft` for `trl.scripts.sft`; any other module of TRL's scripts by its last part too.
+
+        A script of ours is named as if it were TRL's.
+        """
+        for method, module in _OWN_SCRIPTS.items():
+            if word == module:
+                return method
         return word.removeprefix(MODULE_PREFIX) if word.startswith(MODULE_PREFIX) else None
 
     def config_values(self, content: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
