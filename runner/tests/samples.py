@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
 from typing import Any
+
+import jsonschema
 
 from stoker.facts import Facts
 from stoker.plan import Plan, Request, resolve_plan
@@ -32,6 +38,23 @@ def alone(env: Mapping[str, str] | None = None, devices: Sequence[str] = ()) -> 
     """Return the facts of a container that was told nothing of other nodes."""
     told = {name: value for name, value in POD.items() if not name.startswith("PET_")}
     return Facts(env={**told, **(env or {})}, devices=tuple(devices), cpus=4, shm_bytes=2**30)
+
+
+def write_tensors(path: Path, *names: str) -> int:
+    """Write a safetensors file of small tensors, by default one, and return its size."""
+    tensors = {
+        name: {"dtype": "F32", "shape": [4], "data_offsets": [16 * index, 16 * (index + 1)]}
+        for index, name in enumerate(names or ["w"])
+    }
+    header = json.dumps({"__metadata__": {}, **tensors}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(16 * len(tensors)))
+    return path.stat().st_size
+
+
+def check(document: Any, schema: str) -> None:
+    """Fail unless a file the runner has written is what its JSON schema says, e.g. `manifest-v1`."""
+    text = resources.files("stoker").joinpath(f"schemas/{schema}.json").read_text(encoding="utf-8")
+    jsonschema.validate(document, json.loads(text), jsonschema.Draft202012Validator)
 
 
 def plan_of(

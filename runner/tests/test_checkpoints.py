@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from runner.tests.samples import write_tensors
 
 from stoker import checkpoints
 from stoker.exits import ExitCode, RunError
@@ -17,7 +18,7 @@ def saved(output: Path, step: int, sealed: bool = True) -> Path:
     """Return a checkpoint as a trainer leaves it."""
     folder = output / f"checkpoint-{step}"
     (folder / "nested").mkdir(parents=True)
-    (folder / "model.safetensors").write_bytes(b"x" * 10)
+    write_tensors(folder / "model.safetensors")
     (folder / "nested" / "optimizer.pt").write_bytes(b"y" * 20)
     if sealed:
         checkpoints.seal(folder, step, MINE)
@@ -40,8 +41,19 @@ def test_a_checkpoint_without_a_seal_was_not_saved_to_its_end(tmp_path: Path) ->
 
 
 def test_a_truncated_file_is_a_flaw(tmp_path: Path) -> None:
-    (saved(tmp_path, 5) / "model.safetensors").write_bytes(b"x")
-    assert flaw_of(tmp_path) == "model.safetensors has 1 bytes, not 10"
+    weights = saved(tmp_path, 5) / "model.safetensors"
+    whole = weights.stat().st_size
+    weights.write_bytes(b"x")
+    assert flaw_of(tmp_path) == f"model.safetensors has 1 bytes, not {whole}"
+
+
+def test_a_checkpoint_whose_weights_lost_their_header_is_set_aside_for_the_one_before(tmp_path: Path) -> None:
+    whole = saved(tmp_path, 5)
+    weights = saved(tmp_path, 10) / "model.safetensors"
+    weights.write_bytes(bytes(weights.stat().st_size))
+    chosen, aside = checkpoints.choose(tmp_path, MINE, "auto", anew=False)
+    assert chosen == whole
+    assert aside == [(weights.parent, "model.safetensors is damaged: its header is no JSON")]
 
 
 def test_a_missing_file_is_a_flaw(tmp_path: Path) -> None:

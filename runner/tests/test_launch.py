@@ -6,11 +6,11 @@ import json
 import os
 import signal
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from runner.tests.samples import plan_of
@@ -18,9 +18,11 @@ from runner.tests.samples import plan_of
 from stoker import launch, preflight
 from stoker.checkpoints import MANIFEST
 from stoker.exits import ExitCode, RunError
-from stoker.launch import Child, Signals
+from stoker.launch import Child
 from stoker.plan import Check, Plan
+from stoker.pulse import TRAINING, Beat, Pulse, read_beats
 from stoker.runfolder import LocalFolder, RankStatus, SharedFolder, Verdict
+from stoker.signals import Signals
 
 
 @pytest.fixture(autouse=True)
@@ -60,102 +62,6 @@ def plan_in(workspace: Path, *args: str, env: Mapping[str, str] | None = None) -
 
 def ended(rank: int, code: int, message: str = "", primary: bool = True) -> RankStatus:
     return RankStatus(rank, 1, "ended", code, message, primary)
-
-
-def judged(
-    tmp_path: Path,
-    returncode: int,
-    statuses: list[RankStatus],
-    signals: Signals,
-    failures: list[dict[str, Any]] | None = None,
-    peer: Verdict | None = None,
-) -> Verdict:
-    local = LocalFolder(tmp_path)
-    for status in statuses:
-        local.write_status(status)
-    if failures is not None:
-        local.failures.write_text(json.dumps(failures))
-    two_processes = plan_in(tmp_path, env={"PET_NPROC_PER_NODE": "2"})
-    return launch._judge(two_processes, Child(1, returncode), local, signals, peer)
-
-
-def test_all_ranks_finished(tmp_path: Path, signals: Signals) -> None:
-    assert judged(tmp_path, 0, [ended(0, 0), ended(1, 0)], signals).code is ExitCode.FINISHED
-
-
-def test_a_launcher_that_says_0_over_a_silent_rank_is_not_believed(tmp_path: Path, signals: Signals) -> None:
-    assert judged(tmp_path, 0, [ended(0, 0), RankStatus(1, 1, "training")], signals).code is ExitCode.CRASHED
-    assert judged(tmp_path / "none", 0, [], signals).code is ExitCode.CRASHED
-
-
-def test_a_launcher_that_fails_once_all_ranks_have_finished_takes_nothing_back(
-    tmp_path: Path, signals: Signals
-) -> None:
-    assert judged(tmp_path, -9, [ended(0, 0), ended(1, 0)], signals).code is ExitCode.FINISHED
-
-
-def test_the_rank_with_the_cause_speaks_for_the_node(tmp_path: Path, signals: Signals) -> None:
-    statuses = [ended(0, 69, "lost rank 1", primary=False), ended(1, 70, "ValueError: x")]
-    assert judged(tmp_path, 1, statuses, signals) == Verdict(ExitCode.CRASHED, "ValueError: x")
-
-
-def test_a_killed_rank_explains_the_ones_that_only_lost_it(tmp_path: Path, signals: Signals) -> None:
-    statuses = [ended(0, 69, "lost rank 1", primary=False), RankStatus(1, 1, "training")]
-    verdict = judged(tmp_path, 1, statuses, signals, [{"rank": 1, "exitcode": -9, "pid": 7}])
-    assert verdict.code is ExitCode.CRASHED
-    assert "rank 1 was killed (SIGKILL), most likely out of memory: raise the memory limit" in verdict.message
-
-
-@pytest.mark.parametrize(
-    ("exitcode", "text"), [(-11, "rank 1 died of SIGSEGV"), (3, "rank 1 exited with 3"), (-6, "rank 1 died of SIGABRT")]
-)
-def test_a_rank_that_died_without_a_word_is_named(tmp_path: Path, signals: Signals, exitcode: int, text: str) -> None:
-    verdict = judged(tmp_path, 1, [], signals, [{"rank": 1, "exitcode": exitcode, "pid": 7}])
-    assert verdict.code is ExitCode.CRASHED
-    assert text in verdict.message
-
-
-def test_ranks_the_launcher_itself_ended_are_no_cause(tmp_path: Path, signals: Signals) -> None:
-    failures = [{"rank": 0, "exitcode": -15, "pid": 7}, {"rank": 1, "exitcode": -9, "pid": 8}]
-    assert "rank 1" in judged(tmp_path, 1, [], signals, failures).message
-
-
-def test_a_rank_that_spoke_is_not_counted_as_killed(tmp_path: Path, signals: Signals) -> None:
-    statuses = [ended(0, 69, "lost another rank", primary=False)]
-    verdict = judged(tmp_path, 1, statuses, signals, [{"rank": 0, "exitcode": 69, "pid": 7}])
-    assert verdict.code is ExitCode.UNAVAILABLE
-
-
-def test_a_launcher_that_found_nobody_is_69(tmp_path: Path, signals: Signals) -> None:
-    verdict = judged(tmp_path, 69, [], signals)
-    assert (verdict.code, verdict.primary) == (ExitCode.UNAVAILABLE, False)
-
-
-def test_a_launcher_that_broke_is_70(tmp_path: Path, signals: Signals) -> None:
-    assert judged(tmp_path, 1, [], signals) == Verdict(ExitCode.CRASHED, "the launcher ended with 1 (see the log)")
-
-
-def test_a_stop_explains_ranks_that_went_with_it(tmp_path: Path, signals: Signals) -> None:
-    signals.stopped_at = 1.0
-    statuses = [ended(0, 69, "lost another rank", primary=False)]
-    assert judged(tmp_path, -15, statuses, signals).code is ExitCode.STOPPED
-
-
-def test_a_cause_is_told_even_during_a_stop(tmp_path: Path, signals: Signals) -> None:
-    signals.stopped_at = 1.0
-    assert judged(tmp_path, 1, [ended(0, 78, "another world")], signals).code is ExitCode.CONFIG
-
-
-def test_a_node_that_was_ended_because_of_a_peer_reports_the_peers_cause(tmp_path: Path, signals: Signals) -> None:
-    peer = Verdict(ExitCode.NO_INPUT, "node 1: no such file", primary=False)
-    statuses = [ended(0, 69, "lost another rank", primary=False)]
-    failures = [{"rank": 1, "exitcode": -9, "pid": 7}]
-    assert judged(tmp_path, -15, statuses, signals, failures, peer) == peer
-
-
-def test_a_cause_of_its_own_is_told_before_a_peers(tmp_path: Path, signals: Signals) -> None:
-    peer = Verdict(ExitCode.UNAVAILABLE, "node 1: lost another rank", primary=False)
-    assert judged(tmp_path, 1, [ended(0, 70, "ValueError: x")], signals, peer=peer).message == "ValueError: x"
 
 
 def test_a_signal_is_remembered(signals: Signals) -> None:
@@ -376,3 +282,59 @@ def test_a_model_that_may_not_be_read_is_66_with_the_fix(tmp_path: Path, monkeyp
     with pytest.raises(RunError, match=r"/model.safetensors cannot be read by UID .*chmod -R g\+rX") as refused:
         preflight._check_readable(check)
     assert refused.value.code is ExitCode.NO_INPUT
+
+
+def test_a_peers_failure_while_getting_ready_is_not_recorded_as_this_nodes_own(
+    tmp_path: Path, signals: Signals
+) -> None:
+    plan = plan_in(tmp_path, env={"PET_MASTER_ADDR": "absent-node-0-0.invalid"})
+    other = SharedFolder(tmp_path, plan.run_id, 1)
+    other.publish(Verdict(ExitCode.CRASHED, "ValueError: x"))
+    cause = {"node_rank": 1, "run_id": plan.run_id, "message": "ValueError: x"}
+    (tmp_path / "output").mkdir(exist_ok=True)
+    (tmp_path / "output" / "last-error.json").write_text(json.dumps(cause))
+    code, message = run(plan, signals)
+    assert (code, message) == (ExitCode.CRASHED, "the trainer crashed: node 1: ValueError: x")
+    assert json.loads((tmp_path / "output" / "last-error.json").read_text()) == cause, (
+        "the node with the cause wrote it"
+    )
+    assert not SharedFolder(tmp_path, plan.run_id, 2).verdicts()[0].primary
+    assert not (tmp_path / ".stoker" / "crashes.json").exists(), "not a crash of this node"
+
+
+def hanging(tmp_path: Path, plan: Plan, signals: Signals) -> Verdict:
+    """Return the verdict on a node whose rank 0 showed one sign of life and no more."""
+    shared = SharedFolder(tmp_path, "r", 0)
+    local = LocalFolder(tmp_path)
+    child = sleeper()
+    pulse = Pulse(local.ranks, 0)
+    for number in range(3):
+        pulse.beat(TRAINING, number)
+    beaten = read_beats(local.ranks)[0]
+    record = struct.Struct("<qqqq").pack(beaten.count, beaten.step, 1, child.pid)
+    # Of the sleeper, not of this process: it is asked for its stacks.
+    (local.ranks / "0.pulse").write_bytes(record)
+    verdict = launch._watch(plan, shared, local, signals, child)
+    assert child.returncode is not None
+    assert verdict is not None
+    return verdict
+
+
+def test_a_hang_ends_the_node_and_names_rank_and_step(tmp_path: Path, signals: Signals) -> None:
+    plan = plan_in(tmp_path, env={"STOKER_HANG_TIMEOUT_SECONDS": "1", "PET_NNODES": "1"})
+    verdict = hanging(tmp_path, plan, signals)
+    assert verdict.code is ExitCode.CRASHED
+    assert "no sign of life from rank 0 after step 2 (training)" in verdict.message
+
+
+def test_nodes_tell_each_other_which_rank_hangs(
+    tmp_path: Path, signals: Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_HANG_WORD_SECONDS", 1)
+    plan = plan_in(tmp_path, env={"STOKER_HANG_TIMEOUT_SECONDS": "1000"})
+    other = SharedFolder(tmp_path, "r", 1)
+    other.publish_beats({1: Beat(2, 1, TRAINING, 9)})
+    verdict = hanging(tmp_path, plan, signals)
+    assert "no sign of life from rank 1 after step 1 (training) while the others wait" in verdict.message
+    assert not verdict.primary, "the cause is on the other node"
+    assert SharedFolder(tmp_path, "r", 1).beats().keys() == {0}

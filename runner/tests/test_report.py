@@ -8,8 +8,9 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
-from runner.tests.samples import plan_of
+from runner.tests.samples import check, plan_of, write_tensors
 from runner.tests.test_checkpoints import saved
 
 from stoker import report
@@ -134,6 +135,7 @@ def test_the_node_with_the_cause_has_the_last_word(tmp_path: Path) -> None:
     report.write_last_error(attempt(tmp_path, 0), CRASH)
     report.write_last_error(attempt(tmp_path, 0, rank=1), LOST)
     assert json.loads(path.read_text())["message"] == CRASH.message
+    check(json.loads(path.read_text()), "last-error-v1")
     report.write_last_error(attempt(tmp_path, 1, rank=1), LOST)
     assert json.loads(path.read_text())["message"] == LOST.message
 
@@ -158,6 +160,7 @@ def manifest_of(tmp_path: Path, *args: str) -> dict[str, Any]:
     output.mkdir(exist_ok=True)
     report.write_manifest(attempt(tmp_path, 0, *args), RESULT)
     manifest: dict[str, Any] = json.loads((output / MANIFEST).read_text())
+    check(manifest, "manifest-v1")
     return manifest
 
 
@@ -177,6 +180,48 @@ def test_the_manifest_describes_the_adapter(tmp_path: Path) -> None:
     (tmp_path / "output" / "adapter_config.json").write_text(json.dumps(config))
     adapter = manifest_of(tmp_path)["adapter"]
     assert (adapter["type"], adapter["rank"], adapter["target_modules"]) == ("LORA", 8, ["q_proj", "v_proj"])
+
+
+@pytest.mark.parametrize(
+    ("tensors", "changed"),
+    [
+        (["base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"], []),
+        (["base_model.model.model.embed_tokens.lora_embedding_A"], []),
+        (["base_model.model.lm_head.weight"], ["base_model.model.lm_head.weight"]),
+        (
+            ["base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta"],
+            ["base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta"],
+        ),
+        (["base_model.model.score.weight"], []),
+    ],
+)
+def test_the_manifest_names_the_embeddings_an_adapter_changes(
+    tmp_path: Path, tensors: list[str], changed: list[str]
+) -> None:
+    (tmp_path / "output").mkdir()
+    (tmp_path / "output" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    write_tensors(tmp_path / "output" / "adapter_model.safetensors", *tensors)
+    assert manifest_of(tmp_path)["adapter"]["changed_embeddings"] == changed
+
+
+def test_an_adapter_that_does_not_name_its_base_model_is_completed(tmp_path: Path) -> None:
+    config = tmp_path / "output" / "adapter_config.json"
+    config.parent.mkdir()
+    config.write_text('{"r": 8, "peft_type": "LORA", "base_model_name_or_path": ""}')
+    manifest = manifest_of(tmp_path)
+    content = config.read_bytes()
+    assert json.loads(content) == {"r": 8, "peft_type": "LORA", "base_model_name_or_path": "/workspace/model"}
+    assert manifest["files"][0]["sha256"] == hashlib.sha256(content).hexdigest(), "listed as completed"
+    config.write_text('{"base_model_name_or_path": "org/other"}')
+    manifest_of(tmp_path)
+    assert json.loads(config.read_bytes()) == {"base_model_name_or_path": "org/other"}
+
+
+@pytest.mark.parametrize("wrong", [{"status": "stopped"}, {"steps": -1}, {"surprise": 1}, {"files": [{"path": "x"}]}])
+def test_the_schema_refuses_what_no_manifest_is(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    manifest = manifest_of(tmp_path)
+    with pytest.raises(jsonschema.ValidationError):
+        check({**manifest, **wrong}, "manifest-v1")
 
 
 def test_the_manifest_lists_files_with_their_digests_and_not_itself(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runner.tests.samples import check
+
 from e2e.kube import Kube, condition
 
 RUNTIME = "trl-distributed"
@@ -199,6 +201,7 @@ class Run:
     def manifest(self, reader: Reader) -> dict[str, Any]:
         """Return the run's own record of what it did."""
         found: dict[str, Any] = json.loads(self.read("output/stoker.json", reader))
+        check(found, "manifest-v1")
         return found
 
     def delete(self) -> None:

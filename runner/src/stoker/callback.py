@@ -17,6 +17,7 @@ from stoker import checkpoints
 from stoker.exits import ExitCode, RunError
 from stoker.guard import achieved_world_size
 from stoker.progress import ProgressReporter, status_body
+from stoker.pulse import EVALUATING, FINISHING, FIRST_STEP, SAVING, TRAINING, Pulse
 from stoker.training.job import Outcome, StopRequested, any_rank, barrier
 
 
@@ -42,6 +43,7 @@ class RunCallback(TrainerCallback):
         stop_flag: file whose existence on any node stops all ranks.
         fingerprint: written into each checkpoint's seal.
         outcome: filled in as training goes on.
+        pulse: shows the runner that this process is alive.
         on_training: called when the first step is about to start.
     """
 
@@ -50,11 +52,13 @@ class RunCallback(TrainerCallback):
         stop_flag: Path,
         fingerprint: Mapping[str, Any],
         outcome: Outcome,
+        pulse: Pulse,
         on_training: Callable[[], None],
     ) -> None:
         self._stop_flag = stop_flag
         self._fingerprint = fingerprint
         self._outcome = outcome
+        self._pulse = pulse
         self._on_training = on_training
         self._stopping = False
         self._reporter: ProgressReporter | None = None
@@ -67,7 +71,30 @@ class RunCallback(TrainerCallback):
         if state.is_world_process_zero:
             self._reporter = ProgressReporter()
             self._report(state)
+        self._pulse.beat(FIRST_STEP, state.global_step)
         self._on_training()
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Show that this rank has its data."""
+        self._show_step(state)
+
+    def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Show that gradient accumulation goes on."""
+        self._show_step(state)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Show that an evaluation goes on."""
+        self._pulse.beat(EVALUATING, state.global_step)
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Show that an evaluation is over."""
+        self._pulse.beat(self._next_phase(control), state.global_step)
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Show what follows the epoch: an evaluation, a checkpoint, or the next one's first step."""
+        self._pulse.beat(self._next_phase(control), state.global_step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Agree with all ranks on a stop; then every rank saves this very step."""
@@ -75,6 +102,7 @@ class RunCallback(TrainerCallback):
         if any_rank(self._stop_flag.exists(), args.device) and state.global_step < state.max_steps:
             self._stopping = True
             control.should_save = True
+        self._pulse.beat(self._next_phase(control), state.global_step)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Seal the checkpoint once every rank has written its part; leave if a stop was agreed on."""
@@ -86,6 +114,7 @@ class RunCallback(TrainerCallback):
             barrier()
             self._close()
             raise StopRequested(state.global_step)
+        self._pulse.beat(TRAINING, state.global_step)
 
     def on_log(
         self,
@@ -112,6 +141,7 @@ class RunCallback(TrainerCallback):
         """Record that the loop ended, and whether all its steps were done."""
         self._outcome.step, self._outcome.total = state.global_step, state.max_steps
         self._outcome.finished = state.global_step >= state.max_steps
+        self._pulse.beat(FINISHING, state.global_step)
         self._report(state)
         self._close()
 
@@ -125,6 +155,16 @@ class RunCallback(TrainerCallback):
             left = (time.monotonic() - since) / done * (state.max_steps - state.global_step)
         metrics = {**self._outcome.metrics, "step": state.global_step, "world_size": achieved_world_size()}
         self._reporter.report(status_body(state.global_step, state.max_steps, left, metrics))
+
+    def _show_step(self, state: TrainerState) -> None:
+        self._pulse.beat(FIRST_STEP if state.global_step == self._started[0] else TRAINING, state.global_step)
+
+    @staticmethod
+    def _next_phase(control: TrainerControl) -> str:
+        # transformers evaluates first, then saves.
+        if control.should_evaluate:
+            return EVALUATING
+        return SAVING if control.should_save else TRAINING
 
     def _close(self) -> None:
         if self._reporter is not None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stoker.contents import damage_of
 from stoker.exits import ExitCode, RunError
 from stoker.files import read_json, share_with_group, write_json
 
@@ -74,6 +75,9 @@ def _read(path: Path, step: int) -> Checkpoint:
             return Checkpoint(path, step, data["fingerprint"], f"{name} is missing")
         if found != size:
             return Checkpoint(path, step, data["fingerprint"], f"{name} has {found} bytes, not {size}")
+        damage = damage_of(path / name)
+        if damage:
+            return Checkpoint(path, step, data["fingerprint"], f"{name} is damaged: {damage}")
     return Checkpoint(path, step, data["fingerprint"], "")
 
 

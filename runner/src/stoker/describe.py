@@ -32,6 +32,7 @@ def plan(plan: Plan) -> str:
         *(f"env       {name}={value}" for name, value in plan.env.items()),
         f"output    {plan.output_dir} (resume: {plan.resume})",
         f"stop      {plan.grace_seconds} s from SIGTERM to SIGKILL",
+        f"hang      {plan.hang_seconds} s without a step" if plan.hang_seconds else "hang      not looked for",
         f"launch    torchrun {shlex.join(plan.torchrun_argv)}",
         *(f"note      {notice}" for notice in plan.notices),
     ]

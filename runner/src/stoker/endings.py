@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import traceback
 from pathlib import Path
@@ -32,6 +33,13 @@ _NOT_FOUND = re.compile(
     r"should have a `model_type` key|no \(supported\) data files found",
     re.IGNORECASE,
 )
+_NO_DEVICE_MEMORY = re.compile(
+    r"(CUDA|HIP|XPU)( error)?:? out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED", re.IGNORECASE
+)
+_NO_HOST_MEMORY = re.compile(r"DefaultCPUAllocator: |cannot allocate memory|std::bad_alloc", re.IGNORECASE)
+# safetensors (Rust) and torch (C++) put the operating system's word into errors of their own.
+_FULL = re.compile(r"no space left on device|StorageFull|disk quota exceeded|os error (28|122)\b", re.IGNORECASE)
+_READ_ONLY = re.compile(r"read-only file system|ReadOnlyFilesystem|os error 30\b", re.IGNORECASE)
 _BAD_DATA = {"DatasetGenerationError", "DatasetGenerationCastError", "CastError", "UnexpectedSplitsError"}
 
 
@@ -51,12 +59,20 @@ def ending_of(error: BaseException) -> Verdict:
         return _of_system_exit(error)
     if isinstance(error, KeyboardInterrupt):
         return Verdict(ExitCode.STOPPED, "interrupted")
-    if name == "OutOfMemoryError":
+    if _is_storage(error, {errno.ENOSPC, errno.EDQUOT}, _FULL):
+        return Verdict(
+            ExitCode.CONFIG,
+            "the disk is full: enlarge the volume, remove what is not needed (set-aside-…, earlier-output-…), or "
+            f"lower --save_total_limit; training goes on from the newest checkpoint ({text[:200]})",
+        )
+    if _is_storage(error, {errno.EROFS}, _READ_ONLY):
+        return Verdict(ExitCode.CONFIG, f"the disk is read-only: mount the volume for writing ({text[:200]})")
+    if name == "OutOfMemoryError" or _NO_DEVICE_MEMORY.search(text):
         return Verdict(
             ExitCode.CRASHED,
             f"out of device memory: lower --per_device_train_batch_size or --max_length, or use LoRA ({text[:200]})",
         )
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or _NO_HOST_MEMORY.search(text):
         return Verdict(ExitCode.CRASHED, f"out of host memory: raise the memory limit ({text[:200]})")
     if _is_missing_split(error):
         return Verdict(
@@ -85,6 +101,18 @@ def _named(error: BaseException) -> set[str]:
         names |= {cls.__name__ for cls in type(cause).__mro__}
         cause = cause.__cause__ or cause.__context__
     return names
+
+
+def _is_storage(error: BaseException, numbers: set[int], words: re.Pattern[str]) -> bool:
+    """Return True if an error, or one that led to it, is of a disk: by its number, or by its words."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in numbers:
+            return True
+        if words.search(str(cause)):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def _is_missing_split(error: BaseException) -> bool:

@@ -17,12 +17,16 @@ def write_json(path: Path, data: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # The name is unique to the process: several nodes may write the same file on a shared volume.
     draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
-    with draft.open("w") as stream:
-        json.dump(data, stream, indent=2, sort_keys=True, allow_nan=False)
-        stream.write("\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    draft.replace(path)
+    try:
+        with draft.open("w") as stream:
+            json.dump(data, stream, indent=2, sort_keys=True, allow_nan=False)
+            stream.write("\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def share_with_group(path: Path) -> None:

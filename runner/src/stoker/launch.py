@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import sys
@@ -12,17 +11,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 
-from stoker import checkpoints
+from stoker import checkpoints, watchdog
 from stoker import start as starting
+from stoker.cgroup import read_memory
+from stoker.endings import ending_of
 from stoker.exits import ExitCode, RunError
 from stoker.files import read_json
+from stoker.judge import Evidence, all_ended, judge
 from stoker.orders import VARIABLE, Orders
 from stoker.plan import Plan
 from stoker.preflight import check_paths, wait_for_peers
+from stoker.pulse import Beat, read_beats
 from stoker.report import say, settle_crash, write_last_error, write_manifest, write_termination_message
-from stoker.runfolder import LocalFolder, RankStatus, SharedFolder, Verdict, local_folder, most_telling
+from stoker.runfolder import LocalFolder, SharedFolder, Verdict, local_folder, most_telling
+from stoker.signals import Signals, listen
 
 _POLL_SECONDS = 0.25
 # How often the shared folder is read: it may be a network filesystem.
@@ -34,8 +37,8 @@ _PEER_WORD_SECONDS = 20.0
 _PEER_FAILURE_SECONDS = 10.0
 # Once every process of this node has said how it ended, how long the launcher gets to end too.
 _TEARDOWN_SECONDS = 30.0
-# Kept back from the grace period to write down how the run ended.
-_GRACE_MARGIN_SECONDS = 5.0
+# Once this node has noticed a hang, how long the others get to say where their ranks are.
+_HANG_WORD_SECONDS = 10.0
 _KILL_SECONDS = 5.0
 # torchrun's nodes get at least this long to meet, however late the last of them came.
 _LEAST_RENDEZVOUS_SECONDS = 120
@@ -51,8 +54,7 @@ def start(args: Sequence[str], world: Mapping[str, str] | None = None) -> ExitCo
     Raises:
         RunError: the run cannot be what was asked.
     """
-    # First of all: the kernel drops a SIGTERM to a container's first process that has no handler for it.
-    signals = Signals()
+    signals = listen()
     # Pods of another user share the volume through the group.
     os.umask(0o002)
     return run(starting.plan(args, world), signals)
@@ -85,33 +87,12 @@ def _line(verdict: Verdict) -> str:
     return verdict.message if verdict.code is ExitCode.FINISHED else f"{verdict.code.meaning}: {verdict.message}"
 
 
-class Signals:
-    """Remembers that this process was asked to stop, and when."""
+class _PeerFailedError(Exception):
+    """Another node has failed while this one was getting ready."""
 
-    def __init__(self) -> None:
-        self.stopped_at: float | None = None
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._remember)
-
-    def _remember(self, number: int, frame: FrameType | None) -> None:
-        # Nothing is printed here: the signal may have interrupted a print.
-        if self.stopped_at is None:
-            self.stopped_at = time.monotonic()
-
-    def time_left(self, grace_seconds: int) -> float:
-        """Return the seconds left to write down how the run ended; endless if no stop was asked for."""
-        if self.stopped_at is None:
-            return math.inf
-        return self.stopped_at + grace_seconds - _GRACE_MARGIN_SECONDS - time.monotonic()
-
-    def refuse_if_stopped(self) -> None:
-        """Raise if a stop was asked for.
-
-        Raises:
-            RunError: it was (75).
-        """
-        if self.stopped_at is not None:
-            raise RunError(ExitCode.STOPPED, "stopped before training began, nothing was lost")
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.message)
+        self.verdict = verdict
 
 
 def _attempt(plan: Plan, shared: SharedFolder, signals: Signals) -> Verdict:
@@ -130,9 +111,13 @@ def _attempt(plan: Plan, shared: SharedFolder, signals: Signals) -> Verdict:
             return _launch(replace(plan, rendezvous_seconds=left), shared, local, signals)
     except RunError as error:
         return Verdict(error.code, error.message)
+    except _PeerFailedError as failed:
+        return failed.verdict
     except Exception as error:  # noqa: BLE001 - any other way out would be an exit code that nobody documented
-        traceback.print_exc()
-        return Verdict(ExitCode.CRASHED, f"the runner could not go on: {type(error).__name__}: {error}")
+        verdict = ending_of(error)
+        if verdict.code is ExitCode.CRASHED:
+            traceback.print_exc()
+        return replace(verdict, message=f"the runner could not go on: {verdict.message}")
 
 
 def _already_finished(plan: Plan) -> dict[str, int] | None:
@@ -151,7 +136,7 @@ def _give_up(shared: SharedFolder, signals: Signals) -> None:
     signals.refuse_if_stopped()
     for rank, verdict in shared.verdicts().items():
         if verdict.primary:
-            raise RunError(verdict.code, _by_node(rank, verdict))
+            raise _PeerFailedError(Verdict(verdict.code, _by_node(rank, verdict), primary=False))
 
 
 def _launch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signals) -> Verdict:
@@ -164,10 +149,21 @@ def _launch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signa
     )
     argv = [sys.executable, "-m", "stoker.elastic", str(local.failures), *plan.torchrun_argv]
     environ = {**os.environ, **plan.env, VARIABLE: str(local.orders)}
+    memory = read_memory()
     # A session of its own: a signal to our process group must not reach the trainer before we decide.
     child = Child(os.posix_spawn(argv[0], argv, environ, setsid=True))
-    peer = _watch(plan, shared, local, signals, child)
-    verdict = _judge(plan, child, local, signals, peer)
+    given_up = _watch(plan, shared, local, signals, child)
+    verdict = judge(
+        Evidence(
+            processes=plan.world.nproc_per_node,
+            statuses=local.statuses(),
+            failures=read_json(local.failures) or (),
+            returncode=child.returncode,
+            stopped=signals.stopped_at is not None,
+            peer=given_up,
+            shortage=read_memory().shortage_since(memory),
+        )
+    )
     if verdict.code is ExitCode.FINISHED:
         if plan.world.node_rank == 0:
             result = next(status.result for status in local.statuses() if status.rank == 0)
@@ -212,19 +208,22 @@ class Child:
 
 
 def _watch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signals, child: Child) -> Verdict | None:
-    """Wait for the child; pass a stop on; end it if a peer has failed. Return that peer's verdict, if any."""
+    """Wait for the child; pass a stop on; end it if a peer has failed or the run hangs, and return that verdict."""
     peer: Verdict | None = None
     peer_since = 0.0
     next_look = 0.0
     ended_since: float | None = None
     stopping = False
+    dog = watchdog.Watchdog(plan.hang_seconds)
     while True:
         child.reap()
         if child.returncode is not None:
             return peer
         now = time.monotonic()
         statuses = local.statuses()
-        if ended_since is None and _all_ended(plan, statuses):
+        beats = read_beats(local.ranks)
+        hangs = dog.hangs(beats, now)
+        if ended_since is None and all_ended(plan.world.nproc_per_node, statuses):
             ended_since = now
         if ended_since is not None and now > ended_since + _TEARDOWN_SECONDS:
             child.end()
@@ -242,10 +241,30 @@ def _watch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signal
             next_look = now + _SHARED_POLL_SECONDS
             peer = _failed_peer(shared)
             peer_since = now
+            hangs = hangs or bool(beats and shared.beats())
         if peer is not None and now > peer_since + _PEER_FAILURE_SECONDS:
             child.end()
             return peer
+        if hangs and ended_since is None and not stopping and peer is None:
+            watchdog.print_stacks(beats, say)
+            verdict = _hang(plan, shared, beats)
+            child.end()
+            return verdict
         time.sleep(_POLL_SECONDS)
+
+
+def _hang(plan: Plan, shared: SharedFolder, own: Mapping[int, Beat]) -> Verdict:
+    """Exchange with the other nodes where all ranks are, and return what all of them will say."""
+    beats = dict(own)
+    if plan.world.nnodes > 1:
+        deadline = time.monotonic() + _HANG_WORD_SECONDS
+        with suppress(OSError):
+            shared.publish_beats(own)
+        while len(beats) < plan.world.size and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            beats = {**shared.beats(), **own}
+    here = any(rank in own for rank in watchdog.suspects(beats))
+    return Verdict(ExitCode.CRASHED, watchdog.describe(beats), primary=here)
 
 
 def _failed_peer(shared: SharedFolder) -> Verdict | None:
@@ -259,51 +278,6 @@ def _failed_peer(shared: SharedFolder) -> Verdict | None:
 
 def _by_node(rank: int, verdict: Verdict) -> str:
     return verdict.message if verdict.message.startswith("node ") else f"node {rank}: {verdict.message}"
-
-
-def _all_ended(plan: Plan, statuses: list[RankStatus]) -> bool:
-    return len(statuses) == plan.world.nproc_per_node and all(status.phase == "ended" for status in statuses)
-
-
-def _judge(plan: Plan, child: Child, local: LocalFolder, signals: Signals, peer: Verdict | None) -> Verdict:
-    """Derive how this node's part ended from its ranks' statuses, a failed peer, a stop, and the launcher's word."""
-    statuses = local.statuses()
-    ended = [Verdict(ExitCode(s.code), s.message, s.primary) for s in statuses if s.code]
-    # What the ranks say counts: a launcher that fails once they have all finished takes nothing back.
-    if _all_ended(plan, statuses) and not ended:
-        return Verdict(ExitCode.FINISHED, "finished")
-    if ended and most_telling(ended).primary:
-        return most_telling(ended)
-    if peer is not None:
-        return peer
-    if signals.stopped_at is not None:
-        return Verdict(ExitCode.STOPPED, "stopped before a new checkpoint could be saved")
-    killed = _killed(local, statuses)
-    if killed is not None:
-        return killed
-    if ended:
-        return most_telling(ended)
-    if child.returncode == ExitCode.UNAVAILABLE:
-        return Verdict(ExitCode.UNAVAILABLE, "the nodes did not find each other in time (see the log)", primary=False)
-    return Verdict(ExitCode.CRASHED, f"the launcher ended with {child.returncode} (see the log)")
-
-
-def _killed(local: LocalFolder, statuses: list[RankStatus]) -> Verdict | None:
-    """Return the verdict on a rank that was killed, or died without a word; None if the launcher saw none."""
-    spoken = {status.rank for status in statuses if status.code is not None}
-    for failure in read_json(local.failures) or ():
-        code = failure["exitcode"]
-        # SIGTERM is how the launcher ends the ranks that are left once one has failed.
-        if failure["rank"] in spoken or code == -signal.SIGTERM:
-            continue
-        if code == -signal.SIGKILL:
-            text = f"rank {failure['rank']} was killed (SIGKILL), most likely out of memory: raise the memory limit"
-        elif code < 0:
-            text = f"rank {failure['rank']} died of {signal.Signals(-code).name} (see the log)"
-        else:
-            text = f"rank {failure['rank']} exited with {code} (see the log)"
-        return Verdict(ExitCode.CRASHED, text)
-    return None
 
 
 def _agree(plan: Plan, shared: SharedFolder, verdict: Verdict, signals: Signals) -> Verdict:

@@ -18,6 +18,7 @@ from stoker.exits import ExitCode, RunError
 from stoker.facts import ARG_PREFIX, Facts, whole_number
 from stoker.frameworks import Framework, get_framework
 from stoker.frameworks.base import Asked, Command, Input
+from stoker.shared_memory import shared_memory_problems
 from stoker.variables import unknown_variables
 from stoker.world import World, resolve_world
 
@@ -89,6 +90,7 @@ class Plan:
         env: variables added for the trainer's processes.
         grace_seconds: time between SIGTERM and SIGKILL.
         rendezvous_seconds: how long to wait for the other nodes.
+        hang_seconds: how long a step may take before the run counts as hung; 0 for ever.
         termination_log: file for the one-line reason of the ending.
         notices: what a user should know.
     """
@@ -114,6 +116,7 @@ class Plan:
     env: Mapping[str, str]
     grace_seconds: int
     rendezvous_seconds: int
+    hang_seconds: int
     termination_log: str
     notices: tuple[str, ...]
 
@@ -211,13 +214,14 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
     if usage:
         raise RunError(ExitCode.USAGE, "\n".join(usage))
 
-    configuration = list(world.problems)
+    configuration = [*world.problems, *shared_memory_problems(facts, world.nproc_per_node, named)]
     resume = facts.get("STOKER_RESUME") or "auto"
     if resume not in RESUME_CHOICES:
         configuration.append(f"STOKER_RESUME is {resume!r}: it must be one of {', '.join(RESUME_CHOICES)}")
     run_id = _run_id(facts, world, configuration)
     grace = _seconds(facts, "STOKER_GRACE_PERIOD_SECONDS", 30, configuration)
     rendezvous = _seconds(facts, "STOKER_RENDEZVOUS_TIMEOUT_SECONDS", 1800, configuration)
+    hang = _seconds(facts, "STOKER_HANG_TIMEOUT_SECONDS", 1200, configuration, least=0)
     output_dir = str(named["output_dir"].value)
     if not facts.workspace.is_absolute():
         configuration.append(f"STOKER_WORKSPACE is {str(facts.workspace)!r}: write an absolute path, e.g. /workspace")
@@ -252,6 +256,7 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
         env=_process_env(facts, world),
         grace_seconds=grace,
         rendezvous_seconds=rendezvous,
+        hang_seconds=hang,
         termination_log=str(facts.termination_log),
         notices=(*world.notices, *table.notices, *resolution.notices),
     )
@@ -360,13 +365,13 @@ def _run_id(facts: Facts, world: World, problems: list[str]) -> str:
     return run_id
 
 
-def _seconds(facts: Facts, name: str, default: int, problems: list[str]) -> int:
+def _seconds(facts: Facts, name: str, default: int, problems: list[str], least: int = 1) -> int:
     text = facts.get(name)
     if text is None:
         return default
     seconds = whole_number(text)
-    if seconds is None or seconds < 1:
-        problems.append(f"{name} is {text!r}: it must be a whole number of seconds, 1 or more")
+    if seconds is None or seconds < least:
+        problems.append(f"{name} is {text!r}: it must be a whole number of seconds, {least} or more")
         return default
     return seconds
 

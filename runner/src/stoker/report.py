@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import struct
+import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.checkpoints import MANIFEST, newest_step
+from stoker.contents import parse_header, read_header
 from stoker.exits import ExitCode
 from stoker.files import read_json, share_with_group, write_json
 from stoker.plan import Plan
@@ -20,7 +20,15 @@ from stoker.runfolder import Verdict
 LAST_ERROR = "last-error.json"
 # Apart from the last error, which a node that only lost its peers may write before the one with the cause looks.
 _CRASHES = ".stoker/crashes.json"
+# Described in schemas/manifest-v1.json and schemas/last-error-v1.json.
 MANIFEST_VERSION = 1
+LAST_ERROR_VERSION = 1
+
+_ADAPTER_CONFIG = "adapter_config.json"
+_ADAPTER_WEIGHTS = "adapter_model.safetensors"
+# Low-rank weights by their names in a PEFT adapter (peft 0.21), and what embeddings and output heads are called.
+_LOW_RANK = re.compile(r"\.(lora|dora)_")
+_EMBEDDING = re.compile(r"(^|\.)(embed\w*|lm_head|wte|wpe|word_embeddings|output_layer)\.")
 
 # Up to this size a file is hashed whole; of larger weights the size and the safetensors header are recorded.
 _HASHED_BYTES = 256 * 2**20
@@ -78,6 +86,7 @@ def write_last_error(plan: Plan, verdict: Verdict) -> None:
     if not verdict.primary and isinstance(before, dict) and before.get("run_id") == plan.run_id:
         return
     error = {
+        "schemaVersion": LAST_ERROR_VERSION,
         "code": int(verdict.code),
         "meaning": verdict.code.meaning,
         "message": verdict.message,
@@ -107,10 +116,11 @@ def write_manifest(plan: Plan, result: Mapping[str, Any]) -> dict[str, Any]:
         OSError: the output folder cannot be written to.
     """
     output = Path(plan.output_dir)
+    base = {"name_or_path": plan.base_model[0], "revision": plan.base_model[1]}
+    adapter = _complete_adapter_config(output, base["name_or_path"])
     files = [path for path in sorted(output.iterdir()) if _is_output(path)]
     for path in files:
         share_with_group(path)
-    adapter = read_json(output / "adapter_config.json")
     manifest: dict[str, Any] = {
         "schemaVersion": MANIFEST_VERSION,
         "status": "finished",
@@ -131,18 +141,29 @@ def write_manifest(plan: Plan, result: Mapping[str, Any]) -> dict[str, Any]:
         "versions": result["versions"],
         "fingerprint": plan.fingerprint,
         "budget": plan.budget,
-        "base_model": {
-            "name_or_path": plan.base_model[0],
-            "revision": plan.base_model[1],
-        },
-        "adapter": _adapter(adapter) if isinstance(adapter, dict) else None,
+        "base_model": base,
+        "adapter": None if adapter is None else _adapter(adapter, output / _ADAPTER_WEIGHTS),
         "files": [_described(path) for path in files],
     }
     write_json(output / MANIFEST, manifest)
     return manifest
 
 
-def _adapter(config: Mapping[str, Any]) -> dict[str, Any]:
+def _complete_adapter_config(output: Path, base_model: object) -> Any | None:
+    """Return the adapter's configuration, None without one; name the base model in it where the trainer did not.
+
+    TorchTune 0.6.1 leaves the base model out, without which no server can load the adapter.
+    """
+    config = read_json(output / _ADAPTER_CONFIG)
+    if not isinstance(config, dict):
+        return None
+    if not config.get("base_model_name_or_path") and base_model:
+        config["base_model_name_or_path"] = base_model
+        write_json(output / _ADAPTER_CONFIG, config)
+    return config
+
+
+def _adapter(config: Mapping[str, Any], weights: Path) -> dict[str, Any]:
     # Field names of PEFT's adapter_config.json (peft 0.21).
     return {
         "type": config.get("peft_type"),
@@ -152,9 +173,19 @@ def _adapter(config: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(config.get("target_modules"), list)
         else config.get("target_modules"),
         "modules_to_save": config.get("modules_to_save"),
+        "changed_embeddings": _changed_embeddings(weights),
         "use_dora": config.get("use_dora", False),
         "use_rslora": config.get("use_rslora", False),
     }
+
+
+def _changed_embeddings(weights: Path) -> list[str]:
+    """Return the tensors of an adapter that stand in for embeddings or the output head, or extend them."""
+    try:
+        names = parse_header(read_header(weights))
+    except (OSError, ValueError):  # another format, which PEFT does not write by default
+        return []
+    return sorted(name for name in names if _EMBEDDING.search(name) and not _LOW_RANK.search(name))
 
 
 def _is_output(path: Path) -> bool:
@@ -170,14 +201,8 @@ def _described(path: Path) -> dict[str, Any]:
 
 
 def _header_digest(path: Path) -> str | None:
-    """Return the digest of a safetensors header (8 bytes of length, then JSON); None for another format."""
-    if path.suffix != ".safetensors":
-        return None
-    with path.open("rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8))
-        header = stream.read(length)
-    json.loads(header)
-    return hashlib.sha256(header).hexdigest()
+    """Return the digest of a safetensors header as it stands in the file; None for another format."""
+    return hashlib.sha256(read_header(path)).hexdigest() if path.suffix == ".safetensors" else None
 
 
 def _now() -> str:

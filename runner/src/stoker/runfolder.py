@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 from stoker.exits import PRECEDENCE, ExitCode
 from stoker.files import read_json, write_json
+from stoker.pulse import Beat
 
 # How long the folders of earlier attempts are kept, which may be those of other jobs that still run.
 _KEPT_SECONDS = 7 * 24 * 3600
@@ -93,6 +94,22 @@ class SharedFolder:
                 found[rank] = Verdict(ExitCode(data["code"]), data["message"], data["primary"])
         return found
 
+    def publish_beats(self, beats: Mapping[int, Beat]) -> None:
+        """Tell the other nodes where the ranks of this one hang.
+
+        Raises:
+            OSError: the workspace cannot be written to.
+        """
+        data = {str(rank): asdict(beat) for rank, beat in beats.items()}
+        write_json(self.path / f"beats-{self.node_rank}.json", data)
+
+    def beats(self) -> dict[int, Beat]:
+        """Return where the ranks of the other nodes hang, by rank; empty while no node has noticed a hang."""
+        told = (
+            read_json(path) for path in _listed(self.path, "beats-*.json") if path.stem != f"beats-{self.node_rank}"
+        )
+        return {int(rank): Beat(**beat) for data in told if data for rank, beat in data.items()}
+
     def forget_older_runs(self) -> None:
         """Remove what attempts of long ago left."""
         for path in _listed(self.path.parent, "*"):
@@ -123,13 +140,18 @@ class LocalFolder:
         """The file whose existence asks the processes to save and stop."""
         return self.path / "stop"
 
+    @property
+    def ranks(self) -> Path:
+        """The folder with the statuses and pulses of this node's ranks."""
+        return self.path / "ranks"
+
     def write_status(self, status: RankStatus) -> None:
         """Record what a rank says of itself."""
-        write_json(self.path / "ranks" / f"{status.rank}.json", asdict(status))
+        write_json(self.ranks / f"{status.rank}.json", asdict(status))
 
     def statuses(self) -> list[RankStatus]:
         """Return what each rank of this node last said, by rank."""
-        read = (read_json(path) for path in _listed(self.path / "ranks", "*.json"))
+        read = (read_json(path) for path in _listed(self.ranks, "*.json"))
         return sorted((RankStatus(**data) for data in read if data is not None), key=lambda status: status.rank)
 
 

@@ -26,6 +26,7 @@ KNOWN = {
     "STOKER_CPU_REQUEST": "CPU request of this container, rounded up to whole cores",
     "STOKER_GRACE_PERIOD_SECONDS": "seconds between SIGTERM and SIGKILL (default 30)",
     "STOKER_RENDEZVOUS_TIMEOUT_SECONDS": "seconds to wait for the other pods of the run (default 1800)",
+    "STOKER_HANG_TIMEOUT_SECONDS": "seconds a step may take before the run counts as hung; 0: for ever (default 1200)",
     "STOKER_TERMINATION_LOG": "file for the one-line reason of the ending (default /dev/termination-log)",
     "STOKER_IMAGE_VERSION": "tag of the image, set by the image",
     "STOKER_PLAN": "the plan's file, set by the runner for the processes it starts",

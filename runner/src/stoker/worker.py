@@ -22,6 +22,7 @@ from stoker.endings import ending_of
 from stoker.exits import ExitCode, RunError
 from stoker.lifeline import end_with_parent
 from stoker.orders import Orders
+from stoker.pulse import Pulse
 from stoker.runfolder import LocalFolder, RankStatus, Verdict
 
 # Recorded in the manifest too, in images that have it: it makes 4-bit weights and 8-bit optimizers.
@@ -79,6 +80,7 @@ def _train(orders: Orders, local: LocalFolder, status: RankStatus, started: floa
         checkpoint,
         guard=lambda: guard(orders.world_size, identity, Path(orders.shared)),
         stop_flag=local.stop_flag,
+        pulse=Pulse(local.ranks, status.rank),
         on_training=lambda: local.write_status(replace(status, phase="training")),
     )
     outcome: Outcome = importlib.import_module(orders.training).train(job)

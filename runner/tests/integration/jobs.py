@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from runner.tests.samples import check
 
 RUNTIME = Path(__file__).parents[3] / "examples" / "runtimes" / "trl-distributed-cpu.yaml"
 # For a busy machine; a run takes some 20 s on an idle one.
@@ -144,6 +145,7 @@ class LocalJob:
     def manifest(self) -> dict[str, Any]:
         """Return the output manifest."""
         manifest: dict[str, Any] = json.loads((self.output / "stoker.json").read_text())
+        check(manifest, "manifest-v1")
         return manifest
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from stoker.guard import achieved_world_size
 from stoker.orders import Orders
+from stoker.pulse import Pulse
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +54,7 @@ class Job:
         checkpoint: the folder to resume from, the same on all ranks; None to start at step 0.
         guard: call once the process group exists; raises if this process must not train.
         stop_flag: file whose existence on any node stops all ranks.
+        pulse: beat it at every sign of life from the first step on: a rank that falls silent counts as hung.
         on_training: call when the first step is about to start.
     """
 
@@ -60,6 +62,7 @@ class Job:
     checkpoint: Path | None
     guard: Callable[[], None]
     stop_flag: Path
+    pulse: Pulse
     on_training: Callable[[], None]
 
 

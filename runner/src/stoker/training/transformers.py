@@ -18,7 +18,7 @@ def train(job: Job) -> Outcome:
         RunError, StopRequested, and whatever the trainer raises.
     """
     outcome = Outcome()
-    following = RunCallback(job.stop_flag, job.orders.fingerprint, outcome, job.on_training)
+    following = RunCallback(job.stop_flag, job.orders.fingerprint, outcome, job.pulse, job.on_training)
     # The trainer's script builds its own Trainer; the default callbacks are what every Trainer starts with.
     trainer.DEFAULT_CALLBACKS.extend([GuardCallback(job.guard), following])
     resume = ["--resume_from_checkpoint", str(job.checkpoint)] if job.checkpoint else []
