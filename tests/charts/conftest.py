@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from charts.helm import CHARTS, TRAINING_RUNTIMES, Manifest, render, values_files
+from charts.runtimes import runtimes
 
 
 @pytest.fixture(params=CHARTS, ids=lambda chart: str(chart.name))
@@ -19,4 +20,4 @@ def chart(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(params=values_files(TRAINING_RUNTIMES), ids=lambda path: str(path.stem))
 def catalogue(request: pytest.FixtureRequest) -> list[Manifest]:
     """The runtimes of the catalogue, for each of its values files."""
-    return render(TRAINING_RUNTIMES, [request.param])
+    return runtimes(render(TRAINING_RUNTIMES, [request.param]))

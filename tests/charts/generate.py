@@ -6,14 +6,18 @@ without Helm one rendered runtime, which the demo runs.
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from pathlib import Path
 
 from charts.helm import CHARTS, ROOT, TRAINING_RUNTIMES, output, template, values_files
+from stoker.frameworks import Framework, known_frameworks
+from stoker.variables import KNOWN
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 DEMO_RUNTIME = ROOT / "examples" / "runtimes" / "trl-distributed-cpu.yaml"
+RUNNER_FACTS = TRAINING_RUNTIMES / "files" / "runner.json"
 HEADER = "# Generated from {source} by `make generate`: do not edit.\n"
 
 
@@ -38,15 +42,39 @@ def rendered(chart: Path, values: Path) -> str:
     return HEADER.format(source=source) + template(chart, [values]).rstrip("\n") + "\n"
 
 
+def runner_facts() -> str:
+    """Return what the runner takes, as JSON: the catalogue's chart refuses values that would fail in the pod."""
+    frameworks = {name: _framework_facts(framework) for name, framework in sorted(known_frameworks().items())}
+    return json.dumps({"variables": sorted(KNOWN), "frameworks": frameworks}, indent=1) + "\n"
+
+
+def _framework_facts(framework: Framework) -> dict[str, object]:
+    # A flag that another method has is no mistake in a runtime: the runner drops it, with a notice.
+    tables = [framework.flag_table(method) for method in framework.methods]
+    flags = {flag for table in tables for flag in table.flags}
+    refused = {flag for table in tables for flag in (*table.reserved, *table.renamed, *table.removed)} - flags
+    reserved = {flag for table in tables for flag in table.reserved}
+    return {
+        "methods": list(framework.methods),
+        "flags": sorted(flags - reserved),
+        "refused": {flag: tables[0].refusal(flag) for flag in sorted(refused | reserved)},
+    }
+
+
+def read_by_helm() -> dict[Path, str]:
+    """Return the generated files without which Helm does not render the charts as they should be."""
+    schemas = {chart / "values.schema.json": schema(chart).rstrip("\n") + "\n" for chart in CHARTS}
+    return {RUNNER_FACTS: runner_facts(), **schemas}
+
+
 def files() -> dict[Path, str]:
     """Return the content of every generated file by its path."""
-    content: dict[Path, str] = {}
+    content = read_by_helm()
     for chart in CHARTS:
-        content[chart / "values.schema.json"] = schema(chart).rstrip("\n") + "\n"
         content[chart / "README.md"] = readme(chart).rstrip("\n") + "\n"
         for values in values_files(chart):
             content[GOLDEN / chart.name / f"{values.stem.removesuffix('-values')}.yaml"] = rendered(chart, values)
-    content[DEMO_RUNTIME] = rendered(TRAINING_RUNTIMES, TRAINING_RUNTIMES / "ci" / "cpu-values.yaml")
+    content[DEMO_RUNTIME] = rendered(TRAINING_RUNTIMES, TRAINING_RUNTIMES / "ci" / "generic-cpu-values.yaml")
     return content
 
 
@@ -62,17 +90,22 @@ def main() -> None:
         SystemExit: a chart is broken; the message holds what the tool said that found it.
     """
     try:
+        _write(read_by_helm())
         content = files()
     except RuntimeError as error:
         sys.exit(str(error))
+    _write(content)
+    for path in leftovers(content):
+        path.unlink()
+        print(f"removed: {path.relative_to(ROOT)}")
+
+
+def _write(content: dict[Path, str]) -> None:
     for path, text in content.items():
         if not path.exists() or path.read_text() != text:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
             print(f"written: {path.relative_to(ROOT)}")
-    for path in leftovers(content):
-        path.unlink()
-        print(f"removed: {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

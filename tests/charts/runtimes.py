@@ -1,4 +1,4 @@
-"""What lies inside a ClusterTrainingRuntime: its jobs, pods, containers and claims."""
+"""What lies inside a runtime: its jobs, pods, containers and claims."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 Object = dict[str, Any]
+
+
+KINDS = ("ClusterTrainingRuntime", "TrainingRuntime")
+
+
+def runtimes(objects: Iterable[Object]) -> list[Object]:
+    """Return the runtimes among rendered objects, of either kind."""
+    return [item for item in objects if item["kind"] in KINDS]
 
 
 def jobs(runtime: Object) -> Iterator[Object]:

@@ -10,6 +10,7 @@ import yaml
 
 from charts.generate import GOLDEN
 from charts.helm import ROOT, TRAINING_RUNTIMES, manifests, output, template
+from charts.runtimes import runtimes
 
 SECRET_LIMIT = 2**20
 """Bytes that Kubernetes takes in a secret, which is where Helm keeps a release."""
@@ -38,6 +39,7 @@ def test_entries_and_lock_are_real_files(members: dict[str, bytes]) -> None:
     """In the repository they are links out of the chart, so that there is one copy of each."""
     sources = {f"files/runtimes/{path.name}": path for path in (ROOT / "runtimes").glob("*.yaml")}
     sources["files/images.lock.yaml"] = ROOT / "images" / "images.lock.yaml"
+    sources["files/runner.json"] = TRAINING_RUNTIMES / "files" / "runner.json"
     assert {name for name in members if name.startswith("files/")} == sources.keys()
     assert all(members[name] == path.read_bytes() for name, path in sources.items())
 
@@ -75,4 +77,5 @@ def test_it_works_below_a_parent_chart(package: Path, tmp_path: Path, enabled: b
             {"global": {"storageClass": "fast"}, name: {"enabled": enabled, "accelerator": "cpu", "skipApiCheck": True}}
         )
     )
-    assert len(manifests(output("helm", "template", "platform", parent))) == int(enabled)
+    rendered = runtimes(manifests(output("helm", "template", "platform", parent)))
+    assert len(rendered) == (len(list((ROOT / "runtimes").iterdir())) if enabled else 0)

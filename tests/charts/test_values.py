@@ -41,8 +41,10 @@ REFUSED = [
     Refused("accelerators.mine", {"kind": "nvidia"}, "at '/accelerators/mine': missing properties 'imageVariant'"),
     Refused("accelerators.cpu.kind", "arm", "at '/accelerators/cpu/kind': value must be one of 'nvidia'"),
     Refused("accelerators.cpu.resources.limits", {"cpu": None}, "at '/accelerators/cpu/resources/limits': missing"),
-    Refused("accelerator", "amd", 'accelerator: no profile named "amd"; accelerators has: cpu, nvidia.'),
-    Refused(f"{OVERRIDE}.accelerator", "amd", f'{OVERRIDE}.accelerator: no profile named "amd"'),
+    Refused("accelerator", "gpu", 'accelerator: no profile named "gpu"; accelerators has: amd, cpu, intel, nvidia, nv'),
+    Refused("accelerator", "amd", 'accelerator "amd" needs the variant "rocm" of image'),
+    Refused("accelerator", "tpu", 'needs the variant "tpu" of image "torchtune", and images.lock.yaml has only'),
+    Refused(f"{OVERRIDE}.accelerator", "gpu", f'{OVERRIDE}.accelerator: no profile named "gpu"'),
     Refused(f"{OVERRIDE}.numNode", 2, f"at '/{OVERRIDE.replace('.', '/')}': additional properties 'numNode'"),
     Refused(f"{OVERRIDE}.numNodes", 0, "trl-distributed/numNodes': minimum: got 0, want 1"),
     Refused(f"{OVERRIDE}.args.learning_rate", 2e-4, "trl-distributed/args/learning_rate': got number, want string"),
@@ -50,7 +52,41 @@ REFUSED = [
     Refused(f"{OVERRIDE}.env.A", {"fieldRef": {}}, "trl-distributed/env/A': additional properties 'fieldRef'"),
     Refused(f"{OVERRIDE}.env.PET_NNODES", "2", "PET_NNODES in env: the chart sets this one itself; leave it out."),
     Refused(f"{OVERRIDE}.env.STOKER_ARG_SEED", "1", f"set the trainer's flags by {OVERRIDE}.args instead."),
-    Refused("runtimes.trl-distribuited.numNodes", 2, "no such runtime in the catalogue; it has: trl-distributed."),
+    Refused("runtimes.trl-distribuited.numNodes", 2, "no such runtime in the catalogue; it has: "),
+    Refused("runtimes.trl-distribuited.numNodes", 2, "set runtimes.trl-distribuited.base to one of them."),
+    Refused("runtimes.mine.base", "trl", 'runtimes.mine.base: no runtime "trl" in the catalogue; it has: '),
+    Refused(f"{OVERRIDE}.base", "trl-qwen3-8b", "this runtime is the catalogue's; give your own another name."),
+    Refused("runtimes", {"My_Runtime": {"base": "trl-distributed"}}, "invalid propertyName 'My_Runtime'"),
+    Refused("profile", "tlr", "at '/profile': value must be one of 'all', 'trl', 'torchtune', 'none'"),
+    Refused("names.style", "both names", "at '/names/style': value must be one of 'plain', 'versioned', 'both'"),
+    Refused("names.version", "1.0_rc", "at '/names/version': '1.0_rc' does not match pattern"),
+    Refused("kind", "Runtime", "at '/kind': value must be one of 'ClusterTrainingRuntime', 'TrainingRuntime'"),
+    Refused("namespaces", ["a", "a"], "at '/namespaces': items at 0 and 1 are equal"),
+    Refused("scratch.tmpSize", "ten", "'ten' does not match pattern"),
+    Refused("podGroupPolicy", {"kueue": {}}, "at '/podGroupPolicy': additional properties 'kueue' not allowed"),
+    Refused(
+        "podGroupPolicy", {"coscheduling": {}, "volcano": {}}, "at '/podGroupPolicy': maxProperties: got 2, want 1"
+    ),
+    Refused("commonLabels", {"a": 1}, "at '/commonLabels/a': got number, want string"),
+    Refused("policies.mode", "audit", "at '/policies/mode': value must be one of 'warn', 'deny'"),
+    Refused("policies.maxNodes.limit", 3, "at '/policies/maxNodes': additional properties 'limit' not allowed"),
+    Refused(f"{OVERRIDE}.method", "stf", f'{OVERRIDE}.method: "stf" is not a method of trl; it has: sft, dpo,'),
+    Refused(f"{OVERRIDE}.args.lr", "1e-4", f"{OVERRIDE}.args.lr: no method of trl has a flag of that name"),
+    Refused(f"{OVERRIDE}.args.local_rank", "0", "--local_rank is set by stoker itself: leave it out"),
+    Refused(f"{OVERRIDE}.args.torch_dtype", "auto", "is called --dtype in trl"),
+    Refused(f"{OVERRIDE}.env.STOKER_RESUM", "never", "STOKER_RESUM in env is not a variable stoker knows; it knows: "),
+    Refused(f"{OVERRIDE}.model", "Qwen/Qwen3-8B", "trl-distributed/model': 'Qwen/Qwen3-8B' does not match pattern"),
+    Refused(
+        f"{OVERRIDE}.volumes", [{"name": "shm", "emptyDir": {}}], 'the name "shm" is the chart\'s own; take another'
+    ),
+    Refused(f"{OVERRIDE}.resources.requests.memory", "1Ti", "requests.memory is 1Ti and limits.memory is 64Gi"),
+    Refused(
+        f"{OVERRIDE}.resources.requests.cpu", "16500m", "requests.cpu is 16500m and limits.cpu is 16: a pod cannot"
+    ),
+    Refused(
+        "initializers.resources.requests.memory", "5Gi", "initializers: requests.memory is 5Gi and limits.memory is"
+    ),
+    Refused("accelerators.nvidia.deviceClassName", "gpu.nvidia.com", "has both resourceName and deviceClassName"),
     Refused(
         "runtimes.trl-distributed",
         {"accelerator": "cpu", "resources": {"devices": 2}},
@@ -59,7 +95,7 @@ REFUSED = [
     Refused(
         "accelerators.nvidia.imageVariant",
         "rocm",
-        'needs the variant "rocm" of image "trl", and images.lock.yaml has only: cpu, cuda.',
+        "images.lock.yaml has only: cpu, cuda. Name an image made for it by images.torchtune.tag or .digest",
     ),
 ]
 
@@ -74,7 +110,7 @@ def test_bad_values_are_refused(refused: Refused) -> None:
 
 def undocumented(schema: dict[str, Any], path: str = "") -> list[str]:
     """Return the paths of the values that nobody explains; a group of values needs no words of its own."""
-    if not schema.get("properties"):
+    if not schema.get("properties") or "$ref" in schema:
         return [] if schema.get("description") else [path]
     return [
         item

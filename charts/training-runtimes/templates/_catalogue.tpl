@@ -1,5 +1,6 @@
 {{/*
-training-runtimes.entries: every runtime of the catalogue as it is written in runtimes/, a YAML map by name.
+training-runtimes.entries: every runtime there is, enabled or not, a YAML map by name: those of the catalogue as they are
+written in runtimes/, and those that values make from one of them.
 Argument: the root context.
 */}}
 {{- define "training-runtimes.entries" -}}
@@ -7,6 +8,21 @@ Argument: the root context.
 {{- range $path, $content := .Files.Glob "files/runtimes/*.yaml" }}
   {{- $entry := $content | toString | fromYaml }}
   {{- $_ := set $entries $entry.name $entry }}
+{{- end }}
+{{- $catalogue := keys $entries | sortAlpha }}
+{{- range $name, $own := .Values.runtimes }}
+  {{- if not (has $name $catalogue) }}
+    {{- if not $own.base }}
+      {{- fail (printf "\n\nruntimes.%s: no such runtime in the catalogue; it has: %s. For a runtime of your own, set %s to one of them.\n"
+            $name (join ", " $catalogue) (printf "runtimes.%s.base" $name)) }}
+    {{- else if not (has $own.base $catalogue) }}
+      {{- fail (printf "\n\nruntimes.%s.base: no runtime %q in the catalogue; it has: %s.\n"
+            $name $own.base (join ", " $catalogue)) }}
+    {{- end }}
+    {{- $_ := set $entries $name (merge (dict "name" $name "own" true) (get $entries $own.base)) }}
+  {{- else if $own.base }}
+    {{- fail (printf "\n\nruntimes.%s.base: this runtime is the catalogue's; give your own another name.\n" $name) }}
+  {{- end }}
 {{- end }}
 {{- toYaml $entries }}
 {{- end }}
@@ -27,8 +43,8 @@ Argument: a list of maps, or of nothing in a map's place.
 {{- end }}
 
 {{/*
-training-runtimes.catalogue: the enabled runtimes, resolved, a YAML map by name. Whatever is decided per runtime is
-decided here, weakest first: accelerator profile, entry, values; templates only write it down.
+training-runtimes.catalogue: the runtimes to install, resolved, a YAML map by the name they get. Whatever is decided per
+runtime is decided here, weakest first: accelerator profile, entry, values; templates only write it down.
 Argument: the root context.
 */}}
 {{- define "training-runtimes.catalogue" -}}
@@ -36,34 +52,107 @@ Argument: the root context.
 {{- $catalogue := dict }}
 {{- range $name, $entry := include "training-runtimes.entries" . | fromYaml }}
   {{- $override := get $.Values.runtimes $name | default dict }}
-  {{- if dig "enabled" true $override }}
-    {{- $accelerator := $override.accelerator | default $.Values.accelerator }}
-    {{- $profile := get $.Values.accelerators $accelerator }}
-    {{- $image := include "training-runtimes.image" (dict
-          "root" $ "runtime" $name "accelerator" $accelerator "name" $entry.image
-          "variant" $profile.imageVariant "override" ($override.image | default dict)) }}
-    {{- $_ := set $catalogue $name (dict
-          "name" $name
-          "description" $entry.description
-          "framework" $entry.framework
-          "accelerator" $accelerator
-          "acceleratorKind" $profile.kind
-          "image" $image
-          "method" ($override.method | default $entry.method)
-          "numNodes" ($override.numNodes | default $entry.numNodes)
-          "args" (include "training-runtimes.overlay" (list $entry.args $override.args) | fromYaml)
-          "env" (include "training-runtimes.overlay" (list $profile.env $entry.env $override.env) | fromYaml)
-          "processesPerNode" $profile.processesPerNode
-          "resourceName" $profile.resourceName
-          "resources" (mergeOverwrite (deepCopy $profile.resources) (deepCopy ($override.resources | default dict)))
-          "sharedMemory" ($override.sharedMemory | default $profile.sharedMemory)
-          "runtimeClassName" $profile.runtimeClassName
-          "nodeSelector" (include "training-runtimes.overlay"
-            (list $profile.nodeSelector $.Values.nodeSelector $override.nodeSelector) | fromYaml)
-          "tolerations" (concat
-            ($profile.tolerations | default list) $.Values.tolerations ($override.tolerations | default list) | uniq)
-        ) }}
+  {{- $wanted := or $entry.own (has $.Values.profile (list "all" $entry.framework)) }}
+  {{- if dig "enabled" $wanted $override }}
+    {{- $resolved := include "training-runtimes.resolve" (list $ $entry $override) | fromYaml }}
+    {{- range $given := include "training-runtimes.names" (list $ $resolved) | fromYamlArray }}
+      {{- $_ := set $catalogue $given (set (deepCopy $resolved) "name" $given) }}
+    {{- end }}
   {{- end }}
 {{- end }}
 {{- toYaml $catalogue }}
+{{- end }}
+
+{{/*
+training-runtimes.names: the names a runtime gets, a YAML list. Trainer reads TorchTune's model from the plain name.
+Argument: a list of the root context and a resolved entry.
+*/}}
+{{- define "training-runtimes.names" -}}
+{{- $root := index . 0 }}
+{{- $runtime := index . 1 }}
+{{- $style := $root.Values.names.style }}
+{{- $names := list }}
+{{- if or (ne $style "versioned") $runtime.own }}
+  {{- $names = append $names $runtime.entry }}
+{{- end }}
+{{- if and (ne $style "plain") (ne $runtime.framework "torchtune") (not $runtime.own) }}
+  {{- $line := regexFind "^[0-9]+\\.[0-9]+" $root.Chart.AppVersion }}
+  {{- $names = append $names (printf "%s-%s" $runtime.entry ($root.Values.names.version | default $line)) }}
+{{- end }}
+{{- toYaml $names }}
+{{- end }}
+
+{{/*
+training-runtimes.resolve: one entry with its accelerator and the values that change it, a YAML map.
+Argument: a list of the root context, the entry and its override.
+*/}}
+{{- define "training-runtimes.resolve" -}}
+{{- $root := index . 0 }}
+{{- $entry := index . 1 }}
+{{- $override := index . 2 }}
+{{- $values := $root.Values }}
+{{- $accelerator := $override.accelerator | default $values.accelerator }}
+{{- $profile := get $values.accelerators $accelerator }}
+{{- $sizes := get ($entry.sizes | default dict) $profile.kind | default dict }}
+{{- $resources := mergeOverwrite (deepCopy $profile.resources) (deepCopy $sizes) (deepCopy ($override.resources | default dict)) }}
+{{- /* Only a resource with "gpu" in its name tells Trainer to leave the number of processes to the devices. */}}
+{{- $processes := $profile.processesPerNode }}
+{{- if and (not $processes) $resources.devices (not (contains "gpu" (lower ($profile.resourceName | default "")))) }}
+  {{- $processes = $resources.devices }}
+{{- end }}
+{{- $workspace := mergeOverwrite
+      (dict "size" ($entry.workspaceSize | default "50Gi"))
+      (ternary (omit $values.workspace "size") (deepCopy $values.workspace) (empty $values.workspace.size))
+      ($override.workspace | default dict) }}
+{{- $deprecated := ternary $override.deprecated $entry.deprecated (hasKey $override "deprecated") }}
+{{- toYaml (dict
+      "entry" $entry.name
+      "own" ($entry.own | default false)
+      "description" ($override.description | default $entry.description)
+      "framework" ($override.framework | default $entry.framework)
+      "deprecated" $deprecated
+      "accelerator" $accelerator
+      "acceleratorKind" $profile.kind
+      "image" (include "training-runtimes.image" (dict
+        "root" $root "runtime" $entry.name "accelerator" $accelerator "name" $entry.image
+        "variant" $profile.imageVariant "override" ($override.image | default dict)))
+      "method" ($override.method | default $entry.method)
+      "numNodes" ($override.numNodes | default $entry.numNodes)
+      "command" ($override.command | default $entry.command)
+      "args" (include "training-runtimes.overlay" (list $entry.args $override.args) | fromYaml)
+      "env" (include "training-runtimes.overlay" (list $profile.env $entry.env $override.env) | fromYaml)
+      "initializers" (dig "initializers" $values.initializers.enabled $override)
+      "model" (dig "model" ($entry.model | default "") $override)
+      "gated" ($entry.gated | default false)
+      "dataset" (dig "dataset" ($entry.dataset | default "") $override)
+      "processesPerNode" $processes
+      "resourceName" $profile.resourceName
+      "deviceClassName" $profile.deviceClassName
+      "resources" $resources
+      "sharedMemory" ($override.sharedMemory | default $profile.sharedMemory)
+      "workspace" $workspace
+      "runtimeClassName" $profile.runtimeClassName
+      "priorityClassName" ($override.priorityClassName | default $values.priorityClassName)
+      "podGroupPolicy" ($override.podGroupPolicy | default $values.podGroupPolicy)
+      "labels" (include "training-runtimes.overlay" (list $values.commonLabels $override.labels) | fromYaml)
+      "annotations" (include "training-runtimes.overlay"
+        (list $values.commonAnnotations $override.annotations) | fromYaml)
+      "nodeSelector" (include "training-runtimes.overlay"
+        (list $profile.nodeSelector $values.nodeSelector $override.nodeSelector) | fromYaml)
+      "tolerations" (concat
+        ($profile.tolerations | default list) $values.tolerations ($override.tolerations | default list) | uniq)
+      "affinity" ($override.affinity | default dict)
+      "topologySpreadConstraints" ($override.topologySpreadConstraints | default list)
+      "volumes" ($override.volumes | default list)
+      "volumeMounts" ($override.volumeMounts | default list)
+      "podTemplate" ($override.podTemplate | default dict)
+    ) }}
+{{- end }}
+
+{{/*
+training-runtimes.namespaces: namespaces that the release puts namespaced objects into, a YAML list.
+Argument: the root context.
+*/}}
+{{- define "training-runtimes.namespaces" -}}
+{{- toYaml (.Values.namespaces | default (list .Release.Namespace)) }}
 {{- end }}

@@ -3,7 +3,10 @@ training-runtimes.defaults: what the entry itself decides for the runner, a YAML
 Argument: a resolved entry.
 */}}
 {{- define "training-runtimes.defaults" -}}
-{{- $defaults := dict "STOKER_METHOD" .method }}
+{{- $defaults := dict }}
+{{- with .method }}
+  {{- $_ := set $defaults "STOKER_METHOD" . }}
+{{- end }}
 {{- range $flag, $value := .args }}
   {{- if $value }}
     {{- $_ := set $defaults (printf "STOKER_ARG_%s" (upper (replace "." "__" $flag))) $value }}
@@ -19,11 +22,8 @@ Arguments, a dict:
   runtime  a resolved entry
 */}}
 {{- define "training-runtimes.env" -}}
-{{- $defaults := include "training-runtimes.defaults" .runtime | fromYaml -}}
-- name: JOBSET_NAME
-  valueFrom:
-    fieldRef:
-      fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-name']
+{{- $defaults := include "training-runtimes.defaults" .runtime | fromYaml }}
+{{- include "training-runtimes.jobsetName" . }}
 {{- /* Trainer sets PET_* only for a TrainJob with spec.trainer, and then in place of these. */}}
 - name: PET_NNODES
   value: {{ .runtime.numNodes | int | quote }}
@@ -71,8 +71,10 @@ Arguments, a dict:
 - name: STOKER_NPROC_PER_NODE
   value: {{ . | int | quote }}
 {{- end }}
+{{- with .runtime.method }}
 - name: STOKER_METHOD
-  value: {{ .runtime.method | quote }}
+  value: {{ . | quote }}
+{{- end }}
 - name: STOKER_WORKSPACE
   value: /workspace
 {{- range $name, $value := omit $defaults "STOKER_METHOD" }}
@@ -82,7 +84,25 @@ Arguments, a dict:
 {{- /* TrainJobs overwrite the variables above; this one keeps what the runtime itself said. */}}
 - name: STOKER_RUNTIME_DEFAULTS
   value: {{ toRawJson $defaults | quote }}
-{{- range $name, $value := .runtime.env }}
+{{- include "training-runtimes.variables" .runtime.env }}
+{{- end }}
+
+{{/*
+training-runtimes.jobsetName: the variable that holds the TrainJob's name, for those that are made of it.
+*/}}
+{{- define "training-runtimes.jobsetName" -}}
+- name: JOBSET_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-name']
+{{- end }}
+
+{{/*
+training-runtimes.variables: environment that values give.
+Argument: a map from name to a string, or to a reference to a secret or ConfigMap.
+*/}}
+{{- define "training-runtimes.variables" -}}
+{{- range $name, $value := . }}
 - name: {{ $name }}
   {{- if kindIs "string" $value }}
   value: {{ $value | quote }}

@@ -13,10 +13,7 @@ Arguments, a dict:
 {{- $lock := .root.Files.Get "files/images.lock.yaml" | fromYaml }}
 {{- $variants := get $lock.images .name | default dict | dig "variants" dict }}
 {{- $own := mergeOverwrite dict (get .root.Values.images .name | default dict) .override }}
-{{- $registry := $lock.registry }}
-{{- with .root.Values.global.imageRegistry }}
-  {{- $registry = regexReplaceAll "^[^/]+" $registry (trimSuffix "/" .) }}
-{{- end }}
+{{- $registry := include "training-runtimes.registry" .root }}
 {{- $reference := $own.repository | default (printf "%s/%s" $registry .name) }}
 {{- $pinned := dict "tag" $own.tag "digest" $own.digest }}
 {{- if not (or $own.tag $own.digest) }}
@@ -24,12 +21,25 @@ Arguments, a dict:
     {{- $choices := keys $variants | sortAlpha | join ", " }}
     {{- fail (printf (join " " (list
           "\n\nRuntime %q: accelerator %q needs the variant %q of image %q, and images.lock.yaml has only: %s."
-          "Name an image made for it by runtimes.%s.image.tag or .digest, or choose another accelerator.\n"))
-        .runtime .accelerator .variant .name $choices .runtime) }}
+          "Name an image made for it by images.%s.tag or .digest (for one runtime: runtimes.%s.image), choose another"
+          "accelerator, or leave the runtime out by profile or runtimes.%s.enabled.\n"))
+        .runtime .accelerator .variant .name ($choices | default "none") .name .runtime .runtime) }}
   {{- end }}
   {{- $pinned = get $variants .variant }}
 {{- end }}
 {{- with $pinned.tag }}{{ $reference = printf "%s:%s" $reference . }}{{ end }}
 {{- with $pinned.digest }}{{ $reference = printf "%s@%s" $reference . }}{{ end }}
 {{- $reference }}
+{{- end }}
+
+{{/*
+training-runtimes.registry: registry and path that all images of the lock are pulled from.
+Argument: the root context.
+*/}}
+{{- define "training-runtimes.registry" -}}
+{{- $registry := (.Files.Get "files/images.lock.yaml" | fromYaml).registry }}
+{{- with .Values.global.imageRegistry }}
+  {{- $registry = regexReplaceAll "^[^/]+" $registry (trimSuffix "/" .) }}
+{{- end }}
+{{- $registry }}
 {{- end }}

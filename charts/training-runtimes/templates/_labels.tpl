@@ -12,6 +12,22 @@ app.kubernetes.io/part-of: stoker
 {{- end }}
 
 {{/*
+training-runtimes.metadata: labels and annotations of an object that is no runtime.
+Argument: the root context.
+*/}}
+{{- define "training-runtimes.metadata" -}}
+labels:
+  {{- include "training-runtimes.labels" . | nindent 2 }}
+  {{- with .Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/*
 training-runtimes.runLabels: labels of everything a TrainJob makes. The SDK and the runner key on the framework.
 Argument: a resolved entry.
 */}}
@@ -19,4 +35,7 @@ Argument: a resolved entry.
 trainer.kubeflow.org/framework: {{ .framework }}
 stoker.dev/runtime: {{ .name }}
 stoker.dev/accelerator: {{ .accelerator | quote }}
+{{- with .labels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}

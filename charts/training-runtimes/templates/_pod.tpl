@@ -1,20 +1,59 @@
 {{/*
-training-runtimes.nodePod: spec of the pods that train.
+training-runtimes.nodePodTemplate: template of the pods that train, with what values merge over it.
 Arguments, a dict:
   root     the root context
   runtime  a resolved entry
 */}}
-{{- define "training-runtimes.nodePod" -}}
+{{- define "training-runtimes.nodePodTemplate" -}}
+{{- $template := include "training-runtimes.renderedPodTemplate" . }}
+{{- with .runtime.podTemplate }}
+{{- $template = mergeOverwrite ($template | fromYaml) . | toYaml }}
+{{- end }}
+{{- $template }}
+{{- end }}
+
+{{- define "training-runtimes.renderedPodTemplate" -}}
+metadata:
+  labels:
+    {{- include "training-runtimes.runLabels" .runtime | nindent 4 }}
+  {{- with .runtime.annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  {{- include "training-runtimes.nodePod" . | nindent 2 }}
+{{- end }}
+
+{{/*
+training-runtimes.podBasics: what the pods of all jobs of a runtime share.
+Arguments, a dict:
+  root     the root context
+  runtime  a resolved entry
+*/}}
+{{- define "training-runtimes.podBasics" -}}
 restartPolicy: Never
 terminationGracePeriodSeconds: {{ .root.Values.terminationGracePeriodSeconds | int }}
 automountServiceAccountToken: false
 enableServiceLinks: false
-{{- with .runtime.runtimeClassName }}
-runtimeClassName: {{ . }}
+{{- with .runtime.priorityClassName }}
+priorityClassName: {{ . }}
 {{- end }}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  {{- include "training-runtimes.podSecurityContext" .root | nindent 2 }}
+{{- end }}
+
+{{/*
+training-runtimes.nodePod: spec of the pods that train.
+Arguments: as above.
+*/}}
+{{- define "training-runtimes.nodePod" -}}
+{{- include "training-runtimes.podBasics" . }}
+{{- with .runtime.runtimeClassName }}
+runtimeClassName: {{ . }}
 {{- end }}
 {{- with .runtime.nodeSelector }}
 nodeSelector:
@@ -24,13 +63,29 @@ nodeSelector:
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-securityContext:
-  {{- include "training-runtimes.podSecurityContext" .root | nindent 2 }}
+{{- with .runtime.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .runtime.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if .runtime.deviceClassName }}
+resourceClaims:
+  - name: accelerator
+    resourceClaimTemplateName: {{ .runtime.name }}
+{{- end }}
 containers:
   - name: node
     image: {{ .runtime.image | quote }}
     imagePullPolicy: {{ .root.Values.imagePullPolicy }}
+    {{- with .runtime.command }}
+    command:
+      {{- concat (list "stoker" "run") . | toYaml | nindent 6 }}
+    {{- else }}
     command: [stoker, run]
+    {{- end }}
     env:
       {{- include "training-runtimes.env" . | nindent 6 }}
     resources:
@@ -39,23 +94,26 @@ containers:
       {{- include "training-runtimes.containerSecurityContext" . | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError
     volumeMounts:
-      - name: initializer
-        mountPath: /workspace
+      {{- include "training-runtimes.workspaceMount" .runtime | nindent 6 }}
       - name: shm
         mountPath: /dev/shm
       - name: cache
         mountPath: /cache
       - name: tmp
         mountPath: /tmp
+      {{- with .runtime.volumeMounts }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
 volumes:
+  {{- with include "training-runtimes.workspaceVolume" .runtime }}
+  {{- trim . | nindent 2 }}
+  {{- end }}
   - name: shm
     emptyDir:
       medium: Memory
       sizeLimit: {{ .runtime.sharedMemory | quote }}
-  - name: cache
-    emptyDir:
-      sizeLimit: {{ .root.Values.scratch.cacheSize | quote }}
-  - name: tmp
-    emptyDir:
-      sizeLimit: {{ .root.Values.scratch.tmpSize | quote }}
+  {{- include "training-runtimes.scratchVolumes" .root | nindent 2 }}
+  {{- with .runtime.volumes }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}

@@ -5,11 +5,17 @@ Argument: a resolved entry.
 */}}
 {{- define "training-runtimes.resources" -}}
 {{- $devices := dict }}
-{{- with .resources.devices }}
-  {{- $_ := set $devices $.resourceName (toString .) }}
+{{- if .resourceName }}
+  {{- with .resources.devices }}
+    {{- $_ := set $devices $.resourceName (toString .) }}
+  {{- end }}
 {{- end -}}
 requests:
   {{- merge dict $devices .resources.requests | toYaml | nindent 2 }}
 limits:
   {{- merge dict $devices .resources.limits | toYaml | nindent 2 }}
+{{- if .deviceClassName }}
+claims:
+  - name: accelerator
+{{- end }}
 {{- end }}

@@ -5,25 +5,28 @@ crash, a lost peer) counts against maxRestarts. The exit codes are the runner's.
 */}}
 
 {{/*
-training-runtimes.podFailurePolicy: the Job half. The order of the rules is part of the contract. No argument.
+training-runtimes.podFailurePolicy: the Job half. The order of the rules is part of the contract.
+Arguments, a dict:
+  container  the container whose exit code counts
+  action     what an interruption leads to: FailJob, which has the whole run start again, or Ignore, which has the pod
 */}}
 {{- define "training-runtimes.podFailurePolicy" -}}
 rules:
   {{- /* 0: evicted, preempted, drained */}}
-  - action: FailJob
+  - action: {{ .action }}
     onPodConditions:
       - type: DisruptionTarget
         status: "True"
   {{- /* 1: stopped by a signal, can be resumed */}}
-  - action: FailJob
+  - action: {{ .action }}
     onExitCodes:
-      containerName: node
+      containerName: {{ .container }}
       operator: In
       values: [75]
   {{- /* 2: usage, bad data, no model or data, configuration: the same again would fail again */}}
   - action: FailJob
     onExitCodes:
-      containerName: node
+      containerName: {{ .container }}
       operator: In
       values: [64, 65, 66, 78]
 {{- end }}

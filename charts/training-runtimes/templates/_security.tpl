@@ -10,6 +10,10 @@ runAsNonRoot: true
 {{ $field }}: {{ int64 $id }}
 {{- end }}
 {{- end }}
+{{- with .Values.podSecurityContext.supplementalGroups }}
+supplementalGroups:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- /* Else the kubelet walks through every file of a large volume at each start. */}}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile:

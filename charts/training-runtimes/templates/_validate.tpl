@@ -1,15 +1,23 @@
 {{/*
-training-runtimes.validate: refuses what the schema cannot see: a cluster without Trainer, and values that contradict
-each other. Every message ends with what to do. Renders nothing.
+training-runtimes.validate: refuses what the schema cannot see: a cluster that lacks something, and values that contradict
+each other or the runner. Every message ends with what to do. Renders nothing.
 Argument: the root context.
 */}}
 {{- define "training-runtimes.validate" -}}
 {{- if .Values.enabled }}
   {{- include "training-runtimes.validateApis" . }}
-  {{- range $name, $runtime := include "training-runtimes.catalogue" . | fromYaml }}
-    {{- include "training-runtimes.validateDevices" $runtime }}
-    {{- include "training-runtimes.validateEnv" (dict "root" $ "runtime" $runtime) }}
+  {{- $catalogue := include "training-runtimes.catalogue" . | fromYaml }}
+  {{- $runner := .Files.Get "files/runner.json" | fromJson }}
+  {{- range $name, $runtime := $catalogue }}
+    {{- $arguments := dict "root" $ "runtime" $runtime "runner" $runner }}
+    {{- include "training-runtimes.validateDevices" $arguments }}
+    {{- include "training-runtimes.validateResources" (list (printf "Runtime %q" $name) $runtime.resources) }}
+    {{- include "training-runtimes.validateMethod" $arguments }}
+    {{- include "training-runtimes.validateEnv" $arguments }}
+    {{- include "training-runtimes.validateVolumes" $runtime }}
   {{- end }}
+  {{- include "training-runtimes.validateResources" (list "initializers" .Values.initializers.resources) }}
+  {{- include "training-runtimes.validateUpgrade" (dict "root" $ "catalogue" $catalogue) }}
 {{- end }}
 {{- end }}
 
@@ -36,13 +44,8 @@ Argument: the root context.
 {{- end }}
 
 {{- define "training-runtimes.validateNames" -}}
-{{- $entries := include "training-runtimes.entries" . | fromYaml }}
 {{- $profiles := .Values.accelerators }}
 {{- range $name, $override := .Values.runtimes }}
-  {{- if not (hasKey $entries $name) }}
-    {{- fail (printf "\n\nruntimes.%s: no such runtime in the catalogue; it has: %s.\n"
-          $name (keys $entries | sortAlpha | join ", ")) }}
-  {{- end }}
   {{- with $override.accelerator }}
     {{- include "training-runtimes.validateAccelerator" (list . (printf "runtimes.%s.accelerator" $name) $profiles) }}
   {{- end }}
@@ -60,11 +63,69 @@ Argument: the root context.
 {{- end }}
 
 {{- define "training-runtimes.validateDevices" -}}
-{{- if and .resources.devices (not .resourceName) }}
+{{- $runtime := .runtime }}
+{{- $accelerator := $runtime.accelerator }}
+{{- if and $runtime.resources.devices (not (or $runtime.resourceName $runtime.deviceClassName)) }}
   {{- fail (printf (join " " (list
         "\n\nRuntime %q asks for %v device(s), but its accelerator %q has no resourceName to ask for:"
         "set accelerators.%s.resourceName, or leave devices out.\n"))
-      .name .resources.devices .accelerator .accelerator) }}
+      $runtime.name $runtime.resources.devices $accelerator $accelerator) }}
+{{- end }}
+{{- if and $runtime.resourceName $runtime.deviceClassName }}
+  {{- fail (printf (join " " (list
+        "\n\naccelerators.%s has both resourceName and deviceClassName, and would take its devices twice:"
+        "leave one of them out.\n")) $accelerator) }}
+{{- end }}
+{{- if $runtime.deviceClassName }}
+  {{- if not (or .root.Values.skipApiCheck (.root.Capabilities.APIVersions.Has "resource.k8s.io/v1")) }}
+    {{- fail (printf (join " " (list
+          "\n\nAccelerator %q hands out devices by dynamic resource allocation, and the cluster does not serve"
+          "resource.k8s.io/v1: use Kubernetes 1.34 or newer with the DRA driver of the device, or an accelerator with a"
+          "resourceName. Rendering without a cluster (helm template, Argo CD, Flux)? Set skipApiCheck=true.\n"))
+        $accelerator) }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Argument: a list of what the resources are of, for messages, and resources. */}}
+{{- define "training-runtimes.validateResources" -}}
+{{- $resources := index . 1 }}
+{{- range $name, $limit := $resources.limits }}
+  {{- with get $resources.requests $name }}
+    {{- if gt (include "training-runtimes.quantity" . | float64) (include "training-runtimes.quantity" $limit | float64) }}
+      {{- fail (printf "\n\n%s: requests.%s is %s and limits.%s is %s: a pod cannot ask for more than it may use; raise the limit.\n"
+            (index $ 0) $name . $name $limit) }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* training-runtimes.quantity: a Kubernetes quantity as a number. */}}
+{{- define "training-runtimes.quantity" -}}
+{{- $units := dict "" 1 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15
+      "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 }}
+{{- mulf (regexFind "^[0-9.]+" . | float64) (get $units (regexFind "[A-Za-z]*$" .)) }}
+{{- end }}
+
+{{- define "training-runtimes.validateMethod" -}}
+{{- $runtime := .runtime }}
+{{- with get .runner.frameworks $runtime.framework }}
+  {{- if and $runtime.method (not (has $runtime.method .methods)) }}
+    {{- fail (printf "\n\nruntimes.%s.method: %q is not a method of %s; it has: %s.\n"
+          $runtime.entry $runtime.method $runtime.framework (join ", " .methods)) }}
+  {{- end }}
+  {{- range $flag, $value := $runtime.args }}
+    {{- if $value }}
+      {{- with get $.runner.frameworks $runtime.framework }}
+      {{- if hasKey .refused $flag }}
+        {{- fail (printf "\n\nruntimes.%s.args.%s: %s.\n" $runtime.entry $flag (get .refused $flag)) }}
+      {{- else if and .flags (not (has $flag .flags)) }}
+        {{- fail (printf "\n\nruntimes.%s.args.%s: no method of %s has a flag of that name; `stoker flags` lists them.\n"
+              $runtime.entry $flag $runtime.framework) }}
+      {{- end }}
+      {{- end }}
+    {{- end }}
+  {{- end }}
 {{- end }}
 {{- end }}
 
@@ -77,10 +138,32 @@ Argument: the root context.
 {{- range $name, $value := .runtime.env }}
   {{- if hasPrefix "STOKER_ARG_" $name }}
     {{- fail (printf "\n\nRuntime %q: %s in env: set the trainer's flags by runtimes.%s.args instead.\n"
-          $.runtime.name $name $.runtime.name) }}
+          $.runtime.name $name $.runtime.entry) }}
   {{- else if has $name $taken }}
     {{- fail (printf "\n\nRuntime %q: %s in env: the chart sets this one itself; leave it out.\n"
           $.runtime.name $name) }}
+  {{- else if and (hasPrefix "STOKER_" $name) (not (has $name $.runner.variables)) }}
+    {{- fail (printf "\n\nRuntime %q: %s in env is not a variable stoker knows; it knows: %s.\n"
+          $.runtime.name $name (include "training-runtimes.difference" (list $.runner.variables $taken))) }}
   {{- end }}
 {{- end }}
+{{- end }}
+
+{{- define "training-runtimes.validateVolumes" -}}
+{{- range .volumes }}
+  {{- if has .name (list "initializer" "shm" "cache" "tmp") }}
+    {{- fail (printf "\n\nruntimes.%s.volumes: the name %q is the chart's own; take another.\n" $.entry .name) }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* training-runtimes.difference: the words of the first list that the second has not, with commas. */}}
+{{- define "training-runtimes.difference" -}}
+{{- $left := list }}
+{{- range index . 0 }}
+  {{- if not (has . (index $ 1)) }}
+    {{- $left = append $left . }}
+  {{- end }}
+{{- end }}
+{{- join ", " $left }}
 {{- end }}

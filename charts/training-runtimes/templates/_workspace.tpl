@@ -1,7 +1,7 @@
 {{/*
 training-runtimes.volumeClaimPolicies: the claim of each TrainJob. JobSet adds the volume to the pods by itself; Trainer
 looks for it under the name `initializer`.
-Argument: the root context.
+Argument: a resolved entry.
 */}}
 {{- define "training-runtimes.volumeClaimPolicies" -}}
 - templates:
@@ -9,13 +9,55 @@ Argument: the root context.
         name: initializer
       spec:
         accessModes:
-          {{- toYaml .Values.workspace.accessModes | nindent 10 }}
-        {{- with .Values.workspace.storageClassName }}
+          {{- toYaml .workspace.accessModes | nindent 10 }}
+        {{- with .workspace.storageClassName }}
         storageClassName: {{ . | quote }}
         {{- end }}
         resources:
           requests:
-            storage: {{ .Values.workspace.size | quote }}
+            storage: {{ .workspace.size | quote }}
   retentionPolicy:
-    whenDeleted: {{ .Values.workspace.retention }}
+    whenDeleted: {{ .workspace.retention }}
+{{- end }}
+
+{{/*
+training-runtimes.workspaceVolume: the volume of a claim that all TrainJobs share; nothing where each has its own.
+Argument: a resolved entry.
+*/}}
+{{- define "training-runtimes.workspaceVolume" -}}
+{{- with .workspace.existingClaim }}
+- name: initializer
+  persistentVolumeClaim:
+    claimName: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/*
+training-runtimes.workspaceMount: the mount at /workspace; of a shared claim only the TrainJob's own folder.
+Argument: a resolved entry.
+*/}}
+{{- define "training-runtimes.workspaceMount" -}}
+- name: initializer
+  mountPath: /workspace
+  {{- if .workspace.existingClaim }}
+  subPathExpr: $(JOBSET_NAME)
+  {{- end }}
+{{- end }}
+
+{{/*
+training-runtimes.scratchVolumes: the volumes of /cache and /tmp.
+Argument: the root context.
+*/}}
+{{- define "training-runtimes.scratchVolumes" -}}
+- name: cache
+  {{- with .Values.scratch.cacheClaim }}
+  persistentVolumeClaim:
+    claimName: {{ . }}
+  {{- else }}
+  emptyDir:
+    sizeLimit: {{ .Values.scratch.cacheSize | quote }}
+  {{- end }}
+- name: tmp
+  emptyDir:
+    sizeLimit: {{ .Values.scratch.tmpSize | quote }}
 {{- end }}

@@ -1,0 +1,79 @@
+{{/*
+training-runtimes.initializerJob: one of the two jobs that fetch what a TrainJob names in spec.initializer, or what the
+runtime names where it does not. Trainer and the SDK know job and container by their names.
+Arguments, a dict:
+  root     the root context
+  runtime  a resolved entry
+  what     dataset or model
+*/}}
+{{- define "training-runtimes.initializerJob" -}}
+{{- $name := printf "%s-initializer" .what -}}
+- name: {{ $name }}
+  template:
+    metadata:
+      labels:
+        trainer.kubeflow.org/trainjob-ancestor-step: {{ $name }}
+    spec:
+      completionMode: Indexed
+      backoffLimit: {{ .root.Values.initializers.backoffLimit | int }}
+      podFailurePolicy:
+        {{- /* It waits for nobody: a pod that went is made anew, without the others. */}}
+        {{- include "training-runtimes.podFailurePolicy" (dict "container" $name "action" "Ignore") | nindent 8 }}
+      template:
+        metadata:
+          labels:
+            {{- include "training-runtimes.runLabels" .runtime | nindent 12 }}
+          {{- with .runtime.annotations }}
+          annotations:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
+        spec:
+          {{- include "training-runtimes.podBasics" . | nindent 10 }}
+          {{- with .root.Values.nodeSelector }}
+          nodeSelector:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
+          {{- with .root.Values.tolerations }}
+          tolerations:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
+          containers:
+            - name: {{ $name }}
+              image: {{ include "training-runtimes.fetchImage" .root | quote }}
+              imagePullPolicy: {{ .root.Values.imagePullPolicy }}
+              command: [stoker, fetch, {{ .what }}]
+              env:
+                {{- include "training-runtimes.jobsetName" . | nindent 16 }}
+                - name: STORAGE_URI
+                  value: {{ get .runtime .what | quote }}
+                - name: STOKER_WORKSPACE
+                  value: /workspace
+                {{- with include "training-runtimes.variables" .root.Values.initializers.env }}
+                {{- trim . | nindent 16 }}
+                {{- end }}
+              resources:
+                {{- toYaml .root.Values.initializers.resources | nindent 16 }}
+              securityContext:
+                {{- include "training-runtimes.containerSecurityContext" . | nindent 16 }}
+              terminationMessagePolicy: FallbackToLogsOnError
+              volumeMounts:
+                {{- include "training-runtimes.workspaceMount" .runtime | nindent 16 }}
+                - name: cache
+                  mountPath: /cache
+                - name: tmp
+                  mountPath: /tmp
+          volumes:
+            {{- with include "training-runtimes.workspaceVolume" .runtime }}
+            {{- trim . | nindent 12 }}
+            {{- end }}
+            {{- include "training-runtimes.scratchVolumes" .root | nindent 12 }}
+{{- end }}
+
+{{/*
+training-runtimes.fetchImage: the initializers' image, the same for every accelerator.
+Argument: the root context.
+*/}}
+{{- define "training-runtimes.fetchImage" -}}
+{{- include "training-runtimes.image" (dict
+      "root" . "runtime" "" "accelerator" "" "name" "fetch" "variant" "any" "override" dict) }}
+{{- end }}

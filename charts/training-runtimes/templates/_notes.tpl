@@ -1,0 +1,67 @@
+{{/*
+training-runtimes.shownRuntime: name of the runtime that the notes use: the generic one, else the first that is not
+deprecated, else the first.
+Argument: the resolved runtimes by name.
+*/}}
+{{- define "training-runtimes.shownRuntime" -}}
+{{- $names := list }}
+{{- $last := list }}
+{{- range $name, $runtime := . }}
+  {{- if eq $runtime.entry "trl-distributed" }}
+    {{- $names = prepend $names $name }}
+  {{- else if $runtime.deprecated }}
+    {{- $last = append $last $name }}
+  {{- else }}
+    {{- $names = append $names $name }}
+  {{- end }}
+{{- end }}
+{{- concat $names $last | first }}
+{{- end }}
+
+{{/*
+training-runtimes.requiredObjects: what the runtimes refer to and a TrainJob's namespace has to have, a YAML list.
+Arguments, a dict:
+  root       the root context
+  catalogue  the resolved runtimes by name
+*/}}
+{{- define "training-runtimes.requiredObjects" -}}
+{{- $root := .root }}
+{{- $needed := list }}
+{{- range $root.Values.imagePullSecrets }}
+  {{- $needed = append $needed (printf "Secret %s, to pull images" .name) }}
+{{- end }}
+{{- with $root.Values.scratch.cacheClaim }}
+  {{- $needed = append $needed (printf "PersistentVolumeClaim %s, for caches" .) }}
+{{- end }}
+{{- $gated := list }}
+{{- $variables := list $root.Values.initializers.env }}
+{{- range $name, $runtime := .catalogue }}
+  {{- $variables = append $variables $runtime.env }}
+  {{- with $runtime.workspace.existingClaim }}
+    {{- $needed = append $needed (printf "PersistentVolumeClaim %s, for the runs' files" .) }}
+  {{- end }}
+  {{- if $runtime.deviceClassName }}
+    {{- $needed = append $needed (printf "ResourceClaimTemplate %s (this release makes it in: %s)"
+          $name (include "training-runtimes.namespaces" $root | fromYamlArray | join ", ")) }}
+  {{- end }}
+  {{- if and $runtime.gated $runtime.initializers }}
+    {{- $gated = append $gated $name }}
+  {{- end }}
+{{- end }}
+{{- range $environment := $variables }}
+  {{- range $variable, $value := $environment }}
+    {{- if kindIs "map" $value }}
+      {{- range $kind, $reference := $value }}
+        {{- $needed = append $needed (printf "%s %s with key %s, for %s"
+              (ternary "Secret" "ConfigMap" (eq $kind "secretKeyRef")) $reference.name $reference.key $variable) }}
+      {{- end }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- if and $gated (not (hasKey $root.Values.initializers.env "HF_TOKEN")) }}
+  {{- $needed = append $needed (printf
+        "a Secret with HF_TOKEN, named in spec.initializer.model.secretRef or initializers.env, for gated models (%s)"
+        (join ", " $gated)) }}
+{{- end }}
+{{- toYaml (uniq $needed) }}
+{{- end }}
