@@ -1,0 +1,109 @@
+"""vLLM's own interface, as this pod alone can reach it: models, adapters, one token, log-probabilities."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+# A text that any adapter changes the probabilities of, unless it changes nothing.
+_PROBE = "Question: What is the capital of France?\nAnswer: The capital of France is Paris, and it is known for"
+
+
+class ServerError(Exception):
+    """vLLM did not do what it was asked.
+
+    Args:
+        message: what it said.
+        status: its HTTP status; 0 if there was no answer.
+    """
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Server:
+    """A vLLM server.
+
+    Args:
+        address: such as `http://127.0.0.1:8000`.
+        timeout: seconds to wait for an answer.
+    """
+
+    def __init__(self, address: str, timeout: float = 60.0) -> None:
+        self._address = address.rstrip("/")
+        self._timeout = timeout
+        # An adapter server inside the pod is never behind the proxy that the environment may name.
+        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+    def models(self) -> dict[str, tuple[str, bool]]:
+        """Return every name it serves: the folder it is from, and whether it is an adapter.
+
+        Raises:
+            ServerError: it does not answer.
+        """
+        return {card["id"]: (card["root"], card["parent"] is not None) for card in self._call("/v1/models")["data"]}
+
+    def load(self, name: str, path: str) -> None:
+        """Load an adapter.
+
+        Raises:
+            ServerError: it could not; status 404 if the folder is not there for it.
+        """
+        self._call("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
+
+    def unload(self, name: str) -> None:
+        """Take an adapter's name away.
+
+        Raises:
+            ServerError: it could not; status 404 if it has no such name.
+        """
+        self._call("/v1/unload_lora_adapter", {"lora_name": name})
+
+    def answers(self, model: str) -> None:
+        """Let a model say one token.
+
+        Raises:
+            ServerError: it did not.
+        """
+        self._call("/v1/completions", {"model": model, "prompt": _PROBE, "max_tokens": 1, "temperature": 0})
+
+    def log_probabilities(self, model: str) -> list[float]:
+        """Return the log-probability a model gives each token of a fixed text but the first, in nats.
+
+        Raises:
+            ServerError: it did not answer.
+        """
+        answer = self._call(
+            "/v1/completions",
+            {"model": model, "prompt": _PROBE, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0},
+        )
+        # Each entry maps the ids of a few tokens to theirs; with 0 there is only the text's own.
+        return [next(iter(entry.values()))["logprob"] for entry in answer["choices"][0]["prompt_logprobs"] if entry]
+
+    def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"{self._address}{path}", data, {"Content-Type": "application/json"}, method="POST" if data else "GET"
+        )
+        try:
+            with self._open(request, timeout=self._timeout) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            raise ServerError(_message(error), error.code) from error
+        except OSError as error:
+            raise ServerError(f"vLLM does not answer: {error}") from error
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text.decode(errors="replace")
+
+
+def _message(error: urllib.error.HTTPError) -> str:
+    text = error.read().decode(errors="replace")
+    try:
+        return str(json.loads(text)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"{error.code} {error.reason}: {text[:200]}"

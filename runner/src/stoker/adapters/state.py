@@ -1,0 +1,94 @@
+"""What one replica has, as its readiness, its metrics and a person see it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+_HELP = {
+    "stoker_serving_up": "1 if the model answers.",
+    "stoker_adapter_loaded": "1 for each adapter this replica serves.",
+    "stoker_adapter_problem": "1 for each adapter that is wanted and cannot be served, or has no effect.",
+    "stoker_adapter_effect_nats": "Largest difference an adapter makes to a log-probability of a fixed text.",
+    "stoker_adapter_publish_seconds": "Seconds from an adapter's publishing to its first answer here.",
+    "stoker_adapters_missing": "Number of adapters that are wanted and not served.",
+    "stoker_adapters_last_look_timestamp_seconds": "When the folder was last compared with the server.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One look at a replica.
+
+    Attributes:
+        up: the model answers.
+        settled: since its start, every adapter wanted then was loaded or found unfit.
+        time: when it was looked, seconds since the epoch.
+        loaded: folder of each adapter it serves, by name.
+        missing: names that are wanted and not served.
+        problems: what is wrong with an adapter, by name.
+        effects: largest difference an adapter makes to a log-probability, in nats, by name.
+        delays: seconds from publishing to loaded, by name.
+    """
+
+    up: bool = False
+    settled: bool = False
+    time: float = 0.0
+    loaded: Mapping[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    problems: Mapping[str, str] = field(default_factory=dict)
+    effects: Mapping[str, float] = field(default_factory=dict)
+    delays: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def ready(self) -> bool:
+        """True if requests may come: the model answers, and what was published before is in place.
+
+        A version that fails later does not take the replica away from all others: metrics and alerts tell of it.
+        """
+        return self.up and self.settled
+
+    def to_json(self) -> str:
+        """Return the state for a person to read."""
+        data = {
+            "ready": self.ready,
+            "loaded": sorted(self.loaded),
+            "missing": list(self.missing),
+            "problems": dict(self.problems),
+            "effects": dict(self.effects),
+        }
+        return json.dumps(data, indent=2, sort_keys=True) + "\n"
+
+    def metrics(self) -> str:
+        """Return the state in Prometheus' text format."""
+        lines: list[str] = []
+        for metric, samples in self._samples().items():
+            lines += [f"# HELP {metric} {_HELP[metric]}", f"# TYPE {metric} gauge"]
+            lines += [f"{metric}{labels} {value}" for labels, value in samples]
+        return "\n".join(lines) + "\n"
+
+    def _samples(self) -> dict[str, list[tuple[str, float]]]:
+        return {
+            "stoker_serving_up": [("", int(self.up))],
+            "stoker_adapter_loaded": [(_label(name), 1) for name in sorted(self.loaded)],
+            "stoker_adapter_problem": [(_label(name), 1) for name in sorted(self.problems)],
+            "stoker_adapter_effect_nats": list(_labelled(self.effects)),
+            "stoker_adapter_publish_seconds": list(_labelled(self.delays)),
+            "stoker_adapters_missing": [("", len(self.missing))],
+            "stoker_adapters_last_look_timestamp_seconds": [("", self.time)],
+        }
+
+
+def _labelled(values: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    for name, value in sorted(values.items()):
+        yield _label(name), value
+
+
+def _label(name: str) -> str:
+    adapter, _, version = name.partition(":")
+    return f'{{adapter="{_escaped(adapter)}",version="{_escaped(version)}",name="{_escaped(name)}"}}'
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,146 @@
+"""Published versions: `<folder>/<adapter>/<version>`, each whole or not there at all, never changed afterwards.
+
+A version is a positive number, and requests call it `<adapter>:<version>`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.adapters import check
+from stoker.adapters.files import read_adapter
+from stoker.checkpoints import MANIFEST
+from stoker.exits import ExitCode, RunError
+from stoker.files import share_with_group
+
+_NAME = re.compile(r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")
+_VERSION = re.compile(r"^[1-9][0-9]{0,17}$")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """A published version.
+
+    Attributes:
+        adapter: the adapter's name.
+        number: the version.
+        path: its folder.
+    """
+
+    adapter: str
+    number: int
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """What requests call it."""
+        return f"{self.adapter}:{self.number}"
+
+
+def read_published(folder: Path) -> list[Version]:
+    """Return all versions in a folder, oldest first; none where there is no such folder yet.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    try:
+        adapters = sorted(entry for entry in folder.iterdir() if _NAME.match(entry.name) and entry.is_dir())
+    except FileNotFoundError:
+        return []
+    found = []
+    for adapter in adapters:
+        try:
+            names = [entry.name for entry in adapter.iterdir()]
+        except FileNotFoundError:  # taken away meanwhile
+            continue
+        found += [Version(adapter.name, int(name), adapter / name) for name in names if _VERSION.match(name)]
+    return sorted(found)
+
+
+def publish(output: Path, folder: Path, adapter: str, number: int | None = None) -> Version:
+    """Publish a finished run's adapter as a new version. Readers see all of it or nothing.
+
+    Args:
+        output: the run's output folder.
+        folder: the servers' folder of published versions.
+        adapter: the adapter's name.
+        number: its version; the next one by default.
+
+    Raises:
+        RunError: a name is wrong (64), there is no finished adapter (66), it is broken (65) or the version exists (78).
+        OSError: the folder cannot be written to.
+    """
+    if not _NAME.match(adapter):
+        raise RunError(
+            ExitCode.USAGE, f"{adapter!r} is no name for an adapter: small letters, digits, '.', '_' and '-' inside"
+        )
+    if number is not None and number < 1:
+        raise RunError(ExitCode.USAGE, f"a version is a positive number, not {number}")
+    if not (output / MANIFEST).is_file():
+        raise RunError(
+            ExitCode.NO_INPUT, f"{output / MANIFEST} is missing: the run has not finished, or left elsewhere"
+        )
+    source = read_adapter(output)
+    if source.damage:
+        raise RunError(ExitCode.BAD_DATA, "\n".join(f"{output}: {line}" for line in source.damage))
+    if not source.manifest or source.manifest.get("adapter") is None:
+        raise RunError(ExitCode.NO_INPUT, f"{output} holds no adapter: its run trained the whole model")
+    if check.snapped(check.rank_of(source)) is None:
+        raise RunError(ExitCode.CONFIG, f"rank {check.rank_of(source)} is more than vLLM serves")
+    target = folder / adapter
+    target.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=target))
+    try:
+        _copy(output, draft, [entry["path"] for entry in source.manifest["files"]])
+        return Version(adapter, placed := _place(draft, target, number), target / str(placed))
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _copy(output: Path, draft: Path, names: list[str]) -> None:
+    """Copy a run's files, the manifest last, down to the disk."""
+    for name in [*names, MANIFEST]:
+        shutil.copyfile(output / name, draft / name)
+        share_with_group(draft / name)
+        with (draft / name).open("rb") as stream:
+            os.fsync(stream.fileno())
+    draft.chmod(0o775)
+
+
+def _place(draft: Path, target: Path, number: int | None) -> int:
+    """Give a draft its number; another publisher may take a number first, which a rename notices."""
+    while True:
+        taken = max((int(entry.name) for entry in target.iterdir() if _VERSION.match(entry.name)), default=0)
+        chosen = taken + 1 if number is None else number
+        try:
+            draft.rename(target / str(chosen))
+        except OSError as error:
+            if not (target / str(chosen)).exists():
+                raise
+            if number is not None:
+                raise RunError(
+                    ExitCode.CONFIG, f"{target.name}:{number} exists, and a version never changes: take a new number"
+                ) from error
+        else:
+            return chosen
+
+
+def retract(folder: Path, adapter: str, number: int) -> None:
+    """Take a version away: servers unload it.
+
+    Raises:
+        RunError: 66, there is no such version.
+        OSError: the folder cannot be written to.
+    """
+    path = folder / adapter / str(number)
+    gone = path.with_name(f".retracted-{number}-{os.getpid()}")
+    try:
+        path.rename(gone)
+    except FileNotFoundError as error:
+        raise RunError(ExitCode.NO_INPUT, f"{folder} has no {adapter}:{number}") from error
+    shutil.rmtree(gone)

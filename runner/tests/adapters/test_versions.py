@@ -1,0 +1,96 @@
+"""A published version is whole or not there, and never changes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from stoker.adapters.files import read_adapter
+from stoker.adapters.versions import publish, read_published, retract
+from stoker.exits import ExitCode, RunError
+
+
+def names(folder: Path) -> list[str]:
+    return [version.name for version in read_published(folder)]
+
+
+def test_versions_count_up(output: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "adapters"
+    assert [publish(output, folder, "support").name for _ in range(2)] == ["support:1", "support:2"]
+    assert publish(output, folder, "support", 10).name == "support:10"
+    assert publish(output, folder, "policy").name == "policy:1"
+    assert names(folder) == ["policy:1", "support:1", "support:2", "support:10"]
+
+
+def test_a_version_holds_what_the_manifest_lists_and_nothing_else(output: Path, tmp_path: Path) -> None:
+    (output / "checkpoint-5").mkdir()
+    (output / "optimizer.pt").write_bytes(b"x")
+    version = publish(output, tmp_path / "adapters", "support")
+    assert {path.name for path in version.path.iterdir()} == {
+        "adapter_config.json", "adapter_model.safetensors", "stoker.json", "tokenizer.json",
+    }  # fmt: skip
+    assert read_adapter(version.path).damage == ()
+
+
+def test_drafts_and_other_folders_are_no_versions(output: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "adapters"
+    publish(output, folder, "support")
+    for name in (".draft-x-1", "latest", "0", "01", "lost+found"):
+        (folder / "support" / name).mkdir()
+    (folder / "lost+found").mkdir()
+    (folder / "README").touch()
+    assert names(folder) == ["support:1"]
+
+
+def test_a_folder_that_nobody_made_yet_has_no_version(tmp_path: Path) -> None:
+    assert read_published(tmp_path / "none") == []
+
+
+def test_publishers_at_the_same_time_get_numbers_of_their_own(output: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "adapters"
+    with ThreadPoolExecutor(8) as pool:
+        published = set(pool.map(lambda _: publish(output, folder, "support").name, range(8)))
+    assert published == set(names(folder)) == {f"support:{number}" for number in range(1, 9)}
+
+
+def test_a_version_that_exists_is_never_replaced(output: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "adapters"
+    publish(output, folder, "support", 3)
+    with pytest.raises(RunError, match="support:3 exists, and a version never changes") as ending:
+        publish(output, folder, "support", 3)
+    assert ending.value.code is ExitCode.CONFIG
+    assert [path.name for path in (folder / "support").iterdir()] == ["3"]
+
+
+def test_a_broken_output_is_not_published(output: Path, tmp_path: Path) -> None:
+    (output / "adapter_model.safetensors").write_bytes(b"short")
+    with pytest.raises(RunError) as ending:
+        publish(output, tmp_path / "adapters", "support")
+    assert ending.value.code is ExitCode.BAD_DATA
+    assert not (tmp_path / "adapters").exists()
+
+
+def test_a_run_that_has_not_finished_is_not_published(output: Path, tmp_path: Path) -> None:
+    (output / "stoker.json").unlink()
+    with pytest.raises(RunError, match="the run has not finished") as ending:
+        publish(output, tmp_path / "adapters", "support")
+    assert ending.value.code is ExitCode.NO_INPUT
+
+
+@pytest.mark.parametrize("name", ["", "Support", "../x", "a/b", "a:1", ".hidden"])
+def test_a_name_that_is_none_is_refused(output: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(RunError, match="is no name for an adapter") as ending:
+        publish(output, tmp_path / "adapters", name)
+    assert ending.value.code is ExitCode.USAGE
+
+
+def test_a_retracted_version_is_gone_and_its_number_is_not_missed(output: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "adapters"
+    publish(output, folder, "support")
+    publish(output, folder, "support")
+    retract(folder, "support", 1)
+    assert names(folder) == ["support:2"]
+    with pytest.raises(RunError, match="has no support:1"):
+        retract(folder, "support", 1)
