@@ -29,7 +29,7 @@ export CLUSTER_PROVIDER := $(STOKER_CLUSTER)
 cluster = PYTHONPATH=tests $(python) -m cluster
 
 # Cheap suites first, so that a typing mistake does not wait for a cluster.
-SUITES := tests/lint runner tests/charts tests/cluster images tests/e2e
+SUITES := tests/lint runner tests/charts release tests/cluster images tests/e2e
 # For one test, or more words: make test-runner PYTEST_ARGS="-k guard -x"
 PYTEST_ARGS ?=
 venv = venv="$$($(python) tests/dev-venv)" &&
@@ -72,6 +72,10 @@ test-runner: ## Tests of the runner, from pure plans to local two-process runs.
 test-charts: ## Tests of the charts: helm lint, helm-unittest, kubeconform, golden renders, refused values.
 	@$(pytest) $(fast) $(PYTEST_ARGS) tests/charts
 
+.PHONY: test-release
+test-release: ## Tests of publishing: mirror list, digests, version policy, and a release to a registry of this machine.
+	@$(pytest) $(fast) $(PYTEST_ARGS) release
+
 .PHONY: test-cluster
 test-cluster: ## Tests of the cluster that the tests bring up by themselves.
 	@$(pytest) $(fast) $(PYTEST_ARGS) tests/cluster
@@ -112,6 +116,52 @@ tools: ## Build the pinned command-line tools (helm, kubeconform, …) and print
 .PHONY: dev-venv
 dev-venv: ## Make the virtual environment of the tests and linters and print its folder.
 	@$(python) tests/dev-venv
+
+##@ Release
+
+# Where a release goes: REGISTRY=localhost:5000/trial PLAIN_HTTP=1 tries it out; empty means the lock's registry.
+REGISTRY ?=
+PLAIN_HTTP ?=
+# A key of cosign's to sign or to verify with; empty means the identity of the release workflow.
+KEY ?=
+release = $(venv) "$$venv/bin/python" -m release
+to = $(if $(REGISTRY),--registry "$(REGISTRY)") $(http)
+http = $(if $(PLAIN_HTTP),--plain-http)
+key = $(if $(KEY),--key "$(KEY)")
+lists = $(wildcard $(CACHE)/release/images.txt $(CACHE)/release/charts.txt)
+
+.PHONY: mirror-list
+mirror-list: ## What an air-gapped site must copy; PREFIX=registry.example.com/mirror prints the commands that do it.
+	@$(release) mirror-list $(if $(PREFIX),--prefix "$(PREFIX)") $(foreach a,$(ACCELERATOR),--accelerator $a) \
+	  $(foreach c,$(CHARTS),--chart $c) $(if $(RESOLVE),--resolve) $(if $(SIGNATURES),--signatures) $(to)
+
+.PHONY: release-check
+release-check: ## Compare charts with their last published versions by the version policy.
+	@$(release) check $(CHARTS)
+
+.PHONY: release-images
+release-images: ## Build and push the images that have no digest yet (BUILDER=buildah: without Docker; IMAGES="trl-cpu").
+	@$(release) images $(IMAGES) $(if $(BUILDER),--builder $(BUILDER)) $(to) --out "$(CACHE)/release/images.txt"
+
+.PHONY: release-digests
+release-digests: ## Write the digests of the images pushed last into images/images.lock.yaml.
+	@$(release) digests "$(CACHE)/release/images.txt"
+
+.PHONY: release-charts
+release-charts: ## Package and push charts whose images are published (CHARTS="training-runtimes", or its tag).
+	@$(release) charts $(CHARTS) $(to) --packages "$(CACHE)/release" --out "$(CACHE)/release/charts.txt"
+
+.PHONY: release-sign
+release-sign: ## Sign what was pushed last with cosign.
+	@$(release) sign $(lists) $(key) $(http)
+
+.PHONY: release-verify
+release-verify: ## Verify the signatures of what was pushed last.
+	@$(release) verify $(lists) $(key) $(http)
+
+.PHONY: release-notes
+release-notes: ## What the changelogs say of the charts' versions (CHARTS as above).
+	@$(release) notes $(CHARTS)
 
 ##@ Generated files
 

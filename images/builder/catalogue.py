@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import yaml
 from images.builder import ROOT
@@ -36,13 +37,13 @@ class Variant:
         return f"{self.registry}/{self.image}:{self.tag}"
 
 
-def variants() -> list[Variant]:
-    """Return every variant of every image.
+def variants(path: Path = LOCK) -> list[Variant]:
+    """Return every variant of every image of a lock.
 
     Raises:
         KeyError: the file lacks a key that each image needs.
     """
-    lock = yaml.safe_load(LOCK.read_text(encoding="utf-8"))
+    lock = yaml.safe_load(path.read_text(encoding="utf-8"))
     return [
         Variant(lock["registry"], name, image["version"], accelerator, variant["tag"], variant["digest"])
         for name, image in lock["images"].items()

@@ -1,6 +1,7 @@
 """The files that are generated from the charts, as text by path; `python -m charts.generate` writes them.
 
-For each chart its README and schema of values, and what it renders for each values file under `ci/`. For people
+For each chart its README and schema of values, what it renders for each values file under `ci/`, and the annotations
+of its Chart.yaml that list its images (all variants of those it renders) and the changes of its version. For people
 without Helm one rendered runtime, which the demo runs.
 """
 
@@ -11,7 +12,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from charts.helm import CHARTS, ROOT, TRAINING_RUNTIMES, output, template, values_files
+from release import artifacthub
+
+from charts.helm import CHARTS, ROOT, TRAINING_RUNTIMES, manifests, output, template, values_files
+from charts.images import images, names_in_lock
 from stoker.frameworks import Framework, known_frameworks
 from stoker.variables import KNOWN
 
@@ -67,13 +71,23 @@ def read_by_helm() -> dict[Path, str]:
     return {RUNNER_FACTS: runner_facts(), **schemas}
 
 
+def description(chart: Path, golden: list[str]) -> str:
+    """Return a chart's Chart.yaml with its annotations, given all that it renders."""
+    names = names_in_lock(images(manifests("".join(golden))))
+    return artifacthub.with_changes(artifacthub.with_images((chart / "Chart.yaml").read_text(), names), chart)
+
+
 def files() -> dict[Path, str]:
     """Return the content of every generated file by its path."""
     content = read_by_helm()
     for chart in CHARTS:
         content[chart / "README.md"] = readme(chart).rstrip("\n") + "\n"
-        for values in values_files(chart):
-            content[GOLDEN / chart.name / f"{values.stem.removesuffix('-values')}.yaml"] = rendered(chart, values)
+        golden = {
+            GOLDEN / chart.name / f"{values.stem.removesuffix('-values')}.yaml": rendered(chart, values)
+            for values in values_files(chart)
+        }
+        content |= golden
+        content[chart / "Chart.yaml"] = description(chart, list(golden.values()))
     content[DEMO_RUNTIME] = rendered(TRAINING_RUNTIMES, TRAINING_RUNTIMES / "ci" / "generic-cpu-values.yaml")
     return content
 
