@@ -29,6 +29,7 @@ KNOWN = {
     "STOKER_HANG_TIMEOUT_SECONDS": "seconds a step may take before the run counts as hung; 0: for ever (default 1200)",
     "STOKER_TERMINATION_LOG": "file for the one-line reason of the ending (default /dev/termination-log)",
     "STOKER_IMAGE_VERSION": "tag of the image, set by the image",
+    "STOKER_FETCH_REPLACE": "true: an initializer replaces a model or data set that it did not put there",
     "STOKER_PLAN": "the plan's file, set by the runner for the processes it starts",
 }
 

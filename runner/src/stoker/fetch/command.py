@@ -1,0 +1,191 @@
+"""What `stoker fetch` does, from the environment to the target folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from stoker.exits import ExitCode, RunError
+from stoker.facts import read_facts
+from stoker.fetch.request import Request, kind_of, request_of
+from stoker.fetch.selection import Selection, select
+from stoker.fetch.source import Source
+from stoker.fetch.target import Target
+from stoker.fetch.transfer import Transfer, human, listing, persist
+from stoker.report import say, write_termination_message
+from stoker.variables import unknown_variables
+
+# What a file needs on the disk besides its bytes is little; this much must stay free for others.
+_SPARE_BYTES = 32 * 2**20
+
+
+def run(given: str | None, dry_run: bool) -> None:
+    """Fetch a model or a data set, as its initializer does.
+
+    Args:
+        given: `model` or `dataset`; None to take it from the pod's host name.
+        dry_run: only say what would be fetched.
+
+    Raises:
+        RunError: it could not be fetched; the code says why.
+    """
+    facts = read_facts()
+    try:
+        if problems := unknown_variables(facts.env):
+            raise RunError(ExitCode.USAGE, "\n".join(problems))
+        kind = kind_of(given, socket.gethostname())
+        request = request_of(kind, os.environ, facts.workspace)
+        if request is None:
+            say(f"STORAGE_URI is empty: no {kind} to fetch")
+            return
+        signal.signal(signal.SIGTERM, _stop)
+        os.umask(0o002)
+        if dry_run:
+            print(describe(request, source_of(request)))
+        else:
+            _fetch(request)
+    except RunError as error:
+        write_termination_message(facts.termination_log, f"{error.code.meaning}: {error.message}")
+        raise
+
+
+def source_of(request: Request) -> Source:
+    """Return the source that a request names; its client library is imported here.
+
+    Raises:
+        RunError: the library is not installed (78).
+    """
+    try:
+        if request.scheme == "hf":
+            from stoker.fetch.hub import Hub
+
+            return Hub(request)
+        if request.scheme == "file":
+            from stoker.fetch.folder import Folder
+
+            return Folder(request)
+        from stoker.fetch.objects import Objects
+
+        return Objects(request)
+    except ImportError as error:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"{request.uri} needs the Python package {error.name}: the image `fetch` has it, or pip install it",
+        ) from error
+
+
+def describe(request: Request, source: Source) -> str:
+    """Return what would be fetched, in words.
+
+    Raises:
+        RunError: the source cannot be listed.
+    """
+    selection = _listed(request, source)
+    target = Target(request)
+    record = target.described(selection, source.revision)
+    known = target.record()
+    state = "as it is" if known and _same(known, record) else "empty" if target.is_empty() else "holds something else"
+    lines = [
+        f"{request.kind}     {request.uri}" + (f" at {source.revision}" if source.revision else ""),
+        f"target    {request.target} ({state})",
+        f"fetched   {len(selection.files)} files, {human(selection.bytes)}",
+        listing(selection.files),
+        f"left out  {len(selection.ignored)} files",
+        *(f"  {path}: {why}" for path, why in sorted(selection.ignored.items())),
+    ]
+    return "\n".join(lines)
+
+
+def _fetch(request: Request) -> None:
+    target = Target(request)
+    with target.locked(), _disk_errors(request):
+        known = target.record()
+        if known and request.job_id and known.get("job_id") == request.job_id and _asked_alike(known, request):
+            # A restart: what the first attempt began with must not change under the others, nor need a network.
+            say(f"{request.target} is there: {_named(known)}, fetched for this job")
+            return
+        source = source_of(request)
+        selection = _listed(request, source)
+        record = target.described(selection, source.revision)
+        if known and _same(known, record):
+            say(f"{request.target} is there: {_named(known)}, nothing to fetch")
+            return
+        if not target.is_empty() and not request.replace:
+            raise RunError(ExitCode.CONFIG, _refusal(request, known, record))
+        staging = target.staging(record)
+        _check_space(request, selection, staging.bytes())
+        say(
+            f"fetching {_named(record)} into {request.target}: {len(selection.files)} files, "
+            f"{human(selection.bytes)}; {len(selection.ignored)} left out (see stoker fetch --dry-run)"
+        )
+        Transfer(source, selection, staging).run()
+        target.publish(staging, record)
+    say(f"{request.target} is there: {_named(record)}")
+
+
+def _listed(request: Request, source: Source) -> Selection:
+    return select(request, persist(f"the files of {request.uri}", source.files))
+
+
+def _same(known: dict[str, Any], record: dict[str, Any]) -> bool:
+    return bool(known.get("uri") == record["uri"] and known["files"] == record["files"])
+
+
+def _asked_alike(known: dict[str, Any], request: Request) -> bool:
+    ignore = None if request.ignore is None else list(request.ignore)
+    return known.get("uri") == request.uri and known.get("ignore") == ignore
+
+
+def _named(record: dict[str, Any]) -> str:
+    return str(record["uri"]) + (f" at {record['revision']}" if record.get("revision") else "")
+
+
+def _refusal(request: Request, known: dict[str, Any] | None, record: dict[str, Any]) -> str:
+    if known is None:
+        what = "files that were not fetched by this command, or not to the end"
+    elif known["uri"] != request.uri:
+        what = _named(known)
+    elif known.get("revision") != record["revision"]:
+        what = f"its revision {known.get('revision')}, and the source is at {record['revision']} now"
+    else:
+        what = "other files of it, since the source or IGNORE_PATTERNS has changed"
+    return (
+        f"{request.target} should get {request.uri}, but holds {what}. Checkpoints in this workspace may come from it: "
+        "give the job a workspace of its own, or set STOKER_FETCH_REPLACE=true in "
+        f"spec.initializer.{request.kind}.env to replace it"
+    )
+
+
+def _check_space(request: Request, selection: Selection, there: int) -> None:
+    free, needed = shutil.disk_usage(request.target.parent).free, selection.bytes - there + _SPARE_BYTES
+    if needed > free:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"{request.uri} needs {human(needed)} more, and the volume at {request.target.parent} has {human(free)} "
+            "free: make the workspace's claim larger",
+        )
+
+
+@contextmanager
+def _disk_errors(request: Request) -> Iterator[None]:
+    """Turn failures of the workspace's disk into messages."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise RunError(
+            ExitCode.CONFIG,
+            f"{error.filename or request.target} cannot be written: {error.strerror or error}"
+            + (": make the workspace's claim larger" if full else ""),
+        ) from error
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise RunError(ExitCode.STOPPED, "stopped by a signal; what was fetched so far is kept, and gone on with")

@@ -1,0 +1,78 @@
+"""A folder that is mounted into the container: `file://` and `pvc://`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from stoker.exits import ExitCode, RunError
+from stoker.fetch.request import CLAIMS
+from stoker.fetch.selection import File
+from stoker.fetch.source import Source
+
+
+class Folder(Source):
+    """A folder, or a single file, that is copied."""
+
+    def files(self) -> Sequence[File]:
+        """List the folder; links are followed, since what they lead to may not be mounted in the trainer's pods."""
+        root = Path(self.request.place)
+        try:
+            if root.is_file():
+                return [_file(root, root.name)]
+            return [_file(path, str(path.relative_to(root))) for path in _walk(root)]
+        except FileNotFoundError as error:
+            raise RunError(
+                ExitCode.NO_INPUT, f"{self.request.uri} was not found ({error.filename}): {self._advice()}"
+            ) from error
+        except OSError as error:
+            raise RunError(
+                ExitCode.NO_INPUT,
+                f"{error.filename} of {self.request.uri} cannot be read by user {os.getuid()} ({error.strerror}): "
+                "make it readable for group 0",
+            ) from error
+
+    def fetch(self, file: File, folder: Path) -> Path:
+        """Copy one file."""
+        target = folder / file.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(file.remote, os.R_OK):
+            raise RunError(
+                ExitCode.NO_INPUT,
+                f"{file.remote} of {self.request.uri} cannot be read by user {os.getuid()}: "
+                "make it readable for group 0",
+            )
+        shutil.copyfile(file.remote, target)
+        return target
+
+    def _advice(self) -> str:
+        place = Path(self.request.place)
+        if not self.request.uri.lower().startswith("pvc:"):
+            return "correct the path, or mount the volume into the initializer by the TrainJob's runtimePatches"
+        claim = place.relative_to(CLAIMS).parts[0]
+        return (
+            f"mount the claim {claim} at {CLAIMS / claim} into the container {self.request.kind}-initializer by the "
+            "TrainJob's runtimePatches, or correct the folder"
+        )
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:
+        raise error
+
+    seen = set()
+    for folder, folders, names in os.walk(root, onerror=refuse, followlinks=True):
+        real = Path(folder).resolve()
+        if real in seen:  # a link that leads back
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        yield from (Path(folder, name) for name in sorted(names) if Path(folder, name).exists())
+
+
+def _file(path: Path, relative: str) -> File:
+    found = path.stat()
+    return File(relative, str(path), found.st_size, str(found.st_mtime_ns))

@@ -1,0 +1,130 @@
+"""Hugging Face Hub and its mirrors, by the hub's own client."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stoker.exits import ExitCode, RunError
+from stoker.fetch.request import Request
+from stoker.fetch.selection import File
+from stoker.fetch.source import Source, Unavailable
+
+# A failing disk, which the client reports beside a failing network.
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENAMETOOLONG)
+
+
+class Hub(Source):
+    """A model or data set repository.
+
+    `HF_ENDPOINT` (or `ENDPOINT`) names a mirror, `ACCESS_TOKEN` (or `HF_TOKEN`) gives access.
+    """
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        # Bars of many files at once fill a pod's log; progress is one line now and then.
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+        import huggingface_hub
+
+        self._endpoint = request.options.get("ENDPOINT") or os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+        self._token = request.options.get("ACCESS_TOKEN")
+        self._api = huggingface_hub.HfApi(endpoint=self._endpoint, token=self._token)
+        self._commit: str | None = None
+
+    @property
+    def revision(self) -> str | None:
+        """The commit."""
+        return self._commit
+
+    def files(self) -> Sequence[File]:
+        """List the repository at the revision, resolved to a commit once."""
+        repo: dict[str, Any] = {"repo_id": self.request.place, "repo_type": self.request.kind}
+        with self._told_apart():
+            if self._commit is None:
+                self._commit = self._api.repo_info(**repo, revision=self.request.revision, timeout=30).sha
+            tree = self._api.list_repo_tree(**repo, revision=self._commit, recursive=True)
+            return [_file(entry) for entry in tree if hasattr(entry, "blob_id")]
+
+    def fetch(self, file: File, folder: Path) -> Path:
+        """Bring one file; the client keeps unfinished ones by ETag below `.cache` and goes on with them."""
+        with self._told_apart():
+            path = self._api.hf_hub_download(
+                self.request.place,
+                file.remote,
+                repo_type=self.request.kind,
+                revision=self._commit,
+                local_dir=folder,
+            )
+        return Path(path)
+
+    @contextmanager
+    def _told_apart(self) -> Iterator[None]:
+        """Turn the client's failures into ours."""
+        from huggingface_hub import errors
+
+        uri, token = self.request.uri, f"put a token into the secret of {self.request.secret_field} as ACCESS_TOKEN"
+        try:
+            yield
+        except errors.GatedRepoError as error:
+            page = f"{self._endpoint}/{'datasets/' if self.request.kind == 'dataset' else ''}{self.request.place}"
+            raise RunError(
+                ExitCode.NO_INPUT,
+                f"{uri} is gated: accept its terms at {page} and {token}"
+                + (" of the account that did (the one given has no access)" if self._token else ""),
+            ) from error
+        except errors.RevisionNotFoundError as error:
+            raise RunError(
+                ExitCode.NO_INPUT, f"{uri}: there is no revision {self.request.revision!r} in {self.request.place}"
+            ) from error
+        except errors.RepositoryNotFoundError as error:
+            raise RunError(
+                ExitCode.NO_INPUT,
+                f"{uri} was not found at {self._endpoint}: correct the name, or if it is private "
+                + ("give the token of an account that may read it" if self._token else token),
+            ) from error
+        except errors.LocalEntryNotFoundError as error:  # the client's word for: the server did not answer
+            raise Unavailable(f"{self._endpoint} does not answer ({_cause(error)})") from error
+        except errors.OfflineModeIsEnabled as error:
+            raise RunError(
+                ExitCode.CONFIG, f"HF_HUB_OFFLINE is set, so {uri} cannot be fetched: remove it from the runtime's env"
+            ) from error
+        except errors.EntryNotFoundError as error:
+            raise RunError(ExitCode.NO_INPUT, f"{uri}: {_first_line(error)}") from error
+        except errors.HTTPError as error:
+            self._raise_by_status(error)
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in _DISK:
+                raise
+            raise Unavailable(f"{self._endpoint}: {_cause(error)}") from error
+
+    def _raise_by_status(self, error: Any) -> None:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status in (401, 403):
+            raise RunError(
+                ExitCode.NO_INPUT,
+                f"{self._endpoint} refuses access to {self.request.uri} ({status}): is the ACCESS_TOKEN in the secret "
+                f"of {self.request.secret_field} valid, and may its account read this?",
+            ) from error
+        if status in (400, 404, 410, 451):
+            raise RunError(ExitCode.NO_INPUT, f"{self.request.uri}: {_first_line(error)}") from error
+        raise Unavailable(f"{self._endpoint}: {_cause(error)}") from error
+
+
+def _file(entry: Any) -> File:
+    sha256 = getattr(entry.lfs, "sha256", None) if entry.lfs else None
+    digest = f"sha256:{sha256}" if sha256 else f"git:{entry.blob_id}"
+    return File(entry.path, entry.path, entry.size, digest, digest)
+
+
+def _cause(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return _first_line(error)
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

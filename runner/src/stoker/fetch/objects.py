@@ -1,0 +1,179 @@
+"""Object stores, by fsspec: S3 and what speaks like it, Google Cloud Storage."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stoker.exits import ExitCode, RunError
+from stoker.fetch.request import Request
+from stoker.fetch.selection import File
+from stoker.fetch.source import Source, Unavailable
+from stoker.report import say
+
+# One ranged request; between two of them a change of the object is noticed.
+_BLOCK_BYTES = 16 * 2**20
+_CONNECT_SECONDS = 10
+_READ_SECONDS = 60
+# S3's error codes that no other try mends, beside those that fsspec has exceptions for.
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_NO_CREDENTIALS = ("NoCredentialsError", "DefaultCredentialsError", "PartialCredentialsError")
+_NO_ACCESS = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403", "401", "InvalidToken", "Forbidden")
+
+
+class Objects(Source):
+    """A prefix of a bucket."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        with self._told_apart():
+            import fsspec
+
+            options = {"s3": _s3_options, "gs": _gs_options}[request.scheme](request)
+            self._fs = fsspec.filesystem(request.scheme, skip_instance_cache=True, use_listings_cache=False, **options)
+
+    def files(self) -> Sequence[File]:
+        """List what lies below the prefix; objects that only stand for folders are left out."""
+        where = "/".join(filter(None, (self.request.place, self.request.path)))
+        with self._told_apart():
+            # An empty listing is also that of a missing bucket; info tells them apart.
+            found = self._fs.find(where, detail=True) or {where: self._fs.info(where)}
+        return [
+            self._file(path, info)
+            for path, info in found.items()
+            if info["type"] == "file" and not path.endswith("/") and not info["name"].endswith("/")
+        ]
+
+    def fetch(self, file: File, folder: Path) -> Path:
+        """Bring one object, from where an earlier try stopped."""
+        target = folder / file.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("ab") as output:
+            if output.tell() > file.size:
+                output.truncate(0)
+            with self._told_apart():
+                # S3's client asks for each range on the condition that the object is still this one.
+                stream = self._fs.open(file.remote, "rb", block_size=_BLOCK_BYTES, cache_type="none")
+                if self._file(file.remote, stream.details).tag != file.tag:
+                    raise Unavailable(f"{self.request.uri}: {file.path} was changed while it was fetched")
+                stream.seek(output.tell())
+            while True:
+                with self._told_apart():
+                    block = stream.read(_BLOCK_BYTES)
+                if not block:
+                    break
+                output.write(block)  # not in there: a full disk is no failure of the store
+        return target
+
+    def _file(self, remote: str, info: Mapping[str, Any]) -> File:
+        path, size = remote.removeprefix(f"{self.request.place}/"), int(info["size"])
+        if self.request.scheme == "s3":
+            # The MD5 of what was put in one piece and not encrypted by a key of KMS; of nothing else.
+            tag = str(info["ETag"]).strip('"')
+            return File(path, remote, size, tag, f"md5:{tag}" if _MD5.fullmatch(tag) else "")
+        md5 = info.get("md5Hash")
+        tag = str(info.get("etag") or info.get("generation") or md5)
+        return File(path, remote, size, tag, f"md5:{base64.b64decode(md5).hex()}" if md5 else "")
+
+    def is_digest(self, file: File) -> bool:
+        """Ask whether an S3 object's ETag is a checksum at all, once it did not match."""
+        if self.request.scheme != "s3":
+            return True
+        with self._told_apart():
+            bucket, key, _ = self._fs.split_path(file.remote)
+            head = self._fs.call_s3("head_object", Bucket=bucket, Key=key)
+        return "SSECustomerAlgorithm" not in head and not str(head.get("ServerSideEncryption", "")).startswith("aws:")
+
+    @contextmanager
+    def _told_apart(self) -> Iterator[None]:
+        """Turn the clients' failures into ours."""
+        uri = self.request.uri
+        try:
+            yield
+        except (RunError, Unavailable):
+            raise
+        except FileNotFoundError as error:
+            raise RunError(
+                ExitCode.NO_INPUT, f"{uri} was not found: correct the bucket or the path in storageUri"
+            ) from error
+        except PermissionError as error:
+            raise self._refused(error) from error
+        except ImportError as error:
+            raise RunError(
+                ExitCode.CONFIG, f"{uri} needs the package {error.name}, which the image `fetch` has: use that image"
+            ) from error
+        except Exception as error:
+            if _code(error) in _NO_ACCESS or type(error).__name__ in _NO_CREDENTIALS:
+                raise self._refused(error) from error
+            raise Unavailable(f"{uri}: {type(error).__name__}: {error}") from error
+
+    def _refused(self, error: BaseException) -> RunError:
+        names = "ACCESS_KEY_ID and SECRET_ACCESS_KEY" if self.request.scheme == "s3" else "the credentials"
+        code = _code(error) or type(error).__name__
+        return RunError(
+            ExitCode.NO_INPUT,
+            f"{self.request.uri}: access refused ({code}): put {names} of an account that may list and read it into "
+            f"the secret of {self.request.secret_field}, or give the pod's service account an identity that may",
+        )
+
+
+def _code(error: BaseException) -> str:
+    """Return the store's own code of a failure: botocore's, else an HTTP status; empty if there is none."""
+    for found in (error, error.__cause__):
+        response = getattr(found, "response", None)
+        if isinstance(response, dict):
+            return str(response.get("Error", {}).get("Code", ""))
+        if isinstance(getattr(found, "code", None), int):
+            return str(found.code)  # type: ignore[union-attr]
+    return ""
+
+
+def _s3_options(request: Request) -> dict[str, Any]:
+    from botocore.session import get_session
+
+    given, role = request.options, request.options.get("ROLE_ARN")
+    options: dict[str, Any] = {
+        "endpoint_url": given.get("ENDPOINT"),
+        "key": given.get("ACCESS_KEY_ID"),
+        "secret": given.get("SECRET_ACCESS_KEY"),
+        "client_kwargs": {"region_name": given["REGION"]} if "REGION" in given else {},
+    }
+    timeouts = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": _READ_SECONDS}
+    options["config_kwargs"] = {**timeouts, "retries": {"max_attempts": 2, "mode": "standard"}}
+    if role and os.environ.get("AWS_WEB_IDENTITY_TOKEN_FILE") and "ACCESS_KEY_ID" not in given:
+        os.environ["AWS_ROLE_ARN"] = role  # the pod's own identity takes the role, and renews it
+    elif role:
+        options |= _assumed(request, role)
+    elif "ACCESS_KEY_ID" not in given and get_session().get_credentials() is None:
+        say(f"no credentials for {request.uri}: asking as anybody may")
+        options["anon"] = True
+    return options
+
+
+def _assumed(request: Request, role: str) -> dict[str, str]:
+    """Return the temporary credentials of a role (AWS STS: AssumeRole)."""
+    from botocore.session import get_session
+
+    given = request.options
+    client = get_session().create_client(
+        "sts",
+        region_name=given.get("REGION"),
+        aws_access_key_id=given.get("ACCESS_KEY_ID"),
+        aws_secret_access_key=given.get("SECRET_ACCESS_KEY"),
+    )
+    found = client.assume_role(RoleArn=role, RoleSessionName="stoker-fetch")["Credentials"]
+    return {"key": found["AccessKeyId"], "secret": found["SecretAccessKey"], "token": found["SessionToken"]}
+
+
+def _gs_options(request: Request) -> dict[str, Any]:
+    options: dict[str, Any] = {"timeout": _READ_SECONDS, "requests_timeout": _READ_SECONDS}
+    if "ENDPOINT" in request.options:
+        options["endpoint_url"] = request.options["ENDPOINT"]
+    if os.environ.get("STORAGE_EMULATOR_HOST"):
+        options["token"] = "anon"
+    return options

@@ -1,0 +1,174 @@
+"""What an initializer's container was asked to fetch, from its environment alone. Pure.
+
+The names of the variables are Kubeflow Trainer's (v2.3.0, pkg/initializers/types) and its SDK's (0.5.0).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from stoker.exits import ExitCode, RunError
+
+KINDS = ("dataset", "model")
+# The jobs of a runtime are named so, and a pod's host name is <TrainJob>-<job>-<index>-<index>.
+_HOST = re.compile(rf"(?:^|-)({'|'.join(KINDS)})-initializer-\d+-\d+$")
+_REPO_PART = re.compile(r"[A-Za-z0-9._-]+")
+_BUCKET = re.compile(r"[A-Za-z0-9._-]+")
+# Where a claim named by pvc:// must be mounted in the initializer's container, as KServe does.
+CLAIMS = Path("/mnt/pvc")
+_FORMS = (
+    "hf://ORG/NAME[@REVISION][/FOLDER], s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, file:///FOLDER or pvc://CLAIM/FOLDER"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One thing to fetch.
+
+    Attributes:
+        kind: `model` or `dataset`.
+        uri: STORAGE_URI as given.
+        scheme: `hf`, `s3`, `gs` or `file`.
+        place: what holds it: a repository's name, a bucket, or an absolute folder.
+        path: the folder, file or prefix inside; empty for all of it.
+        revision: branch, tag or commit of a repository; None for its default.
+        target: the folder it goes to.
+        ignore: patterns of files to leave out; None if the runner is to choose.
+        options: the other variables of the contract that are set, by name.
+        job_id: the job's id, the same in all its attempts; empty if not known.
+        replace: True if something else in the target is to be replaced.
+    """
+
+    kind: str
+    uri: str
+    scheme: str
+    place: str
+    path: str
+    revision: str | None
+    target: Path
+    ignore: tuple[str, ...] | None
+    options: Mapping[str, str]
+    job_id: str
+    replace: bool
+
+    @property
+    def secret_field(self) -> str:
+        """Where a TrainJob names the secret with the credentials."""
+        return f"spec.initializer.{self.kind}.secretRef"
+
+
+def kind_of(given: str | None, host: str) -> str:
+    """Return what to fetch: as the command says, else as the pod's host name does.
+
+    Raises:
+        RunError: neither says it (64).
+    """
+    named = given or (match[1] if (match := _HOST.search(host)) else None)
+    if named is None:
+        raise RunError(ExitCode.USAGE, "say what to fetch: `stoker fetch model` or `stoker fetch dataset`")
+    return named
+
+
+def request_of(kind: str, env: Mapping[str, str], workspace: Path) -> Request | None:
+    """Return what the environment asks for, None if it asks for nothing.
+
+    Args:
+        kind: `model` or `dataset`.
+        env: the container's environment.
+        workspace: the job's workspace.
+
+    Raises:
+        RunError: STORAGE_URI or another variable is not what it must be (64).
+    """
+    uri = env.get("STORAGE_URI", "").strip()
+    if not uri:
+        return None
+    scheme, place, path, revision = _parsed(kind, uri)
+    names = ("ACCESS_TOKEN", "ENDPOINT", "ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "REGION", "ROLE_ARN")
+    options = {name: env[name].strip() for name in names if env.get(name, "").strip()}
+    if ("ACCESS_KEY_ID" in options) != ("SECRET_ACCESS_KEY" in options):
+        raise RunError(ExitCode.USAGE, "ACCESS_KEY_ID and SECRET_ACCESS_KEY go together: put both into the secret")
+    if "ENDPOINT" in options and not re.match(r"https?://[^/\s]+", options["ENDPOINT"]):
+        raise RunError(ExitCode.USAGE, f"ENDPOINT is {options['ENDPOINT']!r}: write an address like https://host:port")
+    ignored = env.get("IGNORE_PATTERNS")
+    replace = env.get("STOKER_FETCH_REPLACE", "").strip().lower()
+    if replace not in ("", "true", "false"):
+        raise RunError(ExitCode.USAGE, f"STOKER_FETCH_REPLACE is {replace!r}: write true or false")
+    return Request(
+        kind=kind,
+        uri=uri,
+        scheme=scheme,
+        place=place,
+        path=path,
+        revision=revision,
+        target=workspace / kind,
+        ignore=None if ignored is None else tuple(word.strip() for word in ignored.split(",") if word.strip()),
+        options=options,
+        job_id=env.get("STOKER_JOB_ID", ""),
+        replace=replace == "true",
+    )
+
+
+def _parsed(kind: str, uri: str) -> tuple[str, str, str, str | None]:
+    """Return scheme, place, path and revision of a URI."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} is no URI ({error}): write {_FORMS}") from error
+    scheme = parts.scheme.lower()
+    if "\0" in uri or parts.query or parts.fragment or (scheme != "hf" and "@" in parts.netloc):
+        raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} holds more than a place and a path: write {_FORMS}")
+    inside = unquote(parts.path).strip("/")
+    if ".." in inside.split("/"):
+        raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} leads out of itself with `..`: write the path itself")
+    if scheme == "hf":
+        return "hf", *_repository(kind, uri)
+    if scheme in ("s3", "gs"):
+        if not _BUCKET.fullmatch(parts.netloc):
+            raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} names no bucket: write {scheme}://BUCKET/PREFIX")
+        return scheme, parts.netloc, inside, None
+    if scheme == "file":
+        if parts.netloc not in ("", "localhost") or not inside:
+            raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} names no folder: write file:///FOLDER, three slashes")
+        return "file", f"/{inside}", "", None
+    if scheme == "pvc":
+        if not parts.netloc:
+            raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} names no claim: write pvc://CLAIM/FOLDER")
+        return "file", str(CLAIMS / parts.netloc / inside), "", None
+    if scheme == "cache":
+        raise RunError(
+            ExitCode.USAGE,
+            f"STORAGE_URI {uri!r}: Kubeflow Trainer's data cache is a service of its own, not a source: write {_FORMS}",
+        )
+    raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} has a scheme that cannot be fetched from: write {_FORMS}")
+
+
+def _repository(kind: str, uri: str) -> tuple[str, str, str | None]:
+    """Return name, path and revision of `hf://…`; `datasets/` may come first, as the hub's own URIs have it."""
+    words = uri.split("://", 1)[1].strip("/").split("/")
+    if words[0] in ("datasets", "models") and len(words) >= 3:
+        if words[0] != f"{kind}s":
+            raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} names no {kind}: write hf://ORG/NAME of a {kind}")
+        words = words[1:]
+    # A name of one word is one of the hub's oldest repositories, such as gpt2; its revision ends it.
+    size = 1 if "@" in words[0] else 2
+    name, at, revision = "/".join(words[:size]).partition("@")
+    inside = [unquote(word) for word in words[size:]]
+    if revision == "refs" and inside[:1] in (["pr"], ["convert"]) and len(inside) > 1:
+        revision, inside = "/".join(("refs", *inside[:2])), inside[2:]
+    if (
+        not all(_REPO_PART.fullmatch(word) and word.strip(".") for word in name.split("/"))
+        or (at and not revision)
+        or ".." in inside
+        or "" in inside
+    ):
+        raise RunError(
+            ExitCode.USAGE,
+            f"STORAGE_URI {uri!r} names no repository: write hf://ORG/NAME, hf://ORG/NAME@REVISION or "
+            "hf://ORG/NAME/FOLDER (a / in a revision is written %2F)",
+        )
+    return name, "/".join(inside), unquote(revision) or None

@@ -1,0 +1,156 @@
+"""Brings files, several at once, with retries, verification and a line of progress now and then."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from stoker.exits import ExitCode, RunError
+from stoker.fetch.selection import File, Selection
+from stoker.fetch.source import Source, Unavailable
+from stoker.fetch.target import Staging, mismatch
+from stoker.report import say
+
+T = TypeVar("T")
+
+# Between tries; a try that brought something starts the count anew.
+WAITS_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0)
+_AT_ONCE = 4
+_PROGRESS_SECONDS = 10.0
+# A file that arrives broken so often is broken at its source.
+_BROKEN_TRIES = 3
+
+
+def persist(what: str, action: Callable[[], T], progress: Callable[[], int] = lambda: 0) -> T:
+    """Try until it works.
+
+    Args:
+        what: for the messages.
+        action: raises Unavailable for what another try may mend.
+        progress: grows while something is brought, which starts the count anew.
+
+    Raises:
+        RunError: it never did (69), or another try would not help.
+    """
+    tries, seen = 0, progress()
+    while True:
+        try:
+            return action()
+        except Unavailable as error:
+            now = progress()
+            tries, seen = (tries + 1, seen) if now <= seen else (1, now)
+            if tries > len(WAITS_SECONDS):
+                raise RunError(
+                    ExitCode.UNAVAILABLE, f"{what}: {error} (given up after {len(WAITS_SECONDS) + 1} tries)"
+                ) from error
+            wait = WAITS_SECONDS[tries - 1]
+            say(f"{what}: {error}; trying again in {wait:.0f} s")
+            time.sleep(wait)
+
+
+class Transfer:
+    """Brings the files of a selection into a staging folder.
+
+    Args:
+        source: where they come from.
+        selection: the files.
+        staging: where they go.
+    """
+
+    def __init__(self, source: Source, selection: Selection, staging: Staging) -> None:
+        self._source = source
+        self._selection = selection
+        self._staging = staging
+        self._todo: queue.SimpleQueue[File] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        """Bring all that is not there yet.
+
+        Raises:
+            RunError: a file cannot be had.
+            OSError: this machine's disk fails.
+        """
+        missing = [file for file in self._selection.files if not self._staging.has(file)]
+        for file in sorted(missing, key=lambda file: file.size, reverse=True):
+            self._todo.put(file)
+        # Daemons: a failure or a stop ends the program, whatever the others are at. What they wrote is gone on with.
+        for _ in range(min(_AT_ONCE, len(missing))):
+            threading.Thread(target=self._work, daemon=True).start()
+        meter = _Meter(self._selection.bytes, self._staging)
+        for _ in missing:
+            while True:
+                try:
+                    failure = self._done.get(timeout=_PROGRESS_SECONDS)
+                    break
+                except queue.Empty:
+                    meter.tell()
+            if failure is not None:
+                raise failure
+
+    def _work(self) -> None:
+        while True:
+            try:
+                file = self._todo.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                self._bring(file)
+                self._done.put(None)
+            except BaseException as failure:  # noqa: BLE001 - raised again by the thread that waits
+                self._done.put(failure)
+                return
+
+    def _bring(self, file: File) -> None:
+        for _ in range(_BROKEN_TRIES):
+            fetched = persist(
+                file.path, lambda: self._source.fetch(file, self._staging.unfinished), self._staging.bytes
+            )
+            wrong = mismatch(file, fetched)
+            if wrong is None or (fetched.stat().st_size == file.size and not self._source.is_digest(file)):
+                self._staging.take(file, fetched)
+                return
+            say(f"{file.path}: {wrong}; fetching it again")
+            fetched.unlink()
+        raise RunError(
+            ExitCode.BAD_DATA,
+            f"{file.path} of {self._source.request.uri} is broken: {wrong}, {_BROKEN_TRIES} times in a row; "
+            "put the right file there",
+        )
+
+
+class _Meter:
+    """Says how far a transfer is."""
+
+    def __init__(self, total: int, staging: Staging) -> None:
+        self._total = total
+        self._staging = staging
+        self._at, self._bytes = time.monotonic(), staging.bytes()
+
+    def tell(self) -> None:
+        """Print one line."""
+        now, there = time.monotonic(), self._staging.bytes()
+        speed = max(0.0, (there - self._bytes) / max(now - self._at, 1e-3))
+        self._at, self._bytes = now, there
+        there = min(there, self._total)
+        left = f", {(self._total - there) / speed:.0f} s left" if speed else ""
+        share = 100 * there // max(self._total, 1)
+        say(f"{human(there)} of {human(self._total)} ({share} %), {human(int(speed))}/s{left}")
+
+
+def human(count: int) -> str:
+    """Return a number of bytes as people read it."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def listing(files: Sequence[File]) -> str:
+    """Return files and sizes, a line each."""
+    return "\n".join(f"  {human(file.size):>9}  {file.path}" for file in files)
