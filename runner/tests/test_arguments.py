@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.arguments import Flag, FlagTable, Layer, Resolution, config_words, resolve, split_args, split_env
+from stoker.arguments import Flag, FlagTable, Layer, Resolution, Setting, config_words, resolve, split_args, split_env
 from stoker.frameworks import get_framework
 
 TABLE = FlagTable(
@@ -158,6 +158,24 @@ def test_the_tables_agree_with_themselves(method: str) -> None:
     assert not table.renamed.keys() & table.flags.keys(), "a flag that exists is not renamed"
     assert not table.removed.keys() & table.flags.keys(), "a flag that exists is not gone"
     assert {flag.type for flag in table.flags.values()} <= {"bool", "int", "float", "str"}
+
+
+def test_a_renamed_flag_whose_new_name_is_another_methods_is_called_that() -> None:
+    problem = get_framework("trl").flag_table("sft").refusal("max_new_tokens")
+    assert problem is not None
+    assert "called" not in problem
+
+
+def test_deprecated_flags_still_work() -> None:
+    framework = get_framework("trl")
+    known = {name for method in framework.methods for name in framework.flag_table(method).flags}
+    assert framework.flag_table("sft").deprecated.keys() <= known
+
+
+def test_values_that_begin_with_a_dash_stay_values() -> None:
+    assert Setting("run_name", "--max_steps", "args").to_argv() == ["--run_name=--max_steps"]
+    (problem,) = resolve(TABLE, [Layer("env", {"report_to": ("-x",)})]).problems
+    assert "do not begin with a dash" in problem
 
 
 def test_new_names_of_renamed_flags_exist_somewhere() -> None:

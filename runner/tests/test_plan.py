@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from datetime import date
 from typing import Any
 
 import pytest
@@ -131,7 +132,35 @@ def test_an_empty_variable_is_unset() -> None:
         ({}, ["--max_stps", "1"], None, ExitCode.USAGE, "did you mean --max_steps?"),
         ({}, ["--config"], None, ExitCode.USAGE, "--config takes one file"),
         ({}, ["--config", "/c"], {"learning_rat": 1}, ExitCode.USAGE, "is an abbreviation"),
-        ({}, ["--config", "/c"], {"max_steps": "many"}, ExitCode.USAGE, "key max_steps takes a whole number"),
+        ({}, ["--config", "/c"], {"max_steps": "many"}, ExitCode.USAGE, "key max_steps of /c takes a whole number"),
+        ({}, ["--config", "/c"], {"run_name": date(2026, 1, 1)}, ExitCode.USAGE, "is read as a date by YAML"),
+        ({}, ["--config", "/c"], {"save_strategy": False}, ExitCode.USAGE, "put them in quotes"),
+        ({}, ["--config", "/c"], {"env": {"RANK": 1}}, ExitCode.USAGE, "RANK under env of --config /c is not for a"),
+        ({}, ["--config", "/c"], {"env": {"STOKER_RESUME": "never"}}, ExitCode.USAGE, "set it in spec.trainer.env"),
+        ({}, ["--config", "/c"], {"env": {"A": None}}, ExitCode.USAGE, "A under env of --config /c must be text"),
+        ({}, ["--config", "/c"], {"env": ["A"]}, ExitCode.USAGE, "must hold a mapping of variables"),
+        ({"STOKER_ARG_": "3"}, [], None, ExitCode.USAGE, "a flag without a name"),
+        ({"PET_NODE": "2"}, [], None, ExitCode.USAGE, "did you mean PET_NNODES?"),
+        ({"PET_STANDALONE": "1"}, [], None, ExitCode.USAGE, "torchrun is told by the plan"),
+        ({}, ["--max_steps", "9" * 33], None, ExitCode.USAGE, "--max_steps takes a whole number, not '999"),
+        ({}, ["--max_steps", "0"], None, ExitCode.USAGE, "leave it out to train by --num_train_epochs"),
+        ({}, ["--per_device_train_batch_size", "0"], None, ExitCode.USAGE, "write 1 or more"),
+        ({}, ["--lora_dropout", "5"], None, ExitCode.USAGE, "write 1 or less"),
+        ({}, ["--save_steps", "2.5"], None, ExitCode.USAGE, "a fraction of all of them below 1"),
+        ({}, ["--bf16", "--fp16"], None, ExitCode.USAGE, "--bf16 and --fp16 are both on"),
+        ({}, ["--load_in_4bit", "--load_in_8bit"], None, ExitCode.USAGE, "both on: choose one"),
+        ({}, ["--load_in_4bit"], None, ExitCode.USAGE, "add --use_peft"),
+        ({}, ["--load_in_4bit", "--use_peft"], None, ExitCode.USAGE, "needs a GPU"),
+        ({}, ["--load_best_model_at_end"], None, ExitCode.USAGE, "add --eval_strategy"),
+        ({}, ["--overwrite_output_dir"], None, ExitCode.USAGE, "set STOKER_RESUME=never"),
+        ({}, ["--warmup_ratio", "0.1"], None, ExitCode.USAGE, "write --warmup_steps with a fraction below 1"),
+        (
+            {},
+            ["--beta", "1"],
+            None,
+            ExitCode.USAGE,
+            "--beta is a flag of dpo, kto, orpo, grpo, rloo, distillation, not",
+        ),
         ({}, ["trl.scripts.xyz"], None, ExitCode.USAGE, "'xyz' is not a method of trl: choose one of sft"),
         ({"STOKER_METHOD": ""}, [], None, ExitCode.USAGE, "no method is named: set STOKER_METHOD"),
         ({"STOKER_METHD": "sft"}, [], None, ExitCode.USAGE, "did you mean STOKER_METHOD?"),
@@ -155,6 +184,50 @@ def test_what_cannot_work_is_refused_with_code_and_fix(
     found, text = refusal_of(*args, env=env, config=config)
     assert found is code
     assert message in text
+
+
+GRPO = ("trl.scripts.grpo", "--reward_funcs", "think_format_reward")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((), None),
+        (
+            ("--num_generations", "3"),
+            "a generation batch of 16 (per_device_train_batch_size 8 × 2 processes × 1 steps)",
+        ),
+        (("--num_generations", "3", "--per_device_train_batch_size", "3"), None),
+        (("--num_generations", "1"), "--num_generations is 1 (args): write 2 or more"),
+        (("--num_generations", "5", "--gradient_accumulation_steps", "5"), None),
+        (("--generation_batch_size", "40"), "--generation_batch_size 40 is no multiple of 16"),
+        (("--generation_batch_size", "32", "--steps_per_generation", "2"), "say the same"),
+        (("--eval_strategy", "steps", "--per_device_eval_batch_size", "3"), "an evaluation batch of 6"),
+    ],
+)
+def test_a_generation_batch_holds_whole_groups(args: tuple[str, ...], message: str | None) -> None:
+    if message is None:
+        assert plan_of(*GRPO, *args).method == "grpo"
+    else:
+        code, text = refusal_of(*GRPO, *args)
+        assert code is ExitCode.USAGE
+        assert message in text
+
+
+def test_variables_of_the_config_file_are_there_before_the_trainer_starts() -> None:
+    plan = plan_of("--config", "/c", config={"env": {"OMP_NUM_THREADS": 3, "NCCL_DEBUG": "INFO"}})
+    assert (plan.env["OMP_NUM_THREADS"], plan.env["NCCL_DEBUG"]) == ("3", "INFO")
+
+
+def test_a_flag_that_will_be_gone_is_a_notice() -> None:
+    (notice,) = plan_of("--gradient_checkpointing", "false").notices
+    assert notice == "--gradient_checkpointing will be gone from a later trl: write --activation_checkpointing"
+
+
+def test_an_output_folder_outside_the_workspace_is_a_notice() -> None:
+    (notice,) = plan_of("--output_dir", "/results").notices
+    assert "lies outside the workspace" in notice
+    assert plan_of("--output_dir", "/results", single=True).notices == ()
 
 
 def test_all_problems_come_at_once() -> None:

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stoker.variables import LAUNCHER
+
 API_VERSION = "trainer.kubeflow.org/v1alpha1"
-# Variables that Trainer writes and no TrainJob may (pkg/constants: TorchRunReservedEnvNames).
-RESERVED_VARIABLES = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
 _INITIALIZERS = {"dataset": "dataset-initializer", "model": "model-initializer"}
 _VOLUME = "initializer"
 _NODE = "node"
@@ -132,7 +132,7 @@ def _name(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]
 
 def _reserved(trainjob: Mapping[str, Any]) -> Iterator[str]:
     for entry in _items(_at(trainjob, "spec", "trainer", "env")):
-        if entry.get("name") in RESERVED_VARIABLES:
+        if entry.get("name") in LAUNCHER:
             yield (
                 f"env {entry['name']} is Trainer's own and refused in spec.trainer.env: write numNodes for the nodes "
                 "and numProcPerNode for the processes on each"

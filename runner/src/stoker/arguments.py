@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,11 @@ from typing import Any
 # What HfArgumentParser takes for a boolean (transformers/hf_argparser.py: string_to_bool).
 _TRUE = ("true", "t", "yes", "y", "1")
 _FALSE = ("false", "f", "no", "n", "0")
+# What argparse does not take for a flag though it begins with a dash.
+_NEGATIVE = re.compile(r"^-\d+$|^-\d*\.\d+$")
+# Counts end up in 64-bit integers of torch; nobody writes a number with more characters.
+_GREATEST = 2.0**63
+_LONGEST_NUMBER = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,7 @@ class FlagTable:
         renamed: old name → today's name.
         removed: old name → what to do instead.
         reserved: flags the runner sets itself → what to write instead.
+        deprecated: flags that still work → what to write before they are gone.
         methods_with: returns the other methods of this trainer that have a flag.
         config: the trainer's own config that the flags are laid over; None without one.
         notices: what a user should know about how it was chosen.
@@ -60,6 +67,7 @@ class FlagTable:
     renamed: Mapping[str, str] = field(default_factory=dict)
     removed: Mapping[str, str] = field(default_factory=dict)
     reserved: Mapping[str, str] = field(default_factory=dict)
+    deprecated: Mapping[str, str] = field(default_factory=dict)
     methods_with: Callable[[str], Sequence[str]] = lambda name: ()
     config: str | None = None
     notices: tuple[str, ...] = ()
@@ -74,8 +82,10 @@ class FlagTable:
             return f"--{name} is set by stoker itself: {self.reserved[name]}"
         if name in self.flags:
             return None
+        if not name:
+            return "a flag without a name: write --<flag>, or STOKER_ARG_<FLAG> for a variable"
         where = f"{self.trainer} ({self.method})"
-        if name in self.renamed:
+        if self.renamed.get(name) in self.flags:
             return f"--{name} is called --{self.renamed[name]} in {where}: write --{self.renamed[name]}"
         if name in self.removed:
             return f"--{name} is gone from {where}: {self.removed[name]}"
@@ -112,7 +122,8 @@ class Setting:
         """Return the words that give this setting to the trainer."""
         if isinstance(self.value, tuple):
             return [f"--{self.name}", *self.value]
-        return [f"--{self.name}", self.value]
+        # argparse takes a word that begins with a dash for a flag, but not behind an equals sign.
+        return [f"--{self.name}={self.value}"] if self.value.startswith("-") else [f"--{self.name}", self.value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +167,9 @@ def split_args(words: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[s
     problems: list[str] = []
     name: str | None = None
     for word in words:
-        if word.startswith("--") and len(word) > 2:
+        if word == "--":
+            problems.append("'--' is not a flag: trainer arguments are written --flag value")
+        elif word.startswith("--"):
             flag, equals, value = word[2:].partition("=")
             name = flag.replace("-", "_")
             flags[name] = (value,) if equals else ()
@@ -205,7 +218,7 @@ def resolve(table: FlagTable, layers: Iterable[Layer]) -> Resolution:
     for layer in layers:
         for name, words in layer.values.items():
             name, words = _without_negation(name, words, table)
-            said = layer.label.format(flag=name, FLAG=name.upper())
+            said = layer.label.replace("{flag}", name).replace("{FLAG}", name.upper().replace(".", "__"))
             refusal = table.refusal(name)
             if refusal is not None:
                 if layer.foreign == "drop":
@@ -218,6 +231,10 @@ def resolve(table: FlagTable, layers: Iterable[Layer]) -> Resolution:
             if wrong is not None:
                 problems.append(f"{said} {wrong} (given by {layer.source})")
                 continue
+            if name in table.deprecated and layer.source != "recipe":
+                notices.append(
+                    f"{said} will be gone from a later {table.trainer.split()[0]}: write {table.deprecated[name]}"
+                )
             winners[name] = Setting(name, _value(flag, words), layer.source, layer.reasons.get(name, ""))
     return Resolution(tuple(winners[name] for name in sorted(winners)), tuple(problems), tuple(notices))
 
@@ -232,12 +249,16 @@ def wrong_value(flag: Flag, words: Sequence[str]) -> str | None:
         if flag.choices and word not in flag.choices:
             close = difflib.get_close_matches(word, flag.choices, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
+            if word in ("True", "False"):
+                hint = " (YAML reads words such as no and on as false and true: put them in quotes)"
             return f"takes one of {', '.join(flag.choices)}, not {word!r}{hint}"
         if flag.type == "bool" and word.lower() not in _TRUE + _FALSE:
             return f"takes true or false, not {word!r}"
         if flag.type in ("int", "float") and not _is_number(word, flag.type):
             kind = "a whole number" if flag.type == "int" else "a number"
-            return f"takes {kind}, not {word!r}"
+            return f"takes {kind}, not {_short(word)}"
+        if flag.many and word.startswith("-") and not _NEGATIVE.match(word):
+            return f"takes values that do not begin with a dash, not {word!r}"
     return None
 
 
@@ -263,9 +284,15 @@ def _value(flag: Flag, words: tuple[str, ...]) -> str | tuple[str, ...]:
 
 
 def _is_number(word: str, kind: str) -> bool:
-    # Python also reads 1_000, nan and inf, which no run can mean.
+    # Python also reads 1_000, nan, inf, and digits of every script, which no run can mean.
+    if "_" in word or not word.isascii() or len(word) > _LONGEST_NUMBER:
+        return False
     try:
         number = int(word) if kind == "int" else float(word)
     except ValueError:
         return False
-    return "_" not in word and math.isfinite(number)
+    return math.isfinite(number) and abs(number) <= _GREATEST
+
+
+def _short(word: str) -> str:
+    return repr(word if len(word) <= _LONGEST_NUMBER else f"{word[:_LONGEST_NUMBER]}…")

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
 from stoker.arguments import FlagTable, Layer, Setting, resolve, split_env
@@ -202,7 +203,7 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
             reasons={name: why for name, (_, why) in own.items()},
         ),
         *_env_layers(table, runtime, user),
-        Layer(_CONFIG_FILE, from_config, label="key {flag}"),
+        Layer(_CONFIG_FILE, from_config, label=f"key {{flag}} of {named_config}"),
         Layer("args", given, label=table.spell("{flag}")),
     ]
     resolution = resolve(table, layers)
@@ -211,6 +212,7 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
     # A file that was not read may say anything, so nothing is called missing then.
     unread = config_path is not None and request.config is None
     usage += framework.problems(table, named, tuple(table.flags if unread else config))
+    usage += framework.contradictions(asked, table, named)
     if usage:
         raise RunError(ExitCode.USAGE, "\n".join(usage))
 
@@ -253,13 +255,20 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
         budget=framework.budget(table, named),
         base_model=framework.base_model(named),
         checks=_checks(facts, framework.inputs(table, named), config_path, output_dir),
-        env=_process_env(facts, world),
+        # TRL sets a file's variables too, but once torch is loaded, which is too late for most.
+        env={**_process_env(facts, world), **framework.variables(config)},
         grace_seconds=grace,
         rendezvous_seconds=rendezvous,
         hang_seconds=hang,
         termination_log=str(facts.termination_log),
-        notices=(*world.notices, *table.notices, *resolution.notices),
+        notices=(*world.notices, *table.notices, *resolution.notices, *_outside(facts, world, output_dir)),
     )
+
+
+def _outside(facts: Facts, world: World, output_dir: str) -> list[str]:
+    if world.nnodes == 1 or PurePosixPath(output_dir).is_relative_to(facts.workspace):
+        return []
+    return [f"output_dir {output_dir} lies outside the workspace {facts.workspace}: all pods must share its volume too"]
 
 
 def framework_of(facts: Facts) -> Framework:

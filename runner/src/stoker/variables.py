@@ -33,14 +33,27 @@ KNOWN = {
     "STOKER_PLAN": "the plan's file, set by the runner for the processes it starts",
 }
 
+# What Trainer tells each pod for its launcher (pkg/constants: TorchRunReservedEnvNames).
+LAUNCHER = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
+_LAUNCHER_PREFIX = "PET_"
+
 # A Service named `stoker` in the namespace makes Kubernetes inject such names where service links are on.
 _SERVICE_LINK = re.compile(r"^STOKER(_\w+)?(_SERVICE_HOST|_SERVICE_PORT\w*|_PORT(_\d+_\w+)?)$")
 
 
 def unknown_variables(names: Iterable[str]) -> list[str]:
-    """Return one problem for each `STOKER_…` name that means nothing, with the name that was probably meant."""
+    """Return one problem for each `STOKER_…` or `PET_…` name that means nothing, with what was probably meant."""
     problems = []
     for name in names:
+        if name.startswith(_LAUNCHER_PREFIX) and name not in LAUNCHER:
+            # torchrun takes any of its options so, but the plan decides all of them.
+            close = difflib.get_close_matches(name, LAUNCHER, n=1, cutoff=0.7)
+            advice = (
+                f"did you mean {close[0]}?"
+                if close
+                else f"torchrun is told by the plan, leave it out (known: {', '.join(LAUNCHER)})"
+            )
+            problems.append(f"{name} is not a variable stoker takes: {advice}")
         if not name.startswith(_PREFIX) or name.startswith(ARG_PREFIX) or name in KNOWN or _SERVICE_LINK.match(name):
             continue
         # Without the prefix, which makes any two names alike.

@@ -122,6 +122,10 @@ def resolve_world(facts: Facts, options: Mapping[str, str] | None = None) -> Wor
         said.problems.append(f"node_rank is {node_rank} but there are {nnodes} nodes: ranks go from 0 to {nnodes - 1}")
     master_port = said.number("master_port", DEFAULT_PORT, 1, _MAX_PORT)
     master_addr = _master_addr(said, nnodes)
+    if facts.accelerator not in ACCELERATORS:
+        said.problems.append(
+            f"STOKER_ACCELERATOR is {facts.accelerator!r}: it must be one of {', '.join(ACCELERATORS)}"
+        )
     nproc = _nproc_per_node(said)
     return World(
         nnodes,
@@ -176,7 +180,7 @@ def _nproc_per_node(said: _Said) -> int:
     if nproc is None or nproc < 1:
         said.problems.append(f"nproc_per_node is {text!r} ({source}): write auto or a whole number, 1 or more")
         return 1
-    if facts.accelerator != "cpu" and nproc > len(facts.devices):
+    if facts.accelerator in ACCELERATORS and facts.accelerator != "cpu" and nproc > len(facts.devices):
         said.problems.append(
             f"{nproc} processes per node were asked for ({source}) but this container sees {len(facts.devices)} "
             f"{facts.accelerator} devices: ask for {nproc} in resourcesPerNode, or for fewer processes"
@@ -191,11 +195,7 @@ def _from_devices(said: _Said, source: str) -> int:
         count = len(facts.devices)
         said.settings.append(Setting("nproc_per_node", str(count), source, f"auto: {count} devices visible"))
         return count
-    if facts.accelerator not in ACCELERATORS:
-        said.problems.append(
-            f"STOKER_ACCELERATOR is {facts.accelerator!r}: it must be one of {', '.join(ACCELERATORS)}"
-        )
-    elif facts.accelerator != "cpu":
+    if facts.accelerator in ACCELERATORS and facts.accelerator != "cpu":
         said.problems.append(
             f"the runtime is for {facts.accelerator} but this container sees no such device: "
             "check resourcesPerNode and the node's device plugin, or choose a runtime for cpu"

@@ -130,6 +130,14 @@ class Framework(ABC):
     def problems(self, table: FlagTable, settings: Mapping[str, Setting], config_keys: Sequence[str]) -> list[str]:
         """Return one problem for each setting that is missing or cannot be meant."""
 
+    def contradictions(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> list[str]:
+        """Return one problem for each setting that cannot be meant, alone or beside another."""
+        return []
+
+    def variables(self, content: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the environment variables that a `--config` file sets."""
+        return {}
+
     @abstractmethod
     def inputs(self, table: FlagTable, settings: Mapping[str, Setting]) -> list[Input]:
         """Return the models and data sets that a run reads."""

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 from stoker.arguments import Flag, FlagTable, Setting, is_true
 from stoker.frameworks.base import Asked, Framework, Input
+from stoker.frameworks.trl_checks import config_problems, config_variables, contradictions
+from stoker.frameworks.trl_earlier import DEPRECATED, REMOVED, RENAMED
 from stoker.recipes import recipe_for
 
 VERSION = "1.16.0"
@@ -19,17 +21,6 @@ MODULE_PREFIX = "trl.scripts."
 _CONFIG_SECTIONS = ("env", "datasets")
 # Methods whose trainer TRL has without a script.
 _OWN_SCRIPTS = {"orpo": "stoker.scripts.orpo"}
-# Flags of older TRL releases and of KEP-2839's draft (TRL 1.16 migration notes and its dataclasses).
-_RENAMED = {
-    "max_seq_length": "max_length",
-    "torch_dtype": "dtype",
-    "evaluation_strategy": "eval_strategy",
-    "no_cuda": "use_cpu",
-}
-_REMOVED = {
-    "max_prompt_length": "prompts are cut by --max_length; filter longer ones out of the data set",
-    "overwrite_output_dir": "set STOKER_RESUME=never to start anew",
-}
 _RESERVED = {
     "resume_from_checkpoint": "leave it out and set STOKER_RESUME to auto, never or require",
     "enable_jit_checkpoint": "leave it out, a stop is checkpointed anyway, in step on all ranks",
@@ -110,6 +101,15 @@ class TRL(Framework):
             problems.append("no data is named: write --dataset_name <folder or Hub id>")
         return problems
 
+    def contradictions(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> list[str]:
+        """Return one problem for each setting that cannot be meant, and for what TRL misreads in a `--config` file."""
+        read = config_problems(asked.content or {}, table, f"--config {asked.config}")
+        return [*contradictions(asked, table, settings), *read]
+
+    def variables(self, content: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return what the file has under `env`."""
+        return config_variables(content)
+
     def inputs(self, table: FlagTable, settings: Mapping[str, Setting]) -> list[Input]:
         """Return the model and the data set, where a flag names them."""
         found = []
@@ -162,7 +162,8 @@ def _flag_table(method: str) -> FlagTable:
         )
         for name, entry in data["flags"].items()
     }
-    return FlagTable(data["trainer"], method, flags, _RENAMED, _REMOVED, _RESERVED, partial(_other_methods, method))
+    others = partial(_other_methods, method)
+    return FlagTable(data["trainer"], method, flags, RENAMED, REMOVED, _RESERVED, DEPRECATED, others)
 
 
 def _other_methods(method: str, flag: str) -> tuple[str, ...]:

@@ -1,0 +1,157 @@
+"""Settings of TRL that parse but cannot be meant, or that contradict each other. Pure.
+
+TRL finds most of these itself, but in every process of a run that has begun: rules of TRL 1.16 (its configs'
+`__post_init__`) and transformers 5 (`TrainingArguments`).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from stoker.arguments import FlagTable, Setting, is_true
+from stoker.frameworks.base import Asked
+
+# Flag → the least and the greatest value that can be meant; None is no bound.
+_RANGES: Mapping[str, tuple[float | None, float | None]] = {
+    **dict.fromkeys(
+        ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"), (1, None)
+    ),
+    **dict.fromkeys(("max_length", "max_completion_length", "lora_r", "lora_alpha"), (1, None)),
+    **dict.fromkeys(("steps_per_generation", "generation_batch_size", "num_iterations"), (1, None)),
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "temperature"), (0, None)),
+    **dict.fromkeys(("dataloader_num_workers", "num_train_epochs"), (0, None)),
+    **dict.fromkeys(("lora_dropout", "label_smoothing_factor", "top_p"), (0, 1)),
+    "num_generations": (2, None),
+    # numpy's generators take no other.
+    "seed": (0, 2**32 - 1),
+}
+# A fraction of all steps below 1, else a number of steps.
+_STEPS_OR_FRACTION = ("save_steps", "eval_steps", "logging_steps")
+_GENERATING = ("grpo", "rloo")
+# Flags of several values for which TRL takes one word from a file as it is; of any other it would read the letters.
+_WORD_FOR_LIST = ("lora_target_modules", "report_to", "loss_type")
+# Variables a `--config` file may not set: the runner's and the launcher's own.
+_OWN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+_OWN_PREFIXES = ("STOKER_", "PET_", "TORCHELASTIC_", "KUBEFLOW_TRAINER_")
+_SWITCHED_OFF = "DISABLE_KUBEFLOW_INTEGRATION"
+
+
+def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Iterator[str]:
+    """Yield one problem for each setting that cannot be meant, alone or beside another.
+
+    Args:
+        asked: what the run is asked for.
+        table: the method's flags, with the trainer's defaults.
+        settings: what the layers came to.
+    """
+
+    def number(name: str) -> float | None:
+        text = settings[name].value if name in settings else table.flags[name].default if name in table.flags else None
+        try:
+            return float(str(text))
+        except ValueError:
+            return None
+
+    def on(name: str) -> bool:
+        return name in settings and is_true(settings[name].value)
+
+    yield from _out_of_range(settings)
+    if on("bf16") and on("fp16"):
+        yield "--bf16 and --fp16 are both on: choose one"
+    if on("load_in_4bit") and on("load_in_8bit"):
+        yield "--load_in_4bit and --load_in_8bit are both on: choose one"
+    if on("load_in_4bit") or on("load_in_8bit"):
+        if not on("use_peft"):
+            yield "a quantized model cannot be trained itself, only an adapter on it: add --use_peft"
+        if asked.accelerator == "cpu":
+            yield "a quantized model needs a GPU (bitsandbytes): leave --load_in_4bit and --load_in_8bit out on CPUs"
+    if on("load_best_model_at_end") and str(_value(settings, "eval_strategy", "no")) == "no":
+        yield "--load_best_model_at_end needs evaluations to know the best by: add --eval_strategy steps"
+    if asked.method in _GENERATING:
+        yield from _generation_batch(asked.world_size, settings, number)
+
+
+def _out_of_range(settings: Mapping[str, Setting]) -> Iterator[str]:
+    for name, setting in settings.items():
+        if isinstance(setting.value, tuple) or setting.source == "recipe":
+            continue
+        given = f"--{name} is {setting.value} ({setting.source})"
+        if name == "max_steps" and (float(setting.value) == 0 or float(setting.value) < -1):
+            yield f"{given}: write 1 or more, or leave it out to train by --num_train_epochs"
+        if name in _STEPS_OR_FRACTION and not _is_steps_or_fraction(float(setting.value)):
+            yield f"{given}: write a whole number of steps, or a fraction of all of them below 1"
+        if name in _RANGES:
+            least, greatest = _RANGES[name]
+            if least is not None and float(setting.value) < least:
+                yield f"{given}: write {least:g} or more"
+            if greatest is not None and float(setting.value) > greatest:
+                yield f"{given}: write {greatest:g} or less"
+
+
+def _is_steps_or_fraction(value: float) -> bool:
+    return 0 < value < 1 or (value >= 1 and value.is_integer())
+
+
+def _generation_batch(
+    world_size: int, settings: Mapping[str, Setting], number: Callable[[str], float | None]
+) -> Iterator[str]:
+    """Yield what TRL would say of the generation batch (GRPOConfig and RLOOConfig: `__post_init__`)."""
+    per_device, generations = number("per_device_train_batch_size"), number("num_generations")
+    batch, steps = number("generation_batch_size"), number("steps_per_generation")
+    if per_device is None or generations is None or per_device < 1 or generations < 2:
+        return
+    together = per_device * world_size
+    where = f"per_device_train_batch_size {per_device:g} × {world_size} processes"
+    if batch is not None and steps is not None:
+        yield "--generation_batch_size and --steps_per_generation say the same: choose one"
+        return
+    if batch is not None:
+        if batch % together:
+            yield f"--generation_batch_size {batch:g} is no multiple of {together:g} ({where})"
+    else:
+        steps = steps or number("gradient_accumulation_steps") or 1
+        batch = together * steps
+        where += f" × {steps:g} steps"
+    if batch % generations:
+        yield (
+            f"a generation batch of {batch:g} ({where}) holds no whole number of groups of --num_generations "
+            f"{generations:g}: change one so that {generations:g} divides the batch"
+        )
+    if str(_value(settings, "eval_strategy", "no")) != "no":
+        evaluating = number("num_generations_eval") or generations
+        evaluated = (number("per_device_eval_batch_size") or 8) * world_size
+        if evaluated % evaluating:
+            yield f"an evaluation batch of {evaluated:g} holds no whole number of groups of {evaluating:g} generations"
+
+
+def _value(settings: Mapping[str, Setting], name: str, default: str) -> str | tuple[str, ...]:
+    return settings[name].value if name in settings else default
+
+
+def config_problems(content: Mapping[str, Any], table: FlagTable, path: str) -> Iterator[str]:
+    """Yield one problem for each value of a `--config` file that TRL would read as something else."""
+    for name, value in content.items():
+        flag = table.flags.get(name)
+        if isinstance(value, datetime.date):
+            yield f"key {name} of {path} is read as a date by YAML: put it in quotes"
+        if flag is not None and flag.many and isinstance(value, str) and name not in _WORD_FOR_LIST:
+            yield f"key {name} of {path} takes a list: write [{value}]"
+    told = content.get("env")
+    if told is not None and not isinstance(told, dict):
+        yield f"key env of {path} must hold a mapping of variables to values"
+        return
+    for name, value in (told or {}).items():
+        if not isinstance(name, str) or not name or not name.isascii() or {"=", "\0"} & {*name}:
+            yield f"{name!r} under env of {path} is no variable's name"
+        elif name in _OWN_VARIABLES or name == _SWITCHED_OFF or name.startswith(_OWN_PREFIXES):
+            yield f"{name} under env of {path} is not for a config file: set it in spec.trainer.env, or leave it out"
+        elif value is None or isinstance(value, dict | list) or "\0" in str(value):
+            yield f"{name} under env of {path} must be text: put it in quotes"
+
+
+def config_variables(content: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables that a `--config` file sets; TRL does so in each process, once torch is loaded."""
+    told = content.get("env")
+    return {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
