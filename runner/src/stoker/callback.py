@@ -6,7 +6,6 @@ Imports transformers, so only training processes import this module.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from stoker import checkpoints
 from stoker.exits import ExitCode, RunError
 from stoker.guard import achieved_world_size
-from stoker.progress import ProgressReporter, status_body
+from stoker.progress import Progress
 from stoker.pulse import EVALUATING, FINISHING, FIRST_STEP, SAVING, TRAINING, Pulse
 from stoker.training.job import Outcome, StopRequested, any_rank, barrier
 
@@ -61,16 +60,15 @@ class RunCallback(TrainerCallback):
         self._pulse = pulse
         self._on_training = on_training
         self._stopping = False
-        self._reporter: ProgressReporter | None = None
-        self._started = (0, 0.0)
+        self._progress: Progress | None = None
+        self._first_step = 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Note where training starts, and start reporting."""
-        self._started = (state.global_step, time.monotonic())
+        self._first_step = state.global_step
         self._outcome.step, self._outcome.total = state.global_step, state.max_steps
         if state.is_world_process_zero:
-            self._reporter = ProgressReporter()
-            self._report(state)
+            self._progress = Progress(state.global_step, state.max_steps, achieved_world_size())
         self._pulse.beat(FIRST_STEP, state.global_step)
         self._on_training()
 
@@ -103,6 +101,8 @@ class RunCallback(TrainerCallback):
             self._stopping = True
             control.should_save = True
         self._pulse.beat(self._next_phase(control), state.global_step)
+        if self._progress is not None:
+            self._progress.step(state.global_step)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Seal the checkpoint once every rank has written its part; leave if a stop was agreed on."""
@@ -135,29 +135,22 @@ class RunCallback(TrainerCallback):
                 f"the loss is {loss} at step {state.global_step}: lower the learning rate, or look for broken rows in "
                 "the data",
             )
-        self._report(state)
+        if self._progress is not None:
+            # TRL's trainers count the tokens of all ranks; transformers does if `include_num_input_tokens_seen` is set.
+            tokens = numbers.get("num_tokens", state.num_input_tokens_seen or None)
+            self._outcome.metrics.update(self._progress.log(state.global_step, numbers, tokens))
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Record that the loop ended, and whether all its steps were done."""
         self._outcome.step, self._outcome.total = state.global_step, state.max_steps
         self._outcome.finished = state.global_step >= state.max_steps
         self._pulse.beat(FINISHING, state.global_step)
-        self._report(state)
+        if self._progress is not None:
+            self._progress.step(state.global_step)
         self._close()
 
-    def _report(self, state: TrainerState) -> None:
-        if self._reporter is None:
-            return
-        first_step, since = self._started
-        done = state.global_step - first_step
-        left = None
-        if done > 0:
-            left = (time.monotonic() - since) / done * (state.max_steps - state.global_step)
-        metrics = {**self._outcome.metrics, "step": state.global_step, "world_size": achieved_world_size()}
-        self._reporter.report(status_body(state.global_step, state.max_steps, left, metrics))
-
     def _show_step(self, state: TrainerState) -> None:
-        self._pulse.beat(FIRST_STEP if state.global_step == self._started[0] else TRAINING, state.global_step)
+        self._pulse.beat(FIRST_STEP if state.global_step == self._first_step else TRAINING, state.global_step)
 
     @staticmethod
     def _next_phase(control: TrainerControl) -> str:
@@ -167,6 +160,6 @@ class RunCallback(TrainerCallback):
         return SAVING if control.should_save else TRAINING
 
     def _close(self) -> None:
-        if self._reporter is not None:
-            self._reporter.close()
-            self._reporter = None
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None

@@ -1,4 +1,4 @@
-"""Progress of a run, posted to Kubeflow Trainer's status server (KEP-2779), and the only writer there.
+"""Progress of a run, and the only writer of it: to Kubeflow Trainer's status server (KEP-2779), else to the terminal.
 
 Each POST replaces the whole status. A slow or absent server never holds up training: posts happen on a thread of
 their own, the newest status wins, and the last one is waited for.
@@ -6,6 +6,7 @@ their own, the newest status wins, and the last one is waited for.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -17,13 +18,173 @@ import urllib.request
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 # Limits of the status server (kubeflow/trainer v2.3.0): one value over 64 characters refuses the whole update.
 _MAX_CHARACTERS = 64
 _MAX_METRICS = 256
 _SECONDS_BETWEEN = 5.0
 _REQUEST_SECONDS = 10.0
+# Of a name that is too long its end is replaced by so many characters of its digest, so that names stay apart.
+_DIGEST_CHARACTERS = 8
+# How often a step makes an update; and, where no terminal can rewrite its line, a line.
+_SECONDS_BETWEEN_STEPS = 1.0
+_SECONDS_BETWEEN_LINES = 10.0
+_CLEAR_TO_END = "\x1b[K"
+
+
+class Progress:
+    """Follows a run's steps, on rank 0, and tells of them.
+
+    Args:
+        first_step: step at which this attempt began.
+        total: steps asked for, over all attempts.
+        world_size: processes that train.
+        environ: says where the status server is, if there is one.
+        stream: where progress lines go outside a cluster.
+    """
+
+    def __init__(
+        self,
+        first_step: int,
+        total: int,
+        world_size: int,
+        environ: Mapping[str, str] | None = None,
+        stream: TextIO | None = None,
+    ) -> None:
+        environ = os.environ if environ is None else environ
+        self._first_step = first_step
+        self._total = total
+        self._world_size = world_size
+        self._began = self._last = time.monotonic()
+        self._step = self._told = first_step
+        # Tokens so far, and when they were counted.
+        self._tokens: tuple[float, float] | None = None if first_step else (0.0, self._began)
+        self._metrics: dict[str, float] = {}
+        self._reporter = ProgressReporter(environ)
+        # Kubernetes sets this variable in every container.
+        self._line = None if "KUBERNETES_SERVICE_HOST" in environ else ProgressLine(stream or sys.stderr)
+        self._tell(first_step, self._began)
+
+    def step(self, step: int) -> None:
+        """Note that a step is done; cheap enough for every step."""
+        now = time.monotonic()
+        self._step = step
+        if now - self._last >= _SECONDS_BETWEEN_STEPS or step >= self._total:
+            self._tell(step, now)
+
+    def log(self, step: int, metrics: Mapping[str, float], tokens: float | None = None) -> dict[str, float]:
+        """Note the numbers of a step.
+
+        Args:
+            step: steps done.
+            metrics: name → value; those of before stay until there are newer ones.
+            tokens: tokens trained on so far by all ranks, if the trainer counts them.
+
+        Returns:
+            the newest value of all numbers so far, and of `tokens_per_second`.
+        """
+        now = time.monotonic()
+        self._metrics.update({name: value for name, value in metrics.items() if math.isfinite(value)})
+        if tokens is not None:
+            if self._tokens is not None and now > self._tokens[1] and tokens > self._tokens[0]:
+                self._metrics["tokens_per_second"] = round((tokens - self._tokens[0]) / (now - self._tokens[1]), 1)
+            self._tokens = (tokens, now)
+        self._tell(step, now)
+        return dict(self._metrics)
+
+    def close(self) -> None:
+        """Tell what has not been told yet, and wait for that."""
+        if self._told != self._step:
+            self._tell(self._step, time.monotonic(), last=True)
+        self._reporter.close()
+        if self._line is not None:
+            self._line.close()
+
+    def _tell(self, step: int, now: float, last: bool = False) -> None:
+        self._last, self._told, self._step = now, step, step
+        left = seconds_left(self._first_step, step, self._total, now - self._began)
+        numbers = {**self._metrics, "step": step, "world_size": self._world_size}
+        self._reporter.report(status_body(step, self._total, left, numbers))
+        if self._line is not None:
+            self._line.show(line_of(step, self._total, left, self._metrics), now, last or step >= self._total)
+
+
+def seconds_left(first_step: int, step: int, total: int, elapsed: float) -> float | None:
+    """Return the estimated remaining time in seconds, None before there is a step to judge by.
+
+    Args:
+        first_step: step at which this attempt began: what earlier attempts did took none of its time.
+        step: steps done.
+        total: steps asked for.
+        elapsed: seconds since this attempt began to train.
+    """
+    done = step - first_step
+    return elapsed / done * max(0, total - step) if done > 0 else None
+
+
+def percentage_of(step: int, total: int) -> int:
+    """Return the progress in whole percent, rounded down: 100 only once all steps are done."""
+    return max(0, min(100, 100 * step // total)) if total > 0 else 0
+
+
+def line_of(step: int, total: int, left: float | None, metrics: Mapping[str, float]) -> str:
+    """Return a progress line, e.g. `step 12 of 100 (12 %), 1:30 left, loss 1.23, 5120 tokens/s`."""
+    parts = [f"step {step} of {total} ({percentage_of(step, total)} %)"]
+    if left is not None and step < total:
+        minutes, seconds = divmod(round(left), 60)
+        hours, minutes = divmod(minutes, 60)
+        parts.append(f"{hours}:{minutes:02}:{seconds:02} left" if hours else f"{minutes}:{seconds:02} left")
+    for name, unit in (("loss", ""), ("learning_rate", ""), ("tokens_per_second", "tokens/s")):
+        if name in metrics:
+            value = f"{metrics[name]:.4g}"
+            parts.append(f"{value} {unit}" if unit else f"{name.replace('_', ' ')} {value}")
+    return ", ".join(parts)
+
+
+class ProgressLine:
+    """A line that a terminal rewrites; where there is none, a line now and then.
+
+    Args:
+        stream: where it goes.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._terminal = stream.isatty()
+        self._shown = -math.inf
+        self._text = ""
+
+    def show(self, text: str, now: float, last: bool = False) -> None:
+        """Show the newest state.
+
+        Args:
+            text: the line.
+            now: seconds of a clock that never goes back.
+            last: True if nothing will follow it.
+        """
+        if text == self._text:
+            return
+        if self._terminal:
+            # The cursor stays at the line's start, so that whatever is printed next takes its place.
+            self._write(f"[stoker] {text}{_CLEAR_TO_END}\r")
+        elif last or now - self._shown >= _SECONDS_BETWEEN_LINES:
+            self._write(f"[stoker] {text}\n")
+        else:
+            return
+        self._shown, self._text = now, text
+
+    def close(self) -> None:
+        """Leave the line on the terminal."""
+        if self._terminal and self._text:
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:  # nobody reads it any more
+            return
 
 
 def status_body(step: int, total: int, seconds_left: float | None, metrics: Mapping[str, float]) -> dict[str, Any]:
@@ -33,22 +194,28 @@ def status_body(step: int, total: int, seconds_left: float | None, metrics: Mapp
         step: steps done.
         total: steps asked for.
         seconds_left: estimated remaining time; None if unknown.
-        metrics: name → value; names and values are cut to what the server takes, values that are no number left out.
+        metrics: name → value; names are shortened to what the server takes, values that are no number left out.
     """
-    percentage = 100 * step // total if total else 0
     listed = [
-        {"name": name[:_MAX_CHARACTERS], "value": f"{value:.6g}"[:_MAX_CHARACTERS]}
+        {"name": _shortened(name), "value": _shortened(f"{value:.6g}")}
         for name, value in metrics.items()
         if math.isfinite(value)
     ]
     status: dict[str, Any] = {
-        "progressPercentage": min(100, percentage),
+        "progressPercentage": percentage_of(step, total),
         "metrics": listed[:_MAX_METRICS],
         "lastUpdatedTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     if seconds_left is not None:
         status["estimatedRemainingSeconds"] = max(0, round(seconds_left))
     return {"trainerStatus": status}
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _MAX_CHARACTERS:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:_DIGEST_CHARACTERS]
+    return f"{text[: _MAX_CHARACTERS - _DIGEST_CHARACTERS - 1]}~{digest}"
 
 
 class ProgressReporter:
