@@ -22,6 +22,7 @@ LORA = ("--use_peft", "--lora_target_modules=all-linear")
 METHODS: Mapping[str, Sequence[str]] = {
     "dpo": ("--dataset_name=/inputs/pairs", *LORA),
     "kto": ("--dataset_name=/inputs/labels", *LORA),
+    "orpo": ("--dataset_name=/inputs/pairs", *LORA),
     "reward": ("--dataset_name=/inputs/pairs",),
     "grpo": (
         "--dataset_name=/inputs/prompts",
