@@ -13,6 +13,11 @@ variable "VLLM_IMAGE" {
   default = ""
 }
 
+# Image with Go that builds programs; empty: the Dockerfile's own.
+variable "GO_IMAGE" {
+  default = ""
+}
+
 # Commit the images are built from.
 variable "REVISION" {
   default = "unknown"
@@ -34,7 +39,7 @@ variable "CA_CRT" {
 }
 
 group "default" {
-  targets = ["trl-cuda", "trl-cpu", "torchtune-cuda", "torchtune-cpu", "fetch", "vllm-cuda", "vllm-cpu"]
+  targets = ["trl-cuda", "trl-cpu", "torchtune-cuda", "torchtune-cpu", "fetch", "vllm-cuda", "vllm-cpu", "proxy"]
 }
 
 target "_image" {
@@ -127,4 +132,15 @@ target "vllm-cpu" {
     IMAGE_VERSION = VLLM_CPU_TAG
   }
   tags = ["${REGISTRY}/vllm:${VLLM_CPU_TAG}"]
+}
+
+target "proxy" {
+  context    = "."
+  dockerfile = "images/proxy/Dockerfile"
+  args = {
+    BASE_IMAGE    = GO_IMAGE == "" ? null : GO_IMAGE
+    REVISION      = REVISION
+    IMAGE_VERSION = PROXY_TAG
+  }
+  tags = ["${REGISTRY}/proxy:${PROXY_TAG}"]
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from images.builder import cache, containers
+from images.builder import ROOT, cache, containers, programs
 from images.builder.catalogue import variants
 from images.builder.install import EX_USAGE, CommandLine, fail
 
@@ -50,5 +50,6 @@ cannot do it""",
     variant = known.get((options.name, accelerator))
     if variant is None:
         fail(EX_USAGE, f"{options.name} has no variant {accelerator!r}, but: {', '.join(has)}")
-    tag, layout = containers.build(variant)
+    build = programs.build if programs.is_program(ROOT / "images" / variant.image) else containers.build
+    tag, layout = build(variant)
     print(json.dumps({"name": variant.image, "tag": tag, "oci": str(layout)}))

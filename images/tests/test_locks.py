@@ -10,9 +10,10 @@ import pytest
 from images.builder import ROOT
 from images.builder.catalogue import ANY, Variant, variants
 from images.builder.locking import blocks, pins
+from images.builder.programs import is_program
 
 IMAGES = ROOT / "images"
-FOLDERS = sorted({IMAGES / variant.image / "requirements" for variant in variants()})
+FOLDERS = sorted({IMAGES / v.image / "requirements" for v in variants() if not is_program(IMAGES / v.image)})
 WITH_TORCH = [folder for folder in FOLDERS if (folder / "torch.lock").exists()]
 LOCKS = [lock for folder in FOLDERS for lock in sorted(folder.glob("*.lock"))]
 
@@ -79,6 +80,10 @@ def test_the_runner_finds_its_dependencies_and_build_backend_in_the_locks(folder
 @pytest.mark.parametrize("variant", variants(), ids=lambda variant: variant.target)
 def test_every_variant_has_a_dockerfile_and_locks(variant: Variant) -> None:
     image = IMAGES / variant.image
+    if is_program(image):
+        assert (image / "Dockerfile").is_file()
+        assert (image / "go.sum").is_file()
+        return
     if (image / f"Dockerfile.{variant.accelerator}").is_file():
         return  # it starts from an image that has all it needs
     assert (image / "Dockerfile").is_file()

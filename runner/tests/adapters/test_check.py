@@ -54,6 +54,7 @@ def test_a_configuration_that_vllm_does_not_serve(
         ({"schemaVersion": 2}, "stoker.json has schemaVersion 2, this Stoker reads 1"),
         ({"status": "stopped"}, "the run is 'stopped', not 'finished'"),
         ({"adapter": None}, "its run trained the whole model, not an adapter: serve the output as the model"),
+        ({"adapter": {"changed_embeddings": ["model.embed_tokens.weight"]}}, "which vLLM leaves out: merge it into"),
         ({"base_model": {"name_or_path": "acme/other"}}, f"it was trained on acme/other, the server has {BASE}"),
     ],
 )

@@ -81,6 +81,8 @@ def _origin(adapter: Adapter, model: Model, *, require_manifest: bool) -> Iterat
         yield f"{MANIFEST} says the run is {manifest.get('status')!r}, not 'finished'"
     elif manifest.get("adapter") is None:
         yield "its run trained the whole model, not an adapter: serve the output as the model"
+    elif changed := manifest["adapter"].get("changed_embeddings"):
+        yield f"it changes embeddings ({_shown(set(changed))}), which vLLM leaves out: merge it into its base model"
     base = manifest.get("base_model") or {}
     trained_on = base.get("name_or_path") or adapter.config.get("base_model_name_or_path")
     # A path says where a model lay in the trainer's pod, nothing of what it is.
