@@ -13,6 +13,7 @@ from stoker import describe
 from stoker.exits import ExitCode
 from stoker.facts import read_facts
 from stoker.plan import Request, resolve_plan
+from stoker.recipes import DEFAULTS
 from stoker.trainjob import job_of
 from stoker.variables import KNOWN
 
@@ -35,6 +36,10 @@ def test_the_table_of_exit_codes_is_the_runners_own() -> None:
     assert [row[:2] for row in table] == [[str(int(code)), code.meaning] for code in ExitCode]
     retried = {code: cell for code, (_, _, cell) in zip(ExitCode, table, strict=True)}
     assert {code for code, cell in retried.items() if cell == "no"} == {code for code in ExitCode if code.is_final}
+
+
+def test_the_table_of_recipes_is_the_runners_own() -> None:
+    assert rows("Recipes") == [[f"`{d.flag}`", f"`{d.value}`", d.where, d.reason] for d in DEFAULTS]
 
 
 def test_the_plan_shown_is_the_plan_made(tmp_path: Path) -> None:

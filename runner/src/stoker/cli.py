@@ -171,6 +171,35 @@ def flags_command(method: str, containing: str) -> None:
     click.echo(describe.flags(method, containing))
 
 
+@main.group("recipe", epilog="\b\nExamples:\n  stoker recipe list\n  stoker recipe show --tuning lora")
+def recipe_group() -> None:
+    """The trainer defaults that Stoker sets where the trainer's own surprise, each with its reason."""
+
+
+@recipe_group.command("list", epilog="\b\nExamples:\n  stoker recipe list")
+@_reported
+def recipe_list_command() -> None:
+    """List every default of Stoker's, the runs it is for, and why."""
+    from stoker import describe
+
+    click.echo(describe.recipe_list())
+
+
+@recipe_group.command(
+    "show",
+    epilog="\b\nExamples:\n  stoker recipe show --tuning qlora\n  stoker recipe show --accelerator cpu --method reward",
+)
+@click.option("--accelerator", default="nvidia", show_default=True, help="nvidia, amd, intel, tpu or cpu.")
+@click.option("--tuning", default="full", show_default=True, help="full, lora or qlora.")
+@click.option("--method", default="sft", show_default=True, help="Training method.")
+@_reported
+def recipe_show_command(accelerator: str, tuning: str, method: str) -> None:
+    """Show the defaults of one kind of run, and why."""
+    from stoker import describe
+
+    click.echo(describe.recipe(accelerator, tuning, method))
+
+
 @main.command(
     "local",
     epilog="\b\nExamples:\n"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from stoker.arguments import Setting
 from stoker.exits import ExitCode, RunError
-from stoker.frameworks import known_frameworks
+from stoker.frameworks import TRL, known_frameworks
 from stoker.plan import Plan
+from stoker.recipes import DEFAULTS, TUNINGS, recipe_for
+from stoker.world import ACCELERATORS
 
 
 def plan(plan: Plan) -> str:
@@ -71,3 +73,31 @@ def flags(method: str, containing: str) -> str:
             )
     known = ", ".join(m for framework in known_frameworks().values() for m in framework.methods)
     raise RunError(ExitCode.USAGE, f"{method!r} is not a method: choose one of {known}")
+
+
+def recipe_list() -> str:
+    """Return every default that is ours, with the runs it is for and why."""
+    return "\n".join(_columns([(d.flag, d.value, d.where, d.reason) for d in DEFAULTS]))
+
+
+def recipe(accelerator: str, tuning: str, method: str) -> str:
+    """Return the defaults of one kind of run, with why.
+
+    Raises:
+        RunError: there is no such accelerator, kind of tuning or method (64).
+    """
+    for what, given, known in (
+        ("--accelerator", accelerator, ACCELERATORS),
+        ("--tuning", tuning, TUNINGS),
+        ("--method", method, TRL.methods),
+    ):
+        if given not in known:
+            raise RunError(ExitCode.USAGE, f"{what} is {given!r}: choose one of {', '.join(known)}")
+    return "\n".join(_columns([(d.flag, d.value, d.reason) for d in recipe_for(accelerator, tuning, method)]))
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    return [
+        "  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
+    ]

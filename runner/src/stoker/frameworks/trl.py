@@ -77,10 +77,20 @@ class TRL(Framework):
         return super().config_values({key: value for key, value in content.items() if key not in _CONFIG_SECTIONS})
 
     def recipe(self, asked: Asked, table: FlagTable) -> Mapping[str, tuple[str, str]]:
-        """Return the recipe of the accelerator and the kind of tuning, and the output folder."""
-        words = asked.values.get("use_peft")
-        uses_peft = words is not None and (not words or is_true(words[0]))
-        recipe = recipe_for(asked.accelerator, uses_peft)
+        """Return the recipe of the accelerator, the kind of tuning and the method, and the output folder."""
+
+        def on(flag: str) -> bool:
+            words = asked.values.get(flag)
+            return words is not None and (not words or is_true(words[0]))
+
+        tuning = "full"
+        if on("use_peft"):
+            tuning = "qlora" if on("load_in_4bit") or on("load_in_8bit") else "lora"
+        recipe = {
+            default.flag: (default.value, default.reason)
+            for default in recipe_for(asked.accelerator, tuning, asked.method)
+            if default.unless is None or not on(default.unless)
+        }
         if asked.world_size == 1:
             recipe.pop("ddp_backend", None)
         return {**recipe, "output_dir": (f"{asked.workspace}/output", "the run's folder in the workspace")}
