@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from stoker import __version__
+from stoker.backends import broken_plugins, get_registered_backends
 from stoker.exits import ExitCode
 from stoker.facts import Facts, read_facts
 from stoker.frameworks import get_framework, known_frameworks
@@ -32,26 +33,29 @@ class Line:
         name: what was looked at.
         text: what was found.
         flaw: why a run could not work with that, and the fix; empty if it could.
+        warning: what is wrong without hindering a run that does not need it, and the fix; empty if nothing is.
     """
 
     name: str
     text: str
     flaw: str = ""
+    warning: str = ""
 
 
 def run(image_only: bool) -> ExitCode:
     """Print all findings; return 0, or 78 if one of them would stop a run."""
     facts = read_facts()
-    findings: list[Callable[[Facts], Iterator[Line]]] = [_versions]
+    findings: list[Callable[[Facts], Iterator[Line]]] = [_versions, _backends]
     if not image_only:
         findings += [_identity, _hardware, _memory, _folders, _variables, _world]
     failed = False
     for finding in findings:
         for line in finding(facts):
             failed = failed or bool(line.flaw)
-            click.echo(f"{'FAIL' if line.flaw else 'ok':<4}  {line.name:<16}  {line.text}")
-            if line.flaw:
-                click.echo(f"      {'':<16}  fix: {line.flaw}")
+            mark = "FAIL" if line.flaw else "warn" if line.warning else "ok"
+            click.echo(f"{mark:<4}  {line.name:<16}  {line.text}")
+            if line.flaw or line.warning:
+                click.echo(f"      {'':<16}  fix: {line.flaw or line.warning}")
     return ExitCode.CONFIG if failed else ExitCode.FINISHED
 
 
@@ -64,6 +68,17 @@ def _versions(facts: Facts) -> Iterator[Line]:
             yield Line(name, metadata.version(name))
         except Exception as error:  # noqa: BLE001 - a broken package may raise anything at import
             yield Line(name, f"{type(error).__name__}: {error}", f"install {name}, or use an image that has it")
+
+
+def _backends(facts: Facts) -> Iterator[Line]:
+    for name, backend in sorted(get_registered_backends().items()):
+        runs = f"runs {', '.join(backend.runner.methods)}" if backend.runner else "is submitted only"
+        yield Line(f"backend {name}", f"{backend.__module__}.{backend.__qualname__}, {runs}")
+    for plugin in broken_plugins():
+        fix = f"repair or uninstall {plugin.package}"
+        asked_for = plugin.name == facts.get("STOKER_FRAMEWORK")
+        text = f"{plugin.target} of {plugin.package}: {plugin.error}"
+        yield Line(f"backend {plugin.name}", text, **{"flaw" if asked_for else "warning": fix})
 
 
 def _identity(facts: Facts) -> Iterator[Line]:

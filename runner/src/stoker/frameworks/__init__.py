@@ -14,8 +14,15 @@ _BUILT_IN: tuple[type[Framework], ...] = (TRL,)
 
 
 def known_frameworks() -> Mapping[str, Framework]:
-    """Return every framework the runner can launch, by the value of the label `trainer.kubeflow.org/framework`."""
-    return {framework.name: framework() for framework in _BUILT_IN}
+    """Return every framework the runner can launch, by the value of the label `trainer.kubeflow.org/framework`.
+
+    Those of installed packages' backends are among them (stoker.backends).
+    """
+    # The backends' configs build on this package.
+    from stoker.backends.registry import runners
+
+    brought = {name: runner() for name, runner in runners().items()}
+    return {**brought, **{framework.name: framework() for framework in _BUILT_IN}}
 
 
 def get_framework(name: str) -> Framework:
@@ -24,11 +31,17 @@ def get_framework(name: str) -> Framework:
     Raises:
         RunError: nothing (78).
     """
+    for framework in _BUILT_IN:
+        if framework.name == name:  # without a search for installed packages
+            return framework()
     known = known_frameworks()
     if name not in known:
+        from stoker.backends.registry import broken_plugins
+
+        broken = "".join(f"\n{plugin} could not be loaded" for plugin in broken_plugins())
         raise RunError(
             ExitCode.CONFIG,
             f"framework {name!r} is unknown: the label trainer.kubeflow.org/framework of the runtime's pods "
-            f"(STOKER_FRAMEWORK) must be one of {', '.join(sorted(known))}",
+            f"(STOKER_FRAMEWORK) must be one of {', '.join(sorted(known))}{broken}",
         )
     return known[name]

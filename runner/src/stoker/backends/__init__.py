@@ -1,0 +1,68 @@
+"""Backends: runs as Python configs, after KEP-2839's three texts. docs/backends.md maps those to what is here."""
+
+from __future__ import annotations
+
+from stoker.backends.base import LLMBackend
+from stoker.backends.initializer import Initializer, Source
+from stoker.backends.registry import (
+    BrokenPlugin,
+    broken_plugins,
+    get_backend,
+    get_registered_backends,
+    register_backend,
+    register_framework,
+)
+from stoker.backends.torchtune import DataFormat, DataType, LoraConfig, Loss, TorchTuneConfig, TorchTuneInstructDataset
+from stoker.backends.trl import TRLConfig, TRLPeftConfig
+from stoker.backends.trl_methods import (
+    TRLDistillationConfig,
+    TRLDPOConfig,
+    TRLGRPOConfig,
+    TRLKTOConfig,
+    TRLMethodConfig,
+    TRLORPOConfig,
+    TRLRewardConfig,
+    TRLRLOOConfig,
+    TRLSFTConfig,
+    TRLTrainerType,
+)
+
+# The names of the KEP's second and newest text.
+LLMTrainer = ConfigTrainer = FrameworkConfig = LLMBackend
+TRLTrainer = TRLConfig
+TorchTuneTrainer = TorchTuneConfig
+
+__all__ = [
+    "BrokenPlugin",
+    "ConfigTrainer",
+    "DataFormat",
+    "DataType",
+    "FrameworkConfig",
+    "Initializer",
+    "LLMBackend",
+    "LLMTrainer",
+    "LoraConfig",
+    "Loss",
+    "Source",
+    "TRLConfig",
+    "TRLDPOConfig",
+    "TRLDistillationConfig",
+    "TRLGRPOConfig",
+    "TRLKTOConfig",
+    "TRLMethodConfig",
+    "TRLORPOConfig",
+    "TRLPeftConfig",
+    "TRLRLOOConfig",
+    "TRLRewardConfig",
+    "TRLSFTConfig",
+    "TRLTrainer",
+    "TRLTrainerType",
+    "TorchTuneConfig",
+    "TorchTuneInstructDataset",
+    "TorchTuneTrainer",
+    "broken_plugins",
+    "get_backend",
+    "get_registered_backends",
+    "register_backend",
+    "register_framework",
+]

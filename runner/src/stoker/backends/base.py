@@ -1,0 +1,108 @@
+"""What a user writes in Python to describe a run: a config that knows its framework's label, command and arguments."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from stoker.backends.initializer import Initialized
+    from stoker.frameworks.base import Framework
+
+
+@dataclass
+class LLMBackend(ABC):
+    """A run of one training framework, as plain data (KEP-2839).
+
+    Attributes:
+        framework: value of the label `trainer.kubeflow.org/framework` of the runtimes it runs on.
+        command: what the arguments are meant for; one word or more.
+        runner: what `stoker run` must know of the framework; None where stoker only submits it.
+        generic_runtime: the runtime that fits any run of the framework and is taken when none is named; None if there
+            is no such runtime.
+        sends_command: True if the TrainJob must carry `command`; False leaves the runtime's own, which in Stoker's
+            runtimes is `stoker run`.
+        num_nodes: number of pods; None leaves it to the runtime.
+        resources_per_node: resources of each pod, e.g. `{"gpu": 1}`; None leaves them to the runtime.
+    """
+
+    framework: ClassVar[str]
+    command: ClassVar[tuple[str, ...]]
+    runner: ClassVar[type[Framework] | None] = None
+    generic_runtime: ClassVar[str | None] = None
+    sends_command: ClassVar[bool] = False
+
+    # Keyword-only, so that a config's own fields keep the positions they have in the KEP's text.
+    _: KW_ONLY
+    num_nodes: int | None = None
+    resources_per_node: dict[str, Any] | None = None
+
+    @abstractmethod
+    def to_args(self, initializer: Initialized | None = None) -> list[str]:
+        """Return the arguments of the trainer container.
+
+        Args:
+            initializer: the TrainJob's initializer, whose model and data then stand for those of the config.
+
+        Raises:
+            ValueError: the config names something that the framework no longer has.
+        """
+
+    def to_command(self) -> tuple[str, ...]:
+        """Return the command that the arguments are meant for."""
+        return self.command
+
+    def validate(self) -> None:
+        """Check the config; a subclass calls this and adds its own checks.
+
+        Raises:
+            ValueError: it contradicts itself, or asks for what the framework does not have; names every problem.
+        """
+        problems = placement_problems(self.num_nodes, self.resources_per_node)
+        if problems:
+            raise ValueError("\n".join(problems))
+
+    def sdk(self, client: Any = None, **more: Any) -> dict[str, Any]:
+        """Return the arguments of the Kubeflow SDK's `TrainerClient.train` for this run.
+
+        Args:
+            client: the `TrainerClient` to look for a runtime with; one of the SDK's defaults if None.
+            more: see :func:`stoker.sdk.train_arguments`.
+
+        Raises:
+            ValueError: the config cannot be meant, or no runtime fits or several do.
+        """
+        from stoker import sdk
+
+        return sdk.train_arguments(self, client, **more)
+
+    @property
+    def supported_frameworks(self) -> list[str]:
+        """The labels of the runtimes it runs on, by the name of the KEP's second text."""
+        return [self.framework]
+
+    def get_train_func(self) -> Callable[..., Any] | None:
+        """Return None: a config has no function of the user's (the KEP's second text)."""
+        return None
+
+    def get_train_func_args(self) -> dict[str, Any] | None:
+        """Return None, as there is no function (the KEP's second text)."""
+        return None
+
+    def get_framework_args(self) -> dict[str, Any]:
+        """Return the arguments in the wrapping of the KEP's second text."""
+        return {"_config_args": self.to_args()}
+
+
+def placement_problems(num_nodes: object, resources: object) -> list[str]:
+    """Return what is wrong with a number of nodes and the resources of each."""
+    problems = []
+    if num_nodes is not None and (isinstance(num_nodes, bool) or not isinstance(num_nodes, int) or num_nodes < 1):
+        problems.append(f"num_nodes is {num_nodes!r}: it must be a whole number, 1 or more")
+    if resources is not None and (
+        not isinstance(resources, Mapping) or not all(isinstance(name, str) for name in resources)
+    ):
+        problems.append(f'resources_per_node is {resources!r}: write resource names and amounts, e.g. {{"gpu": 1}}')
+    return problems
