@@ -106,7 +106,7 @@ def test_the_runner_launches_what_a_registered_backend_brings() -> None:
     assert isinstance(get_framework("mine"), Runs)
     with pytest.raises(ValueError, match=r"framework 'mine', which Runs of backend 'mine' runs already"):
         register_backend("again")(type("Again", (Nothing,), {"runner": type("Runs2", (Runs,), {})}))
-    with pytest.raises(ValueError, match="does not define budget, fingerprint, flag_table"):
+    with pytest.raises(ValueError, match=r"does not define base_model, budget, fingerprint"):
         register_backend("half")(type("Half", (Nothing,), {"runner": type("Half", (Framework,), {"name": "half"})}))
 
 

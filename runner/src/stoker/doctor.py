@@ -17,7 +17,7 @@ from stoker import __version__
 from stoker.backends import broken_plugins, get_registered_backends
 from stoker.exits import ExitCode
 from stoker.facts import Facts, read_facts
-from stoker.frameworks import get_framework, known_frameworks
+from stoker.frameworks import known_frameworks
 from stoker.variables import unknown_variables
 from stoker.world import resolve_world
 
@@ -62,7 +62,12 @@ def run(image_only: bool) -> ExitCode:
 def _versions(facts: Facts) -> Iterator[Line]:
     yield Line("stoker", f"{__version__}, image {facts.image_version}, frameworks {', '.join(known_frameworks())}")
     yield Line("python", f"{platform.python_version()} on {platform.machine()}")
-    for name in get_framework(facts.get("STOKER_FRAMEWORK") or "trl").packages:
+    wanted = facts.get("STOKER_FRAMEWORK") or "trl"
+    framework = known_frameworks().get(wanted)
+    if framework is None:
+        yield Line("framework", f"{wanted} is unknown", "correct STOKER_FRAMEWORK, or use an image that has it")
+        return
+    for name in framework.packages:
         try:
             importlib.import_module(name)
             yield Line(name, metadata.version(name))

@@ -118,7 +118,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if _AMBIGUOUS.fullmatch(value) else None)
+    quoted = _AMBIGUOUS.fullmatch(value) or not value.isprintable()
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if quoted else None)
 
 
 _Dumper.add_representer(str, _text)
