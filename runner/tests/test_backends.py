@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runner.tests.samples import pod
-from runner.tests.test_trainjob import RUNTIME
+from runner.tests.test_validate import gpu_runtime
 
 from stoker.backends import Initializer, Source, TorchTuneConfig, TRLConfig, TRLPeftConfig, TRLTrainerType
 from stoker.backends import LoraConfig as TorchTuneLora
@@ -28,17 +28,19 @@ from stoker.frameworks import TRL
 from stoker.plan import Request, resolve_plan
 from stoker.validate import judge
 
+GPUS = gpu_runtime()
 METHODS = [TRLTrainerType(name) for name in TRL.methods]
-# Flags whose table entry is free text, but for which TRL has a set of values.
+# Flags whose values their type does not tell.
 _WORDS = {
     "loss_type": st.sampled_from(["sigmoid", "hinge", "ipo"]),
     "reward_funcs": st.just(["think_format_reward"]),
+    "num_generations": st.sampled_from([2, 4, 8]),
     "f_divergence_type": st.sampled_from(["reverse_kl", "js_divergence"]),
 }
 # Fields that may contradict others.
 _CONTRADICTING = (
     *("reward_weights", "loss_weights", "reward_model_name_or_path", "vllm_server_base_url", "vllm_mode"),
-    *("vllm_gpu_memory_utilization", "sync_ref_model", "generation_batch_size", "packing_strategy"),
+    *("vllm_gpu_memory_utilization", "sync_ref_model", "packing_strategy"),
     *("completion_only_loss", "max_seq_length"),
 )
 
@@ -72,7 +74,8 @@ def method_configs(draw: st.DrawFn, kind: type[TRLMethodConfig]) -> TRLMethodCon
     """Return a method's flags, any of them given, without a contradiction."""
     hints = get_type_hints(kind)
     names = [item.name for item in dataclasses.fields(kind)]
-    given = draw(st.sets(st.sampled_from(names))) - {"max_prompt_length"}
+    # The size of a generation's batch must suit the number of processes, which a config does not know.
+    given = draw(st.sets(st.sampled_from(names))) - {"max_prompt_length", "generation_batch_size"}
     values = {name: draw(values_of(name, hints[name])) for name in given}
     needed = {"reward_funcs": ["think_format_reward"], "teacher_model_name_or_path": "/workspace/teacher"}
     values.update({name: value for name, value in needed.items() if name in names})
@@ -94,7 +97,7 @@ def configs(draw: st.DrawFn) -> TRLConfig:
     shared: dict[str, Any] = {
         "learning_rate": draw(st.none() | st.floats(1e-7, 1.0)),
         "num_train_epochs": draw(st.none() | st.integers(1, 5) | st.floats(0.1, 5)),
-        "per_device_train_batch_size": draw(st.none() | st.integers(1, 64)),
+        "per_device_train_batch_size": draw(st.none() | st.sampled_from([8, 16, 64])),
         "gradient_checkpointing": draw(st.none() | st.booleans()),
         "bf16": draw(st.sampled_from([None, False])),
         "fp16": draw(st.booleans()),
@@ -122,13 +125,14 @@ def adapters() -> st.SearchStrategy[TRLPeftConfig]:
 
 
 @given(config=configs())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_runner_takes_whatever_a_valid_config_says(config: TRLConfig) -> None:
     config.validate()
-    plan = resolve_plan(pod(), Request(tuple(config.to_args())))
+    facts = pod({"STOKER_ACCELERATOR": "nvidia"}, devices=["nvidia0"])
+    plan = resolve_plan(facts, Request(tuple(config.to_args())))
     assert plan.method == config.trainer_type.value
     # The TrainJob of it is one that the cluster and its pods take.
-    assert judge(manifests.trainjob(config, "run"), RUNTIME).problems == ()
+    assert judge(manifests.trainjob(config, "run"), GPUS).problems == ()
 
 
 @pytest.mark.parametrize("method", METHODS)

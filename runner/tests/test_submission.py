@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 from runner.tests.test_trainjob import RUNTIME
+from runner.tests.test_validate import gpu_runtime
 
 from stoker.backends import TRLConfig
 from stoker.backends import manifest as manifests
@@ -64,13 +65,20 @@ def test_a_method_with_flags() -> None:
 
 
 def test_what_is_printed_is_valid_on_our_runtime() -> None:
-    job = printed("kto", "--name", "kto", "--nodes", "2", "--qlora", "--set", "beta=0.2", "--set", "bf16=false")
+    job = printed("kto", "--name", "kto", "--nodes", "2", "--lora", "--set", "beta=0.2", "--set", "bf16=false")
     verdict = judge(job, RUNTIME)
     assert verdict.problems == ()
     assert verdict.plan is not None
     assert verdict.plan.method == "kto"
     settings = {setting.name: setting.value for setting in verdict.plan.settings}
-    assert (settings["load_in_4bit"], settings["beta"], settings["bf16"]) == ("true", "0.2", "false")
+    assert (settings["use_peft"], settings["beta"], settings["bf16"]) == ("true", "0.2", "false")
+
+
+def test_qlora_is_for_gpus() -> None:
+    job = printed("sft", "--name", "q", "--qlora")
+    assert judge(job, gpu_runtime()).problems == ()
+    assert "--load_in_4bit" in job["spec"]["trainer"]["args"]
+    assert "needs a GPU" in str(judge(job, RUNTIME))
 
 
 def test_a_path_or_a_hub_id_is_left_to_the_trainer() -> None:

@@ -147,6 +147,38 @@ def validate_command(trainjob: Path, runtimes: tuple[Path, ...], volumes: tuple[
     return min((verdict.code for verdict in verdicts), key=PRECEDENCE.index)
 
 
+@main.command(
+    "trainjob",
+    epilog="\b\nExamples:\n"
+    "  stoker trainjob sft --name capybara --model hf://Qwen/Qwen3-0.6B --dataset hf://trl-lib/Capybara \\\n"
+    "    --nodes 2 --lora --set learning_rate=2e-4 | kubectl apply -f -\n"
+    "  stoker trainjob dpo --name prefs --model /workspace/sft --dataset hf://trl-lib/ultrafeedback_binarized\n"
+    "  stoker trainjob run.py:config --name capybara --runtime torchtune-llama3.2-1b",
+)
+@click.argument("subject", metavar="METHOD|FILE.py:NAME")
+@click.option("--name", required=True, help="Name of the TrainJob.")
+@click.option("--runtime", help="Name of the runtime; by default the one that fits any run, e.g. trl-distributed.")
+@click.option("--namespace", help="Namespace of the TrainJob; by default kubectl's.")
+@click.option("--model", help="Model: an address to fetch it from (hf://…), or a folder or Hub id for the trainer.")
+@click.option("--dataset", help="Data: an address to fetch it from (hf://…), or a folder or Hub id for the trainer.")
+@click.option("--secret", default="", help="Secret with what the initializers need, such as ACCESS_TOKEN.")
+@click.option("--nodes", type=int, help="Number of pods.")
+@click.option("--resources", multiple=True, metavar="NAME=AMOUNT", help="Resource of each pod, e.g. gpu=1.")
+@click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Flag of the trainer.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Variable of the trainer container.")
+@click.option("--lora", "adapter", flag_value="lora", help="Train an adapter.")
+@click.option("--qlora", "adapter", flag_value="qlora", help="Train an adapter on a base model in 4 bits.")
+@_reported
+def trainjob_command(subject: str, adapter: str | None, **words: Any) -> None:
+    """Print a TrainJob for `kubectl apply`, its flags checked.
+
+    METHOD is one of TRL's, e.g. sft. FILE.py:NAME is a config in a Python file, which is run to get it.
+    """
+    from stoker.backends import submission
+
+    click.echo(submission.render(submission.Wanted(subject, adapter=adapter or "", **words)), nl=False)
+
+
 @main.command("doctor", epilog="\b\nExamples:\n  stoker doctor\n  stoker doctor --image   # in an image build")
 @click.option("--image", is_flag=True, help="Check what is installed, not where this container runs.")
 @_reported
@@ -314,7 +346,6 @@ def adapters_retract_command(folder: Path, name: str, version: int) -> None:
 
 
 @main.command(
-<<<<<<< HEAD
     "fetch",
     epilog="\b\nExamples:\n"
     "  STORAGE_URI=hf://Qwen/Qwen3-0.6B STOKER_WORKSPACE=./out stoker fetch model\n"
@@ -333,34 +364,3 @@ def fetch_command(kind: str | None, dry_run: bool) -> None:
     from stoker.fetch import command
 
     command.run(kind, dry_run)
-=======
-    "trainjob",
-    epilog="\b\nExamples:\n"
-    "  stoker trainjob sft --name capybara --model hf://Qwen/Qwen3-0.6B --dataset hf://trl-lib/Capybara \\\n"
-    "    --nodes 2 --lora --set learning_rate=2e-4 | kubectl apply -f -\n"
-    "  stoker trainjob dpo --name prefs --model /workspace/sft --dataset hf://trl-lib/ultrafeedback_binarized\n"
-    "  stoker trainjob run.py:config --name capybara --runtime torchtune-llama3.2-1b",
-)
-@click.argument("subject", metavar="METHOD|FILE.py:NAME")
-@click.option("--name", required=True, help="Name of the TrainJob.")
-@click.option("--runtime", help="Name of the runtime; by default the one that fits any run, e.g. trl-distributed.")
-@click.option("--namespace", help="Namespace of the TrainJob; by default kubectl's.")
-@click.option("--model", help="Model: an address to fetch it from (hf://…), or a folder or Hub id for the trainer.")
-@click.option("--dataset", help="Data: an address to fetch it from (hf://…), or a folder or Hub id for the trainer.")
-@click.option("--secret", default="", help="Secret with what the initializers need, such as ACCESS_TOKEN.")
-@click.option("--nodes", type=int, help="Number of pods.")
-@click.option("--resources", multiple=True, metavar="NAME=AMOUNT", help="Resource of each pod, e.g. gpu=1.")
-@click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Flag of the trainer.")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Variable of the trainer container.")
-@click.option("--lora", "adapter", flag_value="lora", help="Train an adapter.")
-@click.option("--qlora", "adapter", flag_value="qlora", help="Train an adapter on a base model in 4 bits.")
-@_reported
-def trainjob_command(subject: str, adapter: str | None, **words: Any) -> None:
-    """Print a TrainJob for `kubectl apply`, its flags checked.
-
-    METHOD is one of TRL's, e.g. sft. FILE.py:NAME is a config in a Python file, which is run to get it.
-    """
-    from stoker.backends import submission
-
-    click.echo(submission.render(submission.Wanted(subject, adapter=adapter or "", **words)), nl=False)
->>>>>>> 893bf72 (runner: backends after KEP-2839's three texts, a TrainJob from them by the Kubeflow SDK or kubectl)
