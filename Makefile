@@ -127,13 +127,16 @@ KEY ?=
 release = $(venv) "$$venv/bin/python" -m release
 to = $(if $(REGISTRY),--registry "$(REGISTRY)") $(http)
 http = $(if $(PLAIN_HTTP),--plain-http)
+# A lock in the place of images/images.lock.yaml, such as the one that OVERLAY=FILE has written.
+LOCK ?=
+lock = $(if $(LOCK),--lock "$(LOCK)")
 key = $(if $(KEY),--key "$(KEY)")
 lists = $(wildcard $(CACHE)/release/images.txt $(CACHE)/release/charts.txt)
 
 .PHONY: mirror-list
 mirror-list: ## What an air-gapped site must copy; PREFIX=registry.example.com/mirror prints the commands that do it.
 	@$(release) mirror-list $(if $(PREFIX),--prefix "$(PREFIX)") $(foreach a,$(ACCELERATOR),--accelerator $a) \
-	  $(foreach c,$(CHARTS),--chart $c) $(if $(RESOLVE),--resolve) $(if $(SIGNATURES),--signatures) $(to)
+	  $(foreach c,$(CHARTS),--chart $c) $(if $(RESOLVE),--resolve) $(if $(SIGNATURES),--signatures) $(to) $(lock)
 
 .PHONY: release-check
 release-check: ## Compare charts with their last published versions by the version policy.
@@ -144,12 +147,12 @@ release-images: ## Build and push the images that have no digest yet (BUILDER=bu
 	@$(release) images $(IMAGES) $(if $(BUILDER),--builder $(BUILDER)) $(to) --out "$(CACHE)/release/images.txt"
 
 .PHONY: release-digests
-release-digests: ## Write the digests of the images pushed last into images/images.lock.yaml.
-	@$(release) digests "$(CACHE)/release/images.txt"
+release-digests: ## Write the digests of the images pushed last into the lock (OVERLAY=FILE: into one with them alone).
+	@$(release) digests "$(CACHE)/release/images.txt" $(if $(OVERLAY),--overlay "$(OVERLAY)")
 
 .PHONY: release-charts
 release-charts: ## Package and push charts whose images are published (CHARTS="training-runtimes", or its tag).
-	@$(release) charts $(CHARTS) $(to) --packages "$(CACHE)/release" --out "$(CACHE)/release/charts.txt"
+	@$(release) charts $(CHARTS) $(to) $(lock) --packages "$(CACHE)/release" --out "$(CACHE)/release/charts.txt"
 
 .PHONY: release-sign
 release-sign: ## Sign what was pushed last with cosign.

@@ -95,7 +95,7 @@ def mirror_list(
         found = [replace(item, digest=item.digest or _published_digest(item, plain_http)) for item in found]
     if signatures:
         found = mirror.with_signatures(found)
-    click.echo(mirror.copy_commands(found, prefix) if prefix else artifacts.references(found), nl=False)
+    click.echo(mirror.copy_commands(found, prefix, plain_http) if prefix else artifacts.references(found), nl=False)
 
 
 def _published_digest(artifact: artifacts.Artifact, plain_http: bool) -> str:
@@ -121,13 +121,25 @@ def images_command(
     _report(images.push(found, registry or artifacts.registry(), builder, plain_http), out)
 
 
-@cli.command("digests", epilog=_epilog("python -m release digests images.txt"))
+@cli.command(
+    "digests",
+    epilog=_epilog("python -m release digests images.txt", "python -m release digests images.txt --overlay trial.yaml"),
+)
 @_lists
 @_lock_option()
-def digests_command(lists: tuple[Path, ...], lock: Path) -> None:
+@click.option(
+    "--overlay",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Leave the lock as it is, and write one with these images alone here: for --lock of other commands.",
+)
+def digests_command(lists: tuple[Path, ...], lock: Path, overlay: Path | None) -> None:
     """Write the digests of pushed images (LISTS as `images` writes them) into the lock."""
     text = lock.read_text(encoding="utf-8")
-    lock.write_text(digests.with_digests(text, digests.pushed_digests(text, _read(lists))), encoding="utf-8")
+    found = digests.pushed_digests(text, _read(lists))
+    if overlay:
+        overlay.write_text(digests.overlay(text, found), encoding="utf-8")
+    else:
+        lock.write_text(digests.with_digests(text, found), encoding="utf-8")
 
 
 @cli.command("check", epilog=_epilog("python -m release check", "python -m release check training-runtimes-1.2.3"))

@@ -69,6 +69,25 @@ def with_digests(lock: str, digests: Mapping[tuple[str, str], str]) -> str:
     return lock
 
 
+def overlay(lock: str, digests: Mapping[tuple[str, str], str]) -> str:
+    """Return a lock with these variants alone and their digests: what a trial has, which builds not every image.
+
+    Args:
+        lock: the text of images.lock.yaml.
+        digests: by image and variant.
+
+    Raises:
+        ReleaseError: as `with_digests`.
+    """
+    whole = yaml.safe_load(with_digests(lock, digests))
+    images = {}
+    for name, image in whole["images"].items():
+        built = {variant: facts for variant, facts in image["variants"].items() if (name, variant) in digests}
+        if built:
+            images[name] = {**image, "variants": built}
+    return yaml.safe_dump({**whole, "images": images}, sort_keys=False)
+
+
 def _digest_nodes(lock: str) -> dict[tuple[str, str], yaml.ScalarNode]:
     """Return where each variant's digest stands in the text."""
 

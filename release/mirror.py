@@ -11,15 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def copy_commands(artifacts: Sequence[Artifact], prefix: str) -> str:
+def copy_commands(artifacts: Sequence[Artifact], prefix: str, plain_http: bool = False) -> str:
     """Return one `crane copy` for each artifact, which keeps its digest, its path and its tag.
 
     Args:
         artifacts: images and charts where they were published.
         prefix: the mirror's host, with a path if wanted; installs then set `global.imageRegistry` to it.
+        plain_http: the registries speak HTTP.
     """
+    copy = "crane copy --insecure" if plain_http else "crane copy"
     return "".join(
-        f"crane copy {artifact.reference} {target.repository}:{target.tag}\n"
+        f"{copy} {artifact.reference} {target.repository}:{target.tag}\n"
         for artifact in artifacts
         for target in [artifact.below(prefix)]
     )
