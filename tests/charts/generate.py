@@ -40,6 +40,11 @@ def readme(chart: Path) -> str:
     )
 
 
+def golden(chart: Path, values: Path) -> Path:
+    """Return the file that keeps what a chart renders for a values file."""
+    return GOLDEN / chart.name / f"{values.stem.removesuffix('-values')}.yaml"
+
+
 def rendered(chart: Path, values: Path) -> str:
     """Return what a chart renders for a values file, under a header that names both."""
     source = f"{chart.relative_to(ROOT)} with {values.relative_to(chart)}"
@@ -71,9 +76,9 @@ def read_by_helm() -> dict[Path, str]:
     return {RUNNER_FACTS: runner_facts(), **schemas}
 
 
-def description(chart: Path, golden: list[str]) -> str:
+def description(chart: Path, renders: list[str]) -> str:
     """Return a chart's Chart.yaml with its annotations, given all that it renders."""
-    names = names_in_lock(images(manifests("".join(golden))))
+    names = names_in_lock(images(manifests("".join(renders))))
     return artifacthub.with_changes(artifacthub.with_images((chart / "Chart.yaml").read_text(), names), chart)
 
 
@@ -82,12 +87,9 @@ def files() -> dict[Path, str]:
     content = read_by_helm()
     for chart in CHARTS:
         content[chart / "README.md"] = readme(chart).rstrip("\n") + "\n"
-        golden = {
-            GOLDEN / chart.name / f"{values.stem.removesuffix('-values')}.yaml": rendered(chart, values)
-            for values in values_files(chart)
-        }
-        content |= golden
-        content[chart / "Chart.yaml"] = description(chart, list(golden.values()))
+        renders = {golden(chart, values): rendered(chart, values) for values in values_files(chart)}
+        content |= renders
+        content[chart / "Chart.yaml"] = description(chart, list(renders.values()))
     content[DEMO_RUNTIME] = rendered(TRAINING_RUNTIMES, TRAINING_RUNTIMES / "ci" / "generic-cpu-values.yaml")
     return content
 

@@ -11,7 +11,8 @@ from images.builder.catalogue import variants
 from release.artifacts import Artifact, locked_images, registry
 from release.artifacts import charts as published_charts
 
-from charts.helm import CHARTS, render, values_files
+from charts.generate import golden
+from charts.helm import CHARTS, manifests, render, values_files
 from charts.images import images, names_in_lock
 
 MIRROR = "10.0.0.1:5000/mirror"
@@ -36,26 +37,34 @@ def chosen_by(values: Path) -> set[str]:
     return repositories(yaml.safe_load(values.read_text()))
 
 
-def rendered(chart: Path, values: Path, image_registry: str) -> set[str]:
-    """Return the images of a chart but for those that the values file names itself."""
-    found = images(render(chart, [values], [f'global.imageRegistry="{image_registry}"']))
+def from_the_lock(found: set[str], values: Path) -> set[str]:
+    """Return images without those that the values file names itself."""
     return {image for image in found if not any(image.startswith(name) for name in chosen_by(values))}
+
+
+def locked(image_registry: str) -> set[str]:
+    """Return every image of the lock as charts are to name it: below a registry, or where it is published."""
+    return {(image.below(image_registry) if image_registry else image).reference for image in locked_images()}
 
 
 @pytest.mark.parametrize(("chart", "values"), all_values())
 def test_every_image_is_in_the_lock(chart: Path, values: Path) -> None:
-    assert rendered(chart, values, "") <= {image.reference for image in locked_images()}
+    """By the golden files, which another test compares with what is rendered."""
+    own = (yaml.safe_load(values.read_text()) or {}).get("global", {}).get("imageRegistry", "")
+    assert from_the_lock(images(manifests(golden(chart, values).read_text())), values) <= locked(own)
 
 
 @pytest.mark.parametrize(("chart", "values"), all_values())
 def test_every_image_moves_to_where_the_mirror_list_puts_it(chart: Path, values: Path) -> None:
-    assert rendered(chart, values, MIRROR) <= {image.below(MIRROR).reference for image in locked_images()}
+    rendered = render(chart, [values], [f'global.imageRegistry="{MIRROR}"'])
+    assert from_the_lock(images(rendered), values) <= locked(MIRROR)
 
 
 def test_every_chart_renders_an_image() -> None:
     """Guards the tests above: an image that is looked for in the wrong place would not be found missing."""
     for chart in CHARTS:
-        assert names_in_lock(rendered(chart, chart / "ci" / "default-values.yaml", ""))
+        default = golden(chart, chart / "ci" / "default-values.yaml")
+        assert names_in_lock(images(manifests(default.read_text())))
 
 
 def test_an_image_is_found_wherever_a_pod_stands() -> None:

@@ -1,60 +1,18 @@
-"""Images come from images.lock.yaml and from nowhere else."""
+"""What decides about an image: digests of the lock, tags of one's own. For all charts: test_air_gap.py."""
 
 from __future__ import annotations
 
 import copy
-import json
 import shutil
 from pathlib import Path
 
-import pytest
 import yaml
 
-from charts.helm import ROOT, TRAINING_RUNTIMES, render, values_files
-from charts.runtimes import containers, runtimes
+from charts.helm import ROOT, TRAINING_RUNTIMES, render
+from charts.runtimes import containers
 
 LOCK = yaml.safe_load((ROOT / "images" / "images.lock.yaml").read_text())
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
-
-
-def locked_references() -> set[str]:
-    """Return the full reference of every image variant in the lock."""
-    return {
-        f"{LOCK['registry']}/{name}:{variant['tag']}" + (f"@{variant['digest']}" if variant["digest"] else "")
-        for name, image in LOCK["images"].items()
-        for variant in image["variants"].values()
-    }
-
-
-def images(values: Path, **settings: object) -> set[str]:
-    """Return the images that the catalogue renders; settings are top-level values."""
-    rendered = render(TRAINING_RUNTIMES, [values], [f"{name}={json.dumps(value)}" for name, value in settings.items()])
-    return {container["image"] for container in containers(runtimes(rendered))}
-
-
-def named_in(values: Path) -> set[str]:
-    """Return the images that a values file names itself, which nothing else decides about."""
-    named = (yaml.safe_load(values.read_text()) or {}).get("images", {}).values()
-    return {f"{image['repository']}:{image['tag']}" for image in named}
-
-
-@pytest.fixture(params=values_files(TRAINING_RUNTIMES), ids=lambda path: str(path.stem))
-def values(request: pytest.FixtureRequest) -> Path:
-    chosen: Path = request.param
-    return chosen
-
-
-def test_every_image_is_in_the_lock(values: Path) -> None:
-    assert images(values, **{"global": {"imageRegistry": ""}}) - named_in(values) <= locked_references()
-
-
-@pytest.mark.parametrize("registry", ["registry.example.com", "10.0.0.1:5000/mirror/"])
-def test_every_image_moves_with_the_global_registry(values: Path, registry: str) -> None:
-    _, path = LOCK["registry"].split("/", 1)
-    moved = {
-        reference.replace(LOCK["registry"], f"{registry.rstrip('/')}/{path}", 1) for reference in locked_references()
-    }
-    assert images(values, **{"global": {"imageRegistry": registry}}) - named_in(values) <= moved
 
 
 def test_a_digest_in_the_lock_is_used(tmp_path: Path) -> None:
