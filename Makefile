@@ -182,6 +182,7 @@ generate-images: ## Images: names and tags for docker buildx bake.
 .PHONY: generate-flags
 generate-flags: ## Runner: the flags of the pinned trainers, from their own parsers (makes the trainer's environment).
 	@trainer="$$($(python) images/trl/venv)" && "$$trainer/bin/python" runner/scripts/generate_flags.py
+	@trainer="$$($(python) images/torchtune/venv)" && "$$trainer/bin/python" runner/scripts/generate_torchtune.py
 
 .PHONY: format
 format: ## Let ruff format the Python files and mend what it can.

@@ -77,7 +77,9 @@ def test_processes_are_spread_over_the_trainjobs_nodes(monkeypatch: pytest.Monke
         ("accelerate", "launch train.py"),
         ("accelerate", "launch --config_file c.yaml train.py"),
         ("tune", "ls"),
-        ("tune", "run lora_finetune_distributed"),
+        ("tune", "run lora_finetune_distributed --help"),
+        ("tune", "run generate --config generation"),
+        ("tune", "run my_recipe.py --config my.yaml"),
     ],
 )
 def test_everything_else_is_left_to_the_real_command(command: str, words: str) -> None:
@@ -99,6 +101,7 @@ def test_everything_else_is_left_to_the_real_command(command: str, words: str) -
         ("accelerate", "launch --num_processes four -m trl.scripts.sft", "--num_processes four cannot be spread"),
         ("trl", "sft --accelerate_config zero3", "trl: --accelerate_config cannot"),
         ("trl", "sft --accelerate_config=zero3", "trl: --accelerate_config cannot"),
+        ("tune", "run --max-restarts 3 full_finetune_distributed --config llama3_2/1B_full", "--max-restarts cannot"),
     ],
 )
 def test_options_with_no_equivalent_are_refused_by_name(command: str, words: str, names: str) -> None:
@@ -106,6 +109,21 @@ def test_options_with_no_equivalent_are_refused_by_name(command: str, words: str
         translate(command, words.split())
     assert refused.value.code is ExitCode.USAGE
     assert names in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("options", "world"),
+    [
+        ("", {}),
+        ("--rdzv_endpoint=tune-node-0-0.tune:29500", {"master_addr": "tune-node-0-0.tune", "master_port": "29500"}),
+        ("--rdzv_endpoint=localhost:29500", {}),
+        ("--nnodes 2 --nproc_per_node=4", {"nnodes": "2", "nproc_per_node": "4"}),
+    ],
+    ids=["one process", "as Trainer rewrites it", "as upstream's runtimes have it", "by hand"],
+)
+def test_tune_run_is_the_same_launch(options: str, world: dict[str, str]) -> None:
+    words = ["full_finetune_distributed", "--config", "llama3_2/1B_full", "output_dir=/workspace/output", "epochs=2"]
+    assert translate("tune", ["run", *options.split(), *words]) == Launch(tuple(words), world)
 
 
 def test_the_real_command_is_the_next_on_the_path(tmp_path: Path) -> None:

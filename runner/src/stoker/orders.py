@@ -36,6 +36,7 @@ class Orders:
         resume: `auto`, `never` or `require`.
         workspace: folder shared by all pods.
         output_dir: folder of checkpoints and model.
+        base_model: the model that is trained, as the manifest names it.
         fingerprint: what a checkpoint must share to be resumed from.
         shared: the run's folder in the workspace.
         local: the pod's own folder.
@@ -57,6 +58,7 @@ class Orders:
     resume: str
     workspace: str
     output_dir: str
+    base_model: str | None
     fingerprint: Mapping[str, Any]
     shared: str
     local: str
@@ -82,6 +84,7 @@ class Orders:
             resume=plan.resume,
             workspace=plan.workspace,
             output_dir=plan.output_dir,
+            base_model=plan.base_model[0],
             fingerprint=plan.fingerprint,
             shared=str(shared),
             local=str(local),

@@ -84,6 +84,8 @@ def translate(command: str, argv: Sequence[str], environ: Mapping[str, str] | No
         return _launcher("accelerate launch", argv[1:], _ACCELERATE, environ)
     if command == "trl" and argv and not {"-h", "--help"} & set(argv):
         return _trl(argv)
+    if command == "tune" and argv[:1] == ["run"]:
+        return _tune(argv[1:])
     return None
 
 
@@ -146,6 +148,27 @@ def _trl(argv: Sequence[str]) -> Launch | None:
                 "nodes and processes comes from the TrainJob; sharding is a trainer flag (--fsdp, --deepspeed)",
             )
     return Launch((framework.trainer_module(method), *rest), {})
+
+
+def _tune(argv: Sequence[str]) -> Launch | None:
+    """Return the launch of `tune run [torchrun's options] recipe --config …`, also as Kubeflow Trainer rewrites it."""
+    options, started = _split(argv, VALUELESS["torchrun"])
+    if not started or known_frameworks()["torchtune"].method_of(started[0]) is None or {"-h", "--help"} & {*argv}:
+        return None
+    world = {_TORCHRUN[_option(word)]: value for word, value in options if _option(word) in _TORCHRUN}
+    refused = [word for word, _ in options if _option(word) not in {*_TORCHRUN, "rdzv_endpoint", "standalone"}]
+    if refused:
+        raise RunError(
+            ExitCode.USAGE,
+            f"tune run: {', '.join(refused)} cannot be carried over to the runner's launch: leave it out. The number "
+            "of nodes and processes comes from the TrainJob (numNodes, numProcPerNode)",
+        )
+    endpoint = next((value for word, value in options if _option(word) == "rdzv_endpoint"), "")
+    host, _, port = endpoint.partition(":")
+    # Upstream's runtimes write localhost whatever the number of nodes; then the address comes from the pod's env.
+    if host and host not in ("localhost", "127.0.0.1"):
+        world |= {"master_addr": host, **({"master_port": port} if port else {})}
+    return Launch(tuple(started), world)
 
 
 def _is_trainer_module(word: str) -> bool:

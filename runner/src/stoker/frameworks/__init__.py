@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from stoker.exits import ExitCode, RunError
 from stoker.frameworks.base import Framework
+from stoker.frameworks.torchtune import TorchTune
 from stoker.frameworks.trl import TRL
 
-__all__ = ["TRL", "Framework", "get_framework", "known_frameworks"]
+__all__ = ["TRL", "Framework", "TorchTune", "get_framework", "known_frameworks"]
 
-_BUILT_IN: tuple[type[Framework], ...] = (TRL,)
+_BUILT_IN: tuple[type[Framework], ...] = (TRL, TorchTune)
 
 
 def known_frameworks() -> Mapping[str, Framework]:

@@ -1,0 +1,276 @@
+"""TorchTune: its methods and recipes, `recipe --config name key=value …`, and what a launch in our workspace adds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any, ClassVar
+
+from stoker.arguments import FlagTable, Setting
+from stoker.exits import ExitCode, RunError
+from stoker.frameworks.base import Asked, Command, Framework, Input
+from stoker.frameworks.torchtune_keys import (
+    COMPONENT,
+    RECIPES,
+    VERSION,
+    KeyTable,
+    choose_config,
+    configs_of,
+    data,
+    flat,
+    key_table,
+    recipe_of,
+    unknown_keys,
+)
+
+_LORA = ("lora", "qlora", "lora_dpo", "kd")
+# The config whose keys `stoker flags` lists: any of a method would do.
+_EXAMPLE = {"lora_dpo": "llama3_1/8B", "full_dpo": "llama3_1/8B", "kd": "llama3_2/8B_to_1B"}
+# Models whose adapters TorchTune does not write in PEFT's layout (FullModelHFCheckpointer.save_checkpoint).
+_NO_PEFT = ("PHI3_MINI", "PHI4")
+# What makes two runs the same run, by the first part of a key. TorchTune goes on with the checkpoint's own
+# max_steps_per_epoch whatever it is told, and counts steps by epochs, so what makes an epoch belongs here too.
+_IDENTITY = {
+    "model": ("model", "teacher_model", "checkpointer", "tokenizer", "dtype"),
+    "data": ("dataset", "batch_size", "gradient_accumulation_steps", "max_steps_per_epoch", "shuffle"),
+    "method": ("loss", "kd_loss", "kd_ratio", "optimizer_in_bwd"),
+}
+_ON_CPU = {
+    "device": ("cpu", "the runtime has no accelerator"),
+    "dtype": ("fp32", "CPUs compute bf16 slowly"),
+}
+
+
+class TorchTune(Framework):
+    """Fine-tuning with TorchTune's own recipes."""
+
+    name: ClassVar[str] = "torchtune"
+    methods: ClassVar[tuple[str, ...]] = tuple(RECIPES)
+    training: ClassVar[str] = "stoker.training.torchtune"
+    packages: ClassVar[tuple[str, ...]] = ("torch", "torchtune", "torchao", "torchdata", "datasets")
+    has_configs: ClassVar[bool] = True
+
+    def flag_table(self, method: str) -> FlagTable:
+        """Return the keys of one of the method's configs."""
+        return self.table_for(Asked(method, config=_EXAMPLE.get(method, "llama3_2/1B")))
+
+    def trainer_module(self, method: str, world_size: int = 1) -> str:
+        """Return the method's recipe for a world of this size."""
+        return recipe_of(method, world_size)
+
+    def method_of(self, word: str) -> str | None:
+        """Return the method that a recipe's name stands for; `full` for `full_finetune_distributed`."""
+        return next((method for method, recipes in RECIPES.items() if word in recipes), None)
+
+    def read(self, args: Sequence[str]) -> Command:
+        """Read `[recipe] [--config name] key=value …`."""
+        words = list(args)
+        method = self.method_of(words[0]) if words else None
+        if method is not None:
+            words.pop(0)
+        config = None
+        values: dict[str, tuple[str, ...]] = {}
+        problems = []
+        while words:
+            word = words.pop(0)
+            key, equals, value = word.partition("=")
+            if key == "--config":
+                config = value if equals else (words.pop(0) if words else "")
+                if not config:
+                    problems.append("--config needs a value: write --config llama3_2/1B, or the path of a file")
+            elif word.startswith("~"):
+                values[key] = ("",)
+            elif word.startswith("-") or not equals:
+                problems.append(f"{word!r} is no key=value: TorchTune's settings are written batch_size=2")
+            elif "=" in value:
+                problems.append(f"{word!r} has a second '=', which TorchTune cannot read: write it in a --config file")
+            else:
+                values[key] = (value,)
+        # Which of the two methods of a LoRA recipe is meant, the weights' quantization tells (as Trainer has it).
+        if method == "lora" and (_quantized(values) or "qlora" in (config or "")):
+            method = "qlora"
+        return Command(method, config or None, values, tuple(problems))
+
+    def config_file(self, config: str) -> str | None:
+        """Return the path of a user's own config; None for the name of one of TorchTune's."""
+        return config if config.endswith((".yaml", ".yml")) else None
+
+    def config_values(self, content: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
+        """Return nothing: a config holds the defaults that flags are laid over."""
+        return {}
+
+    def table_for(self, asked: Asked) -> FlagTable:
+        """Return the keys of the config that is meant, of the recipe, and of the components they name.
+
+        Raises:
+            RunError: no config is named, or the method has none of that name (64).
+        """
+        if asked.config is None:
+            raise RunError(
+                ExitCode.USAGE,
+                "no config is named: write --config <model>/<size>, e.g. llama3_2/1B, or set STOKER_ARG_CONFIG; "
+                f"torchtune {VERSION} ({asked.method}) has {', '.join(sorted(configs_of(asked.method)))}",
+            )
+        given = {key: " ".join(words) for key, words in asked.values.items()}
+        if self.config_file(asked.config) is not None:
+            defaults = dict(flat(asked.content or {}))
+            return key_table(asked.method, asked.world_size, asked.config, defaults, given)
+        config = choose_config(asked.method, asked.config, asked.world_size)
+        defaults = data("configs")[config]
+        return key_table(asked.method, asked.world_size, config, defaults, given)
+
+    def recipe(self, asked: Asked, table: FlagTable) -> Mapping[str, tuple[str, str]]:
+        """Return the workspace's paths in the place of the config's own, and what a CPU needs."""
+        defaults = _keys(table).defaults
+        found = {"output_dir": (f"{asked.workspace}/output", "the run's folder in the workspace")}
+        found.update(_paths(defaults, asked.workspace))
+        found.update(_source(defaults, asked.values))
+        if asked.method in _LORA and defaults.get("checkpointer.model_type") not in _NO_PEFT:
+            found["save_adapter_weights_only"] = ("True", "the adapter is what was trained; the base model is there")
+        if asked.method == "qlora" and not _quantizes(defaults):
+            found["model.quantize_base"] = ("True", "the method is qlora")
+        if asked.accelerator == "cpu":
+            found.update(_ON_CPU)
+            for key in ("enable_activation_offloading", "log_peak_memory_stats"):
+                if defaults.get(key):
+                    found[key] = ("False", "there is no device memory")
+            if str(defaults.get(f"optimizer.{COMPONENT}", "")).startswith("bitsandbytes."):
+                found[f"optimizer.{COMPONENT}"] = ("torch.optim.AdamW", "bitsandbytes needs a GPU")
+        return found
+
+    def to_argv(self, settings: Iterable[Setting], config: str | None) -> list[str]:
+        """Return `--config <name or path> key=value …`."""
+        words = [s.name if s.name.startswith("~") else f"{s.name}={_joined(s.value)}" for s in settings]
+        return [*(["--config", config] if config else []), *words]
+
+    def problems(self, table: FlagTable, settings: Mapping[str, Setting], config_keys: Sequence[str]) -> list[str]:
+        """Return a problem for each key that nothing reads in a user's own config, and for what a recipe lacks."""
+        keys = _keys(table)
+        own_file = self.config_file(str(keys.config)) is not None
+        if own_file and not keys.defaults:
+            return []
+        problems = unknown_keys(keys) if own_file else []
+        epochs = _value(keys, settings, "epochs")
+        if not (epochs or "").isdecimal() or int(epochs or 0) < 1:
+            problems.append(f"epochs is {epochs!r}: write a whole number, 1 or more")
+        for key, setting in settings.items():
+            default = keys.defaults.get(key)
+            if isinstance(default, int | float) and not isinstance(default, bool) and not _is_number(setting.value):
+                problems.append(f"{key} takes a number as in the config ({default}), not {setting.value!r}")
+        if _value(keys, settings, "dataset.packed") in ("True", "true") and not _value(
+            keys, settings, "tokenizer.max_seq_len"
+        ):
+            problems.append("dataset.packed=True needs a length: write tokenizer.max_seq_len=<tokens>")
+        return problems
+
+    def inputs(self, table: FlagTable, settings: Mapping[str, Setting]) -> list[Input]:
+        """Return the model, the tokenizer's files, a teacher's or reference model, and the data."""
+        keys = _keys(table)
+        names = {*keys.defaults, *settings}
+        found = []
+        for key, what, initializer in (
+            ("checkpointer.checkpoint_dir", "model", "spec.initializer.model"),
+            ("tokenizer.path", "tokenizer's file", "spec.initializer.model"),
+            ("tokenizer.merges_file", "tokenizer's file", "spec.initializer.model"),
+            ("teacher_checkpointer.checkpoint_dir", "teacher's model", "spec.initializer.model"),
+            ("ref_checkpointer.checkpoint_dir", "reference model", "spec.initializer.model"),
+            ("dataset.source", "data set", "spec.initializer.dataset"),
+            ("dataset.data_dir", "data set", "spec.initializer.dataset"),
+            ("dataset.data_files", "data set", "spec.initializer.dataset"),
+        ):
+            value = _value(keys, settings, key) if key in names else None
+            if value:
+                found.append(Input(value, what, initializer, key))
+        return found
+
+    def base_model(self, settings: Mapping[str, Setting]) -> tuple[str | None, str | None]:
+        """Return the model's folder; TorchTune knows no revisions."""
+        setting = settings.get("checkpointer.checkpoint_dir")
+        return (None if setting is None else str(setting.value)), None
+
+    def budget(self, table: FlagTable, settings: Mapping[str, Setting]) -> dict[str, float]:
+        """Return `{"epochs": n}`: what an epoch is, the fingerprint says."""
+        return {"epochs": float(_value(_keys(table), settings, "epochs") or 0)}
+
+    def fingerprint(self, table: FlagTable, settings: Mapping[str, Setting], world_size: int) -> dict[str, object]:
+        """Return model, data, method and world size, with the config's own values where nothing was laid over them."""
+        keys = _keys(table)
+        values = {**keys.defaults, **{n: s.value for n, s in settings.items()}}
+        found: dict[str, object] = {"framework": self.name, "method": keys.method, "world_size": world_size}
+        found["config"] = str(keys.config)
+        for part, heads in _IDENTITY.items():
+            named = {key: _plain(value) for key, value in sorted(values.items()) if key.partition(".")[0] in heads}
+            found[f"{part} settings" if part == "method" else part] = named
+        return found
+
+
+def _keys(table: FlagTable) -> KeyTable:
+    if not isinstance(table, KeyTable):
+        raise TypeError(f"{table.trainer} is not TorchTune's table")
+    return table
+
+
+def _value(keys: KeyTable, settings: Mapping[str, Setting], key: str) -> str | None:
+    """Return a key's value as text: what was laid over the config, else the config's own."""
+    setting = settings.get(key)
+    value = keys.defaults.get(key) if setting is None else setting.value
+    return None if value is None or value == "null" else _joined(value)
+
+
+def _is_number(value: object) -> bool:
+    text = str(value)
+    if text in ("null", "None") or "${" in text:
+        return True
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _joined(value: object) -> str:
+    return " ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, bool | int | float | str | type(None)) else str(value)
+
+
+def _quantized(values: Mapping[str, tuple[str, ...]]) -> bool:
+    words = values.get("model.quantize_base", ())
+    return bool(words) and words[0].lower() == "true"
+
+
+def _quantizes(defaults: Mapping[str, Any]) -> bool:
+    component = str(defaults.get(f"model.{COMPONENT}", "")).rpartition(".")[2]
+    return component.startswith("qlora") or defaults.get("model.quantize_base") is True
+
+
+def _paths(defaults: Mapping[str, Any], workspace: str) -> dict[str, tuple[str, str]]:
+    """Return the model's paths in the workspace: a config's own lie below `/tmp/<model>`."""
+    folder = PurePosixPath(str(defaults.get("checkpointer.checkpoint_dir") or ""))
+    if len(folder.parts) < 3 or folder.parts[:2] != ("/", "tmp"):
+        return {}
+    root = PurePosixPath(*folder.parts[:3])
+    found = {}
+    for key, value in defaults.items():
+        if isinstance(value, str) and PurePosixPath(value).is_relative_to(root):
+            path = PurePosixPath(workspace, "model", PurePosixPath(value).relative_to(root))
+            found[key] = (str(path), "the model's folder in the workspace")
+    return found
+
+
+# The builders of `datasets` by the ending of a file.
+_BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "csv", ".arrow": "arrow", ".txt": "text"}
+
+
+def _source(defaults: Mapping[str, Any], values: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, str]]:
+    """Return the source of a data set of which only files or a folder were given, as Kubeflow's SDK gives them."""
+    if "dataset.source" in values:
+        return {}
+    if words := values.get("dataset.data_files"):
+        builder = _BUILDERS.get(PurePosixPath(words[0]).suffix)
+        return {"dataset.source": (builder, "by the ending of dataset.data_files")} if builder else {}
+    if words := values.get("dataset.data_dir"):
+        return {"dataset.source": (words[0], "dataset.data_dir holds the data")}
+    return {}

@@ -1,0 +1,229 @@
+"""TorchTune's command line, configs, keys and paths, without TorchTune."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from runner.tests.samples import pod, value_of
+
+from stoker.describe import flags
+from stoker.exits import ExitCode, RunError
+from stoker.frameworks.torchtune_keys import RECIPES, choose_config, configs_of, data
+from stoker.plan import Plan, Request, resolve_plan
+
+TUNE = {
+    "STOKER_FRAMEWORK": "torchtune",
+    "STOKER_METHOD": "",
+    "STOKER_ARG_MODEL_NAME_OR_PATH": "",
+    "STOKER_ARG_DATASET_NAME": "",
+}
+
+
+def plan_of(
+    *args: str, env: Mapping[str, str] | None = None, nodes: int = 2, config: Mapping[str, object] | None = None
+) -> Plan:
+    """Return the plan of a TorchTune run with these arguments."""
+    return resolve_plan(pod({**TUNE, "PET_NNODES": str(nodes), **(env or {})}), Request(args, config=config))
+
+
+def refusal(*args: str, **options: object) -> str:
+    """Return why such a run is refused as wrong arguments."""
+    with pytest.raises(RunError) as refused:
+        plan_of(*args, **options)  # type: ignore[arg-type]  # passed on
+    assert refused.value.code is ExitCode.USAGE
+    return refused.value.message
+
+
+LORA = ("lora_finetune_distributed", "--config", "llama3_2/1B_lora")
+
+
+@pytest.mark.parametrize(
+    ("method", "config", "nodes", "recipe", "chosen"),
+    [
+        ("full", "llama3_2/1B", 1, "full_finetune_single_device", "llama3_2/1B_full_single_device"),
+        ("full", "llama3_2/1B", 2, "full_finetune_distributed", "llama3_2/1B_full"),
+        ("full", "phi3/mini", 1, "full_finetune_single_device", "phi3/mini_full_low_memory"),
+        ("lora", "qwen2_5/1.5B", 2, "lora_finetune_distributed", "qwen2_5/1.5B_lora"),
+        ("qlora", "llama3_2/1B", 1, "lora_finetune_single_device", "llama3_2/1B_qlora_single_device"),
+        ("qlora", "llama3_2/1B", 2, "lora_finetune_distributed", "llama3_2/1B_lora"),
+        ("lora_dpo", "llama3_1/8B", 2, "lora_dpo_distributed", "llama3_1/8B_lora_dpo"),
+        ("full_dpo", "llama3_1/8B", 1, "full_dpo_distributed", "llama3_1/8B_full_dpo"),
+        ("kd", "llama3_2/8B_to_1B", 2, "knowledge_distillation_distributed", "llama3_2/8B_to_1B_KD_lora_distributed"),
+    ],
+)
+def test_recipe_and_config_follow_from_method_and_world(
+    method: str, config: str, nodes: int, recipe: str, chosen: str
+) -> None:
+    teacher = ("teacher_checkpointer.checkpoint_dir=/workspace/teacher",) if method == "kd" else ()
+    plan = plan_of("--config", config, *teacher, env={"STOKER_METHOD": method}, nodes=nodes)
+    assert (plan.module, plan.config) == (recipe, chosen)
+    assert plan.trainer_argv[:2] == ["--config", chosen]
+
+
+def test_every_method_has_configs_and_every_config_its_values() -> None:
+    for method in RECIPES:
+        assert configs_of(method)
+        for name in configs_of(method):
+            assert choose_config(method, name, 1) == name
+            assert "epochs" in data("configs")[name]
+
+
+def test_every_config_of_a_method_can_be_planned_on_one_node_and_on_two() -> None:
+    for method in RECIPES:
+        for name in configs_of(method):
+            for nodes in (1, 2):
+                plan = plan_of("--config", name, env={"STOKER_METHOD": method}, nodes=nodes)
+                assert plan.budget["epochs"] >= 1
+                paths = [setting.value for setting in plan.settings if setting.name == "checkpointer.checkpoint_dir"]
+                assert str(paths[0]).startswith("/workspace/model"), name
+
+
+def test_the_workspaces_paths_take_the_place_of_the_configs_own() -> None:
+    plan = plan_of("full_finetune_distributed", "--config", "qwen2_5/1.5B_full")
+    assert value_of(plan, "checkpointer.checkpoint_dir") == ("/workspace/model", "recipe")
+    assert value_of(plan, "tokenizer.path") == ("/workspace/model/vocab.json", "recipe")
+    assert value_of(plan, "tokenizer.merges_file") == ("/workspace/model/merges.txt", "recipe")
+    assert value_of(plan, "output_dir") == ("/workspace/output", "recipe")
+    assert {"/workspace/model", "/workspace/model/vocab.json"} <= {check.path for check in plan.checks}
+
+
+def test_what_the_command_says_of_paths_wins() -> None:
+    plan = plan_of(*LORA, "checkpointer.checkpoint_dir=/models/llama", "output_dir=/workspace/out")
+    assert value_of(plan, "checkpointer.checkpoint_dir") == ("/models/llama", "args")
+    assert plan.output_dir == "/workspace/out"
+    assert plan.base_model == ("/models/llama", None)
+
+
+def test_a_variable_sets_a_key_and_its_first_double_underscore_is_a_dot() -> None:
+    env = {
+        "STOKER_ARG_MODEL__LORA_RANK": "16",
+        "STOKER_ARG_MODEL___COMPONENT_": "torchtune.models.llama3_2.lora_llama3_2",
+        "STOKER_ARG_MODEL__EMBED_DIM": "64",
+        "STOKER_ARG_CONFIG": "llama3_2/1B",
+        "STOKER_METHOD": "lora",
+    }
+    plan = plan_of("model.lora_rank=8", env=env)
+    assert plan.config == "llama3_2/1B_lora"
+    assert value_of(plan, "model.lora_rank") == ("8", "args")
+    assert value_of(plan, "model.embed_dim") == ("64", "TrainJob env")
+    assert value_of(plan, "model._component_")[0] == "torchtune.models.llama3_2.lora_llama3_2"
+
+
+@pytest.mark.parametrize(
+    ("word", "advice"),
+    [
+        ("model.lora_rnak=8", "did you mean model.lora_rank?"),
+        ("bach_size=2", "did you mean batch_size?"),
+        ("dataset.sourse=json", "did you mean dataset.source?"),
+        ("optimizer.learning_rate=1", "optimizer.learning_rate is not a key"),
+        ("model.embed_dim=64", "model.embed_dim is not a key"),
+        ("+seed=1", "write seed=<value>"),
+        ("~dataset", "TorchTune removes no component"),
+        ("~dataset.pack", "did you mean dataset.packed?"),
+        ("compile=maybe", "takes true or false, not 'maybe'"),
+        ("batch_size=two", "takes a number as in the config (4), not 'two'"),
+        ("epochs=0", "write a whole number, 1 or more"),
+        ("epochs", "'epochs' is no key=value"),
+        ("--epochs=2", "'--epochs=2' is no key=value"),
+        ("dataset.filter=a=b", "has a second '='"),
+        ("resume_from_checkpoint=True", "set STOKER_RESUME"),
+        ("enable_async_checkpointing=True", "a checkpoint counts only once it is complete"),
+        ("dataset.packed=True", "write tokenizer.max_seq_len=<tokens>"),
+    ],
+)
+def test_what_torchtune_would_take_in_silence_is_refused(word: str, advice: str) -> None:
+    assert advice in refusal(*LORA, word)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("dataset.data_files=/workspace/dataset/train.jsonl",),
+        ("dataset=torchtune.datasets.instruct_dataset", "dataset.new_system_prompt=hi", "dataset.delimiter=;"),
+        ("model=torchtune.models.llama3_2.lora_llama3_2", "model.embed_dim=64", "model.use_dora=True"),
+        ("clip_grad_norm=1.0", "fsdp_cpu_offload=True", "seed=7"),
+        ("max_steps_per_epoch=null", "lr_scheduler.num_warmup_steps=None"),
+        ("optimizer=my_package.Lion", "optimizer.betas=[0.9,0.99]"),
+        ("~clip_grad_norm", "~dataset.packed"),
+    ],
+)
+def test_keys_of_components_and_of_the_recipe_are_taken(words: tuple[str, ...]) -> None:
+    argv = plan_of(*LORA, *words).trainer_argv
+    for word in words:
+        key, _, value = word.partition("=")
+        assert f"{key}={value.replace('True', 'true')}" in argv or word in argv
+
+
+@pytest.mark.parametrize(
+    ("named", "advice"),
+    [("llama3_2/1C", "did you mean llama3_2/1B"), ("llama3_2/1B_full", "is no config of torchtune 0.6.1 (lora)")],
+)
+def test_a_config_that_the_method_has_not_is_refused(named: str, advice: str) -> None:
+    assert advice in refusal("lora_finetune_distributed", "--config", named)
+
+
+def test_a_run_without_a_config_is_told_which_there_are() -> None:
+    message = refusal("full_finetune_distributed")
+    assert "STOKER_ARG_CONFIG" in message
+    assert "qwen2_5/7B_full" in message
+
+
+def test_quantized_lora_is_another_method() -> None:
+    plan = plan_of(*LORA, "model.quantize_base=True")
+    assert plan.method == plan.fingerprint["method"] == "qlora"
+    assert value_of(plan_of("--config", "llama3_2/1B", env={"STOKER_METHOD": "qlora"}), "model.quantize_base")
+
+
+def test_on_a_cpu_the_config_is_made_to_fit() -> None:
+    plan = plan_of("full_finetune_single_device", "--config", "llama2/7B_full_low_memory", nodes=1)
+    assert value_of(plan, "device")[0] == "cpu"
+    assert value_of(plan, "dtype")[0] == "fp32"
+    assert value_of(plan, "optimizer._component_") == ("torch.optim.AdamW", "recipe")
+
+
+def test_data_given_as_the_sdk_gives_it_gets_a_source() -> None:
+    files = plan_of(*LORA, "dataset.data_files=/workspace/dataset/train.jsonl")
+    folder = plan_of(*LORA, "dataset.data_dir=/workspace/dataset/.")
+    assert value_of(files, "dataset.source")[0] == "json"
+    assert value_of(folder, "dataset.source")[0] == "/workspace/dataset/."
+
+
+def test_a_run_is_another_one_once_model_data_or_epoch_differ_but_not_with_more_epochs() -> None:
+    base = plan_of(*LORA)
+    for word in ("model.lora_rank=8", "dataset.split=test", "max_steps_per_epoch=3", "batch_size=1"):
+        assert plan_of(*LORA, word).fingerprint != base.fingerprint, word
+    for word in ("epochs=3", "log_every_n_steps=5"):
+        assert plan_of(*LORA, word).fingerprint == base.fingerprint, word
+    assert plan_of(*LORA, "epochs=3").budget == {"epochs": 3.0}
+
+
+def test_a_users_own_config_is_checked_at_its_top_and_may_hold_names_of_its_own() -> None:
+    own = {
+        "folder": "/models/own",
+        "model": {"_component_": "torchtune.models.llama3_2.llama3_2_1b"},
+        "checkpointer": {"_component_": "torchtune.training.FullModelHFCheckpointer", "checkpoint_dir": "${folder}"},
+        "epochs": 1,
+        "bach_size": 2,
+    }
+    args = ("full_finetune_distributed", "--config", "/workspace/own.yaml")
+    assert refusal(*args, config=own) == (
+        "bach_size in --config /workspace/own.yaml is not a key of full_finetune_distributed: did you mean batch_size?"
+    )
+    del own["bach_size"]
+    plan = plan_of(*args, config=own)
+    assert plan.trainer_argv[:2] == ["--config", "/workspace/own.yaml"]
+    assert "/workspace/own.yaml" in {check.path for check in plan.checks}
+
+
+@given(st.lists(st.text(max_size=20), max_size=5))
+def test_no_command_line_ends_in_a_traceback(words: list[str]) -> None:
+    with suppress(RunError):
+        plan_of(*LORA, *words)
+
+
+def test_the_keys_of_a_method_are_listed_without_dashes() -> None:
+    assert "model.lora_rank <str> (default 64): " in flags("lora", "lora_rank").splitlines()
