@@ -29,7 +29,7 @@ export CLUSTER_PROVIDER := $(STOKER_CLUSTER)
 cluster = PYTHONPATH=tests $(python) -m cluster
 
 # Cheap suites first, so that a typing mistake does not wait for a cluster.
-SUITES := tests/lint runner tests/charts release tests/cluster images tests/e2e
+SUITES := tests/lint runner tests/fetch tests/charts release tests/cluster images tests/e2e
 # For one test, or more words: make test-runner PYTEST_ARGS="-k guard -x"
 PYTEST_ARGS ?=
 venv = venv="$$($(python) tests/dev-venv)" &&
@@ -66,7 +66,7 @@ lint: ## ruff, mypy, yamllint, shellcheck, hadolint, actionlint and this reposit
 
 .PHONY: test-runner
 test-runner: ## Tests of the runner, from pure plans to local two-process runs.
-	@$(pytest) $(fast) $(PYTEST_ARGS) runner
+	@$(pytest) $(fast) $(PYTEST_ARGS) runner tests/fetch
 
 .PHONY: test-charts
 test-charts: ## Tests of the charts: helm lint, helm-unittest, kubeconform, golden renders, refused values.

@@ -20,10 +20,9 @@ from stoker.report import say
 _BLOCK_BYTES = 16 * 2**20
 _CONNECT_SECONDS = 10
 _READ_SECONDS = 60
-# S3's error codes that no other try mends, beside those that fsspec has exceptions for.
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _NO_CREDENTIALS = ("NoCredentialsError", "DefaultCredentialsError", "PartialCredentialsError")
-_NO_ACCESS = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403", "401", "InvalidToken", "Forbidden")
+_EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 
 
 class Objects(Source):
@@ -31,9 +30,13 @@ class Objects(Source):
 
     def __init__(self, request: Request) -> None:
         super().__init__(request)
-        with self._told_apart():
-            import fsspec
+        self._connect()
 
+    def _connect(self) -> None:
+        import fsspec
+
+        request = self.request
+        with self._told_apart():
             options = {"s3": _s3_options, "gs": _gs_options}[request.scheme](request)
             self._fs = fsspec.filesystem(request.scheme, skip_instance_cache=True, use_listings_cache=False, **options)
 
@@ -108,7 +111,9 @@ class Objects(Source):
                 ExitCode.CONFIG, f"{uri} needs the package {error.name}, which the image `fetch` has: use that image"
             ) from error
         except Exception as error:
-            if _code(error) in _NO_ACCESS or type(error).__name__ in _NO_CREDENTIALS:
+            if _code(error) in _EXPIRED:
+                self._connect()  # takes the role anew
+            elif _is_final(error) or type(error).__name__ in _NO_CREDENTIALS:
                 raise self._refused(error) from error
             raise Unavailable(f"{uri}: {type(error).__name__}: {error}") from error
 
@@ -131,6 +136,13 @@ def _code(error: BaseException) -> str:
         if isinstance(getattr(found, "code", None), int):
             return str(found.code)  # type: ignore[union-attr]
     return ""
+
+
+def _is_final(error: BaseException) -> bool:
+    """Return whether the store said that it is the request that is wrong, so that no other try mends it."""
+    response = getattr(error.__cause__ or error, "response", None)
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else _code(error)
+    return str(status).startswith("4") and str(status) not in ("408", "412", "416", "429")
 
 
 def _s3_options(request: Request) -> dict[str, Any]:

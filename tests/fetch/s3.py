@@ -1,0 +1,61 @@
+"""A real S3 server: Versity's gateway (Apache-2.0) over a folder, built from its Go module."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from images.builder import cache
+
+from cluster import gobuild
+
+MODULE = Path(__file__).with_name("go")
+PACKAGE = "github.com/versity/versitygw/cmd/versitygw"
+ACCESS_KEY, SECRET_KEY = "stoker", "stoker-secret"
+
+
+def program() -> Path:
+    """Return the server's program, built on the first use (a minute on two cores, downloads included)."""
+    key = cache.digest(files=[MODULE], relative_to=MODULE)
+
+    def build(folder: Path) -> None:
+        gobuild.make(folder, MODULE, "versitygw", PACKAGE, "-s -w", (), gobuild.Work())
+
+    return cache.entry(cache.root() / "bin" / f"versitygw-{key}", "versitygw", build) / "versitygw"
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """Serve a folder, whose subfolders are buckets, and yield the server's address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command: list[str | Path] = [
+        program(),
+        "--access",
+        ACCESS_KEY,
+        "--secret",
+        SECRET_KEY,
+        "--port",
+        f"127.0.0.1:{port}",
+        "--quiet",
+    ]
+    server = subprocess.Popen([*command, "posix", folder], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                assert server.poll() is None, "the S3 server ended"
+                assert time.monotonic() < deadline, "the S3 server does not listen"
+                time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(10)
