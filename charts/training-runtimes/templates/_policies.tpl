@@ -1,6 +1,6 @@
 {{/*
 training-runtimes.policies: the rules for TrainJobs, a YAML map by the value that switches them on. Each is CEL for
-ValidatingAdmissionPolicy: what must hold, and what the user reads if it does not. `params` is the ConfigMap.
+ValidatingAdmissionPolicy: what must hold, and what the user reads if it does not.
 No argument.
 */}}
 {{- define "training-runtimes.policies" -}}
@@ -10,28 +10,61 @@ nameLength:
     "the name has " + string(size(object.metadata.name)) + " characters and may have " + string(variables.room) +
     " with runtime " + variables.runtime + ", for Kubernetes adds to it: choose a shorter one"
 catalogueRuntimes:
-  expression: variables.ours || variables.runtime in params.data.otherRuntimes.split(" ")
+  expression: variables.ours || variables.runtime in variables.otherRuntimes
   message: >-
     variables.kind + " " + variables.runtime + " is not in the catalogue: set spec.runtimeRef to kind " +
-    params.data.kind + " and one of " + params.data.runtimes.replace(" ", ", ")
+    variables.catalogueKind + " and one of " + variables.catalogue.join(", ")
 noDeprecatedRuntimes:
-  expression: "!variables.ours || !(variables.runtime in params.data.deprecated.split(' '))"
+  expression: "!variables.ours || !(variables.runtime in variables.replacements)"
   message: >-
-    "runtime " + variables.runtime + " is deprecated" +
-    params.data[?"replacement." + variables.runtime].optMap(name, ": use " + name).orValue("")
+    "runtime " + variables.runtime + " is deprecated" + variables.replacements[variables.runtime]
 maxNodes:
-  expression: variables.nodes <= int(params.data.nodes)
+  expression: variables.nodes <= variables.maxNodes
   message: >-
-    "spec.trainer.numNodes is " + string(variables.nodes) + " and may be " + params.data.nodes + " at most"
+    "spec.trainer.numNodes is " + string(variables.nodes) + " and may be " + string(variables.maxNodes) + " at most"
 imageRegistries:
   expression: >-
-    variables.image == "" || params.data.registries.split(" ").exists(registry, variables.image.startsWith(registry + "/"))
+    variables.image == "" || variables.registries.exists(registry, variables.image.startsWith(registry + "/"))
   message: >-
-    "spec.trainer.image " + variables.image + " must come from one of " + params.data.registries.replace(" ", ", ")
+    "spec.trainer.image " + variables.image + " must come from one of " + variables.registries.join(", ")
 queue:
-  expression: params.data.queueLabel in object.metadata.?labels.orValue({})
+  expression: variables.queueLabel in object.metadata.?labels.orValue({})
   message: >-
-    "a TrainJob here waits in a queue: name one in the label " + params.data.queueLabel
+    "a TrainJob here waits in a queue: name one in the label " + variables.queueLabel
+{{- end }}
+
+{{/*
+training-runtimes.policyConstants: what a rule must know of this release, a YAML map from the name of a CEL variable to
+its value. They stand in the policy itself and not in a ConfigMap: once the last policy with a ConfigMap for a parameter
+is deleted, the API server finds no ConfigMap for policies any more until it is restarted (Kubernetes 1.34 to 1.36), and
+a release that is installed again would refuse every TrainJob.
+Argument: the root context.
+*/}}
+{{- define "training-runtimes.policyConstants" -}}
+{{- $catalogue := include "training-runtimes.catalogue" . | fromYaml }}
+{{- $withInitializers := list }}
+{{- $replacements := dict }}
+{{- range $name, $runtime := $catalogue }}
+  {{- if $runtime.initializers }}
+    {{- $withInitializers = append $withInitializers $name }}
+  {{- end }}
+  {{- if $runtime.deprecated }}
+    {{- $advice := "" }}
+    {{- if kindIs "map" $runtime.deprecated }}
+      {{- $advice = printf ": use %s" $runtime.deprecated.replacement }}
+    {{- end }}
+    {{- $_ := set $replacements $name $advice }}
+  {{- end }}
+{{- end }}
+{{- toYaml (dict
+      "catalogue" (keys $catalogue | sortAlpha)
+      "catalogueKind" .Values.kind
+      "withInitializers" $withInitializers
+      "replacements" $replacements
+      "otherRuntimes" .Values.policies.otherRuntimes
+      "maxNodes" (int .Values.policies.nodes)
+      "registries" (.Values.policies.registries | default (list (include "training-runtimes.registry" .)))
+      "queueLabel" .Values.policies.queueLabel) }}
 {{- end }}
 
 {{/*

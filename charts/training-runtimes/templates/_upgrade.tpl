@@ -11,34 +11,41 @@ Arguments, a dict:
 {{- $kind := $root.Values.kind }}
 {{- $namespaces := ternary (list "") (include "training-runtimes.namespaces" $root | fromYamlArray)
       (eq $kind "ClusterTrainingRuntime") }}
-{{- $commands := list }}
-{{- $blocked := list }}
+{{- /* What to take away → the runtimes to take it from, in the words of a command. */}}
+{{- $stuck := dict }}
+{{- $fields := list }}
 {{- if and ($root.Capabilities.APIVersions.Has "trainer.kubeflow.org/v1alpha1") (not $root.Values.skipUpgradeCheck) }}
 {{- range $namespace := $namespaces }}
 {{- range $name, $runtime := $.catalogue }}
-  {{- $found := lookup "trainer.kubeflow.org/v1alpha1" $kind $namespace $name }}
-  {{- $live := $found | dig "spec" "template" "spec" dict }}
+  {{- $live := lookup "trainer.kubeflow.org/v1alpha1" $kind $namespace $name | dig "spec" "template" "spec" dict }}
   {{- $wanted := include "training-runtimes.immutableSpec" (dict "root" $root "runtime" $runtime) | fromYaml }}
   {{- $removals := list }}
   {{- range $field, $value := $wanted }}
     {{- if and (hasKey $live $field) (ne (toRawJson (get $live $field)) (toRawJson $value)) }}
       {{- $removals = append $removals (printf "{\"op\": \"remove\", \"path\": \"/spec/template/spec/%s\"}" $field) }}
-      {{- $blocked = append $blocked $field }}
+      {{- $fields = append $fields $field }}
     {{- end }}
   {{- end }}
   {{- with $removals }}
-    {{- $commands = append $commands (printf "  kubectl patch %s %s%s --type json --patch \\\n    '[%s]'"
-          (lower $kind) $name (ternary "" (printf " --namespace %s" $namespace) (empty $namespace)) (join ", " .)) }}
+    {{- $key := printf "%s--type json --patch \\\n    '[%s]'"
+          (ternary "" (printf "--namespace %s " $namespace) (empty $namespace)) (join ", " .) }}
+    {{- $_ := set $stuck $key (append (get $stuck $key | default list) $name) }}
   {{- end }}
 {{- end }}
 {{- end }}
 {{- end }}
-{{- if $commands }}
+{{- if $stuck }}
+  {{- $commands := list }}
+  {{- range $patch, $names := $stuck }}
+    {{- $commands = append $commands (printf "  for runtime in %s; do\n    kubectl patch %s \"$runtime\" %s\n  done"
+          (join " " $names) (lower $kind) $patch) }}
+  {{- end }}
   {{- fail (printf (join "\n" (list
-        "\n\nKubernetes does not let %s of a runtime change, and this upgrade would. Take the old ones away, then upgrade at once:"
+        "\n\nKubernetes does not let %s of a runtime change, and this upgrade would."
+        "Take the old ones away, then upgrade at once:"
         "" "%s" ""
         "TrainJobs that exist keep what they started with (with Trainer 2.2: those that are not suspended). One that is"
         "created between the two commands has neither retries nor a claim, so let nobody create one.\n"))
-      ($blocked | uniq | sortAlpha | join " and ") (join "\n" $commands)) }}
+      ($fields | uniq | sortAlpha | join " and ") (join "\n" $commands)) }}
 {{- end }}
 {{- end }}
