@@ -173,7 +173,7 @@ generate: generate-images generate-charts generate-flags ## Write every generate
 
 .PHONY: generate-charts
 generate-charts: ## Charts: schemas of values, READMEs, golden renders, the demo's runtime.
-	@$(venv) PYTHONPATH=tests "$$venv/bin/python" -m charts.generate
+	@$(venv) PYTHONPATH=tests:runner/src "$$venv/bin/python" -m charts.generate
 
 .PHONY: generate-images
 generate-images: ## Images: names and tags for docker buildx bake.
