@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stoker import checkpoints, watchdog
+from stoker import checkpoints, sense, watchdog
 from stoker import start as starting
 from stoker.cgroup import read_memory
 from stoker.endings import ending_of
@@ -99,6 +99,7 @@ def _attempt(plan: Plan, shared: SharedFolder, signals: Signals) -> Verdict:
     """Check, launch and watch; return how this node's part ended."""
     try:
         check_paths(plan)
+        sense.check(plan)
         done = _already_finished(plan)
         if done is not None:
             return Verdict(ExitCode.FINISHED, f"this run had finished already, with step {done['steps']}")

@@ -14,6 +14,7 @@ from stoker.facts import Facts, kept_variables
 from stoker.hook import launcher_of
 from stoker.manifests import RUNTIME_KINDS, Manifest, name_of, of_kind, read_documents, runtime_from_cluster
 from stoker.plan import Plan, Request, config_file_of, resolve_plan
+from stoker.sense import problems_of
 from stoker.shims import Launch, translate
 from stoker.start import read_config
 from stoker.trainjob import Job, expand, job_of, quantity, rewritten
@@ -134,6 +135,7 @@ def _judge_nodes(
     for made in plans[:1]:
         notices += made.notices
         problems += _missing(made, folders)
+        problems += problems_of(made, lambda path: local if (local := rewritten(path, folders)) != path else None)
     return Verdict(name, plan, tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(notices)))
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from stoker.arguments import FlagTable, Setting, config_words, split_args
+from stoker.exits import ExitCode
+from stoker.inputs import Data, Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,20 @@ class Framework(ABC):
     def contradictions(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> list[str]:
         """Return one problem for each setting that cannot be meant, alone or beside another."""
         return []
+
+    def data_problems(
+        self, method: str, settings: Mapping[str, Setting], data: Data | None, model: Model | None
+    ) -> Iterable[tuple[ExitCode, str]]:
+        """Return why a run could not train on this data with this model, each with its exit code."""
+        return ()
+
+    def needed_packages(self, settings: Mapping[str, Setting]) -> Mapping[str, str]:
+        """Return packages that settings need and an image may lack: package → the setting as it is written."""
+        return {}
+
+    def has_mixture(self, fingerprint: Mapping[str, Any]) -> bool:
+        """Return whether a run of this fingerprint trains on a mixture of data sets, not on the one that is named."""
+        return False
 
     def variables(self, content: Mapping[str, Any]) -> Mapping[str, str]:
         """Return the environment variables that a `--config` file sets."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from importlib import resources
 from typing import Any, ClassVar
 
 from stoker.arguments import Flag, FlagTable, Setting, is_true
+from stoker.exits import ExitCode
 from stoker.frameworks.base import Asked, Framework, Input
-from stoker.frameworks.trl_checks import config_problems, config_variables, contradictions
+from stoker.frameworks.trl_checks import config_problems, config_variables, contradictions, needed_packages
+from stoker.frameworks.trl_data import data_problems
 from stoker.frameworks.trl_earlier import DEPRECATED, REMOVED, RENAMED
+from stoker.inputs import Data, Model
 from stoker.recipes import recipe_for
 
 VERSION = "1.16.0"
@@ -115,6 +118,20 @@ class TRL(Framework):
         """Return one problem for each setting that cannot be meant, and for what TRL misreads in a `--config` file."""
         read = config_problems(asked.content or {}, table, f"--config {asked.config}")
         return [*contradictions(asked, table, settings), *read]
+
+    def data_problems(
+        self, method: str, settings: Mapping[str, Setting], data: Data | None, model: Model | None
+    ) -> Iterable[tuple[ExitCode, str]]:
+        """Return what does not fit: columns, chat template, rewards, lengths."""
+        return data_problems(method, settings, data, model)
+
+    def needed_packages(self, settings: Mapping[str, Setting]) -> Mapping[str, str]:
+        """Return what trackers, quantization, kernels and rewards need."""
+        return needed_packages(settings)
+
+    def has_mixture(self, fingerprint: Mapping[str, Any]) -> bool:
+        """Return whether the `--config` file has `datasets`."""
+        return "datasets" in fingerprint["data"]
 
     def variables(self, content: Mapping[str, Any]) -> Mapping[str, str]:
         """Return what the file has under `env`."""

@@ -29,9 +29,21 @@ _RANGES: Mapping[str, tuple[float | None, float | None]] = {
 }
 # A fraction of all steps below 1, else a number of steps.
 _STEPS_OR_FRACTION = ("save_steps", "eval_steps", "logging_steps")
+_BATCH = "per_device_train_batch_size"
+# trl/scripts/grpo.py, rloo.py: reward_funcs_registry.
+_REWARDS = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward", "get_soft_overlong_punishment")
 _GENERATING = ("grpo", "rloo")
 # Flags of several values for which TRL takes one word from a file as it is; of any other it would read the letters.
 _WORD_FOR_LIST = ("lora_target_modules", "report_to", "loss_type")
+# Flag → its value → the package that it needs, where images may do without.
+_PACKAGES: Mapping[str, Mapping[str, str]] = {
+    "reward_funcs": {"accuracy_reward": "math_verify", "reasoning_accuracy_reward": "math_verify"},
+    "report_to": {name: name for name in ("wandb", "mlflow", "trackio", "tensorboard", "comet_ml", "swanlab")},
+    "load_in_4bit": {"true": "bitsandbytes"},
+    "load_in_8bit": {"true": "bitsandbytes"},
+    "use_liger_kernel": {"true": "liger_kernel"},
+    "use_vllm": {"true": "vllm"},
+}
 # Variables a `--config` file may not set: the runner's and the launcher's own.
 _OWN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 _OWN_PREFIXES = ("STOKER_", "PET_", "TORCHELASTIC_", "KUBEFLOW_TRAINER_")
@@ -70,7 +82,25 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
     if on("load_best_model_at_end") and str(_value(settings, "eval_strategy", "no")) == "no":
         yield "--load_best_model_at_end needs evaluations to know the best by: add --eval_strategy steps"
     if asked.method in _GENERATING:
+        yield from _rewards(settings)
         yield from _generation_batch(asked.world_size, settings, number)
+
+    if asked.method == "distillation" and not _value(settings, "teacher_model_name_or_path", ""):
+        yield "distillation needs a teacher: write --teacher_model_name_or_path <folder or Hub id>"
+    if asked.method == "kto" and _value(settings, "loss_type", "kto") == "kto" and number(_BATCH) == 1:
+        yield f"kto estimates its KL term from the batch: write --{_BATCH} 2 or more (accumulated steps do not count)"
+
+
+def _rewards(settings: Mapping[str, Setting]) -> Iterator[str]:
+    names = _value(settings, "reward_funcs", ())
+    if not names and not _value(settings, "reward_model_name_or_path", ""):
+        yield (
+            f"no reward is named: write --reward_funcs with one of {', '.join(_REWARDS)}, a dotted path into a module "
+            "of yours, or --reward_model_name_or_path"
+        )
+    for name in names:
+        if "." not in name and name not in _REWARDS:
+            yield f"--reward_funcs {name} is none of {', '.join(_REWARDS)}: write one, or the dotted path of your own"
 
 
 def _out_of_range(settings: Mapping[str, Setting]) -> Iterator[str]:
@@ -126,7 +156,19 @@ def _generation_batch(
             yield f"an evaluation batch of {evaluated:g} holds no whole number of groups of {evaluating:g} generations"
 
 
-def _value(settings: Mapping[str, Setting], name: str, default: str) -> str | tuple[str, ...]:
+def needed_packages(settings: Mapping[str, Setting]) -> dict[str, str]:
+    """Return the Python packages, beyond TRL's own, that settings need: package → the setting as it is written."""
+    needed = {}
+    for flag, packages in _PACKAGES.items():
+        value = settings[flag].value if flag in settings else ()
+        for word in value if isinstance(value, tuple) else (value,):
+            package = packages.get(word.lower())
+            if package is not None:
+                needed[package] = f"--{flag} {word}"
+    return needed
+
+
+def _value(settings: Mapping[str, Setting], name: str, default: str | tuple[str, ...]) -> str | tuple[str, ...]:
     return settings[name].value if name in settings else default
 
 
