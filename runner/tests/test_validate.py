@@ -116,6 +116,41 @@ def test_devices_are_those_asked_for() -> None:
     assert of(runtime=gpu_runtime(STOKER_ACCELERATOR="amd")).code is ExitCode.CONFIG
 
 
+@pytest.mark.parametrize("claimed_by", ["runtime", "TrainJob"])
+def test_claimed_devices_are_counted_as_the_runtime_does(claimed_by: str) -> None:
+    runtime = gpu_runtime(STOKER_NPROC_PER_NODE="2")
+    claims = {"claims": [{"name": "gpus"}]}
+    container(runtime)["resources"] = claims if claimed_by == "runtime" else {}
+    verdict = of(runtime=runtime, **({} if claimed_by == "runtime" else {"resourcesPerNode": claims}))
+    assert verdict.plan is not None, verdict
+    assert verdict.plan.world.nproc_per_node == 2
+
+
+def test_a_number_that_nobody_asked_for_is_no_notice() -> None:
+    runtime = deepcopy(RUNTIME)
+    container(runtime)["resources"] = {"requests": {"cpu": 4}}
+    assert of(runtime=runtime).notices == ()
+    asked = of(runtime=runtime, numProcPerNode=4)
+    assert "1 processes per node (STOKER_NPROC_PER_NODE), not 4" in str(asked)
+
+
+GOLDENS = sorted((ROOT / "tests/charts/golden/training-runtimes").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda path: path.stem)
+def test_a_plain_trainjob_is_valid_on_every_runtime_of_the_catalogue(golden: Path) -> None:
+    for runtime in yaml.load_all(golden.read_text(), Loader=yaml.CSafeLoader):
+        if not str((runtime or {}).get("kind")).endswith("TrainingRuntime"):
+            continue
+        reference = {"name": runtime["metadata"]["name"], "kind": runtime["kind"]}
+        # This runtime is for any model, so the TrainJob names recipe and config.
+        named = ["full_finetune_distributed", "--config", "llama3_2/1B_full"]
+        args = named if reference["name"] == "torchtune-distributed" else []
+        verdict = judge(manifest(spec={"runtimeRef": reference}, numNodes=2, args=args), runtime)
+        assert verdict.problems == (), verdict
+        assert verdict.plan is not None
+
+
 def test_a_run_without_spec_trainer_trains_on_the_nodes_the_runtime_says() -> None:
     runtime = deepcopy(RUNTIME)
     runtime["spec"]["mlPolicy"]["numNodes"] = 2

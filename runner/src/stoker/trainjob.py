@@ -46,6 +46,7 @@ class Job:
         max_restarts: restarts the JobSet allows.
         resources: requests, else limits, of the container.
         counted: those that Trainer derives the number of processes from: the TrainJob's alone, if it gives any.
+        claims: True if the container claims devices (DRA), whose number no quantity tells.
         processes: the TrainJob's numProcPerNode; None if it gives none.
         injected: True if Trainer injects PET_* (it does if spec.trainer is there).
         labels: labels of the trainer's pods, as far as the runtime gives them.
@@ -60,6 +61,7 @@ class Job:
     max_restarts: int
     resources: Mapping[str, str]
     counted: Mapping[str, str]
+    claims: bool
     processes: int | None
     injected: bool
     labels: Mapping[str, str]
@@ -215,6 +217,7 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
         max_restarts=int(jobset.get("failurePolicy", {}).get("maxRestarts", 0)),
         resources={**resources, **asked},
         counted=counted,
+        claims=bool(declared.get("claims") or (wanted_resources or {}).get("claims")),
         processes=_count("numProcPerNode", told["numProcPerNode"]) if "numProcPerNode" in told else None,
         injected=trainer is not None,
         labels=labels,

@@ -10,7 +10,7 @@ from typing import Any
 
 from stoker.admission import Admission, admission_of
 from stoker.exits import PRECEDENCE, ExitCode, RunError
-from stoker.facts import Facts, kept_variables
+from stoker.facts import Facts, kept_variables, whole_number
 from stoker.hook import launcher_of
 from stoker.manifests import RUNTIME_KINDS, Manifest, name_of, of_kind, read_documents, runtime_from_cluster
 from stoker.plan import Plan, Request, config_file_of, resolve_plan
@@ -144,6 +144,9 @@ def assumed_facts(job: Job, environment: Mapping[str, str]) -> Facts:
     accelerator = environment.get("STOKER_ACCELERATOR") or "nvidia"
     prefixes = _RESOURCES.get(accelerator, ())
     count = sum(int(quantity(job.resources[name])) for name in job.resources if name.startswith(prefixes or ("?",)))
+    if job.claims:
+        # A claim is for as many devices as the runtime has processes for them.
+        count = max(count, whole_number(environment.get("STOKER_NPROC_PER_NODE", "")) or 1)
     return Facts(
         env=kept_variables(environment),
         devices=tuple(f"{accelerator}{index}" for index in range(count)),
@@ -154,6 +157,9 @@ def assumed_facts(job: Job, environment: Mapping[str, str]) -> Facts:
 def _environment(job: Job, node: int) -> dict[str, str]:
     address = f"{job.name}-node-0-0.{job.name}"
     environment = job.environment(node, 0, "job", "run", address, DEFAULT_PORT)
+    if job.injected and job.processes is None and environment.get("STOKER_NPROC_PER_NODE"):
+        # Unlike a pod, we know that nobody asked for the number that Trainer writes.
+        environment["PET_NPROC_PER_NODE"] = "auto"
     # Kubernetes tells every pod of an Indexed Job its number.
     return {**environment, "JOB_COMPLETION_INDEX": str(node)}
 
