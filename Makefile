@@ -88,6 +88,11 @@ test-e2e: ## Real TrainJobs on a real cluster, and the images they run in.
 test-full: ## Everything that exists, including what is too long for CI.
 	@$(pytest) $(PYTEST_ARGS) $(SUITES)
 
+.PHONY: kill-matrix
+kill-matrix: ## Kill local runs in every phase of their life and write what became of them to docs/kill-matrix.md.
+	@STOKER_KILL_MATRIX_REPORT=docs/kill-matrix.md; export STOKER_KILL_MATRIX_REPORT; \
+	  $(pytest) $(PYTEST_ARGS) runner/tests/integration/test_kills.py && cat docs/kill-matrix.md
+
 ##@ Cluster
 
 .PHONY: cluster-up

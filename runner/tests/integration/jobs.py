@@ -116,13 +116,13 @@ class LocalJob:
         """Run the job to its end."""
         return self.end(self.start(*args, **options))
 
-    def wait_for(self, what: Callable[[], Any], process: subprocess.Popen[bytes]) -> Any:
-        """Wait until something is true of a running job, and return it."""
+    def wait_for(self, what: Callable[[], Any], process: subprocess.Popen[bytes], every: float = 0.05) -> Any:
+        """Wait until something is true of a running job, looking `every` so many seconds, and return it."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (found := what()):
             assert process.poll() is None, self._log.read_text(errors="replace")
             assert time.monotonic() < deadline, self._log.read_text(errors="replace")
-            time.sleep(0.05)
+            time.sleep(every)
         return found
 
     def sealed(self) -> list[int]:
@@ -141,6 +141,14 @@ class LocalJob:
             if status["phase"] == "training":
                 found[status["rank"]] = status["pid"]
         return found
+
+    def runners(self) -> dict[int, int]:
+        """Return the process id of each node's `stoker run`: of a node's processes the one that was given no orders."""
+        return {
+            int(environ["PET_NODE_RANK"]): pid
+            for pid, environ in processes_of(self.folder).items()
+            if "PET_NODE_RANK" in environ and "STOKER_PLAN" not in environ
+        }
 
     def manifest(self) -> dict[str, Any]:
         """Return the output manifest."""

@@ -11,10 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from runner.tests.integration.jobs import LocalJob, leftovers, processes_of
+from runner.tests.integration.jobs import LocalJob, leftovers
 from runner.tests.test_progress import StatusServer, serving
 
 LONG = ("--max_steps", "150", "--save_steps", "20")
+# The most memory `stoker run` may take while others train.
+RUNNER_BYTES = 40 * 2**20
+
+
+def own_bytes(pid: int) -> int:
+    """Return the memory of a process, its share of what it shares with others included (PSS)."""
+    (kibibytes,) = re.findall(r"^Pss:\s*(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    return 1024 * int(kibibytes)
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +91,11 @@ def test_more_steps_go_on_from_where_the_run_had_ended(finished: LocalJob) -> No
 def test_a_stop_saves_a_checkpoint_and_the_next_start_goes_on_there(job: LocalJob) -> None:
     process = job.start(*LONG, nodes=2)
     job.wait_for(job.sealed, process)
+    took = {node: own_bytes(pid) for node, pid in job.runners().items()}
     process.send_signal(signal.SIGTERM)
     stopped = job.end(process)
+    assert len(took) == 2
+    assert all(size < RUNNER_BYTES for size in took.values()), "what the runner takes, the trainer cannot have"
     assert stopped.code == 75, stopped.output
     (step, *_) = job.sealed()
     assert f"stopped at step {step}, checkpoint saved" in stopped.output
@@ -116,13 +127,7 @@ def test_a_killed_rank_restarts_the_job_which_finishes(job: LocalJob) -> None:
 def test_a_killed_node_restarts_the_job_which_finishes(job: LocalJob) -> None:
     process = job.start(*LONG, nodes=2)
     job.wait_for(job.sealed, process)
-    # Of a node's processes the runner is the one that has no orders of a runner above it.
-    (runner,) = (
-        pid
-        for pid, environ in processes_of(job.folder).items()
-        if environ.get("PET_NODE_RANK") == "1" and "STOKER_PLAN" not in environ
-    )
-    os.kill(runner, signal.SIGKILL)
+    os.kill(job.runners()[1], signal.SIGKILL)
     ended = job.end(process)
     assert ended.code == 0, ended.output
     manifest = job.manifest()

@@ -1,0 +1,167 @@
+"""Kills pods of a local run in a phase of their life, as an eviction (SIGTERM) or a crash (SIGKILL) does."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.tests.integration.jobs import Ended, LocalJob, processes_of
+
+from stoker.pulse import FINISHING, SAVING, TRAINING, read_beats
+from stoker.runfolder import LocalFolder
+
+INITIALIZING, RENDEZVOUS = "initializing", "rendezvous"
+PHASES = (INITIALIZING, RENDEZVOUS, TRAINING, SAVING, FINISHING)
+SIGNALS = (signal.SIGTERM, signal.SIGKILL)
+# What is killed: number of pods of the job → which of them. Of two it is the one that does more in the phase.
+TARGETS = ("one pod", "one of two", "both")
+
+STEPS, SAVED_EVERY = 60, 15
+
+_SIGTERM_BIT = 1 << (signal.SIGTERM - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A cell of the matrix.
+
+    Attributes:
+        framework: what trains.
+        number: the signal.
+        phase: what the pods do when it comes.
+        target: who gets it, one of `TARGETS`.
+    """
+
+    framework: str
+    number: signal.Signals
+    phase: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.framework}: {self.number.name} to {self.target} while {self.phase}"
+
+    @property
+    def nodes(self) -> int:
+        """Pods of the job."""
+        return 1 if self.target == "one pod" else 2
+
+    @property
+    def killed(self) -> tuple[int, ...]:
+        """The nodes that get the signal."""
+        if self.target == "both":
+            return (0, 1)
+        # Node 0 writes the model and most of a checkpoint.
+        return (0,) if self.nodes == 1 or self.phase in (SAVING, FINISHING) else (1,)
+
+    @property
+    def first_code(self) -> int:
+        """The documented code of the attempt that is hit."""
+        if self.number is signal.SIGKILL:
+            return 70
+        # Whoever has trained to the end only has to write it down, which a grace period is for.
+        return 0 if self.phase == FINISHING else 75
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job went that was hit.
+
+    Attributes:
+        codes: the exit code of each attempt.
+        ended: the run as a whole.
+    """
+
+    codes: tuple[int, ...]
+    ended: Ended
+
+
+def strike(case: Case, job: LocalJob, start: Callable[[], subprocess.Popen[bytes]]) -> Outcome:
+    """Start a job, hit it once, let it be restarted, and wait for its end."""
+    process = start()
+    runners = job.wait_for(lambda: _listening_runners(job, case.nodes), process)
+    targets = {node: runners[node] for node in case.killed}
+    if case.phase == INITIALIZING:
+        _send(case.number, targets.values())
+    elif case.phase == RENDEZVOUS:
+        job.wait_for(lambda: all(_meets(job, node) for node in targets), process)
+        _send(case.number, targets.values())
+    else:
+        folders = job.wait_for(lambda: _local_folders(job, case.nodes), process)
+        ranks = job.wait_for(lambda: _held(case, job, folders), process, every=0.001)
+        _send(case.number, targets.values())
+        _send(signal.SIGCONT, ranks)
+    ended = job.end(process)
+    codes = re.findall(r"^\[stoker\] attempt \d+: \d+ nodes ended with (\d+)", ended.output, re.MULTILINE)
+    return Outcome(tuple(int(code) for code in codes), ended)
+
+
+def _send(number: signal.Signals, pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _listening_runners(job: LocalJob, nodes: int) -> dict[int, int] | None:
+    """Return the process id of each node's `stoker run`; None until all of them can be asked to stop.
+
+    As the first process of a container the kernel would not let an earlier SIGTERM through to it.
+    """
+    found = {node: pid for node, pid in job.runners().items() if _catches_sigterm(pid)}
+    return found if len(found) == nodes else None
+
+
+def _catches_sigterm(pid: int) -> bool:
+    try:
+        (caught,) = re.findall(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    except (OSError, ValueError):
+        return False
+    return bool(int(caught, 16) & _SIGTERM_BIT)
+
+
+def _local_folders(job: LocalJob, nodes: int) -> dict[int, LocalFolder] | None:
+    """Return the local folder of each node's runner once it has a launcher."""
+    found = {
+        int(environ["PET_NODE_RANK"]): LocalFolder(Path(environ["STOKER_PLAN"]).parent)
+        for environ in processes_of(job.folder).values()
+        if "STOKER_PLAN" in environ and "PET_NODE_RANK" in environ
+    }
+    return found if len(found) == nodes else None
+
+
+def _meets(job: LocalJob, node: int) -> bool:
+    """Return whether a node's launcher runs but has no training process yet: it looks for the others."""
+    return any(
+        environ.get("PET_NODE_RANK") == str(node) and "STOKER_PLAN" in environ and "RANK" not in environ
+        for environ in processes_of(job.folder).values()
+    )
+
+
+def _held(case: Case, job: LocalJob, folders: dict[int, LocalFolder]) -> list[int] | None:
+    """Hold the ranks of the nodes to be hit in their phase; None, and none is held, while they are not in it."""
+    held: list[int] = []
+    for node in case.killed:
+        for rank, beat in read_beats(folders[node].ranks).items():
+            if beat.phase == case.phase:
+                _send(signal.SIGSTOP, [beat.pid])
+                held.append(beat.pid)
+                beat = read_beats(folders[node].ranks)[rank]
+            if beat.phase != case.phase or not _worth_a_kill(case, job, beat.step):
+                _send(signal.SIGCONT, held)
+                return None
+    return held if len(held) == len(case.killed) else None
+
+
+def _worth_a_kill(case: Case, job: LocalJob, step: int) -> bool:
+    sealed = job.sealed()
+    if case.phase == FINISHING:
+        return not (job.output / "stoker.json").exists()
+    if case.phase == SAVING:
+        # Not the first: there is one to fall back to. Not the last either.
+        return bool(sealed) and step not in sealed and step < STEPS
+    return bool(sealed)
