@@ -19,10 +19,8 @@ from e2e.conftest import Image
 from e2e.kube import Kube
 from e2e.trainjobs import LORA_SFT, Reader, Restarts, Run, trainjob
 
-# Long enough to be hit while it trains.
-STEPS, SAVED_EVERY = 100, 10
+SAVED_EVERY = 10
 PATIENCE_SECONDS = 600.0
-LONG = (*LORA_SFT, f"--max_steps={STEPS}", f"--save_steps={SAVED_EVERY}")
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,16 @@ class Case:
     phase: str
     nodes: int
     hit: tuple[int, ...]
+
+    @property
+    def steps(self) -> int:
+        """Steps of the job: long enough to be hit while it trains, also where no other pod slows it down."""
+        return 100 if self.nodes > 1 else 500
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        """The trainer's arguments."""
+        return (*LORA_SFT, f"--max_steps={self.steps}", f"--save_steps={SAVED_EVERY}")
 
     @property
     def restarts(self) -> Restarts:
@@ -80,7 +88,9 @@ def runs(
     """A TrainJob for each case that is asked for, all at once; each has lost its pods in its phase."""
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
     asked = {item.callspec.params["name"] for item in items if item.function is test_the_job_does_all_its_steps}
-    runs = submit_together([trainjob(name, LONG, nodes=CASES[name].nodes) for name in CASES if name in asked])
+    runs = submit_together(
+        [trainjob(name, CASES[name].args, nodes=CASES[name].nodes) for name in CASES if name in asked]
+    )
     waiting = dict(runs)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while waiting:
@@ -118,7 +128,7 @@ def test_the_job_does_all_its_steps(runs: Mapping[str, Run], reader: Reader, nam
     run.wait_complete(seconds=600)
     assert run.restarts() == case.restarts
     manifest = run.manifest(reader)
-    assert (manifest["steps"], manifest["world_size"], manifest["attempt"]) == (STEPS, case.nodes, 1)
+    assert (manifest["steps"], manifest["world_size"], manifest["attempt"]) == (case.steps, case.nodes, 1)
     assert (manifest["resumed_from"] is not None) == (case.phase == "training")
 
 
