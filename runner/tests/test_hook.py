@@ -47,6 +47,8 @@ def test_launchers_are_recognised(words: str, expected: tuple[str, str] | None) 
         ("python -m trl.scripts.sft --max_steps 1", True),
         ("python -Im trl.scripts.dpo", True),
         ("python -u /site-packages/trl/scripts/sft.py", True),
+        ("python -m stoker.scripts.orpo", True),
+        ("python /site-packages/stoker/scripts/orpo.py", True),
         ("python train.py -m trl.scripts.sft", False),
         ("python scripts/sft.py", False),
         ("python -c trl", False),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from runner.tests.samples import POD, plan_of, pod, value_of
 
+from stoker import describe
 from stoker.exits import ExitCode, RunError
 from stoker.plan import Plan, Request, config_file_of, flag_of_variable, resolve_plan
 
@@ -207,6 +208,13 @@ def test_a_generation_batch_holds_whole_groups(args: tuple[str, ...], message: s
 def test_variables_of_the_config_file_are_there_before_the_trainer_starts() -> None:
     plan = plan_of("--config", "/c", config={"env": {"OMP_NUM_THREADS": 3, "NCCL_DEBUG": "INFO"}})
     assert (plan.env["OMP_NUM_THREADS"], plan.env["NCCL_DEBUG"]) == ("3", "INFO")
+    assert "env       NCCL_DEBUG=INFO  config file" in describe.plan(plan)
+
+
+def test_a_secret_in_the_config_file_reaches_the_trainer_and_nobody_else() -> None:
+    plan = plan_of("--config", "/c", config={"env": {"WANDB_API_KEY": "hunter2"}})
+    assert plan.env["WANDB_API_KEY"] == "hunter2"
+    assert "hunter2" not in describe.plan(plan) + json.dumps(plan.to_json())
 
 
 def test_a_flag_that_will_be_gone_is_a_notice() -> None:

@@ -31,7 +31,7 @@ def plan(plan: Plan) -> str:
         *(f"  the {check.what} {check.path} must be {_STATES[check.kind]}" for check in plan.checks),
         *([f"  nodes must have a name: {', '.join(world.peers())}"] if world.peers() else []),
         "",
-        *(f"env       {name}={value}" for name, value in plan.env.items()),
+        *(f"env       {name}={value}{_origin(plan, name)}" for name, value in plan.shown_env.items()),
         f"output    {plan.output_dir} (resume: {plan.resume})",
         f"stop      {plan.grace_seconds} s from SIGTERM to SIGKILL",
         f"hang      {plan.hang_seconds} s without a step" if plan.hang_seconds else "hang      not looked for",
@@ -39,6 +39,10 @@ def plan(plan: Plan) -> str:
         *(f"note      {notice}" for notice in plan.notices),
     ]
     return "\n".join(lines)
+
+
+def _origin(plan: Plan, name: str) -> str:
+    return "  config file" if name in plan.config_env else ""
 
 
 _STATES = {"writable": "writable", "exists": "there"}

@@ -29,6 +29,7 @@ _LAUNCHER_MODULES = {
     "trl.cli.main": ("trl",),
 }
 _TRAINER = "transformers.trainer"
+_SCRIPTS = ("trl.scripts.", "stoker.scripts.")
 # Options of Python itself whose value is the next word.
 _VALUED = {"-W", "-X", "--check-hash-based-pycs"}
 
@@ -48,9 +49,9 @@ def launcher_of(argv: Sequence[str]) -> tuple[str, list[str]] | None:
 
 
 def is_trainer(argv: Sequence[str]) -> bool:
-    """Return True if a Python command line runs one of TRL's training scripts itself."""
+    """Return True if a Python command line runs a training script of TRL's, or of ours, itself."""
     module, script, _ = _started(argv)
-    return module.startswith("trl.scripts.") or Path(script).parts[-3:-1] == ("trl", "scripts")
+    return module.startswith(_SCRIPTS) or ".".join(Path(script).parts[-3:]).startswith(_SCRIPTS)
 
 
 def _started(argv: Sequence[str]) -> tuple[str, str, list[str]]:

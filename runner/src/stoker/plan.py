@@ -27,6 +27,8 @@ RESUME_CHOICES = ("auto", "never", "require")
 
 _CONFIG_FILE = "config file"
 
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|API_?KEY|ACCESS_?KEY|CREDENTIAL", re.IGNORECASE)
+
 # The id names a folder in the workspace whose siblings of older attempts are cleared away.
 _RUN_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 
@@ -94,6 +96,7 @@ class Plan:
         hang_seconds: how long a step may take before the run counts as hung; 0 for ever.
         termination_log: file for the one-line reason of the ending.
         notices: what a user should know.
+        config_env: those of `env` that the `--config` file sets.
     """
 
     framework: str
@@ -120,6 +123,12 @@ class Plan:
     hang_seconds: int
     termination_log: str
     notices: tuple[str, ...]
+    config_env: tuple[str, ...] = ()
+
+    @property
+    def shown_env(self) -> dict[str, str]:
+        """What `env` adds, for people to read: a value whose name says that it is secret is left out."""
+        return {name: "(not shown)" if _SECRET.search(name) else value for name, value in self.env.items()}
 
     @property
     def trainer_argv(self) -> list[str]:
@@ -167,7 +176,13 @@ class Plan:
             **{name: data["world"][name] for name in ("nnodes", "nproc_per_node", "node_rank")},
             **{name: data["world"][name] for name in ("master_addr", "master_port", "settings")},
         }
-        return {"hash": self.hash, **data, "trainer_argv": self.trainer_argv, "torchrun_argv": self.torchrun_argv}
+        return {
+            "hash": self.hash,
+            **data,
+            "env": self.shown_env,
+            "trainer_argv": self.trainer_argv,
+            "torchrun_argv": self.torchrun_argv,
+        }
 
 
 def resolve_plan(facts: Facts, request: Request) -> Plan:
@@ -236,6 +251,8 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
         mixture = json.dumps(config["datasets"], sort_keys=True, default=str)
         named["datasets"] = Setting("datasets", mixture, _CONFIG_FILE)
 
+    config_env = framework.variables(config)
+
     return Plan(
         framework=framework.name,
         method=method,
@@ -256,12 +273,13 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
         base_model=framework.base_model(named),
         checks=_checks(facts, framework.inputs(table, named), config_path, output_dir),
         # TRL sets a file's variables too, but once torch is loaded, which is too late for most.
-        env={**_process_env(facts, world), **framework.variables(config)},
+        env={**_process_env(facts, world), **config_env},
         grace_seconds=grace,
         rendezvous_seconds=rendezvous,
         hang_seconds=hang,
         termination_log=str(facts.termination_log),
         notices=(*world.notices, *table.notices, *resolution.notices, *_outside(facts, world, output_dir)),
+        config_env=tuple(config_env),
     )
 
 

@@ -176,9 +176,9 @@ def _is_trainer_module(word: str) -> bool:
 
 
 def _as_module(word: str) -> str:
-    """Return `trl.scripts.sft` for the path of that script; any other word as it is."""
+    """Return `trl.scripts.sft` for the path of that script, ours likewise; any other word as it is."""
     parts = Path(word).with_suffix("").parts if word.endswith(".py") else ()
-    return ".".join(parts[-3:]) if parts[-3:-1] == ("trl", "scripts") else word
+    return ".".join(parts[-3:]) if parts[-3:-1] in (("trl", "scripts"), ("stoker", "scripts")) else word
 
 
 def real_command(name: str, path: str, own_folder: Path) -> str | None:
