@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 from release import ROOT, signing
@@ -31,6 +33,27 @@ def test_who_signs_is_the_release_workflow_of_this_repository(ref: str) -> None:
 def test_where_things_are_published_is_what_the_lock_says() -> None:
     assert f"| images | `{registry()}/NAME:TAG`" in RELEASE
     assert f"| charts | `oci://{registry()}/charts/NAME`" in RELEASE
+
+
+@pytest.mark.full
+def test_a_release_can_be_tried_out_as_the_document_says(registry: str, tmp_path: Path) -> None:
+    """As it stands there, but for the registry, which is the tests' own. Builds images: needs what tests/e2e needs."""
+    section = RELEASE.partition("## Try it out\n")[2]
+    block = re.search(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    assert block
+    script, served = re.subn(r"^crane registry serve .*&$", "", block[1], flags=re.MULTILINE)
+    assert served == 1
+    environment = {**os.environ, "COSIGN_PASSWORD": "secret", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script.replace("127.0.0.1:5000", registry)],
+        cwd=ROOT, env=environment, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    listed = [line for line in done.stdout.splitlines() if line.startswith("crane copy")]
+    # Each with its signatures.
+    assert [line.partition(f"{registry}/mirror/trial/")[2].partition(":")[0] for line in listed] == [
+        name for name in ("trl", "fetch", "charts/training-runtimes") for _ in range(2)
+    ]
 
 
 def test_what_the_air_gapped_install_pulls_is_what_was_copied() -> None:

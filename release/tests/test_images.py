@@ -1,0 +1,39 @@
+"""Which images a release builds, and with what."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from images.builder.catalogue import variants
+from release import ROOT, images
+from release.errors import ReleaseError
+
+
+def test_what_has_a_digest_is_not_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *others = variants()
+    published = [replace(first, digest=f"sha256:{'a' * 64}"), *others]
+    monkeypatch.setattr(images, "variants", lambda: published)
+    assert images.unpublished() == others
+    with pytest.raises(ReleaseError, match=f"is published .* give {first.image} a new version"):
+        images.unpublished([first.target])
+
+
+def test_single_images_are_chosen_by_their_target() -> None:
+    (found,) = images.unpublished(["trl-cpu"])
+    assert (found.image, found.accelerator) == ("trl", "cpu")
+    with pytest.raises(ReleaseError, match=r"there is no image 'tlr-cpu', but: trl-cuda, trl-cpu"):
+        images.unpublished(["tlr-cpu"])
+
+
+def test_docker_builds_the_targets_and_attaches_sbom_and_provenance() -> None:
+    command = images.bake_command(variants(), Path("metadata.json"))
+    assert command[:2] == ["buildx", "bake"]
+    assert {"--push", "--sbom=true", "--provenance=mode=max", "--metadata-file=metadata.json"} <= set(command)
+    files = [ROOT / word.partition("=")[2] for word in command if word.startswith("--file=")]
+    targets = [word for word in command[2:] if not word.startswith("--")]
+    hcl = next(path for path in files if path.suffix == ".hcl").read_text()
+    assert set(targets) <= set(re.findall(r'^target "([^"]+)"', hcl, re.MULTILINE))
+    assert targets == [variant.target for variant in variants()]
