@@ -61,12 +61,13 @@ def _framework_facts(framework: Framework) -> dict[str, object]:
     # A flag that another method has is no mistake in a runtime: the runner drops it, with a notice.
     tables = [framework.flag_table(method) for method in framework.methods]
     flags = {flag for table in tables for flag in table.flags}
-    refused = {flag for table in tables for flag in (*table.reserved, *table.renamed, *table.removed)} - flags
     reserved = {flag for table in tables for flag in table.reserved}
+    refused = reserved | ({flag for table in tables for flag in (*table.renamed, *table.removed)} - flags)
     return {
         "methods": list(framework.methods),
-        "flags": sorted(flags - reserved),
-        "refused": {flag: tables[0].refusal(flag) for flag in sorted(refused | reserved)},
+        # Where each config has keys of its own there is no list of all.
+        "flags": [] if framework.has_configs else sorted(flags - reserved),
+        "refused": {flag: tables[0].refusal(flag) for flag in sorted(refused)},
     }
 
 

@@ -16,6 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 CHARTS = tuple(sorted(path.parent for path in (ROOT / "charts").glob("*/Chart.yaml")))
 TRAINING_RUNTIMES = ROOT / "charts" / "training-runtimes"
 
+# An image of one's own for accelerators that the lock has no variant for.
+OWN_IMAGES = ('images={"trl": {"tag": "own"}, "torchtune": {"tag": "own"}}',)
+
 Manifest = dict[str, Any]
 
 
@@ -50,6 +53,11 @@ def output(tool: str, *arguments: str | Path, folder: Path = ROOT) -> str:
 def values_files(chart: Path) -> list[Path]:
     """Return the values files under `ci/`: one for each way to install a chart that is worth a test."""
     return sorted((chart / "ci").glob("*-values.yaml"))
+
+
+def accelerators(chart: Path) -> list[str]:
+    """Return the names of the accelerator profiles that a chart comes with."""
+    return sorted(yaml.safe_load((chart / "values.yaml").read_text())["accelerators"])
 
 
 def template_arguments(chart: Path, values: Sequence[Path] = (), settings: Sequence[str] = ()) -> list[str | Path]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import tarfile
 from pathlib import Path
 
@@ -79,3 +82,11 @@ def test_it_works_below_a_parent_chart(package: Path, tmp_path: Path, enabled: b
     )
     rendered = runtimes(manifests(output("helm", "template", "platform", parent)))
     assert len(rendered) == (len(list((ROOT / "runtimes").iterdir())) if enabled else 0)
+
+
+def test_a_release_of_the_whole_catalogue_fits_into_its_secret(package: Path) -> None:
+    """Helm keeps chart, values and manifest together, zipped and in base64, in one secret."""
+    rendered = template(TRAINING_RUNTIMES, settings=['names.style="both"', "policies.enabled=true"])
+    release = json.dumps({"manifest": rendered, "chart": base64.b64encode(package.read_bytes()).decode()})
+    # Twice base64: by Helm, and in the secret's own data.
+    assert len(base64.b64encode(base64.b64encode(gzip.compress(release.encode())))) < SECRET_LIMIT / 4
