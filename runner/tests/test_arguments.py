@@ -166,6 +166,14 @@ def test_a_renamed_flag_whose_new_name_is_another_methods_is_called_that() -> No
     assert "called" not in problem
 
 
+@pytest.mark.parametrize(
+    ("name", "called"), [("lr", "learning_rate"), ("epochs", "num_train_epochs"), ("torch_dtype", "dtype")]
+)
+def test_names_that_others_use_are_understood(name: str, called: str) -> None:
+    problem = get_framework("trl").flag_table("sft").refusal(name)
+    assert problem == f"--{name} is called --{called} in trl 1.16.0 (sft): write --{called}"
+
+
 def test_deprecated_flags_still_work() -> None:
     framework = get_framework("trl")
     known = {name for method in framework.methods for name in framework.flag_table(method).flags}

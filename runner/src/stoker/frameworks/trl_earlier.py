@@ -7,6 +7,13 @@ method has any more, or that still work and will not for long; a test compares t
 from __future__ import annotations
 
 RENAMED = {
+    # Names that other trainers have for it.
+    "lr": "learning_rate",
+    "batch_size": "per_device_train_batch_size",
+    "epochs": "num_train_epochs",
+    "model": "model_name_or_path",
+    "dataset": "dataset_name",
+    "lora_rank": "lora_r",
     # TRL
     "max_seq_length": "max_length",
     "torch_dtype": "dtype",
