@@ -15,11 +15,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
-
-import yaml
+from typing import IO
 
 from stoker.exits import PRECEDENCE, ExitCode, RunError
+from stoker.manifests import Manifest, read_documents, volume_folders
 from stoker.report import say
 from stoker.trainjob import Job, expand, job_of, rewritten
 
@@ -198,36 +197,20 @@ def _copy(stream: IO[str] | None, prefix: str) -> None:
 
 def _folders(job: Job, workspace: Path, volumes: Sequence[str]) -> dict[str, str]:
     """Return mount path → local folder."""
-    given = {_WORKSPACE_VOLUME: workspace}
-    for text in volumes:
-        name, equals, folder = text.partition("=")
-        if not equals or name not in job.mounts:
-            raise RunError(
-                ExitCode.USAGE,
-                f"--volume {text}: write NAME=DIR, NAME one of the pod's volumes: {', '.join(sorted(job.mounts))}",
-            )
-        if not folder or not Path(folder).is_dir():
-            raise RunError(ExitCode.NO_INPUT, f"--volume {text}: there is no folder {folder}")
-        given[name] = Path(folder)
+    given = {_WORKSPACE_VOLUME: workspace, **volume_folders(job, volumes)}
     if _WORKSPACE_VOLUME not in job.mounts:
         raise RunError(ExitCode.USAGE, f"the runtime mounts no volume named {_WORKSPACE_VOLUME}")
     return {job.mounts[name]: str(folder.resolve()) for name, folder in given.items()}
 
 
-def _manifest(path: Path, kind: str) -> dict[str, Any]:
+def _manifest(path: Path, kind: str) -> Manifest:
     """Return the document of a YAML file whose kind ends with the one wanted.
 
     Raises:
         RunError: there is none (66 if the file is missing, else 64).
     """
-    try:
-        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise RunError(ExitCode.NO_INPUT, f"{path} cannot be read ({error.strerror}): correct the path") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RunError(ExitCode.USAGE, f"{path} is no YAML: {' '.join(str(error).split())}") from error
-    for document in documents:
-        if isinstance(document, dict) and str(document.get("kind", "")).endswith(kind):
+    for document in read_documents(path):
+        if str(document.get("kind", "")).endswith(kind):
             return document
     raise RunError(ExitCode.USAGE, f"{path} holds no {kind}: give a manifest of that kind")
 

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from stoker.exits import ExitCode, RunError
+from stoker.trainjob import Job
 
 Manifest = Mapping[str, Any]
 
@@ -53,6 +54,30 @@ def name_of(manifest: Manifest) -> str:
     """Return a manifest's name as text; empty if it has none."""
     metadata = manifest.get("metadata")
     return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
+
+
+def volume_folders(job: Job, volumes: Iterable[str]) -> dict[str, Path]:
+    """Return the local folders that stand for volumes of a job's pods, by the volume's name.
+
+    Args:
+        job: the job.
+        volumes: `NAME=DIR`, as options give them.
+
+    Raises:
+        RunError: the pods have no such volume (64), or there is no such folder (66).
+    """
+    folders = {}
+    for text in volumes:
+        name, equals, folder = text.partition("=")
+        if not equals or name not in job.mounts:
+            raise RunError(
+                ExitCode.USAGE,
+                f"--volume {text}: write NAME=DIR, NAME one of the pod's volumes: {', '.join(sorted(job.mounts))}",
+            )
+        if not folder or not Path(folder).is_dir():
+            raise RunError(ExitCode.NO_INPUT, f"--volume {text}: there is no folder {folder}")
+        folders[name] = Path(folder).resolve()
+    return folders
 
 
 def runtime_from_cluster(kind: str, name: str, namespace: str | None) -> Manifest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,15 @@ from stoker.admission import Admission, admission_of
 from stoker.exits import PRECEDENCE, ExitCode, RunError
 from stoker.facts import Facts, kept_variables, whole_number
 from stoker.hook import launcher_of
-from stoker.manifests import RUNTIME_KINDS, Manifest, name_of, of_kind, read_documents, runtime_from_cluster
+from stoker.manifests import (
+    RUNTIME_KINDS,
+    Manifest,
+    name_of,
+    of_kind,
+    read_documents,
+    runtime_from_cluster,
+    volume_folders,
+)
 from stoker.plan import Plan, Request, config_file_of, resolve_plan
 from stoker.sense import problems_of
 from stoker.shims import Launch, translate
@@ -98,7 +106,13 @@ def judge(trainjob: Manifest, runtime: Manifest, volumes: Sequence[str] = ()) ->
     except RunError as error:
         # Where the shape is wrong, both have found it.
         return Verdict(name, None, tuple(problems) or _problems(error), admission.notices)
-    return _judge_nodes(name, job, _folders(job, volumes), admission, problems)
+    return _judge_nodes(
+        name,
+        job,
+        {job.mounts[name]: str(folder) for name, folder in volume_folders(job, volumes).items()},
+        admission,
+        problems,
+    )
 
 
 def _judge_nodes(
@@ -213,22 +227,6 @@ def _missing(plan: Plan, folders: Mapping[str, str]) -> list[tuple[ExitCode, str
 
 def _problems(error: RunError) -> tuple[tuple[ExitCode, str], ...]:
     return tuple((error.code, line) for line in error.message.splitlines())
-
-
-def _folders(job: Job, volumes: Iterable[str]) -> dict[str, str]:
-    """Return mount path → local folder."""
-    folders = {}
-    for text in volumes:
-        name, _, folder = text.partition("=")
-        if not folder or name not in job.mounts:
-            raise RunError(
-                ExitCode.USAGE,
-                f"--volume {text}: write NAME=DIR, NAME one of the pod's volumes: {', '.join(sorted(job.mounts))}",
-            )
-        if not Path(folder).is_dir():
-            raise RunError(ExitCode.NO_INPUT, f"--volume {text}: there is no folder {folder}")
-        folders[job.mounts[name]] = str(Path(folder).resolve())
-    return folders
 
 
 def _runtime_of(trainjob: Manifest, known: Sequence[Manifest]) -> Manifest:
