@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,25 @@ SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 # What is killed: number of pods of the job → which of them. Of two it is the one that does more in the phase.
 TARGETS = ("one pod", "one of two", "both")
 
-STEPS, SAVED_EVERY = 60, 15
-
 _SIGTERM_BIT = 1 << (signal.SIGTERM - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How a framework's jobs are run for the matrix.
+
+    Attributes:
+        fixture: the fixture that makes a job of it.
+        args: arguments for so many steps, with several checkpoints on the way.
+        steps: steps those arguments ask for.
+    """
+
+    fixture: str
+    args: tuple[str, ...]
+    steps: int
+
+
+FRAMEWORKS = {"trl": Training("job", ("--max_steps", "60", "--save_steps", "15"), 60)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +47,7 @@ class Case:
     """A cell of the matrix.
 
     Attributes:
-        framework: what trains.
+        framework: what trains, one of `FRAMEWORKS`.
         number: the signal.
         phase: what the pods do when it comes.
         target: who gets it, one of `TARGETS`.
@@ -45,6 +60,11 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.framework}: {self.number.name} to {self.target} while {self.phase}"
+
+    @property
+    def training(self) -> Training:
+        """The job that is hit."""
+        return FRAMEWORKS[self.framework]
 
     @property
     def nodes(self) -> int:
@@ -81,9 +101,9 @@ class Outcome:
     ended: Ended
 
 
-def strike(case: Case, job: LocalJob, start: Callable[[], subprocess.Popen[bytes]]) -> Outcome:
+def strike(case: Case, job: LocalJob) -> Outcome:
     """Start a job, hit it once, let it be restarted, and wait for its end."""
-    process = start()
+    process = job.start(*case.training.args, nodes=case.nodes)
     runners = job.wait_for(lambda: _listening_runners(job, case.nodes), process)
     targets = {node: runners[node] for node in case.killed}
     if case.phase == INITIALIZING:
@@ -163,5 +183,5 @@ def _worth_a_kill(case: Case, job: LocalJob, step: int) -> bool:
         return not (job.output / "stoker.json").exists()
     if case.phase == SAVING:
         # Not the first: there is one to fall back to. Not the last either.
-        return bool(sealed) and step not in sealed and step < STEPS
+        return bool(sealed) and step not in sealed and step < case.training.steps
     return bool(sealed)
