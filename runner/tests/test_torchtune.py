@@ -190,6 +190,8 @@ def test_data_given_as_the_sdk_gives_it_gets_a_source() -> None:
     folder = plan_of(*LORA, "dataset.data_dir=/workspace/dataset/.")
     assert value_of(files, "dataset.source")[0] == "json"
     assert value_of(folder, "dataset.source")[0] == "/workspace/dataset/."
+    assert "dataset.source=/workspace/dataset/." in folder.trainer_argv
+    assert "dataset.data_dir=/workspace/dataset/." not in folder.trainer_argv, "`datasets` refuses both"
 
 
 def test_a_run_is_another_one_once_model_data_or_epoch_differ_but_not_with_more_epochs() -> None:

@@ -37,7 +37,10 @@ class LocalJob:
         folder: where everything of this job lies.
     """
 
+    runtime_name = "trl-distributed"
+
     def __init__(self, python: Path, inputs: Path, folder: Path) -> None:
+        self.runtime = RUNTIME
         self.python = python
         self.inputs = inputs
         self.folder = folder
@@ -46,6 +49,22 @@ class LocalJob:
         self.scratch = folder / "scratch"
         self.scratch.mkdir(exist_ok=True)
         self._log = folder / "log"
+
+    @property
+    def usual_args(self) -> list[str]:
+        """The trainer's arguments for a short LoRA run."""
+        short = ["--max_steps", "20", "--per_device_train_batch_size", "8", "--learning_rate", "5e-3"]
+        return [*short, "--use_peft", "--lora_r", "8", "--lora_target_modules", "all-linear"]
+
+    @property
+    def usual_env(self) -> dict[str, str]:
+        """What a runtime's or a TrainJob's env sets in every run."""
+        return {
+            "STOKER_ARG_MODEL_NAME_OR_PATH": f"{self.inputs}/model",
+            "STOKER_ARG_DATASET_NAME": f"{self.inputs}/dataset",
+            "STOKER_ARG_LOGGING_STEPS": "5",
+            "STOKER_ARG_SAVE_STEPS": "5",
+        }
 
     @property
     def environ(self) -> dict[str, str]:
@@ -67,20 +86,12 @@ class LocalJob:
         command: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start the job with these trainer arguments after those for a short LoRA run."""
-        short = ["--max_steps", "20", "--per_device_train_batch_size", "8", "--learning_rate", "5e-3"]
-        lora = ["--use_peft", "--lora_r", "8", "--lora_target_modules", "all-linear"]
-        told = {
-            "STOKER_ARG_MODEL_NAME_OR_PATH": f"{self.inputs}/model",
-            "STOKER_ARG_DATASET_NAME": f"{self.inputs}/dataset",
-            "STOKER_ARG_LOGGING_STEPS": "5",
-            "STOKER_ARG_SAVE_STEPS": "5",
-            **(env or {}),
-        }
+        """Start the job with these trainer arguments after those for a short run."""
+        told = {**self.usual_env, **(env or {})}
         trainer: dict[str, Any] = {
             "numNodes": nodes,
             "numProcPerNode": processes,
-            "args": [*args] if command else [*short, *lora, *args],
+            "args": [*args] if command else [*self.usual_args, *args],
             "env": [{"name": name, "value": value} for name, value in told.items()],
         }
         if command:
@@ -89,11 +100,11 @@ class LocalJob:
             "apiVersion": "trainer.kubeflow.org/v1alpha1",
             "kind": "TrainJob",
             "metadata": {"name": "sft"},
-            "spec": {"runtimeRef": {"name": "trl-distributed"}, "trainer": trainer},
+            "spec": {"runtimeRef": {"name": self.runtime_name}, "trainer": trainer},
         }
         path = self.folder / "trainjob.yaml"
         path.write_text(yaml.safe_dump(manifest))
-        folders = ["--runtime", str(RUNTIME), "--workspace", str(self.workspace)]
+        folders = ["--runtime", str(self.runtime), "--workspace", str(self.workspace)]
         with self._log.open("wb") as log:
             return subprocess.Popen(
                 [str(self.python), "-m", "stoker", "local", str(path), *folders],

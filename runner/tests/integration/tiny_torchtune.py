@@ -29,10 +29,14 @@ SIZE = {
 
 
 def main(folder: Path) -> None:
-    """Write `model` and `dataset` into the folder."""
+    """Write `model`, `dataset` and `preferences` into the folder."""
     rows = [{"instruction": f"{a}+{b}", "input": "", "output": str(a + b)} for a in range(8) for b in range(8)]
     (folder / "dataset").mkdir(parents=True)
     (folder / "dataset" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    pairs = [{"chosen": _chat(row, row["output"]), "rejected": _chat(row, "no")} for row in rows]
+    (folder / "preferences").mkdir()
+    (folder / "preferences" / "train.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
 
     model = folder / "model"
     (model / "original").mkdir(parents=True)
@@ -52,6 +56,10 @@ def main(folder: Path) -> None:
     config |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": True}
     config |= {"rope_theta": 500000.0, "rms_norm_eps": 1e-5, "hidden_act": "silu", "torch_dtype": "float32"}
     (model / "config.json").write_text(json.dumps(config))
+
+
+def _chat(row: dict[str, str], answer: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": row["instruction"]}, {"role": "assistant", "content": answer}]
 
 
 if __name__ == "__main__":

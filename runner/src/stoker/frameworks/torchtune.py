@@ -141,7 +141,11 @@ class TorchTune(Framework):
 
     def to_argv(self, settings: Iterable[Setting], config: str | None) -> list[str]:
         """Return `--config <name or path> key=value …`."""
-        words = [s.name if s.name.startswith("~") else f"{s.name}={_joined(s.value)}" for s in settings]
+        given = {setting.name: _joined(setting.value) for setting in settings}
+        if given.get("dataset.data_dir") == given.get("dataset.source"):
+            # A folder that is the source itself cannot be told a folder within it by its whole path.
+            given.pop("dataset.data_dir", None)
+        words = [name if name.startswith("~") else f"{name}={value}" for name, value in given.items()]
         return [*(["--config", config] if config else []), *words]
 
     def problems(self, table: FlagTable, settings: Mapping[str, Setting], config_keys: Sequence[str]) -> list[str]:

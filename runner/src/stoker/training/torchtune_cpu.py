@@ -1,6 +1,6 @@
 """What TorchTune 0.6.1 needs to train on a CPU: its recipes were written for GPUs. One function for each reason.
 
-`runner/tests/integration/test_torchtune_cpu.py` fails for each that upstream no longer needs.
+A test (`cpu_cases.py`) fails for each that upstream no longer needs.
 """
 
 from __future__ import annotations

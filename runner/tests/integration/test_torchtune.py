@@ -1,0 +1,292 @@
+"""Whole runs with torchrun and TorchTune: they finish, stop, resume, survive kills, and end as documented."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from runner.tests.integration.jobs import LocalJob, leftovers
+
+ROOT = Path(__file__).parents[3]
+# The catalogue on CPU nodes, as the chart renders it.
+CATALOGUE = ROOT / "tests/charts/golden/training-runtimes/cpu.yaml"
+FULL = "torchtune.models.llama3_2.llama3_2"
+LORA = "torchtune.models.llama3_2.lora_llama3_2"
+# The model of tiny_torchtune.py.
+SIZE = {
+    "VOCAB_SIZE": "272",
+    "NUM_LAYERS": "2",
+    "NUM_HEADS": "4",
+    "NUM_KV_HEADS": "2",
+    "EMBED_DIM": "64",
+    "MAX_SEQ_LEN": "256",
+    "INTERMEDIATE_DIM": "128",
+}
+
+
+class TuneJob(LocalJob):
+    """A TrainJob on the CPU runtime for TorchTune."""
+
+    runtime_name = "torchtune-distributed"
+
+    def __init__(self, python: Path, inputs: Path, folder: Path) -> None:
+        super().__init__(python, inputs, folder)
+        rendered = yaml.safe_load_all(CATALOGUE.read_text())
+        (manifest,) = (found for found in rendered if found and found["metadata"]["name"] == self.runtime_name)
+        jobs = manifest["spec"]["template"]["spec"]["replicatedJobs"]
+        # What the initializers would fetch lies there already.
+        (node,) = (job for job in jobs if job["name"] == "node")
+        node.pop("dependsOn", None)
+        manifest["spec"]["template"]["spec"]["replicatedJobs"] = [node]
+        self.runtime = folder / "runtime.yaml"
+        self.runtime.write_text(yaml.safe_dump(manifest))
+
+    @property
+    def usual_args(self) -> list[str]:
+        """Return nothing: each test names its recipe."""
+        return []
+
+    @property
+    def usual_env(self) -> dict[str, str]:
+        """The tiny model and its data, and a short epoch."""
+        model, data = f"{self.inputs}/model", f"{self.inputs}/dataset"
+        keys = {
+            "CONFIG": "llama3_2/1B",
+            **{f"MODEL__{name}": value for name, value in SIZE.items()},
+            "CHECKPOINTER__CHECKPOINT_DIR": model,
+            "TOKENIZER__PATH": f"{model}/original/tokenizer.model",
+            "TOKENIZER__SPECIAL_TOKENS_PATH": f"{model}/tokenizer.json",
+            "DATASET__SOURCE": data,
+            "BATCH_SIZE": "2",
+            "GRADIENT_ACCUMULATION_STEPS": "1",
+            "MAX_STEPS_PER_EPOCH": "4",
+        }
+        return {f"STOKER_ARG_{name}": value for name, value in keys.items()}
+
+    def losses(self, output: str) -> dict[int, float]:
+        """Return the loss of every step that a run's output tells of."""
+        return {int(step): float(loss) for step, loss in re.findall(r"step (\d+) of \d+: loss=(\S+)", output)}
+
+
+@pytest.fixture(scope="module")
+def tune_python() -> Path:
+    """The Python of an environment with TorchTune and this runner; made on the first use."""
+    made = subprocess.run(
+        [sys.executable, "images/torchtune/venv", "--with-runner"],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if made.returncode:
+        pytest.skip(f"no environment with TorchTune could be made: {made.stderr.strip().splitlines()[-1]}")
+    return Path(made.stdout.strip()) / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def tiny_llama(tune_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `model` and `dataset`."""
+    folder = tmp_path_factory.mktemp("tiny-llama")
+    script = Path(__file__).with_name("tiny_torchtune.py")
+    subprocess.run([tune_python, script, folder], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return folder
+
+
+@pytest.fixture
+def tune(tune_python: Path, tiny_llama: Path, tmp_path: Path) -> Iterator[TuneJob]:
+    """A TrainJob to be run locally. Fails the test if a process outlives it."""
+    yield TuneJob(tune_python, tiny_llama, tmp_path)
+    assert leftovers(tmp_path) == []
+
+
+RANK = ("model.lora_rank=4", "model.lora_alpha=8", "optimizer.lr=1e-2", "lr_scheduler.num_warmup_steps=2")
+
+
+@pytest.fixture(scope="module")
+def finished(tune_python: Path, tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[TuneJob, str]:
+    """A LoRA run of two epochs on two nodes that has finished, and its output."""
+    job = TuneJob(tune_python, tiny_llama, tmp_path_factory.mktemp("tune"))
+    ended = job.run("lora_finetune_distributed", f"model={LORA}", "epochs=2", *RANK, nodes=2)
+    assert ended.code == 0, ended.output
+    assert leftovers(job.folder) == []
+    return job, ended.output
+
+
+def test_lora_trains_on_two_nodes_as_one_world(finished: tuple[TuneJob, str]) -> None:
+    job, output = finished
+    manifest = job.manifest()
+    assert (manifest["framework"], manifest["method"]) == ("torchtune", "lora")
+    assert (manifest["status"], manifest["world_size"], manifest["nodes"]) == ("finished", 2, 2)
+    assert (manifest["steps"], manifest["max_steps"]) == (8, 8)
+    assert manifest["versions"].keys() >= {"torch", "torchtune", "torchao", "torchdata"}
+    assert manifest["base_model"]["name_or_path"] == f"{job.inputs}/model"
+    losses = job.losses(output)
+    assert sorted(losses) == list(range(1, 9))
+    assert losses[8] < losses[1]
+    assert manifest["metrics"].keys() >= {"loss", "learning_rate", "tokens_per_second"}
+
+
+def test_the_adapter_lies_at_the_root_in_pefts_layout(finished: tuple[TuneJob, str]) -> None:
+    job, _ = finished
+    config = json.loads((job.output / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["peft_type"], config["task_type"]) == (4, 8, "LORA", "CAUSAL_LM")
+    assert config["base_model_name_or_path"] == f"{job.inputs}/model"
+    assert {"q_proj", "v_proj", "o_proj"} <= set(config["target_modules"])
+    assert job.manifest()["adapter"]["rank"] == 4
+    header = (job.output / "adapter_model.safetensors").read_bytes()
+    names = set(json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")]))
+    assert "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight" in names
+    files = {path.name for path in job.output.iterdir() if path.is_file()}
+    assert not {name for name in files if name.startswith("model")}, "the base model is not published again"
+
+
+def test_a_finished_tune_run_started_again_is_done_at_once(finished: tuple[TuneJob, str]) -> None:
+    job, _ = finished
+    ended = job.run("lora_finetune_distributed", f"model={LORA}", "epochs=2", *RANK, nodes=2)
+    assert ended.code == 0
+    assert ended.output.count("this run had finished already, with step 8") == 2
+
+
+def test_a_killed_rank_of_a_full_run_restarts_the_job_from_the_newest_epoch(tune: TuneJob) -> None:
+    args = ("full_finetune_distributed", f"model={FULL}", "epochs=10", "max_steps_per_epoch=16", "optimizer.lr=1e-3")
+    process = tune.start(*args, processes=2)
+    tune.wait_for(tune.sealed, process)
+    os.kill(tune.ranks()[1], signal.SIGKILL)
+    ended = tune.end(process)
+    assert ended.code == 0, ended.output
+    assert "attempt 0: 1 nodes ended with 70" in ended.output
+    manifest = tune.manifest()
+    assert (manifest["steps"], manifest["world_size"], manifest["attempt"]) == (160, 2, 1)
+    assert manifest["resumed_from"].startswith("checkpoint-")
+    assert len(tune.sealed()) == 3, "older checkpoints are removed"
+    assert {"config.json", "model-00001-of-00001.safetensors"} <= {file["path"] for file in manifest["files"]}
+
+
+def test_a_stop_says_what_is_lost_and_the_next_start_goes_on_after_the_newest_epoch(tune: TuneJob) -> None:
+    args = ("full_finetune_distributed", f"model={FULL}", "max_steps_per_epoch=16")
+    process = tune.start(*args, "epochs=40", nodes=2)
+    tune.wait_for(tune.sealed, process)
+    process.send_signal(signal.SIGTERM)
+    stopped = tune.end(process)
+    assert stopped.code == 75, stopped.output
+    (step, *_) = tune.sealed()
+    assert f"checkpoint-{step} is the newest" in stopped.output or "checkpoint saved" in stopped.output
+    assert not (tune.output / "stoker.json").exists()
+
+    epochs = step // 16 + 1
+    ended = tune.run(*args, f"epochs={epochs}", nodes=2)
+    assert ended.code == 0, ended.output
+    assert f"going on after step {step} of {epochs * 16}" in ended.output
+    assert tune.manifest()["resumed_from"] == f"checkpoint-{step}"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_a_resumed_and_an_uninterrupted_run_agree_step_by_step(
+    tune_python: Path, tiny_llama: Path, tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    one, two = (TuneJob(tune_python, tiny_llama, tmp_path / name) for name in ("one", "two"))
+    args = [f"{kind}_finetune_distributed", f"model={FULL if kind == 'full' else LORA}", "seed=7", "optimizer.lr=1e-3"]
+    if kind == "lora":
+        # A schedule is stretched over all epochs, so two and three of them would differ from the first step on.
+        args += ["model.lora_rank=4", "lr_scheduler.num_warmup_steps=100000"]
+    whole = one.run(*args, "epochs=3", processes=2)
+    halves = [two.run(*args, f"epochs={epochs}", processes=2) for epochs in (2, 3)]
+    assert [whole.code, *(half.code for half in halves)] == [0, 0, 0], halves[-1].output
+    expected, resumed = one.losses(whole.output), two.losses(halves[1].output)
+    assert sorted(resumed) == [9, 10, 11, 12]
+    assert resumed == pytest.approx({step: expected[step] for step in resumed}, rel=1e-4)
+
+
+def test_tune_run_as_trainer_rewrites_it_is_the_same_launch(tune: TuneJob) -> None:
+    command = [
+        *("tune", "run", "full_finetune_single_device", "--config", "llama3_2/1B_full_single_device"),
+        f"output_dir={tune.output}",
+        f"tokenizer.path={tune.inputs}/model/original/tokenizer.model",
+        f"checkpointer.checkpoint_dir={tune.inputs}/model",
+    ]
+    # What Kubeflow's SDK sends for a BuiltinTrainer with an initializer for the data.
+    sdk = ["dtype=fp32", "batch_size=4", "epochs=1", f"dataset.data_dir={tune.inputs}/dataset/."]
+    env = {"STOKER_ARG_MODEL___COMPONENT_": FULL, "STOKER_ARG_DATASET__SOURCE": ""}
+    ended = tune.run(*sdk, command=command, env=env)
+    assert ended.code == 0, ended.output
+    assert "full_finetune_single_device on node 0 of 1 × 1 processes" in ended.output
+    assert tune.manifest()["steps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["model.lora_rnak=8"], 64, "did you mean model.lora_rank?"),
+        (["checkpointer.checkpoint_dir=/missing"], 66, "the model /missing does not exist"),
+        (["batch_size=100"], 65, "the data has fewer rows than one step takes"),
+    ],
+    ids=["an unknown key", "a missing model", "too few rows"],
+)
+def test_a_users_error_ends_a_tune_run_at_once(tune: TuneJob, args: list[str], code: int, message: str) -> None:
+    ended = tune.run("lora_finetune_distributed", f"model={LORA}", *args, nodes=2)
+    assert ended.code == code, ended.output
+    assert message in ended.output
+    assert "attempt 1" not in ended.output
+    assert "Traceback" not in ended.output
+
+
+@pytest.mark.full
+def test_a_loss_that_is_no_number_ends_a_tune_run(tune: TuneJob) -> None:
+    ended = tune.run("full_finetune_distributed", f"model={FULL}", "optimizer.lr=1e38", processes=2)
+    assert ended.code == 78, ended.output
+    assert re.search(r"the loss is (nan|inf) at step \d+: lower optimizer.lr", ended.output)
+    assert not (tune.output / "stoker.json").exists()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("method", ["qlora", "lora_dpo", "full_dpo", "kd"])
+def test_every_other_method_trains_too(tune: TuneJob, method: str, processes: int) -> None:
+    """On the same tiny model, which is its own teacher and reference."""
+    env = {"STOKER_METHOD": method}
+    args = [f"model={FULL if method == 'full_dpo' else LORA}"]
+    if method != "full_dpo":
+        args += ["model.lora_rank=4", "lr_scheduler.num_warmup_steps=2"]
+    if method.endswith("dpo"):
+        env |= {"STOKER_ARG_CONFIG": "llama3_1/8B", "STOKER_ARG_DATASET__SOURCE": f"{tune.inputs}/preferences"}
+        args += ["checkpointer.checkpoint_files=[model.safetensors]", "checkpointer.model_type=LLAMA3_2",
+                 "dataset=torchtune.datasets.preference_dataset"]  # fmt: skip
+        if method == "full_dpo":
+            args += ["ref_checkpointer.checkpoint_files=[model.safetensors]", "ref_checkpointer.model_type=LLAMA3_2",
+                     f"ref_checkpointer.checkpoint_dir={tune.inputs}/model"]  # fmt: skip
+    if method == "kd":
+        env |= {"STOKER_ARG_CONFIG": "llama3_2/8B_to_1B"}
+        env |= {f"STOKER_ARG_TEACHER_MODEL__{name}": value for name, value in SIZE.items()}
+        args += [f"teacher_model={FULL}", f"teacher_checkpointer.checkpoint_dir={tune.inputs}/model",
+                 "teacher_checkpointer.checkpoint_files=[model.safetensors]",
+                 "teacher_checkpointer.model_type=LLAMA3_2"]  # fmt: skip
+    ended = tune.run(*args, "epochs=2", processes=processes, env=env)
+    assert ended.code == 0, ended.output
+    manifest = tune.manifest()
+    assert (manifest["method"], manifest["world_size"], manifest["steps"]) == (method, processes, 8)
+    assert (manifest["adapter"] is None) == (method == "full_dpo")
+
+
+def test_the_data_on_torchtune_is_that_of_the_installed_one(tune_python: Path) -> None:
+    script = ROOT / "runner" / "scripts" / "generate_torchtune.py"
+    done = subprocess.run([tune_python, script, "--check"], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_patch_for_cpus_is_still_needed(tune_python: Path) -> None:
+    script = Path(__file__).with_name("cpu_cases.py")
+    done = subprocess.run([tune_python, script], check=True, capture_output=True, text=True)
+    failed = json.loads(done.stdout.splitlines()[-1])
+    needed = {"nccl_group", "memory_stats", "device_cache"}
+    assert failed.keys() == needed, f"take out of stoker/training/torchtune_cpu.py what is not needed: {failed}"
