@@ -91,6 +91,17 @@ def test_a_child_that_ignores_the_request_is_killed() -> None:
     assert child.returncode == -signal.SIGKILL
 
 
+def test_orphans_that_this_process_inherits_are_reaped() -> None:
+    # Not the launcher, but a child all the same, as an orphan is to the first process of a container.
+    other, child = sleeper(0.05), sleeper()
+    time.sleep(0.3)
+    assert "Z" in Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2]
+    child.reap()
+    assert not Path(f"/proc/{other.pid}").exists()
+    assert child.returncode is None
+    child.end()
+
+
 def test_a_stop_before_training_ends_the_child_at_once(tmp_path: Path, plan: Plan, signals: Signals) -> None:
     signals.stopped_at = time.monotonic()
     child = sleeper()
