@@ -51,7 +51,7 @@ def with_changes(chart_yaml: str, chart: Path) -> str:
         ReleaseError: the changelog's newest section is not about this version.
     """
     version = read_chart(chart).version
-    newest, *_ = changelog.sections((chart / "CHANGELOG.md").read_text(encoding="utf-8"))
+    newest, *_ = changelog.read(chart)
     if newest.version != version:
         raise ReleaseError(
             DATA,

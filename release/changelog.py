@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from release.errors import DATA, ReleaseError
 
@@ -30,6 +31,19 @@ class Section:
     version: str
     text: str
     changes: tuple[Change, ...]
+
+
+def read(chart: Path) -> list[Section]:
+    """Return the sections of a chart's CHANGELOG.md.
+
+    Raises:
+        ReleaseError: it is missing, has no section, or one that Artifact Hub could not show.
+    """
+    path = chart / "CHANGELOG.md"
+    found = sections(path.read_text(encoding="utf-8")) if path.is_file() else []
+    if not found:
+        raise ReleaseError(DATA, f"{chart.name}/CHANGELOG.md: no '## VERSION' with '### Added' and '- What.' below it")
+    return found
 
 
 def sections(text: str) -> list[Section]:

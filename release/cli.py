@@ -205,8 +205,7 @@ def verify_command(lists: tuple[Path, ...], key: Path | None, plain_http: bool) 
 @click.argument("name")
 def notes_command(name: str) -> None:
     """Print what the changelog says of a chart's version."""
-    chart = artifacts.chart(name)
-    newest, *_ = changelog.sections((chart.folder / "CHANGELOG.md").read_text(encoding="utf-8"))
+    newest, *_ = changelog.read(artifacts.chart(name).folder)
     click.echo(newest.text)
 
 

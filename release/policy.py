@@ -26,7 +26,7 @@ class State:
         version: its version.
         files: what its package holds.
         values: paths of the values that its schema names, such as `workspace.size`.
-        objects: kind and name of everything it renders by default.
+        objects: kind and name of everything it renders with ci/default-values.yaml.
     """
 
     version: str
@@ -113,7 +113,7 @@ def check(chart: Chart, root: Path = ROOT, publishing: bool = False) -> list[str
         _git(root, "archive", f"--output={archive}", f"{chart.name}-{last}", "charts", "runtimes", "images")
         subprocess.run(["tar", "--extract", f"--file={archive}", f"--directory={folder}"], check=True)
         old = state(read_chart(folder / "charts" / chart.name))
-    news = changelog.sections((chart.folder / "CHANGELOG.md").read_text(encoding="utf-8"))
+    news = changelog.read(chart.folder)
     since = [section for section in news if order(section.version) > order(last)]
     breaking = any(
         change.kind == "removed" or change.description.startswith("**Breaking**")
@@ -129,7 +129,8 @@ def state(chart: Chart) -> State:
     with tempfile.TemporaryDirectory() as folder:
         tools.run("helm", "package", chart.folder, "--destination", folder)
         files = packages.content(Path(folder) / f"{chart.name}-{chart.version}.tgz")
-    rendered = tools.run("helm", "template", chart.name, chart.folder, "--set", "skipApiCheck=true")
+    values = chart.folder / "ci" / "default-values.yaml"
+    rendered = tools.run("helm", "template", chart.name, chart.folder, "--values", values, "--set", "skipApiCheck=true")
     return State(
         chart.version,
         files,

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from release.artifacthub import with_changes, with_images
 from release.artifacts import Chart, charts
-from release.changelog import Change, sections
+from release.changelog import Change, read, sections
 from release.errors import ReleaseError
 
 TEXT = """# Changelog
@@ -90,6 +90,12 @@ def test_a_version_without_a_section_of_its_own_is_refused(chart: Path) -> None:
         with_changes(CHART, chart)
 
 
+def test_a_chart_without_a_changelog_is_told_to_write_one(chart: Path) -> None:
+    (chart / "CHANGELOG.md").unlink()
+    with pytest.raises(ReleaseError, match=r"CHANGELOG\.md: no '## VERSION' with '### Added'"):
+        with_changes(CHART, chart)
+
+
 def test_images_are_listed_by_digest_where_it_is_known(tmp_path: Path) -> None:
     lock = tmp_path / "lock.yaml"
     digest = f"sha256:{'a' * 64}"
@@ -109,5 +115,5 @@ def test_a_chart_without_the_annotation_is_refused() -> None:
 
 
 def test_the_changelog_of_every_chart_is_about_its_version(own: Chart) -> None:
-    newest, *_ = sections((own.folder / "CHANGELOG.md").read_text())
+    newest, *_ = read(own.folder)
     assert newest.version == own.version

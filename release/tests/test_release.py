@@ -68,6 +68,7 @@ def test_what_is_published_is_installed_by_digest_from_a_mirror(
             manifests(
                 output(
                     "helm", "template", chart.name, reference, "--plain-http", "--set", "skipApiCheck=true",
+                    "--values", chart.folder / "ci" / "default-values.yaml",
                     "--set", f"global.imageRegistry={registry}/mirror/built",
                 )
             )
