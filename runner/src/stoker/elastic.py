@@ -2,7 +2,7 @@
 
 torchrun exits with 1 whatever its workers exited with, and prints which of them died how only for humans. This
 module launches through torch's own parser and launcher and leaves the same facts as JSON.
-Started as `python -m stoker.elastic FAILURES.json <torchrun arguments>`.
+Started as `python -m stoker.elastic FAILURES.json <process id of the runner> <torchrun arguments>`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def main(argv: list[str]) -> int:
     Returns:
         0, 69 if the nodes did not find each other, or 1 if a process failed.
     """
-    end_with_parent()
+    failures_path, runner, *arguments = argv
+    end_with_parent(int(runner))
 
     from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -30,7 +31,6 @@ def main(argv: list[str]) -> int:
     from torch.distributed.launcher.api import elastic_launch
     from torch.distributed.run import config_from_args, parse_args
 
-    failures_path, *arguments = argv
     # torchrun reads an option's default from PET_<OPTION>; the plan says all there is to say.
     for name in [name for name in os.environ if name.startswith("PET_")]:
         del os.environ[name]

@@ -148,7 +148,7 @@ def _launch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signa
         f"{plan.module} on node {plan.world.node_rank} of {plan.world.nnodes} × {plan.world.nproc_per_node} processes, "
         f"world size {plan.world.size}, attempt {plan.attempt}"
     )
-    argv = [sys.executable, "-m", "stoker.elastic", str(local.failures), *plan.torchrun_argv]
+    argv = [sys.executable, "-m", "stoker.elastic", str(local.failures), str(os.getpid()), *plan.torchrun_argv]
     environ = {**os.environ, **plan.env, VARIABLE: str(local.orders)}
     memory = read_memory()
     # A session of its own: a signal to our process group must not reach the trainer before we decide.

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 
 # From linux/prctl.h.
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent() -> None:
+def end_with_parent(parent: int | None = None) -> None:
     """Have the kernel kill this process once the one that started it is gone.
 
     In a pod the container ends with its first process anyway; a local run has no container around it.
+
+    Args:
+        parent: process id of the one that started it, where known: it may be gone already.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
