@@ -1,0 +1,121 @@
+"""`stoker validate` and the cluster's own admission say the same of a TrainJob."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.conftest import ROOT
+from e2e.kube import Kube
+from stoker.exits import ExitCode
+
+NAME = "validated"
+
+
+@pytest.fixture(scope="module")
+def runtime(kube: Kube) -> str:
+    """The CPU runtime as one of the namespace's own, so that it is found there and nowhere else."""
+    manifest = yaml.safe_load((ROOT / "examples/runtimes/trl-distributed-cpu.yaml").read_text())
+    manifest["kind"] = "TrainingRuntime"
+    manifest["metadata"] = {"name": NAME, "namespace": kube.namespace, "labels": manifest["metadata"]["labels"]}
+    kube.apply(manifest)
+    return NAME
+
+
+def changed(spec: Mapping[str, Any], name: str = "first") -> dict[str, Any]:
+    """Return a TrainJob on the runtime with some fields of its spec set."""
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": name},
+        "spec": {
+            "runtimeRef": {"name": NAME, "kind": "TrainingRuntime"},
+            "trainer": {"numNodes": 2},
+            **deepcopy(dict(spec)),
+        },
+    }
+
+
+def patched(job: str, container: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a spec with a patch of one container."""
+    pod = {"template": {"spec": {"containers": [container]}}}
+    spec = {"replicatedJobs": [{"name": job, "template": {"spec": pod}}]}
+    return {"runtimePatches": [{"manager": "e2e.stoker.dev/test", "trainingRuntimeSpec": {"template": {"spec": spec}}}]}
+
+
+ADMITTED = {
+    "plain": changed({}),
+    "a variable": changed({"trainer": {"env": [{"name": "STOKER_ARG_MAX_STEPS", "value": "3"}]}}),
+    "a mount": changed(patched("node", {"name": "node", "volumeMounts": []})),
+}
+REFUSED = {
+    "PET_NNODES": changed({"trainer": {"env": [{"name": "PET_NNODES", "value": "3"}]}}),
+    "an unknown field": changed({"trainer": {"numNode": 3}}),
+    "a number for a word": changed({"trainer": {"args": ["--max_steps", 3]}}),
+    "no scheme": changed({"initializer": {"model": {"storageUri": "owner/name"}}}),
+    "no such initializer": changed({"initializer": {"model": {"storageUri": "hf://owner/name"}}}),
+    "env in a patch": changed(patched("node", {"name": "node", "env": [{"name": "A", "value": "1"}]})),
+    "a capital letter": changed({}, name="First"),
+}
+# What Trainer takes and JobSet does not: the TrainJob is there, and nothing ever starts.
+STUCK = {
+    "a patch of no container": changed(patched("node", {"name": "other"}), name="no-container"),
+    "a patch of no job": changed(patched("other", {"name": "node"}), name="no-job"),
+}
+
+
+def verdict(kube: Kube, job: Mapping[str, Any], folder: Path) -> int:
+    """Return the exit code of `stoker validate`, which reads the runtime from the cluster."""
+    path = folder / "trainjob.yaml"
+    path.write_text(yaml.safe_dump({**job, "metadata": {**job["metadata"], "namespace": kube.namespace}}))
+    source = f"PYTHONPATH={ROOT / 'runner/src'}"
+    done = kube.cluster.run(
+        ["env", source, sys.executable, "-m", "stoker", "validate", str(path)], check=False, capture_output=True
+    )
+    assert done.stderr or done.returncode == 0
+    assert "Traceback" not in done.stderr
+    return int(done.returncode)
+
+
+@pytest.mark.parametrize("case", [*ADMITTED, *REFUSED])
+def test_validate_and_the_cluster_agree(kube: Kube, runtime: str, tmp_path: Path, case: str) -> None:
+    job = {**ADMITTED, **REFUSED}[case]
+    asked = kube.kubectl(
+        "create", "--dry-run=server", "--validate=strict", "-f", "-", check=False, stdin=yaml.safe_dump(job)
+    )
+    assert (asked.returncode == 0) == (case in ADMITTED), asked.stderr
+    assert (verdict(kube, job, tmp_path) == 0) == (case in ADMITTED)
+
+
+@pytest.mark.parametrize("case", STUCK)
+def test_what_would_only_show_as_an_event_is_refused_by_validate(
+    kube: Kube, runtime: str, tmp_path: Path, case: str
+) -> None:
+    job = STUCK[case]
+    name = job["metadata"]["name"]
+    kube.create(job)
+    try:
+        kube.until(
+            f"an event of the JobSet {name}",
+            lambda: (
+                kube.kubectl(
+                    "get",
+                    "events",
+                    "--field-selector",
+                    f"involvedObject.name={name},reason=JobCreationFailed",
+                    "-o",
+                    "name",
+                ).stdout
+            ),
+            60,
+        )
+        assert not kube.items("pods", f"jobset.sigs.k8s.io/jobset-name={name}")
+    finally:
+        kube.delete("trainjob", name)
+    assert verdict(kube, job, tmp_path) == ExitCode.USAGE
