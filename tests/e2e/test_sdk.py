@@ -1,0 +1,68 @@
+"""Runs submitted from a config: by the real Kubeflow SDK, and by `stoker trainjob` with kubectl."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from cluster import Cluster
+from e2e.conftest import ROOT
+from e2e.kube import Kube
+from e2e.trainjobs import Reader, Run, trainjob
+from stoker.cli import main
+
+PROGRAM = Path(__file__).parent / "sdk_user.py"
+
+
+@pytest.fixture
+def run(kube: Kube, catalogue: Callable[[], None], inputs: str) -> Iterator[Run]:
+    """A TrainJob that a user's program submits; it is deleted with its claim when the test ends."""
+    run = Run(kube, "sdk")
+    run.delete()
+    yield run
+    run.delete()
+
+
+def test_a_config_trains_on_two_pods_through_the_sdk(
+    cluster: Cluster, kube: Kube, run: Run, inputs: str, reader: Reader
+) -> None:
+    done = cluster.run(
+        [sys.executable, str(PROGRAM), kube.namespace, run.name, inputs],
+        check=False,
+        capture_output=True,
+        env={"PYTHONPATH": str(ROOT / "runner/src")},
+    )
+    assert done.returncode == 0, f"{done.stderr}\n{kube.state()}"
+    said = json.loads(done.stdout)
+    # Found by the label alone: the program names no runtime.
+    assert (said["runtimes"]["trl-distributed"], said["runtime"], said["on"]) == ("trl", "trl", "trl-distributed")
+    assert (said["name"], said["status"], said["nodes"]) == (run.name, "Complete", 2)
+    assert said["steps"] == ["node-0", "node-1"]
+    assert "\n".join(said["log"]).count("'loss'") == 4
+    assert "is labelled trainer.kubeflow.org/framework=trl, but TorchTuneConfig is for torchtune" in said["refused"]
+    manifest = run.manifest(reader)
+    assert (manifest["status"], manifest["steps"], manifest["world_size"]) == ("finished", 4, 2)
+
+
+def test_what_trainjob_prints_is_what_the_cluster_runs(
+    submit: Callable[[Mapping[str, Any]], Run], reader: Reader
+) -> None:
+    words = "trainjob sft --name printed --nodes 2 --lora --model /inputs/model --dataset /inputs/dataset"
+    settings = {"lora_target_modules": "all-linear", "max_steps": "2", "learning_rate": "2e-4", "max_length": "64"}
+    pairs = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    printed = CliRunner().invoke(main, [*words.split(), *pairs])
+    assert printed.exit_code == 0, printed.output
+    manifest = yaml.safe_load(printed.output)
+    # The tests' model and data lie on a claim of their own.
+    manifest["spec"]["runtimePatches"] = trainjob("printed")["spec"]["runtimePatches"]
+    run = submit(manifest)
+    run.wait_complete()
+    made = run.manifest(reader)
+    assert (made["status"], made["steps"], made["world_size"]) == ("finished", 2, 2)
