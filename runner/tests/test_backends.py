@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from runner.tests.samples import pod
 from runner.tests.test_validate import gpu_runtime
@@ -125,7 +125,7 @@ def adapters() -> st.SearchStrategy[TRLPeftConfig]:
 
 
 @given(config=configs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_runner_takes_whatever_a_valid_config_says(config: TRLConfig) -> None:
     config.validate()
     facts = pod({"STOKER_ACCELERATOR": "nvidia"}, devices=["nvidia0"])

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kubeflow import trainer as kubeflow
 from kubeflow.trainer.backends.kubernetes import utils
@@ -294,6 +294,7 @@ ADDRESSES = st.builds(
 
 
 @given(values=torchtune_configs(), address=st.none() | ADDRESSES)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_torchtunes_arguments_are_the_sdks_in_their_order(values: dict[str, Any], address: str | None) -> None:
     ours = TorchTuneConfig(**values)
     theirs: Any = sdk._builtin_config(ours, kubeflow)

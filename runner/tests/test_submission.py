@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from runner.tests.test_trainjob import RUNTIME
 from runner.tests.test_validate import gpu_runtime
@@ -148,6 +148,7 @@ ODD = st.sampled_from(
 
 
 @given(value=ODD | st.text(max_size=20))
+@settings(deadline=None)
 def test_text_stays_text_in_yaml(value: str) -> None:
     text = manifests.to_yaml({"args": [value, "--flag"]})
     assert yaml.safe_load(text) == {"args": [value, "--flag"]}
