@@ -182,6 +182,7 @@ def _worth_a_kill(case: Case, job: LocalJob, step: int) -> bool:
     if case.phase == FINISHING:
         return not (job.output / "stoker.json").exists()
     if case.phase == SAVING:
-        # Not the first: there is one to fall back to. Not the last either.
-        return bool(sealed) and step not in sealed and step < case.training.steps
+        # Not the first: there is one to fall back to. Not the last either. And there is something of it.
+        begun = (job.output / f"checkpoint-{step}").is_dir()
+        return bool(sealed) and begun and step not in sealed and step < case.training.steps
     return bool(sealed)
