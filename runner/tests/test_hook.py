@@ -24,6 +24,7 @@ PTH = Path(stoker.__file__).parent.parent / "stoker_guard.pth"
         ("python -m accelerate.commands.launch x.py", ("accelerate", "launch x.py")),
         ("python -m accelerate.commands.accelerate_cli launch x.py", ("accelerate", "launch x.py")),
         ("python -m trl.cli.main sft", ("trl", "sft")),
+        ("python -m torchtune._cli.tune run full", ("tune", "run full")),
         ("python -uc pass torchrun", None),
         ("python /opt/venv/bin/torchrun -m trl.scripts.sft", ("torchrun", "-m trl.scripts.sft")),
         ("python -I /opt/venv/bin/trl sft", ("trl", "sft")),
@@ -59,15 +60,27 @@ def test_bare_trainers_are_recognised(words: str, expected: bool) -> None:
     assert is_trainer(words.split()) is expected
 
 
-@pytest.mark.parametrize(("words", "looked_at"), [(["train.py"], False), (["sft", "trl"], True)])
-def test_the_pth_line_costs_other_processes_nothing(tmp_path: Path, words: list[str], looked_at: bool) -> None:
-    (tmp_path / PTH.name).write_text(PTH.read_text())
-    program = f"import site, sys; site.addsitedir({str(tmp_path)!r}); print('stoker' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words],
-        env={**os.environ, "PYTHONPATH": str(PTH.parent)},
-        check=True,
-        capture_output=True,
-        text=True,
+def started(folder: Path, script: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script in a Python that reads the .pth line, as one with the package installed does."""
+    (folder / "sitecustomize.py").write_text(PTH.read_text())
+    path = os.pathsep.join([str(folder), str(PTH.parent)])
+    return subprocess.run(
+        [sys.executable, script], env={**os.environ, "PYTHONPATH": path}, check=True, capture_output=True, text=True
     )
-    assert (done.stdout.strip(), done.stderr) == (str(looked_at), "")
+
+
+def test_the_pth_line_costs_other_processes_next_to_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys; print(*sorted(sys.modules))")
+    usual = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True).stdout.split()
+    ours = started(tmp_path, script).stdout.split()
+    assert set(ours) - set(usual) == {"sitecustomize", "__future__", "stoker", "stoker.hook"}
+
+
+@pytest.mark.parametrize(("script", "guarded"), [("stoker/scripts/orpo.py", True), ("my/scripts/orpo.py", False)])
+def test_the_pth_line_arms_the_guard_in_trainers_alone(tmp_path: Path, script: str, guarded: bool) -> None:
+    path = tmp_path / script
+    path.parent.mkdir(parents=True)
+    path.write_text("import sys; print(any(type(finder).__name__ == 'GuardFinder' for finder in sys.meta_path))")
+    done = started(tmp_path, path)
+    assert (done.stdout.strip(), done.stderr) == (str(guarded), "")

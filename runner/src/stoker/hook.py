@@ -5,19 +5,21 @@
 - A trainer process that exists already (`python -m trl.scripts.sft`, a worker of some other launcher) gets the
   world-size guard at train start.
 A user's own script matches neither and is left alone.
+
+Every Python of the image imports this module, so it imports nothing itself that Python has not imported already.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
-from types import ModuleType
 
-from stoker.orders import VARIABLE
+TYPE_CHECKING = False  # as of typing, which takes milliseconds to import
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Names the file with the orders of a process that `stoker run` started.
+ORDERS = "STOKER_PLAN"
 
 _LAUNCHERS = {"torchrun", "trl", "accelerate", "tune"}
 # Module → the command it is, with the words the command has on top.
@@ -27,8 +29,8 @@ _LAUNCHER_MODULES = {
     "accelerate.commands.launch": ("accelerate", "launch"),
     "accelerate.commands.accelerate_cli": ("accelerate",),
     "trl.cli.main": ("trl",),
+    "torchtune._cli.tune": ("tune",),
 }
-_TRAINER = "transformers.trainer"
 _SCRIPTS = ("trl.scripts.", "stoker.scripts.")
 # Options of Python itself whose value is the next word.
 _VALUED = {"-W", "-X", "--check-hash-based-pycs"}
@@ -44,14 +46,14 @@ def launcher_of(argv: Sequence[str]) -> tuple[str, list[str]] | None:
     if module in _LAUNCHER_MODULES:
         command, *first = _LAUNCHER_MODULES[module]
         return command, [*first, *rest]
-    name = Path(script).name
+    name = os.path.basename(script)  # noqa: PTH119 - pathlib takes milliseconds to import
     return (name, rest) if name in _LAUNCHERS else None
 
 
 def is_trainer(argv: Sequence[str]) -> bool:
     """Return True if a Python command line runs a training script of TRL's, or of ours, itself."""
     module, script, _ = _started(argv)
-    return module.startswith(_SCRIPTS) or ".".join(Path(script).parts[-3:]).startswith(_SCRIPTS)
+    return module.startswith(_SCRIPTS) or ".".join(script.split("/")[-3:]).startswith(_SCRIPTS)
 
 
 def _started(argv: Sequence[str]) -> tuple[str, str, list[str]]:
@@ -77,13 +79,15 @@ def _ends_short_options(word: str, option: str) -> bool:
 
 def arm() -> None:
     """Look at how this Python was started, and redirect or guard it; do nothing for anything else."""
-    if VARIABLE in os.environ:
+    if ORDERS in os.environ:
         return
     found = launcher_of(sys.orig_argv)
     if found is not None:
         _redirect(*found)
     elif is_trainer(sys.orig_argv) and not {"-h", "--help"} & set(sys.orig_argv):
-        sys.meta_path.insert(0, _GuardFinder())
+        from stoker.bare_trainer import GuardFinder
+
+        sys.meta_path.insert(0, GuardFinder())
 
 
 def _redirect(command: str, argv: list[str]) -> None:
@@ -96,58 +100,3 @@ def _redirect(command: str, argv: list[str]) -> None:
         meant = True
     if meant:
         os.execv(sys.executable, [sys.executable, "-m", "stoker.shims", command, *argv])
-
-
-class _GuardFinder(MetaPathFinder):
-    """Lets `transformers.trainer` load as usual, then adds the guard to the callbacks every Trainer starts with."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Wrap the loader of the one module that is waited for."""
-        if fullname != _TRAINER:
-            return None
-        sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _GuardLoader(spec.loader)
-        return spec
-
-
-class _GuardLoader(Loader):
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Leave that to the real loader."""
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the module, then add the guard."""
-        self._loader.exec_module(module)
-        from stoker.callback import GuardCallback
-
-        module.__dict__["DEFAULT_CALLBACKS"].append(GuardCallback(guard_bare_process))
-
-
-def guard_bare_process() -> None:
-    """Guard a trainer that carries no orders of ours: its world must be the one its pod was told.
-
-    Leaves the process with the guard's exit code if it is not.
-    """
-    from stoker.exits import ExitCode, RunError
-    from stoker.facts import read_facts
-    from stoker.guard import Identity, guard
-    from stoker.report import say, write_termination_message
-    from stoker.world import resolve_world
-
-    facts = read_facts()
-    world = resolve_world(facts)
-    try:
-        if world.problems:
-            raise RunError(ExitCode.CONFIG, "\n".join(world.problems))
-        guard(world.size, Identity("", facts.image_version), None)
-    except RunError as error:
-        say(error.message)
-        write_termination_message(facts.termination_log, f"{error.code.meaning}: {error.message}")
-        sys.exit(error.code)

@@ -18,8 +18,9 @@ from stoker.cgroup import read_memory
 from stoker.endings import ending_of
 from stoker.exits import ExitCode, RunError
 from stoker.files import read_json
+from stoker.hook import ORDERS
 from stoker.judge import Evidence, all_ended, judge
-from stoker.orders import VARIABLE, Orders
+from stoker.orders import Orders
 from stoker.plan import Plan
 from stoker.preflight import check_paths, wait_for_peers
 from stoker.pulse import Beat, read_beats
@@ -71,8 +72,8 @@ def run(plan: Plan, signals: Signals) -> ExitCode:
         # Written before the others are waited for: a grace period may end meanwhile.
         _record(plan, own)
         verdict = _agree(plan, shared, own, signals)
-    if verdict.code is ExitCode.FINISHED or verdict != own:
-        _record(plan, verdict)
+    # Again, so that of several nodes with a cause the one whose verdict counts has the last word.
+    _record(plan, verdict)
     say(f"exit {int(verdict.code)}: {_line(verdict)}")
     return verdict.code
 
@@ -149,7 +150,7 @@ def _launch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signa
         f"world size {plan.world.size}, attempt {plan.attempt}"
     )
     argv = [sys.executable, "-m", "stoker.elastic", str(local.failures), str(os.getpid()), *plan.torchrun_argv]
-    environ = {**os.environ, **plan.env, VARIABLE: str(local.orders)}
+    environ = {**os.environ, **plan.env, ORDERS: str(local.orders)}
     memory = read_memory()
     # A session of its own: a signal to our process group must not reach the trainer before we decide.
     child = Child(os.posix_spawn(argv[0], argv, environ, setsid=True))

@@ -11,9 +11,8 @@ from typing import Any
 from stoker.exits import ExitCode, RunError
 from stoker.files import read_json, write_json
 from stoker.frameworks import get_framework
+from stoker.hook import ORDERS
 from stoker.plan import Plan
-
-VARIABLE = "STOKER_PLAN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ class Orders:
         Raises:
             RunError: there are none; the module was not started by `stoker run` (64).
         """
-        data = read_json(Path(os.environ.get(VARIABLE, "")))
+        data = read_json(Path(os.environ.get(ORDERS, "")))
         if data is None:
-            raise RunError(ExitCode.USAGE, f"{VARIABLE} names no readable file: start training with `stoker run`")
+            raise RunError(ExitCode.USAGE, f"{ORDERS} names no readable file: start training with `stoker run`")
         return cls(**data)
