@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ import yaml
 from runner.tests.test_trainjob import RUNTIME, container, trainjob
 
 from stoker import local as local_run
-from stoker.exits import ExitCode
-from stoker.trainjob import job_of
+from stoker.exits import ExitCode, RunError
+from stoker.trainjob import initializers_of, job_of
 
 # Writes down each start of a node as a file `<attempt>-<rank>` and then does what the test says.
 PREAMBLE = """
@@ -29,6 +29,18 @@ attempt, rank = int(os.environ["STOKER_RESTART_ATTEMPT"]), int(os.environ["PET_N
 """
 
 
+def add_initializers(runtime: dict[str, Any]) -> None:
+    """Add the jobs that Trainer knows, as upstream's runtimes have them: without command and arguments."""
+    for kind in ("dataset", "model"):
+        name = f"{kind}-initializer"
+        mount = {"name": "initializer", "mountPath": "/workspace"}
+        env = [{"name": "STOKER_WORKSPACE", "value": "/workspace"}, {"name": "STORAGE_URI", "value": ""}]
+        pod = {"spec": {"containers": [{"name": name, "env": env, "volumeMounts": [mount]}]}}
+        labels = {"trainer.kubeflow.org/trainjob-ancestor-step": name}
+        job = {"name": name, "template": {"metadata": {"labels": labels}, "spec": {"template": pod}}}
+        runtime["spec"]["template"]["spec"]["replicatedJobs"].append(job)
+
+
 class Local:
     """A local run of a TrainJob whose nodes run a Python program."""
 
@@ -37,7 +49,13 @@ class Local:
         self.workspace = folder / "workspace"
 
     def start(
-        self, program: str, nodes: int = 1, grace: int = 5, options: Sequence[str] = (), **trainer: Any
+        self,
+        program: str,
+        nodes: int = 1,
+        grace: int = 5,
+        options: Sequence[str] = (),
+        initializer: Mapping[str, Any] | None = None,
+        **trainer: Any,
     ) -> subprocess.Popen[str]:
         """Start `stoker local`."""
         runtime = deepcopy(RUNTIME)
@@ -45,6 +63,9 @@ class Local:
         pod["terminationGracePeriodSeconds"] = grace
         command = {"command": ["python", "-c", PREAMBLE + program]}
         job = trainjob(numNodes=nodes, **{**command, **trainer})
+        if initializer is not None:
+            add_initializers(runtime)
+            job["spec"]["initializer"] = initializer
         for name, manifest in (("job", job), ("runtime", runtime)):
             (self.folder / f"{name}.yaml").write_text(yaml.safe_dump(manifest))
         arguments = [str(self.folder / "job.yaml"), "--runtime", str(self.folder / "runtime.yaml")]
@@ -171,7 +192,8 @@ def test_a_stop_asked_for_before_the_nodes_exist_reaches_them(tmp_path: Path, mo
     stop.asked = True
     job = job_of(trainjob(command=["sleep", "60"]), RUNTIME)
     started = time.monotonic()
-    local_run._attempt(job, "job", {"/workspace": str(tmp_path)}, 0, stop)
+    node = local_run._Container("node-0", job, 0, sys.executable, {"/workspace": str(tmp_path)})
+    local_run._attempt([node], "job", 0, stop)
     assert time.monotonic() - started < 20
 
 
@@ -210,3 +232,93 @@ def test_a_runtime_without_a_command_is_refused(local: Local) -> None:
     )
     assert done.returncode == 64
     assert done.stderr == "stoker: neither the runtime nor the TrainJob names a command\n"
+
+
+def test_initializers_run_before_the_nodes(local: Local) -> None:
+    source = local.folder / "source"
+    source.mkdir()
+    (source / "model.safetensors").write_text("weights")
+    code, output = local.run(
+        "print((workspace / 'model/model.safetensors').read_text(), attempt); sys.exit(70 if attempt == 0 else 0)",
+        initializer={"model": {"storageUri": f"file://{source}"}},
+    )
+    assert code == 0, output
+    lines = output.splitlines()
+    for said in (
+        "[dataset-initializer] [stoker] STORAGE_URI is empty: no dataset to fetch",
+        f"[model-initializer] [stoker] {local.workspace}/model is there: file://{source}",
+        f"[model-initializer] [stoker] {local.workspace}/model is there: file://{source}, nothing to fetch",
+        "[node-0] weights 1",
+    ):
+        assert said in lines, output
+
+
+def test_a_model_that_cannot_be_fetched_ends_the_job_before_a_node_starts(local: Local) -> None:
+    code, output = local.run("", initializer={"model": {"storageUri": "file:///no/such/folder"}})
+    assert (code, local.starts) == (66, []), output
+    assert "attempt 0: model-initializer ended with 66 (model or data missing)" in output
+
+
+def test_a_file_stands_in_for_a_secret(local: Local) -> None:
+    (local.folder / "store.env").write_text("# a comment\nACCESS_KEY_ID=someone\n")
+    wanted = {"dataset": {"storageUri": "s3://bucket/x", "secretRef": {"name": "store"}}}
+    code, output = local.run("", initializer=wanted, options=["--secret", f"store={local.folder}/store.env"])
+    assert (code, "ACCESS_KEY_ID and SECRET_ACCESS_KEY go together" in output) == (64, True), output
+    _, output = local.run("", initializer={"dataset": {"storageUri": "", "secretRef": {"name": "store"}}})
+    assert "the secret store is in the cluster alone: --secret store=FILE stands in for it" in output
+
+
+def test_each_framework_has_its_own_python(local: Local) -> None:
+    python = local.folder / "elsewhere" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    code, output = local.run("print('by', sys.executable)", options=["--python", f"trl={python}"])
+    assert (code, f"[node-0] by {python}" in output) == (0, True), output
+    code, output = local.run("print('by', sys.executable)", options=["--python", f"torchtune={python}"])
+    assert (code, f"[node-0] by {sys.executable}" in output) == (0, True), output
+
+
+def test_nothing_outlives_a_local_run_that_is_killed(local: Local) -> None:
+    process = local.start("(workspace / f'ready-{rank}').touch(); time.sleep(60)", nodes=2)
+    for rank in (0, 1):
+        local.wait_for(f"ready-{rank}")
+    process.kill()
+    process.wait()
+    for rank in (0, 1):
+        pid = int((local.workspace / f"0-{rank}").read_text())
+        deadline = time.monotonic() + 10
+        while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
+            assert time.monotonic() < deadline, f"node {rank} outlived the run"
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--python", "trl"], 64, "--python trl: write FRAMEWORK=PATH"),
+        (["--python", "trl=/missing"], 66, "/missing is no program"),
+        (["--secret", "store"], 64, "--secret store: write NAME=FILE"),
+        (["--secret", "store=/missing"], 66, "/missing cannot be read"),
+    ],
+)
+def test_pythons_and_secrets_are_checked(local: Local, options: list[str], code: int, message: str) -> None:
+    returned, output = local.run("", options=options)
+    assert (returned, message in output) == (code, True), output
+
+
+def test_an_initializer_that_the_runtime_does_not_have_is_refused(local: Local) -> None:
+    job = trainjob()
+    job["spec"]["initializer"] = {"model": {"storageUri": "hf://org/name"}}
+    with pytest.raises(RunError, match="has no job model-initializer"):
+        initializers_of(job, {**RUNTIME, "spec": without_initializers(RUNTIME["spec"])})
+    job["spec"]["initializer"] = {"model": {"storageURI": "hf://org/name"}}
+    with pytest.raises(RunError, match="did you mean storageUri"):
+        initializers_of(job, RUNTIME)
+
+
+def without_initializers(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a runtime's spec with its trainer job alone."""
+    found = deepcopy(spec)
+    jobs = found["template"]["spec"]["replicatedJobs"]
+    found["template"]["spec"]["replicatedJobs"] = [job for job in jobs if job["name"] == "node"]
+    return found

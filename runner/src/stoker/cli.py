@@ -236,7 +236,8 @@ def recipe_show_command(accelerator: str, tuning: str, method: str) -> None:
     "local",
     epilog="\b\nExamples:\n"
     "  stoker local trainjob.yaml --runtime runtime.yaml --workspace ./out\n"
-    "  stoker local trainjob.yaml --runtime runtime.yaml --workspace ./out --volume inputs=./inputs",
+    "  stoker local trainjob.yaml --runtime runtime.yaml --workspace ./out --volume inputs=./inputs\n"
+    "  stoker local trainjob.yaml --runtime runtime.yaml --workspace ./out --python torchtune=venv/bin/python",
 )
 @click.argument("trainjob", type=click.Path(path_type=Path))
 @click.option("--runtime", required=True, type=click.Path(path_type=Path), help="Rendered (Cluster)TrainingRuntime.")
@@ -244,15 +245,32 @@ def recipe_show_command(accelerator: str, tuning: str, method: str) -> None:
     "--workspace", required=True, type=click.Path(path_type=Path), help="Folder in the place of the /workspace volume."
 )
 @click.option("--volume", "volumes", multiple=True, metavar="NAME=DIR", help="Folder in the place of a pod volume.")
+@click.option(
+    "--python",
+    "pythons",
+    multiple=True,
+    metavar="FRAMEWORK=PATH",
+    help="Python that has a framework, `fetch` for the initializers; this one by default.",
+)
+@click.option(
+    "--secret", "secrets", multiple=True, metavar="NAME=FILE", help="File of KEY=VALUE lines in the place of a secret."
+)
 @_reported
-def local_command(trainjob: Path, runtime: Path, workspace: Path, volumes: tuple[str, ...]) -> int:
+def local_command(
+    trainjob: Path,
+    runtime: Path,
+    workspace: Path,
+    volumes: tuple[str, ...],
+    pythons: tuple[str, ...],
+    secrets: tuple[str, ...],
+) -> int:
     """Run TRAINJOB as local processes, one group per node, with the environment Trainer would give them.
 
-    Restarts follow the runtime's rules; the exit code is the job's.
+    The runtime's initializers come first. Restarts follow the runtime's rules; the exit code is the job's.
     """
     from stoker import local
 
-    return local.run(trainjob, runtime, workspace, volumes)
+    return local.run(trainjob, runtime, workspace, volumes, pythons, secrets)
 
 
 @main.group(

@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -20,7 +21,7 @@ from typing import IO
 from stoker.exits import PRECEDENCE, ExitCode, RunError
 from stoker.manifests import Manifest, read_documents, volume_folders
 from stoker.report import say
-from stoker.trainjob import Job, expand, job_of, rewritten
+from stoker.trainjob import Initializer, Job, expand, initializers_of, job_of, rewritten
 
 _WORKSPACE_VOLUME = "initializer"
 # What the runner itself needs after the grace period it was told, before it is killed.
@@ -28,14 +29,74 @@ _MARGIN_SECONDS = 5.0
 _SHIMS = ("torchrun", "trl", "accelerate", "tune")
 
 
-def run(trainjob: Path, runtime: Path, workspace: Path, volumes: Sequence[str]) -> ExitCode:
-    """Run a TrainJob to its end, restarts included.
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What stands in here for what the cluster gives a job.
+
+    Attributes:
+        volumes: volume → folder.
+        pythons: framework, or `fetch` for the initializers → the Python whose environment has it.
+        secrets: name of a secret → what it holds.
+    """
+
+    volumes: Mapping[str, str]
+    pythons: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def folders(self, mounts: Mapping[str, str]) -> dict[str, str]:
+        """Return mount path → folder, for the mounts of a container."""
+        return {path: self.volumes[name] for name, path in mounts.items() if name in self.volumes}
+
+
+@dataclass(frozen=True, slots=True)
+class _Container:
+    """A container to be started.
+
+    Attributes:
+        title: begins each line of its log.
+        job: what it runs.
+        rank: its node's rank.
+        python: the Python of its environment.
+        folders: mount path → folder.
+        more: variables beside those of the job.
+    """
+
+    title: str
+    job: Job
+    rank: int
+    python: str
+    folders: Mapping[str, str]
+    more: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """What tells one attempt of a job from another, for `Job.environment`."""
+
+    number: int
+    job_id: str
+    run_id: str
+    address: str
+    port: int
+
+
+def run(
+    trainjob: Path,
+    runtime: Path,
+    workspace: Path,
+    volumes: Sequence[str],
+    pythons: Sequence[str] = (),
+    secrets: Sequence[str] = (),
+) -> ExitCode:
+    """Run a TrainJob to its end, initializers and restarts included.
 
     Args:
         trainjob: file with the TrainJob.
         runtime: file with its rendered runtime.
         workspace: folder in the place of the workspace volume; made if missing.
         volumes: `NAME=DIR`, a folder in the place of another volume of the pods.
+        pythons: `FRAMEWORK=PATH`, the Python with that framework in it; `fetch=PATH` for the initializers.
+        secrets: `NAME=FILE`, a file of lines `KEY=VALUE` in the place of a secret.
 
     Returns:
         the job's exit code.
@@ -43,8 +104,9 @@ def run(trainjob: Path, runtime: Path, workspace: Path, volumes: Sequence[str]) 
     Raises:
         RunError: a file or an option is not what it must be.
     """
-    job = job_of(_manifest(trainjob, "TrainJob"), _manifest(runtime, "TrainingRuntime"))
-    folders = _folders(job, workspace, volumes)
+    documents = _manifest(trainjob, "TrainJob"), _manifest(runtime, "TrainingRuntime")
+    job, initializers = job_of(*documents), initializers_of(*documents)
+    around = Surroundings(_volumes(job, workspace, volumes), _pythons(pythons), _secrets(secrets))
     try:
         workspace.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -52,12 +114,21 @@ def run(trainjob: Path, runtime: Path, workspace: Path, volumes: Sequence[str]) 
             ExitCode.CONFIG,
             f"--workspace {workspace} cannot be made ({error.strerror}): name a folder you may write to",
         ) from error
+    # As dependsOn has it, the nodes start once the initializers are done.
+    steps = [[_initializer(found, around)] for found in initializers]
+    python = around.pythons.get(job.framework, sys.executable)
+    nodes = [_Container(f"node-{rank}", job, rank, python, around.folders(job.mounts)) for rank in range(job.nodes)]
     stop = _Stop()
     job_id = uuid.uuid4().hex
     restarts = counted = 0
     while True:
-        code = _attempt(job, job_id, folders, restarts, stop)
-        say(f"attempt {restarts}: {job.nodes} nodes ended with {int(code)} ({code.meaning})")
+        code = ExitCode.FINISHED
+        for containers in [*steps, nodes]:
+            code = _attempt(containers, job_id, restarts, stop)
+            names = f"{job.nodes} nodes" if containers is nodes else containers[0].title
+            if code is not ExitCode.FINISHED or containers is nodes:
+                say(f"attempt {restarts}: {names} ended with {int(code)} ({code.meaning})")
+                break
         if code is ExitCode.FINISHED or code.is_final or stop.asked:
             return code
         if code is not ExitCode.STOPPED:
@@ -66,6 +137,22 @@ def run(trainjob: Path, runtime: Path, workspace: Path, volumes: Sequence[str]) 
             say(f"no restart left of {job.max_restarts}")
             return code
         restarts += 1
+
+
+def _initializer(found: Initializer, around: Surroundings) -> _Container:
+    title = next(word for word in found.job.argv if word in ("model", "dataset")) + "-initializer"
+    if found.secret and found.secret not in around.secrets:
+        say(
+            f"{title}: the secret {found.secret} is in the cluster alone: --secret {found.secret}=FILE stands in for it"
+        )
+    return _Container(
+        title,
+        found.job,
+        0,
+        around.pythons.get("fetch", sys.executable),
+        around.folders(found.job.mounts),
+        around.secrets.get(found.secret or "", {}),
+    )
 
 
 class _Stop:
@@ -90,22 +177,22 @@ class _Stop:
                 node.send_signal(signal.SIGTERM)
 
 
-def _attempt(job: Job, job_id: str, folders: Mapping[str, str], attempt: int, stop: _Stop) -> ExitCode:
-    """Start every node, wait for all, and return the code the JobSet would see first."""
-    port, run_id = _free_port(), uuid.uuid4().hex
+def _attempt(containers: Sequence[_Container], job_id: str, number: int, stop: _Stop) -> ExitCode:
+    """Start containers, wait for all, and return the code the JobSet would see first."""
+    attempt = _Attempt(number, job_id, uuid.uuid4().hex, "127.0.0.1", _free_port())
     with tempfile.TemporaryDirectory(prefix="stoker-local-") as scratch:
         stop.nodes = []
         readers = []
         try:
-            for rank in range(job.nodes):
-                log = Path(scratch) / f"termination-log-{rank}"
-                stop.nodes.append(_start(job, rank, folders, log, (attempt, job_id, run_id, "127.0.0.1", port)))
-                prefix = f"[node-{rank}] "
+            for container in containers:
+                log = Path(scratch) / f"termination-log-{container.title}"
+                stop.nodes.append(_start(container, attempt, log))
+                prefix = f"[{container.title}] "
                 readers.append(threading.Thread(target=_copy, args=(stop.nodes[-1].stdout, prefix), daemon=True))
                 readers[-1].start()
             if stop.asked:  # before there were nodes to tell
                 stop.pass_on()
-            return _wait(stop, job.grace_seconds)
+            return _wait(stop, containers[0].job.grace_seconds)
         finally:
             for node in stop.nodes:
                 if node.poll() is None:
@@ -144,48 +231,51 @@ def _code(node: subprocess.Popen[str]) -> ExitCode:
         return ExitCode.CRASHED
 
 
-def _start(
-    job: Job,
-    node: int,
-    folders: Mapping[str, str],
-    termination_log: Path,
-    surroundings: tuple[int, str, str, str, int],
-) -> subprocess.Popen[str]:
-    told = job.environment(node, *surroundings)
-    told = {name: rewritten(value, folders) for name, value in told.items()}
+def _start(container: _Container, attempt: _Attempt, termination_log: Path) -> subprocess.Popen[str]:
+    job, folders = container.job, container.folders
+    told = job.environment(
+        container.rank, attempt.number, attempt.job_id, attempt.run_id, attempt.address, attempt.port
+    )
+    # envFrom is the weaker one (a container's `env` wins over what a secret brings).
+    told = {**container.more, **{name: rewritten(value, folders) for name, value in told.items()}}
     told["STOKER_TERMINATION_LOG"] = str(termination_log)
-    argv = _local_argv([rewritten(expand(word, told), folders) for word in job.argv])
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "STOKER_"))}
-    path = inherited.get("PATH", os.defpath)
-    try:
+    # As in the image, the commands beside this Python come first.
+    path = f"{Path(container.python).parent}:{inherited.get('PATH', os.defpath)}"
+    argv = _local_argv([rewritten(expand(word, told), folders) for word in job.argv], container.python, path)
+    return subprocess.Popen(
+        # Nothing of a job outlives this command, even if it is killed outright.
+        [sys.executable, "-m", "stoker.lifeline", str(os.getpid()), *argv],
+        env={**inherited, **told, "PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
         # A session of its own: Ctrl-C reaches only us, and we pass it on once.
-        return subprocess.Popen(
-            argv,
-            # As in the image, the commands beside this Python come first.
-            env={**inherited, "PATH": f"{Path(sys.executable).parent}:{path}", **told},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise RunError(
-            ExitCode.CONFIG, f"the job's command {argv[0]!r} cannot be started here: {error.strerror}"
-        ) from error
+        start_new_session=True,
+    )
 
 
-def _local_argv(argv: list[str]) -> list[str]:
-    """Return the command with the names that only an image has replaced by what this Python has."""
+def _local_argv(argv: list[str], python: str, path: str) -> list[str]:
+    """Return the command with the names that only an image has replaced by what a Python has.
+
+    Raises:
+        RunError: there is no command (64), or not on this machine (78).
+    """
     if not argv:
         raise RunError(ExitCode.USAGE, "neither the runtime nor the TrainJob names a command")
     if argv[0] == "stoker":
-        return [sys.executable, "-m", "stoker", *argv[1:]]
+        return [python, "-m", "stoker", *argv[1:]]
     if argv[0] in _SHIMS:
-        return [sys.executable, "-m", "stoker.shims", *argv]
+        return [python, "-m", "stoker.shims", *argv]
     if argv[0] in ("python", "python3"):
-        return [sys.executable, *argv[1:]]
-    return [shutil.which(argv[0]) or argv[0], *argv[1:]]
+        return [python, *argv[1:]]
+    program = shutil.which(argv[0], path=path)
+    if program is None:
+        raise RunError(
+            ExitCode.CONFIG, f"the job's command {argv[0]!r} cannot be started here: there is no such program"
+        )
+    return [program, *argv[1:]]
 
 
 def _copy(stream: IO[str] | None, prefix: str) -> None:
@@ -195,12 +285,46 @@ def _copy(stream: IO[str] | None, prefix: str) -> None:
         sys.stdout.flush()
 
 
-def _folders(job: Job, workspace: Path, volumes: Sequence[str]) -> dict[str, str]:
-    """Return mount path → local folder."""
+def _volumes(job: Job, workspace: Path, volumes: Sequence[str]) -> dict[str, str]:
+    """Return volume → local folder."""
     given = {_WORKSPACE_VOLUME: workspace, **volume_folders(job, volumes)}
     if _WORKSPACE_VOLUME not in job.mounts:
         raise RunError(ExitCode.USAGE, f"the runtime mounts no volume named {_WORKSPACE_VOLUME}")
-    return {job.mounts[name]: str(folder.resolve()) for name, folder in given.items()}
+    return {name: str(folder.resolve()) for name, folder in given.items()}
+
+
+def _pythons(given: Sequence[str]) -> dict[str, str]:
+    """Return framework → Python."""
+    found = {}
+    for text in given:
+        name, equals, python = text.partition("=")
+        if not equals or not name:
+            raise RunError(ExitCode.USAGE, f"--python {text}: write FRAMEWORK=PATH, such as torchtune=venv/bin/python")
+        if not os.access(python, os.X_OK) or Path(python).is_dir():
+            raise RunError(ExitCode.NO_INPUT, f"--python {text}: {python} is no program: name a Python")
+        # Not resolved: a virtual environment is known by the path of its Python.
+        found[name] = str(Path(python).absolute())
+    return found
+
+
+def _secrets(given: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return secret → its keys and values."""
+    found = {}
+    for text in given:
+        name, equals, file = text.partition("=")
+        if not equals or not name:
+            raise RunError(ExitCode.USAGE, f"--secret {text}: write NAME=FILE")
+        try:
+            lines = Path(file).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(ExitCode.NO_INPUT, f"--secret {text}: {file} cannot be read: correct the path") from error
+        pairs = [line.partition("=") for line in lines if line.strip() and not line.startswith("#")]
+        if wrong := [key for key, sign, _ in pairs if not sign or not key.isidentifier()]:
+            raise RunError(
+                ExitCode.USAGE, f"--secret {text}: {wrong[0][:20]!r} is not KEY=VALUE: write a variable in each line"
+            )
+        found[name] = {key: value for key, _, value in pairs}
+    return found
 
 
 def _manifest(path: Path, kind: str) -> Manifest:

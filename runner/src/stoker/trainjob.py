@@ -17,6 +17,7 @@ from typing import Any
 from stoker.exits import ExitCode, RunError
 
 _ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
+_FRAMEWORK = "trainer.kubeflow.org/framework"
 _CONTAINER = "node"
 # Kubernetes' own default of terminationGracePeriodSeconds.
 _GRACE_SECONDS = 30
@@ -24,6 +25,7 @@ _GRACE_SECONDS = 30
 _SPEC_FIELDS = (
     *("runtimeRef", "initializer", "trainer", "runtimePatches", "suspend", "activeDeadlineSeconds", "managedBy"),
 )
+_INITIALIZER_FIELDS = ("storageUri", "env", "secretRef")
 _TRAINER_FIELDS = ("image", "command", "args", "env", "numNodes", "resourcesPerNode", "numProcPerNode")
 # Metadata of a node's pod that a runtime's env may read (JobSet v0.12 and the Job controller set them).
 _RANK_ANNOTATION = "batch.kubernetes.io/job-completion-index"
@@ -66,6 +68,11 @@ class Job:
     injected: bool
     labels: Mapping[str, str]
     grace_seconds: int
+
+    @property
+    def framework(self) -> str:
+        """The framework that the pods' label names; empty if they have none."""
+        return str(self.labels.get(_FRAMEWORK, ""))
 
     def environment(self, node: int, attempt: int, job_id: str, run_id: str, address: str, port: int) -> dict[str, str]:
         """Return the env of one node's container, references resolved.
@@ -159,6 +166,78 @@ def job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
         return _job_of(trainjob, runtime)
 
 
+@dataclass(frozen=True, slots=True)
+class Initializer:
+    """What fetches a model or a data set before the nodes start.
+
+    Attributes:
+        job: its container, as that of a job with one node.
+        secret: name of the secret whose keys become variables of it; None if the TrainJob names none.
+    """
+
+    job: Job
+    secret: str | None
+
+
+def initializers_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> tuple[Initializer, ...]:
+    """Return the initializers of a TrainJob on a runtime, in the order in which they are run here.
+
+    They run for every TrainJob, also for one that says nothing of them.
+
+    Raises:
+        RunError: the two do not fit, or one has another shape (64).
+    """
+    with _shape_errors():
+        found = (_initializer_of(trainjob, runtime, kind) for kind in ("dataset", "model"))
+        return tuple(initializer for initializer in found if initializer is not None)
+
+
+def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kind: str) -> Initializer | None:
+    name, given = f"{kind}-initializer", runtime["metadata"]["name"]
+    spec = trainjob["spec"]
+    asked = (spec.get("initializer") or {}).get(kind)
+    _expect_fields("spec.initializer", spec.get("initializer") or {}, ("dataset", "model"))
+    _expect_fields(f"spec.initializer.{kind}", asked or {}, _INITIALIZER_FIELDS)
+    jobset = runtime["spec"]["template"]["spec"]
+    template = _pod_of(jobset, name)
+    if template is None:
+        if asked is None:
+            return None
+        raise RunError(
+            ExitCode.USAGE,
+            f"spec.initializer.{kind} is set, but runtime {given} has no job {name}: take a runtime that has one",
+        )
+    pod = template["spec"]
+    container = _named(pod.get("containers", ()), name, given)
+    told = asked or {}
+    uri = [{"name": "STORAGE_URI", "value": told["storageUri"]}] if told.get("storageUri") else []
+    env = _merged_env(container.get("env", ()), [*told.get("env", ()), *uri])
+    argv = (*container.get("command", ()), *container.get("args", ()))
+    _expect_strings("command or args", argv)
+    for entry in env:
+        _expect_strings("env", [entry["name"], entry.get("value") or ""])
+    declared = container.get("resources", {})
+    resources = {**declared.get("limits", {}), **declared.get("requests", {})}
+    mounts = [*container.get("volumeMounts", ()), *_patched_mounts(spec, name)]
+    secret = (told.get("secretRef") or {}).get("name")
+    job = Job(
+        name=trainjob["metadata"]["name"],
+        nodes=1,
+        # What upstream's images start without being told to.
+        argv=argv or ("stoker", "fetch", kind),
+        env=env,
+        mounts={mount["name"]: mount["mountPath"] for mount in mounts},
+        max_restarts=int(jobset.get("failurePolicy", {}).get("maxRestarts", 0)),
+        resources=resources,
+        counted=resources,
+        processes=None,
+        injected=False,
+        labels=dict(template.get("metadata", {}).get("labels") or {}),
+        grace_seconds=int(pod.get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
+    )
+    return Initializer(job, secret)
+
+
 @contextmanager
 def _shape_errors() -> Iterator[None]:
     """Turn a manifest's odd shape, wherever it is stumbled over, into a message."""
@@ -186,7 +265,9 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
     _expect_fields("spec", spec, _SPEC_FIELDS)
     _expect_fields("spec.trainer", trainer or {}, _TRAINER_FIELDS)
     jobset = runtime["spec"]["template"]["spec"]
-    template = _trainer_pod(jobset, given)
+    template = _pod_of(jobset, "trainer")
+    if template is None:
+        raise RunError(ExitCode.USAGE, f"runtime {given} has no job labelled {_ANCESTOR}: trainer")
     pod = template["spec"]
     container = _named(pod.get("containers", ()), _CONTAINER, given)
     told = trainer or {}
@@ -207,7 +288,7 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
     asked = {**asked.get("limits", {}), **asked.get("requests", {})}
     counted = resources if wanted_resources is None else asked
     mounts = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())}
-    mounts.update({mount["name"]: mount["mountPath"] for mount in _patched_mounts(spec)})
+    mounts.update({mount["name"]: mount["mountPath"] for mount in _patched_mounts(spec, _CONTAINER)})
     return Job(
         name=trainjob["metadata"]["name"],
         nodes=_count("numNodes", told.get("numNodes", runtime["spec"].get("mlPolicy", {}).get("numNodes", 1))),
@@ -263,29 +344,31 @@ def _expect_strings(field: str, words: Sequence[Any]) -> None:
             )
 
 
-def _trainer_pod(jobset: Mapping[str, Any], runtime: str) -> Mapping[str, Any]:
+def _pod_of(jobset: Mapping[str, Any], ancestor: str) -> Mapping[str, Any] | None:
+    """Return the pod template of the job with a label of Trainer's, None if there is none."""
     for job in jobset["replicatedJobs"]:
         template = job["template"]
-        if template.get("metadata", {}).get("labels", {}).get(_ANCESTOR) == "trainer":
+        if template.get("metadata", {}).get("labels", {}).get(_ANCESTOR) == ancestor:
             pod: Mapping[str, Any] = template["spec"]["template"]
             return pod
-    raise RunError(ExitCode.USAGE, f"runtime {runtime} has no job labelled {_ANCESTOR}: trainer")
+    return None
 
 
 def _named(items: Sequence[Mapping[str, Any]], name: str, runtime: str) -> Mapping[str, Any]:
     for item in items:
         if item.get("name") == name:
             return item
-    raise RunError(ExitCode.USAGE, f"the trainer job of runtime {runtime} has no container named {name}")
+    job = "trainer" if name == _CONTAINER else name
+    raise RunError(ExitCode.USAGE, f"the {job} job of runtime {runtime} has no container named {name}")
 
 
-def _patched_mounts(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _patched_mounts(spec: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
     for patch in spec.get("runtimePatches", ()):
         jobs = patch.get("trainingRuntimeSpec", {}).get("template", {}).get("spec", {}).get("replicatedJobs", ())
         for job in jobs:
             pod = job.get("template", {}).get("spec", {}).get("template", {}).get("spec", {})
             for container in pod.get("containers", ()):
-                if container.get("name") == _CONTAINER:
+                if container.get("name") == name:
                     yield from container.get("volumeMounts", ())
 
 
