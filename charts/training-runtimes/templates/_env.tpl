@@ -23,7 +23,7 @@ Arguments, a dict:
 */}}
 {{- define "training-runtimes.env" -}}
 {{- $defaults := include "training-runtimes.defaults" .runtime | fromYaml }}
-{{- include "training-runtimes.jobsetName" . }}
+{{- include "training-runtimes.jobIdentity" . }}
 {{- /* Trainer sets PET_* only for a TrainJob with spec.trainer, and then in place of these. */}}
 - name: PET_NNODES
   value: {{ .runtime.numNodes | int | quote }}
@@ -41,10 +41,6 @@ Arguments, a dict:
   valueFrom:
     fieldRef:
       fieldPath: metadata.labels['trainer.kubeflow.org/framework']
-- name: STOKER_JOB_ID
-  valueFrom:
-    fieldRef:
-      fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-uid']
 - name: STOKER_RUN_ID
   valueFrom:
     fieldRef:
@@ -88,13 +84,18 @@ Arguments, a dict:
 {{- end }}
 
 {{/*
-training-runtimes.jobsetName: the variable that holds the TrainJob's name, for those that are made of it.
+training-runtimes.jobIdentity: the TrainJob's name, for variables that are made of it, and its id, the same in all
+attempts and jobs.
 */}}
-{{- define "training-runtimes.jobsetName" -}}
+{{- define "training-runtimes.jobIdentity" -}}
 - name: JOBSET_NAME
   valueFrom:
     fieldRef:
       fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-name']
+- name: STOKER_JOB_ID
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-uid']
 {{- end }}
 
 {{/*

@@ -43,7 +43,7 @@ Arguments, a dict:
               imagePullPolicy: {{ .root.Values.imagePullPolicy }}
               command: [stoker, fetch, {{ .what }}]
               env:
-                {{- include "training-runtimes.jobsetName" . | nindent 16 }}
+                {{- include "training-runtimes.jobIdentity" . | nindent 16 }}
                 - name: STORAGE_URI
                   value: {{ get .runtime .what | quote }}
                 - name: STOKER_WORKSPACE

@@ -230,6 +230,7 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
         max_restarts=int(jobset.get("failurePolicy", {}).get("maxRestarts", 0)),
         resources=resources,
         counted=resources,
+        claims=False,
         processes=None,
         injected=False,
         labels=dict(template.get("metadata", {}).get("labels") or {}),
