@@ -12,9 +12,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import yaml
 from release import artifacthub
 
-from charts.helm import CHARTS, ROOT, TRAINING_RUNTIMES, manifests, output, template, values_files
+from charts.helm import CHARTS, ROOT, TRAINING_RUNTIMES, VLLM_SERVING, manifests, output, template, values_files
 from charts.images import images, names_in_lock
 from stoker.frameworks import Framework, known_frameworks
 from stoker.variables import KNOWN
@@ -22,6 +23,7 @@ from stoker.variables import KNOWN
 GOLDEN = Path(__file__).resolve().parent / "golden"
 DEMO_RUNTIME = ROOT / "examples" / "runtimes" / "trl-distributed-cpu.yaml"
 RUNNER_FACTS = TRAINING_RUNTIMES / "files" / "runner.json"
+ACCELERATORS = VLLM_SERVING / "files" / "accelerators.json"
 HEADER = "# Generated from {source} by `make generate`: do not edit.\n"
 
 
@@ -57,6 +59,12 @@ def runner_facts() -> str:
     return json.dumps({"variables": sorted(KNOWN), "frameworks": frameworks}, indent=1) + "\n"
 
 
+def accelerators() -> str:
+    """Return the catalogue's accelerator profiles as JSON: kinds of nodes are written once, for all charts."""
+    values = yaml.safe_load((TRAINING_RUNTIMES / "values.yaml").read_text())
+    return json.dumps(values["accelerators"], indent=1) + "\n"
+
+
 def _framework_facts(framework: Framework) -> dict[str, object]:
     # A flag that another method has is no mistake in a runtime: the runner drops it, with a notice.
     tables = [framework.flag_table(method) for method in framework.methods]
@@ -74,7 +82,7 @@ def _framework_facts(framework: Framework) -> dict[str, object]:
 def read_by_helm() -> dict[Path, str]:
     """Return the generated files without which Helm does not render the charts as they should be."""
     schemas = {chart / "values.schema.json": schema(chart).rstrip("\n") + "\n" for chart in CHARTS}
-    return {RUNNER_FACTS: runner_facts(), **schemas}
+    return {RUNNER_FACTS: runner_facts(), ACCELERATORS: accelerators(), **schemas}
 
 
 def description(chart: Path, renders: list[str]) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 CHARTS = tuple(sorted(path.parent for path in (ROOT / "charts").glob("*/Chart.yaml")))
 TRAINING_RUNTIMES = ROOT / "charts" / "training-runtimes"
+VLLM_SERVING = ROOT / "charts" / "vllm-serving"
 
 # An image of one's own for accelerators that the lock has no variant for.
 OWN_IMAGES = ('images={"trl": {"tag": "own"}, "torchtune": {"tag": "own"}}',)

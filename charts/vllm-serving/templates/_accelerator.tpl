@@ -1,0 +1,34 @@
+{{/*
+vllm-serving.accelerator: the accelerator's profile, a YAML map: what the charts share, and what values change of it.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.accelerator" -}}
+{{- $profiles := mergeOverwrite (.Files.Get "files/accelerators.json" | fromJson) (deepCopy .Values.accelerators) }}
+{{- if not (hasKey $profiles .Values.accelerator) }}
+  {{- fail (printf "\n\naccelerator: no profile named %q; there are: %s. Add one under accelerators.\n"
+        .Values.accelerator (keys $profiles | sortAlpha | join ", ")) }}
+{{- end }}
+{{- get $profiles .Values.accelerator | toYaml }}
+{{- end }}
+
+{{/*
+vllm-serving.resources: requests and limits of vLLM's container.
+Arguments, a list: the root context, the accelerator's profile.
+*/}}
+{{- define "vllm-serving.resources" -}}
+{{- $root := index . 0 }}
+{{- $profile := index . 1 }}
+{{- $resources := mergeOverwrite (deepCopy $profile.resources) (deepCopy $root.Values.resources) }}
+{{- $devices := dict }}
+{{- if and $profile.resourceName (not $profile.deviceClassName) }}
+  {{- $_ := set $devices $profile.resourceName (toString $root.Values.devices) }}
+{{- end -}}
+requests:
+  {{- merge dict $devices $resources.requests | toYaml | nindent 2 }}
+limits:
+  {{- merge dict $devices $resources.limits | toYaml | nindent 2 }}
+{{- if $profile.deviceClassName }}
+claims:
+  - name: devices
+{{- end }}
+{{- end }}

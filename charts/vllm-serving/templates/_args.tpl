@@ -1,0 +1,60 @@
+{{/*
+vllm-serving.own: the flags that the chart sets itself, a YAML map from flag to text, true or false.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.own" -}}
+{{- $drain := include "vllm-serving.drain" . | fromYaml }}
+{{- $own := dict
+      "served-model-name" (include "vllm-serving.modelName" .)
+      "host" "127.0.0.1"
+      "port" "8000"
+      "config" "/config/vllm.yaml"
+      "shutdown-timeout" (toString $drain.shutdown)
+      "log-config-file" "/settings/logging.json"
+      "disable-uvicorn-access-log" true
+      "disable-fastapi-docs" true }}
+{{- if gt (int .Values.devices) 1 }}
+  {{- $_ := set $own "tensor-parallel-size" (toString .Values.devices) }}
+{{- end }}
+{{- if .Values.rl.enabled }}
+  {{- /* Log-probabilities of what was sampled, all of them, with no sampling default of the model's own. */}}
+  {{- $_ := set $own "logprobs-mode" "processed_logprobs" }}
+  {{- $_ := set $own "max-logprobs" "-1" }}
+  {{- $_ := set $own "generation-config" "vllm" }}
+  {{- $_ := set $own "enable-scale-out" true }}
+{{- end }}
+{{- toYaml $own }}
+{{- end }}
+
+{{/*
+vllm-serving.args: arguments of vLLM's container: the chart's own flags, then the user's.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.args" -}}
+- {{ include "vllm-serving.modelPath" . | quote }}
+{{- range $flags := list (include "vllm-serving.own" . | fromYaml) .Values.args }}
+{{- range $flag, $value := $flags }}
+{{- if kindIs "bool" $value }}
+- --{{ $value | ternary "" "no-" }}{{ $flag }}
+{{- else }}
+- {{ printf "--%s=%s" $flag $value | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+vllm-serving.ownEnv: environment of vLLM's container that the chart sets itself, a YAML map.
+Arguments, a list: the root context, the accelerator's profile.
+*/}}
+{{- define "vllm-serving.ownEnv" -}}
+{{- $root := index . 0 }}
+{{- $env := dict "HF_HUB_OFFLINE" "1" "VLLM_LOGGING_CONFIG_PATH" "/settings/logging.json" "VLLM_NO_USAGE_STATS" "1" }}
+{{- if or $root.Values.published.claim $root.Values.published.configMap $root.Values.rl.enabled }}
+  {{- $_ := set $env "VLLM_ALLOW_RUNTIME_LORA_UPDATING" "1" }}
+{{- end }}
+{{- if $root.Values.rl.enabled }}
+  {{- $_ := set $env "VLLM_SERVER_DEV_MODE" "1" }}
+{{- end }}
+{{- toYaml $env }}
+{{- end }}

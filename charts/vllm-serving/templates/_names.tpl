@@ -1,0 +1,86 @@
+{{/*
+vllm-serving.name: name of the release's objects.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.name" -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- end }}
+
+{{/*
+vllm-serving.selector: labels that select the release's pods. A selector cannot change: no version, nothing of the user's.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/*
+vllm-serving.labels: labels of every object.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{ include "vllm-serving.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: stoker
+{{- end }}
+
+{{/*
+vllm-serving.modelName: what requests call the model.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.modelName" -}}
+{{- .Values.model.name | default .Release.Name }}
+{{- end }}
+
+{{/*
+vllm-serving.modelPath: where the pods see the model.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.modelPath" -}}
+{{- if .Values.model.claim.name }}/models/claim/{{ .Values.model.claim.path | trimSuffix "/" }}
+{{- else if .Values.model.uri }}/models/fetched/model
+{{- else }}/models/image{{ with .Values.model.image.path }}/{{ . | trimAll "/" }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/*
+vllm-serving.modelSource: what the model is on the Hub, with its revision, a YAML map.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.modelSource" -}}
+{{- $named := regexFind "^hf://[^/@]+/[^/@]+" .Values.model.uri | trimPrefix "hf://" }}
+{{- $revision := regexFind "@[^/]+" .Values.model.uri | trimPrefix "@" }}
+source: {{ .Values.model.source | default $named | quote }}
+revision: {{ $revision | quote }}
+{{- end }}
+
+{{/*
+vllm-serving.claims: the claims that hold adapters, each once, a YAML list.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.claims" -}}
+{{- $claims := list }}
+{{- range .Values.adapters }}
+  {{- $claims = append $claims .claim }}
+{{- end }}
+{{- with .Values.published.claim }}
+  {{- $claims = append $claims . }}
+{{- end }}
+{{- $claims | uniq | toYaml }}
+{{- end }}
+
+{{/*
+vllm-serving.drain: how the seconds of a pod's end are spent, a YAML map. What comes first and what comes then are
+together less than the whole, so that vLLM ends by itself before it is killed.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.drain" -}}
+{{- $grace := int .Values.drain.seconds }}
+{{- $preStop := min 15 (div $grace 4) | int }}
+grace: {{ $grace }}
+preStop: {{ $preStop }}
+shutdown: {{ sub (sub $grace $preStop) 10 }}
+{{- end }}

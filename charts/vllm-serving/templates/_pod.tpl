@@ -1,0 +1,287 @@
+{{/*
+vllm-serving.pod: the spec of a replica's pod. Sidecars are init containers that go on: they are there before vLLM starts
+and until it has ended, so that what is answered last still goes through the proxy.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.pod" -}}
+{{- $profile := include "vllm-serving.accelerator" . | fromYaml }}
+{{- $drain := include "vllm-serving.drain" . | fromYaml }}
+{{- $fetch := include "vllm-serving.image" (list . "fetch" "any" .Values.images.fetch) -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+terminationGracePeriodSeconds: {{ $drain.grace }}
+securityContext:
+  {{- include "vllm-serving.podSecurityContext" . | nindent 2 }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $profile.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with merge (deepCopy .Values.nodeSelector) ($profile.nodeSelector | default dict) }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with concat ($profile.tolerations | default list) .Values.tolerations | uniq }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+topologySpreadConstraints:
+  {{- with .Values.topologySpreadConstraints }}
+  {{- toYaml . | nindent 2 }}
+  {{- else }}
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "vllm-serving.selector" . | nindent 8 }}
+  {{- end }}
+{{- if $profile.deviceClassName }}
+resourceClaims:
+  - name: devices
+    resourceClaimTemplateName: {{ include "vllm-serving.name" . }}
+{{- end }}
+initContainers:
+  {{- if .Values.model.uri }}
+  - name: model
+    image: {{ $fetch }}
+    imagePullPolicy: {{ .Values.imagePullPolicy }}
+    command: [stoker, fetch, model]
+    env:
+      - name: STORAGE_URI
+        value: {{ .Values.model.uri | quote }}
+      - name: STOKER_WORKSPACE
+        value: /models/fetched
+    {{- with .Values.model.secretName }}
+    envFrom:
+      - secretRef:
+          name: {{ . }}
+    {{- end }}
+    resources:
+      requests: {cpu: 250m, memory: 512Mi}
+      limits: {cpu: "2", memory: 2Gi}
+    securityContext:
+      {{- include "vllm-serving.containerSecurityContext" . | nindent 6 }}
+    terminationMessagePolicy: FallbackToLogsOnError
+    volumeMounts:
+      - name: model
+        mountPath: /models/fetched
+      - name: scratch
+        mountPath: /cache
+      - name: tmp
+        mountPath: /tmp
+  {{- end }}
+  - name: prepare
+    image: {{ $fetch }}
+    imagePullPolicy: {{ .Values.imagePullPolicy }}
+    command: [stoker, adapters, prepare, --settings, /settings/adapters.yaml, --output, /config]
+    resources:
+      requests: {cpu: 100m, memory: 128Mi}
+      limits: {cpu: "1", memory: 1Gi}
+    securityContext:
+      {{- include "vllm-serving.containerSecurityContext" . | nindent 6 }}
+    terminationMessagePolicy: FallbackToLogsOnError
+    volumeMounts:
+      {{- include "vllm-serving.dataMounts" . | nindent 6 }}
+      - name: config
+        mountPath: /config
+  - name: proxy
+    image: {{ include "vllm-serving.image" (list . "proxy" "any" .Values.images.proxy) }}
+    imagePullPolicy: {{ .Values.imagePullPolicy }}
+    restartPolicy: Always
+    args: [run, --config, /settings/Caddyfile, --adapter, caddyfile]
+    ports:
+      - name: http
+        containerPort: 8080
+      - name: metrics
+        containerPort: 8082
+      {{- if .Values.rl.enabled }}
+      - name: control
+        containerPort: 8090
+      {{- end }}
+    startupProbe:
+      httpGet: {path: /proxy/health, port: metrics}
+      periodSeconds: 1
+      failureThreshold: 60
+    livenessProbe:
+      httpGet: {path: /proxy/health, port: metrics}
+      periodSeconds: 10
+      failureThreshold: 6
+      timeoutSeconds: 5
+    resources:
+      requests: {cpu: 100m, memory: 64Mi}
+      limits: {cpu: "2", memory: 512Mi}
+    securityContext:
+      {{- include "vllm-serving.containerSecurityContext" . | nindent 6 }}
+    terminationMessagePolicy: FallbackToLogsOnError
+    volumeMounts:
+      - name: settings
+        mountPath: /settings
+        readOnly: true
+      {{- if not .Values.api.anonymous }}
+      - name: keys
+        mountPath: /keys
+        readOnly: true
+      {{- end }}
+  - name: adapters
+    image: {{ $fetch }}
+    imagePullPolicy: {{ .Values.imagePullPolicy }}
+    restartPolicy: Always
+    command: [stoker, adapters, watch, --settings, /settings/adapters.yaml, --port, "8081"]
+    ports:
+      - name: adapters
+        containerPort: 8081
+    {{- /* A replica is ready when its model has answered and has the adapters that were published before. */}}
+    readinessProbe:
+      httpGet: {path: /readyz, port: adapters}
+      periodSeconds: 2
+      failureThreshold: 3
+      timeoutSeconds: 5
+    livenessProbe:
+      httpGet: {path: /healthz, port: adapters}
+      periodSeconds: 10
+      failureThreshold: 6
+      timeoutSeconds: 5
+    resources:
+      requests: {cpu: 50m, memory: 128Mi}
+      limits: {cpu: "1", memory: 1Gi}
+    securityContext:
+      {{- include "vllm-serving.containerSecurityContext" . | nindent 6 }}
+    terminationMessagePolicy: FallbackToLogsOnError
+    volumeMounts:
+      {{- include "vllm-serving.dataMounts" . | nindent 6 }}
+containers:
+  - name: vllm
+    image: {{ include "vllm-serving.image" (list . "vllm" $profile.imageVariant .Values.images.vllm) }}
+    imagePullPolicy: {{ .Values.imagePullPolicy }}
+    command: [vllm, serve]
+    args:
+      {{- include "vllm-serving.args" . | nindent 6 }}
+    env:
+      {{- range $name, $value := merge (include "vllm-serving.ownEnv" (list . $profile) | fromYaml) .Values.env ($profile.env | default dict) }}
+      - name: {{ $name }}
+        {{- if kindIs "string" $value }}
+        value: {{ $value | quote }}
+        {{- else }}
+        valueFrom:
+          {{- toYaml $value | nindent 10 }}
+        {{- end }}
+      {{- end }}
+    {{- /* vLLM listens on loopback, so the kubelet asks it through the proxy. */}}
+    startupProbe:
+      httpGet: {path: /health, port: 8082}
+      periodSeconds: 5
+      failureThreshold: {{ div (add (int .Values.startup.timeoutSeconds) 4) 5 }}
+      timeoutSeconds: 5
+    livenessProbe:
+      httpGet: {path: /health, port: 8082}
+      periodSeconds: 10
+      failureThreshold: 10
+      timeoutSeconds: 5
+    lifecycle:
+      {{- /* Until everybody has heard that this replica is no longer to be asked. */}}
+      preStop:
+        sleep:
+          seconds: {{ $drain.preStop }}
+    resources:
+      {{- include "vllm-serving.resources" (list . $profile) | nindent 6 }}
+    securityContext:
+      {{- include "vllm-serving.containerSecurityContext" . | nindent 6 }}
+    terminationMessagePolicy: FallbackToLogsOnError
+    volumeMounts:
+      {{- include "vllm-serving.dataMounts" . | nindent 6 }}
+      - name: config
+        mountPath: /config
+        readOnly: true
+      - name: shm
+        mountPath: /dev/shm
+      - name: scratch
+        mountPath: /cache
+      - name: tmp
+        mountPath: /tmp
+volumes:
+  - name: settings
+    configMap:
+      name: {{ include "vllm-serving.name" . }}
+  - name: config
+    emptyDir:
+      sizeLimit: 64Mi
+  {{- if not .Values.api.anonymous }}
+  - name: keys
+    secret:
+      secretName: {{ .Values.api.keySecret }}
+  {{- end }}
+  - name: model
+    {{- if .Values.model.claim.name }}
+    persistentVolumeClaim:
+      claimName: {{ .Values.model.claim.name }}
+    {{- else if .Values.model.image.reference }}
+    image:
+      reference: {{ .Values.model.image.reference }}
+      pullPolicy: {{ .Values.imagePullPolicy }}
+    {{- else if .Values.model.cacheClaim }}
+    persistentVolumeClaim:
+      claimName: {{ .Values.model.cacheClaim }}
+    {{- else }}
+    emptyDir:
+      sizeLimit: {{ .Values.model.cacheSize }}
+    {{- end }}
+  {{- range include "vllm-serving.claims" . | fromYamlArray }}
+  - name: {{ printf "claim-%s" . | trunc 63 | trimSuffix "-" }}
+    persistentVolumeClaim:
+      claimName: {{ . }}
+  {{- end }}
+  {{- with .Values.published.configMap }}
+  - name: listed
+    configMap:
+      name: {{ . }}
+      optional: true
+  {{- end }}
+  - name: shm
+    emptyDir:
+      medium: Memory
+      sizeLimit: {{ $profile.sharedMemory | quote }}
+  - name: scratch
+    {{- if .Values.scratch.cacheClaim }}
+    persistentVolumeClaim:
+      claimName: {{ .Values.scratch.cacheClaim }}
+    {{- else }}
+    emptyDir:
+      sizeLimit: {{ .Values.scratch.cacheSize }}
+    {{- end }}
+  - name: tmp
+    emptyDir:
+      sizeLimit: {{ .Values.scratch.tmpSize }}
+{{- end }}
+
+{{/*
+vllm-serving.dataMounts: model, adapters and settings, at the same places in every container, and never written to.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.dataMounts" -}}
+- name: settings
+  mountPath: /settings
+  readOnly: true
+- name: model
+  mountPath: /models/{{ if .Values.model.claim.name }}claim{{ else if .Values.model.uri }}fetched{{ else }}image{{ end }}
+  readOnly: true
+{{- range include "vllm-serving.claims" . | fromYamlArray }}
+- name: {{ printf "claim-%s" . | trunc 63 | trimSuffix "-" }}
+  mountPath: /claims/{{ . }}
+  readOnly: true
+{{- end }}
+{{- if .Values.published.configMap }}
+- name: listed
+  mountPath: /listed
+  readOnly: true
+{{- end }}
+{{- end }}

@@ -1,0 +1,133 @@
+{{/*
+vllm-serving.caddyfile: the proxy's configuration. vLLM listens on loopback; what is not named here is not reachable.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.caddyfile" -}}
+{
+	admin off
+	persist_config off
+	auto_https off
+	grace_period 5s
+	metrics
+	log {
+		output stderr
+		format json
+	}
+	servers {
+		timeouts {
+			read_header 10s
+			idle 5m
+		}
+		max_header_size 32KB
+	}
+}
+
+(server) {
+	reverse_proxy 127.0.0.1:8000 {
+		{{- with int .Values.api.maxConcurrentRequests }}
+		unhealthy_request_count {{ . }}
+		{{- end }}
+		{{- /* A connection that vLLM closed for having been idle is tried again on a new one. */}}
+		lb_try_duration 2s
+		lb_try_interval 100ms
+		transport http {
+			dial_timeout 2s
+			keepalive 4s
+		}
+	}
+}
+
+(guard) {
+	log
+	request_body {
+		max_size {{ .Values.api.maxBodySize }}
+	}
+	{{- if not .Values.api.anonymous }}
+	{{- /* Files are read for each request, so a key changes without a restart. An empty or missing one opens nothing. */}}
+	vars {
+		key {file./keys/api-key}
+		next {file./keys/api-key-next}
+	}
+	@closed not expression `({http.vars.key} != "" && {http.request.header.Authorization} == "Bearer " + {http.vars.key}) || ({http.vars.next} != "" && {http.request.header.Authorization} == "Bearer " + {http.vars.next})`
+	header @closed Content-Type application/json
+	respond @closed `{"error":{"message":"The API key is missing or wrong.","type":"authentication_error","param":null,"code":401}}` 401
+	{{- end }}
+}
+
+(unknown) {
+	header Content-Type application/json
+	respond `{"error":{"message":"There is no such path.","type":"not_found_error","param":null,"code":404}}` 404
+}
+
+# For clients.
+:8080 {
+	@open {
+		method GET POST
+		path {{ join " " .Values.api.paths }}{{ if has "/v1/responses" .Values.api.paths }} /v1/responses/*{{ end }}
+	}
+	handle /health {
+		import server
+	}
+	handle @open {
+		route {
+			import guard
+			import server
+		}
+	}
+	handle {
+		import unknown
+	}
+}
+
+# For the kubelet and Prometheus.
+:8082 {
+	handle /health {
+		import server
+	}
+	handle /metrics {
+		import server
+	}
+	handle /proxy/metrics {
+		metrics
+	}
+	handle /proxy/health {
+		respond ok 200
+	}
+	handle {
+		import unknown
+	}
+}
+{{- if .Values.rl.enabled }}
+
+# For the trainers that a network policy names.
+:8090 {
+	@open {
+		method GET POST
+		path {{ include "vllm-serving.rlPaths" . }}
+	}
+	handle @open {
+		route {
+			import guard
+			import server
+		}
+	}
+	handle {
+		import unknown
+	}
+}
+{{- end }}
+{{ end }}
+
+{{/*
+vllm-serving.rlPaths: what reinforcement learning asks of a server: pausing, weights, adapters, caches, tokens.
+No argument.
+*/}}
+{{- define "vllm-serving.rlPaths" -}}
+{{- join " " (list
+      "/pause" "/resume" "/is_paused" "/abort_requests"
+      "/init_weight_transfer_engine" "/start_weight_update" "/update_weights" "/finish_weight_update"
+      "/shutdown_weight_transfer_engine" "/update_weight_version" "/weight_info" "/get_world_size"
+      "/v1/load_lora_adapter" "/v1/unload_lora_adapter"
+      "/reset_prefix_cache" "/sleep" "/wake_up" "/is_sleeping" "/release_kv_cache_memory"
+      "/inference/v1/generate" "/inference/v1/abort_requests" "/tokenize" "/detokenize" "/v1/models" "/health") }}
+{{- end }}

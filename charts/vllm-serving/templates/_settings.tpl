@@ -1,0 +1,47 @@
+{{/*
+vllm-serving.settings: what `stoker adapters` is told.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.settings" -}}
+{{- $source := include "vllm-serving.modelSource" . | fromYaml -}}
+model:
+  path: {{ include "vllm-serving.modelPath" . }}
+  name: {{ include "vllm-serving.modelName" . | quote }}
+  source: {{ $source.source | quote }}
+  revision: {{ $source.revision | quote }}
+adapters:
+  {{- range .Values.adapters }}
+  - name: {{ .name | quote }}
+    path: {{ printf "/claims/%s/%s" .claim (.path | trimSuffix "/") | quote }}
+  {{- else }} []
+  {{- end }}
+published:
+  {{- with .Values.published.claim }}
+  folder: {{ printf "/claims/%s/%s" . ($.Values.published.path | trimSuffix "/") | quote }}
+  {{- end }}
+  {{- if .Values.published.configMap }}
+  list: /listed/adapters.yaml
+  {{- end }}
+  keep: {{ int .Values.published.keep }}
+lora:
+  maxRank: {{ .Values.lora.maxRank | int | default "null" }}
+  maxLoras: {{ int .Values.lora.maxLoras }}
+  maxCpuLoras: {{ int .Values.lora.maxCpuLoras }}
+  requireManifest: {{ .Values.lora.requireManifest }}
+{{- end }}
+
+{{/*
+vllm-serving.logging: vLLM's log as lines of JSON (Python's logging.config, for vLLM and for uvicorn). No argument.
+*/}}
+{{- define "vllm-serving.logging" -}}
+{{- $logger := dict "handlers" (list "out") "level" "INFO" "propagate" false }}
+{{- dict
+      "version" 1
+      "disable_existing_loggers" false
+      "formatters" (dict "json" (dict
+        "class" "pythonjsonlogger.json.JsonFormatter"
+        "format" "%(asctime)s %(levelname)s %(name)s %(message)s"))
+      "handlers" (dict "out" (dict "class" "logging.StreamHandler" "formatter" "json" "stream" "ext://sys.stdout"))
+      "loggers" (dict "vllm" $logger "uvicorn" $logger "uvicorn.error" $logger "uvicorn.access" $logger)
+    | toJson }}
+{{- end }}

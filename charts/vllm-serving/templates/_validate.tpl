@@ -1,0 +1,165 @@
+{{/*
+vllm-serving.validate: refuses what the schema cannot see: values that contradict each other, flags that the pinned vLLM
+does not have, APIs that the cluster does not serve. Every message ends with what to do. Renders nothing.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.validate" -}}
+{{- include "vllm-serving.validateModel" . }}
+{{- include "vllm-serving.validateKey" . }}
+{{- include "vllm-serving.validateAdapters" . }}
+{{- include "vllm-serving.validateVersion" . }}
+{{- include "vllm-serving.validateArgs" . }}
+{{- include "vllm-serving.validateReach" . }}
+{{- include "vllm-serving.validateApis" . }}
+{{- end }}
+
+{{- define "vllm-serving.validateModel" -}}
+{{- $given := compact (list .Values.model.claim.name .Values.model.uri .Values.model.image.reference) }}
+{{- if ne (len $given) 1 }}
+  {{- fail (printf (join "\n" (list
+        "\n\nThe model comes from %d places, and has to come from one. Set one of:"
+        "  --set model.claim.name=CLAIM --set model.claim.path=FOLDER      a claim that holds it"
+        "  --set model.uri=hf://Qwen/Qwen3-0.6B                            the Hub, S3 or Google Cloud Storage"
+        "  --set model.image.reference=registry.example.com/model:1        an image, where the cluster mounts them\n"))
+      (len $given)) }}
+{{- end }}
+{{- if and .Values.model.image.reference (not (semverCompare ">=1.33.0-0" .Capabilities.KubeVersion.Version)) }}
+  {{- fail (printf "\n\nmodel.image needs Kubernetes 1.33 or newer with image volumes, this is %s: use model.claim or model.uri.\n"
+        .Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- end }}
+
+{{- define "vllm-serving.validateKey" -}}
+{{- if eq (not .Values.api.keySecret) (not .Values.api.anonymous) }}
+  {{- fail (join "\n" (list
+        "\n\nWho may ask this model? Make a key,"
+        ""
+        "  kubectl create secret generic model-key --from-literal=api-key=$(openssl rand -hex 32)"
+        ""
+        "and set api.keySecret=model-key; or set api.anonymous=true to leave it to the network policy. Not both.\n")) }}
+{{- end }}
+{{- range .Values.api.paths }}
+  {{- if regexMatch "^/(pause|resume|sleep|wake_up|is_paused|is_sleeping|collective_rpc|invocations|ping|adapters|server_info|abort_requests|scale_elastic_ep|reset_|release_|init_weight|start_|update_weight|finish_|shutdown_|weight_|inference)|^/v1/(un)?load_lora_adapter" . }}
+    {{- fail (printf "\n\napi.paths: %s controls the server and is never open to clients; reinforcement learning has rl.enabled.\n" .) }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "vllm-serving.validateAdapters" -}}
+{{- $names := list (include "vllm-serving.modelName" .) }}
+{{- range .Values.adapters }}
+  {{- if has .name $names }}
+    {{- fail (printf "\n\nadapters: %q is the name of two things that requests could ask for: rename one.\n" .name) }}
+  {{- end }}
+  {{- $names = append $names .name }}
+{{- end }}
+{{- if and (or .Values.published.claim .Values.published.configMap) (not .Values.lora.maxRank) }}
+  {{- fail "\n\npublished: adapters that come later need room: set lora.maxRank to the largest rank they may have.\n" }}
+{{- end }}
+{{- if lt (int .Values.lora.maxCpuLoras) (int .Values.lora.maxLoras) }}
+  {{- fail (printf "\n\nlora.maxCpuLoras (%d) is less than lora.maxLoras (%d): raise it, vLLM refuses that.\n"
+        (int .Values.lora.maxCpuLoras) (int .Values.lora.maxLoras)) }}
+{{- end }}
+{{- end }}
+
+{{- define "vllm-serving.validateVersion" -}}
+{{- $range := index .Chart.Annotations "stoker.dev/vllm-versions" }}
+{{- $version := .Values.vllmVersion | default .Chart.AppVersion }}
+{{- if and .Values.images.vllm.tag (not .Values.vllmVersion) }}
+  {{- fail "\n\nimages.vllm.tag names an image of your own: say which vLLM is in it by vllmVersion, e.g. 0.31.0.\n" }}
+{{- end }}
+{{- if not (semverCompare (replace " " ", " $range) $version) }}
+  {{- fail (printf "\n\nvLLM %s: this chart knows the flags of %s, which the trainer's image is tested with. %s\n"
+        $version $range "Use such an image, or the chart's version for that vLLM.") }}
+{{- end }}
+{{- end }}
+
+{{- define "vllm-serving.validateArgs" -}}
+{{- $known := .Files.Get "files/vllm-flags.json" | fromJson }}
+{{- $own := include "vllm-serving.own" . | fromYaml }}
+{{- $instead := dict
+      "api-key" "api.keySecret" "lora-modules" "adapters" "enable-lora" "adapters or published" "max-loras" "lora.maxLoras"
+      "max-lora-rank" "lora.maxRank" "max-cpu-loras" "lora.maxCpuLoras" "tensor-parallel-size" "devices"
+      "model" "model.claim, model.uri or model.image" "uds" "" "root-path" "" "ssl-keyfile" "ingress.tlsSecret"
+      "ssl-certfile" "ingress.tlsSecret" "middleware" "" "data-parallel-supervisor-port" "" "headless" "" "grpc" ""
+      "api-server-count" "replicas" "enable-offline-docs" "" }}
+{{- range $flag, $value := .Values.args }}
+  {{- $name := splitList "." $flag | first }}
+  {{- if or (hasKey $own $name) (hasKey $instead $name) }}
+    {{- $other := get $instead $name }}
+    {{- fail (printf "\n\nargs.%s: the chart sets this flag itself; %s.\n" $flag
+          ($other | empty | ternary "leave it out" (printf "use %s" $other))) }}
+  {{- end }}
+  {{- if not (hasKey $known $name) }}
+    {{- $close := list }}
+    {{- range $other, $_ := $known }}
+      {{- if or (contains $name $other) (contains $other $name) }}
+        {{- $close = append $close $other }}
+      {{- end }}
+    {{- end }}
+    {{- fail (printf "\n\nargs.%s: vLLM %s has no such flag%s.\n" $flag ($.Values.vllmVersion | default $.Chart.AppVersion)
+          ($close | empty | ternary "" (printf "; close to it: %s" ($close | sortAlpha | join ", ")))) }}
+  {{- end }}
+  {{- $facts := get $known $name }}
+  {{- if and $facts.switch (not (kindIs "bool" $value)) }}
+    {{- fail (printf "\n\nargs.%s: this flag is a switch: write true or false, without quotes.\n" $flag) }}
+  {{- end }}
+  {{- if and (not $facts.switch) (kindIs "bool" $value) }}
+    {{- fail (printf "\n\nargs.%s: this flag takes a value: write it as text, in quotes.\n" $flag) }}
+  {{- end }}
+  {{- if and $facts.choices (eq $name $flag) (not (has (toString $value) $facts.choices)) }}
+    {{- fail (printf "\n\nargs.%s: %q is none of: %s.\n" $flag (toString $value) ($facts.choices | join ", ")) }}
+  {{- end }}
+{{- end }}
+{{- $taken := include "vllm-serving.ownEnv" (list . (include "vllm-serving.accelerator" . | fromYaml)) | fromYaml }}
+{{- range $name, $value := .Values.env }}
+  {{- if or (hasKey $taken $name) (has $name (list "VLLM_ALLOW_RUNTIME_LORA_UPDATING" "VLLM_API_KEY" "VLLM_SERVER_DEV_MODE")) }}
+    {{- fail (printf "\n\nenv.%s: the chart sets this one itself; leave it out.\n" $name) }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "vllm-serving.validateReach" -}}
+{{- if and .Values.rl.enabled (not .Values.rl.peers) }}
+  {{- fail "\n\nrl.enabled opens paths that change the model: name who may reach them by rl.peers.\n" }}
+{{- end }}
+{{- if and .Values.rl.enabled (not .Values.networkPolicy.enabled) }}
+  {{- fail "\n\nrl.enabled opens paths that change the model: it needs networkPolicy.enabled=true.\n" }}
+{{- end }}
+{{- if and .Values.ingress.enabled (not .Values.ingress.host) }}
+  {{- fail "\n\ningress.enabled: set ingress.host.\n" }}
+{{- end }}
+{{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) }}
+  {{- fail "\n\nhttpRoute.enabled: name the gateway by httpRoute.parentRefs.\n" }}
+{{- end }}
+{{- if and (eq .Values.autoscaling.kind "hpa") (lt (int .Values.autoscaling.minReplicas) 1) }}
+  {{- fail "\n\nautoscaling.minReplicas: an HPA cannot go to 0; use autoscaling.kind=keda.\n" }}
+{{- end }}
+{{- if lt (int .Values.autoscaling.maxReplicas) (int .Values.autoscaling.minReplicas) }}
+  {{- fail "\n\nautoscaling.maxReplicas is less than autoscaling.minReplicas.\n" }}
+{{- end }}
+{{- end }}
+
+{{- define "vllm-serving.validateApis" -}}
+{{- $profile := include "vllm-serving.accelerator" . | fromYaml }}
+{{- $asked := dict }}
+{{- if or .Values.monitoring.podMonitor .Values.monitoring.rules }}
+  {{- $_ := set $asked "monitoring.coreos.com/v1" "the Prometheus Operator, or set monitoring.podMonitor and monitoring.rules to false" }}
+{{- end }}
+{{- if .Values.httpRoute.enabled }}
+  {{- $_ := set $asked "gateway.networking.k8s.io/v1" "the Gateway API, or set httpRoute.enabled=false" }}
+{{- end }}
+{{- if eq .Values.autoscaling.kind "keda" }}
+  {{- $_ := set $asked "keda.sh/v1alpha1" "KEDA, or set autoscaling.kind to hpa or none" }}
+{{- end }}
+{{- if $profile.deviceClassName }}
+  {{- $_ := set $asked "resource.k8s.io/v1" "Kubernetes 1.34 or newer, or choose another accelerator" }}
+{{- end }}
+{{- if not .Values.skipApiCheck }}
+  {{- range $api, $fix := $asked }}
+    {{- if not ($.Capabilities.APIVersions.Has $api) }}
+      {{- fail (printf "\n\nThe cluster does not serve %s: install %s. Rendering without a cluster? Set skipApiCheck=true.\n" $api $fix) }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- end }}
