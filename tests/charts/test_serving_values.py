@@ -1,0 +1,140 @@
+"""Values of the serving chart that cannot work are refused with a message that says where and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from charts.helm import VLLM_SERVING, manifests, run, template, template_arguments
+
+# The least that installs; each case below breaks one thing of it.
+GOOD = {
+    "accelerator": "cpu",
+    "model": {"claim": {"name": "models"}},
+    "api": {"keySecret": "model-key"},
+}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"modell": {}}, "additional properties 'modell' not allowed"),
+    ({"model.uri": "hf://Qwen/Qwen3-0.6B"}, "The model comes from 2 places, and has to come from one."),
+    ({"model.claim.name": ""}, "The model comes from 0 places, and has to come from one."),
+    ({"model.claim.path": "/model"}, "at '/model/claim/path': '/model' does not match pattern"),
+    ({"model.claim.name": "", "model.uri": "ftp://x/y"}, "at '/model/uri': 'ftp://x/y' does not match pattern"),
+    ({"model.name": "a b"}, "at '/model/name': 'a b' does not match pattern"),
+    ({"api.keySecret": ""}, "Who may ask this model? Make a key,"),
+    ({"api.anonymous": True}, "Who may ask this model? Make a key,"),
+    ({"api.paths": ["/v1/models", "/pause"]}, "api.paths: /pause controls the server and is never open to clients"),
+    ({"api.paths": ["/collective_rpc"]}, "/collective_rpc controls the server"),
+    ({"api.paths": ["/invocations"]}, "/invocations controls the server"),
+    ({"api.paths": ["/v1/load_lora_adapter"]}, "/v1/load_lora_adapter controls the server"),
+    ({"api.paths": ["/v1/*"]}, "at '/api/paths/0': '/v1/*' does not match pattern"),
+    ({"api.maxBodySize": "16 MB"}, "at '/api/maxBodySize': '16 MB' does not match pattern"),
+    ({"adapters": [{"name": "a", "claim": "c"}]}, "at '/adapters/0': missing property 'path'"),
+    (
+        {"adapters": [{"name": "a", "claim": "c", "path": "p"}, {"name": "a", "claim": "c", "path": "q"}]},
+        'adapters: "a" is the name of two things that requests could ask for: rename one.',
+    ),
+    (
+        {"model.name": "base", "adapters": [{"name": "base", "claim": "c", "path": "p"}]},
+        'adapters: "base" is the name of two things',
+    ),
+    ({"published.claim": "adapters"}, "set lora.maxRank to the largest rank they may have."),
+    ({"published.keep": 0}, "at '/published/keep': minimum: got 0, want 1"),
+    ({"lora.maxRank": 1024}, "at '/lora/maxRank': maximum: got 1,024, want 512"),
+    ({"lora.maxLoras": 9}, "lora.maxCpuLoras (8) is less than lora.maxLoras (9): raise it, vLLM refuses that."),
+    ({"vllmVersion": "0.30.0"}, "vLLM 0.30.0: this chart knows the flags of >=0.31.0 <0.32.0"),
+    ({"vllmVersion": "0.32.1"}, "Use such an image, or the chart's version for that vLLM."),
+    ({"images.vllm.tag": "mine"}, "say which vLLM is in it by vllmVersion"),
+    ({"accelerator": "gpu"}, 'accelerator: no profile named "gpu"; there are: amd, cpu, intel, nvidia'),
+    ({"accelerator": "amd"}, 'accelerator "amd" needs the variant "rocm" of image "vllm"'),
+    ({"args.max-model-length": "512"}, "args.max-model-length: vLLM 0.31.0 has no such flag"),
+    ({"args.max-model-len": True}, "args.max-model-len: this flag takes a value: write it as text, in quotes."),
+    ({"args.max-model-len": 512}, "at '/args/max-model-len': got number, want"),
+    ({"args.enforce-eager": "yes"}, "args.enforce-eager: this flag is a switch: write true or false, without quotes."),
+    ({"args.dtype": "float23"}, 'args.dtype: "float23" is none of: '),
+    ({"args.host": "0.0.0.0"}, "args.host: the chart sets this flag itself; leave it out."),
+    ({"args.api-key": "secret"}, "args.api-key: the chart sets this flag itself; use api.keySecret."),
+    ({"args.lora-modules": "a=b"}, "args.lora-modules: the chart sets this flag itself; use adapters."),
+    ({"args.tensor-parallel-size": "2"}, "args.tensor-parallel-size: the chart sets this flag itself; use devices."),
+    ({"env.HF_HUB_OFFLINE": "0"}, "env.HF_HUB_OFFLINE: the chart sets this one itself; leave it out."),
+    ({"env.VLLM_SERVER_DEV_MODE": "1"}, "env.VLLM_SERVER_DEV_MODE: the chart sets this one itself"),
+    ({"env.VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}, "env.VLLM_ALLOW_RUNTIME_LORA_UPDATING: the chart sets this one"),
+    ({"rl.enabled": True}, "name who may reach them by rl.peers."),
+    (
+        {"rl.enabled": True, "rl.peers": [{"podSelector": {}}], "networkPolicy.enabled": False},
+        "rl.enabled opens paths that change the model: it needs networkPolicy.enabled=true.",
+    ),
+    ({"ingress.enabled": True}, "ingress.enabled: set ingress.host."),
+    ({"httpRoute.enabled": True}, "httpRoute.enabled: name the gateway by httpRoute.parentRefs."),
+    ({"autoscaling": {"kind": "hpa", "minReplicas": 0}}, "an HPA cannot go to 0; use autoscaling.kind=keda."),
+    ({"autoscaling": {"minReplicas": 5}}, "autoscaling.maxReplicas is less than autoscaling.minReplicas."),
+    ({"drain.seconds": 5}, "at '/drain/seconds': minimum: got 5, want 30"),
+    ({"startup.timeoutSeconds": "30m"}, "at '/startup/timeoutSeconds': got string, want integer"),
+    ({"podSecurityContext.runAsUser": 0}, "at '/podSecurityContext/runAsUser': minimum: got 0, want 1"),
+    ({"scratch.tmpSize": "ten"}, "'ten' does not match pattern"),
+]
+
+
+def settings(values: dict[str, Any]) -> list[str]:
+    """Return values as Helm takes them one by one."""
+    return [f"{path}={json.dumps(value)}" for path, value in values.items()]
+
+
+def test_what_the_cases_break_is_accepted() -> None:
+    assert manifests(template(VLLM_SERVING, settings=settings(GOOD)))
+
+
+@pytest.mark.parametrize(("values", "message"), REFUSED, ids=json.dumps)
+def test_bad_values_are_refused(values: dict[str, Any], message: str) -> None:
+    done = run("helm", *template_arguments(VLLM_SERVING, settings=settings(GOOD) + settings(values)))
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
+def test_an_image_volume_needs_a_kubernetes_that_has_them() -> None:
+    values = settings({**GOOD, "model": {"image": {"reference": "registry.example.com/model:1"}}})
+    arguments = template_arguments(VLLM_SERVING, settings=values)
+    refused = run("helm", *arguments, "--kube-version", "1.32.0")
+    assert "model.image needs Kubernetes 1.33 or newer with image volumes, this is v1.32.0" in refused.stderr
+    assert run("helm", *arguments, "--kube-version", "1.33.0").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "api"),
+    [
+        ({"monitoring.podMonitor": True}, "monitoring.coreos.com/v1"),
+        ({"monitoring.rules": True}, "monitoring.coreos.com/v1"),
+        ({"httpRoute": {"enabled": True, "parentRefs": [{"name": "a"}]}}, "gateway.networking.k8s.io/v1"),
+        ({"autoscaling.kind": "keda"}, "keda.sh/v1alpha1"),
+    ],
+)
+def test_an_api_that_the_cluster_lacks_is_named(values: dict[str, Any], api: str) -> None:
+    arguments: list[str | Path] = ["template", "one", VLLM_SERVING]
+    for setting in settings({**GOOD, **values}):
+        arguments += ["--set-json", setting]
+    refused = run("helm", *arguments)
+    assert f"The cluster does not serve {api}: install " in refused.stderr
+    assert run("helm", *arguments, "--api-versions", api).returncode == 0
+
+
+def test_accelerator_profiles_are_the_catalogues() -> None:
+    """Changed in values as there: one name, one shape."""
+    changed = {**GOOD, "accelerator": "nvidia", "accelerators": {"nvidia": {"nodeSelector": {"gpu": "h100"}}}}
+    objects = manifests(template(VLLM_SERVING, settings=settings(changed)))
+    (deployment,) = (item for item in objects if item["kind"] == "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["nodeSelector"]["gpu"] == "h100"
+    assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_every_way_to_install_names_its_release_alone() -> None:
+    """Two releases in one namespace share no object's name."""
+    names = []
+    for release in ("one", "two"):
+        done = run("helm", "template", release, VLLM_SERVING, *(x for s in settings(GOOD) for x in ("--set-json", s)))
+        names.append({(item["kind"], item["metadata"]["name"]) for item in yaml.safe_load_all(done.stdout) if item})
+    assert names[0]
+    assert not names[0] & names[1]
