@@ -19,6 +19,8 @@ from stoker.plan import Plan, Request, config_file_of, flag_of_variable, resolve
 RUNTIME_DEFAULTS = {"STOKER_ARG_LEARNING_RATE": "1e-5", "STOKER_METHOD": "sft"}
 RUNTIME = {"STOKER_RUNTIME_DEFAULTS": json.dumps(RUNTIME_DEFAULTS), **RUNTIME_DEFAULTS}
 
+NO_MODEL = {"STOKER_ARG_MODEL_NAME_OR_PATH": ""}
+
 
 def refusal_of(
     *args: str, env: Mapping[str, str] | None = None, config: Mapping[str, Any] | None = None
@@ -113,6 +115,12 @@ def test_variables_name_flags(variable: str, flag: str) -> None:
     assert flag_of_variable(variable) == flag
 
 
+def test_a_runtime_may_have_an_adapters_settings_ready_for_those_who_train_one() -> None:
+    ready = {"STOKER_ARG_LORA_R": "64", "STOKER_RUNTIME_DEFAULTS": json.dumps({"STOKER_ARG_LORA_R": "64"})}
+    assert value_of(plan_of(env=ready), "lora_r") == ("64", "runtime")
+    assert value_of(plan_of("--use_dora", "false"), "use_dora") == ("false", "args")
+
+
 def test_an_empty_variable_is_unset() -> None:
     assert "max_steps" not in {setting.name for setting in plan_of(env={"STOKER_ARG_MAX_STEPS": ""}).settings}
 
@@ -130,10 +138,24 @@ def test_an_empty_variable_is_unset() -> None:
         ({}, ["--config", "/c"], {"env": {"STOKER_RESUME": "never"}}, ExitCode.USAGE, "set it in spec.trainer.env"),
         ({}, ["--config", "/c"], {"env": {"A": None}}, ExitCode.USAGE, "A under env of --config /c must be text"),
         ({}, ["--config", "/c"], {"env": ["A"]}, ExitCode.USAGE, "must hold a mapping of variables"),
+        ({}, ["--config", "/c"], {"dataset_name": ""}, ExitCode.USAGE, "no data is named"),
+        (NO_MODEL, ["--config", "/c"], {"model_name_or_path": None}, ExitCode.USAGE, "no model is named"),
+        ({}, ["--config", "/c"], {"datasets": "a"}, ExitCode.USAGE, "datasets of --config /c must hold a list of data"),
+        ({}, ["--config", "/c"], {"datasets": []}, ExitCode.USAGE, "must hold a list of data sets"),
+        ({}, ["--config", "/c"], {"datasets": ["a"]}, ExitCode.USAGE, "names no data set: write path:"),
+        ({}, ["--config", "/c"], {"datasets": [{"path": "a", "spilt": "b"}]}, ExitCode.USAGE, "did you mean split?"),
+        ({}, ["--datasets", "a"], None, ExitCode.USAGE, "write the mixture in a --config file"),
         ({"STOKER_ARG_": "3"}, [], None, ExitCode.USAGE, "a flag without a name"),
         ({"PET_NODE": "2"}, [], None, ExitCode.USAGE, "did you mean PET_NNODES?"),
         ({"PET_STANDALONE": "1"}, [], None, ExitCode.USAGE, "torchrun is told by the plan"),
-        ({}, ["--max_steps", "9" * 33], None, ExitCode.USAGE, "--max_steps takes a whole number, not '999"),
+        ({}, ["--max_steps", "9" * 33], None, ExitCode.USAGE, "takes a whole number below 2^63, not '999"),
+        ({}, ["--learning_rate", "9" * 500], None, ExitCode.USAGE, "takes a number below 2^63, not '999"),
+        ({}, ["--num_train_epochs", "0"], None, ExitCode.USAGE, "nothing would be trained, write a number above 0"),
+        ({}, ["--lora_r", "8"], None, ExitCode.USAGE, "--lora_r (args) means nothing without --use_peft: add that"),
+        ({"STOKER_ARG_USE_DORA": "yes"}, [], None, ExitCode.USAGE, "--use_dora (TrainJob env) means nothing without"),
+        ({}, ["--config", "/c"], {"lora_alpha": 8}, ExitCode.USAGE, "--lora_alpha (config file) means nothing without"),
+        ({}, ["--bnb_4bit_quant_type", "fp4"], None, ExitCode.USAGE, "means nothing without --load_in_4bit"),
+        ({"STOKER_ACCELERATOR": "cpu"}, ["--ddp_backend", "nccl"], None, ExitCode.USAGE, "nccl needs GPUs: leave it"),
         ({}, ["--max_steps", "0"], None, ExitCode.USAGE, "leave it out to train by --num_train_epochs"),
         ({}, ["--per_device_train_batch_size", "0"], None, ExitCode.USAGE, "write 1 or more"),
         ({}, ["--lora_dropout", "5"], None, ExitCode.USAGE, "write 1 or less"),
@@ -153,9 +175,22 @@ def test_an_empty_variable_is_unset() -> None:
             "--beta is a flag of dpo, kto, orpo, grpo, rloo, distillation, not",
         ),
         ({}, ["trl.scripts.xyz"], None, ExitCode.USAGE, "'xyz' is not a method of trl: choose one of sft"),
+        ({}, ["trl.scripts.rlo"], None, ExitCode.USAGE, "'rlo' is not a method of trl: did you mean rloo?"),
+        ({}, ["trl.scripts.ppo"], None, ExitCode.USAGE, "TRL has no PPO any more, choose grpo or rloo"),
+        ({"STOKER_METHOD": "gkd"}, [], None, ExitCode.USAGE, "choose distillation"),
+        (
+            {},
+            ["dpo", "--beta", "1"],
+            None,
+            ExitCode.USAGE,
+            "'dpo' does not name the method: begin the arguments with t",
+        ),
+        ({}, ["trl", "orpo"], None, ExitCode.USAGE, "begin the arguments with stoker.scripts.orpo"),
+        ({}, ["torchrun", "-m", "trl.scripts.kto"], None, ExitCode.USAGE, "begin the arguments with trl.scripts.kto"),
+        ({"STOKER_METHOD": ""}, ["sft"], None, ExitCode.USAGE, "begin the arguments with trl.scripts.sft"),
         ({"STOKER_METHOD": ""}, [], None, ExitCode.USAGE, "no method is named: set STOKER_METHOD"),
         ({"STOKER_METHD": "sft"}, [], None, ExitCode.USAGE, "did you mean STOKER_METHOD?"),
-        ({"STOKER_ARG_MODEL_NAME_OR_PATH": ""}, [], None, ExitCode.USAGE, "no model is named"),
+        (NO_MODEL, [], None, ExitCode.USAGE, "no model is named"),
         ({"STOKER_ARG_DATASET_NAME": ""}, [], None, ExitCode.USAGE, "no data is named"),
         ({"STOKER_FRAMEWORK": "keras"}, [], None, ExitCode.CONFIG, "framework 'keras' is unknown"),
         ({"STOKER_RESUME": "maybe"}, [], None, ExitCode.CONFIG, "must be one of auto, never, require"),
@@ -166,6 +201,15 @@ def test_an_empty_variable_is_unset() -> None:
         ({"STOKER_RUNTIME_DEFAULTS": "[]"}, [], None, ExitCode.CONFIG, "STOKER_RUNTIME_DEFAULTS is no JSON object"),
         ({}, ["--save_total_limit", "1"], None, ExitCode.USAGE, "--save_total_limit 1 deletes the last checkpoint"),
         ({}, ["--output_dir", "out"], None, ExitCode.CONFIG, "write an absolute path"),
+        ({}, ["--output_dir", "/workspace/model/"], None, ExitCode.CONFIG, "the model /workspace/model lies in output"),
+        ({}, ["--output_dir", "/"], None, ExitCode.CONFIG, "the data set /workspace/dataset lies in output_dir /,"),
+        (
+            {"STOKER_ARG_MODEL_NAME_OR_PATH": "/workspace/output/checkpoint-9"},
+            ["--output_dir", "/workspace/x/../output"],
+            None,
+            ExitCode.CONFIG,
+            "the model /workspace/output/checkpoint-9 lies in output_dir",
+        ),
         ({"PET_NODE_RANK": "7"}, [], None, ExitCode.CONFIG, "ranks go from 0 to 1"),
     ],
 )
@@ -223,6 +267,7 @@ def test_a_flag_that_will_be_gone_is_a_notice() -> None:
 
 
 def test_an_output_folder_outside_the_workspace_is_a_notice() -> None:
+    assert len(plan_of("--output_dir", "/workspace/../results").notices) == 1
     (notice,) = plan_of("--output_dir", "/results").notices
     assert "lies outside the workspace" in notice
     assert plan_of("--output_dir", "/results", single=True).notices == ()
@@ -271,7 +316,9 @@ def test_restarts_and_more_steps_keep_the_fingerprint() -> None:
     assert first.fingerprint == again.fingerprint
 
 
-@pytest.mark.parametrize("args", [["--lora_r", "4"], ["--model_revision", "v2"], ["--dataset_config", "b"]])
+@pytest.mark.parametrize(
+    "args", [["--use_peft", "--lora_r", "4"], ["--model_revision", "v2"], ["--dataset_config", "b"]]
+)
 def test_another_model_data_or_adapter_is_another_fingerprint(args: list[str]) -> None:
     assert plan_of(*args).fingerprint != plan_of().fingerprint
 

@@ -83,7 +83,7 @@ def expect_consistent(plan: Plan, found: Facts) -> None:
     assert 0 <= world.node_rank < world.nnodes
     assert found.accelerator == "cpu" or world.nproc_per_node <= len(found.devices)
     assert plan.output_dir.startswith("/")
-    assert all(value > 0 or unit == "epochs" for unit, value in plan.budget.items())
+    assert all(value > 0 for value in plan.budget.values())
     json.dumps(plan.to_json())
     table = TRL.flag_table(plan.method)
     named = {setting.name: setting for setting in plan.settings}

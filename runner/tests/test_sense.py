@@ -112,7 +112,15 @@ def test_a_reward_that_compares_needs_something_to_compare_with(tmp_path: Path) 
     assert "compares with the column solution" in text
 
 
-@pytest.mark.parametrize("args", [("--reward_funcs", "accuracy_reward"), ("--report_to", "swanlab", *REWARDED)])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--reward_funcs", "accuracy_reward"),
+        ("--report_to", "swanlab", *REWARDED),
+        ("--optim", "lion_8bit", *REWARDED),
+        ("--deepspeed", "/workspace/zero3.json", *REWARDED),
+    ],
+)
 def test_a_package_the_image_lacks_is_78(tmp_path: Path, args: tuple[str, ...]) -> None:
     write(tmp_path / "dataset", {"train.jsonl": [{"prompt": TALK, "solution": "a"}]})
     code, text = refusal(tmp_path, "grpo", *args)

@@ -173,6 +173,12 @@ def test_a_config_file_in_a_volume_is_read_where_the_volume_is_given(tmp_path: P
     assert unread.exit_code == 0
     assert "--config /workspace/sft.yaml lies in the pods and was not read" in unread.output
 
+    # What is missing may be in it: an adapter for these settings, rewards, a teacher.
+    args = ["--config", "/workspace/c.yaml", "--lora_r", "8", "--load_in_4bit"]
+    for method in ("sft", "grpo", "distillation"):
+        assert of(args=[f"trl.scripts.{method}", *args]).code == 0
+        assert of(args=[f"trl.scripts.{method}", *args, "--lora_r", "0"]).code == ExitCode.USAGE
+
     volume = tmp_path / "volume"
     volume.mkdir()
     options = (job, "--runtime", RUNTIME_FILE, "--volume", f"initializer={volume}")

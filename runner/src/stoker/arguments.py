@@ -20,6 +20,7 @@ _FALSE = ("false", "f", "no", "n", "0")
 _NEGATIVE = re.compile(r"^-\d+$|^-\d*\.\d+$")
 # Counts end up in 64-bit integers of torch; nobody writes a number with more characters.
 _GREATEST = 2.0**63
+_DIGITS = re.compile(r"^[-+]?[0-9]+(\.0*)?$")
 _LONGEST_NUMBER = 40
 
 
@@ -256,7 +257,8 @@ def wrong_value(flag: Flag, words: Sequence[str]) -> str | None:
             return f"takes true or false, not {word!r}"
         if flag.type in ("int", "float") and not _is_number(word, flag.type):
             kind = "a whole number" if flag.type == "int" else "a number"
-            return f"takes {kind}, not {_short(word)}"
+            bound = " below 2^63" if _DIGITS.match(word) else ""
+            return f"takes {kind}{bound}, not {_short(word)}"
         if flag.many and word.startswith("-") and not _NEGATIVE.match(word):
             return f"takes values that do not begin with a dash, not {word!r}"
     return None

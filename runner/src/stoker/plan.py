@@ -6,12 +6,14 @@ that lists every problem at once.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
+from posixpath import normpath
 from typing import Any
 
 from stoker.arguments import FlagTable, Layer, Setting, resolve, split_env
@@ -226,7 +228,7 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
     usage += resolution.problems
     # A file that was not read may say anything, so nothing is called missing then.
     unread = config_path is not None and request.config is None
-    usage += framework.problems(table, named, tuple(table.flags if unread else config))
+    usage += framework.problems(table, named, tuple(table.flags if unread else (k for k, v in config.items() if v)))
     usage += framework.contradictions(asked, table, named)
     if usage:
         raise RunError(ExitCode.USAGE, "\n".join(usage))
@@ -244,6 +246,8 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
         configuration.append(f"STOKER_WORKSPACE is {str(facts.workspace)!r}: write an absolute path, e.g. /workspace")
     elif not output_dir.startswith("/"):
         configuration.append(f"output_dir is {output_dir!r}: write an absolute path, e.g. {facts.workspace}/output")
+    inputs = framework.inputs(table, named)
+    configuration += _within_output(inputs, output_dir)
     if configuration:
         raise RunError(ExitCode.CONFIG, "\n".join(configuration))
     if "datasets" in config:
@@ -271,7 +275,7 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
         fingerprint=framework.fingerprint(table, named, world.size),
         budget=framework.budget(table, named),
         base_model=framework.base_model(named),
-        checks=_checks(facts, framework.inputs(table, named), config_path, output_dir),
+        checks=_checks(facts, inputs, config_path, output_dir),
         # TRL sets a file's variables too, but once torch is loaded, which is too late for most.
         env={**_process_env(facts, world), **config_env},
         grace_seconds=grace,
@@ -284,9 +288,19 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
 
 
 def _outside(facts: Facts, world: World, output_dir: str) -> list[str]:
-    if world.nnodes == 1 or PurePosixPath(output_dir).is_relative_to(facts.workspace):
+    if world.nnodes == 1 or PurePosixPath(normpath(output_dir)).is_relative_to(normpath(facts.workspace)):
         return []
     return [f"output_dir {output_dir} lies outside the workspace {facts.workspace}: all pods must share its volume too"]
+
+
+def _within_output(inputs: Sequence[Input], output_dir: str) -> list[str]:
+    """Return a problem for each input that lies where the output goes: it would be overwritten, or set aside."""
+    return [
+        f"the {source.what} {source.value} lies in output_dir {output_dir}, where this run writes and sets aside what "
+        f"it finds: give the run an output_dir of its own, or move the {source.what}"
+        for source in inputs
+        if source.value.startswith("/") and PurePosixPath(normpath(source.value)).is_relative_to(normpath(output_dir))
+    ]
 
 
 def framework_of(facts: Facts) -> Framework:
@@ -314,16 +328,16 @@ def _config_of(framework: Framework, command: Command, *env: dict[str, tuple[str
 def _method(framework: Framework, facts: Facts, command: Command) -> str:
     method = command.method or facts.get("STOKER_METHOD")
     if method is None:
-        raise RunError(
-            ExitCode.USAGE,
+        told = (
             f"no method is named: set STOKER_METHOD to one of {', '.join(framework.methods)}, "
-            f"or begin the arguments with {framework.trainer_module(framework.methods[0])}",
+            f"or begin the arguments with {framework.trainer_module(framework.methods[0])}"
         )
+        raise RunError(ExitCode.USAGE, "\n".join([told, *command.problems]))
     if method not in framework.methods:
-        raise RunError(
-            ExitCode.USAGE,
-            f"{method!r} is not a method of {framework.name}: choose one of {', '.join(framework.methods)}",
-        )
+        gone = framework.methods_gone.get(method)
+        close = difflib.get_close_matches(method, framework.methods, n=1)
+        advice = gone or (f"did you mean {close[0]}?" if close else f"choose one of {', '.join(framework.methods)}")
+        raise RunError(ExitCode.USAGE, f"{method!r} is not a method of {framework.name}: {advice}")
     return method
 
 

@@ -77,6 +77,7 @@ class Framework(ABC):
         methods: the training methods it has.
         training: the module that runs it inside each training process (see :mod:`stoker.training`).
         packages: the distributions it is made of, each importable by its name; the manifest records their versions.
+        methods_gone: methods that the framework had, or has without our launching them → what to use instead.
         has_configs: True if it brings configs with names, so that a variable may choose one (STOKER_ARG_CONFIG).
     """
 
@@ -84,6 +85,7 @@ class Framework(ABC):
     methods: ClassVar[tuple[str, ...]]
     training: ClassVar[str]
     packages: ClassVar[tuple[str, ...]]
+    methods_gone: ClassVar[Mapping[str, str]] = {}
     has_configs: ClassVar[bool] = False
 
     @abstractmethod
@@ -101,12 +103,24 @@ class Framework(ABC):
     def read(self, args: Sequence[str]) -> Command:
         """Read a command line of flags with dashes."""
         method = self.method_of(args[0]) if args else None
-        values, problems = split_args(args[1:] if method is not None else args)
+        words = args[1:] if method is not None else args
+        values, problems = split_args(words)
+        # Of `trl sft …`, `-m trl.scripts.sft …` or `sft …` the method is meant, without what starts it.
+        stray = words[: next((at for at, word in enumerate(words) if word.startswith("--")), len(words))]
+        meant = next((found for word in stray if (found := self._meant(word)) is not None), None)
+        if method is None and meant is not None:
+            problems = [
+                f"{' '.join(stray)!r} does not name the method: begin the arguments with {self.trainer_module(meant)}"
+            ]
         named = values.pop("config", None)
         if named is not None and len(named) != 1:
             problems.append("--config takes one file: write --config /workspace/config.yaml")
             named = None
         return Command(method, named[0] if named else None, values, tuple(problems))
+
+    def _meant(self, word: str) -> str | None:
+        method = word if word in self.methods else self.method_of(word)
+        return method if method in self.methods else None
 
     def config_file(self, config: str) -> str | None:
         """Return the file that `--config` names; None if it names something else."""

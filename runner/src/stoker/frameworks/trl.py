@@ -13,7 +13,7 @@ from stoker.exits import ExitCode
 from stoker.frameworks.base import Asked, Framework, Input
 from stoker.frameworks.trl_checks import config_problems, config_variables, contradictions, needed_packages
 from stoker.frameworks.trl_data import data_problems
-from stoker.frameworks.trl_earlier import DEPRECATED, REMOVED, RENAMED
+from stoker.frameworks.trl_earlier import DEPRECATED, METHODS_GONE, REMOVED, RENAMED
 from stoker.inputs import Data, Model
 from stoker.recipes import recipe_for
 
@@ -53,6 +53,7 @@ class TRL(Framework):
 
     name: ClassVar[str] = "trl"
     methods: ClassVar[tuple[str, ...]] = ("sft", "dpo", "kto", "orpo", "grpo", "rloo", "reward", "distillation")
+    methods_gone: ClassVar[Mapping[str, str]] = METHODS_GONE
     training: ClassVar[str] = "stoker.training.transformers"
     packages: ClassVar[tuple[str, ...]] = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
@@ -107,7 +108,7 @@ class TRL(Framework):
                 "--save_total_limit 1 deletes the last checkpoint before the next one is complete, so a run that is "
                 "stopped between the two starts anew: write 2 or more"
             )
-        named = {name for name, setting in settings.items() if setting.value} | set(config_keys)
+        named = {name for name, setting in settings.items() if setting.value} | {*config_keys} - {*settings}
         if "model_name_or_path" not in named:
             problems.append("no model is named: write --model_name_or_path <folder or Hub id>")
         if not {"dataset_name", "datasets"} & named:

@@ -7,6 +7,7 @@ TRL finds most of these itself, but in every process of a run that has begun: ru
 from __future__ import annotations
 
 import datetime
+import difflib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,21 +22,44 @@ _RANGES: Mapping[str, tuple[float | None, float | None]] = {
     **dict.fromkeys(("max_length", "max_completion_length", "lora_r", "lora_alpha"), (1, None)),
     **dict.fromkeys(("steps_per_generation", "generation_batch_size", "num_iterations"), (1, None)),
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "temperature"), (0, None)),
-    **dict.fromkeys(("dataloader_num_workers", "num_train_epochs"), (0, None)),
+    "dataloader_num_workers": (0, None),
     **dict.fromkeys(("lora_dropout", "label_smoothing_factor", "top_p"), (0, 1)),
     "num_generations": (2, None),
     # numpy's generators take no other.
     "seed": (0, 2**32 - 1),
 }
 # A fraction of all steps below 1, else a number of steps.
+_ABOVE_ZERO = ("num_train_epochs",)
 _STEPS_OR_FRACTION = ("save_steps", "eval_steps", "logging_steps")
+# trl/scripts/utils.py: DatasetConfig.
+_MIXED = ("path", "name", "data_dir", "data_files", "split", "columns", "fraction")
 _BATCH = "per_device_train_batch_size"
 # trl/scripts/grpo.py, rloo.py: reward_funcs_registry.
 _REWARDS = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward", "get_soft_overlong_punishment")
 _GENERATING = ("grpo", "rloo")
 # Flags of several values for which TRL takes one word from a file as it is; of any other it would read the letters.
 _WORD_FOR_LIST = ("lora_target_modules", "report_to", "loss_type")
-# Flag → its value → the package that it needs, where images may do without.
+# Package → the optimizers it brings (transformers/trainer_optimizer.py).
+_OPTIMIZERS = {
+    "bitsandbytes": (
+        *("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "ademamix", "ademamix_8bit"),
+        *("paged_ademamix_32bit", "paged_ademamix_8bit", "lion_32bit", "lion_8bit", "paged_lion_32bit"),
+        *("paged_lion_8bit", "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit"),
+    ),
+    "galore_torch": (
+        *("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "galore_adamw_layerwise"),
+        *("galore_adamw_8bit_layerwise", "galore_adafactor_layerwise"),
+    ),
+    "apollo_torch": ("apollo_adamw", "apollo_adamw_layerwise"),
+    "torchao": ("adamw_torch_4bit", "adamw_torch_8bit"),
+    "torchdistx": ("adamw_anyprecision",),
+    "schedulefree": ("schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd"),
+    "lomo_optim": ("lomo", "adalomo"),
+    "grokadamw": ("grokadamw",),
+    "optimi": ("stable_adamw",),
+}
+_ANY = "*"
+# Flag → its value (or any) → the package that it needs, where images may do without.
 _PACKAGES: Mapping[str, Mapping[str, str]] = {
     "reward_funcs": {"accuracy_reward": "math_verify", "reasoning_accuracy_reward": "math_verify"},
     "report_to": {name: name for name in ("wandb", "mlflow", "trackio", "tensorboard", "comet_ml", "swanlab")},
@@ -43,6 +67,14 @@ _PACKAGES: Mapping[str, Mapping[str, str]] = {
     "load_in_8bit": {"true": "bitsandbytes"},
     "use_liger_kernel": {"true": "liger_kernel"},
     "use_vllm": {"true": "vllm"},
+    "optim": {name: package for package, names in _OPTIMIZERS.items() for name in names},
+    "deepspeed": {_ANY: "deepspeed"},
+}
+# Switch → the flags that mean nothing without it, by their beginnings: TRL would ignore them without a word.
+_SWITCHED: Mapping[str, tuple[str, ...]] = {
+    "use_peft": ("lora_", "use_rslora", "use_dora"),
+    "load_in_4bit": ("bnb_4bit_", "use_bnb_nested_quant"),
+    "use_vllm": ("vllm_",),
 }
 # Variables a `--config` file may not set: the runner's and the launcher's own.
 _OWN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -70,6 +102,11 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
         return name in settings and is_true(settings[name].value)
 
     yield from _out_of_range(settings)
+    if "datasets" in settings:
+        yield f"--datasets ({settings['datasets'].source}) takes no words: write the mixture in a --config file"
+    if asked.config is not None and asked.content is None:
+        # A file that was not read may say what is missing here.
+        return
     if on("bf16") and on("fp16"):
         yield "--bf16 and --fp16 are both on: choose one"
     if on("load_in_4bit") and on("load_in_8bit"):
@@ -79,6 +116,9 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
             yield "a quantized model cannot be trained itself, only an adapter on it: add --use_peft"
         if asked.accelerator == "cpu":
             yield "a quantized model needs a GPU (bitsandbytes): leave --load_in_4bit and --load_in_8bit out on CPUs"
+    yield from _without_switch(table, settings, on)
+    if asked.accelerator == "cpu" and _value(settings, "ddp_backend", "gloo") == "nccl":
+        yield "--ddp_backend nccl needs GPUs: leave it out, or choose a runtime with an accelerator"
     if on("load_best_model_at_end") and str(_value(settings, "eval_strategy", "no")) == "no":
         yield "--load_best_model_at_end needs evaluations to know the best by: add --eval_strategy steps"
     if asked.method in _GENERATING:
@@ -103,6 +143,17 @@ def _rewards(settings: Mapping[str, Setting]) -> Iterator[str]:
             yield f"--reward_funcs {name} is none of {', '.join(_REWARDS)}: write one, or the dotted path of your own"
 
 
+def _without_switch(table: FlagTable, settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iterator[str]:
+    for switch, beginnings in _SWITCHED.items():
+        if switch not in table.flags or on(switch):
+            continue
+        for name, setting in settings.items():
+            # A runtime may have them ready for those who do switch it on.
+            ready = setting.source in ("runtime", "recipe") or setting.value == "false"
+            if name.startswith(beginnings) and not ready:
+                yield f"--{name} ({setting.source}) means nothing without --{switch}: add that, or leave it out"
+
+
 def _out_of_range(settings: Mapping[str, Setting]) -> Iterator[str]:
     for name, setting in settings.items():
         if isinstance(setting.value, tuple) or setting.source == "recipe":
@@ -110,6 +161,8 @@ def _out_of_range(settings: Mapping[str, Setting]) -> Iterator[str]:
         given = f"--{name} is {setting.value} ({setting.source})"
         if name == "max_steps" and (float(setting.value) == 0 or float(setting.value) < -1):
             yield f"{given}: write 1 or more, or leave it out to train by --num_train_epochs"
+        if name in _ABOVE_ZERO and float(setting.value) <= 0:
+            yield f"{given}: nothing would be trained, write a number above 0"
         if name in _STEPS_OR_FRACTION and not _is_steps_or_fraction(float(setting.value)):
             yield f"{given}: write a whole number of steps, or a fraction of all of them below 1"
         if name in _RANGES:
@@ -162,7 +215,7 @@ def needed_packages(settings: Mapping[str, Setting]) -> dict[str, str]:
     for flag, packages in _PACKAGES.items():
         value = settings[flag].value if flag in settings else ()
         for word in value if isinstance(value, tuple) else (value,):
-            package = packages.get(word.lower())
+            package = packages.get(word.lower()) or packages.get(_ANY)
             if package is not None:
                 needed[package] = f"--{flag} {word}"
     return needed
@@ -178,8 +231,9 @@ def config_problems(content: Mapping[str, Any], table: FlagTable, path: str) -> 
         flag = table.flags.get(name)
         if isinstance(value, datetime.date):
             yield f"key {name} of {path} is read as a date by YAML: put it in quotes"
-        if flag is not None and flag.many and isinstance(value, str) and name not in _WORD_FOR_LIST:
+        if flag is not None and flag.many and isinstance(value, str) and name not in (*_WORD_FOR_LIST, "datasets"):
             yield f"key {name} of {path} takes a list: write [{value}]"
+    yield from _mixture_problems(content.get("datasets"), path)
     told = content.get("env")
     if told is not None and not isinstance(told, dict):
         yield f"key env of {path} must hold a mapping of variables to values"
@@ -191,6 +245,22 @@ def config_problems(content: Mapping[str, Any], table: FlagTable, path: str) -> 
             yield f"{name} under env of {path} is not for a config file: set it in spec.trainer.env, or leave it out"
         elif value is None or isinstance(value, dict | list) or "\0" in str(value):
             yield f"{name} under env of {path} must be text: put it in quotes"
+
+
+def _mixture_problems(mixture: Any, path: str) -> Iterator[str]:
+    if mixture is None:
+        return
+    if not isinstance(mixture, list) or not mixture:
+        yield f"key datasets of {path} must hold a list of data sets, each with a path: write [{{path: owner/name}}]"
+        return
+    for entry in mixture:
+        if not isinstance(entry, dict) or not entry.get("path"):
+            yield f"an entry under datasets of {path} names no data set: write path: <folder or Hub id>"
+        for key in entry if isinstance(entry, dict) else ():
+            if key not in _MIXED:
+                close = difflib.get_close_matches(str(key), _MIXED, n=1)
+                advice = f"did you mean {close[0]}?" if close else f"it has {', '.join(_MIXED)}"
+                yield f"an entry under datasets of {path} has no key {key}: {advice}"
 
 
 def config_variables(content: Mapping[str, Any]) -> dict[str, str]:

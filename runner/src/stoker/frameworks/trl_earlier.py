@@ -81,6 +81,20 @@ REMOVED = {
     "past_index": "leave it out, no model of today needs it",
     "mp_parameters": "leave it out, it was for SageMaker",
 }
+# Methods without a script in TRL 1.16 → what comes nearest.
+METHODS_GONE = {
+    "ppo": "TRL has no PPO any more, choose grpo or rloo",
+    "online_dpo": "it is an experiment without a script, choose dpo, or grpo to train on what the model writes itself",
+    "nash_md": "TRL has no such trainer any more, choose grpo or dpo",
+    "xpo": "TRL has no such trainer any more, choose grpo or dpo",
+    "cpo": "it is an experiment without a script, choose dpo or orpo",
+    "bco": "TRL has no such trainer any more, choose kto",
+    "gkd": "it is an experiment without a script, choose distillation",
+    "prm": "TRL has no such trainer any more, choose reward",
+    "reward_modeling": "it is called reward",
+    "vllm_serve": "it is a server, no training: see stoker's chart vllm-serving",
+    "env": "it prints versions, no training: see `stoker doctor`",
+}
 # Flags that still work, with a warning in the log that is easily missed → what to write before they are gone.
 DEPRECATED = {
     "use_transformers_paged": "--use_transformers_continuous_batching",
