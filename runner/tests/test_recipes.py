@@ -54,6 +54,15 @@ def test_an_adapter_of_a_reward_model_classifies() -> None:
     assert "lora_task_type" not in recipe_of("trl.scripts.reward")
 
 
+@pytest.mark.parametrize("args", [LORA, QLORA])
+def test_an_adapter_is_on_every_linear_layer_unless_somebody_chose(args: tuple[str, ...]) -> None:
+    assert recipe_of(*args)["lora_target_modules"] == str(("all-linear",))
+    assert "lora_target_modules" not in recipe_of(*args, "--lora_target_modules", "q_proj", "v_proj")
+    assert "lora_target_modules" not in recipe_of(*args, env={"STOKER_ARG_LORA_TARGET_MODULES": "q_proj"})
+    assert "lora_target_modules" not in recipe_of(*args, "--lora_target_parameters", "experts.gate_up_proj")
+    assert "lora_target_modules" not in recipe_of()
+
+
 @pytest.mark.parametrize("accelerator", ACCELERATORS)
 @pytest.mark.parametrize("tuning", TUNINGS)
 @pytest.mark.parametrize("method", TRL.methods)
@@ -73,6 +82,6 @@ def test_recipes_are_shown_with_their_reasons() -> None:
     assert everything.exit_code == 0
     assert len(everything.stdout.splitlines()) == len(DEFAULTS)
     shown = CliRunner().invoke(main, ["recipe", "show", "--tuning", "lora"]).stdout
-    assert "dtype                   bfloat16  frozen base weights need no float32" in shown
+    assert "dtype                   bfloat16    frozen base weights need no float32" in shown
     assert "use_cpu" not in shown
     assert CliRunner().invoke(main, ["recipe", "show", "--tuning", "x"]).exit_code == 64

@@ -72,6 +72,9 @@ def test_what_is_printed_is_valid_on_our_runtime() -> None:
     assert verdict.plan.method == "kto"
     settings = {setting.name: setting.value for setting in verdict.plan.settings}
     assert (settings["use_peft"], settings["beta"], settings["bf16"]) == ("true", "0.2", "false")
+    # No layers are named, so that a runtime's choice counts; without one it is the recipe's.
+    assert "--lora_target_modules" not in job["spec"]["trainer"]["args"]
+    assert settings["lora_target_modules"] == ("all-linear",)
 
 
 def test_qlora_is_for_gpus() -> None:

@@ -21,7 +21,6 @@ SFT = TRLConfig(
     dataset_name="/inputs/dataset",
     per_device_train_batch_size=8,
     use_peft=True,
-    lora_target_modules="all-linear",
     num_nodes=2,
     extra_args={"max_steps": 4, "logging_steps": 1, "save_steps": 2},
 )

@@ -19,6 +19,8 @@ from e2e.trainjobs import Reader, Run, trainjob
 from stoker.cli import main
 
 PROGRAM = Path(__file__).parent / "sdk_user.py"
+# Neither run names the layers of its adapter: the recipe does.
+LINEAR_LAYERS = {*("q_proj", "k_proj", "v_proj", "o_proj"), *("gate_proj", "up_proj", "down_proj")}
 
 
 @pytest.fixture
@@ -49,20 +51,25 @@ def test_a_config_trains_on_two_pods_through_the_sdk(
     assert "is labelled trainer.kubeflow.org/framework=trl, but TorchTuneConfig is for torchtune" in said["refused"]
     manifest = run.manifest(reader)
     assert (manifest["status"], manifest["steps"], manifest["world_size"]) == ("finished", 4, 2)
+    assert set(manifest["adapter"]["target_modules"]) == LINEAR_LAYERS
 
 
 def test_what_trainjob_prints_is_what_the_cluster_runs(
-    submit: Callable[[Mapping[str, Any]], Run], reader: Reader
+    kube: Kube, submit: Callable[[Mapping[str, Any]], Run], reader: Reader
 ) -> None:
     words = "trainjob sft --name printed --nodes 2 --lora --model /inputs/model --dataset /inputs/dataset"
-    settings = {"lora_target_modules": "all-linear", "max_steps": "2", "learning_rate": "2e-4", "max_length": "64"}
+    settings = {"max_steps": "2", "learning_rate": "2e-4", "max_length": "64"}
     pairs = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     printed = CliRunner().invoke(main, [*words.split(), *pairs])
     assert printed.exit_code == 0, printed.output
     manifest = yaml.safe_load(printed.output)
+    # As it is, the API server and Trainer's webhook take it.
+    taken = kube.kubectl("apply", "--dry-run=server", "-f", "-", stdin=printed.output)
+    assert "trainjob.trainer.kubeflow.org/printed created" in taken.stdout
     # The tests' model and data lie on a claim of their own.
     manifest["spec"]["runtimePatches"] = trainjob("printed")["spec"]["runtimePatches"]
     run = submit(manifest)
     run.wait_complete()
     made = run.manifest(reader)
     assert (made["status"], made["steps"], made["world_size"]) == ("finished", 2, 2)
+    assert set(made["adapter"]["target_modules"]) == LINEAR_LAYERS

@@ -166,8 +166,8 @@ def validate_command(trainjob: Path, runtimes: tuple[Path, ...], volumes: tuple[
 @click.option("--resources", multiple=True, metavar="NAME=AMOUNT", help="Resource of each pod, e.g. gpu=1.")
 @click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Flag of the trainer.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Variable of the trainer container.")
-@click.option("--lora", "adapter", flag_value="lora", help="Train an adapter.")
-@click.option("--qlora", "adapter", flag_value="qlora", help="Train an adapter on a base model in 4 bits.")
+@click.option("--lora", "adapter", flag_value="lora", help="Train an adapter, on every linear layer unless set.")
+@click.option("--qlora", "adapter", flag_value="qlora", help="The same, on a base model in 4 bits.")
 @_reported
 def trainjob_command(subject: str, adapter: str | None, **words: Any) -> None:
     """Print a TrainJob for `kubectl apply`, its flags checked.

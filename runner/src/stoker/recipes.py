@@ -21,7 +21,7 @@ class Default:
         accelerators: the accelerator profiles it is for; empty for all.
         tunings: the kinds of tuning it is for; empty for all.
         methods: the methods it is for; empty for all.
-        unless: a flag that, switched on, stands against it.
+        unless: a flag that stands against it once it is switched on or given a value.
     """
 
     flag: str
@@ -84,6 +84,13 @@ DEFAULTS = (
         "a reward model classifies; with TRL's default, CAUSAL_LM, its head would not be trained",
         tunings=("lora", "qlora"),
         methods=("reward",),
+    ),
+    Default(
+        "lora_target_modules",
+        "all-linear",
+        "PEFT's own choice is two layers of attention in models it knows, and an error in any other",
+        tunings=("lora", "qlora"),
+        unless="lora_target_parameters",
     ),
 )
 

@@ -85,7 +85,10 @@ class TRL(Framework):
 
         def on(flag: str) -> bool:
             words = asked.values.get(flag)
-            return words is not None and (not words or is_true(words[0]))
+            if words is None:
+                return False
+            known = table.flags.get(flag)
+            return not words or (is_true(words[0]) if known is None or known.type == "bool" else any(words))
 
         tuning = "full"
         if on("use_peft"):
