@@ -35,6 +35,7 @@ PYTEST_ARGS ?=
 venv = venv="$$($(python) tests/dev-venv)" &&
 pytest = $(venv) "$$venv/bin/python" -m pytest -v
 fast = -m "not full and not gpu"
+kills = export STOKER_KILL_MATRIX_REPORT=docs/kill-matrix.md;
 
 ##@ Start here
 
@@ -90,8 +91,11 @@ test-full: ## Everything that exists, including what is too long for CI.
 
 .PHONY: kill-matrix
 kill-matrix: ## Kill local runs in every phase of their life and write what became of them to docs/kill-matrix.md.
-	@STOKER_KILL_MATRIX_REPORT=docs/kill-matrix.md; export STOKER_KILL_MATRIX_REPORT; \
-	  $(pytest) $(PYTEST_ARGS) runner/tests/integration/test_kills.py && cat docs/kill-matrix.md
+	@$(kills) $(pytest) $(PYTEST_ARGS) runner/tests/integration/test_kills.py && cat docs/kill-matrix.md
+
+.PHONY: kill-matrix-cluster
+kill-matrix-cluster: ## The same with pods of a cluster, evicted, deleted and killed.
+	@$(kills) $(pytest) $(PYTEST_ARGS) tests/e2e/test_kills.py && cat docs/kill-matrix.md
 
 ##@ Cluster
 

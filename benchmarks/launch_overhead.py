@@ -2,8 +2,9 @@
 """What the runner costs: `stoker run` against bare torchrun on the same job, and its own commands.
 
 Runs a small LoRA job on this machine's CPU, alternately through both, in pairs, so that a machine that grows slower
-or faster slows both. Prints the medians and the ratio within the pairs, for the time to the first step and for the
-whole run; then how long `stoker plan` and `stoker --help` take. Reports, and asserts nothing.
+or faster slows both. Prints the medians and the ratio within the pairs, for the time to the first step, for the whole
+run, and for the processor time of all its processes, which other work on the machine changes least; then how long
+`stoker plan` and `stoker --help` take. Reports, and asserts nothing.
 
     benchmarks/launch_overhead.py --pairs 5
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -35,10 +37,12 @@ class Timing:
     Attributes:
         first_step: seconds from the start to the end of the first step.
         total: seconds from the start to the end of the process.
+        processor: seconds that processors worked for it, in all its processes.
     """
 
     first_step: float
     total: float
+    processor: float
 
 
 def main() -> None:
@@ -60,7 +64,7 @@ def main() -> None:
             run_pair(with_runner, bare, folder, number, args.processes, args.steps) for number in range(args.pairs)
         ]
         print(f"{args.pairs} pairs, {args.processes} processes, {args.steps} steps")
-        for what in ("first_step", "total"):
+        for what in ("first_step", "total", "processor"):
             report_ratio(what.replace("_", " "), [(getattr(a, what), getattr(b, what)) for a, b in pairs])
         stoker = [str(with_runner), "-m", "stoker"]
         report_command("python -c pass", [str(with_runner), "-c", "pass"], args.commands, {})
@@ -129,7 +133,7 @@ def run_pair(
 
 def timed(argv: Sequence[str], env: dict[str, str]) -> Timing:
     """Run a job and return how long it took; its output is shown if it fails."""
-    began = time.monotonic()
+    began, worked_before = time.monotonic(), worked()
     first = None
     lines = []
     quiet = {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -143,7 +147,13 @@ def timed(argv: Sequence[str], env: dict[str, str]) -> Timing:
     total = time.monotonic() - began
     if process.returncode or first is None:
         sys.exit("".join(lines) + f"{' '.join(argv)} ended with {process.returncode}")
-    return Timing(first, total)
+    return Timing(first, total, worked() - worked_before)
+
+
+def worked() -> float:
+    """Return the seconds that processors have worked for the ended children of this process, and for theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def report_ratio(what: str, pairs: Sequence[tuple[float, float]]) -> None:
@@ -157,13 +167,17 @@ def report_ratio(what: str, pairs: Sequence[tuple[float, float]]) -> None:
 
 
 def report_command(what: str, argv: Sequence[str], times: int, env: dict[str, str]) -> None:
-    """Print the median and the range of a command's duration."""
-    took = []
+    """Print the median and the range of a command's duration, and of the processor time in it."""
+    took, cost = [], []
     for _ in range(times):
-        began = time.monotonic()
+        began, worked_before = time.monotonic(), worked()
         subprocess.run(argv, env={**os.environ, **env}, check=True, stdout=subprocess.DEVNULL)
         took.append(1000 * (time.monotonic() - began))
-    print(f"{what:<15} {statistics.median(took):4.0f} ms ({min(took):.0f} to {max(took):.0f})")
+        cost.append(1000 * (worked() - worked_before))
+    print(
+        f"{what:<15} {statistics.median(took):4.0f} ms ({min(took):.0f} to {max(took):.0f}), "
+        f"of it processor {statistics.median(cost):.0f} ms ({min(cost):.0f} to {max(cost):.0f})"
+    )
 
 
 if __name__ == "__main__":

@@ -1,135 +1,191 @@
-"""Pods lost on a real cluster: the job is restarted by the rule that fits, and does all its steps.
+"""The kill matrix on a real cluster: each job is restarted by the rule that fits, and does all its steps.
 
-The whole matrix of signals and phases is runner/tests/integration/test_kills.py, with local processes; here is what
-Kubernetes makes of it.
+SIGTERM comes as users meet it: one of two pods is deleted, otherwise the pods are evicted, as a drain does. SIGKILL
+comes from the node. The same cases with local processes are in runner/tests/integration/test_kills.py.
+`make kill-matrix-cluster` runs every case and writes what it saw into docs/kill-matrix.md.
 """
 
 from __future__ import annotations
 
 import json
-import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from runner.tests.kill_matrix import CASES, INITIALIZING, RENDEZVOUS, Case, recorded
 
 from e2e.conftest import Image
 from e2e.kube import Kube
 from e2e.trainjobs import LORA_SFT, Reader, Restarts, Run, trainjob
+from stoker.pulse import FINISHING, SAVING, TRAINING
 
-SAVED_EVERY = 10
-PATIENCE_SECONDS = 600.0
+WHERE = "as pods of a cluster"
+# Jobs at a time: while one waits for its pods, another computes.
+TOGETHER = 5
+STRIKER = Path(__file__).with_name("striker.py")
 
 
 @dataclass(frozen=True)
-class Case:
-    """One way to lose pods.
+class Training:
+    """How a framework's jobs are run for the matrix.
 
     Attributes:
-        how: `evict` (as a drain does), `delete` (kubectl delete pod) or `kill` (SIGKILL to the container).
-        phase: what the pods do meanwhile, one of `PHASES`.
-        nodes: pods of the job.
-        hit: indices of those that are lost.
+        runtime: the runtime's name.
+        fixtures: what must be there, besides the catalogue and the inputs.
+        args: arguments for so many steps, with several checkpoints on the way.
+        steps: steps those arguments ask for.
     """
 
-    how: str
-    phase: str
-    nodes: int
-    hit: tuple[int, ...]
-
-    @property
-    def steps(self) -> int:
-        """Steps of the job: long enough to be hit while it trains, also where no other pod slows it down."""
-        return 100 if self.nodes > 1 else 500
-
-    @property
-    def args(self) -> tuple[str, ...]:
-        """The trainer's arguments."""
-        return (*LORA_SFT, f"--max_steps={self.steps}", f"--save_steps={SAVED_EVERY}")
-
-    @property
-    def restarts(self) -> Restarts:
-        """What it costs: only a crash counts against maxRestarts."""
-        return Restarts(1, 1 if self.how == "kill" else 0)
+    runtime: str
+    fixtures: tuple[str, ...]
+    args: tuple[str, ...]
+    steps: int
 
 
-# Phase → the line of the log that it begins with.
-PHASES = {
-    "rendezvous": r"\[stoker\] trl.scripts.sft on node",
-    "training": rf"(?s)(.*'loss'){{{SAVED_EVERY + 2}}}",
+FRAMEWORKS = {"trl": Training("trl-distributed", (), (*LORA_SFT, "--max_steps=40", "--save_steps=10"), 40)}
+SIGTERM, SIGKILL = signal.SIGTERM, signal.SIGKILL
+# For `make test`; the rest is for `make test-full`.
+ALWAYS = {
+    Case("trl", SIGTERM, INITIALIZING, "both"),
+    Case("trl", SIGTERM, RENDEZVOUS, "one of two"),
+    Case("trl", SIGTERM, TRAINING, "one of two"),
+    Case("trl", SIGTERM, TRAINING, "both"),
+    Case("trl", SIGTERM, FINISHING, "one pod"),
+    Case("trl", SIGKILL, RENDEZVOUS, "one pod"),
+    Case("trl", SIGKILL, TRAINING, "one of two"),
+    Case("trl", SIGKILL, SAVING, "one of two"),
 }
-CASES = {
-    "one-of-two-evicted-in-training": Case("evict", "training", 2, (0,)),
-    "one-of-two-deleted-in-training": Case("delete", "training", 2, (1,)),
-    "one-of-two-killed-in-training": Case("kill", "training", 2, (1,)),
-    "both-evicted-in-training": Case("evict", "training", 2, (0, 1)),
-    "one-pod-evicted-in-training": Case("evict", "training", 1, (0,)),
-    "one-pod-killed-in-training": Case("kill", "training", 1, (0,)),
-    "one-pod-killed-in-rendezvous": Case("kill", "rendezvous", 1, (0,)),
-    "one-of-two-deleted-in-rendezvous": Case("delete", "rendezvous", 2, (1,)),
-    "both-evicted-in-rendezvous": Case("evict", "rendezvous", 2, (0, 1)),
-    "one-pod-deleted-in-training": Case("delete", "training", 1, (0,)),
-    "one-of-two-evicted-in-rendezvous": Case("evict", "rendezvous", 2, (1,)),
-    "one-of-two-killed-in-rendezvous": Case("kill", "rendezvous", 2, (0,)),
-}
-# The first eight are for `make test`.
-NAMES = [pytest.param(name, id=name, marks=[] if number < 8 else pytest.mark.full) for number, name in enumerate(CASES)]
+
+
+class Striker:
+    """A pod on a node that sees its processes.
+
+    Args:
+        kube: the namespace of the pod.
+        node: the node.
+        image: an image with the runner.
+    """
+
+    def __init__(self, kube: Kube, node: str, image: str) -> None:
+        self.node = node
+        self._kube = kube
+        self._name = f"e2e-striker-{node}"
+        self.delete()
+        pod = {
+            "restartPolicy": "Never",
+            "hostPID": True,
+            "nodeName": node,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [
+                {
+                    "name": "striker",
+                    "image": image,
+                    "command": ["sleep", "infinity"],
+                    "securityContext": {"privileged": True, "runAsUser": 0},
+                }
+            ],
+        }
+        kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": self._name}, "spec": pod})
+        kube.kubectl("wait", "--for=condition=Ready", "--timeout=120s", f"pod/{self._name}")
+
+    def strike(self, run: Run, case: Case, started: Callable[[], None], held: Callable[[], None]) -> None:
+        """Hold the pods of a job in their phase, and hit them.
+
+        Args:
+            run: the job.
+            case: what is to happen to it.
+            started: called when the job may be created.
+            held: called when the pods are in the phase.
+        """
+        hit = ",".join(map(str, case.killed))
+        words = [run.name, str(FRAMEWORKS[case.framework].steps), case.number.name, case.phase, hit]
+        command = ["kubectl", "--namespace", self._kube.namespace, "exec", "--stdin", self._name, "--", "python", "-"]
+        reading, writing = os.pipe()
+
+        def execute() -> None:
+            with os.fdopen(writing, "w") as said:
+                self._kube.cluster.run(
+                    [*command, *words], check=False, input=STRIKER.read_text(), stdout=said, stderr=said
+                )
+
+        with ThreadPoolExecutor(1) as pool, os.fdopen(reading) as said:
+            ended = pool.submit(execute)
+            lines = []
+            for line in said:
+                lines.append(line)
+                {"watching": started, "held": held}.get(line.strip(), lambda: None)()
+            ended.result()
+            assert "struck\n" in lines, "".join(lines)
+
+    def delete(self) -> None:
+        """Delete the pod."""
+        self._kube.delete("pod", self._name)
+
+
+@pytest.fixture(scope="module")
+def strikers(kube: Kube, image: Image) -> Iterator[list[Striker]]:
+    """One for each node that takes pods."""
+    system = Kube(kube.cluster, "kube-system")
+    nodes = [node for node in kube.items("nodes") if not node["spec"].get("taints")]
+    found = [Striker(system, node["metadata"]["name"], image.reference) for node in nodes]
+    yield found
+    for striker in found:
+        striker.delete()
 
 
 @pytest.fixture(scope="module")
 def runs(
-    request: pytest.FixtureRequest,
-    submit_together: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]],
-    kube: Kube,
-    image: Image,
-) -> Mapping[str, Run]:
-    """A TrainJob for each case that is asked for, all at once; each has lost its pods in its phase."""
+    request: pytest.FixtureRequest, kube: Kube, catalogue: Callable[[], None], inputs: str, strikers: list[Striker]
+) -> Iterator[Mapping[Case, Future[Run]]]:
+    """The job of each case that is asked for, to come: it is Complete or Failed then."""
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    asked = {item.callspec.params["name"] for item in items if item.function is test_the_job_does_all_its_steps}
-    runs = submit_together(
-        [trainjob(name, CASES[name].args, nodes=CASES[name].nodes) for name in CASES if name in asked]
-    )
-    waiting = dict(runs)
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while waiting:
-        assert time.monotonic() < deadline, f"never in their phase: {', '.join(waiting)}\n{kube.state()}"
-        for name, run in list(waiting.items()):
-            if in_phase(run, kube, CASES[name]):
-                lose(run, kube, CASES[name], image.reference)
-                del waiting[name]
-        time.sleep(0.5)
-    return runs
+    asked: list[Any] = [
+        item.callspec.params["case"] for item in items if item.function is test_the_job_is_complete_with_all_its_steps
+    ]
+    for framework in {case.framework for case in asked}:
+        for fixture in FRAMEWORKS[framework].fixtures:
+            request.getfixturevalue(fixture)
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        futures = {
+            case: pool.submit(play, kube, strikers[number % len(strikers)], case) for number, case in enumerate(asked)
+        }
+        yield futures
+        for future in futures.values():
+            future.cancel()
 
 
-def in_phase(run: Run, kube: Kube, case: Case) -> bool:
-    """Return whether the pods to be lost are in the phase in which they shall be."""
-    pods = run.pods()
-    return len(pods) == case.nodes and all(
-        re.search(PHASES[case.phase], kube.logs(pods[index]["metadata"]["name"])) for index in case.hit
-    )
+def name_of(case: Case) -> str:
+    """Return the name of a case's job."""
+    return f"{case.framework}-{case.number.name.lower()}-{case.phase}-{case.target.replace(' ', '-')}"
 
 
-def lose(run: Run, kube: Kube, case: Case, image: str) -> None:
-    """Make the job lose pods."""
-    for pod in [run.pods()[index] for index in case.hit]:
-        if case.how == "evict":
-            evict(kube, pod["metadata"]["name"])
-        elif case.how == "delete":
-            kube.delete("pod", pod["metadata"]["name"], wait=False)
+def play(kube: Kube, striker: Striker, case: Case) -> Run:
+    """Submit a case's job, have its pods hit, and wait for its end."""
+    training = FRAMEWORKS[case.framework]
+    run = Run(kube, name_of(case))
+    run.delete()
+    # The striker sees the processes of one node.
+    pod = {"nodeSelector": {"kubernetes.io/hostname": striker.node}}
+    job = trainjob(run.name, training.args, nodes=case.nodes, runtime=training.runtime, pod=pod)
+    striker.strike(run, case, lambda: kube.create(job), lambda: lose(run, kube, case))
+    run.wait_complete(seconds=900, every=3)
+    return run
+
+
+def lose(run: Run, kube: Kube, case: Case) -> None:
+    """Take the pods away that are held in their phase, where the striker does not kill them."""
+    if case.number is SIGKILL:
+        return
+    for pod in [run.pods()[index]["metadata"]["name"] for index in case.killed]:
+        if case.target == "one of two":
+            kube.delete("pod", pod, wait=False)
         else:
-            kill_container(kube, pod, image)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_job_does_all_its_steps(runs: Mapping[str, Run], reader: Reader, name: str) -> None:
-    case, run = CASES[name], runs[name]
-    run.wait_complete(seconds=600)
-    assert run.restarts() == case.restarts
-    manifest = run.manifest(reader)
-    assert (manifest["steps"], manifest["world_size"], manifest["attempt"]) == (case.steps, case.nodes, 1)
-    assert (manifest["resumed_from"] is not None) == (case.phase == "training")
+            evict(kube, pod)
 
 
 def evict(kube: Kube, pod: str) -> None:
@@ -143,59 +199,32 @@ def evict(kube: Kube, pod: str) -> None:
     kube.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
 
 
-def kill_container(kube: Kube, pod: Mapping[str, Any], image: str) -> None:
-    """Send SIGKILL to the first process of a pod's container, as a kernel short of memory does.
-
-    No signal from inside reaches it, so this happens from a pod in the node's process namespace.
-    """
-    system = Kube(kube.cluster, "kube-system")
-    name = "e2e-killer"
-    system.delete("pod", name)
-    system.create(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name},
-            "spec": {
-                "restartPolicy": "Never",
-                "hostPID": True,
-                "nodeName": pod["spec"]["nodeName"],
-                "containers": [
-                    {
-                        "name": "killer",
-                        "image": image,
-                        "command": ["python", "-c", _KILL, pod["metadata"]["uid"]],
-                        "securityContext": {"privileged": True, "runAsUser": 0},
-                    }
-                ],
-            },
-        }
-    )
-    try:
-
-        def ended() -> bool:
-            return (system.get("pod", name) or {}).get("status", {}).get("phase") in ("Succeeded", "Failed")
-
-        system.until("the killer pod to end", ended, 60, every=0.5)
-        assert "killed" in system.logs(name), system.logs(name)
-    finally:
-        system.delete("pod", name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=str(case), marks=[] if case in ALWAYS else pytest.mark.full)
+        for case in CASES
+        if case.framework in FRAMEWORKS
+    ],
+)
+def test_the_job_is_complete_with_all_its_steps(runs: Mapping[Case, Future[Run]], reader: Reader, case: Case) -> None:
+    with recorded(case, WHERE) as record:
+        run = runs[case].result()
+        steps = FRAMEWORKS[case.framework].steps
+        manifest = run.manifest(reader)
+        assert (manifest["steps"], manifest["max_steps"], manifest["world_size"]) == (steps, steps, case.nodes)
+        again = case.first_code != 0
+        # Only a crash counts against maxRestarts.
+        assert run.restarts() == Restarts(int(again), int(again and case.number is SIGKILL))
+        assert manifest["attempt"] == int(again)
+        assert (manifest["resumed_from"] is not None) == (again and case.begins_to_train)
+        record.append(cell(run.restarts(), manifest["resumed_from"]))
+        run.delete()
 
 
-# The runner is the process of the pod whose parent is not one of the pod's.
-_KILL = """
-import os, pathlib, signal, sys
-uid = sys.argv[1]
-mine = {}
-for folder in pathlib.Path("/proc").iterdir():
-    if folder.name.isdigit():
-        try:
-            text = (folder / "cgroup").read_text()
-            if uid in text or uid.replace("-", "_") in text:
-                mine[int(folder.name)] = (folder / "cmdline").read_bytes()
-        except OSError:
-            pass
-runners = [pid for pid, words in mine.items() if b"stoker\\0run" in words]
-os.kill(min(runners), signal.SIGKILL)
-print("killed", min(runners))
-"""
+def cell(restarts: Restarts, resumed_from: str | None) -> str:
+    """Return what the table says of a job that is Complete."""
+    if restarts.total == 0:
+        return "no restart"
+    cost = "counted" if restarts.counted else "not counted"
+    return f"restart ({cost}) {'from a checkpoint' if resumed_from else 'from step 0'}"

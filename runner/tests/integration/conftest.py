@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from runner.tests.integration.jobs import LocalJob, leftovers
+from runner.tests.integration.tune_jobs import TuneJob
 
 ROOT = Path(__file__).parents[3]
 
@@ -17,11 +18,21 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(scope="session")
 def trainer_python() -> Path:
     """The Python of an environment with the image's trainers and this runner; made on the first use."""
+    return _environment("trl")
+
+
+@pytest.fixture(scope="session")
+def tune_python() -> Path:
+    """The Python of an environment with TorchTune and this runner; made on the first use."""
+    return _environment("torchtune")
+
+
+def _environment(image: str) -> Path:
     made = subprocess.run(
-        [sys.executable, "images/trl/venv", "--with-runner"], cwd=ROOT, check=False, capture_output=True, text=True
+        [sys.executable, f"images/{image}/venv", "--with-runner"], cwd=ROOT, check=False, capture_output=True, text=True
     )
     if made.returncode:
-        pytest.skip(f"no environment with trainers could be made: {made.stderr.strip().splitlines()[-1]}")
+        pytest.skip(f"no environment with {image} could be made: {made.stderr.strip().splitlines()[-1]}")
     return Path(made.stdout.strip()) / "bin" / "python"
 
 
@@ -38,4 +49,20 @@ def inputs(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def job(trainer_python: Path, inputs: Path, tmp_path: Path) -> Iterator[LocalJob]:
     """A TrainJob to be run locally, in folders of its own. Fails the test if a process outlives it."""
     yield LocalJob(trainer_python, inputs, tmp_path)
+    assert leftovers(tmp_path) == []
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tune_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `model` and `dataset`."""
+    folder = tmp_path_factory.mktemp("tiny-llama")
+    script = Path(__file__).with_name("tiny_torchtune.py")
+    subprocess.run([tune_python, script, folder], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return folder
+
+
+@pytest.fixture
+def tune(tune_python: Path, tiny_llama: Path, tmp_path: Path) -> Iterator[TuneJob]:
+    """A TrainJob to be run locally. Fails the test if a process outlives it."""
+    yield TuneJob(tune_python, tiny_llama, tmp_path)
     assert leftovers(tmp_path) == []

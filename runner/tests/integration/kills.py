@@ -11,15 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.tests.integration.jobs import Ended, LocalJob, processes_of
+from runner.tests.integration.tune_jobs import FULL
+from runner.tests.kill_matrix import INITIALIZING, RENDEZVOUS, Case
 
-from stoker.pulse import FINISHING, SAVING, TRAINING, read_beats
+from stoker.pulse import FINISHING, SAVING, read_beats
 from stoker.runfolder import LocalFolder
-
-INITIALIZING, RENDEZVOUS = "initializing", "rendezvous"
-PHASES = (INITIALIZING, RENDEZVOUS, TRAINING, SAVING, FINISHING)
-SIGNALS = (signal.SIGTERM, signal.SIGKILL)
-# What is killed: number of pods of the job → which of them. Of two it is the one that does more in the phase.
-TARGETS = ("one pod", "one of two", "both")
 
 _SIGTERM_BIT = 1 << (signal.SIGTERM - 1)
 
@@ -32,60 +28,25 @@ class Training:
         fixture: the fixture that makes a job of it.
         args: arguments for so many steps, with several checkpoints on the way.
         steps: steps those arguments ask for.
+        draft: the folder that the checkpoint of a step is written into. What is left in one that has the name of a
+            checkpoint is set aside; another is written over by the next save.
     """
 
     fixture: str
     args: tuple[str, ...]
     steps: int
+    draft: str
 
 
-FRAMEWORKS = {"trl": Training("job", ("--max_steps", "60", "--save_steps", "15"), 60)}
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A cell of the matrix.
-
-    Attributes:
-        framework: what trains, one of `FRAMEWORKS`.
-        number: the signal.
-        phase: what the pods do when it comes.
-        target: who gets it, one of `TARGETS`.
-    """
-
-    framework: str
-    number: signal.Signals
-    phase: str
-    target: str
-
-    def __str__(self) -> str:
-        return f"{self.framework}: {self.number.name} to {self.target} while {self.phase}"
-
-    @property
-    def training(self) -> Training:
-        """The job that is hit."""
-        return FRAMEWORKS[self.framework]
-
-    @property
-    def nodes(self) -> int:
-        """Pods of the job."""
-        return 1 if self.target == "one pod" else 2
-
-    @property
-    def killed(self) -> tuple[int, ...]:
-        """The nodes that get the signal."""
-        if self.target == "both":
-            return (0, 1)
-        # Node 0 writes the model and most of a checkpoint.
-        return (0,) if self.nodes == 1 or self.phase in (SAVING, FINISHING) else (1,)
-
-    @property
-    def first_code(self) -> int:
-        """The documented code of the attempt that is hit."""
-        if self.number is signal.SIGKILL:
-            return 70
-        # Whoever has trained to the end only has to write it down, which a grace period is for.
-        return 0 if self.phase == FINISHING else 75
+FRAMEWORKS = {
+    "trl": Training("job", ("--max_steps", "60", "--save_steps", "15"), 60, "checkpoint-{step}"),
+    "torchtune": Training(
+        "tune",
+        ("full_finetune_distributed", f"model={FULL}", "epochs=5", "max_steps_per_epoch=12", "optimizer.lr=1e-4"),
+        60,
+        ".saving",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +64,7 @@ class Outcome:
 
 def strike(case: Case, job: LocalJob) -> Outcome:
     """Start a job, hit it once, let it be restarted, and wait for its end."""
-    process = job.start(*case.training.args, nodes=case.nodes)
+    process = job.start(*FRAMEWORKS[case.framework].args, nodes=case.nodes)
     runners = job.wait_for(lambda: _listening_runners(job, case.nodes), process)
     targets = {node: runners[node] for node in case.killed}
     if case.phase == INITIALIZING:
@@ -178,11 +139,11 @@ def _held(case: Case, job: LocalJob, folders: dict[int, LocalFolder]) -> list[in
 
 
 def _worth_a_kill(case: Case, job: LocalJob, step: int) -> bool:
-    sealed = job.sealed()
+    sealed, training = job.sealed(), FRAMEWORKS[case.framework]
     if case.phase == FINISHING:
         return not (job.output / "stoker.json").exists()
     if case.phase == SAVING:
         # Not the first: there is one to fall back to. Not the last either. And there is something of it.
-        begun = (job.output / f"checkpoint-{step}").is_dir()
-        return bool(sealed) and begun and step not in sealed and step < case.training.steps
+        begun = (job.output / training.draft.format(step=step)).is_dir()
+        return bool(sealed) and begun and step not in sealed and step < training.steps
     return bool(sealed)

@@ -7,106 +7,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
-from runner.tests.integration.jobs import LocalJob, leftovers
+from runner.tests.integration.jobs import leftovers
+from runner.tests.integration.tune_jobs import FULL, LORA, SIZE, TuneJob
 
 ROOT = Path(__file__).parents[3]
-# The catalogue on CPU nodes, as the chart renders it.
-CATALOGUE = ROOT / "tests/charts/golden/training-runtimes/cpu.yaml"
-FULL = "torchtune.models.llama3_2.llama3_2"
-LORA = "torchtune.models.llama3_2.lora_llama3_2"
-# The model of tiny_torchtune.py.
-SIZE = {
-    "VOCAB_SIZE": "272",
-    "NUM_LAYERS": "2",
-    "NUM_HEADS": "4",
-    "NUM_KV_HEADS": "2",
-    "EMBED_DIM": "64",
-    "MAX_SEQ_LEN": "256",
-    "INTERMEDIATE_DIM": "128",
-}
-
-
-class TuneJob(LocalJob):
-    """A TrainJob on the CPU runtime for TorchTune."""
-
-    runtime_name = "torchtune-distributed"
-
-    def __init__(self, python: Path, inputs: Path, folder: Path) -> None:
-        super().__init__(python, inputs, folder)
-        rendered = yaml.safe_load_all(CATALOGUE.read_text())
-        (manifest,) = (found for found in rendered if found and found["metadata"]["name"] == self.runtime_name)
-        jobs = manifest["spec"]["template"]["spec"]["replicatedJobs"]
-        # What the initializers would fetch lies there already.
-        (node,) = (job for job in jobs if job["name"] == "node")
-        node.pop("dependsOn", None)
-        manifest["spec"]["template"]["spec"]["replicatedJobs"] = [node]
-        self.runtime = folder / "runtime.yaml"
-        self.runtime.write_text(yaml.safe_dump(manifest))
-
-    @property
-    def usual_args(self) -> list[str]:
-        """Return nothing: each test names its recipe."""
-        return []
-
-    @property
-    def usual_env(self) -> dict[str, str]:
-        """The tiny model and its data, and a short epoch."""
-        model, data = f"{self.inputs}/model", f"{self.inputs}/dataset"
-        keys = {
-            "CONFIG": "llama3_2/1B",
-            **{f"MODEL__{name}": value for name, value in SIZE.items()},
-            "CHECKPOINTER__CHECKPOINT_DIR": model,
-            "TOKENIZER__PATH": f"{model}/original/tokenizer.model",
-            "TOKENIZER__SPECIAL_TOKENS_PATH": f"{model}/tokenizer.json",
-            "DATASET__SOURCE": data,
-            "BATCH_SIZE": "2",
-            "GRADIENT_ACCUMULATION_STEPS": "1",
-            "MAX_STEPS_PER_EPOCH": "4",
-        }
-        return {f"STOKER_ARG_{name}": value for name, value in keys.items()}
-
-    def losses(self, output: str) -> dict[int, float]:
-        """Return the loss of every step that a run's output tells of."""
-        return {int(step): float(loss) for step, loss in re.findall(r"step (\d+) of \d+: loss=(\S+)", output)}
-
-
-@pytest.fixture(scope="module")
-def tune_python() -> Path:
-    """The Python of an environment with TorchTune and this runner; made on the first use."""
-    made = subprocess.run(
-        [sys.executable, "images/torchtune/venv", "--with-runner"],
-        cwd=ROOT,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if made.returncode:
-        pytest.skip(f"no environment with TorchTune could be made: {made.stderr.strip().splitlines()[-1]}")
-    return Path(made.stdout.strip()) / "bin" / "python"
-
-
-@pytest.fixture(scope="module")
-def tiny_llama(tune_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `model` and `dataset`."""
-    folder = tmp_path_factory.mktemp("tiny-llama")
-    script = Path(__file__).with_name("tiny_torchtune.py")
-    subprocess.run([tune_python, script, folder], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    return folder
-
-
-@pytest.fixture
-def tune(tune_python: Path, tiny_llama: Path, tmp_path: Path) -> Iterator[TuneJob]:
-    """A TrainJob to be run locally. Fails the test if a process outlives it."""
-    yield TuneJob(tune_python, tiny_llama, tmp_path)
-    assert leftovers(tmp_path) == []
-
-
 RANK = ("model.lora_rank=4", "model.lora_alpha=8", "optimizer.lr=1e-2", "lr_scheduler.num_warmup_steps=2")
 
 

@@ -1,0 +1,161 @@
+"""The kill matrix: its cases, what must become of each, and docs/kill-matrix.md.
+
+Local processes (integration/test_kills.py) and pods of a cluster (tests/e2e/test_kills.py) go through the same cases.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.pulse import FINISHING, SAVING, TRAINING
+
+INITIALIZING, RENDEZVOUS = "initializing", "rendezvous"
+FRAMEWORKS = ("trl", "torchtune")
+PHASES = (INITIALIZING, RENDEZVOUS, TRAINING, SAVING, FINISHING)
+SIGNALS = (signal.SIGTERM, signal.SIGKILL)
+# What is hit: number of pods of the job → which of them. Of two it is the one that does more in the phase.
+TARGETS = ("one pod", "one of two", "both")
+
+# The file that the cases write what they saw into. Read here, as tests of the runner do not see such variables.
+REPORT = os.environ.get("STOKER_KILL_MATRIX_REPORT")
+NOT_SEEN = "not seen"
+_INTRODUCTION = """\
+# Kill matrix
+
+<!-- Generated from runs by `make kill-matrix` and `make kill-matrix-cluster`: do not edit. -->
+
+What becomes of a job whose pods are killed, seen in real runs: torchrun, a small model, several checkpoints on the way.
+SIGTERM is what an eviction or a deletion sends, SIGKILL what a lack of memory or a lost node amounts to. Every job that
+was seen was Complete with all the steps that were asked for. A cell has the exit code of the attempt that was hit and
+of its restart, or what the restart cost on the cluster (counted: against `maxRestarts`), and where the restart began.
+
+initializing: `stoker run` checks and waits for the other pods. rendezvous: torchrun's nodes look for each other.
+training: after the first checkpoint. saving: a checkpoint is half written. finishing: all steps are done, the model is
+being written.
+"""
+_HEAD = f"| signal | while | {' | '.join(TARGETS)} |\n|---|---|---|---|---|"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A cell of the matrix.
+
+    Attributes:
+        framework: what trains, one of `FRAMEWORKS`.
+        number: the signal.
+        phase: what the pods do when it comes.
+        target: who gets it, one of `TARGETS`.
+    """
+
+    framework: str
+    number: signal.Signals
+    phase: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.framework}: {self.number.name} to {self.target} while {self.phase}"
+
+    @property
+    def nodes(self) -> int:
+        """Pods of the job."""
+        return 1 if self.target == "one pod" else 2
+
+    @property
+    def killed(self) -> tuple[int, ...]:
+        """The nodes that get the signal."""
+        if self.target == "both":
+            return (0, 1)
+        # Node 0 writes the model and most of a checkpoint.
+        return (0,) if self.nodes == 1 or self.phase in (SAVING, FINISHING) else (1,)
+
+    @property
+    def begins_to_train(self) -> bool:
+        """True if there is a checkpoint when the signal comes."""
+        return self.phase not in (INITIALIZING, RENDEZVOUS)
+
+    @property
+    def first_code(self) -> int:
+        """The documented code of the attempt that is hit."""
+        if self.number is signal.SIGKILL:
+            return 70
+        # Whoever has trained to the end only has to write it down, which a grace period is for.
+        return 0 if self.phase == FINISHING else 75
+
+
+CASES = [
+    Case(framework, number, phase, target)
+    for framework in FRAMEWORKS
+    for number in SIGNALS
+    for phase in PHASES
+    for target in TARGETS
+]
+
+
+@contextmanager
+def recorded(case: Case, where: str) -> Iterator[list[str]]:
+    """Have what becomes of a case written down, if the environment names a file for it.
+
+    Args:
+        case: the case; until its end is known its cell says that it was not seen.
+        where: what ran it.
+
+    Yields:
+        a list that the cell's text is put into.
+    """
+    _record(case, where, NOT_SEEN)
+    text: list[str] = []
+    yield text
+    _record(case, where, *text)
+
+
+def cell(first_code: int, resumed_from: str | None) -> str:
+    """Return what a cell says of a job that is Complete.
+
+    Args:
+        first_code: exit code of the attempt that was hit.
+        resumed_from: the checkpoint that its restart began with, if any.
+    """
+    if first_code == 0:
+        return "0, no restart"
+    return f"{first_code}, then 0 {'from a checkpoint' if resumed_from else 'from step 0'}"
+
+
+def _record(case: Case, where: str, text: str) -> None:
+    if REPORT:
+        path = Path(REPORT)
+        sections = read_table(path.read_text() if path.exists() else "")
+        heading = f"{case.framework}, {where}"
+        sections.setdefault(heading, {})[case.number.name, case.phase, case.target] = text
+        path.write_text(table(sections))
+
+
+Sections = dict[str, dict[tuple[str, str, str], str]]
+
+
+def table(sections: Sections) -> str:
+    """Return docs/kill-matrix.md."""
+    text = _INTRODUCTION
+    for heading, cells in sorted(sections.items()):
+        text += f"\n## {heading}\n\n{_HEAD}\n"
+        for number in SIGNALS:
+            for phase in PHASES:
+                row = [cells.get((number.name, phase, target), NOT_SEEN) for target in TARGETS]
+                text += f"| {number.name} | {phase} | {' | '.join(row)} |\n"
+    return text
+
+
+def read_table(text: str) -> Sections:
+    """Return what docs/kill-matrix.md says."""
+    sections: Sections = {}
+    for section in text.split("\n## ")[1:]:
+        heading, _, rows = section.partition("\n")
+        cells = sections.setdefault(heading, {})
+        for number, phase, *row in re.findall(r"^\| (SIG\w+) \| (\w+) \| (.*) \| (.*) \| (.*) \|$", rows, re.MULTILINE):
+            cells |= {(number, phase, target): said for target, said in zip(TARGETS, row, strict=True)}
+    return sections

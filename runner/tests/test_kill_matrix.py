@@ -1,0 +1,37 @@
+"""docs/kill-matrix.md keeps what earlier runs saw, and says nothing of a case that did not come to its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from runner.tests import kill_matrix
+from runner.tests.kill_matrix import CASES, FRAMEWORKS, NOT_SEEN, PHASES, SIGNALS, TARGETS, read_table, recorded
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "kill-matrix.md"
+
+
+def test_the_matrix_is_whole() -> None:
+    assert len(set(CASES)) == len(CASES) == len(FRAMEWORKS) * len(SIGNALS) * len(PHASES) * len(TARGETS)
+
+
+def test_each_case_has_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "kill-matrix.md"
+    monkeypatch.setattr(kill_matrix, "REPORT", str(path))
+    first, second, third, *_ = CASES
+    for case in (first, second):
+        with recorded(case, "here") as record:
+            record.append("70, then 0 from step 0")
+    with recorded(first, "there") as record:
+        record.append("no restart")
+    with pytest.raises(AssertionError), recorded(second, "here"):
+        raise AssertionError
+    seen = read_table(path.read_text())
+    assert list(seen) == ["trl, here", "trl, there"]
+    for case, said in ((first, "70, then 0 from step 0"), (second, NOT_SEEN), (third, NOT_SEEN)):
+        assert seen["trl, here"][case.number.name, case.phase, case.target] == said
+
+
+def test_the_document_is_what_its_cells_come_to() -> None:
+    text = DOCUMENT.read_text()
+    assert kill_matrix.table(read_table(text)) == text
