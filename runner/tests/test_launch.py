@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from runner.tests.samples import plan_of
@@ -21,6 +22,7 @@ from stoker.exits import ExitCode, RunError
 from stoker.launch import Child
 from stoker.plan import Check, Plan
 from stoker.pulse import TRAINING, Beat, Pulse, read_beats
+from stoker.report import write_last_error
 from stoker.runfolder import LocalFolder, RankStatus, SharedFolder, Verdict
 from stoker.signals import Signals
 
@@ -281,6 +283,23 @@ def test_a_more_telling_ending_of_a_peer_replaces_the_nodes_own_everywhere(tmp_p
     later.join()
     assert code is ExitCode.CONFIG
     assert message == "wrong configuration: node 1: another world"
+
+
+def test_of_two_nodes_with_a_cause_the_one_whose_ending_counts_has_the_last_word(
+    tmp_path: Path, signals: Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_in(tmp_path, env={"STOKER_ARG_MODEL_NAME_OR_PATH": "/missing"})
+    other = plan_in(tmp_path, env={"PET_NODE_RANK": "1"})
+    agree = launch._agree
+
+    def meanwhile(*args: Any) -> Verdict:
+        write_last_error(other, Verdict(ExitCode.STOPPED, "stopped"))
+        return agree(*args)
+
+    monkeypatch.setattr(launch, "_agree", meanwhile)
+    run(plan, signals)
+    error = json.loads((tmp_path / "output" / "last-error.json").read_text())
+    assert (error["code"], error["node_rank"]) == (66, 0)
 
 
 def test_a_model_that_may_not_be_read_is_66_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
