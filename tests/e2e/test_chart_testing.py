@@ -1,0 +1,39 @@
+"""`ct install`: each way to install the catalogue, upgraded in place, tested and uninstalled again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from charts.chart_testing import path, pull_request
+from charts.helm import TRAINING_RUNTIMES, values_files
+from cluster import Cluster
+from e2e.kube import Kube
+
+
+@pytest.mark.full
+def test_ct_install_passes_for_the_catalogue(
+    cluster: Cluster, helm: Callable[..., str], catalogue: Callable[[], None], tmp_path: Path
+) -> None:
+    """Full, because two releases are made for each values file. Nothing is waited for: runtimes start no pods."""
+    repository = pull_request(tmp_path)
+    helm("uninstall", "catalogue", "--namespace", "stoker-system", "--wait")
+    try:
+        done = cluster.run(
+            ["ct", "install", "--charts", "charts/training-runtimes"],
+            check=False,
+            capture_output=True,
+            cwd=repository,
+            env={"PATH": os.pathsep.join([path(), cluster.env["PATH"]])},
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        for values in values_files(TRAINING_RUNTIMES):
+            assert f'with values file "charts/training-runtimes/ci/{values.name}"' in done.stdout
+        assert (
+            Kube(cluster, "default").items("clustertrainingruntimes", "app.kubernetes.io/name=training-runtimes") == []
+        )
+    finally:
+        catalogue()
