@@ -125,8 +125,29 @@ def test_a_variable_sets_a_key_and_its_first_double_underscore_is_a_dot() -> Non
         ("~dataset", "TorchTune removes no component"),
         ("~dataset.pack", "did you mean dataset.packed?"),
         ("compile=maybe", "takes true or false, not 'maybe'"),
-        ("batch_size=two", "takes a number as in the config (4), not 'two'"),
-        ("epochs=0", "write a whole number, 1 or more"),
+        ("batch_size=two", "batch_size takes a whole number, 1 or more, not 'two'"),
+        ("batch_size=null", "batch_size needs a whole number"),
+        ("batch_size=", "takes a whole number, 1 or more, not ''"),
+        ("epochs=0", "epochs takes a whole number, 1 or more, not '0'"),
+        ("epochs=${batch_size}", "epochs is '${batch_size}': write the number itself"),
+        ("max_steps_per_epoch=" + 33 * "3", "of at most 18 digits, not '333"),
+        ("seed=abc", "seed takes a whole number, 0 or more"),
+        ("tokenizer.max_seq_len=2.5", "takes a whole number, 1 or more"),
+        ("model.lora_rank=0", "takes a whole number, 1 or more"),
+        ("model.lora_dropout=2", "takes 1 or less, not 2"),
+        ("optimizer.lr=-1", "takes 0 or more, not -1"),
+        ("optimizer.lr=nan", "takes a number as in the config (0.0003), not 'nan'"),
+        ("loss=nope", "loss takes the dotted path of a component, e.g. torchtune.modules.loss.CEWith"),
+        ("optimizer=torch.optim.AdamX", "did you mean torch.optim.Adam"),
+        ("dataset._component_=torchtune.datasets.alpaka_dataset", "did you mean torchtune.datasets.alpaca_dataset?"),
+        ("model.lora_attn_modules=q_proj,v_proj", "takes a list, not 'q_proj,v_proj': write [q_proj,v_proj]"),
+        ("model.lora_attn_modules=[q_proj,o_proj]", "a list of q_proj, k_proj, v_proj, output_proj"),
+        ("checkpointer.checkpoint_files=model.safetensors", "takes a list, not 'model.safetensors': write [model.sa"),
+        ("dtype=fp16", "dtype takes one of fp32, bf16, not 'fp16'"),
+        ("device=cuda:0", "device is 'cuda:0', but the runtime has no accelerator"),
+        ("metric_logger.log_dir=${output_dri}/logs", "did you mean ${output_dir}?"),
+        ("metric_logger.log_dir=${output_dir", "a reference is written ${key}"),
+        ("~epochs", "~epochs: lora_finetune_distributed needs that key"),
         ("epochs", "'epochs' is no key=value"),
         ("--epochs=2", "'--epochs=2' is no key=value"),
         ("dataset.filter=a=b", "has a second '='"),
@@ -140,6 +161,19 @@ def test_what_torchtune_would_take_in_silence_is_refused(word: str, advice: str)
 
 
 @pytest.mark.parametrize(
+    ("word", "advice"),
+    [
+        ("lora_finetune_distribute", "did you mean lora_finetune_distributed?"),
+        ("lora_dpo", "did you mean lora_dpo_distributed?"),
+        ("ppo_full_finetune_single_device", "is no recipe that stoker launches: it launches full_finetune_single"),
+    ],
+)
+@pytest.mark.parametrize("method", ["", "lora"])
+def test_a_misnamed_recipe_is_told_what_was_meant(word: str, advice: str, method: str) -> None:
+    assert advice in refusal(word, "--config", "llama3_2/1B", env={"STOKER_METHOD": method})
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ("dataset.data_files=/workspace/dataset/train.jsonl",),
@@ -149,6 +183,8 @@ def test_what_torchtune_would_take_in_silence_is_refused(word: str, advice: str)
         ("max_steps_per_epoch=null", "lr_scheduler.num_warmup_steps=None"),
         ("optimizer=my_package.Lion", "optimizer.betas=[0.9,0.99]"),
         ("~clip_grad_norm", "~dataset.packed"),
+        ("metric_logger.log_dir=${output_dir}/logs", "model.lora_alpha=${model.lora_rank}", "seed=null"),
+        ("model.lora_attn_modules=[q_proj,k_proj]", "optimizer=bitsandbytes.optim.AdamW8bit", "dtype=bf16"),
     ],
 )
 def test_keys_of_components_and_of_the_recipe_are_taken(words: tuple[str, ...]) -> None:
@@ -216,6 +252,16 @@ def test_a_users_own_config_is_checked_at_its_top_and_may_hold_names_of_its_own(
         "bach_size in --config /workspace/own.yaml is not a key of full_finetune_distributed: did you mean batch_size?"
     )
     del own["bach_size"]
+    for wrong, advice in (
+        ({"epochs": None}, "epochs needs a whole number"),
+        ({"epochs": "two"}, "epochs takes a whole number"),
+        ({"seed": "x"}, "seed takes a whole number"),
+        ({"model": {"_component_": "torchtune.models.llama3_2.llama"}}, "which torchtune 0.6.1 has not"),
+    ):
+        assert advice in refusal(*args, config={**own, **wrong})
+    del own["epochs"]
+    assert "write epochs=<whole number>" in refusal(*args, config=own)
+    own["epochs"] = 1
     plan = plan_of(*args, config=own)
     assert plan.trainer_argv[:2] == ["--config", "/workspace/own.yaml"]
     assert "/workspace/own.yaml" in {check.path for check in plan.checks}

@@ -332,7 +332,7 @@ def _method(framework: Framework, facts: Facts, command: Command) -> str:
             f"no method is named: set STOKER_METHOD to one of {', '.join(framework.methods)}, "
             f"or begin the arguments with {framework.trainer_module(framework.methods[0])}"
         )
-        raise RunError(ExitCode.USAGE, "\n".join([told, *command.problems]))
+        raise RunError(ExitCode.USAGE, "\n".join(command.problems or [told]))
     if method not in framework.methods:
         gone = framework.methods_gone.get(method)
         close = difflib.get_close_matches(method, framework.methods, n=1)

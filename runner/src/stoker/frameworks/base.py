@@ -146,7 +146,7 @@ class Framework(ABC):
     def problems(self, table: FlagTable, settings: Mapping[str, Setting], config_keys: Sequence[str]) -> list[str]:
         """Return one problem for each setting that is missing or cannot be meant."""
 
-    def contradictions(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> list[str]:
+    def contradictions(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Iterable[str]:
         """Return one problem for each setting that cannot be meant, alone or beside another."""
         return []
 

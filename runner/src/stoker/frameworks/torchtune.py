@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from stoker.arguments import FlagTable, Setting
 from stoker.exits import ExitCode, RunError
 from stoker.frameworks.base import Asked, Command, Framework, Input
+from stoker.frameworks.torchtune_checks import value_problems
 from stoker.frameworks.torchtune_keys import (
     COMPONENT,
     RECIPES,
@@ -72,6 +73,8 @@ class TorchTune(Framework):
         config = None
         values: dict[str, tuple[str, ...]] = {}
         problems = []
+        if words and not words[0].startswith(("-", "~")) and "=" not in words[0] and method is None:
+            problems.append(_not_a_recipe(words.pop(0)))
         while words:
             word = words.pop(0)
             key, equals, value = word.partition("=")
@@ -155,18 +158,17 @@ class TorchTune(Framework):
         if own_file and not keys.defaults:
             return []
         problems = unknown_keys(keys) if own_file else []
-        epochs = _value(keys, settings, "epochs")
-        if not (epochs or "").isdecimal() or int(epochs or 0) < 1:
-            problems.append(f"epochs is {epochs!r}: write a whole number, 1 or more")
-        for key, setting in settings.items():
-            default = keys.defaults.get(key)
-            if isinstance(default, int | float) and not isinstance(default, bool) and not _is_number(setting.value):
-                problems.append(f"{key} takes a number as in the config ({default}), not {setting.value!r}")
+        if "epochs" not in {*keys.defaults, *settings}:
+            problems.append("no number of epochs is named: write epochs=<whole number>")
         if _value(keys, settings, "dataset.packed") in ("True", "true") and not _value(
             keys, settings, "tokenizer.max_seq_len"
         ):
             problems.append("dataset.packed=True needs a length: write tokenizer.max_seq_len=<tokens>")
         return problems
+
+    def contradictions(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Iterable[str]:
+        """Return one problem for each value that cannot be meant."""
+        return value_problems(_keys(table), settings, asked.accelerator)
 
     def inputs(self, table: FlagTable, settings: Mapping[str, Setting]) -> list[Input]:
         """Return the model, the tokenizer's files, a teacher's or reference model, and the data."""
@@ -215,21 +217,20 @@ def _keys(table: FlagTable) -> KeyTable:
     return table
 
 
+def _not_a_recipe(word: str) -> str:
+    recipes = [recipe for pair in RECIPES.values() for recipe in pair if recipe is not None]
+    close = difflib.get_close_matches(word, recipes, n=1, cutoff=0.95)
+    if word in RECIPES:
+        close = [RECIPES[word][1]]
+    advice = f"did you mean {close[0]}?" if close else f"it launches {', '.join(recipes)}"
+    return f"{word!r} is no recipe that stoker launches: {advice}"
+
+
 def _value(keys: KeyTable, settings: Mapping[str, Setting], key: str) -> str | None:
     """Return a key's value as text: what was laid over the config, else the config's own."""
     setting = settings.get(key)
     value = keys.defaults.get(key) if setting is None else setting.value
     return None if value is None or value == "null" else _joined(value)
-
-
-def _is_number(value: object) -> bool:
-    text = str(value)
-    if text in ("null", "None") or "${" in text:
-        return True
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def _joined(value: object) -> str:

@@ -118,7 +118,7 @@ class TRL(Framework):
             problems.append("no data is named: write --dataset_name <folder or Hub id>")
         return problems
 
-    def contradictions(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> list[str]:
+    def contradictions(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Iterable[str]:
         """Return one problem for each setting that cannot be meant, and for what TRL misreads in a `--config` file."""
         read = config_problems(asked.content or {}, table, f"--config {asked.config}")
         return [*contradictions(asked, table, settings), *read]
