@@ -24,6 +24,8 @@ GOLDEN = Path(__file__).resolve().parent / "golden"
 DEMO_RUNTIME = ROOT / "examples" / "runtimes" / "trl-distributed-cpu.yaml"
 RUNNER_FACTS = TRAINING_RUNTIMES / "files" / "runner.json"
 ACCELERATORS = VLLM_SERVING / "files" / "accelerators.json"
+CATALOGUE = ROOT / "docs" / "catalogue.md"
+_ENTRIES = ("<!-- entries -->\n", "<!-- /entries -->\n")
 HEADER = "# Generated from {source} by `make generate`: do not edit.\n"
 
 
@@ -79,6 +81,21 @@ def _framework_facts(framework: Framework) -> dict[str, object]:
     }
 
 
+def catalogue() -> str:
+    """Return docs/catalogue.md with the table of what lies in runtimes/."""
+    rows = ["| runtime | framework | fetches | for |", "|---|---|---|---|"]
+    for path in sorted((ROOT / "runtimes").glob("*.yaml")):
+        entry = yaml.safe_load(path.read_text())
+        model = f"`{entry['model']}`" + (" (gated)" if entry.get("gated") else "") if "model" in entry else "nothing"
+        instead = entry.get("deprecated", {}).get("replacement")
+        what = entry["description"] + (f" Deprecated: use `{instead}`." if instead else "")
+        rows.append(f"| `{entry['name']}` | {entry['framework']} | {model} | {what} |")
+    begin, end = _ENTRIES
+    before, rest = CATALOGUE.read_text().split(begin)
+    _, after = rest.split(end)
+    return "\n".join([before + begin, *rows, "", end]) + after
+
+
 def read_by_helm() -> dict[Path, str]:
     """Return the generated files without which Helm does not render the charts as they should be."""
     schemas = {chart / "values.schema.json": schema(chart).rstrip("\n") + "\n" for chart in CHARTS}
@@ -99,6 +116,7 @@ def files() -> dict[Path, str]:
         renders = {golden(chart, values): rendered(chart, values) for values in values_files(chart)}
         content |= renders
         content[chart / "Chart.yaml"] = description(chart, list(renders.values()))
+    content[CATALOGUE] = catalogue()
     content[DEMO_RUNTIME] = rendered(TRAINING_RUNTIMES, TRAINING_RUNTIMES / "ci" / "generic-cpu-values.yaml")
     return content
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from stoker.plan import Request, resolve_plan
 from stoker.trainjob import job_of
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-RUNTIME = ROOT / "examples" / "runtimes" / "trl-distributed-cpu.yaml"
+RUNTIMES = ROOT / "tests" / "charts" / "golden" / "training-runtimes" / "cpu.yaml"
 
 
 def snippets(*languages: str) -> list[Any]:
@@ -30,6 +31,13 @@ def snippets(*languages: str) -> list[Any]:
                 line = text.count("\n", 0, block.start()) + 1
                 found.append(pytest.param(block[1], block[2], id=f"{path}:{line}"))
     return found
+
+
+@cache
+def runtimes() -> dict[str, Any]:
+    """Return the catalogue's runtimes for CPUs by name, as the chart renders them."""
+    rendered = yaml.load_all(RUNTIMES.read_text(), yaml.CSafeLoader)
+    return {runtime["metadata"]["name"]: runtime for runtime in rendered if runtime}
 
 
 def examples() -> list[Any]:
@@ -45,7 +53,7 @@ def test_yaml(language: str, text: str, tmp_path: Path) -> None:
         known = TrainerV1alpha1TrainJob.from_dict(document)
         assert known is not None
         assert known.to_dict() == document, "Trainer's API does not know a field"
-        job = job_of(document, yaml.safe_load(RUNTIME.read_text()))
+        job = job_of(document, runtimes()[document["spec"]["runtimeRef"]["name"]])
         environment = job.environment(0, attempt=0, job_id="test", run_id="test", address="localhost", port=29500)
         assert job.argv[:2] == ("stoker", "run")
         plan = resolve_plan(read_facts(environment, dev=tmp_path), Request(job.argv[2:]))

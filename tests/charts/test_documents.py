@@ -1,0 +1,75 @@
+"""What docs/catalogue.md shows is rendered here, and what it claims has a test."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from charts import trainer
+from charts.helm import ROOT, TRAINING_RUNTIMES, render, run
+from charts.runtimes import runtimes
+
+TEXT = (ROOT / "docs" / "catalogue.md").read_text()
+EXAMPLES = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
+CLAIMS = re.findall(r"`([\w./-]+\.(?:py|yaml))::([^`]+)`", TEXT)
+
+
+def values(example: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the chart's values in an example; None for a TrainJob."""
+    if example.get("kind") == "Application":
+        found: dict[str, Any] = example["spec"]["source"]["helm"]["valuesObject"]
+        return found
+    if example.get("kind") == "HelmRelease":
+        return dict(example["spec"]["values"])
+    return None if example.get("kind") == "TrainJob" else example
+
+
+@pytest.mark.parametrize("example", [item for item in EXAMPLES if values(item)], ids=",".join)
+def test_values_in_the_document_render(example: dict[str, Any]) -> None:
+    settings = [f"{key}={json.dumps(value)}" for key, value in (values(example) or {}).items()]
+    rendered = runtimes(render(TRAINING_RUNTIMES, settings=settings))
+    named = {name for name, given in example.get("runtimes", {}).items() if given.get("enabled", True)}
+    assert rendered
+    assert named <= {runtime["metadata"]["name"] for runtime in rendered}
+
+
+@pytest.mark.parametrize("version", trainer.VERSIONS)
+def test_trainjobs_in_the_document_are_valid(version: str, tmp_path: Path) -> None:
+    trainjobs = [item for item in EXAMPLES if values(item) is None]
+    assert len(trainjobs) == 2
+    entries = {path.stem for path in (ROOT / "runtimes").iterdir()}
+    assert {item["spec"]["runtimeRef"]["name"] for item in trainjobs} <= entries
+    file = tmp_path / "trainjobs.yaml"
+    file.write_text("\n---\n".join(map(json.dumps, trainjobs)))
+    done = run("kubeconform", "-schema-location", trainer.schema_location(version), file)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_argo_cd_example_names_the_charts_version() -> None:
+    (application,) = (item for item in EXAMPLES if item.get("kind") == "Application")
+    version = yaml.safe_load((TRAINING_RUNTIMES / "Chart.yaml").read_text())["version"]
+    assert application["spec"]["source"]["targetRevision"] == version
+
+
+@pytest.mark.parametrize(("file", "name"), CLAIMS, ids=lambda value: str(value)[:60])
+def test_what_shows_a_claim_exists(file: str, name: str) -> None:
+    text = (ROOT / file).read_text()
+    assert (f"def {name}(" if file.endswith(".py") else f"- it: {name}\n") in text
+
+
+def test_every_feature_that_is_ours_is_shown() -> None:
+    table = TEXT.split("| feature |")[1]
+    rows = [line for line in table.splitlines()[2:] if line.startswith("|")]
+    assert len(rows) == len(CLAIMS) > 10
+
+
+def test_every_rule_is_in_the_document() -> None:
+    policies = yaml.safe_load((TRAINING_RUNTIMES / "values.yaml").read_text())["policies"]
+    rules = [name for name, value in policies.items() if isinstance(value, dict) and "mode" in value]
+    assert rules
+    assert [name for name in rules if f"\n| `{name}` | " not in TEXT] == []
