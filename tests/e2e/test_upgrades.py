@@ -1,0 +1,161 @@
+"""The catalogue over time: from the release before, with other claims, back, away and moved between two releases."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster import Cluster
+from e2e.conftest import RELEASE, ROOT, Image
+from e2e.kube import Kube, condition
+from e2e.trainjobs import LORA_SFT, Reader, Restarts, Run, trainjob
+
+CHART = str(ROOT / "charts" / "training-runtimes")
+(PREVIOUS,) = (ROOT / "tests" / "charts" / "fixtures").glob("training-runtimes-*.tgz")
+SYSTEM = "stoker-system"
+RUNTIME = "trl-distributed"
+# Of the tests that need no pods: names that no other release here has.
+OTHER = "stoker-upgrades"
+
+Helm = Callable[..., str]
+
+
+@pytest.fixture
+def releases(cluster: Cluster, helm: Helm) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Runs helm in a namespace of its own; what it installed under `one` and `two` is gone afterwards."""
+
+    def run(*argv: str) -> subprocess.CompletedProcess[str]:
+        done: subprocess.CompletedProcess[str] = cluster.run(
+            ["helm", *argv, "--namespace", OTHER], check=False, capture_output=True
+        )
+        return done
+
+    yield run
+    for release in ("one", "two"):
+        helm("uninstall", release, "--namespace", OTHER, "--ignore-not-found")
+    system = Kube(cluster, "default")
+    for name in runtimes(system):
+        if name.startswith("moved"):
+            system.delete("clustertrainingruntime", name)
+    system.delete("namespace", OTHER)
+
+
+def runtimes(kube: Kube) -> dict[str, dict[str, Any]]:
+    """Return the cluster's runtimes by name."""
+    return {item["metadata"]["name"]: item for item in kube.items("clustertrainingruntimes")}
+
+
+def own(name: str = "moved") -> list[str]:
+    """Return the words that make a release of one runtime of that name."""
+    base = ["--set", "profile=none", "--set", "accelerator=cpu", "--create-namespace"]
+    return [*base, "--set", f"runtimes.{name}.base=trl-distributed"]
+
+
+def test_a_change_that_kubernetes_refuses_is_refused_with_commands_that_work(
+    cluster: Cluster, releases: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    kube = Kube(cluster, OTHER)
+    done = releases("install", "one", CHART, *own())
+    assert done.returncode == 0, done.stderr
+    larger = ("upgrade", "one", CHART, *own(), "--set", "workspace.size=70Gi", "--set", "retries.maxRestarts=5")
+    refused = releases(*larger)
+    assert refused.returncode != 0
+    assert "Kubernetes does not let failurePolicy and volumeClaimPolicies of a runtime change" in refused.stderr
+    # What Kubernetes itself would have said, half-way through the release.
+    assert "Value is immutable" in releases(*larger, "--set", "skipUpgradeCheck=true").stderr
+    remedy = re.search(r"^  for runtime in .*?^  done$", refused.stderr, re.MULTILINE | re.DOTALL)
+    assert remedy
+    cluster.run(["bash", "-ec", remedy[0]], check=True, capture_output=True)
+    upgraded = releases(*larger)
+    assert upgraded.returncode == 0, upgraded.stderr
+    (claims,) = runtimes(kube)["moved"]["spec"]["template"]["spec"]["volumeClaimPolicies"]
+    assert claims["templates"][0]["spec"]["resources"]["requests"]["storage"] == "70Gi"
+    assert runtimes(kube)["moved"]["spec"]["template"]["spec"]["failurePolicy"]["maxRestarts"] == 5
+
+
+def test_a_plain_name_moves_to_another_release_without_a_gap(
+    cluster: Cluster, releases: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """The sequence of docs/catalogue.md."""
+    kube = Kube(cluster, OTHER)
+    steps = [
+        ("install", "one", CHART, *own()),
+        ("upgrade", "one", CHART, *own(), "--set", "keep=true"),
+        ("install", "two", CHART, *own(), "--set", "keep=true", "--take-ownership"),
+        ("upgrade", "one", CHART, *own("moved-away"), "--set", "keep=true"),
+        ("upgrade", "two", CHART, *own()),
+    ]
+    identity = None
+    for step in steps:
+        done = releases(*step)
+        assert done.returncode == 0, f"{step}\n{done.stderr}"
+        found = runtimes(kube)["moved"]["metadata"]
+        identity = identity or found["uid"]
+        assert found["uid"] == identity, f"after {step} it is another object: for a moment there was none"
+    assert found["annotations"]["meta.helm.sh/release-name"] == "two"
+    assert "helm.sh/resource-policy" not in found["annotations"]
+    assert releases("uninstall", "one").returncode == 0
+    assert "moved" in runtimes(kube)
+    assert releases("uninstall", "two").returncode == 0
+    assert "moved" not in runtimes(kube)
+
+
+def test_without_asking_no_release_takes_anothers_runtime(
+    releases: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    assert releases("install", "one", CHART, *own()).returncode == 0
+    refused = releases("install", "two", CHART, *own())
+    assert refused.returncode != 0
+    assert "invalid ownership metadata" in refused.stderr
+
+
+def test_runs_outlive_an_upgrade_a_rollback_and_a_reinstall(
+    submit: Callable[[Mapping[str, Any]], Run],
+    helm: Helm,
+    catalogue: Callable[[], None],
+    image: Image,
+    kube: Kube,
+    reader: Reader,
+    tmp_path: Path,
+) -> None:
+    helm("uninstall", RELEASE, "--namespace", SYSTEM, "--wait")
+    assert kube.items("clustertrainingruntimes", f"app.kubernetes.io/instance={RELEASE}") == []
+    try:
+        helm(
+            "install", RELEASE, str(PREVIOUS), "--values", str(previous_values(image, tmp_path)), "--namespace", SYSTEM
+        )
+        running = submit(trainjob("over-upgrade", [*LORA_SFT, "--max_steps=60"]))
+        waiting = submit({**(asleep := trainjob("asleep", nodes=1)), "spec": {**asleep["spec"], "suspend": True}})
+        kube.until("the suspended job to be seen", lambda: condition(waiting.object(), "Suspended"), 60)
+        running.wait_log(r"'loss'")
+        catalogue()  # to this release
+        assert kube.get("clustertrainingruntime", RUNTIME) is not None
+        helm("rollback", RELEASE, "1", "--namespace", SYSTEM)
+        catalogue()
+        helm("uninstall", RELEASE, "--namespace", SYSTEM, "--wait")
+        assert kube.items("clustertrainingruntimes", f"app.kubernetes.io/instance={RELEASE}") == []
+        catalogue()
+        kube.kubectl("patch", "trainjob", "asleep", "--type=merge", "--patch", '{"spec": {"suspend": false}}')
+        running.wait_complete()
+        waiting.wait_complete()
+        assert running.restarts() == Restarts(0, 0)
+        assert running.manifest(reader)["steps"] == 60
+    finally:
+        catalogue()
+
+
+def previous_values(image: Image, folder: Path) -> Path:
+    """Return the tests' values as far as the release before knows them."""
+    values = yaml.safe_load((Path(__file__).parent / "values.yaml").read_text())
+    for new in ("profile", "initializers", "runtimes"):
+        values.pop(new, None)
+    values["images"] = {"trl": {"repository": image.repository, "tag": image.tag}}
+    path = folder / "previous.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
