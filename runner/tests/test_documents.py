@@ -43,7 +43,8 @@ def test_the_table_of_recipes_is_the_runners_own() -> None:
 
 
 def test_the_plan_shown_is_the_plan_made(tmp_path: Path) -> None:
-    (trainjob,) = re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    (trainjob,) = (block for block in blocks if "kind: TrainJob" in block)
     (shown,) = re.findall(r"^```text\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     job = job_of(yaml.safe_load(trainjob), RUNTIME)
     environment = job.environment(0, attempt=0, job_id="77aa", run_id="5f1c", address="sft-node-0-0.sft", port=29500)

@@ -29,15 +29,20 @@ attempt, rank = int(os.environ["STOKER_RESTART_ATTEMPT"]), int(os.environ["PET_N
 """
 
 
-def add_initializers(runtime: dict[str, Any]) -> None:
-    """Add the jobs that Trainer knows, as upstream's runtimes have them: without command and arguments."""
+def add_initializers(
+    runtime: dict[str, Any], command: Sequence[str] | None, mounts: Sequence[Mapping[str, Any]]
+) -> None:
+    """Add the jobs that Trainer knows; without a command they are as upstream's runtimes have them."""
     for kind in ("dataset", "model"):
         name = f"{kind}-initializer"
         mount = {"name": "initializer", "mountPath": "/workspace"}
         env = [{"name": "STOKER_WORKSPACE", "value": "/workspace"}, {"name": "STORAGE_URI", "value": ""}]
-        pod = {"spec": {"containers": [{"name": name, "env": env, "volumeMounts": [mount]}]}}
+        container = {"name": name, "env": env, "volumeMounts": [mount, *mounts]}
+        if kind == "model" and command:
+            container["command"] = command
+        pod = {"spec": {"containers": [container]}}
         labels = {"trainer.kubeflow.org/trainjob-ancestor-step": name}
-        job = {"name": name, "template": {"metadata": {"labels": labels}, "spec": {"template": pod}}}
+        job = {"name": name, "template": {"metadata": {"labels": labels}, "spec": {"template": pod, "backoffLimit": 1}}}
         runtime["spec"]["template"]["spec"]["replicatedJobs"].append(job)
 
 
@@ -55,6 +60,8 @@ class Local:
         grace: int = 5,
         options: Sequence[str] = (),
         initializer: Mapping[str, Any] | None = None,
+        initializer_command: Sequence[str] | None = None,
+        initializer_mounts: Sequence[Mapping[str, Any]] = (),
         **trainer: Any,
     ) -> subprocess.Popen[str]:
         """Start `stoker local`."""
@@ -64,7 +71,7 @@ class Local:
         command = {"command": ["python", "-c", PREAMBLE + program]}
         job = trainjob(numNodes=nodes, **{**command, **trainer})
         if initializer is not None:
-            add_initializers(runtime)
+            add_initializers(runtime, initializer_command, initializer_mounts)
             job["spec"]["initializer"] = initializer
         for name, manifest in (("job", job), ("runtime", runtime)):
             (self.folder / f"{name}.yaml").write_text(yaml.safe_dump(manifest))
@@ -90,10 +97,24 @@ class Local:
             assert time.monotonic() < deadline, f"{name} never came"
             time.sleep(0.02)
 
+    def pid(self, name: str) -> int:
+        """The process id in a file."""
+        return int((self.workspace / name).read_text())
+
     @property
     def starts(self) -> list[str]:
         """The starts of nodes so far, `<attempt>-<rank>`."""
         return sorted(path.name for path in self.workspace.iterdir() if path.name[0].isdigit())
+
+
+def is_gone(pid: int) -> bool:
+    """Return whether a process has ended, waiting a little for it."""
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 @pytest.fixture
@@ -171,7 +192,8 @@ sys.exit(78) if rank == 0 else time.sleep(60)
         os.kill(int((local.workspace / "0-1").read_text()), 0)
 
 
-def test_a_stop_is_passed_on_and_nothing_is_started_again(local: Local) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_is_passed_on_and_nothing_is_started_again(local: Local, number: signal.Signals) -> None:
     program = """
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 (workspace / f"ready-{rank}").touch()
@@ -180,10 +202,43 @@ time.sleep(60)
     process = local.start(program, nodes=2)
     local.wait_for("ready-0")
     local.wait_for("ready-1")
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 75, output
     assert local.starts == ["0-0", "0-1"]
+    assert "Traceback" not in output
+
+
+def test_a_second_interrupt_does_not_wait_for_the_grace_period(local: Local) -> None:
+    program = """
+signal.signal(signal.SIGTERM, lambda *_: (workspace / "asked").touch())
+(workspace / "ready").touch()
+while True: time.sleep(0.02)
+"""
+    process = local.start(program, grace=600)
+    local.wait_for("ready")
+    process.send_signal(signal.SIGINT)
+    local.wait_for("asked")
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    assert said == "[stoker] stopping: 600 s to save what there is; Ctrl-C once more ends all at once\n"
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 70, output
+    assert is_gone(local.pid("0-0"))
+
+
+def test_what_a_node_leaves_behind_ends_with_it_as_in_a_container(local: Local) -> None:
+    program = """
+import subprocess
+child = subprocess.Popen(["sleep", "60"])
+(workspace / "child").write_text(str(child.pid))
+"""
+    started = time.monotonic()
+    code, output = local.run(program)
+    assert code == 0, output
+    assert time.monotonic() - started < 30
+    assert is_gone(local.pid("child"))
 
 
 def test_a_stop_asked_for_before_the_nodes_exist_reaches_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,6 +314,39 @@ def test_a_model_that_cannot_be_fetched_ends_the_job_before_a_node_starts(local:
     assert "attempt 0: model-initializer ended with 66 (model or data missing)" in output
 
 
+def test_an_initializer_is_tried_again_by_itself_before_the_run_is(local: Local) -> None:
+    # Not before its third start; a user's own image in the place of ours.
+    command = """
+import os, pathlib, sys
+starts = pathlib.Path(os.environ["STOKER_WORKSPACE"]) / "starts"
+starts.write_text((starts.read_text() if starts.exists() else "") + "x")
+sys.exit([75, 69, 0][len(starts.read_text()) - 1])
+"""
+    code, output = local.run("", initializer={}, initializer_command=["python", "-c", command])
+    assert code == 0, output
+    assert "[stoker] model-initializer ended with 75 (stopped by a signal, resumable): once more" in output
+    assert local.starts == ["0-0"]
+    code, output = local.run("", initializer={}, initializer_command=["python", "-c", "import sys; sys.exit(70)"])
+    assert code == 70
+    # maxRestarts 3 of the job, backoffLimit 1 of the initializer.
+    assert output.count("model-initializer ended with 70 (the trainer crashed): once more") == 4
+    assert "no restart left of 3" in output
+
+
+def test_a_claim_that_only_an_initializer_mounts_is_a_folder_here(local: Local) -> None:
+    claim = local.folder / "the claim"
+    (claim / "data").mkdir(parents=True)
+    (claim / "data" / "train.jsonl").write_text("{}")
+    for uri in ("pvc://inputs/data", "file:///mnt/pvc/inputs/data"):
+        code, output = local.run(
+            "print((workspace / 'dataset/train.jsonl').read_text())",
+            initializer={"dataset": {"storageUri": uri, "env": [{"name": "STOKER_FETCH_REPLACE", "value": "true"}]}},
+            initializer_mounts=[{"name": "inputs", "mountPath": "/mnt/pvc/inputs"}],
+            options=["--volume", f"inputs={claim}"],
+        )
+        assert (code, "[node-0] {}" in output) == (0, True), output
+
+
 def test_a_file_stands_in_for_a_secret(local: Local) -> None:
     (local.folder / "store.env").write_text("# a comment\nACCESS_KEY_ID=someone\n")
     wanted = {"dataset": {"storageUri": "s3://bucket/x", "secretRef": {"name": "store"}}}
@@ -284,12 +372,7 @@ def test_nothing_outlives_a_local_run_that_is_killed(local: Local) -> None:
         local.wait_for(f"ready-{rank}")
     process.kill()
     process.wait()
-    for rank in (0, 1):
-        pid = int((local.workspace / f"0-{rank}").read_text())
-        deadline = time.monotonic() + 10
-        while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
-            assert time.monotonic() < deadline, f"node {rank} outlived the run"
-            time.sleep(0.02)
+    assert [rank for rank in (0, 1) if not is_gone(local.pid(f"0-{rank}"))] == []
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,15 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import IO
+from urllib.parse import quote
 
 from stoker.exits import PRECEDENCE, ExitCode, RunError
+from stoker.fetch.request import CLAIMS
 from stoker.manifests import Manifest, read_documents, volume_folders
 from stoker.report import say
 from stoker.trainjob import Initializer, Job, expand, initializers_of, job_of, rewritten
@@ -106,7 +109,8 @@ def run(
     """
     documents = _manifest(trainjob, "TrainJob"), _manifest(runtime, "TrainingRuntime")
     job, initializers = job_of(*documents), initializers_of(*documents)
-    around = Surroundings(_volumes(job, workspace, volumes), _pythons(pythons), _secrets(secrets))
+    jobs = [job, *(found.job for found in initializers)]
+    around = Surroundings(_volumes(jobs, workspace, volumes), _pythons(pythons), _secrets(secrets))
     try:
         workspace.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -114,21 +118,23 @@ def run(
             ExitCode.CONFIG,
             f"--workspace {workspace} cannot be made ({error.strerror}): name a folder you may write to",
         ) from error
-    # As dependsOn has it, the nodes start once the initializers are done.
-    steps = [[_initializer(found, around)] for found in initializers]
     python = around.pythons.get(job.framework, sys.executable)
     nodes = [_Container(f"node-{rank}", job, rank, python, around.folders(job.mounts)) for rank in range(job.nodes)]
+    fetched = [(_initializer(found, around), found.backoff_limit) for found in initializers]
     stop = _Stop()
     job_id = uuid.uuid4().hex
     restarts = counted = 0
     while True:
         code = ExitCode.FINISHED
-        for containers in [*steps, nodes]:
-            code = _attempt(containers, job_id, restarts, stop)
-            names = f"{job.nodes} nodes" if containers is nodes else containers[0].title
-            if code is not ExitCode.FINISHED or containers is nodes:
-                say(f"attempt {restarts}: {names} ended with {int(code)} ({code.meaning})")
+        # As dependsOn has it, the nodes start once the initializers are done.
+        for container, backoff_limit in fetched:
+            code = _persist(container, backoff_limit, job_id, restarts, stop)
+            if code is not ExitCode.FINISHED:
+                say(f"attempt {restarts}: {container.title} ended with {int(code)} ({code.meaning})")
                 break
+        else:
+            code = _attempt(nodes, job_id, restarts, stop)
+            say(f"attempt {restarts}: {job.nodes} nodes ended with {int(code)} ({code.meaning})")
         if code is ExitCode.FINISHED or code.is_final or stop.asked:
             return code
         if code is not ExitCode.STOPPED:
@@ -140,13 +146,13 @@ def run(
 
 
 def _initializer(found: Initializer, around: Surroundings) -> _Container:
-    title = next(word for word in found.job.argv if word in ("model", "dataset")) + "-initializer"
     if found.secret and found.secret not in around.secrets:
         say(
-            f"{title}: the secret {found.secret} is in the cluster alone: --secret {found.secret}=FILE stands in for it"
+            f"{found.name}: the secret {found.secret} is in the cluster alone: "
+            f"--secret {found.secret}=FILE stands in for it"
         )
     return _Container(
-        title,
+        found.name,
         found.job,
         0,
         around.pythons.get("fetch", sys.executable),
@@ -155,17 +161,39 @@ def _initializer(found: Initializer, around: Surroundings) -> _Container:
     )
 
 
+def _persist(container: _Container, backoff_limit: int, job_id: str, restarts: int, stop: _Stop) -> ExitCode:
+    """Run an initializer, again by itself as its Job would: an interruption is not counted, a user's error is final."""
+    failures = 0
+    while True:
+        code = _attempt([container], job_id, restarts, stop)
+        if code is ExitCode.FINISHED or code.is_final or stop.asked:
+            return code
+        if code is not ExitCode.STOPPED:
+            failures += 1
+        if failures > backoff_limit:
+            return code
+        say(f"{container.title} ended with {int(code)} ({code.meaning}): once more")
+
+
 class _Stop:
-    """Passes the first SIGINT or SIGTERM on to all nodes, once."""
+    """Passes the first SIGINT or SIGTERM on to all nodes, once; another SIGINT ends them at once.
+
+    Attributes:
+        asked: True once there was one.
+        urgent: True once there was another.
+        nodes: the processes that are told.
+    """
 
     def __init__(self) -> None:
         self.asked = False
+        self.urgent = False
         self.nodes: list[subprocess.Popen[str]] = []
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._forward)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
+            self.urgent = self.urgent or number == signal.SIGINT
             return
         self.asked = True
         self.pass_on()
@@ -173,8 +201,9 @@ class _Stop:
     def pass_on(self) -> None:
         """Ask the nodes that still run to end."""
         for node in self.nodes:
-            if node.poll() is None:
-                node.send_signal(signal.SIGTERM)
+            if node.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.kill(node.pid, signal.SIGTERM)
 
 
 def _attempt(containers: Sequence[_Container], job_id: str, number: int, stop: _Stop) -> ExitCode:
@@ -195,7 +224,7 @@ def _attempt(containers: Sequence[_Container], job_id: str, number: int, stop: _
             return _wait(stop, containers[0].job.grace_seconds)
         finally:
             for node in stop.nodes:
-                if node.poll() is None:
+                if _ended(node) is None:
                     os.killpg(node.pid, signal.SIGKILL)
                     node.wait()
             for reader in readers:
@@ -206,7 +235,7 @@ def _wait(stop: _Stop, grace_seconds: int) -> ExitCode:
     """Wait for all nodes. Once one has failed the others are asked to stop, as the Job controller does."""
     failed: ExitCode | None = None
     deadline: float | None = None
-    while any(node.poll() is None for node in stop.nodes):
+    while not stop.urgent and any(_ended(node) is None for node in stop.nodes):
         codes = [_code(node) for node in stop.nodes if node.returncode is not None]
         bad = [code for code in codes if code is not ExitCode.FINISHED]
         if bad and failed is None:
@@ -214,12 +243,22 @@ def _wait(stop: _Stop, grace_seconds: int) -> ExitCode:
             stop.pass_on()
         if deadline is None and (failed is not None or stop.asked):
             deadline = time.monotonic() + grace_seconds + _MARGIN_SECONDS
+            if stop.asked:
+                say(f"stopping: {grace_seconds} s to save what there is; Ctrl-C once more ends all at once")
         if deadline is not None and time.monotonic() > deadline:
             break
         time.sleep(0.2)
     if failed is not None:
         return failed
     return min((_code(node) for node in stop.nodes), key=PRECEDENCE.index)
+
+
+def _ended(node: subprocess.Popen[str]) -> int | None:
+    """Return a node's exit code, None while it runs. As in a container, all others of its group end with it."""
+    if node.returncode is None and os.waitid(os.P_PID, node.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        # Before it is waited for: after that its number may be another's.
+        os.killpg(node.pid, signal.SIGKILL)
+    return node.poll()
 
 
 def _code(node: subprocess.Popen[str]) -> ExitCode:
@@ -238,6 +277,8 @@ def _start(container: _Container, attempt: _Attempt, termination_log: Path) -> s
     )
     # envFrom is the weaker one (a container's `env` wins over what a secret brings).
     told = {**container.more, **{name: rewritten(value, folders) for name, value in told.items()}}
+    if told.get("STORAGE_URI"):
+        told["STORAGE_URI"] = _local_uri(told["STORAGE_URI"], folders)
     told["STOKER_TERMINATION_LOG"] = str(termination_log)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "STOKER_"))}
     # As in the image, the commands beside this Python come first.
@@ -254,6 +295,16 @@ def _start(container: _Container, attempt: _Attempt, termination_log: Path) -> s
         # A session of its own: Ctrl-C reaches only us, and we pass it on once.
         start_new_session=True,
     )
+
+
+def _local_uri(uri: str, folders: Mapping[str, str]) -> str:
+    """Return where a folder of a mounted volume lies here; any other URI as it is."""
+    quoted = {mount: quote(folder) for mount, folder in folders.items()}
+    for prefix, root in (("pvc://", f"{CLAIMS}/"), ("file://", "")):
+        path = root + uri[len(prefix) :]
+        if uri.lower().startswith(prefix) and (local := rewritten(path, quoted)) != path:
+            return f"file://{local}"
+    return uri
 
 
 def _local_argv(argv: list[str], python: str, path: str) -> list[str]:
@@ -285,10 +336,10 @@ def _copy(stream: IO[str] | None, prefix: str) -> None:
         sys.stdout.flush()
 
 
-def _volumes(job: Job, workspace: Path, volumes: Sequence[str]) -> dict[str, str]:
+def _volumes(jobs: Sequence[Job], workspace: Path, volumes: Sequence[str]) -> dict[str, str]:
     """Return volume → local folder."""
-    given = {_WORKSPACE_VOLUME: workspace, **volume_folders(job, volumes)}
-    if _WORKSPACE_VOLUME not in job.mounts:
+    given = {_WORKSPACE_VOLUME: workspace, **volume_folders({name for job in jobs for name in job.mounts}, volumes)}
+    if _WORKSPACE_VOLUME not in jobs[0].mounts:
         raise RunError(ExitCode.USAGE, f"the runtime mounts no volume named {_WORKSPACE_VOLUME}")
     return {name: str(folder.resolve()) for name, folder in given.items()}
 

@@ -6,14 +6,13 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from stoker.exits import ExitCode, RunError
-from stoker.trainjob import Job
 
 Manifest = Mapping[str, Any]
 
@@ -56,11 +55,11 @@ def name_of(manifest: Manifest) -> str:
     return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
 
 
-def volume_folders(job: Job, volumes: Iterable[str]) -> dict[str, Path]:
+def volume_folders(known: Collection[str], volumes: Iterable[str]) -> dict[str, Path]:
     """Return the local folders that stand for volumes of a job's pods, by the volume's name.
 
     Args:
-        job: the job.
+        known: names of the volumes that its pods have.
         volumes: `NAME=DIR`, as options give them.
 
     Raises:
@@ -69,10 +68,10 @@ def volume_folders(job: Job, volumes: Iterable[str]) -> dict[str, Path]:
     folders = {}
     for text in volumes:
         name, equals, folder = text.partition("=")
-        if not equals or name not in job.mounts:
+        if not equals or name not in known:
             raise RunError(
                 ExitCode.USAGE,
-                f"--volume {text}: write NAME=DIR, NAME one of the pod's volumes: {', '.join(sorted(job.mounts))}",
+                f"--volume {text}: write NAME=DIR, NAME one of the pod's volumes: {', '.join(sorted(known))}",
             )
         if not folder or not Path(folder).is_dir():
             raise RunError(ExitCode.NO_INPUT, f"--volume {text}: there is no folder {folder}")

@@ -19,8 +19,9 @@ from stoker.exits import ExitCode, RunError
 _ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
 _FRAMEWORK = "trainer.kubeflow.org/framework"
 _CONTAINER = "node"
-# Kubernetes' own default of terminationGracePeriodSeconds.
+# Kubernetes' own defaults of terminationGracePeriodSeconds and of a Job's backoffLimit.
 _GRACE_SECONDS = 30
+_BACKOFF_LIMIT = 6
 # Fields of a TrainJob (trainer.kubeflow.org/v1alpha1, Trainer v2.3.0); Kubernetes refuses others.
 _SPEC_FIELDS = (
     *("runtimeRef", "initializer", "trainer", "runtimePatches", "suspend", "activeDeadlineSeconds", "managedBy"),
@@ -171,12 +172,16 @@ class Initializer:
     """What fetches a model or a data set before the nodes start.
 
     Attributes:
+        name: the name of its job and container.
         job: its container, as that of a job with one node.
         secret: name of the secret whose keys become variables of it; None if the TrainJob names none.
+        backoff_limit: how often it is tried again by itself, before the whole run is.
     """
 
+    name: str
     job: Job
     secret: str | None
+    backoff_limit: int
 
 
 def initializers_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> tuple[Initializer, ...]:
@@ -199,14 +204,15 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
     _expect_fields("spec.initializer", spec.get("initializer") or {}, ("dataset", "model"))
     _expect_fields(f"spec.initializer.{kind}", asked or {}, _INITIALIZER_FIELDS)
     jobset = runtime["spec"]["template"]["spec"]
-    template = _pod_of(jobset, name)
-    if template is None:
+    spec_of_job = _job_spec(jobset, name)
+    if spec_of_job is None:
         if asked is None:
             return None
         raise RunError(
             ExitCode.USAGE,
             f"spec.initializer.{kind} is set, but runtime {given} has no job {name}: take a runtime that has one",
         )
+    template, backoff_limit = spec_of_job["template"], int(spec_of_job.get("backoffLimit", _BACKOFF_LIMIT))
     pod = template["spec"]
     container = _named(pod.get("containers", ()), name, given)
     told = asked or {}
@@ -236,7 +242,7 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
         labels=dict(template.get("metadata", {}).get("labels") or {}),
         grace_seconds=int(pod.get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
     )
-    return Initializer(job, secret)
+    return Initializer(name, job, secret, backoff_limit)
 
 
 @contextmanager
@@ -266,9 +272,10 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
     _expect_fields("spec", spec, _SPEC_FIELDS)
     _expect_fields("spec.trainer", trainer or {}, _TRAINER_FIELDS)
     jobset = runtime["spec"]["template"]["spec"]
-    template = _pod_of(jobset, "trainer")
-    if template is None:
+    spec_of_job = _job_spec(jobset, "trainer")
+    if spec_of_job is None:
         raise RunError(ExitCode.USAGE, f"runtime {given} has no job labelled {_ANCESTOR}: trainer")
+    template = spec_of_job["template"]
     pod = template["spec"]
     container = _named(pod.get("containers", ()), _CONTAINER, given)
     told = trainer or {}
@@ -345,13 +352,13 @@ def _expect_strings(field: str, words: Sequence[Any]) -> None:
             )
 
 
-def _pod_of(jobset: Mapping[str, Any], ancestor: str) -> Mapping[str, Any] | None:
-    """Return the pod template of the job with a label of Trainer's, None if there is none."""
+def _job_spec(jobset: Mapping[str, Any], ancestor: str) -> Mapping[str, Any] | None:
+    """Return the spec of the job with a label of Trainer's, None if there is none."""
     for job in jobset["replicatedJobs"]:
         template = job["template"]
         if template.get("metadata", {}).get("labels", {}).get(_ANCESTOR) == ancestor:
-            pod: Mapping[str, Any] = template["spec"]["template"]
-            return pod
+            spec: Mapping[str, Any] = template["spec"]
+            return spec
     return None
 
 

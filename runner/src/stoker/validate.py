@@ -109,7 +109,7 @@ def judge(trainjob: Manifest, runtime: Manifest, volumes: Sequence[str] = ()) ->
     return _judge_nodes(
         name,
         job,
-        {job.mounts[name]: str(folder) for name, folder in volume_folders(job, volumes).items()},
+        {job.mounts[name]: str(folder) for name, folder in volume_folders(job.mounts, volumes).items()},
         admission,
         problems,
     )
