@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # What a step's line in the trainer's log begins with, at --logging_steps 1.
 _STEP = "{'loss'"
 _TRAINER = "trl.scripts.sft"
+# A run that takes longer hangs.
+_PATIENCE_SECONDS = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +63,19 @@ def main() -> None:
         folder = Path(scratch)
         script = ROOT / "runner" / "tests" / "integration" / "tiny_inputs.py"
         subprocess.run([with_runner, script, folder], check=True)
-        pairs = [
-            run_pair(with_runner, bare, folder, number, args.processes, args.steps) for number in range(args.pairs)
-        ]
+        pairs: list[tuple[Timing, Timing]] = []
+        tries = 0
+        while len(pairs) < args.pairs:
+            ours, theirs = run_pair(with_runner, bare, folder, tries, args.processes, args.steps)
+            tries += 1
+            if ours is None:
+                sys.exit(f"stoker run did not end within {_PATIENCE_SECONDS} s")
+            if theirs is not None:
+                pairs.append((ours, theirs))
         print(f"{args.pairs} pairs, {args.processes} processes, {args.steps} steps")
+        if tries > args.pairs:
+            # A rank may hang while it destroys its gloo group (torch 2.13).
+            print(f"torchrun did not end in {tries - args.pairs} of {tries} runs; those pairs are left out")
         for what in ("first_step", "total", "processor"):
             report_ratio(what.replace("_", " "), [(getattr(a, what), getattr(b, what)) for a, b in pairs])
         stoker = [str(with_runner), "-m", "stoker"]
@@ -103,8 +115,12 @@ def told(folder: Path, name: str, processes: int, steps: int) -> dict[str, str]:
 
 def run_pair(
     with_runner: Path, bare: Path, folder: Path, number: int, processes: int, steps: int
-) -> tuple[Timing, Timing]:
-    """Run the job through `stoker run` and through torchrun with the same flags; who goes first alternates."""
+) -> tuple[Timing | None, Timing | None]:
+    """Run the job through `stoker run` and through torchrun with the same flags; who goes first alternates.
+
+    Returns:
+        what each took; None for one that hung.
+    """
     name = f"run-{number}"
     pod = told(folder, name, processes, steps)
     stoker = [str(with_runner), "-m", "stoker"]
@@ -119,10 +135,10 @@ def run_pair(
     flags = [word.replace(f"{folder}/{name}", f"{folder}/bare-{number}") for word in plan["trainer_argv"]]
     launcher = [str(bare), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
 
-    def through_stoker() -> Timing:
+    def through_stoker() -> Timing | None:
         return timed([*stoker, "run", _TRAINER], pod)
 
-    def through_torchrun() -> Timing:
+    def through_torchrun() -> Timing | None:
         return timed([*launcher, "-m", _TRAINER, *flags], plan["env"])
 
     if number % 2:
@@ -131,8 +147,8 @@ def run_pair(
     return through_stoker(), through_torchrun()
 
 
-def timed(argv: Sequence[str], env: dict[str, str]) -> Timing:
-    """Run a job and return how long it took; its output is shown if it fails."""
+def timed(argv: Sequence[str], env: dict[str, str]) -> Timing | None:
+    """Run a job and return how long it took, None if it hung; its output is shown if it fails."""
     began, worked_before = time.monotonic(), worked()
     first = None
     lines = []
@@ -140,11 +156,16 @@ def timed(argv: Sequence[str], env: dict[str, str]) -> Timing:
     with subprocess.Popen(
         argv, env={**os.environ, **quiet, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
+        patience = threading.Timer(_PATIENCE_SECONDS, process.terminate)
+        patience.start()
         for line in process.stdout or ():
             lines.append(line)
             if first is None and line.startswith(_STEP):
                 first = time.monotonic() - began
+        patience.cancel()
     total = time.monotonic() - began
+    if total > _PATIENCE_SECONDS:
+        return None
     if process.returncode or first is None:
         sys.exit("".join(lines) + f"{' '.join(argv)} ended with {process.returncode}")
     return Timing(first, total, worked() - worked_before)
