@@ -187,6 +187,7 @@ class Shelf(Source):
         self.failures = failures or []
         self.wrong = 0
         self.checksums = True
+        self.seconds = 0.0
 
     def files(self) -> list[File]:
         return [
@@ -200,6 +201,7 @@ class Shelf(Source):
     def fetch(self, file: File, folder: Path) -> Path:
         if file.path == "model.safetensors" and self.failures:
             raise self.failures.pop()
+        time.sleep(self.seconds)
         data = CONTENT[file.path]
         if file.path == "model.safetensors" and self.wrong:
             self.wrong -= 1
@@ -232,6 +234,15 @@ def test_a_source_that_keeps_failing_is_given_up(shelf: Shelf, tmp_path: Path) -
         bring(shelf, tmp_path, shelf.files()[1:])
     assert given_up.value.code is ExitCode.UNAVAILABLE
     assert len(shelf.failures) == 7
+
+
+def test_progress_is_told_now_and_then(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(transfer, "_PROGRESS_SECONDS", 0.02)
+    shelf.seconds = 0.2
+    bring(shelf, tmp_path)
+    assert "[stoker] 0 B of 7.0 kB (0 %), 0 B/s\n" in capsys.readouterr().err
 
 
 def test_what_no_try_mends_is_tried_once(shelf: Shelf, tmp_path: Path) -> None:

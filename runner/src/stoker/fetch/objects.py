@@ -135,6 +135,8 @@ def _code(error: BaseException) -> str:
             return str(response.get("Error", {}).get("Code", ""))
         if isinstance(getattr(found, "code", None), int):
             return str(found.code)  # type: ignore[union-attr]
+        if isinstance(found, OSError) and str(found).startswith("Forbidden:"):  # all that gcsfs leaves of a 403
+            return "403"
     return ""
 
 
@@ -183,6 +185,9 @@ def _assumed(request: Request, role: str) -> dict[str, str]:
 
 
 def _gs_options(request: Request) -> dict[str, Any]:
+    # Else the client first asks by gRPC what kind of bucket it is, at Google whatever the endpoint, and waits for
+    # minutes where that is not to be reached. Only zonal buckets need it.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     options: dict[str, Any] = {"timeout": _READ_SECONDS, "requests_timeout": _READ_SECONDS}
     if "ENDPOINT" in request.options:
         options["endpoint_url"] = request.options["ENDPOINT"]
