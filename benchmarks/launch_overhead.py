@@ -51,7 +51,9 @@ class Timing:
 def main() -> None:
     """Read the command line, run the pairs and print what they took."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--pairs", type=int, default=5, help="runs through each launcher (default %(default)s)")
+    parser.add_argument(
+        "--pairs", type=int, default=5, help="runs through each launcher (default %(default)s; 0: none)"
+    )
     parser.add_argument("--processes", type=int, default=2, help="training processes (default %(default)s)")
     parser.add_argument("--steps", type=int, default=50, help="steps of the job (default %(default)s)")
     parser.add_argument("--commands", type=int, default=20, help="runs of each small command (default %(default)s)")
@@ -76,7 +78,7 @@ def main() -> None:
         if tries > args.pairs:
             # A rank may hang while it destroys its gloo group (torch 2.13).
             print(f"torchrun did not end in {tries - args.pairs} of {tries} runs; those pairs are left out")
-        for what in ("first_step", "total", "processor"):
+        for what in ("first_step", "total", "processor") if pairs else ():
             report_ratio(what.replace("_", " "), [(getattr(a, what), getattr(b, what)) for a, b in pairs])
         stoker = [str(with_runner), "-m", "stoker"]
         report_command("python -c pass", [str(with_runner), "-c", "pass"], args.commands, {})
