@@ -30,7 +30,7 @@ attempt, rank = int(os.environ["STOKER_RESTART_ATTEMPT"]), int(os.environ["PET_N
 
 
 def add_initializers(
-    runtime: dict[str, Any], command: Sequence[str] | None, mounts: Sequence[Mapping[str, Any]]
+    runtime: dict[str, Any], command: Sequence[str] | None = None, mounts: Sequence[Mapping[str, Any]] = ()
 ) -> None:
     """Add the jobs that Trainer knows; without a command they are as upstream's runtimes have them."""
     for kind in ("dataset", "model"):

@@ -1,0 +1,61 @@
+"""A whole job on this machine: the model and the data are fetched, each program runs in an environment of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import yaml
+from runner.tests.integration.jobs import PATIENCE_SECONDS, LocalJob, leftovers
+from runner.tests.test_local import add_initializers
+from runner.tests.test_trainjob import RUNTIME
+
+import stoker
+
+
+@pytest.fixture
+def bare_job(inputs: Path, tmp_path: Path) -> Iterator[LocalJob]:
+    """A job of which only `stoker local` itself runs in this Python, which has no trainer."""
+    yield LocalJob(Path(sys.executable), inputs, tmp_path)
+    assert leftovers(tmp_path) == []
+
+
+def test_initializers_and_nodes_run_in_environments_of_their_own(
+    bare_job: LocalJob, trainer_python: Path, tmp_path: Path
+) -> None:
+    runtime = deepcopy(RUNTIME)
+    add_initializers(runtime)
+    (tmp_path / "runtime.yaml").write_text(yaml.safe_dump(runtime))
+    args = ["--max_steps", "2", "--use_peft", "--lora_target_modules", "all-linear"]
+    spec = {
+        "runtimeRef": {"name": runtime["metadata"]["name"]},
+        "initializer": {kind: {"storageUri": f"file://{bare_job.inputs}/{kind}"} for kind in ("model", "dataset")},
+        "trainer": {"numNodes": 2, "args": args},
+    }
+    (tmp_path / "trainjob.yaml").write_text(
+        yaml.safe_dump({"kind": "TrainJob", "metadata": {"name": "sft"}, "spec": spec})
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "stoker", "local", "trainjob.yaml", "--runtime", "runtime.yaml"),
+            *("--workspace", str(bare_job.workspace), "--python", f"trl={trainer_python}"),
+        ],
+        cwd=tmp_path,
+        env={**bare_job.environ, "PYTHONPATH": str(Path(stoker.__file__).parents[1])},
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert done.returncode == 0, done.stdout
+    for kind in ("model", "dataset"):
+        said = f"[{kind}-initializer] [stoker] {bare_job.workspace}/{kind} is there: file://{bare_job.inputs}/{kind}"
+        assert said in done.stdout.splitlines()
+    manifest = bare_job.manifest()
+    assert (manifest["status"], manifest["steps"], manifest["world_size"]) == ("finished", 2, 2)
+    assert manifest["base_model"]["name_or_path"] == f"{bare_job.workspace}/model"
