@@ -59,3 +59,12 @@ def test_initializers_and_nodes_run_in_environments_of_their_own(
     manifest = bare_job.manifest()
     assert (manifest["status"], manifest["steps"], manifest["world_size"]) == ("finished", 2, 2)
     assert manifest["base_model"]["name_or_path"] == f"{bare_job.workspace}/model"
+
+
+def test_no_trainer_outlives_a_local_run_that_is_killed(job: LocalJob) -> None:
+    process = job.start("--max_steps", "100000", nodes=2)
+    job.wait_for(lambda: len(job.ranks()) == 2, process)
+    process.kill()
+    process.wait()
+    # One runner, one launcher and one rank for each node, with what they started.
+    assert leftovers(job.folder) == []
