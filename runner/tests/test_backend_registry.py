@@ -105,9 +105,17 @@ def test_the_runner_launches_what_a_registered_backend_brings() -> None:
     assert set(known_frameworks()) >= {"trl", "mine"}
     assert isinstance(get_framework("mine"), Runs)
     with pytest.raises(ValueError, match=r"framework 'mine', which Runs of backend 'mine' runs already"):
-        register_backend("again")(type("Again", (Nothing,), {"runner": type("Runs2", (Runs,), {})}))
+        register_backend("again")(type("Again", (Nothing,), {"framework": "mine", "runner": type("R2", (Runs,), {})}))
     with pytest.raises(ValueError, match=r"does not define base_model, budget, fingerprint"):
         register_backend("half")(type("Half", (Nothing,), {"runner": type("Half", (Framework,), {"name": "half"})}))
+
+
+def test_a_runner_that_no_pods_label_would_find_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"is named 'mine', but the label of its runtimes is 'nothing': give both"):
+        register_backend("mine")(type("Mine", (Nothing,), {"runner": Runs}))
+    with pytest.raises(ValueError, match=r"runner of backend 'mine', is no subclass of stoker\.frameworks\.Framework"):
+        register_backend("mine")(type("Mine", (Nothing,), {"runner": str}))
+    assert get_backend("mine") is None
 
 
 @pytest.mark.usefixtures("plugins")

@@ -23,7 +23,7 @@ __all__ = ["api", "client"]  # fixtures from elsewhere
 
 TEXT = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
 PYTHON = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-(SHELL,) = re.findall(r"^```sh\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+SHELL = "".join(re.findall(r"^```sh\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))
 
 
 @pytest.mark.parametrize("code", PYTHON)
@@ -46,9 +46,13 @@ def test_the_code_runs_and_its_configs_are_valid(
 def test_the_commands_print_trainjobs(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.py").write_text("from stoker.backends import TRLConfig\nconfig = TRLConfig(method='sft')\n")
-    result = CliRunner().invoke(main, shlex.split(line)[1:])
+    (tmp_path / "tune.py").write_text(
+        "from stoker.backends import TorchTuneConfig\nconfig = TorchTuneConfig(epochs=1)\n"
+    )
+    words = shlex.split(line)[1:]
+    result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, result.output
-    assert yaml.safe_load(result.output)["metadata"]["name"] == "capybara"
+    assert yaml.safe_load(result.output)["metadata"]["name"] == words[words.index("--name") + 1]
 
 
 def test_the_table_of_methods_is_complete() -> None:

@@ -26,6 +26,7 @@ from stoker.backends import (
     TRLTrainer,
     TRLTrainerType,
 )
+from stoker.backends import manifest as manifests
 
 PLACES = ["--model_name_or_path", "/workspace/model", "--dataset_name", "/workspace/dataset"]
 FETCHED = Initializer(
@@ -182,6 +183,31 @@ def test_the_newest_texts_sft_sends_only_what_is_given() -> None:
     assert config.to_args() == ["trl.scripts.sft", "--learning_rate", "2e-05", "--packing"]
     assert config.to_args(FETCHED) == ["trl.scripts.sft", *PLACES, "--learning_rate", "2e-05", "--packing"]
     assert (config.num_train_epochs, config.bf16, config.trainer_type) == (None, None, TRLTrainerType.SFT)
+
+
+def test_a_class_after_the_second_text_names_its_frameworks() -> None:
+    class Own(ConfigTrainer):
+        supported_frameworks = ["own"]  # noqa: RUF012
+        command = ("own", "run")
+
+        def to_args(self, initializer: object = None) -> list[str]:
+            return []
+
+    assert (Own.framework, TRLTrainer.supported_frameworks) == ("own", ["trl"])
+    assert TorchTuneTrainer.supported_frameworks == ["torchtune"]
+
+
+def test_a_class_after_the_newest_text_takes_no_initializer() -> None:
+    class Own(FrameworkConfig):
+        framework = "own"
+        command = ("own", "run")
+
+        def to_args(self) -> list[str]:  # type: ignore[override]
+            return ["--own"]
+
+    assert Own().args_for(FETCHED) == ["--own"]
+    job = manifests.trainjob(Own(num_nodes=2), "own", runtime="own", initializer=FETCHED)
+    assert job["spec"]["trainer"] == {"numNodes": 2, "args": ["--own"]}
 
 
 def test_the_newest_texts_grpo() -> None:

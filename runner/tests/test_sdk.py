@@ -196,11 +196,38 @@ def test_of_several_runtimes_the_generic_one_is_taken(client: Any, api: Api) -> 
 
 
 def test_an_ambiguous_choice_lists_the_runtimes(client: Any, api: Api) -> None:
-    api.runtimes.append(runtime("torchtune-qwen2.5-1.5b", "torchtune"))
-    message = r"2 runtimes are labelled .*=torchtune: torchtune-llama3.2-1b, torchtune-qwen2.5-1.5b; name one"
+    api.runtimes.append(runtime("torchtune-llama3.2-3b", "torchtune"))
+    message = r"2 runtimes are labelled .*=torchtune: torchtune-llama3.2-1b, torchtune-llama3.2-3b; name one"
     with pytest.raises(ValueError, match=message):
         TUNE.sdk(client)
-    assert TUNE.sdk(client, runtime="torchtune-qwen2.5-1.5b")["runtime"].name == "torchtune-qwen2.5-1.5b"
+    assert TUNE.sdk(client, runtime="torchtune-llama3.2-3b")["runtime"].name == "torchtune-llama3.2-3b"
+
+
+def test_a_runtime_that_the_sdk_cannot_read_does_not_stand_in_the_way_of_a_named_one(client: Any, api: Api) -> None:
+    unread = runtime("own", "torch")
+    for job in unread["spec"]["template"]["spec"]["replicatedJobs"]:
+        for container in job["template"]["spec"]["template"]["spec"]["containers"]:
+            container["resources"] = {"limits": {"memory": "1Gi"}}
+    api.runtimes.append(unread)
+    with pytest.raises(ValueError, match=r"cannot list the runtimes: Unknown device type .*; name one"):
+        SFT.sdk(client)
+    assert SFT.sdk(client, runtime="trl-distributed")["runtime"].name == "trl-distributed"
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "message"),
+    [
+        ("torchtune-distributed", TUNE, "whose name spells no model: leave the command to the runtime, or choose one"),
+        ("torchtune-llama3.2-1b", TorchTuneConfig(num_nodes=2), "numNodes is 2, but Trainer takes the command"),
+        ("torchtune-qwen2.5-1.5b", TUNE, "takes no QLoRA with `tune run` for qwen2_5/1.5B"),
+    ],
+)
+def test_what_trainer_refuses_of_torchtune_is_told_before(
+    client: Any, api: Api, name: str, config: TorchTuneConfig, message: str
+) -> None:
+    api.runtimes = [runtime(name, "torchtune")]
+    with pytest.raises(ValueError, match=message):
+        config.sdk(client)
 
 
 def test_no_runtime_for_a_framework_lists_what_there_is(client: Any, api: Api) -> None:
@@ -228,7 +255,9 @@ def test_a_backend_that_sends_its_command(client: Any, api: Api) -> None:
     class Own(LLMBackend):
         framework: ClassVar[str] = "torch"
         command: ClassVar[tuple[str, ...]] = ("python", "-m", "own")
-        sends_command: ClassVar[bool] = True
+
+        def command_on(self, runtime: str) -> tuple[str, ...]:
+            return self.command
 
         def to_args(self, initializer: object = None) -> list[str]:
             return ["--own"]

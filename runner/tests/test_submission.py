@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,28 @@ def test_a_config_in_a_file(tmp_path: Path) -> None:
     }
     result = invoke(f"{path}:config", "--name", "tune")
     assert (result.exit_code, result.output) == (64, "stoker: no runtime fits any run of torchtune: name one\n")
+
+
+def test_torchtune_on_a_runtime_whose_name_spells_no_model_leaves_the_runtimes_command(tmp_path: Path) -> None:
+    path = tmp_path / "run.py"
+    path.write_text(
+        "from stoker.backends import LoraConfig, TorchTuneConfig\n"
+        "config = TorchTuneConfig(epochs=1, num_nodes=2, peft_config=LoraConfig(lora_rank=8))\n"
+    )
+    told = ("--env", "STOKER_METHOD=lora", "--env", "STOKER_ARG_CONFIG=llama3_2/1B")
+    job = printed(f"{path}:config", "--name", "tune", "--runtime", "torchtune-distributed", *told)
+    assert "command" not in job["spec"]["trainer"]
+    runtime = deepcopy(RUNTIME)
+    runtime["metadata"]["name"] = "torchtune-distributed"
+    for entry in runtime["spec"]["template"]["spec"]["replicatedJobs"]:
+        entry["template"]["spec"]["template"]["metadata"]["labels"]["trainer.kubeflow.org/framework"] = "torchtune"
+    verdict = judge(job, runtime)
+    assert verdict.problems == ()
+    assert verdict.plan is not None
+    assert verdict.plan.method == "lora"
+    # The name of a model's runtime stands for Trainer's own rules.
+    result = invoke(f"{path}:config", "--name", "tune", "--runtime", "torchtune-llama3.2-1b")
+    assert (result.exit_code, "on one node only" in result.output) == (64, True)
 
 
 @pytest.mark.parametrize(

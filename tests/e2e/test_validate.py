@@ -61,6 +61,7 @@ REFUSED = {
     "no scheme": changed({"initializer": {"model": {"storageUri": "owner/name"}}}),
     "no such initializer": changed({"initializer": {"model": {"storageUri": "hf://owner/name"}}}),
     "env in a patch": changed(patched("node", {"name": "node", "env": [{"name": "A", "value": "1"}]})),
+    "tune run where no name spells a model": changed({"trainer": {"command": ["tune", "run"], "args": ["epochs=1"]}}),
     "a capital letter": changed({}, name="First"),
 }
 # What Trainer takes and JobSet does not: the TrainJob is there, and nothing ever starts.

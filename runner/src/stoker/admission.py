@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stoker import admission_torchtune as torchtune
 from stoker.variables import LAUNCHER
 
 API_VERSION = "trainer.kubeflow.org/v1alpha1"
@@ -75,7 +76,7 @@ def admission_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Adm
         *_unknown_fields(trainjob, FIELDS, ""),
         *_version(trainjob),
         *_name(trainjob, jobs),
-        *(_reserved(trainjob) if _at(runtime, "spec", "mlPolicy", "torch") is not None else ()),
+        *(_torch(trainjob, jobs) if _at(runtime, "spec", "mlPolicy", "torch") is not None else ()),
         *_initializers(trainjob, jobs),
         *_patches(trainjob, jobs),
     ]
@@ -128,6 +129,35 @@ def _name(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]
                 "event of the TrainJob tells)"
             )
             return
+
+
+def _torch(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+    yield from _reserved(trainjob)
+    trainer = _at(trainjob, "spec", "trainer") or {}
+    if not isinstance(trainer, dict) or trainer.get("command") != list(torchtune.COMMAND):
+        return
+    nodes, processes, args = trainer.get("numNodes"), trainer.get("numProcPerNode"), trainer.get("args")
+    yield from torchtune.problems_of(
+        str(_at(trainjob, "spec", "runtimeRef", "name")),
+        [str(word) for word in args] if isinstance(args, list) else [],
+        nodes if isinstance(nodes, int) else 1,
+        processes if isinstance(processes, int) else None,
+        _gpus(trainer, jobs),
+    )
+
+
+def _gpus(trainer: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]) -> int | None:
+    """Return the GPUs of each pod as Trainer counts them; None where nobody names resources."""
+    nodes = (c for name, pod in jobs if name == _NODE for c in _items(pod.get("containers")) if c.get("name") == _NODE)
+    resources = trainer.get("resourcesPerNode") or next((c.get("resources") for c in nodes), None)
+    if not isinstance(resources, dict):
+        return None
+    for kind in ("requests", "limits"):
+        amounts = resources.get(kind)
+        for name, amount in amounts.items() if isinstance(amounts, dict) else ():
+            if "gpu" in str(name).lower() and str(amount).isdigit() and int(amount):
+                return int(amount)
+    return 0
 
 
 def _reserved(trainjob: Mapping[str, Any]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from stoker.admission_torchtune import problems_of
 from stoker.backends.base import LLMBackend
 
 
@@ -60,7 +61,7 @@ def train_arguments(
     config.validate()
     if runtime is None or isinstance(runtime, str):
         client = client or trainer.TrainerClient()
-        runtime = client.get_runtime(runtime) if runtime else find_runtime(config, client.list_runtimes())
+        runtime = client.get_runtime(runtime) if runtime else find_runtime(config, _listed(client))
     _expect_framework(config, runtime)
     chosen = [trainer.options.Name(name)] if name else []
     if runtime.trainer.trainer_type is trainer.TrainerType.BUILTIN_TRAINER:
@@ -69,6 +70,10 @@ def train_arguments(
                 f"env cannot be given: the SDK's BuiltinTrainer, which runs {config.framework}, has no place for it; "
                 "write it into the runtime, or submit what `stoker trainjob` prints"
             )
+        refused = list(problems_of(runtime.name, config.args_for(initializer), config.num_nodes or 1, None, None))
+        if refused:
+            always = "the SDK's BuiltinTrainer always sends `tune run`; `stoker trainjob` does only where a name spells"
+            raise ValueError("\n".join([*refused, f"{always} a model"]))
         submitted = trainer.BuiltinTrainer(config=_builtin_config(config, trainer))
     else:
         # The SDK takes an empty image for the runtime's own.
@@ -78,9 +83,10 @@ def train_arguments(
             resources_per_node=config.resources_per_node,
             env=dict(env) if env else None,
         )
-        if config.sends_command:
-            chosen.append(trainer.options.TrainerCommand(list(config.to_command())))
-        chosen.append(trainer.options.TrainerArgs(config.to_args(initializer) if initializer else config.to_args()))
+        command = config.command_on(runtime.name)
+        if command:
+            chosen.append(trainer.options.TrainerCommand(list(command)))
+        chosen.append(trainer.options.TrainerArgs(config.args_for(initializer)))
     return {
         "runtime": runtime,
         "initializer": initializer,
@@ -116,6 +122,16 @@ def find_runtime(config: LLMBackend, runtimes: Iterable[Any]) -> Any:
         )
     others = ", ".join(sorted(f"{runtime.name} ({runtime.trainer.framework})" for runtime in known)) or "none at all"
     raise ValueError(f"no runtime is labelled {label}: install one; the cluster has {others}")
+
+
+def _listed(client: Any) -> Any:
+    try:
+        return client.list_runtimes()
+    except (RuntimeError, TimeoutError):
+        raise  # no answer from the cluster
+    except Exception as error:
+        # One runtime of somebody's that the SDK cannot read is enough (kubeflow 0.5.0: get_container_devices).
+        raise ValueError(f"the SDK cannot list the runtimes: {error}; name one: runtime='…'") from error
 
 
 def _expect_framework(config: LLMBackend, runtime: Any) -> None:

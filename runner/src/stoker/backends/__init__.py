@@ -28,7 +28,9 @@ from stoker.backends.trl_methods import (
 )
 
 # The names of the KEP's second and newest text.
-LLMTrainer = ConfigTrainer = FrameworkConfig = LLMBackend
+LLMTrainer = LLMBackend
+ConfigTrainer = LLMBackend
+FrameworkConfig = LLMBackend
 TRLTrainer = TRLConfig
 TorchTuneTrainer = TorchTuneConfig
 

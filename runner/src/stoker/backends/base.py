@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -18,26 +19,34 @@ class LLMBackend(ABC):
 
     Attributes:
         framework: value of the label `trainer.kubeflow.org/framework` of the runtimes it runs on.
+        supported_frameworks: the same by the name of the KEP's second text; a class declares either.
         command: what the arguments are meant for; one word or more.
         runner: what `stoker run` must know of the framework; None where stoker only submits it.
         generic_runtime: the runtime that fits any run of the framework and is taken when none is named; None if there
             is no such runtime.
-        sends_command: True if the TrainJob must carry `command`; False leaves the runtime's own, which in Stoker's
-            runtimes is `stoker run`.
         num_nodes: number of pods; None leaves it to the runtime.
         resources_per_node: resources of each pod, e.g. `{"gpu": 1}`; None leaves them to the runtime.
     """
 
     framework: ClassVar[str]
+    supported_frameworks: ClassVar[list[str]]
     command: ClassVar[tuple[str, ...]]
     runner: ClassVar[type[Framework] | None] = None
     generic_runtime: ClassVar[str | None] = None
-    sends_command: ClassVar[bool] = False
 
     # Keyword-only, so that a config's own fields keep the positions they have in the KEP's text.
     _: KW_ONLY
     num_nodes: int | None = None
     resources_per_node: dict[str, Any] | None = None
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Fill in the label by the name that the class has not declared it by."""
+        super().__init_subclass__(**more)
+        own = vars(cls)
+        if isinstance(own.get("framework"), str):
+            cls.supported_frameworks = [cls.framework]
+        elif own.get("supported_frameworks"):
+            cls.framework = cls.supported_frameworks[0]
 
     @abstractmethod
     def to_args(self, initializer: Initialized | None = None) -> list[str]:
@@ -53,6 +62,19 @@ class LLMBackend(ABC):
     def to_command(self) -> tuple[str, ...]:
         """Return the command that the arguments are meant for."""
         return self.command
+
+    def command_on(self, runtime: str) -> tuple[str, ...] | None:
+        """Return the command that a TrainJob must carry, None for the runtime's own: in Stoker's that is `stoker run`.
+
+        Args:
+            runtime: the runtime's name.
+        """
+        return None
+
+    def args_for(self, initializer: Initialized | None = None) -> list[str]:
+        """Return the arguments, also of a class whose `to_args` takes no initializer, as in the KEP's other texts."""
+        takes_one = bool(inspect.signature(self.to_args).parameters)
+        return self.to_args(initializer) if takes_one and initializer is not None else self.to_args()
 
     def validate(self) -> None:
         """Check the config; a subclass calls this and adds its own checks.
@@ -77,11 +99,6 @@ class LLMBackend(ABC):
         from stoker import sdk
 
         return sdk.train_arguments(self, client, **more)
-
-    @property
-    def supported_frameworks(self) -> list[str]:
-        """The labels of the runtimes it runs on, by the name of the KEP's second text."""
-        return [self.framework]
 
     def get_train_func(self) -> Callable[..., Any] | None:
         """Return None: a config has no function of the user's (the KEP's second text)."""

@@ -65,11 +65,12 @@ def trainjob(
         )
         if source is not None
     }
+    command = config.command_on(chosen)
     trainer = {
         "numNodes": config.num_nodes,
         "resourcesPerNode": resources(config.resources_per_node) if config.resources_per_node else None,
-        "command": list(config.to_command()) if config.sends_command else None,
-        "args": config.to_args(initializer) if initializer else config.to_args(),
+        "command": list(command) if command else None,
+        "args": config.args_for(initializer),
         "env": [{"name": key, "value": value} for key, value in (env or {}).items()] or None,
     }
     spec: dict[str, Any] = {"runtimeRef": {"name": chosen}}

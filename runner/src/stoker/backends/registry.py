@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from stoker.backends.base import LLMBackend
 
@@ -127,12 +127,23 @@ def _expect_backend(backend: type) -> None:
 
 
 def _expect_new_runner(name: str, backend: type[LLMBackend]) -> None:
-    runner = backend.runner
+    # That package builds on the configs' arguments, as the configs do.
+    from stoker.frameworks.base import Framework
+
+    runner: Any = backend.runner
     if runner is None:
         return
+    if not (inspect.isclass(runner) and issubclass(runner, Framework)):
+        raise ValueError(f"{runner!r}, the runner of backend {name!r}, is no subclass of stoker.frameworks.Framework")
     if inspect.isabstract(runner):
         missing = ", ".join(sorted(getattr(runner, "__abstractmethods__", ())))
         raise ValueError(f"{runner.__qualname__}, the runner of backend {name!r}, does not define {missing}")
+    # The pod's label is all that `stoker run` knows of the backend.
+    if runner().name != backend.framework:
+        raise ValueError(
+            f"{runner.__qualname__}, the runner of backend {name!r}, is named {runner.name!r}, but the label of its "
+            f"runtimes is {backend.framework!r}: give both the same name"
+        )
     for other, holder in _registered.items():
         if holder.runner is not None and holder.runner is not runner and holder.runner.name == runner.name:
             raise ValueError(

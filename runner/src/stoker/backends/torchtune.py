@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, ClassVar
 from urllib.parse import urlparse
 
+from stoker.admission_torchtune import COMMAND, model_of
 from stoker.backends.base import LLMBackend
 from stoker.backends.initializer import DATASET, Initialized, hub_subpath
 from stoker.backends.registry import register_backend
@@ -144,9 +145,7 @@ class TorchTuneConfig(LLMBackend):
     """
 
     framework: ClassVar[str] = "torchtune"
-    command: ClassVar[tuple[str, ...]] = ("tune", "run")
-    # Trainer chooses TorchTune's recipe for a TrainJob with just this command (plugins/torch/torchtune.go).
-    sends_command: ClassVar[bool] = True
+    command: ClassVar[tuple[str, ...]] = COMMAND
 
     # In the SDK's order, the two placement fields by the names of the KEP's first text.
     dtype: DataType | None = None
@@ -164,6 +163,10 @@ class TorchTuneConfig(LLMBackend):
             self.num_nodes = _num_nodes
         if _resources_per_node is not None:
             self.resources_per_node = _resources_per_node
+
+    def command_on(self, runtime: str) -> tuple[str, ...] | None:
+        """Return the command for which Trainer chooses the recipe, on a runtime whose name tells it the model."""
+        return self.command if model_of(runtime) else None
 
     def to_args(self, initializer: Initialized | None = None) -> list[str]:
         """Return the overrides of the recipe's config, as the Kubeflow SDK writes them."""
