@@ -145,6 +145,15 @@ def test_an_empty_variable_is_unset() -> None:
         ({}, ["--config", "/c"], {"datasets": ["a"]}, ExitCode.USAGE, "names no data set: write path:"),
         ({}, ["--config", "/c"], {"datasets": [{"path": "a", "spilt": "b"}]}, ExitCode.USAGE, "did you mean split?"),
         ({}, ["--datasets", "a"], None, ExitCode.USAGE, "write the mixture in a --config file"),
+        ({"STOKER_ARG_CONFIG": "/c"}, [], None, ExitCode.USAGE, "write --config <file> there (given as STOKER_ARG_CON"),
+        (
+            {"STOKER_ARG_max_steps": "3", "STOKER_ARG_MAX_STEPS": "4"},
+            [],
+            None,
+            ExitCode.USAGE,
+            "sets max_steps, which another variable sets too",
+        ),
+        ({"STOKER_RESTART_ATTEMPT": "x"}, [], None, ExitCode.CONFIG, "STOKER_RESTART_ATTEMPT is no whole number"),
         ({"STOKER_ARG_": "3"}, [], None, ExitCode.USAGE, "a flag without a name"),
         ({"PET_NODE": "2"}, [], None, ExitCode.USAGE, "did you mean PET_NNODES?"),
         ({"PET_STANDALONE": "1"}, [], None, ExitCode.USAGE, "torchrun is told by the plan"),
@@ -177,6 +186,7 @@ def test_an_empty_variable_is_unset() -> None:
         ({}, ["trl.scripts.xyz"], None, ExitCode.USAGE, "'xyz' is not a method of trl: choose one of sft"),
         ({}, ["trl.scripts.rlo"], None, ExitCode.USAGE, "'rlo' is not a method of trl: did you mean rloo?"),
         ({}, ["trl.scripts.ppo"], None, ExitCode.USAGE, "TRL has no PPO any more, choose grpo or rloo"),
+        ({"STOKER_METHOD": "DPO"}, [], None, ExitCode.USAGE, "did you mean dpo?"),
         ({"STOKER_METHOD": "gkd"}, [], None, ExitCode.USAGE, "choose distillation"),
         (
             {},
@@ -342,6 +352,21 @@ def test_only_local_paths_are_checked_before_the_start() -> None:
     hub = plan_of(env={"STOKER_ARG_MODEL_NAME_OR_PATH": "org/model", "STOKER_ARG_DATASET_NAME": "org/data"})
     assert [check.what for check in local.checks] == ["workspace", "output folder", "model", "data set"]
     assert [check.what for check in hub.checks] == ["workspace", "output folder"]
+
+
+def test_a_teacher_and_a_reward_model_are_checked_and_make_the_run_another_one() -> None:
+    def taught(teacher: str) -> Plan:
+        return plan_of("trl.scripts.distillation", "--teacher_model_name_or_path", teacher)
+
+    (check,) = [check for check in taught("/models/big").checks if check.path == "/models/big"]
+    assert (check.what, check.code, check.fix) == (
+        "teacher's model",
+        ExitCode.NO_INPUT,
+        "put it there, mount it, or give another in --teacher_model_name_or_path",
+    )
+    assert taught("/models/big").fingerprint != taught("/models/bigger").fingerprint
+    rewarded = plan_of("trl.scripts.grpo", "--reward_model_name_or_path", "/models/judge")
+    assert "/models/judge" in {check.path for check in rewarded.checks}
 
 
 def test_a_model_of_the_config_file_is_checked_too() -> None:

@@ -167,6 +167,12 @@ def test_what_only_the_cluster_knows_is_a_notice() -> None:
     assert verdict.notices == ("env HF_TOKEN comes from the cluster and was not looked at",)
 
 
+@pytest.mark.parametrize("field", ["metadata.name", "status.podIP", "spec.nodeName"])
+def test_fields_of_a_pod_that_only_a_cluster_has_are_a_notice(field: str) -> None:
+    verdict = of(env=[{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": field}}}])
+    assert (verdict.code, verdict.notices) == (0, ("env POD comes from the cluster and was not looked at",))
+
+
 def test_a_config_file_in_a_volume_is_read_where_the_volume_is_given(tmp_path: Path) -> None:
     job = write(tmp_path, manifest(args=["--config", "/workspace/sft.yaml"]))
     unread = invoke(job, "--runtime", RUNTIME_FILE)

@@ -2,7 +2,7 @@
 
 For each chart its README and schema of values, what it renders for each values file under `ci/`, and the annotations
 of its Chart.yaml that list its images (all variants of those it renders) and the changes of its version. For people
-without Helm one rendered runtime, which the demo runs.
+without Helm one rendered runtime, which the demo runs. For the runner the shape of a TrainJob, from Trainer's CRD.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 import yaml
 from release import artifacthub
 
+from charts import trainer
 from charts.helm import CHARTS, ROOT, TRAINING_RUNTIMES, VLLM_SERVING, manifests, output, template, values_files
 from charts.images import images, names_in_lock
 from stoker.frameworks import Framework, known_frameworks
@@ -26,6 +27,7 @@ RUNNER_FACTS = TRAINING_RUNTIMES / "files" / "runner.json"
 ACCELERATORS = VLLM_SERVING / "files" / "accelerators.json"
 CATALOGUE = ROOT / "docs" / "catalogue.md"
 _ENTRIES = ("<!-- entries -->\n", "<!-- /entries -->\n")
+TRAINJOB = ROOT / "runner/src/stoker/schemas/trainjob-v1alpha1.json"
 HEADER = "# Generated from {source} by `make generate`: do not edit.\n"
 
 
@@ -117,6 +119,7 @@ def files() -> dict[Path, str]:
         content |= renders
         content[chart / "Chart.yaml"] = description(chart, list(renders.values()))
     content[CATALOGUE] = catalogue()
+    content[TRAINJOB] = json.dumps(trainer.trainjob_schema(), separators=(",", ":"), sort_keys=True) + "\n"
     content[DEMO_RUNTIME] = rendered(TRAINING_RUNTIMES, TRAINING_RUNTIMES / "ci" / "generic-cpu-values.yaml")
     return content
 

@@ -1,8 +1,9 @@
-"""JSON schemas of Kubeflow Trainer's objects, made from the CRDs of its releases, for kubeconform."""
+"""Schemas of Kubeflow Trainer's objects, made from the CRDs of its releases: for kubeconform, and for the runner."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,12 @@ VERSIONS = ("v2.2.1", "v2.3.0")
 
 MODULE = "github.com/kubeflow/trainer/v2"
 CRDS = "manifests/base/crds/trainer.kubeflow.org_*.yaml"
+CHOICES = re.compile(r"self in \[(.*)\]$")
+KEPT = (
+    *("type", "format", "properties", "additionalProperties", "items", "required", "enum", "pattern", "minimum"),
+    *("minLength", "maxLength", "maxItems", "x-kubernetes-int-or-string", "x-kubernetes-list-map-keys"),
+)
+"""What of a schema the runner reads (stoker/shape.py)."""
 LOCATION = "{{ .Group }}/{{ .ResourceKind }}_{{ .ResourceAPIVersion }}.json"
 """Where a schema lies below the folder of its release, as kubeconform's -schema-location takes it."""
 
@@ -38,6 +45,29 @@ def _write(version: str, folder: Path) -> None:
             target = folder / crd["group"] / f"{kind}_{served['name']}.json"
             target.parent.mkdir(exist_ok=True)
             target.write_text(json.dumps(strict(served["schema"]["openAPIV3Schema"])))
+
+
+def trainjob_schema() -> dict[str, Any]:
+    """Return the shape of a TrainJob as the newest release has it, for `stoker validate`: without texts and status."""
+    (path,) = _source(VERSIONS[-1]).glob("manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml")
+    crd = yaml.load(path.read_bytes(), yaml.CSafeLoader)["spec"]
+    schema: dict[str, Any] = shape(crd["versions"][0]["schema"]["openAPIV3Schema"])
+    del schema["properties"]["status"]
+    return schema
+
+
+def shape(schema: Any) -> Any:
+    """Return what a structural schema says of the shape of values, rules in CEL only as far as they list choices."""
+    if isinstance(schema, list):
+        return [shape(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    rules = [CHOICES.match(rule["rule"]) for rule in schema.get("x-kubernetes-validations", ())]
+    choices = [re.findall(r"'([^']*)'", found[1]) for found in rules if found]
+    kept = {key: shape(value) for key, value in schema.items() if key in KEPT and key != "properties"}
+    if "properties" in schema:
+        kept["properties"] = {name: shape(value) for name, value in schema["properties"].items()}
+    return {**kept, **({"enum": choices[0]} if choices else {})}
 
 
 def _source(version: str) -> Path:

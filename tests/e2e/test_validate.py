@@ -52,12 +52,28 @@ def patched(job: str, container: Mapping[str, Any]) -> dict[str, Any]:
 ADMITTED = {
     "plain": changed({}),
     "a variable": changed({"trainer": {"env": [{"name": "STOKER_ARG_MAX_STEPS", "value": "3"}]}}),
+    "a field of the pod": changed(
+        {"trainer": {"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}}
+    ),
+    "fields that are null": changed({"trainer": {"numNodes": None, "env": None}, "runtimePatches": None}),
+    "a whole number with a point": changed({"trainer": {"numNodes": 2.0}}),
     "a mount": changed(patched("node", {"name": "node", "volumeMounts": []})),
 }
 REFUSED = {
     "PET_NNODES": changed({"trainer": {"env": [{"name": "PET_NNODES", "value": "3"}]}}),
     "an unknown field": changed({"trainer": {"numNode": 3}}),
     "a number for a word": changed({"trainer": {"args": ["--max_steps", 3]}}),
+    "text for a number": changed({"trainer": {"numNodes": "2"}}),
+    "text for a list": changed({"trainer": {"args": "--max_steps 3"}}),
+    "a list for a mapping": changed({"trainer": []}),
+    "a variable twice": changed({"trainer": {"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}}),
+    "a variable without a name": changed({"trainer": {"env": [{"value": "1"}]}}),
+    "no quantity": changed({"trainer": {"resourcesPerNode": {"limits": {"memory": "2GB"}}}}),
+    "half a CPU as a number": changed({"trainer": {"resourcesPerNode": {"limits": {"cpu": 0.5}}}}),
+    "resources without limits": changed({"trainer": {"resourcesPerNode": {"cpu": 1}}}),
+    "no time at all": changed({"activeDeadlineSeconds": 0}),
+    "a manager that is none": changed({"managedBy": "example.com/me"}),
+    "another group's runtime": changed({"runtimeRef": {"name": NAME, "kind": "TrainingRuntime", "apiGroup": "a.b"}}),
     "no scheme": changed({"initializer": {"model": {"storageUri": "owner/name"}}}),
     "no such initializer": changed({"initializer": {"model": {"storageUri": "hf://owner/name"}}}),
     "env in a patch": changed(patched("node", {"name": "node", "env": [{"name": "A", "value": "1"}]})),

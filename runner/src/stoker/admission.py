@@ -1,19 +1,22 @@
 """What Kubeflow Trainer and JobSet would refuse of a TrainJob, or take without doing what is meant. Pure.
 
-Rules of Trainer v2.3.0 (the CRD, pkg/runtime/framework/plugins/{torch,jobset}: Validate) and of JobSet v0.12.0
-(pkg/webhooks/jobset_webhook.go). What Trainer refuses at `kubectl apply` is told here before; what JobSet refuses would
-only show up as an event of the TrainJob.
+Rules of Trainer v2.3.0 (the CRD, kept as schemas/trainjob-v1alpha1.json; pkg/runtime/framework/plugins/{torch,jobset}:
+Validate) and of JobSet v0.12.0 (pkg/webhooks/jobset_webhook.go). What Trainer refuses at `kubectl apply` is told here
+before; what JobSet refuses would only show up as an event of the TrainJob.
 """
 
 from __future__ import annotations
 
-import difflib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from stoker import admission_torchtune as torchtune
+from stoker.shape import shape_problems, without_nulls
 from stoker.variables import LAUNCHER
 
 API_VERSION = "trainer.kubeflow.org/v1alpha1"
@@ -28,25 +31,17 @@ _POD_SUFFIX = "-abcde"
 # Older names → today's.
 _MOVED = dict.fromkeys(("podSpecOverrides", "podTemplateOverrides"), "runtimePatches (Trainer v2.2 and later)")
 
-# Fields by their place; None is a type of Kubernetes' own, which `kubectl apply` checks.
-_CONTAINER = dict.fromkeys(("name", "env", "volumeMounts", "securityContext"))
-_POD = {
-    **dict.fromkeys(("serviceAccountName", "volumes", "imagePullSecrets", "securityContext", "nodeSelector")),
-    **dict.fromkeys(("affinity", "tolerations", "schedulingGates", "terminationGracePeriodSeconds")),
-    "initContainers": _CONTAINER,
-    "containers": _CONTAINER,
-}
-_JOB = {"metadata": None, "spec": {"template": {"metadata": None, "spec": _POD}}}
-_JOBSET = {"metadata": None, "spec": {"replicatedJobs": {"name": None, "template": _JOB}}}
-_INITIALIZER = dict.fromkeys(("storageUri", "env", "secretRef"))
-FIELDS: Mapping[str, Any] = {
-    **dict.fromkeys(("apiVersion", "kind", "metadata", "status")),
-    "spec": {
-        **dict.fromkeys(("suspend", "activeDeadlineSeconds", "managedBy")),
-        "runtimeRef": dict.fromkeys(("name", "apiGroup", "kind")),
-        "initializer": {"dataset": _INITIALIZER, "model": _INITIALIZER},
-        "trainer": dict.fromkeys(("image", "command", "args", "env", "numNodes", "resourcesPerNode", "numProcPerNode")),
-        "runtimePatches": {"manager": None, "time": None, "trainingRuntimeSpec": {"template": _JOBSET}},
+# What Kubernetes itself has in metadata, which a CRD leaves to it.
+_LABEL = {"type": "string", "maxLength": 63, "pattern": "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"}
+_TEXT = {"type": "string"}
+_METADATA = {
+    "type": "object",
+    "properties": {
+        **dict.fromkeys(("name", "generateName", "namespace", "uid", "resourceVersion", "selfLink"), _TEXT),
+        **{key: {} for key in ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")},
+        **{key: {"type": "array"} for key in ("finalizers", "ownerReferences", "managedFields")},
+        "labels": {"type": "object", "additionalProperties": _LABEL},
+        "annotations": {"type": "object", "additionalProperties": _TEXT},
     },
 }
 
@@ -71,10 +66,12 @@ def admission_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Adm
         trainjob: a TrainJob manifest, of whatever shape.
         runtime: the manifest of its (Cluster)TrainingRuntime, of whatever shape.
     """
+    trainjob = without_nulls(trainjob)
     jobs = list(_jobs(runtime))
     problems = [
-        *_unknown_fields(trainjob, FIELDS, ""),
+        *_shape(trainjob),
         *_version(trainjob),
+        *_environment(trainjob),
         *_name(trainjob, jobs),
         *(_torch(trainjob, jobs) if _at(runtime, "spec", "mlPolicy", "torch") is not None else ()),
         *_initializers(trainjob, jobs),
@@ -83,30 +80,38 @@ def admission_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Adm
     return Admission(tuple(dict.fromkeys(problems)), tuple(_notices(trainjob, runtime)))
 
 
-def _unknown_fields(value: Any, known: Mapping[str, Any] | None, path: str) -> Iterator[str]:
-    if known is None:
-        return
-    if isinstance(value, list):
-        for item in value:
-            yield from _unknown_fields(item, known, path)
-    if not isinstance(value, dict):
-        return
-    for name, inner in value.items():
-        if name in known:
-            yield from _unknown_fields(inner, known[name], f"{path}.{name}".lstrip("."))
-            continue
-        close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-        advice = f"it has {', '.join(known)}"
+@cache
+def _schema() -> dict[str, Any]:
+    text = resources.files(__package__).joinpath("schemas/trainjob-v1alpha1.json").read_text(encoding="utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    schema["properties"] |= {"metadata": _METADATA, "status": {}}
+    return schema
+
+
+def _shape(trainjob: Mapping[str, Any]) -> Iterator[str]:
+    spec = trainjob.get("spec")
+    known = {name: value for name, value in spec.items() if name not in _MOVED} if isinstance(spec, dict) else spec
+    for name in spec if isinstance(spec, dict) else ():
         if name in _MOVED:
-            advice = f"write {_MOVED[name]}"
-        elif close:
-            advice = f"did you mean {close[0]}?"
-        yield f"{path or 'the manifest'} of the TrainJob has no field {name!r}: {advice}"
+            yield f"spec has no field {name!r}: write {_MOVED[name]}"
+    yield from shape_problems({**trainjob, **({"spec": known} if "spec" in trainjob else {})}, _schema())
+
+
+def _environment(trainjob: Mapping[str, Any]) -> Iterator[str]:
+    for entry in _items(_at(trainjob, "spec", "trainer", "env")):
+        source = entry.get("valueFrom")
+        if source is not None and entry.get("value"):
+            yield f"env {entry.get('name')} has both value and valueFrom: Kubernetes takes one, and no pod would start"
+        if isinstance(source, dict) and len(source) != 1:
+            yield f"valueFrom of env {entry.get('name')} names {len(source)} sources: write one, e.g. secretKeyRef"
 
 
 def _version(trainjob: Mapping[str, Any]) -> Iterator[str]:
     if trainjob.get("apiVersion") != API_VERSION:
         yield f"apiVersion of the TrainJob is {trainjob.get('apiVersion')!r}: write {API_VERSION}"
+    group = _at(trainjob, "spec", "runtimeRef", "apiGroup")
+    if group and group != API_VERSION.partition("/")[0]:
+        yield f"spec.runtimeRef.apiGroup is {group!r}: leave it out, or write {API_VERSION.partition('/')[0]}"
 
 
 def _name(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
@@ -204,6 +209,8 @@ def _patches(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any
                 has = {str(c.get("name")) for k in ("initContainers", "containers") for c in _items(pods[name].get(k))}
                 for container in _items(patched.get(kind) if isinstance(patched, dict) else None):
                     yield from _container_patch(name, container, has)
+                    volumes = [*_items(pods[name].get("volumes")), *_items(_at(patched, "volumes"))]
+                    yield from _mounts(container, {str(volume.get("name")) for volume in volumes})
 
 
 def _container_patch(job: str, container: Mapping[str, Any], has: set[str]) -> Iterator[str]:
@@ -213,6 +220,15 @@ def _container_patch(job: str, container: Mapping[str, Any], has: set[str]) -> I
     elif container.get("env") and name in (_NODE, *_INITIALIZERS.values()):
         where = "spec.trainer.env" if name == _NODE else "spec.initializer"
         yield f"a runtimePatch sets env of container {name!r}, which Trainer refuses: write it in {where}"
+
+
+def _mounts(container: Mapping[str, Any], volumes: set[str]) -> Iterator[str]:
+    for mount in _items(container.get("volumeMounts")):
+        if mount.get("name") not in volumes:
+            yield (
+                f"a runtimePatch mounts volume {mount.get('name')!r}, which neither the runtime's pod nor the patch "
+                f"has: add it to the patch's volumes, or write one of {', '.join(sorted(volumes))}"
+            )
 
 
 def _notices(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Iterator[str]:

@@ -85,12 +85,19 @@ class FlagTable:
             return None
         if not name:
             return "a flag without a name: write --<flag>, or STOKER_ARG_<FLAG> for a variable"
+        if name == "config":
+            return "a config file is named in the arguments alone: write --config <file> there"
         where = f"{self.trainer} ({self.method})"
         if self.renamed.get(name) in self.flags:
             return f"--{name} is called --{self.renamed[name]} in {where}: write --{self.renamed[name]}"
         if name in self.removed:
             return f"--{name} is gone from {where}: {self.removed[name]}"
-        others = self.methods_with(name)
+        others = self.methods_with(self.renamed.get(name, name))
+        if others and name in self.renamed:
+            return (
+                f"--{name} is called --{self.renamed[name]} now, a flag of {', '.join(others)}, not of {where}: "
+                "leave it out, or choose another method"
+            )
         if others:
             return f"--{name} is a flag of {', '.join(others)}, not of {where}: leave it out, or choose another method"
         longer = [known for known in self.flags if known.startswith(name)]

@@ -240,6 +240,8 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
     run_id = _run_id(facts, world, configuration)
     grace = _seconds(facts, "STOKER_GRACE_PERIOD_SECONDS", 30, configuration)
     rendezvous = _seconds(facts, "STOKER_RENDEZVOUS_TIMEOUT_SECONDS", 1800, configuration)
+    if facts.get("STOKER_RESTART_ATTEMPT") and whole_number(facts.env["STOKER_RESTART_ATTEMPT"]) is None:
+        configuration.append("STOKER_RESTART_ATTEMPT is no whole number: it is the runtime's, leave it be")
     hang = _seconds(facts, "STOKER_HANG_TIMEOUT_SECONDS", 1200, configuration, least=0)
     output_dir = str(named["output_dir"].value)
     if not facts.workspace.is_absolute():
@@ -335,7 +337,7 @@ def _method(framework: Framework, facts: Facts, command: Command) -> str:
         raise RunError(ExitCode.USAGE, "\n".join(command.problems or [told]))
     if method not in framework.methods:
         gone = framework.methods_gone.get(method)
-        close = difflib.get_close_matches(method, framework.methods, n=1)
+        close = difflib.get_close_matches(method.lower(), framework.methods, n=1)
         advice = gone or (f"did you mean {close[0]}?" if close else f"choose one of {', '.join(framework.methods)}")
         raise RunError(ExitCode.USAGE, f"{method!r} is not a method of {framework.name}: {advice}")
     return method
@@ -354,7 +356,10 @@ def _env_words(facts: Facts) -> tuple[dict[str, tuple[str, ...]], dict[str, tupl
     for variable, text in facts.env.items():
         if variable.startswith(ARG_PREFIX) and text:
             target = runtime if defaults.get(variable) == text else user
-            target[flag_of_variable(variable)] = (text,)
+            flag = flag_of_variable(variable)
+            if flag in target:
+                raise RunError(ExitCode.USAGE, f"{variable} sets {flag}, which another variable sets too: keep one")
+            target[flag] = (text,)
     return runtime, user
 
 
@@ -431,9 +436,8 @@ def _checks(facts: Facts, inputs: Sequence[Input], config_path: str | None, outp
     ]
     for source in inputs:
         if source.value.startswith("/"):
-            fix = (
-                f"put it there ({source.initializer} of the TrainJob does), mount it, or give another in {source.flag}"
-            )
+            fetched = f" ({source.initializer} of the TrainJob does)" if source.initializer else ""
+            fix = f"put it there{fetched}, mount it, or give another in {source.flag}"
             checks.append(Check("exists", source.value, source.what, ExitCode.NO_INPUT, fix))
     if config_path is not None:
         fix = "mount it, or correct the path in --config"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker.exits import ExitCode, RunError
+from stoker.shape import without_nulls
 
 _ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
 _FRAMEWORK = "trainer.kubeflow.org/framework"
@@ -161,6 +162,7 @@ def job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
     Raises:
         RunError: the two do not fit, or one has another shape (64).
     """
+    trainjob = without_nulls(trainjob)
     _expect_kind(trainjob, ("TrainJob",))
     _expect_kind(runtime, ("ClusterTrainingRuntime", "TrainingRuntime"))
     with _shape_errors():
@@ -336,6 +338,8 @@ def _expect_fields(where: str, given: Mapping[str, Any], known: Sequence[str]) -
 
 
 def _count(field: str, value: Any) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise RunError(ExitCode.USAGE, f"{field} of the TrainJob is {value!r}: it must be a whole number, 1 or more")
     return value

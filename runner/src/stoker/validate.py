@@ -35,8 +35,9 @@ _RESOURCES = {
     "intel": ("gpu.intel.com/", "habana.ai/"),
     "tpu": ("google.com/tpu",),
 }
-# Sources of a variable's value that only the cluster can read.
+# Sources of a variable's value that only the cluster can read; of a pod's fields its labels and annotations are known.
 _UNSEEN = ("secretKeyRef", "configMapKeyRef", "fileKeyRef")
+_KNOWN_FIELDS = ("metadata.labels['", "metadata.annotations['")
 _NODES_LOOKED_AT = 16
 _OWN_COMMANDS = ("run", "plan")
 
@@ -179,12 +180,16 @@ def _environment(job: Job, node: int) -> dict[str, str]:
 
 
 def _without_unseen(job: Job) -> tuple[Job, list[str]]:
-    unseen = [
-        str(entry["name"])
-        for entry in job.env
-        if isinstance(entry.get("valueFrom"), dict) and set(_UNSEEN) & {*entry["valueFrom"]}
-    ]
+    unseen = [str(entry["name"]) for entry in job.env if _is_unseen(entry.get("valueFrom"))]
     return replace(job, env=tuple(entry for entry in job.env if entry["name"] not in unseen)), unseen
+
+
+def _is_unseen(source: object) -> bool:
+    if not isinstance(source, dict):
+        return False
+    field = source.get("fieldRef")
+    path = str(field.get("fieldPath")) if isinstance(field, dict) else _KNOWN_FIELDS[0]
+    return bool(set(_UNSEEN) & {*source}) or not source or not path.startswith(_KNOWN_FIELDS)
 
 
 def _launch_of(argv: Sequence[str], nodes: int) -> Launch | None:

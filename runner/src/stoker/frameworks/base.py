@@ -59,7 +59,7 @@ class Input:
     Attributes:
         value: its folder, file or Hub id.
         what: what it is to the user, e.g. `model`.
-        initializer: the field of a TrainJob that fetches it.
+        initializer: the field of a TrainJob that fetches it; empty if none does.
         flag: how the flag that names it is written.
     """
 

@@ -31,7 +31,7 @@ _RESERVED = {
 }
 # What makes two runs the same run: a resume with any of these changed would train another model.
 _IDENTITY = {
-    "model": ("model_name_or_path", "model_revision"),
+    "model": ("model_name_or_path", "model_revision", "teacher_model_name_or_path", "reward_model_name_or_path"),
     "data": ("dataset_name", "dataset_config", "dataset_train_split", "datasets"),
     "peft": (
         "use_peft",
@@ -147,6 +147,8 @@ class TRL(Framework):
         for flag, what, initializer in (
             ("model_name_or_path", "model", "spec.initializer.model"),
             ("dataset_name", "data set", "spec.initializer.dataset"),
+            ("teacher_model_name_or_path", "teacher's model", ""),
+            ("reward_model_name_or_path", "reward model", ""),
         ):
             setting = settings.get(flag)
             if setting is not None and isinstance(setting.value, str):
