@@ -67,6 +67,9 @@ class RunCallback(TrainerCallback):
         """Note where training starts, and start reporting."""
         self._first_step = state.global_step
         self._outcome.step, self._outcome.total = state.global_step, state.max_steps
+        for logged in state.log_history:
+            # What was measured before this attempt counts where it has nothing newer to say.
+            self._outcome.metrics.update(_finite({name: value for name, value in logged.items() if name != "step"}))
         if state.is_world_process_zero:
             self._progress = Progress(state.global_step, state.max_steps, achieved_world_size())
         self._pulse.beat(FIRST_STEP, state.global_step)
@@ -126,8 +129,9 @@ class RunCallback(TrainerCallback):
     ) -> None:
         """Report progress; end the run if the loss is no number any more."""
         numbers = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, int | float)}
-        # No JSON can hold the others.
-        self._outcome.metrics.update({name: value for name, value in numbers.items() if math.isfinite(value)})
+        if "train_runtime" in numbers and state.global_step == self._first_step:
+            return  # the summary of an attempt that had no step left to do
+        self._outcome.metrics.update(_finite(numbers))
         loss = numbers.get("loss", 0.0)
         if not math.isfinite(loss):
             raise RunError(
@@ -163,3 +167,10 @@ class RunCallback(TrainerCallback):
         if self._progress is not None:
             self._progress.close()
             self._progress = None
+
+
+def _finite(numbers: Mapping[str, Any]) -> dict[str, float]:
+    """Return what JSON can hold of some numbers, and nothing that is none."""
+    return {
+        name: float(value) for name, value in numbers.items() if isinstance(value, int | float) and math.isfinite(value)
+    }

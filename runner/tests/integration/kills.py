@@ -42,8 +42,8 @@ FRAMEWORKS = {
     "trl": Training("job", ("--max_steps", "60", "--save_steps", "15"), 60, "checkpoint-{step}"),
     "torchtune": Training(
         "tune",
-        ("full_finetune_distributed", f"model={FULL}", "epochs=5", "max_steps_per_epoch=12", "optimizer.lr=1e-4"),
-        60,
+        ("full_finetune_distributed", f"model={FULL}", "epochs=20", "max_steps_per_epoch=16", "optimizer.lr=1e-4"),
+        320,
         ".saving",
     ),
 }

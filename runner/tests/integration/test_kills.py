@@ -20,6 +20,7 @@ ALWAYS = {
     Case("trl", signal.SIGTERM, RENDEZVOUS, "one pod"),
     Case("trl", signal.SIGKILL, SAVING, "one pod"),
     Case("trl", signal.SIGTERM, FINISHING, "one pod"),
+    Case("trl", signal.SIGKILL, FINISHING, "one pod"),
     Case("torchtune", signal.SIGKILL, TRAINING, "one pod"),
 }
 
@@ -41,6 +42,7 @@ def test_a_killed_job_does_all_its_steps(case: Case, request: pytest.FixtureRequ
             ended.output
         )
         assert manifest["attempt"] == len(expected) - 1
+        assert manifest["metrics"]["loss"] > 0, ended.output
         assert (manifest["resumed_from"] is not None) == (case.begins_to_train and len(expected) == 2), ended.output
         if training.draft.startswith("checkpoint-") and case.phase == SAVING and case.number is signal.SIGKILL:
             assert "set aside as set-aside-checkpoint-" in ended.output, "what was half written is not taken for whole"
