@@ -74,7 +74,10 @@ class Local:
             add_initializers(runtime, initializer_command, initializer_mounts)
             job["spec"]["initializer"] = initializer
         for name, manifest in (("job", job), ("runtime", runtime)):
-            (self.folder / f"{name}.yaml").write_text(yaml.safe_dump(manifest))
+            # As `helm template` prints them: the one that is meant is not the first.
+            other = {**manifest, "metadata": {"name": "another"}}
+            documents = [other, manifest] if name == "runtime" else [manifest]
+            (self.folder / f"{name}.yaml").write_text(yaml.safe_dump_all(documents))
         arguments = [str(self.folder / "job.yaml"), "--runtime", str(self.folder / "runtime.yaml")]
         return subprocess.Popen(
             [sys.executable, "-m", "stoker", "local", *arguments, "--workspace", str(self.workspace), *options],

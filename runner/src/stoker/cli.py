@@ -240,7 +240,11 @@ def recipe_show_command(accelerator: str, tuning: str, method: str) -> None:
     "  stoker local trainjob.yaml --runtime runtime.yaml --workspace ./out --python torchtune=venv/bin/python",
 )
 @click.argument("trainjob", type=click.Path(path_type=Path))
-@click.option("--runtime", required=True, type=click.Path(path_type=Path), help="Rendered (Cluster)TrainingRuntime.")
+@click.option(
+    "--runtime",
+    type=click.Path(path_type=Path),
+    help="Rendered runtimes; one that is not in there is read from your cluster, with kubectl.",
+)
 @click.option(
     "--workspace", required=True, type=click.Path(path_type=Path), help="Folder in the place of the /workspace volume."
 )
@@ -258,7 +262,7 @@ def recipe_show_command(accelerator: str, tuning: str, method: str) -> None:
 @_reported
 def local_command(
     trainjob: Path,
-    runtime: Path,
+    runtime: Path | None,
     workspace: Path,
     volumes: tuple[str, ...],
     pythons: tuple[str, ...],

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from stoker.exits import PRECEDENCE, ExitCode, RunError
 from stoker.fetch.request import CLAIMS
-from stoker.manifests import Manifest, read_documents, volume_folders
+from stoker.manifests import RUNTIME_KINDS, of_kind, read_documents, runtime_of, trainjobs_of, volume_folders
 from stoker.report import say
 from stoker.trainjob import Initializer, Job, expand, initializers_of, job_of, rewritten
 
@@ -85,7 +85,7 @@ class _Attempt:
 
 def run(
     trainjob: Path,
-    runtime: Path,
+    runtime: Path | None,
     workspace: Path,
     volumes: Sequence[str],
     pythons: Sequence[str] = (),
@@ -95,7 +95,7 @@ def run(
 
     Args:
         trainjob: file with the TrainJob.
-        runtime: file with its rendered runtime.
+        runtime: file with rendered runtimes; one that is in neither file is read from the cluster.
         workspace: folder in the place of the workspace volume; made if missing.
         volumes: `NAME=DIR`, a folder in the place of another volume of the pods.
         pythons: `FRAMEWORK=PATH`, the Python with that framework in it; `fetch=PATH` for the initializers.
@@ -107,7 +107,10 @@ def run(
     Raises:
         RunError: a file or an option is not what it must be.
     """
-    documents = _manifest(trainjob, "TrainJob"), _manifest(runtime, "TrainingRuntime")
+    given = read_documents(trainjob)
+    asked = trainjobs_of(given, trainjob)[0]
+    known = of_kind([*given, *(read_documents(runtime) if runtime else ())], *RUNTIME_KINDS)
+    documents = asked, runtime_of(asked, known)
     job, initializers = job_of(*documents), initializers_of(*documents)
     jobs = [job, *(found.job for found in initializers)]
     around = Surroundings(_volumes(jobs, workspace, volumes), _pythons(pythons), _secrets(secrets))
@@ -376,18 +379,6 @@ def _secrets(given: Sequence[str]) -> dict[str, dict[str, str]]:
             )
         found[name] = {key: value for key, _, value in pairs}
     return found
-
-
-def _manifest(path: Path, kind: str) -> Manifest:
-    """Return the document of a YAML file whose kind ends with the one wanted.
-
-    Raises:
-        RunError: there is none (66 if the file is missing, else 64).
-    """
-    for document in read_documents(path):
-        if str(document.get("kind", "")).endswith(kind):
-            return document
-    raise RunError(ExitCode.USAGE, f"{path} holds no {kind}: give a manifest of that kind")
 
 
 def _free_port() -> int:

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,39 @@ def volume_folders(known: Collection[str], volumes: Iterable[str]) -> dict[str, 
     return folders
 
 
-def runtime_from_cluster(kind: str, name: str, namespace: str | None) -> Manifest:
+def trainjobs_of(documents: Sequence[Manifest], path: Path) -> list[Manifest]:
+    """Return the TrainJobs among the documents of a file.
+
+    Raises:
+        RunError: there is none (64).
+    """
+    found = of_kind(documents, "TrainJob")
+    if not found:
+        raise RunError(ExitCode.USAGE, f"{path} holds no TrainJob: give a manifest with `kind: TrainJob`")
+    return found
+
+
+def runtime_of(trainjob: Manifest, known: Sequence[Manifest]) -> Manifest:
+    """Return the runtime that a TrainJob refers to: of those that are known, else as the cluster has it.
+
+    Raises:
+        RunError: it names none, or the cluster has none of that name (64); the cluster does not answer (69).
+    """
+    spec = trainjob.get("spec")
+    reference = spec.get("runtimeRef") if isinstance(spec, dict) else None
+    if not isinstance(reference, dict) or not isinstance(reference.get("name"), str):
+        raise RunError(ExitCode.USAGE, "the TrainJob names no runtime: write spec.runtimeRef.name")
+    kind = str(reference.get("kind") or RUNTIME_KINDS[0])
+    for runtime in known:
+        if name_of(runtime) == reference["name"] and runtime["kind"] == kind:
+            return runtime
+    if kind not in RUNTIME_KINDS:
+        raise RunError(ExitCode.USAGE, f"spec.runtimeRef.kind is {kind!r}: write one of {', '.join(RUNTIME_KINDS)}")
+    namespace = trainjob["metadata"].get("namespace") if isinstance(trainjob.get("metadata"), dict) else None
+    return _runtime_from_cluster(kind, reference["name"], str(namespace) if namespace else None)
+
+
+def _runtime_from_cluster(kind: str, name: str, namespace: str | None) -> Manifest:
     """Return a runtime from the cluster that `kubectl` speaks to.
 
     Raises:

@@ -18,7 +18,8 @@ from stoker.manifests import (
     name_of,
     of_kind,
     read_documents,
-    runtime_from_cluster,
+    runtime_of,
+    trainjobs_of,
     volume_folders,
 )
 from stoker.plan import Plan, Request, config_file_of, resolve_plan
@@ -86,11 +87,9 @@ def validate(trainjob: Path, runtimes: Sequence[Path], volumes: Sequence[str]) -
         RunError: a file, an option or the cluster gives no manifest to judge.
     """
     documents = read_documents(trainjob)
-    jobs = of_kind(documents, "TrainJob")
-    if not jobs:
-        raise RunError(ExitCode.USAGE, f"{trainjob} holds no TrainJob: give a manifest with `kind: TrainJob`")
+    jobs = trainjobs_of(documents, trainjob)
     known = of_kind([*documents, *(d for path in runtimes for d in read_documents(path))], *RUNTIME_KINDS)
-    return [judge(job, _runtime_of(job, known), volumes) for job in jobs]
+    return [judge(job, runtime_of(job, known), volumes) for job in jobs]
 
 
 def judge(trainjob: Manifest, runtime: Manifest, volumes: Sequence[str] = ()) -> Verdict:
@@ -232,18 +231,3 @@ def _missing(plan: Plan, folders: Mapping[str, str]) -> list[tuple[ExitCode, str
 
 def _problems(error: RunError) -> tuple[tuple[ExitCode, str], ...]:
     return tuple((error.code, line) for line in error.message.splitlines())
-
-
-def _runtime_of(trainjob: Manifest, known: Sequence[Manifest]) -> Manifest:
-    spec = trainjob.get("spec")
-    reference = spec.get("runtimeRef") if isinstance(spec, dict) else None
-    if not isinstance(reference, dict) or not isinstance(reference.get("name"), str):
-        raise RunError(ExitCode.USAGE, "the TrainJob names no runtime: write spec.runtimeRef.name")
-    kind = str(reference.get("kind") or RUNTIME_KINDS[0])
-    for runtime in known:
-        if name_of(runtime) == reference["name"] and runtime["kind"] == kind:
-            return runtime
-    if kind not in RUNTIME_KINDS:
-        raise RunError(ExitCode.USAGE, f"spec.runtimeRef.kind is {kind!r}: write one of {', '.join(RUNTIME_KINDS)}")
-    namespace = trainjob["metadata"].get("namespace") if isinstance(trainjob.get("metadata"), dict) else None
-    return runtime_from_cluster(kind, reference["name"], str(namespace) if namespace else None)
