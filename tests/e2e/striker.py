@@ -3,7 +3,8 @@
 Started as `python striker.py JOB STEPS SIGNAL PHASE HIT`, as root, with the runner importable. Prints `watching`, and
 `held` once the pods numbered HIT of the job are in the phase. With SIGKILL it kills them then, as a kernel short of
 memory does; no signal from inside reaches a container's first process. With SIGTERM it waits for somebody to evict or
-delete them, and lets them go on once the signal has arrived. Prints `struck` at the end.
+delete them, and lets them go on once the signal has arrived. Prints `struck` at the end, or `missed` if the phase was
+over before it was noticed.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class Process:
     def root(self) -> Path:
         """The root of its files."""
         return Path(f"/proc/{self.pid}/root")
+
+
+class MissedError(Exception):
+    """The phase was over before it was noticed."""
 
 
 class Processes:
@@ -139,12 +144,12 @@ def hold_early(pod: Pod, phase: str) -> Process | None:
     """Stop what a pod that does not train yet must do next; None if it is not in the phase yet.
 
     Raises:
-        SystemExit: the phase is over.
+        MissedError: the phase is over.
     """
     pod.look()
     process, next_one = (pod.runner, pod.launcher) if phase == "initializing" else (pod.launcher, pod.rank)
     if next_one is not None:
-        raise SystemExit(f"pod {pod.index} is past {phase}")
+        raise MissedError
     if process is None or not pod.listens():
         return None
     send(signal.SIGSTOP, [process.pid])
@@ -152,7 +157,11 @@ def hold_early(pod: Pod, phase: str) -> Process | None:
 
 
 def hold_ranks(pods: Sequence[Pod], phase: str, steps: int) -> list[int] | None:
-    """Stop the training processes while all of them are in the phase; None, and none is stopped, while they are not."""
+    """Stop the training processes while all of them are in the phase; None, and none is stopped, while they are not.
+
+    Raises:
+        MissedError: one of them has ended.
+    """
     held: list[int] = []
     for pod in pods:
         with suppress(OSError, KeyError):  # the phase is not there yet, or the process has ended
@@ -164,6 +173,8 @@ def hold_ranks(pods: Sequence[Pod], phase: str, steps: int) -> list[int] | None:
                 if beat.phase == phase and pod.worth_a_hit(phase, beat.step, steps):
                     continue
         send(signal.SIGCONT, held)
+        if pod.rank is not None and not Path(f"/proc/{pod.rank.pid}").exists():
+            raise MissedError
         return None
     return held
 
@@ -226,4 +237,9 @@ def main(job: str, steps: int, signal_name: str, phase: str, hit: Sequence[int])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4], [int(index) for index in sys.argv[5].split(",")])
+    # A phase may last for milliseconds.
+    os.nice(-20)
+    try:
+        main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4], [int(index) for index in sys.argv[5].split(",")])
+    except MissedError:
+        print("missed", flush=True)
