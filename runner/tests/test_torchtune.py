@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -271,6 +272,54 @@ def test_a_users_own_config_is_checked_at_its_top_and_may_hold_names_of_its_own(
 def test_no_command_line_ends_in_a_traceback(words: list[str]) -> None:
     with suppress(RunError):
         plan_of(*LORA, *words)
+
+
+RECIPE_CONFIGS = sorted((method, config) for method in RECIPES for config in configs_of(method))
+VALUES = st.one_of(
+    st.text(max_size=10),
+    st.one_of(st.integers(), st.floats(), st.booleans(), st.none()).map(str),
+    st.sampled_from(["null", "[q_proj]", "[]", "[", "${epochs}", "${", "torch.optim.SGD", "cpu", "bf16", "/tmp/x"]),
+)
+
+
+@given(st.data(), st.sampled_from(RECIPE_CONFIGS), st.integers(1, 3))
+def test_a_value_that_is_taken_reaches_torchtune_as_it_was_written(
+    draw: st.DataObject, chosen: tuple[str, str], nodes: int
+) -> None:
+    method, config = chosen
+    recipe = next(name for name in RECIPES[method] if name and config in data("recipes")[name]["configs"])
+    told = draw.draw(st.dictionaries(st.sampled_from(sorted(data("configs")[config])), VALUES, max_size=3))
+    try:
+        plan = plan_of(recipe, "--config", config, *(f"{key}={value}" for key, value in told.items()), nodes=nodes)
+    except RunError:
+        return
+    assert plan.budget["epochs"] >= 1
+    assert plan.output_dir.startswith("/")
+    assert plan.trainer_argv[:2] == ["--config", plan.config]
+    words = dict(word.partition("=")[::2] for word in plan.trainer_argv[2:])
+    assert len(words) == len(plan.trainer_argv) - 2
+    for key, value in told.items():
+        if key in words:
+            assert words[key].lower() in (value.lower(), "true", "false")
+    json.dumps(plan.to_json())
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted({key.partition(".")[0] for key in data("configs")["llama3_2/1B_full"]})),
+        st.recursive(
+            VALUES | st.integers() | st.none() | st.dates(),
+            lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+            max_leaves=4,
+        ),
+        max_size=5,
+    )
+)
+def test_no_config_of_a_user_ends_in_a_traceback(content: dict[str, object]) -> None:
+    with suppress(RunError):
+        plan = plan_of("full_finetune_distributed", "--config", "/workspace/own.yaml", config=content)
+        assert plan.budget["epochs"] >= 1
+        json.dumps(plan.to_json())
 
 
 def test_the_keys_of_a_method_are_listed_without_dashes() -> None:

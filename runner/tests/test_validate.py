@@ -223,7 +223,16 @@ def test_a_file_may_hold_everything_and_come_by_standard_input(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("text", "code"),
-    [("a: [", 64), ("kind: Pod", 64), ("", 64), ("- 1", 64), ("kind: TrainJob", 64), ("2026-13-45", 64), ("\0", 64)],
+    [
+        ("a: [", 64),
+        ("kind: Pod", 64),
+        ("", 64),
+        ("- 1", 64),
+        ("kind: TrainJob\nkind: TrainJob", 64),
+        ("kind: TrainJob", 64),
+        ("2026-13-45", 64),
+        ("\0", 64),
+    ],
 )
 def test_a_file_without_a_trainjob_is_refused(tmp_path: Path, text: str, code: int) -> None:
     path = tmp_path / "trainjob.yaml"

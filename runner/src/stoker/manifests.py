@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from stoker.documents import read_yaml
 from stoker.exits import ExitCode, RunError
 
 Manifest = Mapping[str, Any]
@@ -30,7 +31,7 @@ def read_documents(path: Path) -> list[Manifest]:
     """
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-        documents = list(yaml.safe_load_all(text))
+        documents = read_yaml(text)
     except OSError as error:
         raise RunError(ExitCode.NO_INPUT, f"{path} cannot be read ({error.strerror}): correct the path") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from stoker.documents import read_yaml
 from stoker.exits import ExitCode, RunError
 from stoker.facts import Facts, read_facts
 from stoker.plan import Plan, Request, config_file_of, resolve_plan
@@ -59,7 +60,7 @@ def read_config(path: Path, named: str | None = None) -> Mapping[str, Any]:
     """
     said = named or path
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        documents = read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(
             ExitCode.NO_INPUT, f"--config {said} cannot be read ({error.strerror}): mount it, or correct the path"
@@ -67,6 +68,7 @@ def read_config(path: Path, named: str | None = None) -> Mapping[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         # ValueError: text that is not UTF-8, a date such as 2026-13-45, a NUL in the path.
         raise RunError(ExitCode.USAGE, f"--config {said} is no YAML: {' '.join(str(error).split())}") from error
+    content = documents[0] if len(documents) == 1 else None
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise RunError(ExitCode.USAGE, f"--config {said} must hold a mapping of flags to values, e.g. max_steps: 100")
     return content

@@ -155,7 +155,8 @@ class TorchTune(Framework):
         """Return a problem for each key that nothing reads in a user's own config, and for what a recipe lacks."""
         keys = _keys(table)
         own_file = self.config_file(str(keys.config)) is not None
-        if own_file and not keys.defaults:
+        if own_file and not keys.defaults and config_keys:
+            # It was not read, so every key may be in it.
             return []
         problems = unknown_keys(keys) if own_file else []
         if "epochs" not in {*keys.defaults, *settings}:
