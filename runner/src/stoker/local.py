@@ -18,37 +18,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import IO
-from urllib.parse import quote
 
 from stoker.exits import PRECEDENCE, ExitCode, RunError
-from stoker.fetch.request import CLAIMS
-from stoker.manifests import RUNTIME_KINDS, of_kind, read_documents, runtime_of, trainjobs_of, volume_folders
+from stoker.manifests import RUNTIME_KINDS, of_kind, read_documents, runtime_of, trainjobs_of
 from stoker.report import say
+from stoker.surroundings import Surroundings, local_uri, surroundings_of
 from stoker.trainjob import Initializer, Job, expand, initializers_of, job_of, rewritten
 
-_WORKSPACE_VOLUME = "initializer"
 # What the runner itself needs after the grace period it was told, before it is killed.
 _MARGIN_SECONDS = 5.0
 _SHIMS = ("torchrun", "trl", "accelerate", "tune")
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What stands in here for what the cluster gives a job.
-
-    Attributes:
-        volumes: volume → folder.
-        pythons: framework, or `fetch` for the initializers → the Python whose environment has it.
-        secrets: name of a secret → what it holds.
-    """
-
-    volumes: Mapping[str, str]
-    pythons: Mapping[str, str] = field(default_factory=dict)
-    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-
-    def folders(self, mounts: Mapping[str, str]) -> dict[str, str]:
-        """Return mount path → folder, for the mounts of a container."""
-        return {path: self.volumes[name] for name, path in mounts.items() if name in self.volumes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +92,7 @@ def run(
     documents = asked, runtime_of(asked, known)
     job, initializers = job_of(*documents), initializers_of(*documents)
     jobs = [job, *(found.job for found in initializers)]
-    around = Surroundings(_volumes(jobs, workspace, volumes), _pythons(pythons), _secrets(secrets))
+    around = surroundings_of(jobs, workspace, volumes, pythons, secrets)
     try:
         workspace.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -281,7 +260,7 @@ def _start(container: _Container, attempt: _Attempt, termination_log: Path) -> s
     # envFrom is the weaker one (a container's `env` wins over what a secret brings).
     told = {**container.more, **{name: rewritten(value, folders) for name, value in told.items()}}
     if told.get("STORAGE_URI"):
-        told["STORAGE_URI"] = _local_uri(told["STORAGE_URI"], folders)
+        told["STORAGE_URI"] = local_uri(told["STORAGE_URI"], folders)
     told["STOKER_TERMINATION_LOG"] = str(termination_log)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "STOKER_"))}
     # As in the image, the commands beside this Python come first.
@@ -298,16 +277,6 @@ def _start(container: _Container, attempt: _Attempt, termination_log: Path) -> s
         # A session of its own: Ctrl-C reaches only us, and we pass it on once.
         start_new_session=True,
     )
-
-
-def _local_uri(uri: str, folders: Mapping[str, str]) -> str:
-    """Return where a folder of a mounted volume lies here; any other URI as it is."""
-    quoted = {mount: quote(folder) for mount, folder in folders.items()}
-    for prefix, root in (("pvc://", f"{CLAIMS}/"), ("file://", "")):
-        path = root + uri[len(prefix) :]
-        if uri.lower().startswith(prefix) and (local := rewritten(path, quoted)) != path:
-            return f"file://{local}"
-    return uri
 
 
 def _local_argv(argv: list[str], python: str, path: str) -> list[str]:
@@ -337,48 +306,6 @@ def _copy(stream: IO[str] | None, prefix: str) -> None:
         # One write per line, so that the nodes' lines do not mix.
         sys.stdout.write(f"{prefix}{line}" if line.endswith("\n") else f"{prefix}{line}\n")
         sys.stdout.flush()
-
-
-def _volumes(jobs: Sequence[Job], workspace: Path, volumes: Sequence[str]) -> dict[str, str]:
-    """Return volume → local folder."""
-    given = {_WORKSPACE_VOLUME: workspace, **volume_folders({name for job in jobs for name in job.mounts}, volumes)}
-    if _WORKSPACE_VOLUME not in jobs[0].mounts:
-        raise RunError(ExitCode.USAGE, f"the runtime mounts no volume named {_WORKSPACE_VOLUME}")
-    return {name: str(folder.resolve()) for name, folder in given.items()}
-
-
-def _pythons(given: Sequence[str]) -> dict[str, str]:
-    """Return framework → Python."""
-    found = {}
-    for text in given:
-        name, equals, python = text.partition("=")
-        if not equals or not name:
-            raise RunError(ExitCode.USAGE, f"--python {text}: write FRAMEWORK=PATH, such as torchtune=venv/bin/python")
-        if not os.access(python, os.X_OK) or Path(python).is_dir():
-            raise RunError(ExitCode.NO_INPUT, f"--python {text}: {python} is no program: name a Python")
-        # Not resolved: a virtual environment is known by the path of its Python.
-        found[name] = str(Path(python).absolute())
-    return found
-
-
-def _secrets(given: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return secret → its keys and values."""
-    found = {}
-    for text in given:
-        name, equals, file = text.partition("=")
-        if not equals or not name:
-            raise RunError(ExitCode.USAGE, f"--secret {text}: write NAME=FILE")
-        try:
-            lines = Path(file).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise RunError(ExitCode.NO_INPUT, f"--secret {text}: {file} cannot be read: correct the path") from error
-        pairs = [line.partition("=") for line in lines if line.strip() and not line.startswith("#")]
-        if wrong := [key for key, sign, _ in pairs if not sign or not key.isidentifier()]:
-            raise RunError(
-                ExitCode.USAGE, f"--secret {text}: {wrong[0][:20]!r} is not KEY=VALUE: write a variable in each line"
-            )
-        found[name] = {key: value for key, _, value in pairs}
-    return found
 
 
 def _free_port() -> int:
