@@ -28,6 +28,10 @@ class Ended:
     output: str
 
 
+class EndedError(AssertionError):
+    """A job ended before something was seen of it."""
+
+
 class LocalJob:
     """A TrainJob on the CPU runtime, run by `stoker local` in folders of its own.
 
@@ -128,10 +132,16 @@ class LocalJob:
         return self.end(self.start(*args, **options))
 
     def wait_for(self, what: Callable[[], Any], process: subprocess.Popen[bytes], every: float = 0.05) -> Any:
-        """Wait until something is true of a running job, looking `every` so many seconds, and return it."""
+        """Wait until something is true of a running job, looking `every` so many seconds, and return it.
+
+        Raises:
+            EndedError: the job ended before.
+            AssertionError: it takes too long.
+        """
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (found := what()):
-            assert process.poll() is None, self._log.read_text(errors="replace")
+            if process.poll() is not None:
+                raise EndedError(self._log.read_text(errors="replace"))
             assert time.monotonic() < deadline, self._log.read_text(errors="replace")
             time.sleep(every)
         return found
