@@ -260,6 +260,10 @@ def test_a_users_own_config_is_checked_at_its_top_and_may_hold_names_of_its_own(
         ({"model": {"_component_": "torchtune.models.llama3_2.llama"}}, "which torchtune 0.6.1 has not"),
     ):
         assert advice in refusal(*args, config={**own, **wrong})
+    unread = plan_of(*args, "batch_size=2")
+    assert unread.config == "/workspace/own.yaml", "what is missing may be in it"
+    for empty in ({}, {"batch_size": {"": {}}}):
+        assert "write epochs=<whole number>" in refusal(*args, config=empty)
     del own["epochs"]
     assert "write epochs=<whole number>" in refusal(*args, config=own)
     own["epochs"] = 1

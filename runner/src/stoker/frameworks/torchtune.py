@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
@@ -118,7 +119,8 @@ class TorchTune(Framework):
         given = {key: " ".join(words) for key, words in asked.values.items()}
         if self.config_file(asked.config) is not None:
             defaults = dict(flat(asked.content or {}))
-            return key_table(asked.method, asked.world_size, asked.config, defaults, given)
+            table = key_table(asked.method, asked.world_size, asked.config, defaults, given)
+            return replace(table, unread=asked.content is None)
         config = choose_config(asked.method, asked.config, asked.world_size)
         defaults = data("configs")[config]
         return key_table(asked.method, asked.world_size, config, defaults, given)
@@ -155,8 +157,7 @@ class TorchTune(Framework):
         """Return a problem for each key that nothing reads in a user's own config, and for what a recipe lacks."""
         keys = _keys(table)
         own_file = self.config_file(str(keys.config)) is not None
-        if own_file and not keys.defaults and config_keys:
-            # It was not read, so every key may be in it.
+        if keys.unread:
             return []
         problems = unknown_keys(keys) if own_file else []
         if "epochs" not in {*keys.defaults, *settings}:

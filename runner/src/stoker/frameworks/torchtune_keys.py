@@ -104,10 +104,12 @@ class KeyTable(FlagTable):
     Attributes:
         recipe: TorchTune's name of the recipe.
         defaults: the config's values by key, before anything is laid over them.
+        unread: True if the config is a file that was not read, so that any key may be in it.
     """
 
     recipe: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    unread: bool = False
 
     def spell(self, name: str) -> str:
         """Return the key as it is: TorchTune's are written without dashes."""
