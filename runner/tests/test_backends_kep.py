@@ -108,6 +108,21 @@ def test_the_first_texts_positions_are_kept() -> None:
     assert (words["--bf16"], words["--fp16"], words["--beta"], words["--lora_r"]) == (["false"], [], ["0.2"], ["8"])
 
 
+def test_the_first_texts_sub_configs_keep_their_positions_and_defaults() -> None:
+    adapter = TRLPeftConfig(8, 16, 0.1, ["o_proj"], True, True)
+    assert TRLConfig(peft_config=adapter).to_args()[-11:] == [
+        *("--use_peft", "--lora_r", "8", "--lora_alpha", "16", "--lora_dropout", "0.1"),
+        *("--lora_target_modules", "o_proj", "--use_rslora", "--use_dora"),
+    ]
+    sft = TRLSFTConfig(4096, True, "text")
+    assert (sft.max_seq_length, sft.packing, sft.dataset_text_field) == (4096, True, "text")
+    assert (TRLSFTConfig().max_seq_length, TRLSFTConfig().packing) == (2048, False)
+    dpo = TRLDPOConfig(0.2, 2048, 256, "ipo")
+    assert (dpo.beta, dpo.max_length, dpo.max_prompt_length, dpo.loss_type) == (0.2, 2048, 256, "ipo")
+    dpo = TRLDPOConfig()
+    assert (dpo.beta, dpo.max_length, dpo.max_prompt_length, dpo.loss_type) == (0.1, 1024, 512, "sigmoid")
+
+
 def test_the_first_texts_names_of_the_placement_are_taken() -> None:
     assert TRLConfig(_num_nodes=2, _resources_per_node={"gpu": 1}).num_nodes == 2
     assert TorchTuneConfig(_num_nodes=3).num_nodes == 3
@@ -163,6 +178,15 @@ def test_the_second_texts_modules_are_parted_at_commas_and_extra_flags_come_last
     words = pairs(config.to_args()[1:])
     assert words["--lora_target_modules"] == ["q_proj", "v_proj"]
     assert config.to_args()[-2:] == ["--warmup_steps", "10"]
+
+
+def test_an_extra_flag_stands_for_the_field_that_writes_it() -> None:
+    config = TRLConfig(method=TRLSFTConfig(packing=True), learning_rate=1e-4, extra_args={"learning-rate": "2e-4"})
+    config.validate()
+    assert config.to_args() == ["trl.scripts.sft", "--packing", "--learning_rate", "2e-4"]
+    config = TRLTrainer(peft_config=TRLPeftConfig(), extra_args={"lora_target_modules": "all-linear"})
+    assert pairs(config.to_args()[1:])["--lora_target_modules"] == ["all-linear"]
+    assert config.to_args().count("--lora_target_modules") == 1
 
 
 def test_the_second_texts_torchtune() -> None:

@@ -94,8 +94,16 @@ def _from_method(wanted: Wanted) -> LLMBackend:
     for name, text in _pairs("--set", wanted.settings).items():
         flag = table.flags.get(name.replace("-", "_"))
         flags[name.replace("-", "_")] = list(split_env(text, flag)) if flag and flag.many else text
+    for name, option, used in (
+        ("model_name_or_path", "--model", wanted.model),
+        ("dataset_name", "--dataset", wanted.dataset),
+        ("use_peft", f"--{wanted.adapter}", wanted.adapter),
+        ("load_in_4bit", "--qlora", wanted.adapter == "qlora"),
+    ):
+        if used and name in flags:
+            raise RunError(ExitCode.USAGE, f"{option} and --set {name}={flags[name]} are about the same: write one")
     if wanted.adapter == "qlora":
-        flags.setdefault("load_in_4bit", True)
+        flags["load_in_4bit"] = True
     return TRLConfig(
         method=wanted.subject,
         # Addresses go to the initializers.

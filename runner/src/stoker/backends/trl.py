@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -28,6 +28,7 @@ from stoker.backends.trl_methods import (
 )
 from stoker.backends.unset import Remembering, default
 from stoker.frameworks.trl import TRL
+from stoker.frameworks.trl_checks import self_contradictions
 
 _SLOTS = ("sft", "dpo", "kto", "orpo", "grpo", "rloo", "reward", "distillation")
 _FLAT_ADAPTER = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
@@ -124,7 +125,7 @@ class TRLConfig(Remembering, LLMBackend):
         lora_alpha: its scale.
         lora_dropout: its dropout.
         lora_target_modules: the layers that get one: a list, or names with commas between.
-        extra_args: further flags of TRL by name; they come last and win.
+        extra_args: further flags of TRL by name; they come last, and stand for a field that writes the same flag.
     """
 
     framework: ClassVar[str] = "trl"
@@ -209,7 +210,9 @@ class TRLConfig(Remembering, LLMBackend):
         own = self._method_config
         if own is not None:
             words += own.to_args(with_defaults=self.method is None)
-        for name, value in (self.extra_args or {}).items():
+        extra = {name.replace("-", "_"): value for name, value in (self.extra_args or {}).items()}
+        words = _without(words, extra)
+        for name, value in extra.items():
             words += flag_words(name, value)
         return words
 
@@ -318,4 +321,17 @@ class TRLConfig(Remembering, LLMBackend):
         words = self.to_args()
         given, problems = split_args(words[1:])
         table = TRL().flag_table(self.trainer_type.value)
-        return problems + list(resolve(table, [Layer("config", given)]).problems)
+        resolution = resolve(table, [Layer("config", given)])
+        found = self_contradictions({setting.name: setting for setting in resolution.settings})
+        return [*problems, *resolution.problems, *found]
+
+
+def _without(words: list[str], flags: Container[str]) -> list[str]:
+    """Return the words without those of some flags."""
+    kept, keep = [], True
+    for word in words:
+        if word.startswith("--"):
+            keep = word.removeprefix("--") not in flags
+        if keep:
+            kept.append(word)
+    return kept

@@ -107,10 +107,7 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
     if asked.config is not None and asked.content is None:
         # A file that was not read may say what is missing here.
         return
-    if on("bf16") and on("fp16"):
-        yield "--bf16 and --fp16 are both on: choose one"
-    if on("load_in_4bit") and on("load_in_8bit"):
-        yield "--load_in_4bit and --load_in_8bit are both on: choose one"
+    yield from _exclusive(settings)
     if on("load_in_4bit") or on("load_in_8bit"):
         if not on("use_peft"):
             yield "a quantized model cannot be trained itself, only an adapter on it: add --use_peft"
@@ -129,6 +126,18 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
         yield "distillation needs a teacher: write --teacher_model_name_or_path <folder or Hub id>"
     if asked.method == "kto" and _value(settings, "loss_type", "kto") == "kto" and number(_BATCH) == 1:
         yield f"kto estimates its KL term from the batch: write --{_BATCH} 2 or more (accumulated steps do not count)"
+
+
+def self_contradictions(settings: Mapping[str, Setting]) -> Iterator[str]:
+    """Yield one problem for each setting that no runtime can give a meaning to."""
+    yield from _out_of_range(settings)
+    yield from _exclusive(settings)
+
+
+def _exclusive(settings: Mapping[str, Setting]) -> Iterator[str]:
+    for pair in (("bf16", "fp16"), ("load_in_4bit", "load_in_8bit")):
+        if all(name in settings and is_true(settings[name].value) for name in pair):
+            yield f"--{pair[0]} and --{pair[1]} are both on: choose one"
 
 
 def _rewards(settings: Mapping[str, Setting]) -> Iterator[str]:
