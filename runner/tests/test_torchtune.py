@@ -262,7 +262,8 @@ def test_a_users_own_config_is_checked_at_its_top_and_may_hold_names_of_its_own(
         assert advice in refusal(*args, config={**own, **wrong})
     unread = plan_of(*args, "batch_size=2")
     assert unread.config == "/workspace/own.yaml", "what is missing may be in it"
-    for empty in ({}, {"batch_size": {"": {}}}):
+    nothing: list[dict[str, object]] = [{}, {"batch_size": {"": {}}}]
+    for empty in nothing:
         assert "write epochs=<whole number>" in refusal(*args, config=empty)
     del own["epochs"]
     assert "write epochs=<whole number>" in refusal(*args, config=own)
