@@ -54,6 +54,8 @@ state = "{node.run / "containerd"}"
 [{cri}.containerd]
   snapshotter = "overlayfs"
   default_runtime_name = "runc"
+  # What is unpacked is not kept packed as well: two nodes' copies of large images fill a disk.
+  discard_unpacked_layers = true
 
 [{cri}.containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2"
