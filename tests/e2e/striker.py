@@ -167,7 +167,7 @@ def hold_ranks(pods: Sequence[Pod], phase: str, steps: int) -> list[int] | None:
         with suppress(OSError, KeyError):  # the phase is not there yet, or the process has ended
             assert pod.rank is not None
             if read_beats(pod.local.ranks)[pod.index].phase == phase:
-                send(signal.SIGSTOP, [pod.rank.pid])
+                stop(pod.rank.pid)
                 held.append(pod.rank.pid)
                 beat = read_beats(pod.local.ranks)[pod.index]
                 if beat.phase == phase and pod.worth_a_hit(phase, beat.step, steps):
@@ -177,6 +177,13 @@ def hold_ranks(pods: Sequence[Pod], phase: str, steps: int) -> list[int] | None:
             raise MissedError
         return None
     return held
+
+
+def stop(pid: int) -> None:
+    """Stop a process, and wait until it stands still: a system call that it is in comes to its end before."""
+    send(signal.SIGSTOP, [pid])
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TZX":
+        time.sleep(0.001)
 
 
 def send(number: signal.Signals, pids: Sequence[int]) -> None:

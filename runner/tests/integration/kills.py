@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -94,6 +95,14 @@ def _strike(case: Case, job: LocalJob) -> Outcome:
     return Outcome(tuple(int(code) for code in codes), ended)
 
 
+def _stop(pid: int) -> None:
+    """Stop a process, and wait until it stands still: a system call that it is in comes to its end before."""
+    _send(signal.SIGSTOP, [pid])
+    with suppress(OSError):
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TZX":
+            time.sleep(0.001)
+
+
 def _send(number: signal.Signals, pids: Iterable[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
@@ -141,7 +150,7 @@ def _held(case: Case, job: LocalJob, folders: dict[int, LocalFolder]) -> list[in
     for node in case.killed:
         for rank, beat in read_beats(folders[node].ranks).items():
             if beat.phase == case.phase:
-                _send(signal.SIGSTOP, [beat.pid])
+                _stop(beat.pid)
                 held.append(beat.pid)
                 beat = read_beats(folders[node].ranks)[rank]
             if beat.phase != case.phase or not _worth_a_kill(case, job, beat.step):
