@@ -128,6 +128,13 @@ def test_an_empty_variable_is_unset() -> None:
 @pytest.mark.parametrize(
     ("env", "args", "config", "code", "message"),
     [
+        (
+            {},
+            ["--max_steps 3"],
+            None,
+            ExitCode.USAGE,
+            "is one word: write the flag and its value as two, --max_steps and '3'",
+        ),
         ({}, ["--max_stps", "1"], None, ExitCode.USAGE, "did you mean --max_steps?"),
         ({}, ["--config"], None, ExitCode.USAGE, "--config takes one file"),
         ({}, ["--config", "/c"], {"learning_rat": 1}, ExitCode.USAGE, "is an abbreviation"),

@@ -85,6 +85,9 @@ class FlagTable:
             return None
         if not name:
             return "a flag without a name: write --<flag>, or STOKER_ARG_<FLAG> for a variable"
+        head, *rest = name.split(maxsplit=1) or [""]
+        if rest and head in self.flags:
+            return f"{name!r} is one word: write the flag and its value as two, --{head} and {rest[0]!r}"
         if name == "config":
             return "a config file is named in the arguments alone: write --config <file> there"
         where = f"{self.trainer} ({self.method})"
