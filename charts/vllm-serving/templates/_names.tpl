@@ -40,7 +40,7 @@ vllm-serving.modelPath: where the pods see the model.
 Argument: the root context.
 */}}
 {{- define "vllm-serving.modelPath" -}}
-{{- if .Values.model.claim.name }}/models/claim/{{ .Values.model.claim.path | trimSuffix "/" }}
+{{- if .Values.model.claim.name }}/claims/{{ .Values.model.claim.name }}/{{ .Values.model.claim.path | trimSuffix "/" }}
 {{- else if .Values.model.uri }}/models/fetched/model
 {{- else }}/models/image{{ with .Values.model.image.path }}/{{ . | trimAll "/" }}{{ end }}
 {{- end }}
@@ -58,18 +58,23 @@ revision: {{ $revision | quote }}
 {{- end }}
 
 {{/*
-vllm-serving.claims: the claims that hold adapters, each once, a YAML list.
+vllm-serving.claims: the claims that models and adapters are read from, each once, a YAML list.
 Argument: the root context.
 */}}
 {{- define "vllm-serving.claims" -}}
-{{- $claims := list }}
+{{- $claims := list .Values.model.claim.name .Values.published.claim }}
 {{- range .Values.adapters }}
   {{- $claims = append $claims .claim }}
 {{- end }}
-{{- with .Values.published.claim }}
-  {{- $claims = append $claims . }}
+{{- $claims | compact | uniq | sortAlpha | toYaml }}
 {{- end }}
-{{- $claims | uniq | toYaml }}
+
+{{/*
+vllm-serving.claimVolume: name of a claim's volume. Each claim has one: a pod with two volumes of one claim never starts.
+Argument: the claim's name.
+*/}}
+{{- define "vllm-serving.claimVolume" -}}
+claim-{{ regexMatch "^[a-z0-9-]{1,57}$" . | ternary . (. | sha256sum | trunc 16) }}
 {{- end }}
 
 {{/*

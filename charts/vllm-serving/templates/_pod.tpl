@@ -73,9 +73,9 @@ initContainers:
       {{- include "vllm-serving.containerSecurityContext" . | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError
     volumeMounts:
-      - name: model
+      - name: {{ include "vllm-serving.modelVolume" . }}
         mountPath: /models/fetched
-      - name: scratch
+      - name: {{ include "vllm-serving.scratchVolume" . }}
         mountPath: /cache
       - name: tmp
         mountPath: /tmp
@@ -204,7 +204,7 @@ containers:
         readOnly: true
       - name: shm
         mountPath: /dev/shm
-      - name: scratch
+      - name: {{ include "vllm-serving.scratchVolume" . }}
         mountPath: /cache
       - name: tmp
         mountPath: /tmp
@@ -220,23 +220,18 @@ volumes:
     secret:
       secretName: {{ .Values.api.keySecret }}
   {{- end }}
+  {{- if .Values.model.image.reference }}
   - name: model
-    {{- if .Values.model.claim.name }}
-    persistentVolumeClaim:
-      claimName: {{ .Values.model.claim.name }}
-    {{- else if .Values.model.image.reference }}
     image:
       reference: {{ .Values.model.image.reference }}
       pullPolicy: {{ .Values.imagePullPolicy }}
-    {{- else if .Values.model.cacheClaim }}
-    persistentVolumeClaim:
-      claimName: {{ .Values.model.cacheClaim }}
-    {{- else }}
+  {{- else if and .Values.model.uri (not .Values.model.cacheClaim) }}
+  - name: model
     emptyDir:
       sizeLimit: {{ .Values.model.cacheSize }}
-    {{- end }}
-  {{- range include "vllm-serving.claims" . | fromYamlArray }}
-  - name: {{ printf "claim-%s" . | trunc 63 | trimSuffix "-" }}
+  {{- end }}
+  {{- range concat (include "vllm-serving.claims" . | fromYamlArray) (list .Values.model.cacheClaim .Values.scratch.cacheClaim) | compact | uniq }}
+  - name: {{ include "vllm-serving.claimVolume" . }}
     persistentVolumeClaim:
       claimName: {{ . }}
   {{- end }}
@@ -250,14 +245,11 @@ volumes:
     emptyDir:
       medium: Memory
       sizeLimit: {{ $profile.sharedMemory | quote }}
+  {{- if not .Values.scratch.cacheClaim }}
   - name: scratch
-    {{- if .Values.scratch.cacheClaim }}
-    persistentVolumeClaim:
-      claimName: {{ .Values.scratch.cacheClaim }}
-    {{- else }}
     emptyDir:
       sizeLimit: {{ .Values.scratch.cacheSize }}
-    {{- end }}
+  {{- end }}
   - name: tmp
     emptyDir:
       sizeLimit: {{ .Values.scratch.tmpSize }}
@@ -271,11 +263,13 @@ Argument: the root context.
 - name: settings
   mountPath: /settings
   readOnly: true
-- name: model
-  mountPath: /models/{{ if .Values.model.claim.name }}claim{{ else if .Values.model.uri }}fetched{{ else }}image{{ end }}
+{{- if not .Values.model.claim.name }}
+- name: {{ include "vllm-serving.modelVolume" . }}
+  mountPath: /models/{{ .Values.model.uri | empty | ternary "image" "fetched" }}
   readOnly: true
+{{- end }}
 {{- range include "vllm-serving.claims" . | fromYamlArray }}
-- name: {{ printf "claim-%s" . | trunc 63 | trimSuffix "-" }}
+- name: {{ include "vllm-serving.claimVolume" . }}
   mountPath: /claims/{{ . }}
   readOnly: true
 {{- end }}
@@ -284,4 +278,20 @@ Argument: the root context.
   mountPath: /listed
   readOnly: true
 {{- end }}
+{{- end }}
+
+{{/*
+vllm-serving.modelVolume: name of the volume of a model that is fetched or comes as an image.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.modelVolume" -}}
+{{- if .Values.model.cacheClaim }}{{ include "vllm-serving.claimVolume" .Values.model.cacheClaim }}{{ else }}model{{ end }}
+{{- end }}
+
+{{/*
+vllm-serving.scratchVolume: name of the volume at /cache.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.scratchVolume" -}}
+{{- if .Values.scratch.cacheClaim }}{{ include "vllm-serving.claimVolume" .Values.scratch.cacheClaim }}{{ else }}scratch{{ end }}
 {{- end }}

@@ -7,6 +7,8 @@ Argument: the root context.
 	admin off
 	persist_config off
 	auto_https off
+	storage_check off
+	storage_clean_interval off
 	grace_period 5s
 	metrics
 	log {
@@ -38,16 +40,18 @@ Argument: the root context.
 }
 
 (guard) {
-	log
 	request_body {
 		max_size {{ .Values.api.maxBodySize }}
 	}
 	{{- if not .Values.api.anonymous }}
 	{{- /* Files are read for each request, so a key changes without a restart. An empty or missing one opens nothing. */}}
-	vars {
-		key {file./keys/api-key}
-		next {file./keys/api-key-next}
+	vars key {file./keys/api-key}
+	@rotating file {
+		root /keys
+		try_files /api-key-next
 	}
+	vars next ""
+	vars @rotating next {file./keys/api-key-next}
 	@closed not expression `({http.vars.key} != "" && {http.request.header.Authorization} == "Bearer " + {http.vars.key}) || ({http.vars.next} != "" && {http.request.header.Authorization} == "Bearer " + {http.vars.next})`
 	header @closed Content-Type application/json
 	respond @closed `{"error":{"message":"The API key is missing or wrong.","type":"authentication_error","param":null,"code":401}}` 401
@@ -61,6 +65,8 @@ Argument: the root context.
 
 # For clients.
 :8080 {
+	log
+	log_skip /health
 	@open {
 		method GET POST
 		path {{ join " " .Values.api.paths }}{{ if has "/v1/responses" .Values.api.paths }} /v1/responses/*{{ end }}
@@ -101,6 +107,7 @@ Argument: the root context.
 
 # For the trainers that a network policy names.
 :8090 {
+	log
 	@open {
 		method GET POST
 		path {{ include "vllm-serving.rlPaths" . }}
