@@ -135,13 +135,26 @@ class Run:
         status = jobset.get("status", {})
         return Restarts(status.get("restarts", 0), status.get("restartsCountTowardsMax", 0))
 
+    def wait_ended(self, seconds: float = 300, every: float = 1) -> dict[str, Any]:
+        """Wait until it is Complete or Failed, looking `every` so many seconds, and return it.
+
+        Raises:
+            AssertionError: it was not in time.
+        """
+
+        def ended() -> dict[str, Any] | None:
+            found = self.object()
+            return found if condition(found, "Complete") or condition(found, "Failed") else None
+
+        return self.kube.until(f"{self.name} to end", ended, seconds, every)
+
     def wait_complete(self, seconds: float = 300, every: float = 1) -> dict[str, Any]:
         """Wait until it is Complete, looking `every` so many seconds, and return it.
 
         Raises:
             AssertionError: it failed, or was not in time.
         """
-        done = self._wait_ended(seconds, every)
+        done = self.wait_ended(seconds, every)
         assert condition(done, "Complete"), f"{condition(done, 'Failed')}\n{self.kube.state()}"
         return done
 
@@ -151,7 +164,7 @@ class Run:
         Raises:
             AssertionError: it completed, or was not in time.
         """
-        done = self._wait_ended(seconds)
+        done = self.wait_ended(seconds)
         assert condition(done, "Failed"), f"{self.name} completed, it should have failed"
         return done
 
@@ -208,13 +221,6 @@ class Run:
         """Delete it with its claim."""
         self.kube.delete("trainjob", self.name)
         self.kube.delete("pvc", f"initializer-{self.name}", wait=False)
-
-    def _wait_ended(self, seconds: float, every: float = 1) -> dict[str, Any]:
-        def ended() -> dict[str, Any] | None:
-            found = self.object()
-            return found if condition(found, "Complete") or condition(found, "Failed") else None
-
-        return self.kube.until(f"{self.name} to end", ended, seconds, every)
 
 
 class Reader:

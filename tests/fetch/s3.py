@@ -16,6 +16,16 @@ from cluster import gobuild
 MODULE = Path(__file__).with_name("go")
 PACKAGE = "github.com/versity/versitygw/cmd/versitygw"
 ACCESS_KEY, SECRET_KEY = "stoker", "stoker-secret"
+# A program for a Python with s3fs; its arguments: address, access key, secret key, bucket or prefix, folder.
+PUT = """
+import pathlib, sys, s3fs
+address, key, secret, target, source = sys.argv[1:]
+store = s3fs.S3FileSystem(key=key, secret=secret, endpoint_url=address)
+store.makedirs(target.split("/")[0], exist_ok=True)
+for path in pathlib.Path(source).rglob("*"):
+    if path.is_file():
+        store.put_file(str(path), f"{target}/{path.relative_to(source)}", chunksize=32 * 2**20)
+"""
 
 
 def program() -> Path:

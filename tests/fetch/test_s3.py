@@ -11,23 +11,13 @@ from pathlib import Path
 import pytest
 
 from fetch.conftest import Initializer
-from fetch.s3 import ACCESS_KEY, SECRET_KEY
+from fetch.s3 import ACCESS_KEY, PUT, SECRET_KEY
 
 SECRET = {"ACCESS_KEY_ID": ACCESS_KEY, "SECRET_ACCESS_KEY": SECRET_KEY}
 # The larger one is put in several parts, so its ETag is no checksum.
 WEIGHTS = {"model-00001.safetensors": os.urandom(20 * 2**20), "model-00002.safetensors": os.urandom(64 * 2**20)}
 MODEL = {"config.json": b"{}", "tokenizer/chat_template.jinja": b"{{ messages }}", **WEIGHTS}
 Make = Callable[..., Initializer]
-
-_PUT = """
-import pathlib, sys, s3fs
-address, key, secret, bucket, source = sys.argv[1:]
-store = s3fs.S3FileSystem(key=key, secret=secret, endpoint_url=address)
-store.makedirs(bucket, exist_ok=True)
-for path in pathlib.Path(source).rglob("*"):
-    if path.is_file():
-        store.put_file(str(path), f"{bucket}/{path.relative_to(source)}", chunksize=32 * 2**20)
-"""
 
 
 def put(python: Path, address: str, bucket: str, files: Mapping[str, bytes], scratch: Path) -> None:
@@ -37,7 +27,7 @@ def put(python: Path, address: str, bucket: str, files: Mapping[str, bytes], scr
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     source = str(scratch / bucket)
-    subprocess.run([python, "-c", _PUT, address, ACCESS_KEY, SECRET_KEY, bucket, source], check=True)
+    subprocess.run([python, "-c", PUT, address, ACCESS_KEY, SECRET_KEY, bucket, source], check=True)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -12,25 +11,13 @@ import pytest
 import yaml
 from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 
-from lint.files import ROOT, markdown_files, texts, yaml_files
+from lint.files import ROOT
+from lint.snippets import Snippet, examples, snippets
 from stoker.facts import read_facts
 from stoker.plan import Request, resolve_plan
 from stoker.trainjob import job_of
 
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUNTIMES = ROOT / "tests" / "charts" / "golden" / "training-runtimes" / "cpu.yaml"
-
-
-def snippets(*languages: str) -> list[Any]:
-    """Return the code blocks of these languages in all documents, as parameters named by file and line."""
-    found = []
-    for path in markdown_files():
-        text = texts()[path]
-        for block in BLOCK.finditer(text):
-            if block[1] in languages:
-                line = text.count("\n", 0, block.start()) + 1
-                found.append(pytest.param(block[1], block[2], id=f"{path}:{line}"))
-    return found
 
 
 @cache
@@ -40,14 +27,9 @@ def runtimes() -> dict[str, Any]:
     return {runtime["metadata"]["name"]: runtime for runtime in rendered if runtime}
 
 
-def examples() -> list[Any]:
-    """Return the example manifests, as parameters like those of `snippets`."""
-    return [pytest.param("yaml", texts()[path], id=str(path)) for path in yaml_files() if path.parts[0] == "examples"]
-
-
-@pytest.mark.parametrize(("language", "text"), [*snippets("yaml"), *examples()])
-def test_yaml(language: str, text: str, tmp_path: Path) -> None:
-    for document in yaml.safe_load_all(text):
+@pytest.mark.parametrize("snippet", [*snippets("yaml"), *examples()], ids=lambda snippet: snippet.where)
+def test_yaml(snippet: Snippet, tmp_path: Path) -> None:
+    for document in yaml.safe_load_all(snippet.text):
         if not isinstance(document, dict) or document.get("kind") != "TrainJob":
             continue
         known = TrainerV1alpha1TrainJob.from_dict(document)
@@ -60,9 +42,10 @@ def test_yaml(language: str, text: str, tmp_path: Path) -> None:
         assert plan.world.nnodes == job.nodes
 
 
-@pytest.mark.parametrize(("language", "text"), snippets("sh", "bash", "console"))
-def test_shell(language: str, text: str) -> None:
-    if language == "console":  # commands after a prompt, the rest is output
+@pytest.mark.parametrize("snippet", snippets("sh", "bash", "console"), ids=lambda snippet: snippet.where)
+def test_shell(snippet: Snippet) -> None:
+    text = snippet.text
+    if snippet.language == "console":  # commands after a prompt, the rest is output
         text = "\n".join(line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ "))
         assert text, "a console block shows commands after '$ '"
     parsed = subprocess.run(

@@ -1,0 +1,217 @@
+"""Initializers on a real cluster: a model from an S3 server, data from a claim, and none at all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster import Cluster, oci
+from e2e.conftest import ROOT, Image
+from e2e.kube import Kube, condition
+from e2e.trainjobs import INPUTS_CLAIM, LORA_SFT, Reader, Restarts, Run, trainjob
+from fetch import s3
+
+SubmitTogether = Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]]
+
+RELEASE = "catalogue-initializers"
+RUNTIME = "trl-fetched"
+STORE, PORT, BUCKET = "store", 7070, "shelf"
+MODEL = {
+    "storageUri": f"s3://{BUCKET}/models/tiny",
+    "env": [{"name": "ENDPOINT", "value": f"http://{STORE}:{PORT}"}],
+    "secretRef": {"name": STORE},
+}
+INPUTS = ("--model_name_or_path=/inputs/model", "--dataset_name=/inputs/dataset")
+# Crashes in the first attempt.
+CRASH_ONCE = "import os, sys; sys.exit(70 if os.environ['STOKER_RESTART_ATTEMPT'] == '0' else 0)"
+JOBS = ("fetched", "fetched-once", "nothing-to-fetch", "not-found")
+
+
+@pytest.fixture(scope="module")
+def fetch_image(cluster: Cluster) -> Image:
+    """The initializers' image, built from this checkout and pushed."""
+    built = subprocess.run([ROOT / "images/build", "fetch"], check=True, stdout=subprocess.PIPE, text=True)
+    facts = json.loads(built.stdout)
+    cluster.push(Path(facts["oci"]), f"stoker-dev/fetch:{facts['tag']}")
+    return Image(f"{cluster.registry}/stoker-dev/fetch", facts["tag"])
+
+
+@pytest.fixture(scope="module")
+def store(
+    cluster: Cluster, kube: Kube, fetch_image: Image, inputs: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """An S3 server in the cluster with the example's base model in a bucket, and a secret with its keys."""
+    layout = tmp_path_factory.mktemp("store") / "layout"
+    oci.write_layout(layout, {"/versitygw": s3.program()}, ["/versitygw"])
+    image = cluster.push(layout, "test/versitygw:tests")
+    keys = {"ACCESS_KEY_ID": s3.ACCESS_KEY, "SECRET_ACCESS_KEY": s3.SECRET_KEY}
+    objects = [
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": STORE}, "stringData": keys},
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": STORE},
+            "spec": {"selector": {"app": STORE}, "ports": [{"port": PORT}]},
+        },
+        server_pod(image),
+    ]
+    for thing in objects:
+        kube.delete(str(thing["kind"]), STORE)
+    kube.create(*objects)
+    kube.until("the S3 server to answer", lambda: condition(kube.get("pod", STORE) or {}, "Ready"), 60)
+    arguments = [
+        f"http://{STORE}:{PORT}",
+        s3.ACCESS_KEY,
+        s3.SECRET_KEY,
+        f"{BUCKET}/models/tiny",
+        f"/claims/{inputs}/model",
+    ]
+    Reader(kube, fetch_image.reference).run(["python", "-c", s3.PUT, *arguments], [inputs])
+    yield
+    for thing in objects:
+        kube.delete(str(thing["kind"]), STORE, wait=False)
+
+
+def server_pod(image: str) -> dict[str, Any]:
+    """Return the S3 server's pod, as restricted as any."""
+    keys = ["--access", s3.ACCESS_KEY, "--secret", s3.SECRET_KEY]
+    container = {
+        "name": "server",
+        "image": image,
+        "args": [*keys, "--port", f":{PORT}", "--quiet", "posix", "/data"],
+        "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    user = {"runAsNonRoot": True, "runAsUser": 1001, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": STORE, "labels": {"app": STORE}},
+        "spec": {
+            "automountServiceAccountToken": False,
+            "securityContext": {**user, "fsGroup": 0},
+            "containers": [container],
+            "volumes": [{"name": "data", "emptyDir": {}}],
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def runtime(
+    helm: Callable[..., str],
+    chart: list[str],
+    catalogue_values: list[str],
+    fetch_image: Image,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[str]:
+    """A runtime with initializers, in a release of its own."""
+    small = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
+    values = {
+        "images": {"fetch": {"repository": fetch_image.repository, "tag": fetch_image.tag}},
+        "initializers": {"enabled": True, "resources": small},
+        "runtimes": {"trl-distributed": {"enabled": False}, RUNTIME: {"base": "trl-distributed"}},
+    }
+    path = tmp_path_factory.mktemp("initializers") / "values.yaml"
+    path.write_text(yaml.safe_dump(values))
+    words = [*chart, *catalogue_values, "--values", str(path), "--namespace", "stoker-system", "--create-namespace"]
+    helm("upgrade", "--install", RELEASE, *words, "--wait")
+    yield RUNTIME
+    helm("uninstall", RELEASE, "--namespace", "stoker-system", "--ignore-not-found")
+
+
+@pytest.fixture(scope="module")
+def runs(store: None, runtime: str, submit_together: SubmitTogether) -> Mapping[str, Run]:
+    """All jobs of this module, under way at once."""
+    fetched, once, nothing, missing = JOBS
+    from_claim = with_initializers(
+        trainjob(fetched, [word for word in LORA_SFT if word not in INPUTS], runtime=runtime),
+        model=MODEL,
+        dataset={"storageUri": f"pvc://{INPUTS_CLAIM}/dataset"},
+    )
+    mount_claim(from_claim, "dataset-initializer")
+    crash = trainjob(once, [], nodes=1, runtime=runtime, command=["python", "-c", CRASH_ONCE])
+    plan = trainjob(nothing, [], nodes=1, runtime=runtime, command=["stoker", "plan"])
+    nowhere = {**MODEL, "storageUri": f"s3://{BUCKET}/models/none"}
+    return submit_together(
+        [
+            from_claim,
+            with_initializers(crash, model=MODEL),
+            plan,
+            with_initializers(trainjob(missing, nodes=1, runtime=runtime), model=nowhere),
+        ]
+    )
+
+
+def with_initializers(job: dict[str, Any], **initializers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a TrainJob with initializers."""
+    return {**job, "spec": {**job["spec"], "initializer": initializers}}
+
+
+def mount_claim(job: dict[str, Any], name: str) -> None:
+    """Mount the claim with the inputs into an initializer, where `pvc://` looks for it."""
+    claim = {"name": "inputs", "persistentVolumeClaim": {"claimName": INPUTS_CLAIM, "readOnly": True}}
+    mount = {"name": "inputs", "mountPath": f"/mnt/pvc/{INPUTS_CLAIM}", "readOnly": True}
+    pod = {"volumes": [claim], "containers": [{"name": name, "volumeMounts": [mount]}]}
+    (patch,) = job["spec"]["runtimePatches"]
+    jobs = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    jobs.append({"name": name, "template": {"spec": {"template": {"spec": pod}}}})
+
+
+def initializer(run: Run, kind: str) -> dict[str, Any]:
+    """Return the newest pod of one of a job's initializers."""
+    selector = f"jobset.sigs.k8s.io/jobset-name={run.name},jobset.sigs.k8s.io/replicatedjob-name={kind}-initializer"
+    return max(run.kube.items("pods", selector), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+
+def said(run: Run, kind: str) -> str:
+    """Return the log of an initializer."""
+    return run.kube.logs(initializer(run, kind)["metadata"]["name"])
+
+
+def test_a_job_trains_on_the_model_and_the_data_that_were_fetched_for_it(
+    runs: Mapping[str, Run], reader: Reader
+) -> None:
+    run = runs["fetched"]
+    run.wait_complete()
+    assert f"/workspace/model is there: {MODEL['storageUri']}" in said(run, "model")
+    assert f"/workspace/dataset is there: pvc://{INPUTS_CLAIM}/dataset" in said(run, "dataset")
+    manifest = run.manifest(reader)
+    assert (manifest["status"], manifest["world_size"], manifest["steps"]) == ("finished", 2, 6)
+    assert manifest["base_model"]["name_or_path"] == "/workspace/model"
+    record = json.loads(run.read("model/.stoker-fetch.json", reader))
+    assert "model.safetensors" in [file["path"] for file in record["files"]]
+    assert not [file for file in record["files"] if not file["digest"].startswith("md5:")]
+
+
+def test_a_restart_fetches_nothing_anew(runs: Mapping[str, Run]) -> None:
+    run = runs["fetched-once"]
+    run.wait_complete()
+    assert run.restarts() == Restarts(1, 1)
+    assert f"/workspace/model is there: {MODEL['storageUri']}, fetched for this job" in said(run, "model")
+
+
+def test_without_a_uri_nothing_is_fetched_and_the_job_goes_on(runs: Mapping[str, Run]) -> None:
+    run = runs["nothing-to-fetch"]
+    run.wait_complete()
+    for kind in ("model", "dataset"):
+        assert f"STORAGE_URI is empty: no {kind} to fetch" in said(run, kind)
+
+
+def test_a_model_that_is_not_there_fails_the_job_before_it_trains(runs: Mapping[str, Run], kube: Kube) -> None:
+    run = runs["not-found"]
+    run.wait_failed()
+    assert run.restarts() == Restarts(0, 0)
+    (status,) = initializer(run, "model")["status"]["containerStatuses"]
+    ended = status["state"]["terminated"]
+    assert ended["exitCode"] == 66
+    assert f"s3://{BUCKET}/models/none was not found: correct the bucket or the path in storageUri" in ended["message"]
+    selector = f"jobset.sigs.k8s.io/jobset-name={run.name},jobset.sigs.k8s.io/replicatedjob-name=node"
+    assert kube.items("pods", selector) == []
