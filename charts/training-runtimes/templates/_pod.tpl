@@ -25,15 +25,16 @@ spec:
 {{- end }}
 
 {{/*
-training-runtimes.podBasics: what the pods of all jobs of a runtime share.
+training-runtimes.podBasics: what all pods share.
 Arguments, a dict:
   root     the root context
   runtime  a resolved entry
+  token    whether the pod gets a token of its service account (optional)
 */}}
 {{- define "training-runtimes.podBasics" -}}
 restartPolicy: Never
 terminationGracePeriodSeconds: {{ .root.Values.terminationGracePeriodSeconds | int }}
-automountServiceAccountToken: false
+automountServiceAccountToken: {{ .token | default false }}
 enableServiceLinks: false
 {{- with .runtime.priorityClassName }}
 priorityClassName: {{ . }}
