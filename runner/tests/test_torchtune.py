@@ -222,6 +222,12 @@ def test_on_a_cpu_the_config_is_made_to_fit() -> None:
     assert value_of(plan, "optimizer._component_") == ("torch.optim.AdamW", "recipe")
 
 
+def test_on_a_cpu_nothing_is_compiled_unless_asked_for() -> None:
+    args = ("full_finetune_distributed", "--config", "llama3_3/70B_full_multinode")
+    assert value_of(plan_of(*args), "compile")[0] in ("False", "false")
+    assert value_of(plan_of(*args, "compile=True"), "compile")[1] == "args"
+
+
 def test_data_given_as_the_sdk_gives_it_gets_a_source() -> None:
     files = plan_of(*LORA, "dataset.data_files=/workspace/dataset/train.jsonl")
     folder = plan_of(*LORA, "dataset.data_dir=/workspace/dataset/.")

@@ -5,23 +5,45 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from runner.tests.integration.jobs import leftovers
 from runner.tests.integration.tune_jobs import FULL, LORA, SIZE, TuneJob
+from runner.tests.test_progress import StatusServer, serving
 
 ROOT = Path(__file__).parents[3]
-RANK = ("model.lora_rank=4", "model.lora_alpha=8", "optimizer.lr=1e-2", "lr_scheduler.num_warmup_steps=2")
+TWO_EPOCHS = (
+    "lora_finetune_distributed",
+    f"model={LORA}",
+    "model.lora_rank=4",
+    "model.lora_alpha=8",
+    "model.lora_dropout=0.2",
+    "optimizer.lr=1e-2",
+    "lr_scheduler.num_warmup_steps=2",
+    "seed=7",
+    "epochs=2",
+)
 
 
 @pytest.fixture(scope="module")
-def finished(tune_python: Path, tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[TuneJob, str]:
+def status_server() -> Iterator[StatusServer]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def finished(
+    tune_python: Path, tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory, status_server: StatusServer
+) -> tuple[TuneJob, str]:
     """A LoRA run of two epochs on two nodes that has finished, and its output."""
     job = TuneJob(tune_python, tiny_llama, tmp_path_factory.mktemp("tune"))
-    ended = job.run("lora_finetune_distributed", f"model={LORA}", "epochs=2", *RANK, nodes=2)
+    url = f"http://127.0.0.1:{status_server.server_port}/"
+    ended = job.run(*TWO_EPOCHS, nodes=2, env={"KUBEFLOW_TRAINER_SERVER_URL": url})
     assert ended.code == 0, ended.output
     assert leftovers(job.folder) == []
     return job, ended.output
@@ -41,6 +63,24 @@ def test_lora_trains_on_two_nodes_as_one_world(finished: tuple[TuneJob, str]) ->
     assert manifest["metrics"].keys() >= {"loss", "learning_rate", "tokens_per_second"}
 
 
+def test_progress_of_a_tune_run_is_posted_with_speed_and_remaining_time(
+    finished: tuple[TuneJob, str], status_server: StatusServer
+) -> None:
+    posts = [body["trainerStatus"] for _, body in status_server.posts]
+    assert posts[0]["progressPercentage"] == 0
+    assert (posts[-1]["progressPercentage"], posts[-1]["estimatedRemainingSeconds"]) == (100, 0)
+    last = {metric["name"]: float(metric["value"]) for metric in posts[-1]["metrics"]}
+    assert (last["step"], last["world_size"]) == (8, 2)
+    assert last["loss"] == pytest.approx(finished[0].losses(finished[1])[8], rel=1e-4)
+    assert "learning_rate" in last
+    assert last["tokens_per_second"] > 0
+
+
+def test_progress_of_a_tune_run_is_a_line_outside_a_cluster(finished: tuple[TuneJob, str]) -> None:
+    line = r"step 8 of 8 \(100 %\), loss [\d.]+, learning rate [\d.e-]+, [\d.e+]+ tokens/s"
+    assert re.search(line, finished[1]), finished[1]
+
+
 def test_the_adapter_lies_at_the_root_in_pefts_layout(finished: tuple[TuneJob, str]) -> None:
     job, _ = finished
     config = json.loads((job.output / "adapter_config.json").read_text())
@@ -57,7 +97,7 @@ def test_the_adapter_lies_at_the_root_in_pefts_layout(finished: tuple[TuneJob, s
 
 def test_a_finished_tune_run_started_again_is_done_at_once(finished: tuple[TuneJob, str]) -> None:
     job, _ = finished
-    ended = job.run("lora_finetune_distributed", f"model={LORA}", "epochs=2", *RANK, nodes=2)
+    ended = job.run(*TWO_EPOCHS, nodes=2)
     assert ended.code == 0
     assert ended.output.count("this run had finished already, with step 8") == 2
 
@@ -95,24 +135,53 @@ def test_a_stop_says_what_is_lost_and_the_next_start_goes_on_after_the_newest_ep
     assert tune.manifest()["resumed_from"] == f"checkpoint-{step}"
 
 
+def cut_short(job: TuneJob, folder: Path, step: int) -> TuneJob:
+    """Return a copy of a finished job that was lost after a step."""
+    shutil.copytree(job.workspace, folder / "workspace")
+    copy = TuneJob(job.python, job.inputs, folder)
+    (copy.output / "stoker.json").unlink()
+    for later in copy.sealed():
+        if later > step:
+            shutil.rmtree(copy.output / f"checkpoint-{later}")
+    return copy
+
+
+def test_a_resumed_and_an_uninterrupted_run_agree_step_by_step(finished: tuple[TuneJob, str], tmp_path: Path) -> None:
+    """With dropout, so that the random states of both ranks count."""
+    job, output = finished
+    ended = cut_short(job, tmp_path, 4).run(*TWO_EPOCHS, nodes=2)
+    assert ended.code == 0, ended.output
+    whole, resumed = job.losses(output), job.losses(ended.output)
+    assert sorted(resumed) == [5, 6, 7, 8]
+    assert resumed == pytest.approx({step: whole[step] for step in resumed}, rel=1e-6)
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["full", "lora"])
-def test_a_resumed_and_an_uninterrupted_run_agree_step_by_step(
-    tune_python: Path, tiny_llama: Path, tmp_path: Path, kind: str
-) -> None:
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
-    one, two = (TuneJob(tune_python, tiny_llama, tmp_path / name) for name in ("one", "two"))
-    args = [f"{kind}_finetune_distributed", f"model={FULL if kind == 'full' else LORA}", "seed=7", "optimizer.lr=1e-3"]
-    if kind == "lora":
-        # A schedule is stretched over all epochs, so two and three of them would differ from the first step on.
-        args += ["model.lora_rank=4", "lr_scheduler.num_warmup_steps=100000"]
-    whole = one.run(*args, "epochs=3", processes=2)
-    halves = [two.run(*args, f"epochs={epochs}", processes=2) for epochs in (2, 3)]
-    assert [whole.code, *(half.code for half in halves)] == [0, 0, 0], halves[-1].output
-    expected, resumed = one.losses(whole.output), two.losses(halves[1].output)
-    assert sorted(resumed) == [9, 10, 11, 12]
-    assert resumed == pytest.approx({step: expected[step] for step in resumed}, rel=1e-4)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_resumed_full_run_agrees_too(tune: TuneJob, tmp_path: Path, processes: int) -> None:
+    """With two processes the model and the optimizer's state are shards that a checkpoint puts together."""
+    args = ("full_finetune_distributed", f"model={FULL}", "seed=7", "optimizer.lr=1e-3", "epochs=3")
+    whole = tune.run(*args, processes=processes)
+    assert whole.code == 0, whole.output
+    (tmp_path / "copy").mkdir()
+    ended = cut_short(tune, tmp_path / "copy", 4).run(*args, processes=processes)
+    assert ended.code == 0, ended.output
+    expected, resumed = tune.losses(whole.output), tune.losses(ended.output)
+    assert sorted(resumed) == list(range(5, 13))
+    assert resumed == pytest.approx({step: expected[step] for step in resumed}, rel=1e-6)
+
+
+@pytest.mark.full
+def test_a_config_that_numbers_its_files_takes_a_list_of_them_and_resumes(tune: TuneJob, tmp_path: Path) -> None:
+    args = ("full_finetune_distributed", "--config", "llama3_3/70B_full_multinode", f"model={FULL}", "epochs=2",
+            "checkpointer.checkpoint_files=[model.safetensors]", "checkpointer.model_type=LLAMA3_2",
+            "tokenizer.max_seq_len=128", "dataset.packed=False", "custom_sharded_layers=[]")  # fmt: skip
+    whole = tune.run(*args, processes=2)
+    assert whole.code == 0, whole.output
+    (tmp_path / "copy").mkdir()
+    ended = cut_short(tune, tmp_path / "copy", 4).run(*args, processes=2)
+    assert ended.code == 0, ended.output
+    assert sorted(tune.losses(ended.output)) == [5, 6, 7, 8]
 
 
 def test_tune_run_as_trainer_rewrites_it_is_the_same_launch(tune: TuneJob) -> None:
@@ -183,6 +252,37 @@ def test_every_other_method_trains_too(tune: TuneJob, method: str, processes: in
     manifest = tune.manifest()
     assert (manifest["method"], manifest["world_size"], manifest["steps"]) == (method, processes, 8)
     assert (manifest["adapter"] is None) == (method == "full_dpo")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("family", "config"),
+    [
+        ("llama2", "llama2/7B"),
+        ("mistral", "mistral/7B"),
+        ("gemma", "gemma/2B"),
+        ("gemma2", "gemma2/2B"),
+        ("phi3", "phi3/mini"),
+        ("qwen2", "qwen2_5/1.5B"),
+    ],
+)
+def test_models_of_every_family_train_from_where_the_workspace_has_them(
+    tune: TuneJob, family: str, config: str
+) -> None:
+    script = Path(__file__).with_name("tiny_families.py")
+    made = [str(tune.python), str(script), family, str(tune.workspace / "model")]
+    size = json.loads(subprocess.run(made, check=True, capture_output=True, text=True).stdout)
+    # Nothing of the usual model: its paths are the config's own.
+    env = dict.fromkeys((name for name in tune.usual_env if re.search("_(MODEL|TOKENIZER|CHECKPOINTER)__", name)), "")
+    env |= {"STOKER_ARG_CONFIG": config, "STOKER_METHOD": "lora"}
+    words = [f"model.{name}={value}" for name, value in size.items()]
+    ended = tune.run(f"model=torchtune.models.{family}.lora_{family}", *words, "model.lora_rank=4", "epochs=1",
+                     "checkpointer.checkpoint_files=[model.safetensors]", processes=2, env=env)  # fmt: skip
+    assert ended.code == 0, ended.output
+    manifest = tune.manifest()
+    assert (manifest["method"], manifest["world_size"], manifest["steps"]) == ("lora", 2, 4)
+    names = {file["path"] for file in manifest["files"]}
+    assert names & {"adapter_model.safetensors", "adapter_model.pt"}
 
 
 def test_the_data_on_torchtune_is_that_of_the_installed_one(tune_python: Path) -> None:

@@ -140,6 +140,8 @@ class TorchTune(Framework):
             for key in ("enable_activation_offloading", "log_peak_memory_stats"):
                 if defaults.get(key):
                     found[key] = ("False", "there is no device memory")
+            if defaults.get("compile"):
+                found["compile"] = ("False", "compiling for a CPU needs a compiler, which the image has not")
             if str(defaults.get(f"optimizer.{COMPONENT}", "")).startswith("bitsandbytes."):
                 found[f"optimizer.{COMPONENT}"] = ("torch.optim.AdamW", "bitsandbytes needs a GPU")
         return found

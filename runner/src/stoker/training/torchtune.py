@@ -11,7 +11,6 @@ import math
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,9 +27,9 @@ from stoker.exits import ExitCode, RunError
 from stoker.files import read_json, write_json
 from stoker.frameworks.torchtune_keys import configs_of
 from stoker.guard import achieved_world_size
-from stoker.progress import ProgressReporter, status_body
+from stoker.progress import Progress
 from stoker.pulse import FINISHING, FIRST_STEP, SAVING, TRAINING
-from stoker.training import torchtune_cpu
+from stoker.training import random_states, torchtune_cpu
 from stoker.training.job import Job, Outcome, StopRequested, any_rank, barrier
 
 _RECIPES = Path(torchtune.__file__).parent.parent / "recipes"
@@ -38,6 +37,7 @@ _RECIPES = Path(torchtune.__file__).parent.parent / "recipes"
 _DRAFT = ".saving"
 # As many as the recipe for TRL keeps; each holds the optimizer's state too.
 _KEPT_CHECKPOINTS = 3
+_FILES = "checkpointer.checkpoint_files"
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 
 
@@ -47,13 +47,13 @@ def train(job: Job) -> Outcome:
     Raises:
         RunError, StopRequested, and whatever the recipe raises.
     """
-    words = _with_config_file(job)
+    words = words_of(job)
     recipe = _load(job.orders.module)
     if "device=cpu" in words:
         torchtune_cpu.apply(recipe)
     follower = _Follower(job, Outcome())
     follow(recipe, follower)
-    sys.argv = [job.orders.module, *words, *(resume_words(job.checkpoint, words[1]) if job.checkpoint else [])]
+    sys.argv = [job.orders.module, *words]
     try:
         recipe.recipe_main()
     except SystemExit as error:
@@ -63,11 +63,24 @@ def train(job: Job) -> Outcome:
     return follower.outcome
 
 
-def _with_config_file(job: Job) -> list[str]:
-    """Return the recipe's words with the path of its config in the place of a name of TorchTune's."""
+def words_of(job: Job) -> list[str]:
+    """Return the recipe's words: the config by its path, what the plan lays over it, and where to go on from."""
     _, config, *words = job.orders.argv
     file = configs_of(job.orders.method).get(config)
-    return ["--config", str(_RECIPES / "configs" / file) if file else config, *words]
+    path = str(_RECIPES / "configs" / file) if file else config
+    if job.checkpoint is not None:
+        resume = resume_words(job.checkpoint)
+        if any(word.startswith(_FILES) for word in resume):
+            words = [word for word in words if not word.startswith(_FILES)]
+        words += resume
+    own = OmegaConf.load(path)
+    keys = [word.partition("=")[0] for word in words if not word.startswith("~")]
+    return ["--config", path, *(f"~{key}" for key in keys if _is_numbered(own, key)), *words]
+
+
+def _is_numbered(config: Any, key: str) -> bool:
+    """Return whether a config gives a model's files by a pattern and a number, over which no list can be laid."""
+    return key.endswith(_FILES) and OmegaConf.is_dict(OmegaConf.select(config, key))
 
 
 def _load(name: str) -> ModuleType:
@@ -81,28 +94,15 @@ def _load(name: str) -> ModuleType:
     return module
 
 
-def resume_words(checkpoint: Path, config: str) -> list[str]:
-    """Return the keys that make a recipe go on from one of our checkpoints.
-
-    Args:
-        checkpoint: its folder, which is laid out like an output folder of TorchTune's.
-        config: path of the run's config, which tells how its model's files are named.
-    """
+def resume_words(checkpoint: Path) -> list[str]:
+    """Return the keys that make a recipe go on from one of our checkpoints, laid out like an output of TorchTune's."""
     (epoch,) = checkpoint.glob("epoch_*")
     words = ["resume_from_checkpoint=True", f"checkpointer.output_dir={checkpoint}"]
     if (epoch / "adapter_model.pt").exists():
         # The base model is read from its own folder, as at the start.
         return words
     files = sorted(path.name for path in epoch.iterdir() if path.suffix in _WEIGHTS)
-    if OmegaConf.is_dict(OmegaConf.load(config).checkpointer.checkpoint_files):
-        # Names with a number: TorchTune writes five digits, whatever it read.
-        ending = Path(files[0]).suffix
-        return [
-            *words,
-            f"checkpointer.checkpoint_files.filename_format={epoch.name}/model-{{}}-of-{{}}{ending}",
-            f"checkpointer.checkpoint_files.max_filename={len(files):05}",
-        ]
-    return [*words, f"checkpointer.checkpoint_files=[{','.join(f'{epoch.name}/{name}' for name in files)}]"]
+    return [*words, f"{_FILES}=[{','.join(f'{epoch.name}/{name}' for name in files)}]"]
 
 
 def follow(recipe: ModuleType, follower: _Follower) -> None:
@@ -165,8 +165,7 @@ class _Follower:
         self._epoch_steps = 0
         self._stopping = False
         self._newest = job.checkpoint
-        self._reporter: ProgressReporter | None = None
-        self._started = (0, 0.0)
+        self._progress: Progress | None = None
 
     def made(self, recipe: Any) -> None:
         """Check the world, before a model is loaded."""
@@ -196,16 +195,17 @@ class _Follower:
                 f"{achieved_world_size()} processes), so no step would be done: lower them, or give more data",
             )
         self._dropout = float(cfg.model.get("lora_dropout", None) or 0.0)
-        self._started = (recipe.global_step, time.monotonic())
         self.outcome.step, self.outcome.total = recipe.global_step, recipe.total_epochs * self._epoch_steps
         if recipe.global_step and self._is_first:
             print(f"[stoker] going on after step {recipe.global_step} of {self.outcome.total}", flush=True)
         if self._is_first:
-            self._reporter = ProgressReporter()
+            self._progress = Progress(recipe.global_step, self.outcome.total, achieved_world_size())
             recipe._metric_logger = _Relay(recipe._metric_logger, self.logged)
-            self._report()
         self._job.pulse.beat(FIRST_STEP, recipe.global_step)
         self._job.on_training()
+        if self._job.checkpoint is not None:
+            # Last: TorchTune seeds them anew in each start.
+            random_states.restore(self._job.checkpoint, self._rank)
 
     def stepped(self, recipe: Any) -> None:
         """Agree with all ranks on a stop once a step is done; an epoch's last step is saved before that."""
@@ -213,6 +213,8 @@ class _Follower:
             return
         self._job.pulse.beat(TRAINING, recipe.global_step)
         self.outcome.step = recipe.global_step
+        if self._progress is not None:
+            self._progress.step(recipe.global_step)
         if not self._stopping and any_rank(self._job.stop_flag.exists(), recipe._device):
             self._stopping = True
         lost = recipe.global_step % self._epoch_steps
@@ -234,6 +236,9 @@ class _Follower:
             shutil.rmtree(draft, ignore_errors=True)
         checkpointer._output_dir = draft
         yield
+        barrier()
+        # Dropout draws from each rank's own; TorchTune keeps none.
+        random_states.save(draft, self._rank)
         barrier()
         folder = self._output / f"checkpoint-{self.outcome.step}"
         if self._is_first:
@@ -281,7 +286,6 @@ class _Follower:
             numbers["tokens_per_second"] = rate * achieved_world_size()
         if "lr" in numbers:
             numbers["learning_rate"] = numbers.pop("lr")
-        self.outcome.metrics.update({name: value for name, value in numbers.items() if math.isfinite(value)})
         loss = numbers.get("loss", 0.0)
         if not math.isfinite(loss):
             raise RunError(
@@ -290,7 +294,8 @@ class _Follower:
             )
         said = " ".join(f"{name}={value:.6g}" for name, value in numbers.items())
         print(f"[stoker] step {step} of {self.outcome.total}: {said}", flush=True)
-        self._report()
+        if self._progress is not None:
+            self.outcome.metrics.update(self._progress.log(step, numbers))
 
     def trained(self) -> None:
         """Record that all epochs were done, and put the result where it is looked for."""
@@ -300,26 +305,20 @@ class _Follower:
             (epoch,) = self._newest.glob("epoch_*")
             publish(epoch, self._output)
         barrier()
-        self._report()
         self._close()
 
     @property
-    def _is_first(self) -> bool:
-        return os.environ.get("RANK", "0") == "0"
+    def _rank(self) -> int:
+        return int(os.environ.get("RANK", "0"))
 
-    def _report(self) -> None:
-        if self._reporter is None:
-            return
-        first, since = self._started
-        step, total = self.outcome.step, self.outcome.total
-        left = (time.monotonic() - since) / (step - first) * (total - step) if step > first else None
-        metrics = {**self.outcome.metrics, "step": step, "world_size": achieved_world_size()}
-        self._reporter.report(status_body(step, total, left, metrics))
+    @property
+    def _is_first(self) -> bool:
+        return self._rank == 0
 
     def _close(self) -> None:
-        if self._reporter is not None:
-            self._reporter.close()
-            self._reporter = None
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
 
 
 class _Relay:
