@@ -229,10 +229,12 @@ class Reader:
     Args:
         kube: the namespace of the claims.
         image: the image.
+        name: what its pods' names begin with, of its own for each image.
     """
 
-    def __init__(self, kube: Kube, image: str) -> None:
+    def __init__(self, kube: Kube, image: str, name: str = "reader") -> None:
         self.kube = kube
+        self._name = name
         self.image = image
         self._count = 0
 
@@ -255,7 +257,7 @@ class Reader:
             AssertionError: it failed.
         """
         self._count += 1
-        name = f"reader-{self._count}"
+        name = f"{self._name}-{self._count}"
         self.kube.create(reader_pod(name, self.image, command, claims))
         try:
 
