@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from runner.tests.integration.test_torchtune import FULL, LORA, SIZE
+from runner.tests.integration.tune_jobs import FULL, LORA, SIZE
 
 from cluster import Cluster
 from e2e.conftest import NAMESPACE, ROOT, Image

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,22 @@ FILLER = "filler"
 
 @pytest.fixture
 def small(job: LocalJob) -> Iterator[Path]:
-    """The job's workspace as a disk of its own, of 32 MiB."""
+    with small_disk(job) as disk:
+        yield disk
+
+
+@contextmanager
+def small_disk(job: LocalJob) -> Iterator[Path]:
+    """Make a job's workspace a disk of its own, of 32 MiB."""
     job.workspace.mkdir()
     mounted = ["mount", "-t", "tmpfs", "-o", "size=32m", "stoker-test", str(job.workspace)]
     done = subprocess.run(mounted, check=False, capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
-    yield job.workspace
-    subprocess.run(["umount", "--lazy", job.workspace], check=True)
+    try:
+        yield job.workspace
+    finally:
+        subprocess.run(["umount", "--lazy", job.workspace], check=True)
 
 
 def fill(disk: Path) -> None:

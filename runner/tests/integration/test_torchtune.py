@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from runner.tests.integration.jobs import leftovers
+from runner.tests.integration.test_storage import fill, make_room, small_disk
 from runner.tests.integration.tune_jobs import FULL, LORA, SIZE, TuneJob
 from runner.tests.test_progress import StatusServer, serving
 
@@ -215,6 +216,24 @@ def test_a_users_error_ends_a_tune_run_at_once(tune: TuneJob, args: list[str], c
     assert message in ended.output
     assert "attempt 1" not in ended.output
     assert "Traceback" not in ended.output
+
+
+@pytest.mark.full
+def test_a_full_disk_ends_a_tune_run_and_costs_no_checkpoint(tune: TuneJob) -> None:
+    args = ("full_finetune_distributed", f"model={FULL}", "epochs=8", "max_steps_per_epoch=16")
+    with small_disk(tune) as disk:
+        process = tune.start(*args)
+        tune.wait_for(tune.sealed, process, every=0.005)
+        fill(disk)
+        ended = tune.end(process)
+        assert ended.code == 78, ended.output
+        assert "exit 78: wrong configuration: the disk is full: enlarge the volume" in ended.output
+        make_room(disk)
+        (newest, *_) = tune.sealed()
+        ended = tune.run(*args)
+        assert ended.code == 0, ended.output
+        manifest = tune.manifest()
+        assert (manifest["steps"], manifest["resumed_from"]) == (128, f"checkpoint-{newest}")
 
 
 @pytest.mark.full
