@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +17,17 @@ import yaml
 
 from cluster import Cluster
 from cluster.testing import live
+from e2e.image import Image
 from e2e.kube import Kube
 from e2e.trainjobs import INPUTS_CLAIM, Reader, Run
+from e2e.tune import tune_image, tune_inputs, tune_runtimes
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples/sft-lora"
-__all__ = ["live"]  # a fixture from elsewhere
+__all__ = ["live", "tune_image", "tune_inputs", "tune_runtimes"]  # fixtures from elsewhere
 
 NAMESPACE = "stoker-e2e"
 RELEASE = "catalogue"
-
-
-@dataclass(frozen=True)
-class Image:
-    """The trainer image in the cluster's registry.
-
-    Attributes:
-        repository: its name with the registry.
-        tag: its tag, which names what it was built from.
-    """
-
-    repository: str
-    tag: str
-
-    @property
-    def reference(self) -> str:
-        """What a pod writes in `image`."""
-        return f"{self.repository}:{self.tag}"
 
 
 @pytest.fixture(scope="session")

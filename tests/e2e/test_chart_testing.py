@@ -11,7 +11,7 @@ import pytest
 from charts.chart_testing import path, pull_request
 from charts.helm import TRAINING_RUNTIMES, values_files
 from cluster import Cluster
-from e2e.conftest import Image
+from e2e.image import Image
 from e2e.kube import Kube
 
 

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from cluster import Cluster, oci
-from e2e.conftest import ROOT, Image
+from e2e.conftest import ROOT
+from e2e.image import Image
 from e2e.kube import Kube, condition
 from e2e.trainjobs import INPUTS_CLAIM, LORA_SFT, Reader, Restarts, Run, trainjob
 from fetch import s3

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runner.tests.integration.tune_jobs import FULL
 from runner.tests.kill_matrix import CASES, INITIALIZING, RENDEZVOUS, Case, recorded
 
-from e2e.conftest import Image
+from e2e import tune
+from e2e.image import Image
 from e2e.kube import Kube
-from e2e.trainjobs import LORA_SFT, Reader, Restarts, Run, trainjob
+from e2e.trainjobs import LORA_SFT, RUNTIME, Reader, Restarts, Run, trainjob
 from stoker.pulse import FINISHING, SAVING, TRAINING
 
 WHERE = "as pods of a cluster"
@@ -49,7 +51,23 @@ class Training:
     steps: int
 
 
-FRAMEWORKS = {"trl": Training("trl-distributed", (), (*LORA_SFT, "--max_steps=40", "--save_steps=5"), 40)}
+# Many saves, for each is a chance to be hit in one.
+FRAMEWORKS = {
+    "trl": Training(RUNTIME, (), (*LORA_SFT, "--max_steps=40", "--save_steps=5"), 40),
+    "torchtune": Training(
+        tune.RUNTIME,
+        ("tune_runtimes", "tune_inputs"),
+        (
+            "full_finetune_distributed",
+            "--config",
+            "llama3_2/1B",
+            f"model={FULL}",
+            "epochs=12",
+            "max_steps_per_epoch=10",
+        ),
+        120,
+    ),
+}
 SIGTERM, SIGKILL = signal.SIGTERM, signal.SIGKILL
 # For `make test`; the rest is for `make test-full`.
 ALWAYS = {
@@ -61,6 +79,8 @@ ALWAYS = {
     Case("trl", SIGKILL, RENDEZVOUS, "one pod"),
     Case("trl", SIGKILL, TRAINING, "one of two"),
     Case("trl", SIGKILL, SAVING, "one of two"),
+    Case("torchtune", SIGTERM, TRAINING, "one of two"),
+    Case("torchtune", SIGKILL, SAVING, "one pod"),
 }
 
 
@@ -217,12 +237,7 @@ def evict(kube: Kube, pod: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=str(case), marks=[] if case in ALWAYS else pytest.mark.full)
-        for case in CASES
-        if case.framework in FRAMEWORKS
-    ],
+    "case", [pytest.param(c, id=str(c), marks=[] if c in ALWAYS else pytest.mark.full) for c in CASES]
 )
 def test_the_job_is_complete_with_all_its_steps(runs: Mapping[Case, Future[Run]], reader: Reader, case: Case) -> None:
     with recorded(case, WHERE) as record:

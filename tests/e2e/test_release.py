@@ -13,7 +13,8 @@ from release import tools
 from release.artifacts import chart, read_references
 
 from cluster import Cluster
-from e2e.conftest import ROOT, Image
+from e2e.conftest import ROOT
+from e2e.image import Image
 from e2e.kube import Kube
 from e2e.trainjobs import Run
 
