@@ -10,46 +10,90 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from charts import trainer
-from charts.helm import TRAINING_RUNTIMES, Manifest, output, run
-from charts.runtimes import claims, jobs
+from charts import crds, trainer
+from charts.generate import golden
+from charts.helm import CHARTS, TRAINING_RUNTIMES, Manifest, manifests, output, run, values_files
+from charts.runtimes import KINDS, claims, jobs
 
 KUBERNETES = ("1.31", "1.32", "1.33", "1.34", "1.35", "1.36")
 
+SINCE = {"resource.k8s.io/v1": "1.34"}
+"""Where an API is younger than the oldest release that the charts support."""
 
-def kubeconform(objects: list[Manifest], version: str, folder: Path) -> str:
-    """Return what kubeconform finds wrong for a release of Trainer; an object without a schema is wrong, too."""
+CUSTOM = {
+    "gateway.networking.k8s.io": crds.GATEWAY,
+    "keda.sh": crds.KEDA,
+    "monitoring.coreos.com": crds.PROMETHEUS_OPERATOR,
+}
+"""Groups of custom resources that charts render for controllers other than Trainer."""
+
+
+def kubeconform(objects: list[Manifest], locations: list[str], folder: Path) -> str:
+    """Return what kubeconform finds wrong by the schemas at `locations`; an object without a schema is wrong, too."""
     file = folder / "objects.yaml"
     # JSON is YAML, and unlike PyYAML's own output leaves no doubt that "2e-4" is text.
     file.write_text("\n---\n".join(map(json.dumps, objects)))
-    done = run("kubeconform", "-schema-location", trainer.schema_location(version), file)
+    done = run("kubeconform", *(f"-schema-location={location}" for location in locations), file)
     return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def group(manifest: Manifest) -> str:
+    """Return the group of an object's API, empty for the core's."""
+    return str(manifest["apiVersion"]).rpartition("/")[0]
+
+
+@pytest.fixture(
+    params=[golden(chart, values) for chart in CHARTS for values in values_files(chart)],
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
+def rendered(request: pytest.FixtureRequest) -> list[Manifest]:
+    """The objects of each chart for each of its values files, from the golden renders."""
+    return manifests(Path(request.param).read_text())
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_objects_match_kubernetes(rendered: list[Manifest], version: str) -> None:
+    for item in rendered:
+        newer = SINCE.get(item["apiVersion"], version) > version
+        if item["kind"] not in KINDS and group(item) not in CUSTOM and not newer:
+            validate(item, version)
+
+
+def test_objects_of_other_controllers_match_their_crds(rendered: list[Manifest], tmp_path: Path) -> None:
+    custom = [item for item in rendered if group(item) in CUSTOM]
+    locations = [crds.schema_location(CUSTOM[name]) for name in sorted({group(item) for item in custom})]
+    assert not custom or not kubeconform(custom, locations, tmp_path)
+
+
+def validate(item: Manifest, version: str) -> None:
+    """Check an object against the schemas of a release of Kubernetes, unknown fields included."""
+    try:
+        kubernetes_validate.validate(item, version, strict=True)
+    except jsonschema.ValidationError as error:
+        pytest.fail(f"{item['kind']} {item['metadata'].get('name')} at {error.json_path}: {error.message}")
 
 
 @pytest.mark.parametrize("version", trainer.VERSIONS)
 def test_runtimes_match_the_crds_of_trainer(catalogue: list[Manifest], version: str, tmp_path: Path) -> None:
-    assert not kubeconform(catalogue, version, tmp_path)
+    assert not kubeconform(catalogue, [trainer.schema_location(version)], tmp_path)
 
 
 @pytest.mark.parametrize("version", trainer.VERSIONS)
 def test_a_field_that_trainer_does_not_know_is_found(catalogue: list[Manifest], version: str, tmp_path: Path) -> None:
     """Guards the test above: the schemas are closed."""
     catalogue[0]["spec"]["template"]["spec"]["failurePolicy"]["rules"][0]["onJobFailureWhim"] = ["none"]
-    assert "'onJobFailureWhim' not allowed" in kubeconform(catalogue, version, tmp_path)
+    assert "'onJobFailureWhim' not allowed" in kubeconform(catalogue, [trainer.schema_location(version)], tmp_path)
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_jobs_and_claims_inside_match_kubernetes(catalogue: list[Manifest], version: str) -> None:
     for runtime in catalogue:
         for item in (*jobs(runtime), *claims(runtime)):
-            try:
-                kubernetes_validate.validate(item, version, strict=True)
-            except jsonschema.ValidationError as error:
-                pytest.fail(f"{runtime['metadata']['name']}: {item['kind']} at {error.json_path}: {error.message}")
+            validate(item, version)
 
 
 @pytest.mark.parametrize("version", trainer.VERSIONS)
 def test_the_trainjob_in_the_notes_is_valid(version: str, tmp_path: Path) -> None:
     notes = output("helm", "install", "catalogue", TRAINING_RUNTIMES, "--dry-run=client", "--set", "skipApiCheck=true")
     shown = notes.split("<<'EOF'\n")[1].split("EOF\n")[0]
-    assert not kubeconform([yaml.safe_load(shown)], version, tmp_path)
+    assert not kubeconform([yaml.safe_load(shown)], [trainer.schema_location(version)], tmp_path)

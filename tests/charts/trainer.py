@@ -2,54 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import yaml
-from images.builder import cache
+
+from charts import crds
 
 VERSIONS = ("v2.2.1", "v2.3.0")
 """The newest release of each minor version that the runtimes are made for."""
 
-MODULE = "github.com/kubeflow/trainer/v2"
-CRDS = "manifests/base/crds/trainer.kubeflow.org_*.yaml"
+KINDS = ("clustertrainingruntimes", "trainingruntimes", "trainjobs")
+CRDS = "manifests/base/crds/trainer.kubeflow.org_{}.yaml"
 CHOICES = re.compile(r"self in \[(.*)\]$")
 KEPT = (
     *("type", "format", "properties", "additionalProperties", "items", "required", "enum", "pattern", "minimum"),
     *("minLength", "maxLength", "maxItems", "x-kubernetes-int-or-string", "x-kubernetes-list-map-keys"),
 )
 """What of a schema the runner reads (stoker/shape.py)."""
-LOCATION = "{{ .Group }}/{{ .ResourceKind }}_{{ .ResourceAPIVersion }}.json"
-"""Where a schema lies below the folder of its release, as kubeconform's -schema-location takes it."""
 
 
 def schema_location(version: str) -> str:
-    """Return kubeconform's -schema-location for a release of Trainer, making the schemas first where they are missing.
-
-    Raises:
-        RuntimeError: Go could not download the module; the message holds what it said.
-    """
-    folder = cache.root() / "schemas" / f"trainer-{version}-{cache.digest(files=[Path(__file__)])}"
-    cache.entry(folder, "trainer", lambda empty: _write(version, empty), keep=len(VERSIONS))
-    return f"{folder}/{LOCATION}"
-
-
-def _write(version: str, folder: Path) -> None:
-    for path in sorted(_source(version).glob(CRDS)):
-        crd = yaml.load(path.read_bytes(), yaml.CSafeLoader)["spec"]
-        for served in crd["versions"]:
-            kind = crd["names"]["kind"].lower()
-            target = folder / crd["group"] / f"{kind}_{served['name']}.json"
-            target.parent.mkdir(exist_ok=True)
-            target.write_text(json.dumps(strict(served["schema"]["openAPIV3Schema"])))
+    """Return kubeconform's -schema-location for a release of Trainer; see `crds.schema_location`."""
+    return crds.schema_location(_release(version))
 
 
 def trainjob_schema() -> dict[str, Any]:
     """Return the shape of a TrainJob as the newest release has it, for `stoker validate`: without texts and status."""
-    (path,) = _source(VERSIONS[-1]).glob("manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml")
+    path = crds.source(_release(VERSIONS[-1])) / CRDS.format("trainjobs")
     crd = yaml.load(path.read_bytes(), yaml.CSafeLoader)["spec"]
     schema: dict[str, Any] = shape(crd["versions"][0]["schema"]["openAPIV3Schema"])
     del schema["properties"]["status"]
@@ -70,26 +50,6 @@ def shape(schema: Any) -> Any:
     return {**kept, **({"enum": choices[0]} if choices else {})}
 
 
-def _source(version: str) -> Path:
-    """Return the source of a release, which Go downloads into its module cache and checks against its sum database."""
-    done = subprocess.run(
-        ["go", "mod", "download", "-json", f"{MODULE}@{version}"], check=False, capture_output=True, text=True
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"go mod download {MODULE}@{version}: {done.stdout}{done.stderr}")
-    return Path(json.loads(done.stdout)["Dir"])
-
-
-def strict(schema: Any) -> Any:
-    """Return an OpenAPI schema of a CRD as a JSON schema that refuses unknown fields.
-
-    The API server prunes such fields in silence unless a client asks it to refuse them.
-    """
-    if isinstance(schema, list):
-        return [strict(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    result = {key: strict(value) for key, value in schema.items()}
-    if "properties" in result:
-        result.setdefault("additionalProperties", False)
-    return result
+def _release(version: str) -> crds.Release:
+    files = tuple(CRDS.format(kind) for kind in KINDS)
+    return crds.Release("trainer", "github.com/kubeflow/trainer/v2", version, files)
