@@ -8,7 +8,6 @@ Argument: the root context.
       "served-model-name" (include "vllm-serving.modelName" .)
       "host" "127.0.0.1"
       "port" "8000"
-      "config" "/config/vllm.yaml"
       "shutdown-timeout" (toString $drain.shutdown)
       "log-config-file" "/settings/logging.json"
       "disable-uvicorn-access-log" true
@@ -32,6 +31,9 @@ Argument: the root context.
 */}}
 {{- define "vllm-serving.args" -}}
 - {{ include "vllm-serving.modelPath" . | quote }}
+{{- /* Two words: vLLM 0.31 does not see --config=FILE, and says nothing. */}}
+- --config
+- /config/vllm.yaml
 {{- range $flags := list (include "vllm-serving.own" . | fromYaml) .Values.args }}
 {{- range $flag, $value := $flags }}
 {{- if kindIs "bool" $value }}

@@ -78,7 +78,7 @@ Argument: the root context.
 {{- $known := .Files.Get "files/vllm-flags.json" | fromJson }}
 {{- $own := include "vllm-serving.own" . | fromYaml }}
 {{- $instead := dict
-      "api-key" "api.keySecret" "lora-modules" "adapters" "enable-lora" "adapters or published" "max-loras" "lora.maxLoras"
+      "config" "" "api-key" "api.keySecret" "lora-modules" "adapters" "enable-lora" "adapters or published" "max-loras" "lora.maxLoras"
       "max-lora-rank" "lora.maxRank" "max-cpu-loras" "lora.maxCpuLoras" "tensor-parallel-size" "devices"
       "model" "model.claim, model.uri or model.image" "uds" "" "root-path" "" "ssl-keyfile" "ingress.tlsSecret"
       "ssl-certfile" "ingress.tlsSecret" "middleware" "" "data-parallel-supervisor-port" "" "headless" "" "grpc" ""

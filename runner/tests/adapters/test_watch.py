@@ -168,6 +168,15 @@ def test_a_folder_that_the_server_never_sees_is_reported_and_does_not_keep_the_r
     assert state.ready
 
 
+def test_an_adapter_of_the_start_that_the_server_does_not_have_is_reported(
+    vllm: Vllm, model: Path, output: Path, clock: Clock
+) -> None:
+    settings = Settings(model, "tiny", BASE, adapters=(Declared("first", output),))
+    state = Watch(settings, Server(vllm.address, 5), read_model(model, BASE), clock).look()
+    assert not state.ready
+    assert state.problems == {"first": "vLLM was started without it"}
+
+
 def test_an_unfit_version_takes_no_good_ones_place(watch: Watch, vllm: Vllm, tmp_path: Path, folder: Path) -> None:
     good = make_adapter(tmp_path / "good")
     other = make_adapter(tmp_path / "other", manifest={"base_model": {"name_or_path": "acme/other"}})

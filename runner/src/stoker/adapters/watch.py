@@ -82,6 +82,9 @@ class Watch:
         for name in [*wanted, *(self._fixed & set(loaded))]:
             if name in loaded and name not in self._effects:
                 self._look_for_effect(name)
+        for one in self._settings.adapters:
+            if one.name not in loaded:
+                self._judge(one.name, "vLLM was started without it", now)
         missing = tuple(sorted({*wanted, *(one.name for one in self._settings.adapters)} - set(loaded)))
         self.state = State(
             up=True,
