@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -222,6 +223,13 @@ def test_a_workspace_that_cannot_be_written_to_is_78_with_the_fix(tmp_path: Path
     assert code is ExitCode.CONFIG
     assert "cannot be written to" in message
     assert "GID 0 with group write" in message
+
+
+def test_a_python_without_the_trainer_is_78_and_not_tried_again(tmp_path: Path, signals: Signals) -> None:
+    code, message = run(plan_in(tmp_path, env={"PET_NNODES": "1"}), signals)
+    assert code is ExitCode.CONFIG
+    assert f"{sys.executable} has no torch, transformers, trl" in message
+    assert "--python trl=PATH" in message
 
 
 def test_a_finished_run_is_finished(tmp_path: Path, signals: Signals) -> None:

@@ -268,6 +268,15 @@ def test_volumes_are_checked(local: Local, options: list[str], code: int, messag
     assert (returned, message in output) == (code, True), output
 
 
+def test_a_volume_that_the_job_reads_and_no_folder_stands_for_is_named(local: Local, tmp_path: Path) -> None:
+    inputs = {"initializer": {}, "initializer_mounts": [{"name": "inputs", "mountPath": "/mnt/inputs"}]}
+    told = "the volume inputs at /mnt/inputs has no folder here: --volume inputs=DIR names one"
+    speaks = {"initializer_command": ["true", "/mnt/inputs/model"], **inputs}
+    assert told in local.run("", **speaks)[1]
+    assert told not in local.run("", **speaks, options=["--volume", f"inputs={tmp_path}"])[1]
+    assert told not in local.run("", initializer_command=["true"], **inputs)[1]
+
+
 def test_a_command_that_is_not_there_is_named(local: Local) -> None:
     code, output = local.run("", command=["no-such-command"])
     assert code == 78

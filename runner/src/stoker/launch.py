@@ -22,7 +22,7 @@ from stoker.hook import ORDERS
 from stoker.judge import Evidence, all_ended, judge
 from stoker.orders import Orders
 from stoker.plan import Plan
-from stoker.preflight import check_paths, wait_for_peers
+from stoker.preflight import check_packages, check_paths, wait_for_peers
 from stoker.pulse import Beat, read_beats
 from stoker.report import say, settle_crash, write_last_error, write_manifest, write_termination_message
 from stoker.runfolder import LocalFolder, SharedFolder, Verdict, local_folder, most_telling
@@ -107,6 +107,7 @@ def _attempt(plan: Plan, shared: SharedFolder, signals: Signals) -> Verdict:
         began = time.monotonic()
         wait_for_peers(plan, lambda: _give_up(shared, signals))
         signals.refuse_if_stopped()
+        check_packages(plan)
         # One deadline for all the waiting: torchrun gets what is left of it.
         left = max(_LEAST_RENDEZVOUS_SECONDS, plan.rendezvous_seconds - round(time.monotonic() - began))
         with local_folder() as local:

@@ -100,6 +100,8 @@ def run(
             ExitCode.CONFIG,
             f"--workspace {workspace} cannot be made ({error.strerror}): name a folder you may write to",
         ) from error
+    for name, path in {name: path for one in jobs for name, path in around.missing(one).items()}.items():
+        say(f"the volume {name} at {path} has no folder here: --volume {name}=DIR names one")
     python = around.pythons.get(job.framework, sys.executable)
     nodes = [_Container(f"node-{rank}", job, rank, python, around.folders(job.mounts)) for rank in range(job.nodes)]
     fetched = [(_initializer(found, around), found.backoff_limit) for found in initializers]

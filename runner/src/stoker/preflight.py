@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from stoker.exits import ExitCode, RunError
+from stoker.frameworks import get_framework
 from stoker.plan import Check, Plan
 from stoker.report import say
 
@@ -58,6 +61,21 @@ def _check_writable(check: Check) -> None:
         raise RunError(
             check.code, f"the {check.what} {check.path} cannot be written to ({error.strerror}): {check.fix}"
         ) from error
+
+
+def check_packages(plan: Plan) -> None:
+    """Look whether this Python has what the framework is made of, without importing it.
+
+    Raises:
+        RunError: packages are missing (78): no retry in the same image would find them.
+    """
+    missing = [name for name in get_framework(plan.framework).packages if find_spec(name) is None]
+    if missing:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"{sys.executable} has no {', '.join(missing)}, which {plan.framework} needs: use an image that has them, "
+            f"or where there is none a Python that does (`stoker local … --python {plan.framework}=PATH`)",
+        )
 
 
 def wait_for_peers(plan: Plan, give_up: Callable[[], None]) -> None:

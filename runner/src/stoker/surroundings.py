@@ -34,6 +34,17 @@ class Surroundings:
         """Return mount path → folder, for the mounts of a container."""
         return {path: self.volumes[name] for name, path in mounts.items() if name in self.volumes}
 
+    def missing(self, job: Job) -> dict[str, str]:
+        """Return volume → mount path, of those a job speaks of although nothing stands in for them here."""
+        words = [*job.argv, *(str(entry.get("value") or "") for entry in job.env)]
+        return {
+            name: path
+            for name, path in job.mounts.items()
+            if name not in self.volumes
+            and not Path(path).exists()
+            and any(rewritten(word, {path: ""}) != word for word in words)
+        }
+
 
 def surroundings_of(
     jobs: Sequence[Job], workspace: Path, volumes: Sequence[str], pythons: Sequence[str], secrets: Sequence[str]
