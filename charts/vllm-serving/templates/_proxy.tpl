@@ -15,20 +15,24 @@ Argument: the root context.
 		output stderr
 		format json
 	}
-	servers {
+	{{- /* The name is what alerts tell clients' requests from probes by. */}}
+	{{- range $name, $address := dict "clients" ":8080" "probes" ":8082" "control" ":8090" }}
+	{{- if or (ne $name "control") $.Values.rl.enabled }}
+	servers {{ $address }} {
+		name {{ $name }}
 		timeouts {
 			read_header 10s
 			idle 5m
 		}
 		max_header_size 32KB
 	}
+	{{- end }}
+	{{- end }}
 }
 
 (server) {
 	reverse_proxy 127.0.0.1:8000 {
-		{{- with int .Values.api.maxConcurrentRequests }}
-		unhealthy_request_count {{ . }}
-		{{- end }}
+		{block}
 		{{- /* A connection that vLLM closed for having been idle is tried again on a new one. */}}
 		lb_try_duration 2s
 		lb_try_interval 100ms
@@ -77,7 +81,14 @@ Argument: the root context.
 	handle @open {
 		route {
 			import guard
+			{{- /* Clients alone: a replica that has all it can do is to go on answering probes. */}}
+			{{- with int .Values.api.maxConcurrentRequests }}
+			import server {
+				unhealthy_request_count {{ . }}
+			}
+			{{- else }}
 			import server
+			{{- end }}
 		}
 	}
 	handle {
