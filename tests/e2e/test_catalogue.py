@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -64,11 +65,14 @@ def _binding(kind: str, role: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def release(cluster: Cluster, team: Kube, helm: Release, catalogue_values: list[str]) -> Iterator[Callable[..., str]]:
-    """The catalogue in the team's namespace, installed by its user; runs helm as that user."""
+def release(cluster: Cluster, team: Kube, catalogue_values: list[str]) -> Iterator[Release]:
+    """The catalogue in the namespace, installed by its user; runs helm as that user and returns all that it printed."""
 
     def run(*argv: str) -> str:
-        return helm(*argv, "--namespace", NAMESPACE, "--kube-as-user", USER)
+        command = ["helm", *argv, "--namespace", NAMESPACE, "--kube-as-user", USER]
+        done = cluster.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert done.returncode == 0, done.stdout
+        return str(done.stdout)
 
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
     run("install", RELEASE, str(TRAINING_RUNTIMES), *catalogue_values, *settings)
@@ -147,3 +151,41 @@ def test_the_quota_and_the_standard_refuse_what_does_not_keep_them(team: Kube) -
     privileged["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
     assert "must specify limits.cpu for: node; limits.memory for: node" in dry_run(team, unlimited)[1]
     assert 'violates PodSecurity "restricted:latest"' in dry_run(team, privileged)[1]
+
+
+@pytest.mark.usefixtures("release")
+def test_a_trainjob_of_every_runtime_gets_its_pods(team: Kube) -> None:
+    """Its pods are for a node that does not exist: what is asked here is whether they come to be."""
+    names = {item["metadata"]["name"]: item for item in team.items("trainingruntimes")}
+    trainjobs = [_nowhere(runtime) for runtime in names.values()]
+    team.create(*trainjobs)
+    try:
+        for name in (item["metadata"]["name"] for item in trainjobs):
+            selector = f"jobset.sigs.k8s.io/jobset-name={name}"
+            found = team.until(f"a pod of {name}", lambda s=selector: team.items("pods", s), 120)  # type: ignore[misc]
+            kinds = {pod["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"] for pod in found}
+            assert kinds <= {"node", "dataset-initializer", "model-initializer"}
+    finally:
+        team.kubectl("delete", "trainjobs", "--all")
+
+
+def _nowhere(runtime: dict[str, Any]) -> dict[str, Any]:
+    replicated = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    patch = {"template": {"spec": {"template": {"spec": {"nodeSelector": {"example.com/none": "such"}}}}}}
+    name = runtime["metadata"]["name"]
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": name.replace(".", "-")},
+        "spec": {
+            "runtimeRef": {"name": name, "kind": "TrainingRuntime"},
+            "runtimePatches": [
+                {
+                    "manager": "stoker.dev/e2e",
+                    "trainingRuntimeSpec": {
+                        "template": {"spec": {"replicatedJobs": [{"name": job["name"], **patch} for job in replicated]}}
+                    },
+                }
+            ],
+        },
+    }
