@@ -126,8 +126,12 @@ def render_for(accelerator: str) -> list[dict[str, Any]]:
 
 def dry_run(kube: Kube, *templates: dict[str, Any]) -> tuple[int, str]:
     """Return how the API server answers to pods made of templates: exit code and what it refused."""
-    pods = [as_jobset_makes_it(f"pod-{number}", template) for number, template in enumerate(templates)]
-    stdin = json.dumps({"apiVersion": "v1", "kind": "List", "items": pods})
+    return create_dry(kube, [as_jobset_makes_it(f"pod-{number}", item) for number, item in enumerate(templates)])
+
+
+def create_dry(kube: Kube, objects: list[dict[str, Any]]) -> tuple[int, str]:
+    """Return how the API server would answer to new objects: kubectl's exit code, and what was refused."""
+    stdin = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
     done = kube.kubectl("create", "--dry-run=server", "-f", "-", check=False, stdin=stdin)
     return done.returncode, done.stderr
 
@@ -140,6 +144,16 @@ def as_jobset_makes_it(name: str, template: dict[str, Any]) -> dict[str, Any]:
         spec = {**spec, "volumes": [*spec["volumes"], claim]}
     metadata = {**template.get("metadata", {}), "name": name}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def test_runtimes_for_every_accelerator_pass_trainers_webhooks(team: Kube) -> None:
+    every = [runtime for name in accelerators(TRAINING_RUNTIMES) for runtime in runtimes(render_for(name))]
+    for number, runtime in enumerate(every):
+        runtime["metadata"]["name"] = f"runtime-{number}"
+    code, said = create_dry(team, every)
+    assert (code, [line for line in said.splitlines() if "is deprecated" not in line]) == (0, [])
+    every[0]["spec"]["template"]["spec"]["replicatedJobs"][0]["replicas"] = 2
+    assert "always must be 1" in create_dry(team, every[:1])[1]
 
 
 def test_the_quota_and_the_standard_refuse_what_does_not_keep_them(team: Kube) -> None:
