@@ -216,6 +216,13 @@ def test_a_missing_model_is_66_with_the_fix_and_is_recorded(tmp_path: Path, sign
     assert (error["code"], error["node_rank"], error["attempt"]) == (66, 0, 0)
 
 
+def test_a_path_that_cannot_be_looked_at_is_66_too(tmp_path: Path, signals: Signals) -> None:
+    plan = plan_in(tmp_path, env={"STOKER_ARG_MODEL_NAME_OR_PATH": f"/{'a' * 300}"})
+    code, message = run(plan, signals)
+    assert code is ExitCode.NO_INPUT
+    assert "cannot be reached (File name too long): put it there" in message
+
+
 def test_a_workspace_that_cannot_be_written_to_is_78_with_the_fix(tmp_path: Path, signals: Signals) -> None:
     (tmp_path / "file").touch()
     plan = plan_in(tmp_path, env={"STOKER_WORKSPACE": str(tmp_path / "file" / "workspace")})

@@ -161,6 +161,8 @@ def test_a_template_or_plain_text_will_do(tmp_path: Path, files: Mapping[str, An
         ({"text_config": {"max_position_embeddings": 64}}, 64),
         ({"max_position_embeddings": "many"}, None),
         ({"n_positions": None}, None),
+        ({"max_position_embeddings": 128, "rope_scaling": {"factor": float("inf")}}, None),
+        ({"max_position_embeddings": 128, "rope_scaling": {"factor": float("nan")}}, None),
         ([], None),
     ],
 )
@@ -184,6 +186,12 @@ configs:
   data_files: [{split: train, path: a/*.jsonl}, {split: test, path: b/*.jsonl}]
 - config_name: two
   data_files: [{split: train, path: [b/*.jsonl]}]
+---
+"""
+CARD_OF_ANOTHER_PLACE = """---
+configs:
+- config_name: one
+  data_files: [{split: train, path: /data/x.jsonl}]
 ---
 """
 
@@ -226,12 +234,24 @@ def test_columns_are_read_as_the_library_finds_them(
         ({"README.md": "---\n: [\n---\n", "x.jsonl": [{"a": 1}]}, None),
         ({"x.jsonl": [{"a": 1}]}, "some"),
         ({"x.parquet": "not parquet"}, None),
+        ({"x.csv": "a" * 200_000}, None),
+        ({"README.md": CARD_OF_ANOTHER_PLACE, "x.jsonl": [{"a": 1}]}, None),
+        ({"README.md": CARD_OF_ANOTHER_PLACE.replace("/data/x.jsonl", "."), "x.jsonl": [{"a": 1}]}, None),
     ],
 )
 def test_what_cannot_be_told_for_sure_is_left_to_the_library(
     tmp_path: Path, files: Mapping[str, Any], config: str | None
 ) -> None:
     assert read_data(write(tmp_path, files), config, "train") is None
+
+
+def test_a_compressed_file_that_is_cut_or_damaged_is_left_to_the_library(tmp_path: Path) -> None:
+    whole = gzip.compress(b'{"a": "x"}\n' * 100_000, compresslevel=0)
+    path = tmp_path / "train.jsonl.gz"
+    path.write_bytes(whole[: len(whole) // 10])
+    assert read_data(tmp_path, None, "train") is None
+    path.write_bytes(whole[:10] + b"\xff" * 20 + whole[30:])
+    assert read_data(tmp_path, None, "train") is None
 
 
 def test_a_compressed_file_is_read(tmp_path: Path) -> None:

@@ -43,3 +43,12 @@ def read_json(path: Path) -> Any | None:
         return json.loads(path.read_text())
     except (OSError, ValueError):
         return None
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is something at a path that can be looked at; never raises, as `Path.exists` may."""
+    try:
+        path.stat()
+    except (OSError, ValueError):
+        return False
+    return True

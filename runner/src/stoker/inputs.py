@@ -11,6 +11,7 @@ import json
 import re
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,12 @@ _SPLITS = {
     "validation": ("validation", "valid", "dev", "val"),
 }
 _WORDS = re.compile(r"[^A-Za-z]+")
+# What files may raise that are not what their names say, or that a dataset card names in a way of its own: a CSV's
+# endless field, a cut or damaged gzip file, an absolute pattern, and the pattern `.` (Python 3.11: IndexError).
+_UNREADABLE = (
+    *(OSError, EOFError, ValueError, RecursionError),
+    *(csv.Error, zlib.error, NotImplementedError, IndexError),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +84,31 @@ def read_model(folder: Path) -> Model:
     config = _json(folder / "config.json")
     text = config.get("text_config")
     config = {**config, **text} if isinstance(text, dict) else config
+    tokenizer = _json(folder / "tokenizer_config.json")
+    names = _names(folder)
+    templates = bool({"chat_template.jinja", "chat_template.json"} & names or tokenizer.get("chat_template"))
+    told = templates or "tokenizer_config.json" in names
+    return Model(str(folder), _positions(config), templates if told else None)
+
+
+def _positions(config: Mapping[str, Any]) -> int | None:
+    """Return the longest sequence that a model's configuration allows; None if it does not say."""
     positions = config.get("max_position_embeddings")
     scaling = config.get("rope_scaling") or config.get("rope_parameters")
     factor = scaling.get("factor", 1) if isinstance(scaling, dict) else 1
     if not isinstance(positions, int) or not isinstance(factor, int | float) or factor < 1:
-        positions, factor = None, 1
-    tokenizer = _json(folder / "tokenizer_config.json")
-    templates = any((folder / name).exists() for name in ("chat_template.jinja", "chat_template.json"))
-    templates = templates or bool(tokenizer.get("chat_template"))
-    told = templates or (folder / "tokenizer_config.json").exists()
-    return Model(str(folder), None if positions is None else int(positions * factor), templates if told else None)
+        return None
+    try:
+        return int(positions * factor)
+    except (OverflowError, ValueError):  # JSON as Python reads it has Infinity and NaN
+        return None
+
+
+def _names(folder: Path) -> set[str]:
+    try:
+        return {entry.name for entry in folder.iterdir()}
+    except OSError:
+        return set()
 
 
 def read_data(path: Path, config: str | None, split: str) -> Data | None:
@@ -115,7 +137,7 @@ def read_data(path: Path, config: str | None, split: str) -> Data | None:
         if not wanted or len({_READ_AS.get(_suffix(file)) for file in wanted}) != 1:
             return None
         return _columns(wanted[0])
-    except (OSError, ValueError, RecursionError):
+    except _UNREADABLE:
         # Whether it can be read at all is checked elsewhere.
         return None
 

@@ -28,10 +28,20 @@ def check_paths(plan: Plan) -> None:
     for check in plan.checks:
         if check.kind == "writable":
             _check_writable(check)
-        elif not Path(check.path).exists():
-            raise RunError(check.code, f"the {check.what} {check.path} does not exist: {check.fix}")
         else:
+            _check_there(check)
             _check_readable(check)
+
+
+def _check_there(check: Check) -> None:
+    try:
+        Path(check.path).stat()
+    except OSError as error:
+        absent = isinstance(error, FileNotFoundError | NotADirectoryError)
+        found = "does not exist" if absent else f"cannot be reached ({error.strerror})"
+        raise RunError(check.code, f"the {check.what} {check.path} {found}: {check.fix}") from error
+    except ValueError as error:  # a NUL in the path
+        raise RunError(check.code, f"the {check.what} {check.path!r} is no path: {check.fix}") from error
 
 
 def _check_readable(check: Check) -> None:

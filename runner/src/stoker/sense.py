@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from stoker.exits import PRECEDENCE, ExitCode, RunError
+from stoker.files import is_there
 from stoker.frameworks import get_framework
 from stoker.inputs import Data, Model, read_data, read_model
 from stoker.plan import Plan
@@ -46,7 +47,7 @@ def problems_of(plan: Plan, locate: Callable[[str], str | None]) -> Iterable[tup
     def folder(flag: str) -> Path | None:
         setting = settings.get(flag)
         named = None if setting is None or not str(setting.value).startswith("/") else locate(str(setting.value))
-        return Path(named) if named is not None and Path(named).exists() else None
+        return Path(named) if named is not None and is_there(Path(named)) else None
 
     def told(flag: str) -> str | None:
         return str(settings[flag].value) if flag in settings else None

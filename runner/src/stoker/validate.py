@@ -11,6 +11,7 @@ from typing import Any
 from stoker.admission import Admission, admission_of
 from stoker.exits import PRECEDENCE, ExitCode, RunError
 from stoker.facts import Facts, kept_variables, whole_number
+from stoker.files import is_there
 from stoker.hook import launcher_of
 from stoker.manifests import (
     RUNTIME_KINDS,
@@ -224,7 +225,7 @@ def _missing(plan: Plan, folders: Mapping[str, str]) -> list[tuple[ExitCode, str
     problems = []
     for check in plan.checks:
         local = rewritten(check.path, folders)
-        if check.kind == "exists" and local != check.path and not Path(local).exists():
+        if check.kind == "exists" and local != check.path and not is_there(Path(local)):
             problems.append((check.code, f"the {check.what} {check.path} does not exist in {local}: {check.fix}"))
     return problems
 
