@@ -29,6 +29,22 @@ def named(name: str, text: str, *bases: type[BaseException]) -> BaseException:
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), ExitCode.CRASHED, True, "out of host memory"),
         (OSError(28, "No space left on device"), ExitCode.CONFIG, True, "the disk is full"),
         (OSError(122, "Disk quota exceeded"), ExitCode.CONFIG, True, "the disk is full"),
+        (
+            named(
+                "DistBackendError",
+                "Error while creating shared memory segment /dev/shm/nccl-1: No space left on device (28)",
+                RuntimeError,
+            ),
+            ExitCode.CONFIG,
+            True,
+            "/dev/shm is full: mount an emptyDir",
+        ),
+        (
+            RuntimeError("unable to write to file </torch_12_34_0>: No space left on device (28)"),
+            ExitCode.CONFIG,
+            True,
+            "/dev/shm is full: mount an emptyDir",
+        ),
         (OSError(30, "Read-only file system"), ExitCode.CONFIG, True, "the disk is read-only"),
         (
             named(
@@ -50,6 +66,13 @@ def named(name: str, text: str, *bases: type[BaseException]) -> BaseException:
         (named("DistBackendError", "x", RuntimeError), ExitCode.UNAVAILABLE, False, "lost another rank"),
         (RuntimeError("[gloo] Connection closed by peer [10.0.0.1]:1"), ExitCode.UNAVAILABLE, False, "lost another"),
         (RuntimeError("Socket Timeout"), ExitCode.UNAVAILABLE, False, "lost another rank"),
+        (ConnectionRefusedError(111, "Connection refused"), ExitCode.CRASHED, True, "Connection refused"),
+        (
+            named("ConnectionError", "HTTPConnectionPool(host='mlflow'): Connection refused", OSError),
+            ExitCode.CRASHED,
+            True,
+            "ConnectionError: HTTPConnectionPool(host='mlflow')",
+        ),
         (
             ValueError("Some specified arguments are not used by the HfArgumentParser: ['--x']"),
             ExitCode.USAGE,

@@ -39,6 +39,8 @@ _NO_DEVICE_MEMORY = re.compile(
 _NO_HOST_MEMORY = re.compile(r"DefaultCPUAllocator: |cannot allocate memory|std::bad_alloc", re.IGNORECASE)
 # safetensors (Rust) and torch (C++) put the operating system's word into errors of their own.
 _FULL = re.compile(r"no space left on device|StorageFull|disk quota exceeded|os error (28|122)\b", re.IGNORECASE)
+# The same words about memory: NCCL's segments, and the files of torch's data loaders (torch_shm_manager).
+_SHARED_MEMORY = re.compile(r"/dev/shm|shared memory|</torch_\d", re.IGNORECASE)
 _READ_ONLY = re.compile(r"read-only file system|ReadOnlyFilesystem|os error 30\b", re.IGNORECASE)
 _BAD_DATA = {"DatasetGenerationError", "DatasetGenerationCastError", "CastError", "UnexpectedSplitsError"}
 
@@ -60,6 +62,12 @@ def ending_of(error: BaseException) -> Verdict:
     if isinstance(error, KeyboardInterrupt):
         return Verdict(ExitCode.STOPPED, "interrupted")
     if _is_storage(error, {errno.ENOSPC, errno.EDQUOT}, _FULL):
+        if _SHARED_MEMORY.search(text):
+            return Verdict(
+                ExitCode.CONFIG,
+                "/dev/shm is full: mount an emptyDir with `medium: Memory` and a larger sizeLimit there, or lower "
+                f"--dataloader_num_workers ({text[:200]})",
+            )
         return Verdict(
             ExitCode.CONFIG,
             "the disk is full: enlarge the volume, remove what is not needed (set-aside-…, earlier-output-…), or "
@@ -86,7 +94,9 @@ def ending_of(error: BaseException) -> Verdict:
             f"model or data not found: {text[:400]}. Give a folder that is mounted in the pod, or let the TrainJob's "
             "initializer fetch it",
         )
-    if _named(error) & {"DistError", "DistNetworkError", "DistBackendError"} or _LOST_PEER.search(text):
+    # torch raises RuntimeErrors. A tracker or a server that refuses a connection is no rank.
+    lost = isinstance(error, RuntimeError) and _LOST_PEER.search(text)
+    if lost or _named(error) & {"DistError", "DistNetworkError", "DistBackendError"}:
         return Verdict(ExitCode.UNAVAILABLE, f"lost another rank: {text[:300]}", primary=False)
     if name == "ValueError" and "not used by the HfArgumentParser" in text:
         return Verdict(ExitCode.USAGE, text)
