@@ -217,6 +217,8 @@ def test_an_empty_variable_is_unset() -> None:
         ({"STOKER_RUNTIME_DEFAULTS": "{"}, [], None, ExitCode.CONFIG, "STOKER_RUNTIME_DEFAULTS is no JSON object"),
         ({"STOKER_RUNTIME_DEFAULTS": "[]"}, [], None, ExitCode.CONFIG, "STOKER_RUNTIME_DEFAULTS is no JSON object"),
         ({}, ["--save_total_limit", "1"], None, ExitCode.USAGE, "--save_total_limit 1 deletes the last checkpoint"),
+        ({}, ["--save_only_model"], None, ExitCode.USAGE, "--save_only_model (args): without the optimizer's"),
+        ({}, [], {"save_on_each_node": True}, ExitCode.USAGE, "all nodes share one output folder"),
         ({}, ["--output_dir", "out"], None, ExitCode.CONFIG, "write an absolute path"),
         ({}, ["--output_dir", "/workspace/model/"], None, ExitCode.CONFIG, "the model /workspace/model lies in output"),
         ({}, ["--output_dir", "/"], None, ExitCode.CONFIG, "the data set /workspace/dataset lies in output_dir /,"),
@@ -334,10 +336,16 @@ def test_restarts_and_more_steps_keep_the_fingerprint() -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [["--use_peft", "--lora_r", "4"], ["--model_revision", "v2"], ["--dataset_config", "b"]]
+    "args",
+    [
+        ["--use_peft", "--lora_r", "4"],
+        ["--use_peft", "--lora_target_parameters", "experts.down_proj"],
+        ["--model_revision", "v2"],
+        ["--dataset_config", "b"],
+    ],
 )
 def test_another_model_data_or_adapter_is_another_fingerprint(args: list[str]) -> None:
-    assert plan_of(*args).fingerprint != plan_of().fingerprint
+    assert plan_of(*args).fingerprint != plan_of(*[word for word in args if word == "--use_peft"]).fingerprint
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,11 @@ _RESERVED = {
     "enable_jit_checkpoint": "leave it out, a stop is checkpointed anyway, in step on all ranks",
     "local_rank": "leave it out, torchrun tells each process its rank",
 }
+# Switches with which a checkpoint would not be whole.
+_UNSAFE = {
+    "save_only_model": "without the optimizer's and the scheduler's state no stopped run goes on as it was",
+    "save_on_each_node": "all nodes share one output folder, in which each would write the same files at once",
+}
 # What makes two runs the same run: a resume with any of these changed would train another model.
 _IDENTITY = {
     "model": ("model_name_or_path", "model_revision", "teacher_model_name_or_path", "reward_model_name_or_path"),
@@ -39,6 +44,7 @@ _IDENTITY = {
         "lora_alpha",
         "lora_dropout",
         "lora_target_modules",
+        "lora_target_parameters",
         "lora_modules_to_save",
         "use_rslora",
         "use_dora",
@@ -111,6 +117,9 @@ class TRL(Framework):
                 "--save_total_limit 1 deletes the last checkpoint before the next one is complete, so a run that is "
                 "stopped between the two starts anew: write 2 or more"
             )
+        for flag, why in _UNSAFE.items():
+            if flag in settings and is_true(settings[flag].value):
+                problems.append(f"--{flag} ({settings[flag].source}): {why}: leave it out")
         named = {name for name, setting in settings.items() if setting.value} | {*config_keys} - {*settings}
         if "model_name_or_path" not in named:
             problems.append("no model is named: write --model_name_or_path <folder or Hub id>")
