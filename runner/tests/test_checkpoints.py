@@ -40,6 +40,18 @@ def test_a_checkpoint_without_a_seal_was_not_saved_to_its_end(tmp_path: Path) ->
     assert flaw_of(tmp_path) == "it was not saved to its end"
 
 
+def test_a_seal_shares_files_with_the_group_and_leaves_those_that_are_shared_alone(tmp_path: Path) -> None:
+    folder = saved(tmp_path, 5, sealed=False)
+    own, shared = folder / "model.safetensors", folder / "nested" / "optimizer.pt"
+    own.chmod(0o600)
+    shared.chmod(0o664)
+    # Another user's file would refuse even to be given the mode that it has.
+    before = shared.stat().st_ctime_ns
+    checkpoints.seal(folder, 5, MINE)
+    assert own.stat().st_mode & 0o777 == 0o660
+    assert shared.stat().st_ctime_ns == before
+
+
 def test_a_truncated_file_is_a_flaw(tmp_path: Path) -> None:
     weights = saved(tmp_path, 5) / "model.safetensors"
     whole = weights.stat().st_size

@@ -7,6 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+# Read and write.
+_GROUP = 0o060
+
 
 def write_json(path: Path, data: Any) -> None:
     """Write a JSON file atomically: readers see the old content or the new, never half of it.
@@ -32,9 +35,12 @@ def write_json(path: Path, data: Any) -> None:
 def share_with_group(path: Path) -> None:
     """Let the group read and write a file that a library made for its user alone.
 
-    Whoever reads a volume next (another pod, the server) shares the group 0, not the user.
+    Whoever reads a volume next (another pod, the server) shares the group 0, not the user. A file that is shared
+    already may be another user's, whose mode only that user can change.
     """
-    path.chmod(path.stat().st_mode | 0o060)
+    mode = path.stat().st_mode
+    if mode & _GROUP != _GROUP:
+        path.chmod(mode | _GROUP)
 
 
 def read_json(path: Path) -> Any | None:
