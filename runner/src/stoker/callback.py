@@ -95,6 +95,7 @@ class RunCallback(TrainerCallback):
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Show what follows the epoch: an evaluation, a checkpoint, or the next one's first step."""
+        self._log_what_is_saved(state, control)
         self._pulse.beat(self._next_phase(control), state.global_step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -103,6 +104,7 @@ class RunCallback(TrainerCallback):
         if any_rank(self._stop_flag.exists(), args.device) and state.global_step < state.max_steps:
             self._stopping = True
             control.should_save = True
+        self._log_what_is_saved(state, control)
         self._pulse.beat(self._next_phase(control), state.global_step)
         if self._progress is not None:
             self._progress.step(state.global_step)
@@ -155,6 +157,15 @@ class RunCallback(TrainerCallback):
 
     def _show_step(self, state: TrainerState) -> None:
         self._pulse.beat(FIRST_STEP if state.global_step == self._first_step else TRAINING, state.global_step)
+
+    @staticmethod
+    def _log_what_is_saved(state: TrainerState, control: TrainerControl) -> None:
+        """Have the loss logged before a checkpoint and at the end, so that one that is no number reaches neither.
+
+        transformers logs first, then saves; what was not logged by the last step would never be looked at.
+        """
+        if control.should_save or state.global_step >= state.max_steps:
+            control.should_log = True
 
     @staticmethod
     def _next_phase(control: TrainerControl) -> str:
