@@ -237,6 +237,21 @@ def test_data_given_as_the_sdk_gives_it_gets_a_source() -> None:
     assert "dataset.data_dir=/workspace/dataset/." not in folder.trainer_argv, "`datasets` refuses both"
 
 
+@pytest.mark.parametrize(
+    ("files", "checked"),
+    [
+        ("/workspace/dataset/train.jsonl", "/workspace/dataset/train.jsonl"),
+        ("/workspace/dataset/*.jsonl", "/workspace/dataset"),
+        ("/workspace/dataset/**/part-?.jsonl", "/workspace/dataset"),
+    ],
+)
+def test_files_given_by_a_pattern_are_looked_for_where_it_begins(files: str, checked: str) -> None:
+    plan = plan_of(*LORA, f"dataset.data_files={files}")
+    assert checked in [check.path for check in plan.checks]
+    assert not [check.path for check in plan.checks if "*" in check.path]
+    assert f"dataset.data_files={files}" in plan.trainer_argv
+
+
 def test_a_run_is_another_one_once_model_data_or_epoch_differ_but_not_with_more_epochs() -> None:
     base = plan_of(*LORA)
     for word in ("model.lora_rank=8", "dataset.split=test", "max_steps_per_epoch=3", "batch_size=1"):

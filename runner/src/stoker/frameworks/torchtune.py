@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
@@ -191,7 +192,7 @@ class TorchTune(Framework):
         ):
             value = _value(keys, settings, key) if key in names else None
             if value:
-                found.append(Input(value, what, initializer, key))
+                found.append(Input(_before_pattern(value), what, initializer, key))
         return found
 
     def base_model(self, settings: Mapping[str, Setting]) -> tuple[str | None, str | None]:
@@ -239,6 +240,13 @@ def _value(keys: KeyTable, settings: Mapping[str, Setting], key: str) -> str | N
 
 def _joined(value: object) -> str:
     return " ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _before_pattern(path: str) -> str:
+    """Return the folder that a pattern of files (`/data/*.jsonl`) looks in; any other path, or Hub id, as it is."""
+    parts = PurePosixPath(path).parts
+    plain = [*takewhile(lambda part: not {*"*?["} & {*part}, parts)]
+    return str(PurePosixPath(*plain)) if path.startswith("/") and len(plain) < len(parts) else path
 
 
 def _plain(value: object) -> object:
