@@ -71,6 +71,7 @@ def test_command_lines_are_read_as_the_trainer_reads_them(
         (["--local_rank", "0"], "--local_rank is set by stoker itself: leave it out"),
         (["--learning_rate"], "--learning_rate needs a value: write --learning_rate <float>"),
         (["--learning_rate", "fast"], "--learning_rate takes a number, not 'fast'"),
+        (["--learning_rate", "1e30"], "--learning_rate takes a number below 2^63, not '1e30'"),
         (["--max_steps", "1.5"], "--max_steps takes a whole number, not '1.5'"),
         (["--packing", "maybe"], "--packing takes true or false, not 'maybe'"),
         (["--run_name", "a", "b"], "--run_name takes one value, got 2: 'a b'"),

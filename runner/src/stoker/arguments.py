@@ -21,6 +21,7 @@ _NEGATIVE = re.compile(r"^-\d+$|^-\d*\.\d+$")
 # Counts end up in 64-bit integers of torch; nobody writes a number with more characters.
 _GREATEST = 2.0**63
 _DIGITS = re.compile(r"^[-+]?[0-9]+(\.0*)?$")
+_FLOAT = re.compile(r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$")
 _LONGEST_NUMBER = 40
 
 
@@ -267,7 +268,7 @@ def wrong_value(flag: Flag, words: Sequence[str]) -> str | None:
             return f"takes true or false, not {word!r}"
         if flag.type in ("int", "float") and not _is_number(word, flag.type):
             kind = "a whole number" if flag.type == "int" else "a number"
-            bound = " below 2^63" if _DIGITS.match(word) else ""
+            bound = " below 2^63" if (_DIGITS if flag.type == "int" else _FLOAT).match(word) else ""
             return f"takes {kind}{bound}, not {_short(word)}"
         if flag.many and word.startswith("-") and not _NEGATIVE.match(word):
             return f"takes values that do not begin with a dash, not {word!r}"
