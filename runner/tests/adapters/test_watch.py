@@ -219,6 +219,17 @@ def test_what_vllm_refuses_is_reported_and_tried_again(
     assert sorted(vllm.adapters) == ["a:1", "a:2"]
 
 
+def test_what_was_wrong_with_a_version_is_forgotten_when_newer_ones_replace_it(
+    watch: Watch, vllm: Vllm, output: Path, folder: Path
+) -> None:
+    vllm.without_effect.add("a:1")
+    publish(output, folder, "a")
+    assert list(watch.look().problems) == ["a:1"]
+    publish(output, folder, "a")
+    publish(output, folder, "a")
+    assert watch.look().problems == {}
+
+
 def test_an_adapter_without_effect_is_served_and_reported(watch: Watch, vllm: Vllm, output: Path, folder: Path) -> None:
     vllm.without_effect.add("a:1")
     publish(output, folder, "a")

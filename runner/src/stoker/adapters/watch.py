@@ -50,6 +50,7 @@ class Watch:
         self._limit = room(settings, []) if settings.changes else 0
         self._fixed = {settings.model_name, *(one.name for one in settings.adapters)}
         self._judged: dict[str, tuple[float, str]] = {}  # name → when, and what is wrong with it
+        self._unfit: set[str] = set()  # names that would be served if they could be
         self._effects: dict[str, float] = {}
         self._delays: dict[str, float] = {}
         self._published: dict[str, float] = {}
@@ -85,6 +86,8 @@ class Watch:
         for one in self._settings.adapters:
             if one.name not in loaded:
                 self._judge(one.name, "vLLM was started without it", now)
+        # What was wrong with a version that newer ones have replaced is of no interest any more.
+        asked = {*wanted, *self._unfit, *self._fixed}
         missing = tuple(sorted({*wanted, *(one.name for one in self._settings.adapters)} - set(loaded)))
         self.state = State(
             up=True,
@@ -92,7 +95,7 @@ class Watch:
             time=now,
             loaded=loaded,
             missing=missing,
-            problems={name: text for name, (_, text) in sorted(self._judged.items()) if text},
+            problems={name: text for name, (_, text) in sorted(self._judged.items()) if text and name in asked},
             effects={name: value for name, value in self._effects.items() if name in loaded},
             delays={name: value for name, value in self._delays.items() if name in loaded},
         )
@@ -125,9 +128,12 @@ class Watch:
             if not found:
                 break
             unfit |= found
+        self._unfit = unfit
         for version in versions:
             self._published.setdefault(version.name, _published_at(version, now))
-        return wanted | {name: path for name, path in listed.items() if self._fits(name, Path(path), now)}
+        fit = {name: path for name, path in listed.items() if self._fits(name, Path(path), now)}
+        self._unfit |= listed.keys() - fit.keys()
+        return wanted | fit
 
     def _listed(self) -> dict[str, str]:
         path = self._settings.listed
