@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from charts.helm import VLLM_SERVING, manifests, run, template, template_arguments
+from charts.helm import ROOT, VLLM_SERVING, manifests, run, template, template_arguments
 
 # The least that installs; each case below breaks one thing of it.
 GOOD = {
@@ -128,6 +129,20 @@ def test_accelerator_profiles_are_the_catalogues() -> None:
     pod = deployment["spec"]["template"]["spec"]
     assert pod["nodeSelector"]["gpu"] == "h100"
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_every_example_in_the_document_renders() -> None:
+    document = (ROOT / "docs" / "serving.md").read_text()
+    examples = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", document, re.DOTALL)]
+    assert len(examples) == 4
+    for example in examples:
+        assert manifests(template(VLLM_SERVING, settings=settings(example)))
+
+
+def test_the_document_installs_this_version() -> None:
+    document = (ROOT / "docs" / "serving.md").read_text()
+    version = yaml.safe_load((VLLM_SERVING / "Chart.yaml").read_text())["version"]
+    assert re.findall(r"charts/vllm-serving --version (\S+)", document) == [version]
 
 
 def test_every_way_to_install_names_its_release_alone() -> None:
