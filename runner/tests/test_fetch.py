@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from stoker.exits import ExitCode, RunError
 from stoker.fetch import transfer
 from stoker.fetch.request import KINDS, Request, kind_of, request_of
-from stoker.fetch.selection import File, Selection, select
+from stoker.fetch.selection import RECORD, File, Selection, select
 from stoker.fetch.source import Source, Unavailable
-from stoker.fetch.target import RECORD, Staging, mismatch
+from stoker.fetch.target import Staging, mismatch
 
 
 def asked(uri: str, kind: str = "model", workspace: Path = Path("/workspace"), **env: str) -> Request:
@@ -82,6 +82,13 @@ def test_a_wrong_uri_is_refused_with_what_to_write(uri: str, message: str) -> No
         asked(uri)
     assert refused.value.code is ExitCode.USAGE
     assert message in refused.value.message
+
+
+@pytest.mark.parametrize("uri", ["s3://key:hush@bucket/x", "https://me:hush@host/x", "s3://bucket/x?token=hush\n"])
+def test_credentials_in_a_uri_are_not_repeated_in_the_log(uri: str) -> None:
+    with pytest.raises(RunError, match="credentials go into a secret") as refused:
+        asked(uri)
+    assert "hush" not in refused.value.message
 
 
 @given(st.text(), st.sampled_from(KINDS))
@@ -174,6 +181,14 @@ def test_a_model_in_a_folder_becomes_the_target_and_a_data_set_of_the_hub_keeps_
     assert chosen(asked("s3://bucket/a/x.json", kind="dataset"), *paths) == ["x.json"]
     with pytest.raises(RunError, match="holds no file"):
         chosen(asked("hf://org/name/missing"), *paths)
+
+
+@pytest.mark.parametrize("path", ["a/../../../x.json", "a//etc/x.json", "a/..", "a/b/../x.json"])
+def test_no_name_in_a_source_leads_out_of_the_target(path: str) -> None:
+    with pytest.raises(RunError, match="leads out of the folder it would be fetched into: rename it there") as refused:
+        chosen(asked("s3://bucket/a", kind="dataset"), path, "a/y.json")
+    assert refused.value.code is ExitCode.BAD_DATA
+    assert chosen(asked("s3://bucket/a", kind="dataset", IGNORE_PATTERNS=path), path, "a/y.json") == ["y.json"]
 
 
 CONTENT = {"config.json": b"{}", "model.safetensors": b"weights" * 1000}
@@ -374,6 +389,32 @@ def test_a_restart_keeps_what_the_job_began_with_and_needs_no_source(container: 
     code, output = container.run(STOKER_JOB_ID="a")
     assert (code, "fetched for this job" in output) == (0, True)
     assert container.run(STOKER_JOB_ID="b")[0] == 66
+
+
+def test_another_job_keeps_what_it_found_too(container: Container) -> None:
+    container.run(STOKER_JOB_ID="a")
+    assert "nothing to fetch" in container.run(STOKER_JOB_ID="b")[1]
+    (container.source / "config.json").write_bytes(b"moved on")
+    code, output = container.run(STOKER_JOB_ID="b")
+    assert (code, "fetched for this job" in output) == (0, True), output
+
+
+def test_a_folder_that_was_itself_fetched_is_fetched_as_any_other(container: Container) -> None:
+    container.run(STOKER_JOB_ID="a")
+    (container.workspace / "model").rename(container.source.parent / "fetched")
+    told = {"STORAGE_URI": f"file://{container.source.parent}/fetched", "STOKER_JOB_ID": "b"}
+    assert container.run(**told)[0] == 0
+    assert set(container.content()) == {*CONTENT, RECORD}
+    code, output = container.run(**told)
+    assert (code, "fetched for this job" in output) == (0, True), output
+
+
+def test_a_link_that_leads_nowhere_is_refused_and_not_left_out_in_silence(container: Container) -> None:
+    (container.source / "model-2.safetensors").symlink_to("../blobs/gone")
+    code, output = container.run()
+    assert (code, "model-2.safetensors" in output) == (66, True), output
+    assert "is a link that leads nowhere" in output
+    assert container.run(IGNORE_PATTERNS="model-2*")[0] == 0
 
 
 def test_a_file_that_was_lost_since_is_not_taken_for_whole(container: Container) -> None:

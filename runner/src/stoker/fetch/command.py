@@ -115,6 +115,7 @@ def _fetch(request: Request) -> None:
         selection = _listed(request, source)
         record = target.described(selection, source.revision)
         if known and _same(known, record):
+            target.adopt(known, record)
             say(f"{request.target} is there: {_named(known)}, nothing to fetch")
             return
         if not target.is_empty() and not request.replace:

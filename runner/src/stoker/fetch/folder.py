@@ -38,6 +38,12 @@ class Folder(Source):
         """Copy one file."""
         target = folder / file.path
         target.parent.mkdir(parents=True, exist_ok=True)
+        if not Path(file.remote).exists():
+            raise RunError(
+                ExitCode.NO_INPUT,
+                f"{file.remote} of {self.request.uri} is a link that leads nowhere: mount what it leads to as well, "
+                "or leave it out by IGNORE_PATTERNS",
+            )
         if not os.access(file.remote, os.R_OK):
             raise RunError(
                 ExitCode.NO_INPUT,
@@ -70,9 +76,10 @@ def _walk(root: Path) -> Iterator[Path]:
             continue
         seen.add(real)
         folders.sort()
-        yield from (Path(folder, name) for name in sorted(names) if Path(folder, name).exists())
+        yield from (Path(folder, name) for name in sorted(names))
 
 
 def _file(path: Path, relative: str) -> File:
-    found = path.stat()
+    # A link that leads nowhere is listed too, so that it is refused unless it is left out.
+    found = path.stat() if path.exists() else path.lstat()
     return File(relative, str(path), found.st_size, str(found.st_mtime_ns))

@@ -121,7 +121,11 @@ def _parsed(kind: str, uri: str) -> tuple[str, str, str, str | None]:
         raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} is no URI ({error}): write {_FORMS}") from error
     scheme = parts.scheme.lower()
     if "\0" in uri or parts.query or parts.fragment or (scheme != "hf" and "@" in parts.netloc):
-        raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} holds more than a place and a path: write {_FORMS}")
+        raise RunError(
+            ExitCode.USAGE,
+            f"STORAGE_URI {_masked(uri)!r} holds more than a place and a path: write {_FORMS}; credentials go into a "
+            "secret",
+        )
     inside = unquote(parts.path).strip("/")
     if ".." in inside.split("/"):
         raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} leads out of itself with `..`: write the path itself")
@@ -145,6 +149,11 @@ def _parsed(kind: str, uri: str) -> tuple[str, str, str, str | None]:
             f"STORAGE_URI {uri!r}: Kubeflow Trainer's data cache is a service of its own, not a source: write {_FORMS}",
         )
     raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} has a scheme that cannot be fetched from: write {_FORMS}")
+
+
+def _masked(uri: str) -> str:
+    """Return a URI without the credentials that people write before an `@` or after a `?`: logs are for all to read."""
+    return re.sub(r"\?.*", "?…", re.sub(r"//[^/]*@", "//…@", uri), flags=re.DOTALL)
 
 
 def _repository(kind: str, uri: str) -> tuple[str, str, str | None]:

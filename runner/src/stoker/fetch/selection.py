@@ -72,6 +72,8 @@ _OTHER_COPIES = {
 _CONSOLIDATED = {"consolidated*.safetensors": "the weights a second time"}
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
 _HOUSEKEEPING = {".gitattributes": "Git's own", "*/.gitattributes": "Git's own"}
+# Says in the target what it holds. Trainers and the `datasets` library pass over names that begin with a dot.
+RECORD = ".stoker-fetch.json"
 
 
 def defaults(kind: str, paths: Sequence[str]) -> dict[str, str]:
@@ -98,7 +100,7 @@ def select(request: Request, files: Sequence[File]) -> Selection:
         files: all files of the source.
 
     Raises:
-        RunError: nothing is left of it (66).
+        RunError: nothing is left of it (66), or a file's name leads out of the target (65).
     """
     below = [file for file in files if _is_below(file.path, request.path)]
     if not below:
@@ -110,10 +112,19 @@ def select(request: Request, files: Sequence[File]) -> Selection:
     chosen, ignored = [], {}
     for file in below:
         reason = next((f"{why} ({pattern})" for pattern, why in patterns.items() if _matches(file.path, pattern)), None)
-        if reason is None:
-            chosen.append(replace(file, path=_target_path(request, file.path)))
-        else:
+        target = _target_path(request, file.path)
+        if reason is not None:
             ignored[file.path] = reason
+        elif target == RECORD:  # of a folder that was itself fetched; the target gets one of its own
+            ignored[file.path] = f"the record of an earlier fetch ({RECORD})"
+        elif _leads_out(target):
+            raise RunError(
+                ExitCode.BAD_DATA,
+                f"{file.remote!r} of {request.uri} has a name that leads out of the folder it would be fetched into: "
+                "rename it there, or leave it out by IGNORE_PATTERNS",
+            )
+        else:
+            chosen.append(replace(file, path=target))
     if not chosen:
         raise RunError(ExitCode.NO_INPUT, f"IGNORE_PATTERNS leaves no file of {request.uri}: name fewer patterns")
     if request.kind == "model" and not _has_weights(chosen):
@@ -133,6 +144,11 @@ def _has_weights(files: Sequence[File]) -> bool:
 
 def _is_below(path: str, folder: str) -> bool:
     return not folder or path == folder or path.startswith(f"{folder}/")
+
+
+def _leads_out(path: str) -> bool:
+    # An object's key may be any text, and a hub or mirror may answer anything.
+    return path.startswith("/") or ".." in path.split("/") or "\0" in path
 
 
 def _matches(path: str, pattern: str) -> bool:

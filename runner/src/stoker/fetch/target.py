@@ -21,12 +21,10 @@ from typing import Any
 
 from stoker.exits import ExitCode, RunError
 from stoker.fetch.request import Request
-from stoker.fetch.selection import File, Selection
+from stoker.fetch.selection import RECORD, File, Selection
 from stoker.files import read_json, share_with_group, write_json
 from stoker.report import say
 
-# Trainers and the `datasets` library pass over names that begin with a dot.
-RECORD = ".stoker-fetch.json"
 _LOCK_POLL_SECONDS = 1.0
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
@@ -101,6 +99,17 @@ class Target:
                 for file in selection.files
             ],
         }
+
+    def adopt(self, known: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+        """Make what is there this job's own, so that its restarts keep it too. Needs the lock.
+
+        Raises:
+            OSError: the target cannot be written to.
+        """
+        renewed = {**record, "time": known.get("time")}
+        if renewed != known:
+            write_json(self.path / RECORD, renewed)
+            _share(self.path / RECORD)
 
     def staging(self, record: Mapping[str, Any]) -> Staging:
         """Return the folder where this content is made; those of other contents are removed. Needs the lock.
