@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -70,6 +71,16 @@ def test_a_stop_is_answered_in_time_and_resumable(hub: Hub, model: Repository, i
     assert "fetching hf://org/tiny" in stopped.stdout.readline()
     stopped.send_signal(signal.SIGTERM)
     output, _ = stopped.communicate(timeout=10)
+    assert (stopped.returncode, "stopped by a signal" in output) == (75, True), output
+
+
+def test_a_stop_is_answered_while_a_server_keeps_silent(initializer: Make) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        container = initializer(HF_ENDPOINT=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        stopped = container.start("model", "hf://org/tiny")
+        silent.accept()
+        stopped.send_signal(signal.SIGTERM)
+        output, _ = stopped.communicate(timeout=10)
     assert (stopped.returncode, "stopped by a signal" in output) == (75, True), output
 
 

@@ -24,6 +24,11 @@ from stoker.variables import unknown_variables
 
 # What a file needs on the disk besides its bytes is little; this much must stay free for others.
 _SPARE_BYTES = 32 * 2**20
+_STOPPED = "stopped by a signal; what was fetched so far is kept, and gone on with"
+
+
+class _Stopped(BaseException):
+    """A signal asked for the end. No `Exception`: clients swallow those where they can do without what they asked."""
 
 
 def run(given: str | None, dry_run: bool) -> None:
@@ -51,9 +56,10 @@ def run(given: str | None, dry_run: bool) -> None:
             print(describe(request, source_of(request)))
         else:
             _fetch(request)
-    except RunError as error:
+    except (RunError, _Stopped) as ended:
+        error = ended if isinstance(ended, RunError) else RunError(ExitCode.STOPPED, _STOPPED)
         write_termination_message(facts.termination_log, f"{error.code.meaning}: {error.message}")
-        raise
+        raise error from None
 
 
 def source_of(request: Request) -> Source:
@@ -189,4 +195,4 @@ def _disk_errors(request: Request) -> Iterator[None]:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    raise RunError(ExitCode.STOPPED, "stopped by a signal; what was fetched so far is kept, and gone on with")
+    raise _Stopped
