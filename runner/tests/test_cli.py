@@ -121,6 +121,12 @@ def test_local_says_why_a_workspace_cannot_be_made(tmp_path: Path) -> None:
     assert result.stderr.startswith(f"stoker: --workspace {tmp_path}/file cannot be made (File exists)")
 
 
+def test_doctor_shows_no_token(tmp_path: Path) -> None:
+    output = invoke("doctor", env={"STOKER_WORKSPACE": str(tmp_path), "STOKER_ARG_HUB_TOKEN": "hunter2"}).output
+    assert "STOKER_ARG_HUB_TOKEN  (not shown)" in output
+    assert "hunter2" not in output
+
+
 def test_doctor_fails_where_nothing_is_installed(tmp_path: Path) -> None:
     result = invoke("doctor", env={"STOKER_WORKSPACE": str(tmp_path / "missing"), "PET_NNODES": "two"})
     assert result.exit_code == ExitCode.CONFIG

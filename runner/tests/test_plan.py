@@ -280,6 +280,15 @@ def test_a_secret_in_the_config_file_reaches_the_trainer_and_nobody_else() -> No
     assert "hunter2" not in describe.plan(plan) + json.dumps(plan.to_json())
 
 
+@pytest.mark.parametrize("args", [[], ["--hub_token", "hunter2"]], ids=["a variable", "an argument"])
+def test_a_token_reaches_the_trainer_and_nobody_else(args: list[str]) -> None:
+    plan = plan_of(*args, env={} if args else {"STOKER_ARG_HUB_TOKEN": "hunter2"})
+    assert plan.trainer_argv[plan.trainer_argv.index("--hub_token") + 1] == "hunter2"
+    shown = plan.to_json()["trainer_argv"]
+    assert shown[shown.index("--hub_token") + 1] == "(not shown)"
+    assert "hunter2" not in describe.plan(plan) + json.dumps(plan.to_json())
+
+
 def test_a_flag_that_will_be_gone_is_a_notice() -> None:
     (notice,) = plan_of("--gradient_checkpointing", "false").notices
     assert notice == "--gradient_checkpointing will be gone from a later trl: write --activation_checkpointing"

@@ -25,7 +25,7 @@ def plan(plan: Plan) -> str:
         "",
         "trainer flags",
         *([f"  --config {plan.config}"] if plan.config else []),
-        *_table(plan.settings),
+        *_table(plan.shown_settings),
         "",
         "before the start",
         *(f"  the {check.what} {check.path} must be {_STATES[check.kind]}" for check in plan.checks),

@@ -16,8 +16,9 @@ import click
 from stoker import __version__
 from stoker.backends import broken_plugins, get_registered_backends
 from stoker.exits import ExitCode
-from stoker.facts import Facts, read_facts
+from stoker.facts import ARG_PREFIX, Facts, read_facts
 from stoker.frameworks import known_frameworks
+from stoker.plan import HIDDEN, flag_of_variable
 from stoker.variables import unknown_variables
 from stoker.world import resolve_world
 
@@ -127,8 +128,10 @@ def _folders(facts: Facts) -> Iterator[Line]:
 
 
 def _variables(facts: Facts) -> Iterator[Line]:
+    secrets = {flag for framework in known_frameworks().values() for flag in framework.secrets}
     for name, value in facts.env.items():
-        yield Line(name, value, "; ".join(unknown_variables([name]) if value else ()))
+        shown = HIDDEN if name.startswith(ARG_PREFIX) and flag_of_variable(name) in secrets else value
+        yield Line(name, shown, "; ".join(unknown_variables([name]) if value else ()))
 
 
 def _world(facts: Facts) -> Iterator[Line]:

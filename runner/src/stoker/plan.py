@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
 from posixpath import normpath
 from typing import Any
@@ -29,6 +29,8 @@ RESUME_CHOICES = ("auto", "never", "require")
 
 _CONFIG_FILE = "config file"
 
+# In the place of a value that nobody may read in a log.
+HIDDEN = "(not shown)"
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|API_?KEY|ACCESS_?KEY|CREDENTIAL", re.IGNORECASE)
 
 # The id names a folder in the workspace whose siblings of older attempts are cleared away.
@@ -130,12 +132,21 @@ class Plan:
     @property
     def shown_env(self) -> dict[str, str]:
         """What `env` adds, for people to read: a value whose name says that it is secret is left out."""
-        return {name: "(not shown)" if _SECRET.search(name) else value for name, value in self.env.items()}
+        return {name: HIDDEN if _SECRET.search(name) else value for name, value in self.env.items()}
+
+    @property
+    def shown_settings(self) -> tuple[Setting, ...]:
+        """The settings, for people to read: values of flags that are secret are left out."""
+        secrets = get_framework(self.framework).secrets
+        return tuple(replace(s, value=HIDDEN) if s.name in secrets else s for s in self.settings)
 
     @property
     def trainer_argv(self) -> list[str]:
         """The trainer's command line, without its module. What the `--config` file says, the trainer reads there."""
-        given = (setting for setting in self.settings if setting.source != _CONFIG_FILE)
+        return self._argv_of(self.settings)
+
+    def _argv_of(self, settings: Sequence[Setting]) -> list[str]:
+        given = (setting for setting in settings if setting.source != _CONFIG_FILE)
         return get_framework(self.framework).to_argv(given, self.config)
 
     @property
@@ -181,8 +192,9 @@ class Plan:
         return {
             "hash": self.hash,
             **data,
+            "settings": [asdict(setting) for setting in self.shown_settings],
             "env": self.shown_env,
-            "trainer_argv": self.trainer_argv,
+            "trainer_argv": self._argv_of(self.shown_settings),
             "torchrun_argv": self.torchrun_argv,
         }
 

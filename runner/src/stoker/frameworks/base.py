@@ -78,6 +78,7 @@ class Framework(ABC):
         training: the module that runs it inside each training process (see :mod:`stoker.training`).
         packages: the distributions it is made of, each importable by its name; the manifest records their versions.
         methods_gone: methods that the framework had, or has without our launching them → what to use instead.
+        secrets: flags whose values nobody may read in a log.
         has_configs: True if it brings configs with names, so that a variable may choose one (STOKER_ARG_CONFIG).
     """
 
@@ -86,6 +87,7 @@ class Framework(ABC):
     training: ClassVar[str]
     packages: ClassVar[tuple[str, ...]]
     methods_gone: ClassVar[Mapping[str, str]] = {}
+    secrets: ClassVar[tuple[str, ...]] = ()
     has_configs: ClassVar[bool] = False
 
     @abstractmethod

@@ -61,6 +61,7 @@ class TRL(Framework):
     methods: ClassVar[tuple[str, ...]] = ("sft", "dpo", "kto", "orpo", "grpo", "rloo", "reward", "distillation")
     methods_gone: ClassVar[Mapping[str, str]] = METHODS_GONE
     training: ClassVar[str] = "stoker.training.transformers"
+    secrets: ClassVar[tuple[str, ...]] = ("hub_token",)
     packages: ClassVar[tuple[str, ...]] = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
     def flag_table(self, method: str) -> FlagTable:
