@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -269,6 +272,21 @@ def test_a_stopped_runs_last_step_is_told_and_is_not_100_percent(server: StatusS
     last = server.posts[-1][1]["trainerStatus"]
     assert last["progressPercentage"] == 99
     assert {metric["name"]: metric["value"] for metric in last["metrics"]} == {"step": "999", "world_size": "2"}
+
+
+def test_a_run_that_fails_tells_its_last_step_too(server: StatusServer) -> None:
+    code = """
+from stoker import worker
+from stoker.progress import Progress
+Progress(0, 10, 1).log(3, {"loss": 1.0})
+worker.leave(70)
+"""
+    url = f"http://127.0.0.1:{server.server_port}/"
+    source = str(Path(progress.__file__).parents[1])
+    env = {**os.environ, "PYTHONPATH": source, "KUBEFLOW_TRAINER_SERVER_URL": url}
+    done = subprocess.run([sys.executable, "-c", code], env=env, check=False)
+    assert done.returncode == 70
+    assert percentages(server)[-1] == 30
 
 
 def test_tokens_per_second_are_those_since_the_last_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ their own, the newest status wins, and the last one is waited for.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import math
@@ -64,6 +65,8 @@ class Progress:
         self._reporter = ProgressReporter(environ)
         # Kubernetes sets this variable in every container.
         self._line = None if "KUBERNETES_SERVICE_HOST" in environ else ProgressLine(stream or sys.stderr)
+        # A run that fails closes nothing, but its last step is news too.
+        atexit.register(self.close)
         self._tell(first_step, self._began)
 
     def step(self, step: int) -> None:
@@ -94,7 +97,8 @@ class Progress:
         return dict(self._metrics)
 
     def close(self) -> None:
-        """Tell what has not been told yet, and wait for that."""
+        """Tell what has not been told yet, and wait for that; once is enough."""
+        atexit.unregister(self.close)
         if self._told != self._step:
             self._tell(self._step, time.monotonic(), last=True)
         self._reporter.close()
