@@ -238,8 +238,11 @@ def test_a_full_disk_ends_a_tune_run_and_costs_no_checkpoint(tune: TuneJob) -> N
 
 @pytest.mark.full
 def test_a_loss_that_is_no_number_ends_a_tune_run(tune: TuneJob) -> None:
-    ended = tune.run("full_finetune_distributed", f"model={FULL}", "optimizer.lr=1e38", processes=2)
+    ended = tune.run(
+        "full_finetune_distributed", f"model={FULL}", "optimizer.lr=1e38", "log_every_n_steps=1000", processes=2
+    )
     assert ended.code == 78, ended.output
+    assert tune.sealed() == [], "it would be gone on from"
     assert re.search(r"the loss is (nan|inf) at step \d+: lower optimizer.lr", ended.output)
     assert not (tune.output / "stoker.json").exists()
 

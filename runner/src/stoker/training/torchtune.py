@@ -163,6 +163,7 @@ class _Follower:
         self._recipe: Any = None
         self._dropout = 0.0
         self._epoch_steps = 0
+        self._log_every = 1
         self._stopping = False
         self._newest = job.checkpoint
         self._progress: Progress | None = None
@@ -188,6 +189,7 @@ class _Follower:
     def ready(self, recipe: Any, cfg: Any) -> None:
         """Note where training starts, and start reporting."""
         self._epoch_steps = recipe._steps_per_epoch
+        self._log_every = recipe._log_every_n_steps
         if self._epoch_steps < 1:
             raise RunError(
                 ExitCode.BAD_DATA,
@@ -213,11 +215,13 @@ class _Follower:
             return
         self._job.pulse.beat(TRAINING, recipe.global_step)
         self.outcome.step = recipe.global_step
+        lost = recipe.global_step % self._epoch_steps
+        # The recipe logs next. What it is about to save is logged in any case: a loss that is no number must be seen.
+        recipe._log_every_n_steps = self._log_every if lost else 1
         if self._progress is not None:
             self._progress.step(recipe.global_step)
         if not self._stopping and any_rank(self._job.stop_flag.exists(), recipe._device):
             self._stopping = True
-        lost = recipe.global_step % self._epoch_steps
         if self._stopping and lost:
             self._close()
             kept = f"{self._newest.name} is the newest" if self._newest else "there is none yet"
