@@ -73,7 +73,9 @@ def test_a_missing_file_is_a_flaw(tmp_path: Path) -> None:
     assert flaw_of(tmp_path) == "nested/optimizer.pt is missing"
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"files": [], "fingerprint": {}}', '"text"'])
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"files": [], "fingerprint": {}}', '{"files": {}, "fingerprint": [1]}', '"text"']
+)
 def test_a_seal_of_another_make_is_a_flaw(tmp_path: Path, content: str) -> None:
     (saved(tmp_path, 5) / checkpoints.SEAL).write_text(content)
     assert "is not what this program writes" in flaw_of(tmp_path)
@@ -210,7 +212,17 @@ def test_another_runs_finished_output_is_refused(tmp_path: Path) -> None:
         checkpoints.finished_manifest(tmp_path, {**MINE, "world_size": 4}, {})
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"fingerprint": {}}'])
+@pytest.mark.parametrize("files", ["5", "null", "[1]", "[{}]", '[{"path": "nested/file"}, {"path": []}]'])
+def test_a_manifest_of_another_make_is_moved_aside_alone(tmp_path: Path, files: str) -> None:
+    (tmp_path / "nested").mkdir()
+    (tmp_path / "nested" / "file").touch()
+    (tmp_path / checkpoints.MANIFEST).write_text(f'{{"files": {files}}}')
+    checkpoints.retire_output(tmp_path)
+    assert not (tmp_path / checkpoints.MANIFEST).exists()
+    assert (tmp_path / "nested" / "file").exists()
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"fingerprint": {}}', '{"fingerprint": null, "budget": {}}'])
 def test_a_manifest_of_another_make_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / checkpoints.MANIFEST).write_text(content)
     with pytest.raises(RunError, match="is not what this program writes"):

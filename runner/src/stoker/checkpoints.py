@@ -66,12 +66,12 @@ def _read(path: Path, step: int) -> Checkpoint:
     data = read_json(path / SEAL)
     if data is None:
         return Checkpoint(path, step, None, "it was not saved to its end")
-    if not isinstance(data, dict) or not isinstance(data.get("files"), dict) or "fingerprint" not in data:
+    if not isinstance(data, dict) or not all(isinstance(data.get(key), dict) for key in ("files", "fingerprint")):
         return Checkpoint(path, step, None, f"{SEAL} is not what this program writes")
     for name, size in data["files"].items():
         try:
             found = (path / name).stat().st_size
-        except OSError:
+        except (OSError, ValueError):  # a name that no file can have
             return Checkpoint(path, step, data["fingerprint"], f"{name} is missing")
         if found != size:
             return Checkpoint(path, step, data["fingerprint"], f"{name} has {found} bytes, not {size}")
@@ -168,10 +168,11 @@ def retire_output(output_dir: Path) -> None:
     folder = _free_name(output_dir, "earlier-output")
     folder.mkdir()
     (output_dir / MANIFEST).rename(folder / MANIFEST)
-    listed = manifest.get("files", ()) if isinstance(manifest, dict) else ()
-    for name in (entry["path"] for entry in listed):
-        if (output_dir / name).is_file():
-            (output_dir / name).rename(folder / name)
+    listed = manifest.get("files") if isinstance(manifest, dict) else ()
+    names = [entry.get("path") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    # By what lies there: a manifest that somebody has edited names nothing else.
+    for path in [path for path in output_dir.iterdir() if path.name in names and path.is_file()]:
+        path.rename(folder / path.name)
 
 
 def _free_name(folder: Path, stem: str) -> Path:
@@ -223,11 +224,11 @@ def finished_manifest(output_dir: Path, fingerprint: Mapping[str, Any], budget: 
     manifest = read_json(output_dir / MANIFEST)
     if manifest is None:
         return None
-    if not isinstance(manifest, dict) or not {"fingerprint", "budget"} <= manifest.keys():
+    if not isinstance(manifest, dict) or not all(isinstance(manifest.get(k), dict) for k in ("fingerprint", "budget")):
         raise RunError(
             ExitCode.CONFIG,
             f"{output_dir / MANIFEST} is not what this program writes: give this run its own output_dir, or remove it",
         )
     refuse_other_run(f"the finished output in {output_dir}", manifest["fingerprint"], fingerprint)
-    done = manifest["budget"]
+    done = {unit: count for unit, count in manifest["budget"].items() if isinstance(count, int | float)}
     return manifest if all(done.get(unit, -1) >= wanted for unit, wanted in budget.items()) else None
