@@ -103,7 +103,8 @@ class RunCallback(TrainerCallback):
         self._outcome.step = state.global_step
         if any_rank(self._stop_flag.exists(), args.device) and state.global_step < state.max_steps:
             self._stopping = True
-            control.should_save = True
+            # The grace period is for the checkpoint: transformers would evaluate first.
+            control.should_evaluate, control.should_save = False, True
         self._log_what_is_saved(state, control)
         self._pulse.beat(self._next_phase(control), state.global_step)
         if self._progress is not None:

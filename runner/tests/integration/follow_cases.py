@@ -1,6 +1,7 @@
-"""Trains with a loss that is no number from a step on: `follow_cases.py FOLDER STEP [trainer's options as JSON]`.
+"""Puts real training loops through what the runner's callback must see to: `follow_cases.py FOLDER`.
 
-Prints a JSON object: the ending's code and message, null if training went through, and the checkpoints that were left.
+Prints a JSON object: case → the ending's code and message (null: training went through), the checkpoints that were
+left, and how many rows were evaluated.
 """
 
 from __future__ import annotations
@@ -14,41 +15,72 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 from stoker.callback import RunCallback
+from stoker.endings import ending_of
 from stoker.exits import RunError
 from stoker.pulse import Pulse
-from stoker.training.job import Outcome
+from stoker.training.job import Outcome, StopRequested
 
-# The filter is off as in our recipe.
-_USUAL = {"max_steps": 6, "logging_steps": 50, "logging_nan_inf_filter": False, "report_to": "none", "use_cpu": True}
+# The filter is off as in our recipe. No step is logged unless we see to it.
+_USUAL = {
+    "max_steps": 6,
+    "logging_steps": 50,
+    "logging_nan_inf_filter": False,
+    "report_to": "none",
+    "use_cpu": True,
+    "save_steps": 50,
+    "disable_tqdm": True,
+}
+_NEVER = 1000
+_CASES = {
+    "broken in the last step": (6, {"save_strategy": "no"}),
+    "broken before a checkpoint": (3, {"save_steps": 2}),
+    "stopped": (_NEVER, {"eval_strategy": "steps", "eval_steps": 1, "prediction_loss_only": True}),
+}
 
 
-class Broken(torch.nn.Module):
+class Model(torch.nn.Module):
     """One weight, whose loss is no number from its nth forward pass on."""
 
-    def __init__(self, sound: int) -> None:
+    def __init__(self, broken_at: int) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(1))
-        self._left = sound
+        self.evaluated = 0
+        self._sound = broken_at - 1
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the loss of one row."""
-        self._left -= 1
-        return {"loss": (self.weight * (x + labels)).sum() * (1.0 if self._left >= 0 else math.nan)}
+        """Return the loss of some rows."""
+        self._sound -= 1
+        self.evaluated += 0 if self.training else len(x)
+        return {"loss": (self.weight * (x + labels)).sum() * (1.0 if self._sound >= 0 else math.nan)}
 
 
-def main(folder: Path, step: int, options: dict[str, object]) -> None:
+def train(folder: Path, broken_at: int, options: dict[str, object]) -> dict[str, object]:
     """Train six steps on a CPU."""
+    model = Model(broken_at)
     following = RunCallback(folder / "stop", {}, Outcome(), Pulse(folder / "ranks", 0), lambda: None)
     arguments = TrainingArguments(str(folder / "output"), **{**_USUAL, **options})
     rows = [{"x": torch.ones(1), "labels": torch.ones(1)}] * 96
     ending = None
     try:
-        Trainer(Broken(step - 1), arguments, train_dataset=rows, callbacks=[following]).train()
-    except RunError as error:
-        ending = [int(error.code), error.message]
+        Trainer(model, arguments, train_dataset=rows, eval_dataset=rows, callbacks=[following]).train()
+    except (RunError, StopRequested) as error:
+        verdict = ending_of(error)
+        ending = [int(verdict.code), verdict.message]
     saved = sorted(path.name for path in (folder / "output").glob("checkpoint-*"))
-    print(json.dumps({"ending": ending, "saved": saved}), flush=True)
+    return {"ending": ending, "saved": saved, "evaluated": model.evaluated}
+
+
+def main(folder: Path) -> None:
+    """Run every case."""
+    results = {}
+    for name, (broken_at, options) in _CASES.items():
+        own = folder / name
+        own.mkdir()
+        if name == "stopped":
+            (own / "stop").touch()
+        results[name] = train(own, broken_at, options)
+    print(json.dumps(results), flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))
+    main(Path(sys.argv[1]))

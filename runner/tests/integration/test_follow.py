@@ -1,4 +1,4 @@
-"""What happens inside a real training loop: a loss that is no number reaches neither a checkpoint nor the end."""
+"""What happens inside a real training loop: broken losses are seen before they are saved, a stop wastes no time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 
-def train(python: Path, folder: Path, broken_at: int, **options: object) -> dict[str, Any]:
-    """Train six steps, logging none of them, with a loss that is no number from a step on."""
+@pytest.fixture(scope="module")
+def results(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """How each case ended."""
     script = Path(__file__).with_name("follow_cases.py")
     done = subprocess.run(
-        [str(python), str(script), str(folder), str(broken_at), json.dumps(options)],
+        [str(trainer_python), str(script), str(tmp_path_factory.mktemp("follow"))],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=False,
         capture_output=True,
@@ -27,19 +28,21 @@ def train(python: Path, folder: Path, broken_at: int, **options: object) -> dict
 
 
 @pytest.mark.parametrize(
-    ("broken_at", "options", "seen_at", "saved"),
-    [
-        (6, {"save_strategy": "no"}, 6, []),
-        (3, {"save_steps": 2}, 4, ["checkpoint-2"]),
-    ],
-    ids=["in the last step", "before a checkpoint"],
+    ("case", "seen_at", "saved"),
+    [("broken in the last step", 6, []), ("broken before a checkpoint", 4, ["checkpoint-2"])],
 )
 def test_a_loss_that_is_no_number_is_seen_before_it_is_saved_however_seldom_it_is_logged(
-    trainer_python: Path, tmp_path: Path, broken_at: int, options: dict[str, object], seen_at: int, saved: list[str]
+    results: dict[str, Any], case: str, seen_at: int, saved: list[str]
 ) -> None:
-    found = train(trainer_python, tmp_path, broken_at, **options)
-    assert found["ending"] is not None, "training went through"
-    code, message = found["ending"]
+    assert results[case]["ending"] is not None, "training went through"
+    code, message = results[case]["ending"]
     assert code == 70
     assert f"the loss is nan at step {seen_at}: lower the learning rate" in message
-    assert found["saved"] == saved
+    assert results[case]["saved"] == saved
+
+
+def test_a_stop_saves_at_once_without_the_evaluation_that_was_due(results: dict[str, Any]) -> None:
+    stopped = results["stopped"]
+    assert stopped["ending"] == [75, "stopped at step 1, checkpoint saved"]
+    assert stopped["saved"] == ["checkpoint-1"]
+    assert stopped["evaluated"] == 0
