@@ -31,7 +31,7 @@ _USUAL = {
     "disable_tqdm": True,
 }
 _NEVER = 1000
-_CASES = {
+_CASES: dict[str, tuple[int, dict[str, object]]] = {
     "broken in the last step": (6, {"save_strategy": "no"}),
     "broken before a checkpoint": (3, {"save_steps": 2}),
     "stopped": (_NEVER, {"eval_strategy": "steps", "eval_steps": 1, "prediction_loss_only": True}),
