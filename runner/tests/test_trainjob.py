@@ -142,6 +142,7 @@ def test_what_is_no_quantity_is_refused(text: str) -> None:
 def test_references_are_replaced_as_the_kubelet_does() -> None:
     values = {"A": "1", "B": "$(A)"}
     assert expand("$(A)-$(B)-$(MISSING)-$A-$(", values) == "1-$(A)-$(MISSING)-$A-$("
+    assert expand("$$(A) $$$(A) a$$b $(a.b) $", {**values, "a.b": "2"}) == "$(A) $1 a$b 2 $"
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,30 @@ def write(folder: Path, *manifests: Any) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [
+        ("1e-4", 'is 0.0001: it must be text, write "0.0001"'),
+        ("2e5", "is 200000.0: it must be text"),
+        ("0o17", 'is 15: it must be text, write "15"'),
+        ("y", 'is true: it must be text, write "true"'),
+        ("1:30", None),
+        ("2026-11-21", None),
+        ("2026-11-21T10:00:00Z", None),
+        ("=", None),
+        ('"1e-4"', None),
+    ],
+)
+def test_a_value_without_quotes_is_what_kubernetes_takes_it_for(tmp_path: Path, word: str, problem: str | None) -> None:
+    path = tmp_path / "trainjob.yaml"
+    path.write_text(yaml.safe_dump(manifest(env=[{"name": "NOTE", "value": "WORD"}])).replace("WORD", word))
+    result = invoke(path, "--runtime", RUNTIME_FILE)
+    if problem is None:
+        assert result.exit_code == 0, result.output
+    else:
+        assert (result.exit_code, f"spec.trainer.env[0].value {problem}" in result.output) == (64, True), result.output
+
+
 def test_a_valid_trainjob_is_said_to_be_so(tmp_path: Path) -> None:
     result = invoke(write(tmp_path, manifest(numNodes=2)), "--runtime", RUNTIME_FILE)
     assert (result.exit_code, result.output) == (0, "sft: valid: trl sft on 2 nodes × 1 processes\n")
@@ -241,6 +265,18 @@ def test_a_file_without_a_trainjob_is_refused(tmp_path: Path, text: str, code: i
     assert result.exit_code == code
     assert result.stderr.startswith("stoker: ")
     assert "Traceback" not in result.output
+
+
+def test_a_name_that_the_api_server_makes_up_is_as_good_as_one_given(tmp_path: Path) -> None:
+    unnamed = manifest()
+    unnamed["metadata"] = {"generateName": "sft-", "name": None}
+    result = invoke(write(tmp_path, unnamed), "--runtime", RUNTIME_FILE)
+    assert (result.exit_code, result.output) == (0, "TrainJob: valid: trl sft on 1 nodes × 1 processes\n")
+    unnamed["metadata"] = {"generateName": f"{'a' * 50}-"}
+    result = invoke(write(tmp_path, unnamed), "--runtime", RUNTIME_FILE)
+    assert (result.exit_code, "is too long" in result.output) == (64, True), result.output
+    unnamed["metadata"] = {"generateName": "SFT-"}
+    assert "is not one Trainer takes" in invoke(write(tmp_path, unnamed), "--runtime", RUNTIME_FILE).output
 
 
 def test_missing_files_are_66(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ _NODE = "node"
 _NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 _URI = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://.+$")
 _MAX_NAME = 63
-# What Kubernetes adds to a pod's name.
+# What Kubernetes adds to a pod's name, and without its dash to generateName.
 _POD_SUFFIX = "-abcde"
 # Older names → today's.
 _MOVED = dict.fromkeys(("podSpecOverrides", "podTemplateOverrides"), "runtimePatches (Trainer v2.2 and later)")
@@ -115,11 +115,12 @@ def _version(trainjob: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _name(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
-    name = _at(trainjob, "metadata", "name")
-    if not isinstance(name, str) or not name:
+    name, prefix = _at(trainjob, "metadata", "name"), _at(trainjob, "metadata", "generateName")
+    if isinstance(prefix, str) and prefix and not name:
         # Trainer names the JobSet after the TrainJob, so generateName works too.
-        if not _at(trainjob, "metadata", "generateName"):
-            yield "the TrainJob has no name: write metadata.name"
+        name = f"{prefix}{_POD_SUFFIX[1:]}"
+    if not isinstance(name, str) or not name:
+        yield "the TrainJob has no name: write metadata.name"
         return
     if not _NAME.match(name):
         yield f"the name {name!r} is not one Trainer takes: small letters, digits and '-', a letter first"

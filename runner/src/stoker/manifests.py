@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from stoker.documents import read_yaml
+from stoker.documents import read_manifests
 from stoker.exits import ExitCode, RunError
 
 Manifest = Mapping[str, Any]
@@ -31,11 +31,11 @@ def read_documents(path: Path) -> list[Manifest]:
     """
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-        documents = read_yaml(text)
+        documents = read_manifests(text)
     except OSError as error:
         raise RunError(ExitCode.NO_INPUT, f"{path} cannot be read ({error.strerror}): correct the path") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        # ValueError: text that is not UTF-8, a date such as 2026-13-45, a NUL in the path.
+        # ValueError: text that is not UTF-8, a number of thousands of digits, a NUL in the path.
         raise RunError(ExitCode.USAGE, f"{path} is no YAML: {' '.join(str(error).split())}") from error
     found: list[Manifest] = []
     for document in documents:

@@ -23,6 +23,8 @@ _CONTAINER = "node"
 # Kubernetes' own defaults of terminationGracePeriodSeconds and of a Job's backoffLimit.
 _GRACE_SECONDS = 30
 _BACKOFF_LIMIT = 6
+# Stands for the five characters that the API server adds to generateName.
+_GENERATED = "abcde"
 # Fields of a TrainJob (trainer.kubeflow.org/v1alpha1, Trainer v2.3.0); Kubernetes refuses others.
 _SPEC_FIELDS = (
     *("runtimeRef", "initializer", "trainer", "runtimePatches", "suspend", "activeDeadlineSeconds", "managedBy"),
@@ -148,8 +150,10 @@ def quantity(text: str) -> float:
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` as the kubelet does: by earlier variables, unknown names left as they are."""
-    return re.sub(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)", lambda match: values.get(match[1], match[0]), text)
+    """Replace `$(NAME)` as the kubelet does: by earlier variables, unknown names left as they are, `$$` for `$`."""
+    return re.sub(
+        r"\$(?:\$|\(([^)]*)\))", lambda match: "$" if match[0] == "$$" else values.get(match[1], match[0]), text
+    )
 
 
 def job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
@@ -194,6 +198,7 @@ def initializers_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> 
     Raises:
         RunError: the two do not fit, or one has another shape (64).
     """
+    trainjob = without_nulls(trainjob)
     with _shape_errors():
         found = (_initializer_of(trainjob, runtime, kind) for kind in ("dataset", "model"))
         return tuple(initializer for initializer in found if initializer is not None)
@@ -229,7 +234,7 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
     mounts = [*container.get("volumeMounts", ()), *_patched_mounts(spec, name)]
     secret = (told.get("secretRef") or {}).get("name")
     job = Job(
-        name=trainjob["metadata"]["name"],
+        name=_name_of(trainjob["metadata"]),
         nodes=1,
         # What upstream's images start without being told to.
         argv=argv or ("stoker", "fetch", kind),
@@ -300,7 +305,7 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
     mounts = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())}
     mounts.update({mount["name"]: mount["mountPath"] for mount in _patched_mounts(spec, _CONTAINER)})
     return Job(
-        name=trainjob["metadata"]["name"],
+        name=_name_of(trainjob["metadata"]),
         nodes=_count("numNodes", told.get("numNodes", runtime["spec"].get("mlPolicy", {}).get("numNodes", 1))),
         argv=(*command, *args),
         env=env,
@@ -314,6 +319,13 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
         labels=labels,
         grace_seconds=int(pod.get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
     )
+
+
+def _name_of(metadata: Mapping[str, Any]) -> str:
+    """Return a TrainJob's name; of one that the API server is to name, one as it would make up."""
+    if not metadata.get("name") and metadata.get("generateName"):
+        return f"{metadata['generateName']}{_GENERATED}"
+    return str(metadata["name"])
 
 
 def rewritten(text: str, folders: Mapping[str, str]) -> str:
