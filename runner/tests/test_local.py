@@ -231,6 +231,44 @@ while True: time.sleep(0.02)
     assert is_gone(local.pid("0-0"))
 
 
+def test_a_stop_that_meets_a_node_without_a_handler_is_no_crash(local: Local) -> None:
+    process = local.start("(workspace / 'ready').touch(); time.sleep(60)")
+    local.wait_for("ready")
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
+    assert (process.returncode, "Traceback" in output) == (75, False), output
+
+
+def test_a_job_goes_on_when_nobody_reads_its_log_any_more(local: Local) -> None:
+    program = """
+print("first", flush=True)
+while not (workspace / "closed").exists(): time.sleep(0.02)
+print("x" * 1000000)
+(workspace / "done").touch()
+"""
+    process = local.start(program)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    (local.workspace / "closed").touch()
+    assert process.wait(timeout=30) == 0
+    assert (local.workspace / "done").exists()
+
+
+def test_a_file_with_several_trainjobs_is_refused(local: Local) -> None:
+    local.run("")
+    job = (local.folder / "job.yaml").read_text()
+    (local.folder / "job.yaml").write_text(f"{job}---\n{job.replace('name: sft', 'name: dpo')}")
+    with pytest.raises(RunError, match="holds 2 TrainJobs, and one is run at a time: sft, dpo") as refused:
+        local_run.run(local.folder / "job.yaml", local.folder / "runtime.yaml", local.workspace, ())
+    assert refused.value.code is ExitCode.USAGE
+
+
+def test_fields_that_are_null_are_not_there_as_for_kubernetes(local: Local) -> None:
+    code, output = local.run("", env=None, initializer={"model": {"storageUri": None, "env": None}, "dataset": None})
+    assert code == 0, output
+
+
 def test_what_a_node_leaves_behind_ends_with_it_as_in_a_container(local: Local) -> None:
     program = """
 import subprocess

@@ -20,8 +20,8 @@ from types import FrameType
 from typing import IO
 
 from stoker.exits import PRECEDENCE, ExitCode, RunError
-from stoker.manifests import RUNTIME_KINDS, of_kind, read_documents, runtime_of, trainjobs_of
-from stoker.report import say
+from stoker.manifests import RUNTIME_KINDS, name_of, of_kind, read_documents, runtime_of, trainjobs_of
+from stoker.report import say, write_line
 from stoker.surroundings import Surroundings, local_uri, surroundings_of
 from stoker.trainjob import Initializer, Job, expand, initializers_of, job_of, rewritten
 
@@ -87,7 +87,13 @@ def run(
         RunError: a file or an option is not what it must be.
     """
     given = read_documents(trainjob)
-    asked = trainjobs_of(given, trainjob)[0]
+    asked, *more = trainjobs_of(given, trainjob)
+    if more:
+        names = ", ".join(name_of(one) or "?" for one in (asked, *more))
+        raise RunError(
+            ExitCode.USAGE,
+            f"{trainjob} holds {1 + len(more)} TrainJobs, and one is run at a time: {names}; give each a file",
+        )
     known = of_kind([*given, *(read_documents(runtime) if runtime else ())], *RUNTIME_KINDS)
     documents = asked, runtime_of(asked, known)
     job, initializers = job_of(*documents), initializers_of(*documents)
@@ -220,7 +226,7 @@ def _wait(stop: _Stop, grace_seconds: int) -> ExitCode:
     failed: ExitCode | None = None
     deadline: float | None = None
     while not stop.urgent and any(_ended(node) is None for node in stop.nodes):
-        codes = [_code(node) for node in stop.nodes if node.returncode is not None]
+        codes = [_code(node, stop) for node in stop.nodes if node.returncode is not None]
         bad = [code for code in codes if code is not ExitCode.FINISHED]
         if bad and failed is None:
             failed = min(bad, key=PRECEDENCE.index)
@@ -234,7 +240,7 @@ def _wait(stop: _Stop, grace_seconds: int) -> ExitCode:
         time.sleep(0.2)
     if failed is not None:
         return failed
-    return min((_code(node) for node in stop.nodes), key=PRECEDENCE.index)
+    return min((_code(node, stop) for node in stop.nodes), key=PRECEDENCE.index)
 
 
 def _ended(node: subprocess.Popen[str]) -> int | None:
@@ -245,9 +251,11 @@ def _ended(node: subprocess.Popen[str]) -> int | None:
     return node.poll()
 
 
-def _code(node: subprocess.Popen[str]) -> ExitCode:
+def _code(node: subprocess.Popen[str], stop: _Stop) -> ExitCode:
     if node.returncode is None:  # it did not end in the grace period, and is killed for it
         return ExitCode.CRASHED
+    if stop.asked and node.returncode == -signal.SIGTERM:  # it had no handler for it yet, or no longer
+        return ExitCode.STOPPED
     try:
         return ExitCode(node.returncode)
     except ValueError:
@@ -305,9 +313,7 @@ def _local_argv(argv: list[str], python: str, path: str) -> list[str]:
 
 def _copy(stream: IO[str] | None, prefix: str) -> None:
     for line in stream or ():
-        # One write per line, so that the nodes' lines do not mix.
-        sys.stdout.write(f"{prefix}{line}" if line.endswith("\n") else f"{prefix}{line}\n")
-        sys.stdout.flush()
+        write_line(sys.stdout, f"{prefix}{line}".removesuffix("\n"))
 
 
 def _free_port() -> int:

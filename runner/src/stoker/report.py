@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from stoker.checkpoints import MANIFEST, newest_step
 from stoker.contents import parse_header, read_header
@@ -38,7 +39,20 @@ _MESSAGE_BYTES = 4000
 
 def say(text: str) -> None:
     """Print one line of the runner's own, apart from the trainer's output."""
-    print(f"[stoker] {text}", file=sys.stderr, flush=True)
+    write_line(sys.stderr, f"[stoker] {text}")
+
+
+def write_line(stream: TextIO, line: str) -> None:
+    """Write a line at once, so that those of several writers do not mix; from when nobody reads them they are dropped.
+
+    A reader that went away, such as `head`, or `tee` at Ctrl-C, is no reason to end a run.
+    """
+    try:
+        stream.write(f"{line}\n")
+        stream.flush()
+    except BrokenPipeError:
+        # What is still in the buffer would fail again at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def write_termination_message(path: Path, text: str) -> None:
