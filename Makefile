@@ -193,6 +193,11 @@ generate-flags: ## Runner: the flags of the pinned trainers, from their own pars
 	@trainer="$$($(python) images/trl/venv)" && "$$trainer/bin/python" runner/scripts/generate_flags.py
 	@trainer="$$($(python) images/torchtune/venv)" && "$$trainer/bin/python" runner/scripts/generate_torchtune.py
 
+.PHONY: generate-vllm-flags
+generate-vllm-flags: ## Chart vllm-serving: the flags of the pinned vLLM, from its own parser (makes vLLM's environment).
+	@server="$$($(python) images/vllm/venv)" && flags="$$("$$server/bin/python" images/vllm/flags.py)" && \
+	  printf '%s\n' "$$flags" > charts/vllm-serving/files/vllm-flags.json
+
 .PHONY: format
 format: ## Let ruff format the Python files and mend what it can.
 	@$(venv) PYTHONPATH=tests "$$venv/bin/python" -m lint.format
