@@ -13,7 +13,7 @@ from runner.tests.samples import pod, value_of
 
 from stoker.describe import flags
 from stoker.exits import ExitCode, RunError
-from stoker.frameworks.torchtune_keys import RECIPES, choose_config, configs_of, data
+from stoker.frameworks.torchtune_keys import RECIPES, choose_config, configs_of, data, key_table, unknown_keys
 from stoker.plan import Plan, Request, resolve_plan
 
 TUNE = {
@@ -279,6 +279,10 @@ def test_a_users_own_config_is_checked_at_its_top_and_may_hold_names_of_its_own(
         ({"epochs": "two"}, "epochs takes a whole number"),
         ({"seed": "x"}, "seed takes a whole number"),
         ({"model": {"_component_": "torchtune.models.llama3_2.llama"}}, "which torchtune 0.6.1 has not"),
+        (
+            {"optimizer": {"_component_": "torch.optim.AdamW", "weight_decy": 0.1}},
+            "is not a key of torch.optim.AdamW: did you mean optimizer.weight_decay?",
+        ),
     ):
         assert advice in refusal(*args, config={**own, **wrong})
     unread = plan_of(*args, "batch_size=2")
@@ -286,12 +290,28 @@ def test_a_users_own_config_is_checked_at_its_top_and_may_hold_names_of_its_own(
     nothing: list[dict[str, object]] = [{}, {"batch_size": {"": {}}}]
     for empty in nothing:
         assert "write epochs=<whole number>" in refusal(*args, config=empty)
+    theirs: list[dict[str, object]] = [
+        {"loss": {"_component_": "my.package.Loss", "anything": 1}},
+        {"dataset": {"_component_": "torchtune.datasets.instruct_dataset", "data_files": "/data/x.json"}},
+    ]
+    for taken in theirs:
+        plan_of(*args, config={**own, **taken})
+    wrong = {"model": {"_component_": "torchtune.models.llama3_2.llama3_2_1b", "lora_rank": 8}}
+    assert "model.lora_rank in --config" in refusal(*args, config={**own, **wrong})
+    plan_of(*args, "~model.lora_rank", config={**own, **wrong})
     del own["epochs"]
     assert "write epochs=<whole number>" in refusal(*args, config=own)
     own["epochs"] = 1
     plan = plan_of(*args, config=own)
     assert plan.trainer_argv[:2] == ["--config", "/workspace/own.yaml"]
     assert "/workspace/own.yaml" in {check.path for check in plan.checks}
+
+
+@pytest.mark.parametrize("method", RECIPES)
+def test_every_config_of_torchtune_would_be_taken_as_a_users_own(method: str) -> None:
+    for name in configs_of(method):
+        keys = key_table(method, 2, "/workspace/own.yaml", data("configs")[name], {})
+        assert [problem for problem in unknown_keys(keys) if "." in problem.split()[0]] == [], name
 
 
 @given(st.lists(st.text(max_size=20), max_size=5))

@@ -189,9 +189,9 @@ def _keys_of_component(
 
 
 def unknown_keys(table: KeyTable) -> list[str]:
-    """Return one problem for each top-level key of a user's own config that nothing reads.
+    """Return one problem for each key of a user's own config that nothing reads.
 
-    Keys that other values refer to (`${model_dir}`) are the user's own.
+    At the top, keys that other values refer to (`${model_dir}`) are the user's own; a section's are its component's.
     """
     told = data("recipes")[table.recipe]
     read = {*told["needs"], *told["reads"]}
@@ -202,7 +202,23 @@ def unknown_keys(table: KeyTable) -> list[str]:
             close = difflib.get_close_matches(key, read, n=1)
             advice = f"did you mean {close[0]}?" if close else "take it out"
             problems.append(f"{key} in --config {table.config} is not a key of {table.recipe}: {advice}")
-    return problems
+    return [*problems, *_unknown_parameters(table)]
+
+
+def _unknown_parameters(table: KeyTable) -> Iterator[str]:
+    """Yield one problem for each key of a section that its component does not take; it would fail on it in the pods."""
+    for key in table.defaults:
+        section, _, name = key.partition(".")
+        name = name.partition(".")[0]
+        flag = table.flags.get(f"{section}.{COMPONENT}")
+        component = None if flag is None else flag.default
+        parameters = None if component is None else data("components").get(component)
+        if parameters is None or {"**", name} & {*parameters} or name in ("", COMPONENT):
+            continue
+        if not {f"~{key}", f"~{section}.{name}"} & {*table.flags}:
+            close = difflib.get_close_matches(name, parameters, n=1)
+            advice = f"did you mean {section}.{close[0]}?" if close else f"it takes {', '.join(parameters)}"
+            yield f"{key} in --config {table.config} is not a key of {component}: {advice}"
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
