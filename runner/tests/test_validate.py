@@ -15,7 +15,7 @@ import yaml
 from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from runner.tests.test_admission import manifest
+from runner.tests.test_admission import manifest, with_initializer
 from runner.tests.test_trainjob import RUNTIME, container, paths
 
 from stoker.cli import main
@@ -277,6 +277,34 @@ def test_a_name_that_the_api_server_makes_up_is_as_good_as_one_given(tmp_path: P
     assert (result.exit_code, "is too long" in result.output) == (64, True), result.output
     unnamed["metadata"] = {"generateName": "SFT-"}
     assert "is not one Trainer takes" in invoke(write(tmp_path, unnamed), "--runtime", RUNTIME_FILE).output
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ({"storageUri": "hf://org/name"}, None),
+        (
+            {"storageUri": "s3://b/x", "env": [{"name": "ACCESS_KEY_ID", "value": "k"}], "secretRef": {"name": "s"}},
+            None,
+        ),
+        ({"storageUri": "ftp://host/x"}, "has a scheme that cannot be fetched from"),
+        ({"storageUri": "hf://datasets/org/name"}, "names no model"),
+        ({"env": [{"name": "STOKER_FETCH_REPLCE", "value": "true"}]}, "STOKER_FETCH_REPLACE"),
+    ],
+)
+def test_what_an_initializer_would_refuse_is_told_before(asked: Mapping[str, Any], problem: str | None) -> None:
+    runtime = with_initializer("model-initializer", [{"name": "initializer", "mountPath": "/workspace"}])
+    job = runtime["spec"]["template"]["spec"]["replicatedJobs"][-1]["template"]
+    job["metadata"] = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "model-initializer"}}
+    job["spec"]["template"]["spec"]["containers"][0]["command"] = ["stoker", "fetch", "model"]
+    verdict = of({"initializer": {"model": asked}}, runtime)
+    if problem is None:
+        assert verdict.problems == ()
+    else:
+        ((code, text),) = verdict.problems
+        assert code is ExitCode.USAGE
+        assert text.startswith("spec.initializer.model: ")
+        assert problem in text
 
 
 def test_missing_files_are_66(tmp_path: Path) -> None:

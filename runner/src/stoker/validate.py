@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from stoker.admission import Admission, admission_of
 from stoker.exits import PRECEDENCE, ExitCode, RunError
 from stoker.facts import Facts, kept_variables, whole_number
+from stoker.fetch.request import CREDENTIALS, request_of
 from stoker.files import is_there
 from stoker.hook import launcher_of
 from stoker.manifests import (
@@ -27,7 +28,8 @@ from stoker.plan import Plan, Request, config_file_of, resolve_plan
 from stoker.sense import problems_of
 from stoker.shims import Launch, translate
 from stoker.start import read_config
-from stoker.trainjob import Job, expand, job_of, quantity, rewritten
+from stoker.trainjob import Job, expand, initializers_of, job_of, quantity, rewritten
+from stoker.variables import unknown_variables
 from stoker.world import DEFAULT_PORT
 
 # Extended resources whose count is the number of devices, by the accelerator profile.
@@ -107,6 +109,7 @@ def judge(trainjob: Manifest, runtime: Manifest, volumes: Sequence[str] = ()) ->
     except RunError as error:
         # Where the shape is wrong, both have found it.
         return Verdict(name, None, tuple(problems) or _problems(error), admission.notices)
+    problems += _fetching(trainjob, runtime)
     return _judge_nodes(
         name,
         job,
@@ -152,6 +155,28 @@ def _judge_nodes(
         problems += _missing(made, folders)
         problems += problems_of(made, lambda path: local if (local := rewritten(path, folders)) != path else None)
     return Verdict(name, plan, tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(notices)))
+
+
+def _fetching(trainjob: Manifest, runtime: Manifest) -> Iterator[tuple[ExitCode, str]]:
+    """Yield what `stoker fetch` would refuse of each initializer's variables."""
+    try:
+        found = initializers_of(trainjob, runtime)
+    except RunError:  # of a shape, or without a job, that the cluster refuses too
+        return
+    for initializer in found:
+        if initializer.job.argv[:2] != ("stoker", "fetch"):
+            continue
+        job, _ = _without_unseen(initializer.job)
+        kind = initializer.name.removesuffix("-initializer")
+        try:
+            environment = job.environment(0, 0, "job", "run", "", DEFAULT_PORT)
+            # One of the two may be in the secret.
+            known = {name: value for name, value in environment.items() if name not in CREDENTIALS}
+            if problems := unknown_variables(kept_variables(known)):
+                raise RunError(ExitCode.USAGE, "\n".join(problems))
+            request_of(kind, known, Path(environment.get("STOKER_WORKSPACE") or "/workspace"))
+        except RunError as error:
+            yield from ((code, f"spec.initializer.{kind}: {text}") for code, text in _problems(error))
 
 
 def assumed_facts(job: Job, environment: Mapping[str, str]) -> Facts:

@@ -18,6 +18,8 @@ KINDS = ("dataset", "model")
 _HOST = re.compile(rf"(?:^|-)({'|'.join(KINDS)})-initializer-\d+-\d+$")
 _REPO_PART = re.compile(r"[A-Za-z0-9._-]+")
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
+# Go together.
+CREDENTIALS = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")
 # Where a claim named by pvc:// must be mounted in the initializer's container, as KServe does.
 CLAIMS = Path("/mnt/pvc")
 _FORMS = (
@@ -88,10 +90,10 @@ def request_of(kind: str, env: Mapping[str, str], workspace: Path) -> Request | 
     if not uri:
         return None
     scheme, place, path, revision = _parsed(kind, uri)
-    names = ("ACCESS_TOKEN", "ENDPOINT", "ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "REGION", "ROLE_ARN")
+    names = ("ACCESS_TOKEN", "ENDPOINT", *CREDENTIALS, "REGION", "ROLE_ARN")
     options = {name: env[name].strip() for name in names if env.get(name, "").strip()}
-    if ("ACCESS_KEY_ID" in options) != ("SECRET_ACCESS_KEY" in options):
-        raise RunError(ExitCode.USAGE, "ACCESS_KEY_ID and SECRET_ACCESS_KEY go together: put both into the secret")
+    if sum(name in options for name in CREDENTIALS) == 1:
+        raise RunError(ExitCode.USAGE, f"{' and '.join(CREDENTIALS)} go together: put both into the secret")
     if "ENDPOINT" in options and not re.match(r"https?://[^/\s]+", options["ENDPOINT"]):
         raise RunError(ExitCode.USAGE, f"ENDPOINT is {options['ENDPOINT']!r}: write an address like https://host:port")
     ignored = env.get("IGNORE_PATTERNS")
