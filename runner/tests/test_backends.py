@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from runner.tests.samples import pod
 from runner.tests.test_validate import gpu_runtime
 
-from stoker.backends import Initializer, Source, TorchTuneConfig, TRLConfig, TRLPeftConfig, TRLTrainerType
+from stoker.backends import (
+    Initializer,
+    Source,
+    TorchTuneConfig,
+    TorchTuneInstructDataset,
+    TRLConfig,
+    TRLPeftConfig,
+    TRLTrainerType,
+)
 from stoker.backends import LoraConfig as TorchTuneLora
 from stoker.backends import manifest as manifests
 from stoker.backends.trl_methods import (
@@ -177,7 +185,12 @@ REFUSED: list[tuple[Callable[[], TRLConfig | TorchTuneConfig], str]] = [
     (lambda: TRLConfig(use_peft=False, lora_r=8), "write use_peft=True, or leave it out"),
     (lambda: TRLConfig(peft_config=TRLPeftConfig(load_in_4bit=True, load_in_8bit=True)), "exclude each other"),
     (lambda: TRLConfig(peft_config=TRLPeftConfig(use_bnb_nested_quant=True)), "write load_in_4bit=True"),
-    (lambda: TRLConfig(peft_config=TRLPeftConfig(r=0)), "must be 1 or more"),
+    (lambda: TRLConfig(peft_config=TRLPeftConfig(r=0)), "r is 0: it must be a whole number, 1 or more"),
+    (lambda: TRLConfig(peft_config=TRLPeftConfig(r="8")), "r is '8': it must be a whole number"),  # type: ignore[arg-type]
+    (lambda: TRLConfig(peft_config=TRLPeftConfig(lora_dropout="x")), "lora_dropout is 'x'"),  # type: ignore[arg-type]
+    (lambda: TRLConfig(peft_config={"r": 8}), "peft_config is a dict: write a TRLPeftConfig"),  # type: ignore[arg-type]
+    (lambda: TRLConfig(method="stf"), "'stf' is no training method: write one of sft, dpo, orpo"),
+    (lambda: TRLConfig(extra_args={"max_steps": None}), "max_steps=None: leave it out"),  # type: ignore[dict-item]
     (lambda: TRLConfig(learning_rate="fast"), "--learning_rate takes a number"),  # type: ignore[arg-type]
     (lambda: TRLConfig(num_nodes=0), "num_nodes is 0: it must be a whole number, 1 or more"),
     (lambda: TRLConfig(resources_per_node={1: 2}), "write resource names and amounts"),  # type: ignore[dict-item]
@@ -188,6 +201,13 @@ REFUSED: list[tuple[Callable[[], TRLConfig | TorchTuneConfig], str]] = [
     (lambda: TorchTuneConfig(batch_size=0), "batch_size is 0: it must be a whole number, 1 or more"),
     (lambda: TorchTuneConfig(dtype="bf16"), "dtype is 'bf16': write DataType.BF16, DataType.FP32"),  # type: ignore[arg-type]
     (lambda: TorchTuneConfig(peft_config=TorchTuneLora(lora_rank=0)), "lora_rank is 0"),
+    (lambda: TorchTuneConfig(peft_config=TorchTuneLora(lora_rank="8")), "lora_rank is '8'"),  # type: ignore[arg-type]
+    (lambda: TorchTuneConfig(peft_config={"lora_rank": 8}), "write a LoraConfig"),  # type: ignore[arg-type]
+    (lambda: TorchTuneConfig(dataset_preprocess_config={}), "write a TorchTuneInstructDataset"),  # type: ignore[arg-type]
+    (
+        lambda: TorchTuneConfig(dataset_preprocess_config=TorchTuneInstructDataset(source="json")),  # type: ignore[arg-type]
+        "source is 'json': write DataFormat.JSON",
+    ),
     (lambda: TorchTuneConfig(peft_config=TorchTuneLora(lora_attn_modules=["q"])), "names q: choose of q_proj"),
     (lambda: TorchTuneConfig(peft_config=TorchTuneLora(lora_attn_modules=[])), "name a layer"),
 ]
@@ -204,6 +224,12 @@ def test_a_contradiction_is_refused_with_what_to_write(
 def test_a_method_that_trl_lost_has_no_arguments() -> None:
     with pytest.raises(ValueError, match="PPO is gone"):
         TRLConfig(TRLTrainerType.PPO).to_args()
+
+
+def test_a_mapping_goes_to_the_trainer_as_json() -> None:
+    config = TRLConfig(method="sft", extra_args={"model_init_kwargs": {"attn_implementation": "sdpa"}})
+    config.validate()
+    assert config.to_args()[-2:] == ["--model_init_kwargs", '{"attn_implementation": "sdpa"}']
 
 
 def test_every_problem_is_named_at_once() -> None:

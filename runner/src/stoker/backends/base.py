@@ -115,11 +115,25 @@ class LLMBackend(ABC):
 
 def placement_problems(num_nodes: object, resources: object) -> list[str]:
     """Return what is wrong with a number of nodes and the resources of each."""
-    problems = []
-    if num_nodes is not None and (isinstance(num_nodes, bool) or not isinstance(num_nodes, int) or num_nodes < 1):
-        problems.append(f"num_nodes is {num_nodes!r}: it must be a whole number, 1 or more")
+    problems = count_problems(num_nodes=num_nodes)
     if resources is not None and (
         not isinstance(resources, Mapping) or not all(isinstance(name, str) for name in resources)
     ):
         problems.append(f'resources_per_node is {resources!r}: write resource names and amounts, e.g. {{"gpu": 1}}')
     return problems
+
+
+def count_problems(**values: object) -> list[str]:
+    """Return a problem for each value, by its name, that is no whole number of 1 or more; None is not given."""
+    return [
+        f"{name} is {value!r}: it must be a whole number, 1 or more"
+        for name, value in values.items()
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1)
+    ]
+
+
+def dropout_problems(value: object) -> list[str]:
+    """Return what is wrong with an adapter's dropout; None is not given."""
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1):
+        return []
+    return [f"lora_dropout is {value!r}: it must be a number, 0 or more and less than 1"]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, fields
 from enum import Enum
 from typing import Any, ClassVar
 from urllib.parse import urlparse
 
 from stoker.admission_torchtune import COMMAND, model_of
-from stoker.backends.base import LLMBackend
+from stoker.backends.base import LLMBackend, count_problems, dropout_problems
 from stoker.backends.initializer import DATASET, Initialized, hub_subpath
 from stoker.backends.registry import register_backend
 
@@ -81,6 +81,10 @@ class TorchTuneInstructDataset:
         if self.column_map:
             yield f"dataset.column_map={self.column_map}"
 
+    def problems(self) -> Iterator[str]:
+        """Return what cannot be meant."""
+        yield from _choice_problems("source", self.source, DataFormat)
+
 
 @dataclass
 class LoraConfig:
@@ -117,13 +121,9 @@ class LoraConfig:
 
     def problems(self) -> Iterator[str]:
         """Return what cannot be meant."""
-        for name in ("lora_rank", "lora_alpha"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                yield f"{name} is {value}: it must be 1 or more"
-        if self.lora_dropout is not None and not 0 <= self.lora_dropout < 1:
-            yield f"lora_dropout is {self.lora_dropout}: it must be 0 or more and less than 1"
-        wrong = set(self.lora_attn_modules) - {"q_proj", "k_proj", "v_proj", "output_proj"}
+        yield from count_problems(lora_rank=self.lora_rank, lora_alpha=self.lora_alpha)
+        yield from dropout_problems(self.lora_dropout)
+        wrong = set(self.lora_attn_modules or ()) - {"q_proj", "k_proj", "v_proj", "output_proj"}
         if wrong:
             yield f"lora_attn_modules names {', '.join(sorted(wrong))}: choose of q_proj, k_proj, v_proj, output_proj"
         if not self.lora_attn_modules:
@@ -198,19 +198,24 @@ class TorchTuneConfig(LLMBackend):
             super().validate()
         except ValueError as error:
             problems.append(str(error))
-        for name, values in (("dtype", DataType), ("loss", Loss)):
+        problems += [*_choice_problems("dtype", self.dtype, DataType), *_choice_problems("loss", self.loss, Loss)]
+        problems += count_problems(batch_size=self.batch_size, epochs=self.epochs)
+        for name, kind in (("peft_config", LoraConfig), ("dataset_preprocess_config", TorchTuneInstructDataset)):
             value = getattr(self, name)
-            if value is not None and getattr(value, "value", None) not in {item.value for item in values}:
-                known = ", ".join(f"{values.__name__}.{item.name}" for item in values)
-                problems.append(f"{name} is {value!r}: write {known}")
-        for name in ("batch_size", "epochs"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                problems.append(f"{name} is {value!r}: it must be a whole number, 1 or more")
-        if self.peft_config is not None:
-            problems += LoraConfig.problems(self.peft_config)
+            if value is None:
+                continue
+            if all(hasattr(value, item.name) for item in fields(kind)):
+                problems += kind.problems(value)
+            else:
+                problems.append(f"{name} is a {type(value).__name__}: write a {kind.__name__}")
         if problems:
             raise ValueError("\n".join(problems))
+
+
+def _choice_problems(name: str, value: object, choices: type[Enum]) -> Iterator[str]:
+    """Yield a problem if a value is none of the choices; another enum with their values may stand for them."""
+    if value is not None and getattr(value, "value", None) not in {item.value for item in choices}:
+        yield f"{name} is {value!r}: write {', '.join(f'{choices.__name__}.{item.name}' for item in choices)}"
 
 
 def _dataset_words(storage_uri: str) -> list[str]:

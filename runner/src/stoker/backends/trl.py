@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from stoker.arguments import Layer, resolve, split_args
 from stoker.backends import initializer as staged
-from stoker.backends.base import LLMBackend
+from stoker.backends.base import LLMBackend, count_problems, dropout_problems
 from stoker.backends.initializer import Initialized
 from stoker.backends.registry import register_backend
 from stoker.backends.trl_methods import (
@@ -88,10 +88,8 @@ class TRLPeftConfig:
 
     def problems(self) -> Iterator[str]:
         """Return what contradicts itself."""
-        if self.r < 1 or self.lora_alpha < 1:
-            yield f"r is {self.r} and lora_alpha {self.lora_alpha}: both must be 1 or more"
-        if not 0 <= self.lora_dropout < 1:
-            yield f"lora_dropout is {self.lora_dropout}: it must be 0 or more and less than 1"
+        yield from count_problems(r=self.r, lora_alpha=self.lora_alpha)
+        yield from dropout_problems(self.lora_dropout)
         if self.load_in_4bit and self.load_in_8bit:
             yield "load_in_4bit and load_in_8bit exclude each other: write one of them"
         if not self.load_in_4bit and (self.bnb_4bit_quant_type is not None or self.use_bnb_nested_quant):
@@ -304,6 +302,8 @@ class TRLConfig(Remembering, LLMBackend):
             yield from config.problems()
         if self.bf16 and self.fp16:
             yield "bf16 and fp16 exclude each other, and bf16 is on unless turned off: write bf16=False with fp16=True"
+        extra: Mapping[str, object] = self.extra_args or {}
+        yield from (f"extra_args has {name}=None: leave it out" for name, value in extra.items() if value is None)
         yield from self._adapter_contradictions()
 
     def _adapter_contradictions(self) -> Iterator[str]:
@@ -311,7 +311,11 @@ class TRLConfig(Remembering, LLMBackend):
         if self.peft_config is not None:
             if flat:
                 yield f"{', '.join(flat)} and peft_config both describe the adapter: write peft_config alone"
-            yield from self.peft_config.problems()
+            adapter: object = self.peft_config
+            if isinstance(adapter, TRLPeftConfig):
+                yield from adapter.problems()
+            else:
+                yield f"peft_config is a {type(adapter).__name__}: write a TRLPeftConfig"
         elif not self.use_peft and flat not in ([], ["use_peft"]):
             names = ", ".join(name for name in flat if name != "use_peft")
             yield f"{names} means nothing without an adapter: write use_peft=True, or leave it out"

@@ -6,11 +6,12 @@ Flags that are not typed here go into `TRLConfig.extra_args`.
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from enum import Enum
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from stoker.backends.unset import Remembering, default
 
@@ -28,21 +29,31 @@ class TRLTrainerType(Enum):
     REWARD = "reward"
     DISTILLATION = "distillation"
 
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        known = ", ".join(item.value for item in cls if item is not cls.PPO)
+        raise ValueError(f"{value!r} is no training method: write one of {known}")
+
 
 # Names of the KEP's first text that TRL has since renamed (huggingface/trl: max_seq_length became max_length).
 _RENAMED = {"max_seq_length": "max_length"}
 # Names of the KEP's first text that TRL no longer has: they are kept as fields, and sent no more.
 _GONE = {"max_prompt_length": "prompts are cut by max_length; filter longer ones out of the data set"}
 
-FlagValue = str | int | float | bool | Sequence[str | int | float]
+FlagValue = str | int | float | bool | Sequence[str | int | float] | Mapping[str, Any]
 
 
 def flag_words(name: str, value: FlagValue) -> list[str]:
-    """Return a flag with its value as words of TRL's command line: a bare flag for True, several words for a list."""
+    """Return a flag with its value as words of TRL's command line.
+
+    A bare flag stands for True, several words for a list, JSON for a mapping.
+    """
     if isinstance(value, bool):
         return [f"--{name}"] if value else [f"--{name}", "false"]
     if isinstance(value, str | int | float):
         return [f"--{name}", str(value)]
+    if isinstance(value, Mapping):
+        return [f"--{name}", json.dumps(value)]
     return [f"--{name}", *(str(item) for item in value)]
 
 
