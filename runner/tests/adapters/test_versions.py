@@ -94,3 +94,28 @@ def test_a_retracted_version_is_gone_and_its_number_is_not_missed(output: Path, 
     assert names(folder) == ["support:2"]
     with pytest.raises(RunError, match="has no support:1"):
         retract(folder, "support", 1)
+
+
+def test_the_number_of_a_retracted_version_is_never_given_again(output: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "adapters"
+    publish(output, folder, "support")
+    retract(folder, "support", 1)
+    assert names(folder) == []
+    with pytest.raises(RunError, match="support:1 was retracted, and a version never changes") as ending:
+        publish(output, folder, "support", 1)
+    assert ending.value.code is ExitCode.CONFIG
+    assert publish(output, folder, "support").name == "support:2"
+
+
+def test_a_file_that_stayed_behind_is_not_missed(output: Path, tmp_path: Path) -> None:
+    (output / "tokenizer.json").unlink()
+    assert (publish(output, tmp_path / "adapters", "support").path / "stoker.json").exists()
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(output: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        RunError, match=r"file/support cannot be read or written \(Not a directory\): mount it"
+    ) as ending:
+        publish(output, tmp_path / "file", "support")
+    assert ending.value.code is ExitCode.CONFIG

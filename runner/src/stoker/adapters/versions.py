@@ -9,6 +9,8 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from stoker.files import share_with_group
 
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")
 _VERSION = re.compile(r"^[1-9][0-9]{0,17}$")
+# What stays of a version that was taken away: its number, which a server may still know it by, is never given again.
+_RETRACTED = ".retracted-"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -72,8 +76,8 @@ def publish(output: Path, folder: Path, adapter: str, number: int | None = None)
         number: its version; the next one by default.
 
     Raises:
-        RunError: a name is wrong (64), there is no finished adapter (66), it is broken (65) or the version exists (78).
-        OSError: the folder cannot be written to.
+        RunError: a name is wrong (64), there is no finished adapter (66), it is broken (65), the version exists or was
+            retracted, or the folder cannot be written to (78).
     """
     if not _NAME.match(adapter):
         raise RunError(
@@ -85,7 +89,8 @@ def publish(output: Path, folder: Path, adapter: str, number: int | None = None)
         raise RunError(
             ExitCode.NO_INPUT, f"{output / MANIFEST} is missing: the run has not finished, or left elsewhere"
         )
-    source = read_adapter(output)
+    with _file_errors(output):
+        source = read_adapter(output)
     if source.damage:
         raise RunError(ExitCode.BAD_DATA, "\n".join(f"{output}: {line}" for line in source.damage))
     if not source.manifest or source.manifest.get("adapter") is None:
@@ -93,18 +98,32 @@ def publish(output: Path, folder: Path, adapter: str, number: int | None = None)
     if check.snapped(check.rank_of(source)) is None:
         raise RunError(ExitCode.CONFIG, f"rank {check.rank_of(source)} is more than vLLM serves")
     target = folder / adapter
-    target.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=target))
+    with _file_errors(folder):
+        target.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=target))
+        try:
+            _copy(output, draft, [entry["path"] for entry in source.manifest["files"]])
+            return Version(adapter, placed := _place(draft, target, number), target / str(placed))
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
+def _file_errors(folder: Path) -> Iterator[None]:
+    """Turn failures of a folder's file system into messages."""
     try:
-        _copy(output, draft, [entry["path"] for entry in source.manifest["files"]])
-        return Version(adapter, placed := _place(draft, target, number), target / str(placed))
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        yield
+    except OSError as error:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"{error.filename or folder} cannot be read or written ({error.strerror}): "
+            "mount it, writable for group 0, or name another folder",
+        ) from error
 
 
 def _copy(output: Path, draft: Path, names: list[str]) -> None:
-    """Copy a run's files, the manifest last, down to the disk."""
-    for name in [*names, MANIFEST]:
+    """Copy a run's files, the manifest last, down to the disk; a model card and the like may have stayed behind."""
+    for name in [*(name for name in names if (output / name).exists()), MANIFEST]:
         shutil.copyfile(output / name, draft / name)
         share_with_group(draft / name)
         with (draft / name).open("rb") as stream:
@@ -115,8 +134,13 @@ def _copy(output: Path, draft: Path, names: list[str]) -> None:
 def _place(draft: Path, target: Path, number: int | None) -> int:
     """Give a draft its number; another publisher may take a number first, which a rename notices."""
     while True:
-        taken = max((int(entry.name) for entry in target.iterdir() if _VERSION.match(entry.name)), default=0)
-        chosen = taken + 1 if number is None else number
+        names = {entry.name for entry in target.iterdir()}
+        taken = (name.removeprefix(_RETRACTED) for name in names)
+        chosen = 1 + max((int(name) for name in taken if _VERSION.match(name)), default=0) if number is None else number
+        if f"{_RETRACTED}{chosen}" in names:
+            raise RunError(
+                ExitCode.CONFIG, f"{target.name}:{chosen} was retracted, and a version never changes: take a new number"
+            )
         try:
             draft.rename(target / str(chosen))
         except OSError as error:
@@ -134,13 +158,13 @@ def retract(folder: Path, adapter: str, number: int) -> None:
     """Take a version away: servers unload it.
 
     Raises:
-        RunError: 66, there is no such version.
-        OSError: the folder cannot be written to.
+        RunError: there is no such version (66), or the folder cannot be written to (78).
     """
     path = folder / adapter / str(number)
-    gone = path.with_name(f".retracted-{number}-{os.getpid()}")
-    try:
+    if not path.is_dir():
+        raise RunError(ExitCode.NO_INPUT, f"{folder} has no {adapter}:{number}")
+    gone = path.with_name(f".draft-retracted-{number}-{os.getpid()}")
+    with _file_errors(folder):
+        path.with_name(f"{_RETRACTED}{number}").touch()
         path.rename(gone)
-    except FileNotFoundError as error:
-        raise RunError(ExitCode.NO_INPUT, f"{folder} has no {adapter}:{number}") from error
-    shutil.rmtree(gone)
+        shutil.rmtree(gone)
