@@ -82,6 +82,23 @@ def test_an_empty_name_is_none(flag: str, message: str) -> None:
     assert refused.value.code is ExitCode.USAGE
 
 
+@pytest.mark.parametrize(
+    ("flag", "address", "fix"),
+    [
+        (
+            "model_name_or_path",
+            "hf://a/b",
+            "write the Hub id a/b, or the address into spec.initializer.model.storageUri",
+        ),
+        ("dataset_name", "s3://a/b", "write the address into spec.initializer.dataset.storageUri"),
+    ],
+)
+def test_an_address_where_the_trainer_takes_none_is_refused_with_its_place(flag: str, address: str, fix: str) -> None:
+    with pytest.raises(RunError, match=fix) as refused:
+        plan_of(f"--{flag}", address)
+    assert refused.value.code is ExitCode.USAGE
+
+
 def test_an_empty_variable_is_an_unset_one() -> None:
     assert plan_of(env={"STOKER_NONSENSE": ""}).settings == plan_of().settings
 

@@ -131,7 +131,18 @@ class TRL(Framework):
     def contradictions(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Iterable[str]:
         """Return one problem for each setting that cannot be meant, and for what TRL misreads in a `--config` file."""
         read = config_problems(asked.content or {}, table, f"--config {asked.config}")
-        return [*contradictions(asked, table, settings), *read]
+        return [*contradictions(asked, table, settings), *read, *self._addresses(table, settings)]
+
+    def _addresses(self, table: FlagTable, settings: Mapping[str, Setting]) -> Iterable[str]:
+        """Yield one problem for each model or data set that is named by an address, of which TRL knows none."""
+        for source in self.inputs(table, settings):
+            scheme, sign, rest = source.value.partition("://")
+            if not sign:
+                continue
+            fixes = [f"the Hub id {rest}"] if scheme == "hf" else []
+            fixes += [f"the address into {source.initializer}.storageUri"] if source.initializer else []
+            fix = ", or ".join(fixes) or "a folder or Hub id"
+            yield f"{source.flag} {source.value} is an address, where TRL takes a folder or Hub id: write {fix}"
 
     def data_problems(
         self, method: str, settings: Mapping[str, Setting], data: Data | None, model: Model | None
