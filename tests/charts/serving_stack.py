@@ -71,13 +71,15 @@ class Stack:
 
     Args:
         folder: where `models` wrote to; gets everything else.
+        values: values of the chart.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, values: Sequence[str] = VALUES) -> None:
         self.folder = folder
-        self.objects = render(VLLM_SERVING, settings=VALUES)
+        self.objects = render(VLLM_SERVING, settings=values)
         self.ports = dict(zip(("vllm", "clients", "adapters", "probes", "prometheus"), _free_ports(5), strict=True))
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._names: list[str] = []
 
     def object(self, kind: str, name: str = "vllm-serving") -> Manifest:
         """Return a rendered object."""
@@ -114,10 +116,15 @@ class Stack:
 
     def run(self, name: str, command: Sequence[str | Path], env: Mapping[str, str]) -> None:
         """Start a process that ends with the others; its log is NAME.log."""
+        self._names.append(name)
         with (self.folder / f"{name}.log").open("wb") as log:
             self._processes.append(
                 subprocess.Popen(command, env={**os.environ, **env}, stdout=log, stderr=log, start_new_session=True)
             )
+
+    def terminate(self, name: str) -> None:
+        """Tell one process to stop, as Kubernetes does."""
+        self._processes[self._names.index(name)].terminate()
 
     def stop(self) -> None:
         """End everything."""
