@@ -255,6 +255,7 @@ def test_a_file_may_hold_everything_and_come_by_standard_input(tmp_path: Path) -
         ("kind: TrainJob\nkind: TrainJob", 64),
         ("kind: TrainJob", 64),
         ("2026-13-45", 64),
+        ("&a {kind: TrainJob, spec: *a}", 64),
         ("\0", 64),
     ],
 )

@@ -12,7 +12,20 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data only, each key once."""
+    """Plain data only, each key once, nothing inside itself."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Read a value.
+
+        Raises:
+            yaml.YAMLError: it is an alias of what it lies in, and would have no end.
+        """
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        anchor = getattr(event, "anchor", None)
+        # Anchors are known from their beginning, nodes have an end once they are whole.
+        if isinstance(event, yaml.AliasEvent) and anchor in self.anchors and self.anchors[anchor].end_mark is None:
+            raise yaml.composer.ComposerError(f"*{anchor} is inside of itself: {event.start_mark}")
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Build a mapping.
