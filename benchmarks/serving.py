@@ -24,10 +24,10 @@ import sys
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-PUBLISHER = "tests/e2e/serving/client.py"
 VLLM = "http://127.0.0.1:8000"
 # Who in a replica's pod has Python besides vLLM, and is idle.
 CONTAINER = "adapters"
@@ -177,16 +177,49 @@ def report(what: str, pairs: list[dict[str, dict[str, Any]]], value: Any, unit: 
     )
 
 
+def serve(order: dict[str, Any]) -> list[float]:
+    """Publish a version and wait until each replica has answered with it; this part runs in the publisher's pod.
+
+    Args:
+        order: run, folder and adapter as `stoker adapters publish` takes them; key; urls of the replicas.
+
+    Returns:
+        seconds, one for each replica.
+    """
+    from stoker.adapters import versions
+
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+    version = versions.publish(Path(order["run"]), Path(order["folder"]), order["adapter"]).name
+    started = time.perf_counter()
+
+    def served(url: str) -> float:
+        body = json.dumps({"model": version, "prompt": PROMPT, "max_tokens": 1}).encode()
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {order['key']}"}
+        while True:
+            try:
+                with opener(urllib.request.Request(f"{url}/v1/completions", body, headers), timeout=60):
+                    return time.perf_counter() - started
+            except OSError:  # not yet: 404
+                if time.perf_counter() - started > 300:
+                    raise
+            time.sleep(0.05)
+
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(served, order["urls"]))
+
+
 def publish(release: Release, args: argparse.Namespace) -> None:
     """Print how long versions of an adapter take to be served by every replica."""
-    program = (Path(__file__).resolve().parents[1] / PUBLISHER).read_text()
+    program = Path(__file__).read_text()
+    key = release.secret(args.key_secret) if args.key_secret else ""
+    order = {"run": args.run, "folder": args.folder, "adapter": args.adapter, "key": key}
+    words = ("exec", "--stdin", args.publisher, "--", "python", "-c", program, "serve")
     for replicas in args.replicas:
         release.scale(replicas)
         urls = [f"http://{pod['status']['podIP']}:8080" for pod in release.ready()]
         seconds: list[float] = []
         for _ in range(args.versions):
-            words = ("python", "-c", program, "publish", args.run, args.folder, args.adapter, *urls)
-            seconds += json.loads(release.kubectl("exec", args.publisher, "--", *words))["seconds"]
+            seconds += json.loads(release.kubectl(*words, stdin=json.dumps({**order, "urls": urls})))
         print(
             f"published to served, {replicas} replica(s), {args.versions} versions: "
             f"median {statistics.median(seconds):.2f} s, maximum {max(seconds):.2f} s"
@@ -207,7 +240,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=64, help="requests of a load (default %(default)s)")
     parser.add_argument("--concurrency", type=int, default=4, help="requests at a time (default %(default)s)")
     parser.add_argument("--tokens", type=int, default=32, help="tokens of an answer (default %(default)s)")
-    parser.add_argument("--publisher", help="a pod with Stoker's fetch image, the claims, and the key in API_KEY")
+    parser.add_argument("--publisher", help="a pod with Stoker's fetch image and the claims")
     parser.add_argument("--run", help="folder of a finished run, as the publisher sees it")
     parser.add_argument("--folder", help="folder of published versions, as the publisher sees it")
     parser.add_argument("--adapter", default="benchmark", help="name to publish under (default %(default)s)")
@@ -226,5 +259,7 @@ def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:] == ["ask"]:
         print(json.dumps(ask(json.load(sys.stdin))))
+    elif sys.argv[1:] == ["serve"]:
+        print(json.dumps(serve(json.load(sys.stdin))))
     else:
         main()
