@@ -65,6 +65,12 @@ def named(name: str, text: str, *bases: type[BaseException]) -> BaseException:
         (KeyError("loss"), ExitCode.CRASHED, True, "KeyError"),
         (named("DistBackendError", "x", RuntimeError), ExitCode.UNAVAILABLE, False, "lost another rank"),
         (RuntimeError("[gloo] Connection closed by peer [10.0.0.1]:1"), ExitCode.UNAVAILABLE, False, "lost another"),
+        (
+            RuntimeError("[unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete"),
+            ExitCode.UNAVAILABLE,
+            False,
+            "lost another rank",
+        ),
         (RuntimeError("Socket Timeout"), ExitCode.UNAVAILABLE, False, "lost another rank"),
         (ConnectionRefusedError(111, "Connection refused"), ExitCode.CRASHED, True, "Connection refused"),
         (

@@ -23,7 +23,8 @@ _MISSING = {
 }
 _LOST_PEER = re.compile(
     r"connection (closed by peer|reset by peer|refused)|broken pipe|socket (timeout|closed)|"
-    r"remote process exited|NCCL (remote|communicator was aborted)|timed out after \d+ ?(ms|milliseconds|seconds)",
+    r"remote process exited|NCCL (remote|communicator was aborted)|"
+    r"timed out (after|waiting) \d+ ?(ms|milliseconds|seconds)",
     re.IGNORECASE,
 )
 # What transformers and datasets say when a model or data set, or a file of it, is not there or cannot be reached.
