@@ -101,6 +101,7 @@ def test_config_files(tmp_path: Path, content: bytes | None, code: ExitCode, mes
 
 def test_flags_are_listed_with_type_default_and_help() -> None:
     output = invoke("flags", "sft", "learning_rate").output
+    assert "no flag of sft has 'lerning' in its name" in invoke("flags", "sft", "lerning").output
     assert output.startswith("--learning_rate <float> (default ")
     assert len(invoke("flags", "sft").output.splitlines()) == len(get_framework("trl").flag_table("sft").flags)
 

@@ -369,4 +369,4 @@ def test_no_config_of_a_user_ends_in_a_traceback(content: dict[str, object]) -> 
 
 
 def test_the_keys_of_a_method_are_listed_without_dashes() -> None:
-    assert "model.lora_rank <str> (default 64): " in flags("lora", "lora_rank").splitlines()
+    assert "model.lora_rank <str> (default 64)" in flags("lora", "lora_rank").splitlines()

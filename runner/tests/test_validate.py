@@ -280,6 +280,15 @@ def test_a_name_that_the_api_server_makes_up_is_as_good_as_one_given(tmp_path: P
     assert "is not one Trainer takes" in invoke(write(tmp_path, unnamed), "--runtime", RUNTIME_FILE).output
 
 
+def fetching_runtime(command: Sequence[str]) -> dict[str, Any]:
+    """Return a runtime that fetches the model by a command; without one, by what its image does."""
+    runtime = with_initializer("model-initializer", [{"name": "initializer", "mountPath": "/workspace"}])
+    job = runtime["spec"]["template"]["spec"]["replicatedJobs"][-1]["template"]
+    job["metadata"] = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "model-initializer"}}
+    job["spec"]["template"]["spec"]["containers"][0]["command"] = [*command]
+    return runtime
+
+
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
@@ -294,11 +303,7 @@ def test_a_name_that_the_api_server_makes_up_is_as_good_as_one_given(tmp_path: P
     ],
 )
 def test_what_an_initializer_would_refuse_is_told_before(asked: Mapping[str, Any], problem: str | None) -> None:
-    runtime = with_initializer("model-initializer", [{"name": "initializer", "mountPath": "/workspace"}])
-    job = runtime["spec"]["template"]["spec"]["replicatedJobs"][-1]["template"]
-    job["metadata"] = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "model-initializer"}}
-    job["spec"]["template"]["spec"]["containers"][0]["command"] = ["stoker", "fetch", "model"]
-    verdict = of({"initializer": {"model": asked}}, runtime)
+    verdict = of({"initializer": {"model": asked}}, fetching_runtime(["stoker", "fetch", "model"]))
     if problem is None:
         assert verdict.problems == ()
     else:
@@ -306,6 +311,10 @@ def test_what_an_initializer_would_refuse_is_told_before(asked: Mapping[str, Any
         assert code is ExitCode.USAGE
         assert text.startswith("spec.initializer.model: ")
         assert problem in text
+
+
+def test_what_the_image_of_another_may_fetch_from_is_not_judged() -> None:
+    assert of({"initializer": {"model": {"storageUri": "cache://a/b"}}}, fetching_runtime([])).problems == ()
 
 
 def test_missing_files_are_66(tmp_path: Path) -> None:
@@ -345,6 +354,21 @@ def test_a_cluster_that_has_no_such_runtime_is_told(tmp_path: Path, script: str,
     result = invoke(write(tmp_path, manifest()), env=kubectl(tmp_path, script))
     assert result.exit_code == code
     assert message in result.output
+
+
+@pytest.mark.parametrize(
+    ("reference", "advice"),
+    [
+        ({"name": "trl-distribute"}, "The files have trl-distributed: if that is meant, correct spec.runtimeRef.name"),
+        ({"name": "trl-distributed", "kind": "TrainingRuntime"}, "is a ClusterTrainingRuntime: if that is meant"),
+        ({"name": "other"}, "give its manifest with --runtime FILE"),
+    ],
+)
+def test_the_nearest_runtime_of_the_files_is_named(tmp_path: Path, reference: Any, advice: str) -> None:
+    job = write(tmp_path, manifest(spec={"runtimeRef": reference}))
+    result = invoke(job, "--runtime", RUNTIME_FILE, env={"PATH": str(tmp_path)})
+    assert result.exit_code == ExitCode.USAGE
+    assert advice in result.output
 
 
 def test_without_kubectl_the_file_is_asked_for(tmp_path: Path) -> None:

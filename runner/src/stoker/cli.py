@@ -153,7 +153,7 @@ def validate_command(trainjob: Path, runtimes: tuple[Path, ...], volumes: tuple[
     "  stoker trainjob sft --name capybara --model hf://Qwen/Qwen3-0.6B --dataset hf://trl-lib/Capybara \\\n"
     "    --nodes 2 --lora --set learning_rate=2e-4 | kubectl apply -f -\n"
     "  stoker trainjob dpo --name prefs --model /workspace/sft --dataset hf://trl-lib/ultrafeedback_binarized\n"
-    "  stoker trainjob run.py:config --name capybara --runtime torchtune-llama3.2-1b",
+    "  stoker trainjob run.py:config --name capybara --dataset hf://trl-lib/Capybara    # config = TRLConfig(…)",
 )
 @click.argument("subject", metavar="METHOD|FILE.py:NAME")
 @click.option("--name", required=True, help="Name of the TrainJob.")

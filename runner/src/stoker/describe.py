@@ -64,16 +64,20 @@ def flags(method: str, containing: str) -> str:
     """Return a method's flags, a line each.
 
     Raises:
-        RunError: no framework has the method (64).
+        RunError: no framework has the method, or no flag of it that text in its name (64).
     """
     for framework in known_frameworks().values():
         if method in framework.methods:
             table = framework.flag_table(method)
+            found = [flag for flag in table.flags.values() if containing in flag.name]
+            if not found:
+                raise RunError(
+                    ExitCode.USAGE, f"no flag of {method} has {containing!r} in its name: ask for less of it"
+                )
             return "\n".join(
                 f"{table.spell(flag.name)} <{'|'.join(flag.choices) or flag.type}{'…' if flag.many else ''}>"
-                f"{f' (default {flag.default})' if flag.default is not None else ''}: {flag.help}"
-                for flag in table.flags.values()
-                if containing in flag.name
+                f"{f' (default {flag.default})' if flag.default is not None else ''}{flag.help and f': {flag.help}'}"
+                for flag in found
             )
     known = ", ".join(m for framework in known_frameworks().values() for m in framework.methods)
     raise RunError(ExitCode.USAGE, f"{method!r} is not a method: choose one of {known}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import shutil
 import subprocess
@@ -109,7 +110,19 @@ def runtime_of(trainjob: Manifest, known: Sequence[Manifest]) -> Manifest:
     if kind not in RUNTIME_KINDS:
         raise RunError(ExitCode.USAGE, f"spec.runtimeRef.kind is {kind!r}: write one of {', '.join(RUNTIME_KINDS)}")
     namespace = trainjob["metadata"].get("namespace") if isinstance(trainjob.get("metadata"), dict) else None
-    return _runtime_from_cluster(kind, reference["name"], str(namespace) if namespace else None)
+    try:
+        return _runtime_from_cluster(kind, reference["name"], str(namespace) if namespace else None)
+    except RunError as error:
+        raise RunError(error.code, error.message + _advice(reference["name"], known)) from error
+
+
+def _advice(wanted: str, known: Sequence[Manifest]) -> str:
+    """Return what to try instead of a runtime that is in none of the files: the nearest that is."""
+    names = {str(name_of(runtime)): runtime["kind"] for runtime in known}
+    if wanted in names:
+        return f". In the files {wanted} is a {names[wanted]}: if that is meant, write spec.runtimeRef.kind"
+    close = difflib.get_close_matches(wanted, names, n=1)
+    return f". The files have {close[0]}: if that is meant, correct spec.runtimeRef.name" if close else ""
 
 
 def _runtime_from_cluster(kind: str, name: str, namespace: str | None) -> Manifest:

@@ -182,12 +182,14 @@ class Initializer:
         job: its container, as that of a job with one node.
         secret: name of the secret whose keys become variables of it; None if the TrainJob names none.
         backoff_limit: how often it is tried again by itself, before the whole run is.
+        is_ours: True if the runtime has it run `stoker fetch`, False if it is left to an image.
     """
 
     name: str
     job: Job
     secret: str | None
     backoff_limit: int
+    is_ours: bool
 
 
 def initializers_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> tuple[Initializer, ...]:
@@ -249,7 +251,7 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
         labels=dict(template.get("metadata", {}).get("labels") or {}),
         grace_seconds=int(pod.get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
     )
-    return Initializer(name, job, secret, backoff_limit)
+    return Initializer(name, job, secret, backoff_limit, is_ours=argv[:2] == ("stoker", "fetch"))
 
 
 @contextmanager

@@ -164,7 +164,7 @@ def _fetching(trainjob: Manifest, runtime: Manifest) -> Iterator[tuple[ExitCode,
     except RunError:  # of a shape, or without a job, that the cluster refuses too
         return
     for initializer in found:
-        if initializer.job.argv[:2] != ("stoker", "fetch"):
+        if not initializer.is_ours:
             continue
         job, _ = _without_unseen(initializer.job)
         kind = initializer.name.removesuffix("-initializer")
