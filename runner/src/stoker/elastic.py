@@ -20,12 +20,13 @@ def main(argv: list[str]) -> int:
     """Launch, and write `[{rank, exitcode, pid}]` of the processes that failed, the first to fail first.
 
     Returns:
-        0, 69 if the nodes did not find each other, or 1 if a process failed.
+        0, 69 if the nodes did not find each other, 128 and the signal's number if one came, or 1 if a process failed.
     """
     failures_path, runner, *arguments = argv
     end_with_parent(int(runner))
 
     from torch.distributed import DistError
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.launcher.api import elastic_launch
@@ -44,6 +45,8 @@ def main(argv: list[str]) -> int:
             [{"rank": rank, "exitcode": failure.exitcode, "pid": failure.pid} for rank, failure in failures],
         )
         return 1
+    except SignalException as stopped:
+        return 128 + int(stopped.sigval)
     except (RendezvousError, DistError) as error:
         print(f"rendezvous failed: {error}", file=sys.stderr)
         return ExitCode.UNAVAILABLE

@@ -99,6 +99,7 @@ def test_a_stop_saves_a_checkpoint_and_the_next_start_goes_on_there(job: LocalJo
     assert stopped.code == 75, stopped.output
     (step, *_) = job.sealed()
     assert f"stopped at step {step}, checkpoint saved" in stopped.output
+    assert "Traceback" not in stopped.output
     assert not (job.output / "stoker.json").exists()
     assert not (job.output / "adapter_model.safetensors").exists(), "nothing is published as final"
     assert json.loads((job.output / "last-error.json").read_text())["checkpoint_step"] == step
