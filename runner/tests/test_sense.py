@@ -128,6 +128,23 @@ def test_a_package_the_image_lacks_is_78(tmp_path: Path, args: tuple[str, ...]) 
     assert "which this image has not" in text
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "damage"),
+    [
+        ("config.json", "{", "Expecting property name"),
+        ("model.safetensors", "version https://git-lfs.github.com/spec/v1", "its header has no sensible length"),
+        ("model-00001-of-00002.safetensors", "", "it ends in its header"),
+        ("pytorch_model.bin", "", "it holds nothing"),
+    ],
+)
+def test_a_damaged_model_is_66_with_the_file(tmp_path: Path, name: str, content: str, damage: str) -> None:
+    write(tmp_path, {"dataset/train.jsonl": [{"text": "a"}], f"model/{name}": content})
+    code, text = refusal(tmp_path, "sft")
+    assert code is ExitCode.NO_INPUT
+    assert text.startswith(f"{name} of the model {tmp_path}/model is damaged: {damage}")
+    assert "Fetch or copy it again" in text
+
+
 TOKENIZER = {"model/tokenizer_config.json": "{}", "dataset/train.jsonl": [{"messages": TALK}]}
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from stoker.contents import damage_of
 from stoker.exits import PRECEDENCE, ExitCode, RunError
 from stoker.files import is_there
 from stoker.frameworks import get_framework
 from stoker.inputs import Data, Model, read_data, read_model
 from stoker.plan import Plan
+
+# Of a model's folder: what every trainer reads first, and its weights.
+_MODEL_FILES = ("*config.json", "*.safetensors", "*.bin", "*.pt", "*.pth")
 
 
 def check(plan: Plan) -> None:
@@ -61,4 +65,17 @@ def problems_of(plan: Plan, locate: Callable[[str], str | None]) -> Iterable[tup
         data = read_data(dataset, told("dataset_config"), told("dataset_train_split") or "train")
     if model_folder is not None and model_folder.is_dir():
         model = read_model(model_folder)
-    return framework.data_problems(plan.method, settings, data, model)
+    yield from _damaged(plan, locate)
+    yield from framework.data_problems(plan.method, settings, data, model)
+
+
+def _damaged(plan: Plan, locate: Callable[[str], str | None]) -> Iterator[tuple[ExitCode, str]]:
+    """Yield a problem for each file of a model that ends too early, or is a pointer to what was never fetched."""
+    for found in plan.checks:
+        local = locate(found.path) if found.kind == "exists" and found.what.endswith("model") else None
+        if local is None:
+            continue
+        for path in sorted(path for pattern in _MODEL_FILES for path in Path(local).glob(pattern)):
+            if damage := damage_of(path):
+                text = f"{path.name} of the {found.what} {found.path} is damaged: {damage}. Fetch or copy it again"
+                yield found.code, text
