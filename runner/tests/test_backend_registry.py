@@ -141,6 +141,7 @@ def test_a_broken_plugin_is_named_to_who_asks_for_it() -> None:
 def test_doctor_lists_backends_and_broken_plugins() -> None:
     output = CliRunner().invoke(main, ["doctor"]).output
     assert "ok    backend good      stoker_plugins.Good, runs sft, dpo" in output
+    assert "ok    backend torchtune  stoker.backends.torchtune.TorchTuneConfig, runs full, lora" in output
     assert "warn  backend gone      stoker_plugins:Gone of stoker-plugins 1.2: AttributeError" in output
     assert "fix: repair or uninstall stoker-plugins 1.2" in output
     output = CliRunner().invoke(main, ["doctor"], env={"STOKER_FRAMEWORK": "gone"}).output

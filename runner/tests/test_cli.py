@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,6 +101,21 @@ def test_config_files(tmp_path: Path, content: bytes | None, code: ExitCode, mes
     expect_no_traceback(result)
     assert result.exit_code == code
     assert message in result.stderr
+
+
+def test_an_output_without_room_is_78_and_a_closed_one_nothing() -> None:
+    command = f"{shlex.quote(sys.executable)} -m stoker flags sft"
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        ["sh", "-c", f"{command} > /dev/full"], check=False, capture_output=True, text=True, env=environ
+    )
+    assert done.returncode == ExitCode.CONFIG
+    assert done.stderr.startswith("stoker: what this command writes to cannot be used (No space left on device)")
+    assert "Traceback" not in done.stderr
+    done = subprocess.run(
+        ["sh", "-c", f"{command} | head -1"], check=False, capture_output=True, text=True, env=environ
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_flags_are_listed_with_type_default_and_help() -> None:

@@ -46,6 +46,7 @@ def named(name: str, text: str, *bases: type[BaseException]) -> BaseException:
             "/dev/shm is full: mount an emptyDir",
         ),
         (OSError(30, "Read-only file system"), ExitCode.CONFIG, True, "the disk is read-only"),
+        (PermissionError(13, "Permission denied", "/cache/x"), ExitCode.CONFIG, True, "/cache/x is not for UID"),
         (
             named(
                 "SafetensorError",

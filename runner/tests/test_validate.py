@@ -322,6 +322,19 @@ def test_missing_files_are_66(tmp_path: Path) -> None:
     assert invoke(write(tmp_path, manifest()), "--runtime", tmp_path / "no").exit_code == ExitCode.NO_INPUT
 
 
+def test_a_file_of_somebody_else_is_66(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    job = write(tmp_path, manifest())
+    # Root, which tests may run as, can read everything.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(Path, "read_text", refuse)
+    result = invoke(job)
+    assert result.exit_code == ExitCode.NO_INPUT
+    assert "cannot be read (Permission denied)" in result.output
+
+
 def kubectl(folder: Path, script: str) -> Mapping[str, str]:
     """Return a PATH with a command named kubectl that runs a script."""
     path = folder / "bin" / "kubectl"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,12 +42,14 @@ def _usage_code() -> Iterator[None]:
         raise click.exceptions.Exit(ExitCode.USAGE) from error
 
 
+# Whether it can be read is for who reads it, who has a code of ours for it.
+_PATH = click.Path(path_type=Path, readable=False)
 _PASS_THROUGH = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 _EXIT_CODES = "\n".join(f"  {int(code):>2}  {code.meaning}" for code in ExitCode)
 
 
 def _reported(command: Callable[P, int | None]) -> Callable[P, NoReturn]:
-    """Turn a command's return value or RunError into the process's exit code and one message."""
+    """Turn a command's return value, RunError or OSError into the process's exit code and one message."""
 
     @wraps(command)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> NoReturn:
@@ -56,6 +59,16 @@ def _reported(command: Callable[P, int | None]) -> Callable[P, NoReturn]:
             for line in error.message.splitlines():
                 click.echo(f"stoker: {line}", err=True)
             sys.exit(error.code)
+        except BrokenPipeError:  # `| head`, which click ends quietly
+            raise
+        except OSError as error:
+            where = error.filename or "what this command writes to"
+            click.echo(
+                f"stoker: {where} cannot be used ({error.strerror}): it must be there, have room, and be for UID "
+                f"{os.geteuid()}, GID {os.getegid()}",
+                err=True,
+            )
+            sys.exit(ExitCode.NO_INPUT if isinstance(error, FileNotFoundError) else ExitCode.CONFIG)
         except KeyboardInterrupt:
             click.echo("stoker: interrupted", err=True)
             sys.exit(ExitCode.STOPPED)
@@ -122,12 +135,12 @@ def plan_command(output: str, trainer_args: tuple[str, ...]) -> None:
     "  cat trainjob.yaml runtime.yaml | stoker validate -\n"
     "  stoker validate trainjob.yaml --runtime runtime.yaml --volume initializer=./workspace",
 )
-@click.argument("trainjob", type=click.Path(path_type=Path))
+@click.argument("trainjob", type=_PATH)
 @click.option(
     "--runtime",
     "runtimes",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=_PATH,
     help="File with rendered (Cluster)TrainingRuntimes, one or many.",
 )
 @click.option("--volume", "volumes", multiple=True, metavar="NAME=DIR", help="Folder with what a pod volume will hold.")
@@ -239,15 +252,13 @@ def recipe_show_command(accelerator: str, tuning: str, method: str) -> None:
     "  stoker local trainjob.yaml --runtime runtime.yaml --workspace ./out --volume inputs=./inputs\n"
     "  stoker local trainjob.yaml --runtime runtime.yaml --workspace ./out --python torchtune=venv/bin/python",
 )
-@click.argument("trainjob", type=click.Path(path_type=Path))
+@click.argument("trainjob", type=_PATH)
 @click.option(
     "--runtime",
-    type=click.Path(path_type=Path),
+    type=_PATH,
     help="Rendered runtimes; one that is not in there is read from your cluster, with kubectl.",
 )
-@click.option(
-    "--workspace", required=True, type=click.Path(path_type=Path), help="Folder in the place of the /workspace volume."
-)
+@click.option("--workspace", required=True, type=_PATH, help="Folder in the place of the /workspace volume.")
 @click.option("--volume", "volumes", multiple=True, metavar="NAME=DIR", help="Folder in the place of a pod volume.")
 @click.option(
     "--python",
@@ -291,8 +302,8 @@ def adapters_group() -> None:
     "check",
     epilog="\b\nExamples:\n  stoker adapters check /workspace/output --model /models/qwen --max-rank 16",
 )
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--model", required=True, type=click.Path(path_type=Path), help="Folder of the server's base model.")
+@click.argument("folder", type=_PATH)
+@click.option("--model", required=True, type=_PATH, help="Folder of the server's base model.")
 @click.option("--source", default="", help="Where that model came from, such as Qwen/Qwen3-0.6B.")
 @click.option("--max-rank", default=512, show_default=True, help="Largest rank the server has room for.")
 @click.option("--foreign", is_flag=True, help="Accept an adapter without the manifest of a run.")
@@ -309,8 +320,8 @@ def adapters_check_command(folder: Path, model: Path, source: str, max_rank: int
     epilog="\b\nExamples:\n  stoker adapters prepare --settings /settings/adapters.yaml --output /config\n"
     "  vllm serve /models/qwen --config /config/vllm.yaml",
 )
-@click.option("--settings", required=True, type=click.Path(path_type=Path), help="What the adapters are (YAML).")
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="Folder to write vllm.yaml into.")
+@click.option("--settings", required=True, type=_PATH, help="What the adapters are (YAML).")
+@click.option("--output", required=True, type=_PATH, help="Folder to write vllm.yaml into.")
 @_reported
 def adapters_prepare_command(settings: Path, output: Path) -> None:
     """Check the adapters a server starts with and write vLLM's configuration; end with 78 if one cannot be served."""
@@ -324,7 +335,7 @@ def adapters_prepare_command(settings: Path, output: Path) -> None:
     "watch",
     epilog="\b\nExamples:\n  stoker adapters watch --settings /settings/adapters.yaml --server http://127.0.0.1:8000",
 )
-@click.option("--settings", required=True, type=click.Path(path_type=Path), help="What the adapters are (YAML).")
+@click.option("--settings", required=True, type=_PATH, help="What the adapters are (YAML).")
 @click.option("--server", default="http://127.0.0.1:8000", show_default=True, help="This replica's vLLM.")
 @click.option("--host", default="0.0.0.0", show_default=True, help="Address of /readyz, /adapters and /metrics.")
 @click.option("--port", default=8081, show_default=True, help="Their port.")
@@ -343,8 +354,8 @@ def adapters_watch_command(settings: Path, server: str, host: str, port: int, in
     epilog="\b\nExamples:\n  stoker adapters publish /workspace/output /adapters support\n"
     "  stoker adapters publish /workspace/output /adapters policy --version 120",
 )
-@click.argument("output", type=click.Path(path_type=Path))
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("output", type=_PATH)
+@click.argument("folder", type=_PATH)
 @click.argument("name")
 @click.option("--version", type=int, help="The version's number; the next one by default.")
 @_reported
@@ -356,7 +367,7 @@ def adapters_publish_command(output: Path, folder: Path, name: str, version: int
 
 
 @adapters_group.command("retract", epilog="\b\nExamples:\n  stoker adapters retract /adapters support 3")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=_PATH)
 @click.argument("name")
 @click.argument("version", type=int)
 @_reported

@@ -77,8 +77,10 @@ def _versions(facts: Facts) -> Iterator[Line]:
 
 
 def _backends(facts: Facts) -> Iterator[Line]:
+    frameworks = known_frameworks()
     for name, backend in sorted(get_registered_backends().items()):
-        runs = f"runs {', '.join(backend.runner.methods)}" if backend.runner else "is submitted only"
+        framework = frameworks.get(backend.framework)
+        runs = f"runs {', '.join(framework.methods)}" if framework else "is submitted only"
         yield Line(f"backend {name}", f"{backend.__module__}.{backend.__qualname__}, {runs}")
     for plugin in broken_plugins():
         fix = f"repair or uninstall {plugin.package}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import traceback
 from pathlib import Path
@@ -76,6 +77,12 @@ def ending_of(error: BaseException) -> Verdict:
         )
     if _is_storage(error, {errno.EROFS}, _READ_ONLY):
         return Verdict(ExitCode.CONFIG, f"the disk is read-only: mount the volume for writing ({text[:200]})")
+    if isinstance(error, PermissionError) and error.filename is not None:
+        return Verdict(
+            ExitCode.CONFIG,
+            f"{error.filename} is not for UID {os.geteuid()}, GID {os.getegid()} ({error.strerror}): give it to GID 0 "
+            "with group read and write; or if it is a cache, set HF_HOME or HOME to a folder this user may write to",
+        )
     if name == "OutOfMemoryError" or _NO_DEVICE_MEMORY.search(text):
         return Verdict(
             ExitCode.CRASHED,
