@@ -135,10 +135,13 @@ def images_command(
 def digests_command(lists: tuple[Path, ...], lock: Path, overlay: Path | None) -> None:
     """Write the digests of pushed images (LISTS as `images` writes them) into the lock."""
     text = lock.read_text(encoding="utf-8")
-    found = digests.pushed_digests(text, _read(lists))
+    pushed = _read(lists)
+    found = digests.pushed_digests(text, pushed)
     if overlay:
         overlay.write_text(digests.overlay(text, found), encoding="utf-8")
     else:
+        if lock == LOCK:
+            digests.expect_registry(text, pushed)
         lock.write_text(digests.with_digests(text, found), encoding="utf-8")
 
 

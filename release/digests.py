@@ -40,6 +40,26 @@ def pushed_digests(lock: str, pushed: Iterable[Artifact]) -> dict[tuple[str, str
     return found
 
 
+def expect_registry(lock: str, pushed: Iterable[Artifact]) -> None:
+    """Refuse images of a trial: with their digests in the lock, charts would name images that nobody can pull.
+
+    Args:
+        lock: the text of images.lock.yaml.
+        pushed: images as they were pushed.
+
+    Raises:
+        ReleaseError: one lies in another registry than the lock's.
+    """
+    registry = yaml.safe_load(lock)["registry"]
+    for image in pushed:
+        if image.repository != f"{registry}/{image.name}":
+            raise ReleaseError(
+                DATA,
+                f"{image.reference} does not lie in {registry}, the registry of images.lock.yaml: push the images "
+                "there, or write the digests of a trial into a lock of its own (OVERLAY=FILE)",
+            )
+
+
 def with_digests(lock: str, digests: Mapping[tuple[str, str], str]) -> str:
     """Return the text of a lock with digests in it.
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from images.builder.catalogue import LOCK
 from release.artifacts import Artifact
-from release.digests import overlay, pushed_digests, with_digests
+from release.digests import expect_registry, overlay, pushed_digests, with_digests
 from release.errors import ReleaseError
 
 ONE, OTHER = (f"sha256:{letter * 64}" for letter in "ab")
@@ -69,6 +69,12 @@ def test_pushed_images_are_found_by_name_and_tag_whatever_the_registry() -> None
 def test_an_image_that_the_lock_does_not_have_is_refused(image: Artifact, message: str) -> None:
     with pytest.raises(ReleaseError, match=message):
         pushed_digests(TEXT, [image])
+
+
+def test_images_of_a_trial_stay_out_of_the_repositorys_own_lock() -> None:
+    expect_registry(TEXT, [Artifact("example.com/team/trl", "0.1.0-cuda", ONE)])
+    with pytest.raises(ReleaseError, match=r"does not lie in example.com/team.*OVERLAY=FILE"):
+        expect_registry(TEXT, [Artifact("localhost:5000/trial/trl", "0.1.0-cuda", ONE)])
 
 
 def test_an_overlay_has_what_was_built_and_nothing_else() -> None:
