@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,17 @@ def test_a_config_in_a_file(tmp_path: Path) -> None:
     }
     result = invoke(f"{path}:config", "--name", "tune")
     assert (result.exit_code, result.output) == (64, "stoker: no runtime fits any run of torchtune: name one\n")
+
+
+def test_a_config_in_a_file_imports_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "values_beside.py").write_text("STEPS = 7\n")
+    (tmp_path / "run.py").write_text(
+        "from values_beside import STEPS\nfrom stoker.backends import TRLConfig\n"
+        "config = TRLConfig(method='sft', extra_args={'max_steps': STEPS})\n"
+    )
+    job = printed(f"{tmp_path}/run.py:config", "--name", "sft")
+    assert job["spec"]["trainer"]["args"][-2:] == ["--max_steps", "7"]
+    assert str(tmp_path) not in sys.path
 
 
 def test_torchtune_on_a_runtime_whose_name_spells_no_model_leaves_the_runtimes_command(tmp_path: Path) -> None:

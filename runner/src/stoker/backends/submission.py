@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import runpy
+import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -143,12 +144,16 @@ def _names_of(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise RunError(ExitCode.NO_INPUT, f"{path} is no file: correct the path")
+    before = [*sys.path]
+    sys.path.insert(0, str(path.resolve().parent))  # as `python FILE.py` finds what lies beside it
     try:
         return runpy.run_path(str(path))
     except (Exception, SystemExit) as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         where = f", line {lines[-1]}" if lines else ""
         raise RunError(ExitCode.USAGE, f"{path}{where}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path[:] = before
 
 
 def _pairs(option: str, words: Sequence[str]) -> dict[str, str]:
