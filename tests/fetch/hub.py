@@ -58,12 +58,22 @@ class Hub:
         repositories: `models/NAME` or `datasets/NAME` → repository.
         sent: bytes of file content sent, by path.
         requests: how many requests came.
+        sending: how many files are being sent.
     """
 
     address: str = ""
     repositories: dict[str, Repository] = field(default_factory=dict)
     sent: Counter[str] = field(default_factory=Counter)
     requests: int = 0
+    sending: int = 0
+
+    def forget_sent(self) -> None:
+        """Count from nothing what is sent from now on, once nothing is on its way to a client that is gone."""
+        deadline = time.monotonic() + 30
+        while self.sending:
+            assert time.monotonic() < deadline, "a file is still being sent"
+            time.sleep(0.01)
+        self.sent.clear()
 
 
 @contextmanager
@@ -162,7 +172,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(header, value)
         self.end_headers()
         if self.command == "GET":
-            self._content(found, path, data, start, large)
+            self.state.sending += 1
+            try:
+                self._content(found, path, data, start, large)
+            finally:
+                self.state.sending -= 1
 
     def _content(self, found: Repository, path: str, data: bytes, start: int, large: bool) -> None:
         if large and found.broken > 0:
