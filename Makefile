@@ -43,7 +43,7 @@ kills = export STOKER_KILL_MATRIX_REPORT=docs/kill-matrix.md;
 help: ## List the targets.
 	@awk 'BEGIN {FS = ":.*## "; print "Usage: make TARGET [STOKER_CLUSTER=embedded|kind|existing] [PYTHON=python3.12]"} \
 	  /^##@ / {printf "\n%s\n", substr($$0, 5)} \
-	  /^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z0-9-]+:.*## / {printf "  %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## Fine-tune a small model on this machine, as a two-node TrainJob without Kubernetes (Python only).

@@ -82,6 +82,9 @@ def mirror_list(
 
     Charts of a checkout have no known digest: --resolve asks for the published one.
     """
+    if prefix and "://" in prefix:
+        bare = prefix.partition("://")[2]
+        raise ReleaseError(USAGE, f"--prefix {prefix} (PREFIX) is a URL: write the registry's host alone, {bare}")
     chosen = [artifacts.chart(name) for name in names] or artifacts.charts()
     listed = {image for chart in chosen for image in artifacthub.listed_images(chart)} if names else None
     source = registry or artifacts.registry(lock)

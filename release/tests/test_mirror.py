@@ -32,6 +32,11 @@ def test_copies_keep_path_and_tag() -> None:
     )
 
 
+def test_a_url_is_no_prefix(release: Release) -> None:
+    refused = release("mirror-list", "--prefix", "https://registry.example.com/mirror", code=64)
+    assert "write the registry's host alone, registry.example.com/mirror" in refused.stderr
+
+
 def test_images_of_one_accelerator_come_with_those_that_need_none() -> None:
     found = {variant.reference: variant.accelerator for variant in variants()}
     assert {found[image.reference.partition("@")[0]] for image in locked_images(LOCK, ["cpu"])} == {"cpu", "any"}
