@@ -162,6 +162,13 @@ def agreed(tmp_path: Path, plan: Plan, verdict: Verdict, signals: Signals) -> Ve
     return launch._agree(plan, SharedFolder(tmp_path, "r", 0), verdict, signals)
 
 
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a peer that speaks in any case, however busy the machine is."""
+    monkeypatch.setattr(launch, "_PEER_WORD_SECONDS", 60)
+
+
+@pytest.mark.usefixtures("patience")
 def test_a_node_that_only_lost_its_peers_waits_for_one_to_say_why(tmp_path: Path, plan: Plan, signals: Signals) -> None:
     later = threading.Timer(0.1, SharedFolder(tmp_path, "r", 1).publish, [CAUSE])
     later.start()
@@ -170,6 +177,7 @@ def test_a_node_that_only_lost_its_peers_waits_for_one_to_say_why(tmp_path: Path
     assert verdict == Verdict(ExitCode.CRASHED, "node 1: ValueError: x", primary=False)
 
 
+@pytest.mark.usefixtures("patience")
 def test_the_node_with_the_cause_waits_until_all_have_heard_it(tmp_path: Path, plan: Plan, signals: Signals) -> None:
     heard: list[Verdict] = []
 
@@ -289,6 +297,7 @@ def test_the_ending_is_told_to_the_peers(tmp_path: Path, signals: Signals) -> No
     assert verdicts[0].code is ExitCode.NO_INPUT
 
 
+@pytest.mark.usefixtures("patience")
 def test_a_more_telling_ending_of_a_peer_replaces_the_nodes_own_everywhere(tmp_path: Path, signals: Signals) -> None:
     plan = plan_in(tmp_path, env={"STOKER_ARG_MODEL_NAME_OR_PATH": "/missing"})
     other = SharedFolder(tmp_path, plan.run_id, 1)
