@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from runner.tests.samples import check
 
 RUNTIME = Path(__file__).parents[3] / "examples" / "runtimes" / "trl-distributed-cpu.yaml"
@@ -107,7 +106,8 @@ class LocalJob:
             "spec": {"runtimeRef": {"name": self.runtime_name}, "trainer": trainer},
         }
         path = self.folder / "trainjob.yaml"
-        path.write_text(yaml.safe_dump(manifest))
+        # JSON is YAML that Kubernetes and PyYAML read alike: bare, 5e-3 is a number to one and text to the other.
+        path.write_text(json.dumps(manifest))
         folders = ["--runtime", str(self.runtime), "--workspace", str(self.workspace)]
         with self._log.open("wb") as log:
             return subprocess.Popen(
