@@ -76,6 +76,8 @@ def runtime(cluster: Cluster, mirror: str, published: list[Path], helm: Callable
     helm(
         "upgrade", "--install", RELEASE, reference, "--plain-http", "--values", str(ROOT / "tests/e2e/values.yaml"),
         "--set", f"global.imageRegistry={mirror}", "--set", "names.style=versioned",
+        # What was released here is the trainer's image alone; the test's pod has another.
+        "--set", "test.enabled=false",
         "--namespace", NAMESPACE, "--create-namespace", "--wait",
     )  # fmt: skip
     yield f"trl-distributed-{version}"
