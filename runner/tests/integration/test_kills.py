@@ -10,17 +10,14 @@ import signal
 import pytest
 from runner.tests.integration.jobs import LocalJob
 from runner.tests.integration.kills import FRAMEWORKS, strike
-from runner.tests.kill_matrix import CASES, RENDEZVOUS, Case, cell, recorded
+from runner.tests.kill_matrix import CASES, Case, cell, recorded
 
-from stoker.pulse import FINISHING, SAVING, TRAINING
+from stoker.pulse import SAVING, TRAINING
 
 WHERE = "as local processes"
-# Cheap, and each of another kind; the rest is for `make test-full`.
+# One of each framework; the rest is for `make test-full`, and other cases are hit on a cluster in `make test`.
 ALWAYS = {
-    Case("trl", signal.SIGTERM, RENDEZVOUS, "one pod"),
     Case("trl", signal.SIGKILL, SAVING, "one pod"),
-    Case("trl", signal.SIGTERM, FINISHING, "one pod"),
-    Case("trl", signal.SIGKILL, FINISHING, "one pod"),
     Case("torchtune", signal.SIGKILL, TRAINING, "one pod"),
 }
 
