@@ -97,7 +97,7 @@ def local(runtimes: Path, tmp_path: Path) -> Callable[..., Local]:
 
     def run(job: Mapping[str, Any], volumes: Mapping[str, Path] = MappingProxyType({})) -> Local:
         path = tmp_path / "trainjob.yaml"
-        path.write_text(yaml.safe_dump(job))
+        path.write_text(json.dumps(job))
         runtime = runtimes / f"{job['spec']['runtimeRef']['name']}.json"
         words = [word for name, folder in volumes.items() for word in ("--volume", f"{name}={folder}")]
         done = subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -36,9 +37,7 @@ def test_initializers_and_nodes_run_in_environments_of_their_own(
         "initializer": {kind: {"storageUri": f"file://{bare_job.inputs}/{kind}"} for kind in ("model", "dataset")},
         "trainer": {"numNodes": 2, "args": args},
     }
-    (tmp_path / "trainjob.yaml").write_text(
-        yaml.safe_dump({"kind": "TrainJob", "metadata": {"name": "sft"}, "spec": spec})
-    )
+    (tmp_path / "trainjob.yaml").write_text(json.dumps({"kind": "TrainJob", "metadata": {"name": "sft"}, "spec": spec}))
     done = subprocess.run(
         [
             *(sys.executable, "-m", "stoker", "local", "trainjob.yaml", "--runtime", "runtime.yaml"),
