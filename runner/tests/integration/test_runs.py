@@ -111,6 +111,7 @@ def test_a_stop_saves_a_checkpoint_and_the_next_start_goes_on_there(job: LocalJo
     assert (manifest["steps"], manifest["resumed_from"]) == (150, f"checkpoint-{step}")
 
 
+@pytest.mark.full
 def test_a_killed_rank_restarts_the_job_which_finishes(job: LocalJob) -> None:
     process = job.start(*LONG, processes=2)
     job.wait_for(job.sealed, process)

@@ -103,6 +103,7 @@ def test_a_finished_tune_run_started_again_is_done_at_once(finished: tuple[TuneJ
     assert ended.output.count("this run had finished already, with step 8") == 2
 
 
+@pytest.mark.full
 def test_a_killed_rank_of_a_full_run_restarts_the_job_from_the_newest_epoch(tune: TuneJob) -> None:
     args = ("full_finetune_distributed", f"model={FULL}", "epochs=10", "max_steps_per_epoch=16", "optimizer.lr=1e-3")
     process = tune.start(*args, processes=2)
