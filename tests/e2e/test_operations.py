@@ -7,7 +7,7 @@ from typing import Any
 
 from cluster import Cluster
 from e2e.kube import Kube
-from e2e.trainjobs import Reader, Restarts, Run, trainjob
+from e2e.trainjobs import LORA_SFT, Reader, Restarts, Run, trainjob
 
 Submit = Callable[[Mapping[str, Any]], Run]
 
@@ -27,6 +27,21 @@ def test_a_node_that_comes_late_is_waited_for(submit: Submit, cluster: Cluster, 
     assert len(nodes) == 2
     assert first in nodes
     assert run.manifest(reader)["world_size"] == 2
+
+
+def test_a_running_job_outlives_the_catalogue(
+    submit: Submit, helm: Callable[..., str], catalogue: Callable[[], None], kube: Kube, reader: Reader
+) -> None:
+    run = submit(trainjob("outlives", [*LORA_SFT, "--max_steps=60"]))
+    run.wait_log(r"'loss'")
+    helm("uninstall", "catalogue", "--namespace", "stoker-system", "--wait")
+    try:
+        assert kube.get("clustertrainingruntime", "trl-distributed") is None
+        run.wait_complete()
+        assert run.restarts() == Restarts(0, 0)
+        assert run.manifest(reader)["steps"] == 60
+    finally:
+        catalogue()
 
 
 def test_a_workspace_that_cannot_be_written_to_is_refused_with_the_fix(submit: Submit) -> None:
