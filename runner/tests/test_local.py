@@ -165,15 +165,19 @@ def test_an_interruption_is_not_counted(local: Local) -> None:
     assert len(local.starts) == 6
 
 
-def test_the_other_nodes_are_asked_to_stop_when_one_fails(local: Local) -> None:
-    program = """
-if rank == 0:
+@pytest.mark.parametrize("failing", [0, 1])
+def test_the_other_nodes_are_asked_to_stop_when_one_fails(local: Local, failing: int) -> None:
+    program = (
+        f"failing = {failing}"
+        + """
+if rank == failing:
     while not (workspace / "ready").exists(): time.sleep(0.02)
     sys.exit(66)
 signal.signal(signal.SIGTERM, lambda *_: ((workspace / "asked").touch(), sys.exit(75)))
 (workspace / "ready").touch()
 time.sleep(60)
 """
+    )
     code, _ = local.run(program, nodes=2)
     assert code == 66
     assert (local.workspace / "asked").exists()

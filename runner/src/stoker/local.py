@@ -225,8 +225,8 @@ def _wait(stop: _Stop, grace_seconds: int) -> ExitCode:
     """Wait for all nodes. Once one has failed the others are asked to stop, as the Job controller does."""
     failed: ExitCode | None = None
     deadline: float | None = None
-    while not stop.urgent and any(_ended(node) is None for node in stop.nodes):
-        codes = [_code(node, stop) for node in stop.nodes if node.returncode is not None]
+    while not stop.urgent and None in (ends := [_ended(node) for node in stop.nodes]):
+        codes = [_code(node, stop) for node, end in zip(stop.nodes, ends, strict=True) if end is not None]
         bad = [code for code in codes if code is not ExitCode.FINISHED]
         if bad and failed is None:
             failed = min(bad, key=PRECEDENCE.index)
