@@ -23,6 +23,21 @@ QUEUE = "98"
 ASK = "import sys, urllib.request as u; print(u.build_opener(u.ProxyHandler({})).open(sys.argv[1], timeout=3).status)"
 
 
+def agent(kubeconfig: str, node: str) -> list[str]:
+    """Return the command that decides about a node's new connections; it is built if need be."""
+    built = subprocess.run([ROOT / "tools/build", "network-policies"], check=True, stdout=subprocess.PIPE, text=True)
+    return [
+        f"{built.stdout.strip()}/standard", f"--kubeconfig={kubeconfig}", f"--hostname-override={node}",
+        "--disable-nri", f"--nfqueue-id={QUEUE}", "--metrics-bind-address=127.0.0.1:9080", "--fail-open=false",
+    ]  # fmt: skip
+
+
+def queue_rules(address: str) -> list[list[str]]:
+    """Return what hands new connections from and to a pod to the agent: iptables' chain and rule, in table mangle."""
+    new = ["--match", "conntrack", "--ctstate", "NEW", "--jump", "NFQUEUE", "--queue-num", QUEUE]
+    return [["FORWARD", which, address, *new] for which in ("--source", "--destination")]
+
+
 class Network:
     """One node's network with pods in it.
 
@@ -110,18 +125,9 @@ class Network:
 
     def enforce(self, pod: str) -> None:
         """Let policies hold for a pod from now on."""
-        built = subprocess.run(
-            [ROOT / "tools/build", "network-policies"], check=True, stdout=subprocess.PIPE, text=True
-        ).stdout.strip()
-        command = [
-            f"{built}/standard", f"--kubeconfig={self.folder}/kubeconfig", "--hostname-override=node", "--disable-nri",
-            f"--nfqueue-id={QUEUE}", "--metrics-bind-address=127.0.0.1:9080", "--fail-open=false",
-        ]  # fmt: skip
-        for which in ("--source", "--destination"):
-            new = ["--match", "conntrack", "--ctstate", "NEW", "--jump", "NFQUEUE", "--queue-num", QUEUE]
-            chain = ["iptables", "--wait", "--table", "mangle", "--append", "FORWARD"]
-            self._inside([*chain, which, self.addresses[pod], *new])
-        self._start([*_enter(self._name), *command], "agent")
+        for rule in queue_rules(self.addresses[pod]):
+            self._inside(["iptables", "--wait", "--table", "mangle", "--append", *rule])
+        self._start([*_enter(self._name), *agent(f"{self.folder}/kubeconfig", "node")], "agent")
 
     def reaches(self, pod: str, other: str, port: int) -> bool:
         """Return whether a pod gets an answer from another."""
