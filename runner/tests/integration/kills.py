@@ -89,7 +89,8 @@ def _strike(case: Case, job: LocalJob) -> Outcome:
         folders = job.wait_for(lambda: _local_folders(job, case.nodes), process)
         ranks = job.wait_for(lambda: _held(case, job, folders), process, every=0.001)
         _send(case.number, targets.values())
-        _send(signal.SIGCONT, ranks)
+        # A container whose first process is killed loses all others at the same moment.
+        _send(signal.SIGKILL if case.number is signal.SIGKILL else signal.SIGCONT, ranks)
     ended = job.end(process)
     codes = re.findall(r"^\[stoker\] attempt \d+: \d+ nodes ended with (\d+)", ended.output, re.MULTILINE)
     return Outcome(tuple(int(code) for code in codes), ended)
