@@ -9,12 +9,15 @@ import argparse
 import importlib
 import json
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 FLAGS = Path(__file__).parent.parent / "src/stoker/frameworks/flags"
 sys.path.insert(0, str(FLAGS.parents[2]))
+
+from generated import write  # noqa: E402
 
 from stoker.frameworks.trl import TRL, VERSION  # noqa: E402
 
@@ -52,27 +55,12 @@ def _type(action: argparse.Action) -> str:
     return name if name in ("int", "float") else "str"
 
 
-def main() -> int:
-    """Write the tables; with --check, compare them and return 1 if one has drifted."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if a table has drifted")
-    check = parser.parse_args().check
-    if version("trl") != VERSION:
-        print(f"this environment has trl {version('trl')}, the tables are for {VERSION}", file=sys.stderr)
-        return 1
-    drifted = []
+def tables() -> Iterator[tuple[Path, str]]:
+    """Make the table of each method."""
     for method in TRL.methods:
-        path = FLAGS / f"trl-{VERSION}" / f"{method}.json"
         text = json.dumps(table(method), indent=1, ensure_ascii=False) + "\n"
-        if not path.exists() or path.read_text() != text:
-            drifted.append(str(path))
-        if not check:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-    if check and drifted:
-        print("drifted, run `make generate`:", *drifted, sep="\n  ", file=sys.stderr)
-    return 1 if check and drifted else 0
+        yield FLAGS / f"trl-{VERSION}" / f"{method}.json", text
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(write(__doc__, "trl", VERSION, tables))

@@ -5,7 +5,6 @@ Run with the Python of the image's environment: `python runner/scripts/generate_
 
 from __future__ import annotations
 
-import argparse
 import ast
 import functools
 import importlib
@@ -14,7 +13,6 @@ import json
 import pkgutil
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ FLAGS = Path(__file__).parent.parent / "src/stoker/frameworks/flags"
 sys.path.insert(0, str(FLAGS.parents[2]))
 
 import torchtune  # noqa: E402
+from generated import write  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402
 from torchtune._recipe_registry import get_all_recipes  # noqa: E402
 
@@ -121,29 +120,13 @@ def _parameters(thing: Any) -> list[str] | None:
     return listed + (["**"] if any(p.kind is p.VAR_KEYWORD for p in parameters) else [])
 
 
-def main() -> int:
-    """Write the data; with --check, compare it and return 1 if it has drifted."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if the data has drifted")
-    check = parser.parse_args().check
-    if version("torchtune") != VERSION:
-        print(f"this environment has torchtune {version('torchtune')}, the data is of {VERSION}", file=sys.stderr)
-        return 1
+def files() -> Iterator[tuple[Path, str]]:
+    """Make each kind's file."""
     known = recipes()
-    drifted = []
     for name, content in (("recipes", known), ("configs", configs(known)), ("components", components())):
-        path = FLAGS / f"torchtune-{VERSION}" / f"{name}.json"
         rows = (f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items())
-        text = "{\n" + ",\n".join(rows) + "\n}\n"
-        if not path.exists() or path.read_text() != text:
-            drifted.append(str(path))
-        if not check:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-    if check and drifted:
-        print("drifted, run `make generate`:", *drifted, sep="\n  ", file=sys.stderr)
-    return 1 if check and drifted else 0
+        yield FLAGS / f"torchtune-{VERSION}" / f"{name}.json", "{\n" + ",\n".join(rows) + "\n}\n"
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(write(__doc__, "torchtune", VERSION, files))
