@@ -337,7 +337,7 @@ def adapters_prepare_command(settings: Path, output: Path) -> None:
 )
 @click.option("--settings", required=True, type=_PATH, help="What the adapters are (YAML).")
 @click.option("--server", default="http://127.0.0.1:8000", show_default=True, help="This replica's vLLM.")
-@click.option("--host", default="0.0.0.0", show_default=True, help="Address of /readyz, /adapters and /metrics.")
+@click.option("--host", default="", help="Address of /readyz, /adapters and /metrics (default: all).")
 @click.option("--port", default=8081, show_default=True, help="Their port.")
 @click.option("--interval", default=1.0, show_default=True, help="Seconds between two looks.")
 @_reported

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runner.tests.adapters.samples import BASE, HIDDEN, PREFIX, make_adapter, make_model
+from runner.tests.adapters.samples import BASE, HIDDEN, PREFIX, make_adapter, make_model, write_tensors
 
 from stoker.adapters import check
 from stoker.adapters.files import read_adapter, read_model
@@ -83,6 +83,19 @@ def test_modules_that_the_base_model_does_not_have(tmp_path: Path, model: Path) 
 def test_a_base_model_of_another_size(tmp_path: Path, output: Path) -> None:
     found = problems(output, make_model(tmp_path / "larger", hidden=2 * HIDDEN))
     assert "its matrices do not fit: layers.0.self_attn.q_proj is 16×16 in the base model" in found
+
+
+def test_a_quantized_base_models_tensors_are_known_by_their_modules(tmp_path: Path, output: Path) -> None:
+    """Names and shapes of AWQ, and of a model that was saved with bitsandbytes."""
+    model = make_model(tmp_path / "quantized")
+    (model / "config.json").write_text('{"quantization_config": {"quant_method": "awq"}}')
+    prefix = "model.layers.0.self_attn"
+    packed: dict[str, tuple[int, ...]] = {f"{prefix}.q_proj.qweight": (8, 1), f"{prefix}.q_proj.scales": (1, 8)}
+    packed |= {f"{prefix}.v_proj.weight": (32, 1), f"{prefix}.v_proj.weight.absmax": (4,)}
+    write_tensors(model / "model.safetensors", packed)
+    assert problems(output, model) == ""
+    write_tensors(model / "model.safetensors", {f"{prefix}.q_proj.qweight": (8, 1)})
+    assert "the base model has no layers.0.self_attn.v_proj" in problems(output, model)
 
 
 def test_weights_without_any_matrix(tmp_path: Path, model: Path) -> None:

@@ -63,6 +63,11 @@ def test_a_folder_for_later_versions_turns_lora_on(tmp_path: Path, model: Path) 
     assert config == {"enable-lora": True, "max-lora-rank": 32, "max-loras": 4, "max-cpu-loras": 8}
 
 
+def test_adapters_that_others_load_turn_lora_on_where_their_rank_has_a_bound(tmp_path: Path, model: Path) -> None:
+    assert run(tmp_path, model, lora={"others": True}) == {}
+    assert run(tmp_path, model, lora={"others": True, "maxRank": 8})["enable-lora"] is True
+
+
 def test_later_versions_need_a_bound_for_their_rank(tmp_path: Path, model: Path) -> None:
     with pytest.raises(RunError, match=r"lora\.maxRank is needed") as ending:
         run(tmp_path, model, published={"folder": "/adapters"})

@@ -22,7 +22,7 @@ from stoker.adapters.server import Server, ServerError
 from stoker.adapters.settings import Declared, Settings
 from stoker.adapters.state import State
 from stoker.adapters.versions import publish, retract
-from stoker.adapters.watch import Watch, _handler
+from stoker.adapters.watch import Watch, _handler, _Web
 
 RETRY = 31.0
 
@@ -35,6 +35,11 @@ class Vllm:
         self.invisible: set[str] = set()
         self.unloadable: set[str] = set()
         self.without_effect: set[str] = set()
+        self.broken: set[str] = set()  # their probabilities are no numbers
+        self.slow: set[str] = set()  # loaded, but the answer does not come in time
+        self.mute: set[str] = set()  # loaded, and no request for them is answered
+        self.routes = {"/v1/completions"}
+        self.asked: list[str] = []
         self.down = False
         self.address = ""
 
@@ -54,11 +59,16 @@ class Vllm:
             if name in self.unloadable:
                 return 500, _error("Call to add_lora method failed")
             self.adapters[name] = body["lora_path"]
-            return 200, "Success"
+            return (0, "") if name in self.slow else (200, "Success")
         if path == "/v1/unload_lora_adapter":
             return (200, "Success") if self.adapters.pop(name, None) else (404, _error("cannot be found"))
+        if path not in self.routes:
+            return 404, {"detail": "Not Found"}
+        self.asked.append(body["model"])
+        if body["model"] in self.mute:
+            return 500, _error("Out of range float values are not JSON compliant")
         differs = body["model"] in self.adapters and body["model"] not in self.without_effect
-        logprob = -1.5 if differs else -1.0
+        logprob = float("nan") if body["model"] in self.broken else -1.5 if differs else -1.0
         return 200, {"choices": [{"prompt_logprobs": [None, {"5": {"logprob": logprob}}]}]}
 
 
@@ -74,6 +84,8 @@ def vllm() -> Iterator[Vllm]:
         def _answer(self) -> None:
             length = int(self.headers.get("Content-Length", 0))
             code, data = found.answer(self.path, json.loads(self.rfile.read(length) or b"{}"))
+            if not code:  # the connection ends without an answer
+                return
             self.send_response(code)
             self.end_headers()
             self.wfile.write(json.dumps(data).encode())
@@ -205,6 +217,48 @@ def test_a_version_broken_on_its_way_is_looked_at_again(
     assert list(watch.look().loaded) == ["a:1"]
 
 
+def test_an_adapter_that_is_loaded_after_nobody_waited_any_more_stays(
+    watch: Watch, vllm: Vllm, output: Path, folder: Path
+) -> None:
+    publish(output, folder, "a")
+    vllm.slow.add("a:1")
+    assert watch.look().missing == ("a:1",)
+    state = watch.look()
+    assert (list(state.loaded), state.problems, state.ready) == (["a:1"], {}, True)
+    assert list(vllm.adapters) == ["a:1"]
+
+
+def test_an_adapter_that_the_server_ends_at_is_not_asked_for_forever(
+    watch: Watch, vllm: Vllm, clock: Clock, output: Path, folder: Path
+) -> None:
+    publish(output, folder, "a")
+    publish(output, folder, "b")
+    vllm.unloadable.add("a:1")
+    for _ in range(2):
+        watch.look()
+        vllm.down = True
+        watch.look()
+        vllm.down, vllm.adapters = False, {}
+    state = watch.look()
+    assert "vLLM ended 2 times after it was asked for it" in state.problems["a:1"]
+    assert (list(vllm.adapters), state.ready) == (["b:1"], True)
+    clock.now += RETRY
+    vllm.unloadable.clear()
+    assert list(watch.look().loaded) == ["b:1"]
+
+
+def test_a_server_that_ends_by_itself_is_blamed_on_no_adapter(
+    watch: Watch, vllm: Vllm, output: Path, folder: Path
+) -> None:
+    publish(output, folder, "a")
+    for _ in range(3):
+        assert watch.look().ready
+        vllm.down = True
+        watch.look()
+        vllm.down, vllm.adapters = False, {}
+    assert list(watch.look().loaded) == ["a:1"]
+
+
 def test_what_vllm_refuses_is_reported_and_tried_again(
     watch: Watch, vllm: Vllm, clock: Clock, output: Path, folder: Path
 ) -> None:
@@ -242,6 +296,43 @@ def test_an_adapter_without_effect_is_served_and_reported(watch: Watch, vllm: Vl
     assert sorted(vllm.adapters) == ["a:1", "a:2"]
 
 
+def test_an_adapter_that_gives_no_numbers_is_reported(watch: Watch, vllm: Vllm, output: Path, folder: Path) -> None:
+    vllm.broken.add("a:1")
+    publish(output, folder, "a")
+    assert watch.look().problems == {"a:1": "its log-probabilities are no numbers: its training went wrong"}
+
+
+def test_an_adapter_whose_effect_cannot_be_asked_for_is_reported_and_asked_again_now_and_then(
+    watch: Watch, vllm: Vllm, clock: Clock, output: Path, folder: Path
+) -> None:
+    vllm.mute.add("a:1")
+    publish(output, folder, "a")
+    for _ in range(3):
+        assert "its effect is not known: Out of range float values" in watch.look().problems["a:1"]
+    assert vllm.asked.count("a:1") == 1
+    vllm.mute.clear()
+    clock.now += RETRY
+    assert watch.look().problems == {}
+    assert vllm.asked.count("a:1") == 2
+
+
+def test_a_model_that_says_nothing_is_ready_when_it_embeds_or_can_do_neither(watch: Watch, vllm: Vllm) -> None:
+    for routes in ({"/v1/embeddings"}, set[str]()):
+        vllm.routes = routes
+        assert watch.look().ready
+        vllm.down = True
+        assert not watch.look().ready
+        vllm.down = False
+
+
+def test_why_a_model_does_not_answer_is_said_once(watch: Watch, vllm: Vllm, capsys: pytest.CaptureFixture[str]) -> None:
+    vllm.mute.add("tiny")
+    for _ in range(3):
+        assert not watch.look().ready
+    printed = capsys.readouterr()
+    assert (printed.out + printed.err).count("the model does not answer: Out of range float values") == 1
+
+
 def test_the_adapters_it_was_started_with_stay(vllm: Vllm, model: Path, output: Path, folder: Path) -> None:
     vllm.adapters["support"] = str(output)
     settings = Settings(model, "tiny", adapters=(Declared("support", output),), folder=folder, max_rank=8)
@@ -256,9 +347,46 @@ def test_adapters_of_a_list_come_and_go(watch: Watch, vllm: Vllm, output: Path, 
     watch.look()
     assert vllm.adapters == {"support": str(output)}
     listed.write_text("[{name: support}]")
-    assert watch.look().loaded == {"support": str(output)}, "a list that is none changes nothing"
+    state = watch.look()
+    assert state.loaded == {"support": str(output)}, "a list that is none changes nothing"
+    assert "an adapter is {name, path}, not" in state.problems[str(listed)]
+    listed.write_text("7")
+    assert "cannot be read" in watch.look().problems[str(listed)]
     listed.write_text("[]")
     assert watch.look().loaded == {}
+
+
+def test_a_name_of_a_list_that_comes_from_another_folder_is_checked_anew(
+    watch: Watch, vllm: Vllm, output: Path, tmp_path: Path
+) -> None:
+    listed = tmp_path / "list.yaml"
+    large = make_adapter(tmp_path / "large", config={"r": 16})
+    other = make_adapter(tmp_path / "other")
+    listed.write_text(f"[{{name: support, path: {output}}}]")
+    watch.look()
+    listed.write_text(f"[{{name: support, path: {large}}}]")
+    state = watch.look()
+    assert vllm.adapters == state.loaded == {"support": str(output)}, "the good one stays"
+    assert "its rank is 16" in state.problems["support"]
+    listed.write_text(f"[{{name: support, path: {other}}}]")
+    state = watch.look()
+    assert vllm.adapters == state.loaded == {"support": str(other)}
+    assert state.problems == {}
+
+
+def test_what_others_load_is_theirs_where_they_may(
+    vllm: Vllm, model: Path, output: Path, folder: Path, tmp_path: Path
+) -> None:
+    listed = tmp_path / "list.yaml"
+    settings = Settings(model, "tiny", BASE, folder=folder, max_rank=8, listed=listed, others=True)
+    watch = Watch(settings, Server(vllm.address), read_model(model, BASE))
+    vllm.adapters["step-7"] = str(output)
+    listed.write_text(f"[{{name: support, path: {output}}}]")
+    publish(output, folder, "a")
+    assert sorted(watch.look().loaded) == ["a:1", "step-7", "support"]
+    listed.write_text("[]")
+    retract(folder, "a", 1)
+    assert sorted(watch.look().loaded) == ["step-7"]
 
 
 def test_a_folder_that_cannot_be_read_changes_nothing(
@@ -273,14 +401,18 @@ def test_a_folder_that_cannot_be_read_changes_nothing(
     monkeypatch.setattr("stoker.adapters.watch.read_published", stale)
     assert list(watch.look().loaded) == ["a:1"]
     assert watch.state.ready
+    assert "Stale file handle" in watch.state.problems[str(folder)]
+    monkeypatch.undo()
+    assert watch.look().problems == {}
 
 
 def test_what_a_replica_has_is_told_to_probes_and_prometheus(
     watch: Watch, vllm: Vllm, output: Path, folder: Path
 ) -> None:
-    web = ThreadingHTTPServer(("127.0.0.1", 0), _handler(watch))
+    web = _Web(("::", 0), _handler(watch))
     threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
     address = f"http://127.0.0.1:{web.server_port}"
+    assert urllib.request.urlopen(f"http://[::1]:{web.server_port}/healthz").status == 200
     with pytest.raises(urllib.error.HTTPError, match="503"):
         urllib.request.urlopen(f"{address}/readyz")
     publish(output, folder, "a")

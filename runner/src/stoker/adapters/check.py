@@ -126,6 +126,8 @@ def _modules(adapter: Adapter, model: Model) -> Iterator[str]:
     if not model.tensors:
         return
     weights = {_tail(name.removesuffix(".weight")): shape for name, shape in model.tensors.items()}
+    if model.quantized:  # a module has several tensors (qweight, scales, absmax, …), of shapes of their own
+        weights = {_tail(module): () for name in model.tensors for module in _parents(name)}
     missing, wrong = set(), set()
     for name, shape in adapter.tensors.items():
         match = _LORA.match(name)
@@ -145,6 +147,12 @@ def _modules(adapter: Adapter, model: Model) -> Iterator[str]:
         yield f"the base model has no {_shown(missing)}: it is of another model, or its modules have other names"
     if wrong:
         yield f"its matrices do not fit: {_shown(wrong)}"
+
+
+def _parents(name: str) -> Iterator[str]:
+    """Yield the names of all modules that a tensor is in."""
+    while name := name.rpartition(".")[0]:
+        yield name
 
 
 def _tail(name: str) -> str:

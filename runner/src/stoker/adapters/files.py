@@ -51,6 +51,7 @@ class Model:
         revision: its revision there; empty where nobody said.
         tensors: shape of each tensor in the weights; empty where they are not in safetensors.
         tokens: how many tokens its tokenizer knows; None without one.
+        quantized: its weights are packed, so that their names and shapes are not those of the modules.
     """
 
     path: Path
@@ -58,6 +59,7 @@ class Model:
     revision: str = ""
     tensors: Shapes = field(default_factory=dict)
     tokens: int | None = None
+    quantized: bool = False
 
 
 def read_adapter(path: Path) -> Adapter:
@@ -103,7 +105,9 @@ def read_model(path: Path, source: str = "", revision: str = "") -> Model:
                 tensors.update(_shapes(path / name))
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise RunError(ExitCode.NO_INPUT, f"the weights in {path} cannot be read: {error}") from error
-    return Model(path, source, revision, tensors, _tokens(path))
+    config = read_json(path / "config.json")
+    quantized = isinstance(config, dict) and bool(config.get("quantization_config"))
+    return Model(path, source, revision, tensors, _tokens(path), quantized)
 
 
 def _shapes(path: Path) -> Shapes:

@@ -41,7 +41,7 @@ def prepare(settings: Settings, output: Path) -> dict[str, Any]:
     if refused:
         raise RunError(ExitCode.CONFIG, "\n".join(refused))
     config: dict[str, Any] = {}
-    if found or settings.changes:
+    if found or settings.changes or (settings.others and settings.max_rank):
         config = {
             "enable-lora": True,
             "max-lora-rank": limit,

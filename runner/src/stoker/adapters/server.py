@@ -63,12 +63,22 @@ class Server:
         self._call("/v1/unload_lora_adapter", {"lora_name": name})
 
     def answers(self, model: str) -> None:
-        """Let a model say one token.
+        """Let a model say one token, or embed a text where it says none.
 
         Raises:
             ServerError: it did not.
         """
-        self._call("/v1/completions", {"model": model, "prompt": _PROBE, "max_tokens": 1, "temperature": 0})
+        try:
+            self._call("/v1/completions", {"model": model, "prompt": _PROBE, "max_tokens": 1, "temperature": 0})
+        except ServerError as error:
+            if error.status != 404:
+                raise
+            # vLLM has the paths of what a model can do; one that gives rewards has neither.
+            try:
+                self._call("/v1/embeddings", {"model": model, "input": _PROBE})
+            except ServerError as other:
+                if other.status != 404:
+                    raise
 
     def log_probabilities(self, model: str) -> list[float]:
         """Return the log-probability a model gives each token of a fixed text but the first, in nats.

@@ -45,6 +45,7 @@ class Settings:
         max_loras: adapters in one batch.
         max_cpu_loras: adapters in memory.
         require_manifest: refuse adapters without the manifest of the run that made them.
+        others: somebody else loads adapters too, whose names are left alone.
     """
 
     model: Path
@@ -59,6 +60,7 @@ class Settings:
     max_loras: int = 4
     max_cpu_loras: int = 8
     require_manifest: bool = True
+    others: bool = False
 
     @property
     def changes(self) -> bool:
@@ -93,6 +95,7 @@ def load(path: Path) -> Settings:
             max_loras=int(lora.get("maxLoras", 4)),
             max_cpu_loras=int(lora.get("maxCpuLoras", 8)),
             require_manifest=bool(lora.get("requireManifest", True)),
+            others=bool(lora.get("others", False)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(ExitCode.CONFIG, f"{path} is not what it should be: {type(error).__name__} {error}") from error
