@@ -16,7 +16,7 @@ import yaml
 from release import artifacthub
 
 from charts import trainer
-from charts.helm import CHARTS, ROOT, TRAINING_RUNTIMES, VLLM_SERVING, manifests, output, template, values_files
+from charts.helm import CHARTS, ROOT, TRAINING_RUNTIMES, VLLM_SERVING, manifests, output, run, template, values_files
 from charts.images import images, names_in_lock
 from stoker.frameworks import Framework, known_frameworks
 from stoker.variables import KNOWN
@@ -40,10 +40,17 @@ def schema(chart: Path) -> str:
 
 
 def readme(chart: Path) -> str:
-    """Return a chart's README.md, made from its README.md.gotmpl and the comments in its values.yaml."""
-    return output(
-        "helm-docs", "--dry-run", "--log-level=error", "--sort-values-order=file", f"--chart-search-root={chart}"
+    """Return a chart's README.md, made from its README.md.gotmpl and the comments in its values.yaml.
+
+    Raises:
+        RuntimeError: the template is broken; helm-docs itself prints what came before, and ends well.
+    """
+    done = run(
+        "helm-docs", "--dry-run", "--log-level=warning", "--sort-values-order=file", f"--chart-search-root={chart}"
     )
+    if done.returncode != 0 or done.stderr:
+        raise RuntimeError(f"helm-docs: {done.stderr}")
+    return done.stdout
 
 
 def golden(chart: Path, values: Path) -> Path:
