@@ -157,6 +157,19 @@ def test_what_controls_the_server_is_not_there(start: Callable[..., Proxy]) -> N
         assert proxy.ask(path, port=8082).status == 404
 
 
+def test_a_connection_brings_one_request(start: Callable[..., Proxy]) -> None:
+    """One that is kept would bring further requests to a replica that is about to end, past the Service."""
+    proxy = start()
+    for path, key, status in (("/v1/models", KEY, 200), ("/v1/chat/completions", KEY, 200), ("/v1/models", "", 401)):
+        with socket.create_connection(("127.0.0.1", proxy.ports[8080]), timeout=5) as connection:
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+            with connection.makefile("rb") as stream:
+                answer = stream.read()
+        head = answer.partition(b"\r\n\r\n")[0].decode().splitlines()
+        assert head[0].split()[1] == str(status)
+        assert "Connection: close" in head
+
+
 def test_a_key_changes_without_a_restart(start: Callable[..., Proxy]) -> None:
     proxy = start()
     (proxy.keys / "api-key-next").write_text("the-next")

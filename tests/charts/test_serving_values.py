@@ -60,6 +60,22 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"args.api-key": "secret"}, "args.api-key: the chart sets this flag itself; use api.keySecret."),
     ({"args.lora-modules": "a=b"}, "args.lora-modules: the chart sets this flag itself; use adapters."),
     ({"args.tensor-parallel-size": "2"}, "args.tensor-parallel-size: the chart sets this flag itself; use devices."),
+    ({"args.data-parallel-size": "2"}, "args.data-parallel-size: the chart sets this flag itself; use replicas."),
+    (
+        {"args.pipeline-parallel-size": "2"},
+        "args.pipeline-parallel-size: the chart sets this flag itself; use devices.",
+    ),
+    ({"resources.devices": 2}, "resources.devices: the devices of a replica are `devices`: set that."),
+    ({"accelerators": {"cpu": {"sharedMemry": "1Gi"}}}, "additional properties 'sharedMemry' not allowed"),
+    (
+        {"accelerator": "mine", "accelerators": {"mine": {"kind": "cpu", "imageVariant": "cpu"}}},
+        "accelerators.mine.resources is missing: a profile of one's own needs it.",
+    ),
+    (
+        {"rollout": {"maxSurge": "0%", "maxUnavailable": 0}},
+        "rollout: with maxSurge and maxUnavailable both 0 no replica could ever be replaced: raise one of them.",
+    ),
+    ({"httpRoute.requestTimeout": "forever"}, "at '/httpRoute/requestTimeout': 'forever' does not match pattern"),
     ({"env.HF_HUB_OFFLINE": "0"}, "env.HF_HUB_OFFLINE: the chart sets this one itself; leave it out."),
     ({"env.VLLM_SERVER_DEV_MODE": "1"}, "env.VLLM_SERVER_DEV_MODE: the chart sets this one itself"),
     ({"env.VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}, "env.VLLM_ALLOW_RUNTIME_LORA_UPDATING: the chart sets this one"),
@@ -137,6 +153,14 @@ def test_every_example_in_the_document_renders() -> None:
     assert len(examples) == 4
     for example in examples:
         assert manifests(template(VLLM_SERVING, settings=settings(example)))
+
+
+def test_the_readme_lists_every_value() -> None:
+    _, _, values = (VLLM_SERVING / "README.md").read_text().partition("\n## Values\n")
+    listed = set(re.findall(r"^\| ([A-Za-z.]+) \|", values, re.MULTILINE)) - {"Key"}
+    schema = json.loads((VLLM_SERVING / "values.schema.json").read_text())
+    assert {name.split(".")[0] for name in listed} == schema["properties"].keys()
+    assert {"published.keep", "drain.seconds", "monitoring.dashboardLabels"} <= listed
 
 
 def test_the_document_installs_this_version() -> None:

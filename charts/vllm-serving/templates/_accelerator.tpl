@@ -8,7 +8,13 @@ Argument: the root context.
   {{- fail (printf "\n\naccelerator: no profile named %q; there are: %s. Add one under accelerators.\n"
         .Values.accelerator (keys $profiles | sortAlpha | join ", ")) }}
 {{- end }}
-{{- get $profiles .Values.accelerator | toYaml }}
+{{- $profile := get $profiles .Values.accelerator }}
+{{- range list "kind" "imageVariant" "resources" "sharedMemory" }}
+  {{- if not (get $profile .) }}
+    {{- fail (printf "\n\naccelerators.%s.%s is missing: a profile of one's own needs it.\n" $.Values.accelerator .) }}
+  {{- end }}
+{{- end }}
+{{- toYaml $profile }}
 {{- end }}
 
 {{/*

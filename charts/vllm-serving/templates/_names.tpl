@@ -41,9 +41,18 @@ Argument: the root context.
 */}}
 {{- define "vllm-serving.modelPath" -}}
 {{- if .Values.model.claim.name }}/claims/{{ .Values.model.claim.name }}/{{ .Values.model.claim.path | trimSuffix "/" }}
-{{- else if .Values.model.uri }}/models/fetched/model
+{{- else if .Values.model.uri }}/models/fetched/{{ include "vllm-serving.fetched" . }}/model
 {{- else }}/models/image{{ with .Values.model.image.path }}/{{ . | trimAll "/" }}{{ end }}
 {{- end }}
+{{- end }}
+
+{{/*
+vllm-serving.fetched: the folder that a model is fetched into. Each URI has its own, so that one claim keeps the models
+of several releases, and replicas that are still to go keep theirs.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.fetched" -}}
+{{- .Values.model.uri | sha256sum | trunc 12 }}
 {{- end }}
 
 {{/*
@@ -75,6 +84,18 @@ Argument: the claim's name.
 */}}
 {{- define "vllm-serving.claimVolume" -}}
 claim-{{ regexMatch "^[a-z0-9-]{1,57}$" . | ternary . (. | sha256sum | trunc 16) }}
+{{- end }}
+
+{{/*
+vllm-serving.deviceClaim: name of the template of the claim for devices. Its content cannot change: another has another
+name.
+Arguments, a list: the root context, the accelerator's profile.
+*/}}
+{{- define "vllm-serving.deviceClaim" -}}
+{{- $root := index . 0 }}
+{{- $profile := index . 1 }}
+{{- printf "%s-%s" (include "vllm-serving.name" $root)
+      (printf "%s %d" $profile.deviceClassName (int $root.Values.devices) | sha256sum | trunc 8) }}
 {{- end }}
 
 {{/*

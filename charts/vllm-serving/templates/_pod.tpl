@@ -48,7 +48,7 @@ topologySpreadConstraints:
 {{- if $profile.deviceClassName }}
 resourceClaims:
   - name: devices
-    resourceClaimTemplateName: {{ include "vllm-serving.name" . }}
+    resourceClaimTemplateName: {{ include "vllm-serving.deviceClaim" (list . $profile) }}
 {{- end }}
 initContainers:
   {{- if .Values.model.uri }}
@@ -60,7 +60,10 @@ initContainers:
       - name: STORAGE_URI
         value: {{ .Values.model.uri | quote }}
       - name: STOKER_WORKSPACE
-        value: /models/fetched
+        value: /models/fetched/{{ include "vllm-serving.fetched" . }}
+      {{- /* Whoever fetches the same is the same job: what is there whole is not asked for again, nor does it change. */}}
+      - name: STOKER_JOB_ID
+        value: {{ include "vllm-serving.fetched" . | quote }}
     {{- with .Values.model.secretName }}
     envFrom:
       - secretRef:

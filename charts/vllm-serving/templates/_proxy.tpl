@@ -70,6 +70,9 @@ Argument: the root context.
 # For clients.
 :8080 {
 	log
+	{{- /* One request for each connection: one that is kept would bring requests to a replica that is about to end, and
+	vLLM answers those with 200 and no text. It would also keep them from replicas that have been added. */}}
+	header Connection close
 	log_skip /health
 	@open {
 		method GET POST

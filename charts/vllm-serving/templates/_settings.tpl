@@ -5,7 +5,7 @@ Argument: the root context.
 {{- define "vllm-serving.settings" -}}
 {{- $source := include "vllm-serving.modelSource" . | fromYaml -}}
 model:
-  path: {{ include "vllm-serving.modelPath" . }}
+  path: {{ include "vllm-serving.modelPath" . | quote }}
   name: {{ include "vllm-serving.modelName" . | quote }}
   source: {{ $source.source | quote }}
   revision: {{ $source.revision | quote }}
@@ -28,6 +28,7 @@ lora:
   maxLoras: {{ int .Values.lora.maxLoras }}
   maxCpuLoras: {{ int .Values.lora.maxCpuLoras }}
   requireManifest: {{ .Values.lora.requireManifest }}
+  others: {{ .Values.rl.enabled }}
 {{- end }}
 
 {{/*

@@ -14,6 +14,9 @@ Argument: the root context.
 {{- end }}
 
 {{- define "vllm-serving.validateModel" -}}
+{{- if hasKey .Values.resources "devices" }}
+  {{- fail "\n\nresources.devices: the devices of a replica are `devices`: set that.\n" }}
+{{- end }}
 {{- $given := compact (list .Values.model.claim.name .Values.model.uri .Values.model.image.reference) }}
 {{- if ne (len $given) 1 }}
   {{- fail (printf (join "\n" (list
@@ -82,7 +85,8 @@ Argument: the root context.
       "max-lora-rank" "lora.maxRank" "max-cpu-loras" "lora.maxCpuLoras" "tensor-parallel-size" "devices"
       "model" "model.claim, model.uri or model.image" "uds" "" "root-path" "" "ssl-keyfile" "ingress.tlsSecret"
       "ssl-certfile" "ingress.tlsSecret" "middleware" "" "data-parallel-supervisor-port" "" "headless" "" "grpc" ""
-      "api-server-count" "replicas" "enable-offline-docs" "" }}
+      "api-server-count" "replicas" "enable-offline-docs" "" "data-parallel-size" "replicas" "data-parallel-size-local" "replicas"
+      "pipeline-parallel-size" "devices" "nnodes" "replicas" }}
 {{- range $flag, $value := .Values.args }}
   {{- $name := splitList "." $flag | first }}
   {{- if or (hasKey $own $name) (hasKey $instead $name) }}
@@ -125,6 +129,9 @@ Argument: the root context.
 {{- end }}
 {{- if and .Values.rl.enabled (not .Values.networkPolicy.enabled) }}
   {{- fail "\n\nrl.enabled opens paths that change the model: it needs networkPolicy.enabled=true.\n" }}
+{{- end }}
+{{- if and (has (toString .Values.rollout.maxSurge) (list "0" "0%")) (has (toString .Values.rollout.maxUnavailable) (list "0" "0%")) }}
+  {{- fail "\n\nrollout: with maxSurge and maxUnavailable both 0 no replica could ever be replaced: raise one of them.\n" }}
 {{- end }}
 {{- if and .Values.ingress.enabled (not .Values.ingress.host) }}
   {{- fail "\n\ningress.enabled: set ingress.host.\n" }}
