@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 FLAGS = Path(__file__).parent.parent / "src/stoker/frameworks/flags"
-sys.path.insert(0, str(FLAGS.parents[2]))
+sys.path[:0] = [str(FLAGS.parents[2]), str(FLAGS.parents[4])]
 
-from generated import write  # noqa: E402
+from runner.scripts.generated import write  # noqa: E402
 
 from stoker.frameworks.trl import TRL, VERSION  # noqa: E402
 

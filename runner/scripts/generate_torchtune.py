@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 FLAGS = Path(__file__).parent.parent / "src/stoker/frameworks/flags"
-sys.path.insert(0, str(FLAGS.parents[2]))
+sys.path[:0] = [str(FLAGS.parents[2]), str(FLAGS.parents[4])]
 
 import torchtune  # noqa: E402
-from generated import write  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402
+from runner.scripts.generated import write  # noqa: E402
 from torchtune._recipe_registry import get_all_recipes  # noqa: E402
 
 from stoker.frameworks.torchtune_keys import RECIPES as NAMES  # noqa: E402

@@ -169,7 +169,7 @@ def test_an_interruption_is_not_counted(local: Local) -> None:
 def test_the_other_nodes_are_asked_to_stop_when_one_fails(local: Local, failing: int) -> None:
     program = (
         f"failing = {failing}"
-        + """
+        """
 if rank == failing:
     while not (workspace / "ready").exists(): time.sleep(0.02)
     sys.exit(66)
