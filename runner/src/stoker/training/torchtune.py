@@ -37,6 +37,8 @@ _RECIPES = Path(torchtune.__file__).parent.parent / "recipes"
 _DRAFT = ".saving"
 # As many as the recipe for TRL keeps; each holds the optimizer's state too.
 _KEPT_CHECKPOINTS = 3
+# The numbers logged last, beside TorchTune's own files of a checkpoint.
+_METRICS = "stoker-metrics.json"
 _FILES = "checkpointer.checkpoint_files"
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 
@@ -206,6 +208,8 @@ class _Follower:
         self._job.pulse.beat(FIRST_STEP, recipe.global_step)
         self._job.on_training()
         if self._job.checkpoint is not None:
+            # What was measured before this attempt counts where it has nothing newer to say: it may have no step to do.
+            self.outcome.metrics.update(read_json(self._job.checkpoint / _METRICS) or {})
             # Last: TorchTune seeds them anew in each start.
             random_states.restore(self._job.checkpoint, self._rank)
 
@@ -247,6 +251,7 @@ class _Follower:
         folder = self._output / f"checkpoint-{self.outcome.step}"
         if self._is_first:
             self._complete(draft / f"epoch_{epoch}")
+            write_json(draft / _METRICS, self.outcome.metrics)
             checkpoints.seal(draft, self.outcome.step, self._job.orders.fingerprint)
             shutil.rmtree(folder, ignore_errors=True)
             draft.rename(folder)
