@@ -93,6 +93,7 @@ REFUSED = [
         {"accelerator": "cpu", "resources": {"devices": 2}},
         'asks for 2 device(s), but its accelerator "cpu" has no resourceName',
     ),
+    Refused("accelerators.nvidia.resources.devices", None, 'has accelerator "nvidia" and asks for no device'),
     Refused(
         "accelerators.nvidia.imageVariant",
         "rocm",

@@ -13,15 +13,17 @@ app.kubernetes.io/part-of: stoker
 
 {{/*
 training-runtimes.metadata: labels and annotations of an object that is no runtime.
-Argument: the root context.
+Argument: a list of the root context and whether the object stays when the release no longer has it.
 */}}
 {{- define "training-runtimes.metadata" -}}
+{{- $root := index . 0 }}
+{{- $policy := ternary (dict "helm.sh/resource-policy" "keep") dict (index . 1) -}}
 labels:
-  {{- include "training-runtimes.labels" . | nindent 2 }}
-  {{- with .Values.commonLabels }}
+  {{- include "training-runtimes.labels" $root | nindent 2 }}
+  {{- with $root.Values.commonLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-{{- with .Values.commonAnnotations }}
+{{- with merge $policy $root.Values.commonAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -7,6 +7,50 @@ Arguments, a dict:
   catalogue  the resolved runtimes by name
 */}}
 {{- define "training-runtimes.validateUpgrade" -}}
+{{- if not .root.Values.skipUpgradeCheck }}
+  {{- include "training-runtimes.validateClaimTemplates" . }}
+  {{- include "training-runtimes.validateRuntimes" . }}
+{{- end }}
+{{- end }}
+
+{{- /* training-runtimes.validateClaimTemplates: nothing of a ResourceClaimTemplate may change. Arguments: as above. */}}
+{{- define "training-runtimes.validateClaimTemplates" -}}
+{{- $root := .root }}
+{{- $commands := list }}
+{{- if $root.Capabilities.APIVersions.Has "resource.k8s.io/v1" }}
+{{- range $namespace := include "training-runtimes.namespaces" $root | fromYamlArray }}
+  {{- $stuck := list }}
+  {{- range $name, $runtime := $.catalogue }}
+    {{- if $runtime.deviceClassName }}
+      {{- $live := lookup "resource.k8s.io/v1" "ResourceClaimTemplate" $namespace $name }}
+      {{- range dig "spec" "spec" "devices" "requests" list $live }}
+        {{- $class := dig "exactly" "deviceClassName" "" . }}
+        {{- $count := dig "exactly" "count" 1 . | int }}
+        {{- if or (ne $class $runtime.deviceClassName) (ne $count (int $runtime.resources.devices)) }}
+          {{- $stuck = append $stuck $name }}
+        {{- end }}
+      {{- end }}
+    {{- end }}
+  {{- end }}
+  {{- with $stuck | uniq }}
+    {{- $commands = append $commands (printf "  kubectl delete resourceclaimtemplate %s --namespace %s"
+          (join " " .) $namespace) }}
+  {{- end }}
+{{- end }}
+{{- end }}
+{{- with $commands }}
+  {{- fail (printf (join "\n" (list
+        "\n\nKubernetes does not let a ResourceClaimTemplate change, and this upgrade would."
+        "Delete the old ones, then upgrade at once:"
+        "" "%s" ""
+        "Pods that run keep their devices. A pod that is made between the commands waits for the new template; so does one"
+        "of an older TrainJob that starts again, and gets what the new template says.\n"))
+      (join "\n" .)) }}
+{{- end }}
+{{- end }}
+
+{{- /* training-runtimes.validateRuntimes: some fields of a runtime may not change. Arguments: as above. */}}
+{{- define "training-runtimes.validateRuntimes" -}}
 {{- $root := .root }}
 {{- $kind := $root.Values.kind }}
 {{- $namespaces := ternary (list "") (include "training-runtimes.namespaces" $root | fromYamlArray)
@@ -14,7 +58,7 @@ Arguments, a dict:
 {{- /* What to take away → the runtimes to take it from, in the words of a command. */}}
 {{- $stuck := dict }}
 {{- $fields := list }}
-{{- if and ($root.Capabilities.APIVersions.Has "trainer.kubeflow.org/v1alpha1") (not $root.Values.skipUpgradeCheck) }}
+{{- if $root.Capabilities.APIVersions.Has "trainer.kubeflow.org/v1alpha1" }}
 {{- range $namespace := $namespaces }}
 {{- range $name, $runtime := $.catalogue }}
   {{- $live := lookup "trainer.kubeflow.org/v1alpha1" $kind $namespace $name | dig "spec" "template" "spec" dict }}

@@ -71,6 +71,12 @@ Argument: the root context.
         "set accelerators.%s.resourceName, or leave devices out.\n"))
       $runtime.name $runtime.resources.devices $accelerator $accelerator) }}
 {{- end }}
+{{- if and (or $runtime.resourceName $runtime.deviceClassName) (not $runtime.resources.devices) }}
+  {{- fail (printf (join " " (list
+        "\n\nRuntime %q has accelerator %q and asks for no device, so it would train without: set"
+        "accelerators.%s.resources.devices, or choose an accelerator without resourceName and deviceClassName.\n"))
+      $runtime.name $accelerator $accelerator) }}
+{{- end }}
 {{- if and $runtime.resourceName $runtime.deviceClassName }}
   {{- fail (printf (join " " (list
         "\n\naccelerators.%s has both resourceName and deviceClassName, and would take its devices twice:"
