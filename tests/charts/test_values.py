@@ -21,6 +21,13 @@ class Refused(NamedTuple):
 
 
 OVERRIDE = "runtimes.trl-distributed"
+SHARE = {"cpu": "1", "memory": "1Gi"}
+PROFILE = {
+    "kind": "cpu",
+    "imageVariant": "cpu",
+    "sharedMemory": "1Gi",
+    "resources": {"requests": SHARE, "limits": SHARE},
+}
 REFUSED = [
     Refused("acelerator", "cpu", "additional properties 'acelerator' not allowed"),
     Refused("workspace.sise", "1Gi", "at '/workspace': additional properties 'sise' not allowed"),
@@ -68,6 +75,28 @@ REFUSED = [
         "podGroupPolicy", {"coscheduling": {}, "volcano": {}}, "at '/podGroupPolicy': maxProperties: got 2, want 1"
     ),
     Refused("commonLabels", {"a": 1}, "at '/commonLabels/a': got number, want string"),
+    Refused(
+        "commonLabels", {"app.kubernetes.io/part-of": "ml"}, "commonLabels: the chart sets app.kubernetes.io/part-of"
+    ),
+    Refused("commonAnnotations", {"helm.sh/resource-policy": "keep"}, "the chart sets helm.sh/resource-policy itself"),
+    Refused("test.labels", {"app.kubernetes.io/name": "mine"}, "test.labels: the chart sets app.kubernetes.io/name"),
+    Refused(f"{OVERRIDE}.labels", {"trainer.kubeflow.org/framework": "mine"}, f"{OVERRIDE}.labels: the chart sets tr"),
+    Refused(
+        f"{OVERRIDE}.annotations", {"stoker.dev/description": "mine"}, f"{OVERRIDE}.annotations: the chart sets st"
+    ),
+    Refused("runtimes", {"a..b": {"base": "trl-distributed"}}, "invalid propertyName 'a..b'"),
+    Refused("names", {"style": "both", "version": "1" * 48}, "has 64 characters, and a runtime's name may have 63"),
+    Refused("accelerators", {"H 100": PROFILE}, '"H 100" cannot be the value of a label'),
+    Refused("initializers.env.STORAGE_URI", "hf://a/b", "initializers.env.STORAGE_URI: the chart sets this one itself"),
+    Refused("initializers.env.STOKER_FETCH", "1", "STOKER_FETCH is not a variable stoker knows; it knows: STOKER_ACC"),
+    Refused(
+        f"{OVERRIDE}.volumeMounts", [{"name": "corpsu", "mountPath": "/corpus"}], 'there is no volume "corpsu"; there'
+    ),
+    Refused(
+        f"{OVERRIDE}.volumeMounts",
+        [{"name": "tmp", "mountPath": "/cache/"}],
+        '/cache/ is the chart\'s own; mount "tmp"',
+    ),
     Refused("policies.mode", "audit", "at '/policies/mode': value must be one of 'warn', 'deny'"),
     Refused("policies.maxNodes.limit", 3, "at '/policies/maxNodes': additional properties 'limit' not allowed"),
     Refused(f"{OVERRIDE}.method", "stf", f'{OVERRIDE}.method: "stf" is not a method of trl; it has: sft, dpo,'),
@@ -108,6 +137,31 @@ def test_bad_values_are_refused(refused: Refused) -> None:
     done = run("helm", *template_arguments(TRAINING_RUNTIMES, settings=[setting]))
     assert done.returncode != 0
     assert refused.message in done.stderr
+
+
+def test_two_runtimes_of_one_name_are_refused() -> None:
+    settings = ['names={"style": "both", "version": "next"}', 'runtimes.trl-distributed-next.base="trl-qwen3-8b"']
+    done = run("helm", *template_arguments(TRAINING_RUNTIMES, settings=settings))
+    assert 'Two runtimes would have the name "trl-distributed-next"' in done.stderr
+
+
+class OnceEach(yaml.CSafeLoader):
+    """Refuses a key that stands twice in a map, as kustomize and with it Flux do."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the map; Helm and Kubernetes themselves would take the last of two."""
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        assert len(found) == len(node.value), f"a key twice in line {node.start_mark.line + 1}"
+        return found
+
+
+def test_no_key_is_written_twice() -> None:
+    labels = ["commonLabels", "test.labels", f"{OVERRIDE}.labels", "commonAnnotations", f"{OVERRIDE}.annotations"]
+    settings = [f'{path}={{"example.com/team": "{path}"}}' for path in labels]
+    rendered = template(TRAINING_RUNTIMES, settings=[*settings, "keep=true", 'accelerator="cpu"'])
+    assert list(yaml.load_all(rendered, OnceEach))
+    with pytest.raises(AssertionError, match="a key twice in line 1"):
+        yaml.load("a: 1\na: 2", OnceEach)
 
 
 def undocumented(schema: dict[str, Any], path: str = "") -> list[str]:

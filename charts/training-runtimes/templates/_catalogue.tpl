@@ -56,6 +56,14 @@ Argument: the root context.
   {{- if dig "enabled" $wanted $override }}
     {{- $resolved := include "training-runtimes.resolve" (list $ $entry $override) | fromYaml }}
     {{- range $given := include "training-runtimes.names" (list $ $resolved) | fromYamlArray }}
+      {{- if hasKey $catalogue $given }}
+        {{- fail (printf (join " " (list
+              "\n\nTwo runtimes would have the name %q, one of them by names.style %s: give the one in runtimes another"
+              "name, or set names.version.\n")) $given $.Values.names.style) }}
+      {{- else if gt (len $given) 63 }}
+        {{- fail (printf "\n\nnames.version: %q has %d characters, and a runtime's name may have 63: choose a shorter one.\n"
+              $given (len $given)) }}
+      {{- end }}
       {{- $_ := set $catalogue $given (set (deepCopy $resolved) "name" $given) }}
     {{- end }}
   {{- end }}
@@ -132,8 +140,8 @@ Argument: a list of the root context, the entry and its override.
       "sharedMemory" ($override.sharedMemory | default $profile.sharedMemory)
       "workspace" $workspace
       "runtimeClassName" $profile.runtimeClassName
-      "priorityClassName" ($override.priorityClassName | default $values.priorityClassName)
-      "podGroupPolicy" ($override.podGroupPolicy | default $values.podGroupPolicy)
+      "priorityClassName" (dig "priorityClassName" $values.priorityClassName $override)
+      "podGroupPolicy" (dig "podGroupPolicy" $values.podGroupPolicy $override)
       "labels" (include "training-runtimes.overlay" (list $values.commonLabels $override.labels) | fromYaml)
       "annotations" (include "training-runtimes.overlay"
         (list $values.commonAnnotations $override.annotations) | fromYaml)

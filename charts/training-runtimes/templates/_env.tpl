@@ -104,7 +104,7 @@ Argument: a map from name to a string, or to a reference to a secret or ConfigMa
 */}}
 {{- define "training-runtimes.variables" -}}
 {{- range $name, $value := . }}
-- name: {{ $name }}
+- name: {{ toYaml $name }}
   {{- if kindIs "string" $value }}
   value: {{ $value | quote }}
   {{- else }}

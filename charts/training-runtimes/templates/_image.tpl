@@ -1,6 +1,7 @@
 {{/*
 training-runtimes.image: the full reference of a runtime's image, as images.lock.yaml has it unless values say otherwise.
-A tag or digest in values stands alone: the lock's digest belongs to the lock's tag.
+A tag or digest in values stands alone: the lock's digest belongs to the lock's tag, and that of values for all runtimes
+to another image than one runtime's own.
 Arguments, a dict:
   root         the root context
   runtime      name of the runtime, for messages
@@ -12,7 +13,11 @@ Arguments, a dict:
 {{- define "training-runtimes.image" -}}
 {{- $lock := .root.Files.Get "files/images.lock.yaml" | fromYaml }}
 {{- $variants := get $lock.images .name | default dict | dig "variants" dict }}
-{{- $own := mergeOverwrite dict (get .root.Values.images .name | default dict) .override }}
+{{- $all := get .root.Values.images .name | default dict }}
+{{- if or .override.tag .override.digest }}
+  {{- $all = pick $all "repository" }}
+{{- end }}
+{{- $own := mergeOverwrite dict $all .override }}
 {{- $registry := include "training-runtimes.registry" .root }}
 {{- $reference := $own.repository | default (printf "%s/%s" $registry .name) }}
 {{- $pinned := dict "tag" $own.tag "digest" $own.digest }}

@@ -5,7 +5,7 @@ Argument: the root context.
 {{- define "training-runtimes.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ toYaml .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/part-of: stoker
@@ -34,8 +34,8 @@ training-runtimes.runLabels: labels of everything a TrainJob makes. The SDK and 
 Argument: a resolved entry.
 */}}
 {{- define "training-runtimes.runLabels" -}}
-trainer.kubeflow.org/framework: {{ .framework }}
-stoker.dev/runtime: {{ .name }}
+trainer.kubeflow.org/framework: {{ toYaml .framework }}
+stoker.dev/runtime: {{ toYaml .name }}
 stoker.dev/accelerator: {{ .accelerator | quote }}
 {{- with .labels }}
 {{ toYaml . }}

@@ -37,7 +37,7 @@ terminationGracePeriodSeconds: {{ .root.Values.terminationGracePeriodSeconds | i
 automountServiceAccountToken: {{ .token | default false }}
 enableServiceLinks: false
 {{- with .runtime.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ toYaml . }}
 {{- end }}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
@@ -54,7 +54,7 @@ Arguments: as above.
 {{- define "training-runtimes.nodePod" -}}
 {{- include "training-runtimes.podBasics" . }}
 {{- with .runtime.runtimeClassName }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ toYaml . }}
 {{- end }}
 {{- with .runtime.nodeSelector }}
 nodeSelector:
@@ -75,7 +75,7 @@ topologySpreadConstraints:
 {{- if .runtime.deviceClassName }}
 resourceClaims:
   - name: accelerator
-    resourceClaimTemplateName: {{ .runtime.name }}
+    resourceClaimTemplateName: {{ toYaml .runtime.name }}
 {{- end }}
 containers:
   - name: node

@@ -15,7 +15,7 @@ labels:
 annotations:
   stoker.dev/description: {{ .runtime.description | quote }}
   {{- if kindIs "map" .runtime.deprecated }}
-  stoker.dev/replacement: {{ .runtime.deprecated.replacement }}
+  stoker.dev/replacement: {{ toYaml .runtime.deprecated.replacement }}
   {{- end }}
   {{- if .root.Values.keep }}
   helm.sh/resource-policy: keep

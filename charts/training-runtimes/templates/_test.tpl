@@ -51,14 +51,14 @@ apiVersion: trainer.kubeflow.org/v1alpha1
 kind: TrainJob
 metadata:
   name: {{ include "training-runtimes.testTrainJobName" .root }}
-  namespace: {{ include "training-runtimes.testNamespace" .root }}
+  namespace: {{ include "training-runtimes.testNamespace" .root | toYaml }}
   {{- with .root.Values.test.labels }}
   labels:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
   runtimeRef:
-    name: {{ .runtime.name }}
+    name: {{ toYaml .runtime.name }}
     kind: {{ .root.Values.kind }}
   trainer:
     numNodes: 1

@@ -16,7 +16,9 @@ Argument: the root context.
     {{- include "training-runtimes.validateEnv" $arguments }}
     {{- include "training-runtimes.validateVolumes" $runtime }}
   {{- end }}
+  {{- include "training-runtimes.validateLabels" . }}
   {{- include "training-runtimes.validateResources" (list "initializers" .Values.initializers.resources) }}
+  {{- include "training-runtimes.validateInitializersEnv" (dict "env" .Values.initializers.env "runner" $runner) }}
   {{- include "training-runtimes.validateUpgrade" (dict "root" $ "catalogue" $catalogue) }}
 {{- end }}
 {{- end }}
@@ -45,6 +47,13 @@ Argument: the root context.
 
 {{- define "training-runtimes.validateNames" -}}
 {{- $profiles := .Values.accelerators }}
+{{- range $name, $_ := $profiles }}
+  {{- if not (regexMatch "^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$" $name) }}
+    {{- fail (printf (join " " (list
+          "\n\naccelerators: %q cannot be the value of a label: use at most 63 letters, digits, dots, dashes and"
+          "underscores.\n")) $name) }}
+  {{- end }}
+{{- end }}
 {{- range $name, $override := .Values.runtimes }}
   {{- with $override.accelerator }}
     {{- include "training-runtimes.validateAccelerator" (list . (printf "runtimes.%s.accelerator" $name) $profiles) }}
@@ -155,10 +164,63 @@ Argument: the root context.
 {{- end }}
 {{- end }}
 
+{{- define "training-runtimes.validateInitializersEnv" -}}
+{{- $taken := list "JOBSET_NAME" "STOKER_JOB_ID" "STOKER_WORKSPACE" "STORAGE_URI" }}
+{{- range $name, $value := .env }}
+  {{- if has $name $taken }}
+    {{- fail (printf "\n\ninitializers.env.%s: the chart sets this one itself; leave it out.\n" $name) }}
+  {{- else if and (hasPrefix "STOKER_" $name) (not (has $name $.runner.variables)) }}
+    {{- fail (printf "\n\ninitializers.env.%s is not a variable stoker knows; it knows: %s.\n"
+          $name (include "training-runtimes.difference" (list $.runner.variables $taken))) }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "training-runtimes.validateVolumes" -}}
+{{- $own := list "initializer" "shm" "cache" "tmp" }}
+{{- $names := $own }}
 {{- range .volumes }}
-  {{- if has .name (list "initializer" "shm" "cache" "tmp") }}
+  {{- if has .name $own }}
     {{- fail (printf "\n\nruntimes.%s.volumes: the name %q is the chart's own; take another.\n" $.entry .name) }}
+  {{- end }}
+  {{- $names = append $names .name }}
+{{- end }}
+{{- range dig "spec" "volumes" list .podTemplate }}
+  {{- $names = append $names .name }}
+{{- end }}
+{{- range .volumeMounts }}
+  {{- if not (has .name $names) }}
+    {{- fail (printf "\n\nruntimes.%s.volumeMounts: there is no volume %q; there are: %s.\n"
+          $.entry .name (join ", " $names)) }}
+  {{- else if has (trimSuffix "/" .mountPath) (list "/workspace" "/dev/shm" "/cache" "/tmp") }}
+    {{- fail (printf "\n\nruntimes.%s.volumeMounts: %s is the chart's own; mount %q elsewhere.\n"
+          $.entry .mountPath .name) }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Two of one name are one too many for Flux and kustomize. Argument: the root context. */}}
+{{- define "training-runtimes.validateLabels" -}}
+{{- $nameless := dict "framework" "" "name" "" "accelerator" "" }}
+{{- $labels := merge (include "training-runtimes.labels" . | fromYaml) (include "training-runtimes.runLabels" $nameless | fromYaml) }}
+{{- $annotations := dict "stoker.dev/description" "" "stoker.dev/replacement" "" "helm.sh/resource-policy" "" }}
+{{- $given := list
+      (list "commonLabels" .Values.commonLabels $labels)
+      (list "commonAnnotations" .Values.commonAnnotations $annotations)
+      (list "test.labels" .Values.test.labels $labels) }}
+{{- range $name, $override := .Values.runtimes }}
+  {{- with $override }}
+    {{- $given = append $given (list (printf "runtimes.%s.labels" $name) .labels $labels) }}
+    {{- $given = append $given (list (printf "runtimes.%s.annotations" $name) .annotations $annotations) }}
+  {{- end }}
+{{- end }}
+{{- range $given }}
+  {{- $where := index . 0 }}
+  {{- $own := index . 2 }}
+  {{- range $name, $_ := index . 1 }}
+    {{- if hasKey $own $name }}
+      {{- fail (printf "\n\n%s: the chart sets %s itself; leave it out.\n" $where $name) }}
+    {{- end }}
   {{- end }}
 {{- end }}
 {{- end }}

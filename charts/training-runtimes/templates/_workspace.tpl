@@ -28,7 +28,7 @@ Argument: a resolved entry.
 {{- with .workspace.existingClaim }}
 - name: initializer
   persistentVolumeClaim:
-    claimName: {{ . }}
+    claimName: {{ toYaml . }}
 {{- end }}
 {{- end }}
 
@@ -52,7 +52,7 @@ Argument: the root context.
 - name: cache
   {{- with .Values.scratch.cacheClaim }}
   persistentVolumeClaim:
-    claimName: {{ . }}
+    claimName: {{ toYaml . }}
   {{- else }}
   emptyDir:
     sizeLimit: {{ .Values.scratch.cacheSize | quote }}
