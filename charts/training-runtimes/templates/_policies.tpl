@@ -21,7 +21,9 @@ noDeprecatedRuntimes:
 maxNodes:
   expression: variables.nodes <= variables.maxNodes
   message: >-
-    "spec.trainer.numNodes is " + string(variables.nodes) + " and may be " + string(variables.maxNodes) + " at most"
+    "spec.trainer.numNodes is " + string(variables.nodes) +
+    (has(object.spec.trainer) && has(object.spec.trainer.numNodes) ? "" : " by the runtime's own default") +
+    " and may be " + string(variables.maxNodes) + " at most"
 imageRegistries:
   expression: >-
     variables.image == "" || variables.registries.exists(registry, variables.image.startsWith(registry + "/"))
@@ -44,10 +46,16 @@ Argument: the root context.
 {{- $catalogue := include "training-runtimes.catalogue" . | fromYaml }}
 {{- $withInitializers := list }}
 {{- $replacements := dict }}
+{{- $defaultNodes := dict }}
+{{- $registries := list }}
 {{- range $name, $runtime := $catalogue }}
   {{- if $runtime.initializers }}
     {{- $withInitializers = append $withInitializers $name }}
   {{- end }}
+  {{- if gt (int $runtime.numNodes) 1 }}
+    {{- $_ := set $defaultNodes $name (int $runtime.numNodes) }}
+  {{- end }}
+  {{- $registries = append $registries (regexReplaceAll "/[^/]*$" $runtime.image "") }}
   {{- if $runtime.deprecated }}
     {{- $advice := "" }}
     {{- if kindIs "map" $runtime.deprecated }}
@@ -56,14 +64,21 @@ Argument: the root context.
     {{- $_ := set $replacements $name $advice }}
   {{- end }}
 {{- end }}
+{{- with $.Values.policies.registries }}
+  {{- $registries = list }}
+  {{- range . }}
+    {{- $registries = append $registries (trimSuffix "/" .) }}
+  {{- end }}
+{{- end }}
 {{- toYaml (dict
       "catalogue" (keys $catalogue | sortAlpha)
       "catalogueKind" .Values.kind
       "withInitializers" $withInitializers
       "replacements" $replacements
-      "otherRuntimes" .Values.policies.otherRuntimes
+      "otherRuntimes" (.Values.policies.otherRuntimes | default list)
+      "defaultNodes" $defaultNodes
       "maxNodes" (int .Values.policies.nodes)
-      "registries" (.Values.policies.registries | default (list (include "training-runtimes.registry" .)))
+      "registries" (uniq $registries)
       "queueLabel" .Values.policies.queueLabel) }}
 {{- end }}
 
