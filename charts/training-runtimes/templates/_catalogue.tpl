@@ -51,7 +51,7 @@ Argument: the root context.
 {{- include "training-runtimes.validateNames" . }}
 {{- $catalogue := dict }}
 {{- range $name, $entry := include "training-runtimes.entries" . | fromYaml }}
-  {{- $override := get $.Values.runtimes $name | default dict }}
+  {{- $override := get ($.Values.runtimes | default dict) $name | default dict }}
   {{- $wanted := or $entry.own (has $.Values.profile (list "all" $entry.framework)) }}
   {{- if dig "enabled" $wanted $override }}
     {{- $resolved := include "training-runtimes.resolve" (list $ $entry $override) | fromYaml }}
@@ -112,6 +112,7 @@ Argument: a list of the root context, the entry and its override.
       (dict "size" ($entry.workspaceSize | default "50Gi"))
       (ternary (omit $values.workspace "size") (deepCopy $values.workspace) (empty $values.workspace.size))
       ($override.workspace | default dict) }}
+{{- $model := dig "model" ($entry.model | default "") $override }}
 {{- $deprecated := ternary $override.deprecated $entry.deprecated (hasKey $override "deprecated") }}
 {{- toYaml (dict
       "entry" $entry.name
@@ -130,8 +131,8 @@ Argument: a list of the root context, the entry and its override.
       "args" (include "training-runtimes.overlay" (list $entry.args $override.args) | fromYaml)
       "env" (include "training-runtimes.overlay" (list $profile.env $entry.env $override.env) | fromYaml)
       "initializers" (dig "initializers" $values.initializers.enabled $override)
-      "model" (dig "model" ($entry.model | default "") $override)
-      "gated" ($entry.gated | default false)
+      "model" $model
+      "gated" (and $entry.gated (eq $model $entry.model))
       "dataset" (dig "dataset" ($entry.dataset | default "") $override)
       "processesPerNode" $processes
       "resourceName" $profile.resourceName
@@ -148,7 +149,7 @@ Argument: a list of the root context, the entry and its override.
       "nodeSelector" (include "training-runtimes.overlay"
         (list $profile.nodeSelector $values.nodeSelector $override.nodeSelector) | fromYaml)
       "tolerations" (concat
-        ($profile.tolerations | default list) $values.tolerations ($override.tolerations | default list) | uniq)
+        ($profile.tolerations | default list) ($values.tolerations | default list) ($override.tolerations | default list) | uniq)
       "affinity" ($override.affinity | default dict)
       "topologySpreadConstraints" ($override.topologySpreadConstraints | default list)
       "volumes" ($override.volumes | default list)

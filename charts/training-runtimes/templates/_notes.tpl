@@ -1,21 +1,24 @@
 {{/*
 training-runtimes.shownRuntime: name of the runtime that the notes use: the generic one, else the first that is not
-deprecated, else the first.
+deprecated, else the first; one of TorchTune that leaves the recipe to its TrainJobs last of all.
 Argument: the resolved runtimes by name.
 */}}
 {{- define "training-runtimes.shownRuntime" -}}
 {{- $names := list }}
 {{- $last := list }}
+{{- $bare := list }}
 {{- range $name, $runtime := . }}
   {{- if eq $runtime.entry "trl-distributed" }}
     {{- $names = prepend $names $name }}
+  {{- else if and (eq $runtime.framework "torchtune") (not $runtime.command) }}
+    {{- $bare = append $bare $name }}
   {{- else if $runtime.deprecated }}
     {{- $last = append $last $name }}
   {{- else }}
     {{- $names = append $names $name }}
   {{- end }}
 {{- end }}
-{{- concat $names $last | first }}
+{{- concat $names $last $bare | first }}
 {{- end }}
 
 {{/*
@@ -40,6 +43,12 @@ Arguments, a dict:
   {{- with $runtime.workspace.existingClaim }}
     {{- $needed = append $needed (printf "PersistentVolumeClaim %s, for the runs' files" .) }}
   {{- end }}
+  {{- range concat $runtime.volumes (dig "spec" "volumes" list $runtime.podTemplate) }}
+    {{- $needed = concat $needed (include "training-runtimes.volumeSources" (list $name .) | fromYamlArray) }}
+  {{- end }}
+  {{- with dig "spec" "serviceAccountName" "" $runtime.podTemplate }}
+    {{- $needed = append $needed (printf "ServiceAccount %s, for the pods of %s" . $name) }}
+  {{- end }}
   {{- if $runtime.deviceClassName }}
     {{- $needed = append $needed (printf "ResourceClaimTemplate %s (this release makes it in: %s)"
           $name (include "training-runtimes.namespaces" $root | fromYamlArray | join ", ")) }}
@@ -52,16 +61,42 @@ Arguments, a dict:
   {{- range $variable, $value := $environment }}
     {{- if kindIs "map" $value }}
       {{- range $kind, $reference := $value }}
-        {{- $needed = append $needed (printf "%s %s with key %s, for %s"
-              (ternary "Secret" "ConfigMap" (eq $kind "secretKeyRef")) $reference.name $reference.key $variable) }}
+        {{- if not $reference.optional }}
+          {{- $needed = append $needed (printf "%s %s with key %s, for %s"
+                (ternary "Secret" "ConfigMap" (eq $kind "secretKeyRef")) $reference.name $reference.key $variable) }}
+        {{- end }}
       {{- end }}
     {{- end }}
   {{- end }}
 {{- end }}
-{{- if and $gated (not (hasKey $root.Values.initializers.env "HF_TOKEN")) }}
+{{- if and $gated (not (hasKey ($root.Values.initializers.env | default dict) "HF_TOKEN")) }}
   {{- $needed = append $needed (printf
         "a Secret with HF_TOKEN, named in spec.initializer.model.secretRef or initializers.env, for gated models (%s)"
         (join ", " $gated)) }}
 {{- end }}
 {{- toYaml (uniq $needed) }}
+{{- end }}
+
+{{/*
+training-runtimes.volumeSources: what a volume of values needs in its namespace, a YAML list.
+Argument: a list of the runtime's name and the volume.
+*/}}
+{{- define "training-runtimes.volumeSources" -}}
+{{- $needed := list }}
+{{- $volume := index . 1 }}
+{{- $purpose := printf "for the volume %s of %s" $volume.name (index . 0) }}
+{{- with dig "persistentVolumeClaim" "claimName" "" $volume }}
+  {{- $needed = append $needed (printf "PersistentVolumeClaim %s, %s" . $purpose) }}
+{{- end }}
+{{- $sources := prepend (dig "projected" "sources" list $volume) $volume }}
+{{- range $source := $sources }}
+  {{- range $field, $kind := dict "secret" "Secret" "configMap" "ConfigMap" }}
+    {{- with get $source $field }}
+      {{- if not .optional }}
+        {{- $needed = append $needed (printf "%s %s, %s" $kind (.secretName | default .name) $purpose) }}
+      {{- end }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- toYaml $needed }}
 {{- end }}
