@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import yaml
 from release import artifacthub
@@ -37,6 +38,30 @@ def schema(chart: Path) -> str:
         written = Path(folder) / "values.schema.json"
         output("helm-values-schema-json", "--output", written, folder=chart)
         return written.read_text()
+
+
+def without_holes(schema: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema by which no value that has a default can be taken away.
+
+    To Helm a null, as a key without a value is in YAML, means to take the default away: templates would find nothing in
+    its place, and write zero or fail with words about themselves. A value that may be null says so by its type.
+
+    Args:
+        schema: of a group of values.
+        defaults: what values.yaml has in that group.
+    """
+    parts: dict[str, Any] = schema["properties"]
+    for name, default in defaults.items():
+        if "properties" in parts[name] and "$ref" not in parts[name]:
+            parts[name] = without_holes(parts[name], default)
+    needed = [name for name, default in defaults.items() if default and "null" not in parts[name].get("type", ())]
+    return {**schema, **({"required": sorted(needed)} if needed else {})}
+
+
+def closed_schema(chart: Path) -> str:
+    """Return a chart's values.schema.json, by which no default can be taken away."""
+    defaults = yaml.safe_load((chart / "values.yaml").read_text())
+    return json.dumps(without_holes(json.loads(schema(chart)), defaults), indent=2, ensure_ascii=False)
 
 
 def readme(chart: Path) -> str:
@@ -108,6 +133,7 @@ def catalogue() -> str:
 def read_by_helm() -> dict[Path, str]:
     """Return the generated files without which Helm does not render the charts as they should be."""
     schemas = {chart / "values.schema.json": schema(chart).rstrip("\n") + "\n" for chart in CHARTS}
+    schemas[TRAINING_RUNTIMES / "values.schema.json"] = closed_schema(TRAINING_RUNTIMES) + "\n"
     return {RUNNER_FACTS: runner_facts(), ACCELERATORS: accelerators(), **schemas}
 
 

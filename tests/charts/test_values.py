@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+from functools import reduce
+from operator import getitem
 from typing import Any, NamedTuple
 
+import jsonschema
 import pytest
 import yaml
 
@@ -64,6 +68,8 @@ REFUSED = [
     Refused("runtimes.mine.base", "trl", 'runtimes.mine.base: no runtime "trl" in the catalogue; it has: '),
     Refused(f"{OVERRIDE}.base", "trl-qwen3-8b", "this runtime is the catalogue's; give your own another name."),
     Refused("runtimes", {"My_Runtime": {"base": "trl-distributed"}}, "invalid propertyName 'My_Runtime'"),
+    Refused("workspace", None, "missing property 'workspace'"),
+    Refused("retries.maxRestarts", None, "at '/retries': missing property 'maxRestarts'"),
     Refused("profile", "tlr", "at '/profile': value must be one of 'all', 'trl', 'torchtune', 'none'"),
     Refused("names.style", "both names", "at '/names/style': value must be one of 'plain', 'versioned', 'both'"),
     Refused("names.version", "1.0_rc", "at '/names/version': '1.0_rc' does not match pattern"),
@@ -182,6 +188,35 @@ def test_every_value_is_documented() -> None:
 def test_a_parent_charts_globals_and_switch_are_let_through() -> None:
     assert template(TRAINING_RUNTIMES, settings=['global={"storageClass": "fast"}', "enabled=true"])
     assert not template(TRAINING_RUNTIMES, settings=["enabled=false"]).strip()
+
+
+def leaves(values: dict[str, Any], schema: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Return the default of every single value by its path."""
+    found = {}
+    for name, default in values.items():
+        part, where = schema["properties"][name], f"{path}.{name}".lstrip(".")
+        found |= leaves(default, part, where) if "properties" in part and "$ref" not in part else {where: default}
+    return found
+
+
+def test_a_null_is_the_default_where_that_is_nothing_and_refused_elsewhere() -> None:
+    """A key with nothing behind it, as a section is whose lines are all comments."""
+    defaults = yaml.safe_load((TRAINING_RUNTIMES / "values.yaml").read_text())
+    schema = json.loads((TRAINING_RUNTIMES / "values.schema.json").read_text())
+    validator = jsonschema.Draft202012Validator(schema)
+    values = leaves(defaults, schema)
+    nullable = {path for path in values if path.startswith("podSecurityContext.") and "supplemental" not in path}
+    for path in (path for path, default in values.items() if default and path not in nullable):
+        without = copy.deepcopy(defaults)
+        *groups, name = path.split(".")
+        del reduce(getitem, groups, without)[name]
+        assert [error.message for error in validator.iter_errors(without)] == [f"{name!r} is a required property"], path
+    switches = {"skipApiCheck", "policies.enabled"}
+    nothing = [path for path, default in values.items() if not default and path not in {*switches, *nullable}]
+    assert len(nothing) > 20
+    rules = "policies.enabled=true"
+    nulls = [f"{path}=null" for path in nothing]
+    assert template(TRAINING_RUNTIMES, settings=[rules, *nulls]) == template(TRAINING_RUNTIMES, settings=[rules])
 
 
 def test_a_null_leaves_the_user_to_the_cluster() -> None:

@@ -23,7 +23,7 @@ labels:
   {{- with $root.Values.commonLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-{{- with merge $policy $root.Values.commonAnnotations }}
+{{- with include "training-runtimes.overlay" (list $root.Values.commonAnnotations $policy) | fromYaml }}
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
