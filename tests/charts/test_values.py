@@ -192,7 +192,7 @@ def test_a_parent_charts_globals_and_switch_are_let_through() -> None:
 
 def leaves(values: dict[str, Any], schema: dict[str, Any], path: str = "") -> dict[str, Any]:
     """Return the default of every single value by its path."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, default in values.items():
         part, where = schema["properties"][name], f"{path}.{name}".lstrip(".")
         found |= leaves(default, part, where) if "properties" in part and "$ref" not in part else {where: default}
