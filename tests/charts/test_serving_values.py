@@ -48,7 +48,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"lora.maxLoras": 9}, "lora.maxCpuLoras (8) is less than lora.maxLoras (9): raise it, vLLM refuses that."),
     ({"vllmVersion": "0.30.0"}, "vLLM 0.30.0: this chart knows the flags of >=0.31.0 <0.32.0"),
     ({"vllmVersion": "0.32.1"}, "Use such an image, or the chart's version for that vLLM."),
-    ({"images.vllm.tag": "mine"}, "say which vLLM is in it by vllmVersion"),
+    ({"images.vllm.tag": "mine"}, "images.vllm.tag names an image of your own: say which vLLM is in it by vllmVersion"),
+    ({"images.vllm.digest": f"sha256:{'0' * 64}"}, "images.vllm.digest names an image of your own"),
+    ({"vllmVersion": "0.31.0rc1"}, "at '/vllmVersion': '0.31.0rc1' does not match pattern"),
+    ({"podLabels": {"app.kubernetes.io/instance": "a"}}, "the chart finds its pods by this label: leave it out."),
     ({"accelerator": "gpu"}, 'accelerator: no profile named "gpu"; there are: amd, cpu, intel, nvidia'),
     ({"accelerator": "amd"}, 'accelerator "amd" needs the variant "rocm" of image "vllm"'),
     ({"args.max-model-length": "512"}, "args.max-model-length: vLLM 0.31.0 has no such flag"),
@@ -109,6 +112,55 @@ def test_bad_values_are_refused(values: dict[str, Any], message: str) -> None:
     done = run("helm", *template_arguments(VLLM_SERVING, settings=settings(GOOD) + settings(values)))
     assert done.returncode != 0
     assert message in done.stderr
+
+
+def test_what_a_values_file_leaves_empty_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+    """`nodeSelector:` with nothing below it is how people leave it empty."""
+    left = [
+        "accelerators", "adapters", "affinity", "args", "env", "global", "imagePullSecrets", "images", "nodeSelector",
+        "podAnnotations", "podLabels", "resources", "tolerations", "topologySpreadConstraints",
+    ]  # fmt: skip
+    empty = tmp_path / "values.yaml"
+    empty.write_text(yaml.safe_dump(dict.fromkeys(left)))
+    assert template(VLLM_SERVING, [empty], settings(GOOD)) == template(VLLM_SERVING, settings=settings(GOOD))
+
+
+def test_names_that_look_like_numbers_stay_text() -> None:
+    named = {
+        **GOOD,
+        "model": {"claim": {"name": "007"}},
+        "api.keySecret": "42",
+        "priorityClassName": "1e3",
+        "ingress": {"enabled": True, "host": "a.example.com", "className": "9", "tlsSecret": "8"},
+    }
+    objects = {item["kind"]: item for item in manifests(template(VLLM_SERVING, settings=settings(named)))}
+    pod = objects["Deployment"]["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert volumes["claim-007"]["persistentVolumeClaim"]["claimName"] == "007"
+    assert volumes["keys"]["secret"]["secretName"] == "42"
+    assert pod["priorityClassName"] == "1e3"
+    assert objects["Ingress"]["spec"]["ingressClassName"] == "9"
+    assert objects["Ingress"]["spec"]["tls"][0]["secretName"] == "8"
+
+
+def test_every_value_is_asked_for_and_no_other() -> None:
+    schema = json.loads((VLLM_SERVING / "values.schema.json").read_text())
+    text = "".join(path.read_text() for path in (VLLM_SERVING / "templates").rglob("*.*"))
+    asked = set(re.findall(r"\.Values\.([A-Za-z]+(?:\.[A-Za-z]+)*)", text)) | {"global.imageRegistry"}
+    assert len(asked) > 60
+    known = leaves(schema)
+    unused = [path for path in known if not any(f"{path}.".startswith(f"{name}.") for name in asked)]
+    assert unused == []
+    assert [name for name in asked if not any(f"{path}.".startswith(f"{name}.") for path in known)] == []
+
+
+def leaves(schema: dict[str, Any], prefix: str = "") -> set[str]:
+    """Return the paths of single values; a map that users fill is one."""
+    if not schema.get("properties") or "$ref" in schema:
+        return {prefix}
+    return {
+        path for name, child in schema["properties"].items() for path in leaves(child, f"{prefix}.{name}".lstrip("."))
+    }
 
 
 def test_an_image_volume_needs_a_kubernetes_that_has_them() -> None:

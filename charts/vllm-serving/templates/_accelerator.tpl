@@ -3,7 +3,7 @@ vllm-serving.accelerator: the accelerator's profile, a YAML map: what the charts
 Argument: the root context.
 */}}
 {{- define "vllm-serving.accelerator" -}}
-{{- $profiles := mergeOverwrite (.Files.Get "files/accelerators.json" | fromJson) (deepCopy .Values.accelerators) }}
+{{- $profiles := mergeOverwrite (.Files.Get "files/accelerators.json" | fromJson) (deepCopy (.Values.accelerators | default dict)) }}
 {{- if not (hasKey $profiles .Values.accelerator) }}
   {{- fail (printf "\n\naccelerator: no profile named %q; there are: %s. Add one under accelerators.\n"
         .Values.accelerator (keys $profiles | sortAlpha | join ", ")) }}
@@ -24,7 +24,7 @@ Arguments, a list: the root context, the accelerator's profile.
 {{- define "vllm-serving.resources" -}}
 {{- $root := index . 0 }}
 {{- $profile := index . 1 }}
-{{- $resources := mergeOverwrite (deepCopy $profile.resources) (deepCopy $root.Values.resources) }}
+{{- $resources := mergeOverwrite (deepCopy $profile.resources) (deepCopy ($root.Values.resources | default dict)) }}
 {{- $devices := dict }}
 {{- if and $profile.resourceName (not $profile.deviceClassName) }}
   {{- $_ := set $devices $profile.resourceName (toString $root.Values.devices) }}

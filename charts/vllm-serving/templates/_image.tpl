@@ -1,16 +1,16 @@
 {{/*
 vllm-serving.image: the full reference of an image, as images.lock.yaml has it unless values say otherwise. A tag or
 digest in values stands alone: the lock's digest belongs to the lock's tag.
-Arguments, a list: the root context, the image's name in the lock, the variant, the image of values.
+Arguments, a list: the root context, the image's name in the lock and in values, the variant.
 */}}
 {{- define "vllm-serving.image" -}}
 {{- $root := index . 0 }}
 {{- $name := index . 1 }}
 {{- $variant := index . 2 }}
-{{- $own := index . 3 | default dict }}
+{{- $own := get ($root.Values.images | default dict) $name | default dict }}
 {{- $lock := $root.Files.Get "files/images.lock.yaml" | fromYaml }}
 {{- $registry := $lock.registry }}
-{{- with $root.Values.global.imageRegistry }}
+{{- with ($root.Values.global | default dict).imageRegistry }}
   {{- $registry = regexReplaceAll "^[^/]+" $registry (trimSuffix "/" .) }}
 {{- end }}
 {{- $reference := $own.repository | default (printf "%s/%s" $registry $name) }}

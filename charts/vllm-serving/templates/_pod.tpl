@@ -6,7 +6,7 @@ Argument: the root context.
 {{- define "vllm-serving.pod" -}}
 {{- $profile := include "vllm-serving.accelerator" . | fromYaml }}
 {{- $drain := include "vllm-serving.drain" . | fromYaml }}
-{{- $fetch := include "vllm-serving.image" (list . "fetch" "any" .Values.images.fetch) -}}
+{{- $fetch := include "vllm-serving.image" (list . "fetch" "any") -}}
 automountServiceAccountToken: false
 enableServiceLinks: false
 terminationGracePeriodSeconds: {{ $drain.grace }}
@@ -17,16 +17,16 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with $profile.runtimeClassName }}
 runtimeClassName: {{ . }}
 {{- end }}
-{{- with merge (deepCopy .Values.nodeSelector) ($profile.nodeSelector | default dict) }}
+{{- with merge (deepCopy (.Values.nodeSelector | default dict)) ($profile.nodeSelector | default dict) }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with concat ($profile.tolerations | default list) .Values.tolerations | uniq }}
+{{- with concat ($profile.tolerations | default list) (.Values.tolerations | default list) | uniq }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -67,7 +67,7 @@ initContainers:
     {{- with .Values.model.secretName }}
     envFrom:
       - secretRef:
-          name: {{ . }}
+          name: {{ . | quote }}
     {{- end }}
     resources:
       requests: {cpu: 250m, memory: 512Mi}
@@ -98,7 +98,7 @@ initContainers:
       - name: config
         mountPath: /config
   - name: proxy
-    image: {{ include "vllm-serving.image" (list . "proxy" "any" .Values.images.proxy) }}
+    image: {{ include "vllm-serving.image" (list . "proxy" "any") }}
     imagePullPolicy: {{ .Values.imagePullPolicy }}
     restartPolicy: Always
     args: [run, --config, /settings/Caddyfile, --adapter, caddyfile]
@@ -164,13 +164,13 @@ initContainers:
       {{- include "vllm-serving.dataMounts" . | nindent 6 }}
 containers:
   - name: vllm
-    image: {{ include "vllm-serving.image" (list . "vllm" $profile.imageVariant .Values.images.vllm) }}
+    image: {{ include "vllm-serving.image" (list . "vllm" $profile.imageVariant) }}
     imagePullPolicy: {{ .Values.imagePullPolicy }}
     command: [vllm, serve]
     args:
       {{- include "vllm-serving.args" . | nindent 6 }}
     env:
-      {{- range $name, $value := merge (include "vllm-serving.ownEnv" (list . $profile) | fromYaml) .Values.env ($profile.env | default dict) }}
+      {{- range $name, $value := merge (include "vllm-serving.ownEnv" (list . $profile) | fromYaml) (.Values.env | default dict) ($profile.env | default dict) }}
       - name: {{ $name }}
         {{- if kindIs "string" $value }}
         value: {{ $value | quote }}
@@ -221,7 +221,7 @@ volumes:
   {{- if not .Values.api.anonymous }}
   - name: keys
     secret:
-      secretName: {{ .Values.api.keySecret }}
+      secretName: {{ .Values.api.keySecret | quote }}
   {{- end }}
   {{- if .Values.model.image.reference }}
   - name: model
@@ -236,12 +236,12 @@ volumes:
   {{- range concat (include "vllm-serving.claims" . | fromYamlArray) (list .Values.model.cacheClaim .Values.scratch.cacheClaim) | compact | uniq }}
   - name: {{ include "vllm-serving.claimVolume" . }}
     persistentVolumeClaim:
-      claimName: {{ . }}
+      claimName: {{ . | quote }}
   {{- end }}
   {{- with .Values.published.configMap }}
   - name: listed
     configMap:
-      name: {{ . }}
+      name: {{ . | quote }}
       optional: true
   {{- end }}
   - name: shm

@@ -14,7 +14,12 @@ Argument: the root context.
 {{- end }}
 
 {{- define "vllm-serving.validateModel" -}}
-{{- if hasKey .Values.resources "devices" }}
+{{- range $label, $_ := include "vllm-serving.selector" . | fromYaml }}
+  {{- if hasKey ($.Values.podLabels | default dict) $label }}
+    {{- fail (printf "\n\npodLabels.%s: the chart finds its pods by this label: leave it out.\n" $label) }}
+  {{- end }}
+{{- end }}
+{{- if hasKey (.Values.resources | default dict) "devices" }}
   {{- fail "\n\nresources.devices: the devices of a replica are `devices`: set that.\n" }}
 {{- end }}
 {{- $given := compact (list .Values.model.claim.name .Values.model.uri .Values.model.image.reference) }}
@@ -68,8 +73,10 @@ Argument: the root context.
 {{- define "vllm-serving.validateVersion" -}}
 {{- $range := index .Chart.Annotations "stoker.dev/vllm-versions" }}
 {{- $version := .Values.vllmVersion | default .Chart.AppVersion }}
-{{- if and .Values.images.vllm.tag (not .Values.vllmVersion) }}
-  {{- fail "\n\nimages.vllm.tag names an image of your own: say which vLLM is in it by vllmVersion, e.g. 0.31.0.\n" }}
+{{- $own := get (.Values.images | default dict) "vllm" | default dict }}
+{{- if and (or $own.tag $own.digest) (not .Values.vllmVersion) }}
+  {{- fail (printf "\n\nimages.vllm.%s names an image of your own: say which vLLM is in it by vllmVersion, e.g. 0.31.0.\n"
+        (empty $own.tag | ternary "digest" "tag")) }}
 {{- end }}
 {{- if not (semverCompare (replace " " ", " $range) $version) }}
   {{- fail (printf "\n\nvLLM %s: this chart knows the flags of %s, which the trainer's image is tested with. %s\n"
