@@ -56,14 +56,24 @@ def patient(deadline: float, method: str, path: str, body: Object | None = None)
             time.sleep(2)
 
 
-def remove(deadline: float, *paths: str) -> None:
-    """Delete objects and wait until they are gone."""
-    for path in paths:
-        patient(deadline, "DELETE", path, {"propagationPolicy": "Foreground"})
-        while patient(deadline, "GET", path) is not None:
+def remove(deadline: float, namespace: str, trainjob: str, claim: str) -> str:
+    """Delete a TrainJob with its pods, and its claim if it has one; return what is not gone in time, if anything."""
+    wanted = [(trainjob, pods_of(namespace, trainjob.rpartition("/")[2]))]
+    if claim:
+        path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}"
+        wanted.append((path, path))
+    for path, last in wanted:
+        patient(deadline, "DELETE", path, {"propagationPolicy": "Background"})
+        while (left := patient(deadline, "GET", last)) and json.loads(left).get("items", True):
             if time.monotonic() > deadline:
-                raise SystemExit(f"{path} is not gone")
+                return f"{last} is not gone after its deletion"
             time.sleep(1)
+    return ""
+
+
+def pods_of(namespace: str, name: str) -> str:
+    """Return where the API server lists the pods of a TrainJob."""
+    return f"/api/v1/namespaces/{namespace}/pods?labelSelector=jobset.sigs.k8s.io/jobset-name={name}"
 
 
 def ended(trainjob: Object) -> Object | None:
@@ -76,47 +86,55 @@ def ended(trainjob: Object) -> Object | None:
 
 def describe(deadline: float, namespace: str, name: str) -> None:
     """Print what a person would look at: how the pods of a TrainJob are, and their last lines."""
-    pods = f"/api/v1/namespaces/{namespace}/pods"
-    found = patient(deadline, "GET", f"{pods}?labelSelector=jobset.sigs.k8s.io/jobset-name={name}") or "{}"
-    items = json.loads(found).get("items", [])
+    items = json.loads(patient(deadline, "GET", pods_of(namespace, name)) or "{}").get("items", [])
     if not items:
         print("It has no pods: kubectl describe the TrainJob, its JobSet and its Jobs.")
     for pod in items:
-        pod_name = pod["metadata"]["name"]
-        print(f"--- {pod_name}: {json.dumps(pod.get('status', {}), indent=1)}")
-        if pod.get("status", {}).get("phase") != "Pending":
-            print(patient(deadline, "GET", f"{pods}/{pod_name}/log?tailLines=40"))
+        pod_name, status = pod["metadata"]["name"], pod.get("status", {})
+        states = {found["name"]: found["state"] for found in status.get("containerStatuses", [])}
+        print(f"--- {pod_name}: {status.get('phase')} {json.dumps(states or status.get('conditions', []))}")
+        if status.get("phase") != "Pending":
+            print(patient(deadline, "GET", f"/api/v1/namespaces/{namespace}/pods/{pod_name}/log?tailLines=40"))
+
+
+def outcome(trainjob: Object, path: str, seconds: float) -> str:
+    """Make the TrainJob and wait for its end; return why it is no success, if it is none."""
+    namespace, name = trainjob["metadata"]["namespace"], trainjob["metadata"]["name"]
+    started = time.monotonic()
+    deadline = started + seconds
+    patient(deadline, "POST", path.rpartition("/")[0], trainjob)
+    print(
+        f"TrainJob {name} of runtime {trainjob['spec']['runtimeRef']['name']}: created, ten steps on a CPU", flush=True
+    )
+    while (end := ended(json.loads(patient(deadline, "GET", path) or "{}"))) is None:
+        if time.monotonic() > deadline:
+            describe(time.monotonic() + 30, namespace, name)
+            return f"TrainJob {name} is neither Complete nor Failed after {seconds:.0f} s"
+        time.sleep(2)
+    if end["type"] == "Failed":
+        describe(time.monotonic() + 30, namespace, name)
+        return f"TrainJob {name} failed: {end.get('message', '')}"
+    print(f"TrainJob {name}: Complete after {time.monotonic() - started:.0f} s")
+    return ""
 
 
 def main(trainjob: Object, claim: str, seconds: float) -> None:
-    """Make the TrainJob and wait.
+    """Make the TrainJob, wait, and remove it.
 
     Raises:
-        SystemExit: it failed or did not end in time.
+        SystemExit: it failed, did not end in time, or is not gone at the end.
     """
     namespace, name = trainjob["metadata"]["namespace"], trainjob["metadata"]["name"]
-    runtime = trainjob["spec"]["runtimeRef"]["name"]
-    collection = f"/apis/{trainjob['apiVersion']}/namespaces/{namespace}/trainjobs"
-    paths = [f"{collection}/{name}"]
-    if claim:
-        paths.append(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}")
-    started = time.monotonic()
-    deadline = started + seconds
-    remove(deadline, *paths)
-    patient(deadline, "POST", collection, trainjob)
-    print(f"TrainJob {name} of runtime {runtime}: created, ten steps on a CPU", flush=True)
+    path = f"/apis/{trainjob['apiVersion']}/namespaces/{namespace}/trainjobs/{name}"
+    wrong = remove(time.monotonic() + 60, namespace, path, claim)
+    if wrong:
+        raise SystemExit(f"{wrong}: an earlier test has left it")
     try:
-        while (end := ended(json.loads(patient(deadline, "GET", paths[0]) or "{}"))) is None:
-            if time.monotonic() > deadline:
-                describe(time.monotonic() + 30, namespace, name)
-                raise SystemExit(f"TrainJob {name} is neither Complete nor Failed after {seconds:.0f} s")
-            time.sleep(2)
-        if end["type"] == "Failed":
-            describe(time.monotonic() + 30, namespace, name)
-            raise SystemExit(f"TrainJob {name} failed: {end.get('message', '')}")
-        print(f"TrainJob {name}: Complete after {time.monotonic() - started:.0f} s")
+        wrong = outcome(trainjob, path, seconds)
     finally:
-        remove(time.monotonic() + 60, *paths)
+        left = remove(time.monotonic() + 60, namespace, path, claim)
+    if wrong or left:
+        raise SystemExit("\n".join(filter(None, (wrong, left))))
 
 
 if __name__ == "__main__":
