@@ -85,6 +85,18 @@ def test_it_works_below_a_parent_chart(package: Path, tmp_path: Path, enabled: b
     assert len(rendered) == (len(list((ROOT / "runtimes").iterdir())) if enabled else 0)
 
 
+def test_a_parent_chart_leaves_the_user_to_the_cluster(package: Path, tmp_path: Path) -> None:
+    """By an empty string: Helm 4 overlooks a null in a parent's values.yaml (helm/helm#32132)."""
+    (tmp_path / "charts").mkdir()
+    (tmp_path / "charts" / package.name).write_bytes(package.read_bytes())
+    (tmp_path / "Chart.yaml").write_text("{apiVersion: v2, name: platform, version: 0.1.0}")
+    own = {"skipApiCheck": True, "podSecurityContext": {"runAsUser": ""}}
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump({TRAINING_RUNTIMES.name: own}))
+    rendered = output("helm", "template", "platform", tmp_path)
+    assert "runAsGroup" in rendered
+    assert "runAsUser" not in rendered
+
+
 def test_a_release_of_the_whole_catalogue_fits_into_its_secret(package: Path) -> None:
     """Helm keeps chart, values and manifest together, zipped and in base64, in one secret."""
     rendered = template(TRAINING_RUNTIMES, settings=['names.style="both"', "policies.enabled=true"])

@@ -41,6 +41,9 @@ REFUSED = [
     Refused("workspace.retention", "keep", "at '/workspace/retention': value must be one of 'Retain', 'Delete'"),
     Refused("retries.maxRestarts", -1, "at '/retries/maxRestarts': minimum: got -1, want 0"),
     Refused("retries.maxRestarts", "3", "at '/retries/maxRestarts': got string, want integer"),
+    Refused(
+        "podSecurityContext.runAsUser", "root", "at '/podSecurityContext/runAsUser': 'root' does not match pattern"
+    ),
     Refused("podSecurityContext.runAsUser", 0, "at '/podSecurityContext/runAsUser': minimum: got 0, want 1"),
     Refused("terminationGracePeriodSeconds", 5, "at '/terminationGracePeriodSeconds': minimum: got 5, want 30"),
     Refused("imagePullPolicy", "always", "at '/imagePullPolicy': value must be one of 'Always'"),
@@ -219,8 +222,11 @@ def test_a_null_is_the_default_where_that_is_nothing_and_refused_elsewhere() -> 
     assert template(TRAINING_RUNTIMES, settings=[rules, *nulls]) == template(TRAINING_RUNTIMES, settings=[rules])
 
 
-def test_a_null_leaves_the_user_to_the_cluster() -> None:
-    assert "runAsUser" not in template(TRAINING_RUNTIMES, settings=["podSecurityContext.runAsUser=null"])
+@pytest.mark.parametrize("nobody", ["null", '""'])
+def test_a_null_or_an_empty_string_leaves_user_and_groups_to_the_cluster(nobody: str) -> None:
+    fields = ("runAsUser", "runAsGroup", "fsGroup")
+    rendered = template(TRAINING_RUNTIMES, settings=[f"podSecurityContext.{name}={nobody}" for name in fields])
+    assert not any(f"{name}:" in rendered for name in fields)
 
 
 def test_a_cluster_without_trainer_is_refused_with_the_commands_that_fix_it() -> None:

@@ -6,7 +6,7 @@ Argument: the root context.
 runAsNonRoot: true
 {{- range $field := list "runAsUser" "runAsGroup" "fsGroup" }}
 {{- $id := index $.Values.podSecurityContext $field }}
-{{- if not (kindIs "invalid" $id) }}
+{{- if and (not (kindIs "invalid" $id)) (ne (toString $id) "") }}
 {{ $field }}: {{ int64 $id }}
 {{- end }}
 {{- end }}
