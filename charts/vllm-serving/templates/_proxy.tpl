@@ -70,8 +70,8 @@ Argument: the root context.
 # For clients.
 :8080 {
 	log
-	{{- /* One request for each connection: one that is kept would bring requests to a replica that is about to end, and
-	vLLM answers those with 200 and no text. It would also keep them from replicas that have been added. */}}
+	{{- /* One request for each connection: one that is kept would bring requests to a replica that is about to end, which
+	vLLM 0.31 answers with 500. It would also keep them from replicas that have been added. */}}
 	header Connection close
 	log_skip /health
 	@open {
