@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from charts.helm import ROOT, VLLM_SERVING, manifests, run, template, template_arguments
+from charts.helm import ROOT, VLLM_SERVING, manifests, output, run, template, template_arguments
 
 # The least that installs; each case below breaks one thing of it.
 GOOD = {
@@ -141,6 +141,32 @@ def test_names_that_look_like_numbers_stay_text() -> None:
     assert pod["priorityClassName"] == "1e3"
     assert objects["Ingress"]["spec"]["ingressClassName"] == "9"
     assert objects["Ingress"]["spec"]["tls"][0]["secretName"] == "8"
+
+
+def test_a_parent_chart_may_have_it_twice(tmp_path: Path) -> None:
+    """Under two aliases, with switches and registry of its own, beside an object of the release's name."""
+    parent = tmp_path / "parent"
+    (parent / "charts").mkdir(parents=True)
+    output("helm", "package", VLLM_SERVING, "--destination", parent / "charts")
+    (package,) = (parent / "charts").iterdir()
+    version = package.stem.removeprefix("vllm-serving-")
+    aliases = [
+        {"name": "vllm-serving", "version": version, "alias": alias, "condition": f"{alias}.enabled"}
+        for alias in ("small", "large", "none")
+    ]
+    chart = {"apiVersion": "v2", "name": "parent", "version": "0.1.0", "dependencies": aliases}
+    (parent / "Chart.yaml").write_text(yaml.safe_dump(chart))
+    values = {name: {**GOOD, "fullnameOverride": f"one-{name}"} for name in ("small", "large")}
+    whole = {**values, "none": {"enabled": False}, "global": {"imageRegistry": "registry.example.com"}}
+    (parent / "values.yaml").write_text(json.dumps(whole))
+    objects = manifests(output("helm", "template", "one", parent))
+    names = [(item["kind"], item["metadata"]["name"]) for item in objects]
+    assert len(set(names)) == len(names)
+    assert {name.rpartition("-test")[0] or name for _, name in names} == {"one-small", "one-large"}
+    pods = [item["spec"] for item in objects if item["kind"] == "Deployment"]
+    assert len({json.dumps(pod["selector"], sort_keys=True) for pod in pods}) == 2
+    images = {container["image"] for pod in pods for container in pod["template"]["spec"]["containers"]}
+    assert all(image.startswith("registry.example.com/") for image in images)
 
 
 def test_every_value_is_asked_for_and_no_other() -> None:

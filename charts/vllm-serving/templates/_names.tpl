@@ -1,9 +1,9 @@
 {{/*
-vllm-serving.name: name of the release's objects.
+vllm-serving.name: name of the objects, and value of the label `release` of their metrics.
 Argument: the root context.
 */}}
 {{- define "vllm-serving.name" -}}
-{{- .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- .Values.fullnameOverride | default .Release.Name | trunc 50 | trimSuffix "-" }}
 {{- end }}
 
 {{/*
