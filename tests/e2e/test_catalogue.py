@@ -12,6 +12,7 @@ import pytest
 from charts.helm import OWN_IMAGES, TRAINING_RUNTIMES, accelerators, render, values_files
 from charts.runtimes import jobs, runtimes
 from cluster import Cluster
+from e2e.image import Image
 from e2e.kube import Kube
 
 NAMESPACE = "stoker-team"
@@ -85,6 +86,36 @@ def test_a_user_without_rights_in_the_cluster_installs_the_whole_catalogue(relea
     assert allowed.stdout.strip() == "no"
     found = {item["metadata"]["name"] for item in team.items("trainingruntimes")}
     assert found == {runtime["metadata"]["name"] for runtime in runtimes(render(TRAINING_RUNTIMES))}
+
+
+def test_helm_test_trains_ten_steps_and_leaves_nothing(release: Release, team: Kube) -> None:
+    said = release("test", RELEASE)
+    assert "TrainJob test-team of runtime trl-distributed: created, ten steps on a CPU" in said
+    assert "TrainJob test-team: Complete after" in said
+    for kind in ("trainjobs", "jobsets", "pods", "persistentvolumeclaims"):
+        team.until(f"no {kind}", lambda kind=kind: team.items(kind) == [], 60)  # type: ignore[misc]
+
+
+@pytest.mark.full
+def test_helm_test_fails_with_what_the_pods_said(release: Release) -> None:
+    impossible = "runtimes.trl-distributed.env.STOKER_RESUME=require"
+    release("upgrade", RELEASE, str(TRAINING_RUNTIMES), "--reuse-values", "--set", impossible)
+    try:
+        with pytest.raises(AssertionError, match="TrainJob test-team failed") as failed:
+            release("test", RELEASE)
+        assert "STOKER_RESUME=require" in str(failed.value)
+    finally:
+        release("rollback", RELEASE, "1")
+
+
+def test_helm_test_says_what_it_skips_where_nothing_trains_on_cpus(release: Release, team: Kube, image: Image) -> None:
+    fetch = ["--set", f"images.fetch.repository={image.repository}", "--set", f"images.fetch.tag={image.tag}"]
+    base = ["--set", "kind=TrainingRuntime", "--set", "profile=none", "--set", "runtimes.mine.base=trl-distributed"]
+    release("install", "gpus", str(TRAINING_RUNTIMES), *base, *fetch)
+    try:
+        assert "skipped: ten steps on a CPU" in release("test", "gpus")
+    finally:
+        release("uninstall", "gpus")
 
 
 def test_the_trainjob_in_the_notes_is_taken_as_it_is_printed(release: Release, cluster: Cluster) -> None:

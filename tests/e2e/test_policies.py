@@ -18,12 +18,14 @@ RELEASE = "policed"
 # Names that no other release of these tests has.
 RUNTIME = "trl-distributed-policed"
 DEPRECATED = "trl-llama3.2-1b-policed"
+WIDE = "wide"  # of the values alone: those keep the names they are given
 UNDER_RULES = f"{NAMESPACE}-on"
 WITHOUT_RULES = f"{NAMESPACE}-off"
 SETTINGS = (
     *("profile=none", "accelerator=cpu", "names.style=versioned", "names.version=policed", "policies.enabled=true"),
     *("runtimes.trl-distributed.enabled=true", r"runtimes.trl-llama3\.2-1b.enabled=true"),
     r"runtimes.trl-llama3\.2-1b.initializers=false",
+    *("runtimes.wide.base=trl-distributed", "runtimes.wide.numNodes=16"),
     r"runtimes.trl-llama3\.2-1b.deprecated.replacement=trl-distributed-policed",
     *("policies.maxNodes.enabled=true", "policies.nodes=4", "policies.imageRegistries.enabled=true"),
     *("policies.registries={registry.example.com/team,ghcr.io/stoker-dev}", "policies.queue.enabled=true"),
@@ -68,7 +70,7 @@ BREACHES = [
         "catalogue-runtimes",
         job(runtime="homemade"),
         f"ClusterTrainingRuntime homemade is not in the catalogue: set spec.runtimeRef to kind ClusterTrainingRuntime "
-        f"and one of {RUNTIME}, {DEPRECATED}",
+        f"and one of {RUNTIME}, {DEPRECATED}, {WIDE}",
     ),
     Breach(
         "catalogue-runtimes",
@@ -77,6 +79,11 @@ BREACHES = [
     ),
     Breach("no-deprecated-runtimes", job(runtime=DEPRECATED), f"runtime {DEPRECATED} is deprecated: use {RUNTIME}"),
     Breach("max-nodes", job(numNodes=5), "spec.trainer.numNodes is 5 and may be 4 at most"),
+    Breach(
+        "max-nodes",
+        job(runtime=WIDE),
+        "spec.trainer.numNodes is 16 by the runtime's own default and may be 4 at most",
+    ),
     Breach(
         "image-registries",
         job(image="registry.example.com/team-b/trl:1"),
@@ -92,6 +99,7 @@ ALLOWED = [
     job(),
     job("a-name-with-exactly-33-characters"),
     job(numNodes=4),
+    job(runtime=WIDE, numNodes=4),
     job(image="registry.example.com/team/trl:1", numNodes=1),
     job(image="ghcr.io/stoker-dev/trl@sha256:" + "0" * 64),
 ]

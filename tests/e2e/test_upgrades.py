@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,11 +19,14 @@ from e2e.kube import Kube, condition
 from e2e.trainjobs import LORA_SFT, Reader, Restarts, Run, trainjob
 
 CHART = str(ROOT / "charts" / "training-runtimes")
+CATALOGUE = ROOT / "docs" / "catalogue.md"
 (PREVIOUS,) = (ROOT / "tests" / "charts" / "fixtures").glob("training-runtimes-*.tgz")
 SYSTEM = "stoker-system"
 RUNTIME = "trl-distributed"
 # Of the tests that need no pods: names that no other release here has.
 OTHER = "stoker-upgrades"
+# An entry of the catalogue: only these have versioned names.
+ENTRY = "trl-qwen3-8b"
 
 Helm = Callable[..., str]
 
@@ -42,7 +46,7 @@ def releases(cluster: Cluster, helm: Helm) -> Iterator[Callable[..., subprocess.
         helm("uninstall", release, "--namespace", OTHER, "--ignore-not-found")
     system = Kube(cluster, "default")
     for name in runtimes(system):
-        if name.startswith("moved"):
+        if name.startswith(("moved", ENTRY)):
             system.delete("clustertrainingruntime", name)
     system.delete("namespace", OTHER)
 
@@ -52,10 +56,17 @@ def runtimes(kube: Kube) -> dict[str, dict[str, Any]]:
     return {item["metadata"]["name"]: item for item in kube.items("clustertrainingruntimes")}
 
 
-def own(name: str = "moved") -> list[str]:
-    """Return the words that make a release of one runtime of that name."""
+def own() -> list[str]:
+    """Return the words that make a release of one runtime, `moved`."""
     base = ["--set", "profile=none", "--set", "accelerator=cpu", "--create-namespace"]
-    return [*base, "--set", f"runtimes.{name}.base=trl-distributed"]
+    return [*base, "--set", "runtimes.moved.base=trl-distributed"]
+
+
+def take_away(cluster: Cluster, refusal: str) -> None:
+    """Run the commands that a refused upgrade prints."""
+    remedy = re.search(r"^  for runtime in .*?^  done$", refusal, re.MULTILINE | re.DOTALL)
+    assert remedy, refusal
+    cluster.run(["bash", "-ec", remedy[0]], check=True, capture_output=True)
 
 
 def test_a_change_that_kubernetes_refuses_is_refused_with_commands_that_work(
@@ -70,9 +81,7 @@ def test_a_change_that_kubernetes_refuses_is_refused_with_commands_that_work(
     assert "Kubernetes does not let failurePolicy and volumeClaimPolicies of a runtime change" in refused.stderr
     # What Kubernetes itself would have said, half-way through the release.
     assert "Value is immutable" in releases(*larger, "--set", "skipUpgradeCheck=true").stderr
-    remedy = re.search(r"^  for runtime in .*?^  done$", refused.stderr, re.MULTILINE | re.DOTALL)
-    assert remedy
-    cluster.run(["bash", "-ec", remedy[0]], check=True, capture_output=True)
+    take_away(cluster, refused.stderr)
     upgraded = releases(*larger)
     assert upgraded.returncode == 0, upgraded.stderr
     (claims,) = runtimes(kube)["moved"]["spec"]["template"]["spec"]["volumeClaimPolicies"]
@@ -83,28 +92,30 @@ def test_a_change_that_kubernetes_refuses_is_refused_with_commands_that_work(
 def test_a_plain_name_moves_to_another_release_without_a_gap(
     cluster: Cluster, releases: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    """The sequence of docs/catalogue.md."""
+    """By the commands of docs/catalogue.md, one after the other."""
     kube = Kube(cluster, OTHER)
-    steps = [
-        ("install", "one", CHART, *own()),
-        ("upgrade", "one", CHART, *own(), "--set", "keep=true"),
-        ("install", "two", CHART, *own(), "--set", "keep=true", "--take-ownership"),
-        ("upgrade", "one", CHART, *own("moved-away"), "--set", "keep=true"),
-        ("upgrade", "two", CHART, *own()),
+    block = re.search(r"^```bash\n([^`]*--take-ownership[^`]*)```$", CATALOGUE.read_text(), re.MULTILINE)
+    assert block
+    commands = [
+        shlex.split(line.replace("NEWCHART", "CHART").replace("CHART", CHART)) for line in block[1].splitlines()
     ]
+    settings = ("profile=none", "accelerator=cpu", f"runtimes.{ENTRY}.enabled=true")
+    values = tuple(word for setting in settings for word in ("--set", setting))
+    documented = [(*words, *(values if words[0] == "install" else ())) for _, *words in commands]
+    steps: list[tuple[str, ...]] = [("install", "one", CHART, "--create-namespace", *values), *documented]
     identity = None
     for step in steps:
         done = releases(*step)
         assert done.returncode == 0, f"{step}\n{done.stderr}"
-        found = runtimes(kube)["moved"]["metadata"]
+        found = runtimes(kube)[ENTRY]["metadata"]
         identity = identity or found["uid"]
         assert found["uid"] == identity, f"after {step} it is another object: for a moment there was none"
     assert found["annotations"]["meta.helm.sh/release-name"] == "two"
     assert "helm.sh/resource-policy" not in found["annotations"]
     assert releases("uninstall", "one").returncode == 0
-    assert "moved" in runtimes(kube)
+    assert ENTRY in runtimes(kube)
     assert releases("uninstall", "two").returncode == 0
-    assert "moved" not in runtimes(kube)
+    assert ENTRY not in runtimes(kube)
 
 
 def test_without_asking_no_release_takes_anothers_runtime(
@@ -117,28 +128,42 @@ def test_without_asking_no_release_takes_anothers_runtime(
 
 
 def test_runs_outlive_an_upgrade_a_rollback_and_a_reinstall(
+    cluster: Cluster,
     submit: Callable[[Mapping[str, Any]], Run],
     helm: Helm,
+    chart: list[str],
     catalogue: Callable[[], None],
+    catalogue_values: list[str],
     image: Image,
     kube: Kube,
     reader: Reader,
     tmp_path: Path,
 ) -> None:
+    """From the release before to this one with other retries and claims, which Kubernetes refuses, there and back."""
+    previous = ["--values", str(previous_values(image, tmp_path)), "--namespace", SYSTEM]
+    changed = ["--set", "workspace.size=2Gi", "--set", "retries.maxRestarts=5", "--namespace", SYSTEM]
+    upgrade = ["upgrade", RELEASE, *chart, *catalogue_values, *changed]
     helm("uninstall", RELEASE, "--namespace", SYSTEM, "--wait")
     assert kube.items("clustertrainingruntimes", f"app.kubernetes.io/instance={RELEASE}") == []
     try:
-        helm(
-            "install", RELEASE, str(PREVIOUS), "--values", str(previous_values(image, tmp_path)), "--namespace", SYSTEM
-        )
+        helm("install", RELEASE, str(PREVIOUS), *previous)
         running = submit(trainjob("over-upgrade", [*LORA_SFT, "--max_steps=60"]))
         waiting = submit({**(asleep := trainjob("asleep", nodes=1)), "spec": {**asleep["spec"], "suspend": True}})
         kube.until("the suspended job to be seen", lambda: condition(waiting.object(), "Suspended"), 60)
         running.wait_log(r"'loss'")
-        catalogue()  # to this release
-        assert kube.get("clustertrainingruntime", RUNTIME) is not None
+
+        refused = cluster.run(["helm", *upgrade], check=False, capture_output=True)
+        assert "Take the old ones away, then upgrade at once" in refused.stderr
+        take_away(cluster, refused.stderr)
+        helm(*upgrade)
+        assert claim_size(kube) == "2Gi"
+        back = cluster.run(["helm", "rollback", RELEASE, "1", "--namespace", SYSTEM], check=False, capture_output=True)
+        assert "Value is immutable" in back.stderr
+        take_away(cluster, refused.stderr)
         helm("rollback", RELEASE, "1", "--namespace", SYSTEM)
-        catalogue()
+        assert claim_size(kube) == "1Gi"
+        catalogue()  # to this release, with the claims it had
+
         helm("uninstall", RELEASE, "--namespace", SYSTEM, "--wait")
         assert kube.items("clustertrainingruntimes", f"app.kubernetes.io/instance={RELEASE}") == []
         catalogue()
@@ -149,6 +174,12 @@ def test_runs_outlive_an_upgrade_a_rollback_and_a_reinstall(
         assert running.manifest(reader)["steps"] == 60
     finally:
         catalogue()
+
+
+def claim_size(kube: Kube) -> str:
+    """Return how large the claims of the generic runtime's TrainJobs are."""
+    (policy,) = runtimes(kube)[RUNTIME]["spec"]["template"]["spec"]["volumeClaimPolicies"]
+    return str(policy["templates"][0]["spec"]["resources"]["requests"]["storage"])
 
 
 def previous_values(image: Image, folder: Path) -> Path:

@@ -77,16 +77,16 @@ class Hub:
 
 
 @contextmanager
-def serving() -> Iterator[Hub]:
-    """Serve an empty hub."""
+def serving(host: str = "127.0.0.1", port: int = 0) -> Iterator[Hub]:
+    """Serve an empty hub; port 0 is any that is free."""
     hub = Hub()
 
     class Handler(_Handler):
         state = hub
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer((host, port), Handler)
     server.daemon_threads = True
-    hub.address = f"http://127.0.0.1:{server.server_port}"
+    hub.address = f"http://{host}:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
