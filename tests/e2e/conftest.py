@@ -19,12 +19,23 @@ from cluster import Cluster
 from cluster.testing import live
 from e2e.image import Image
 from e2e.kube import Kube
+from e2e.serving.fixtures import (
+    client,
+    install,
+    models,
+    serving_chart,
+    serving_images,
+    serving_kube,
+    serving_reader,
+)
 from e2e.trainjobs import INPUTS_CLAIM, Reader, Run
 from e2e.tune import tune_image, tune_inputs, tune_runtimes
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples/sft-lora"
-__all__ = ["live", "tune_image", "tune_inputs", "tune_runtimes"]  # fixtures from elsewhere
+# Fixtures from elsewhere.
+__all__ = ["client", "install", "live", "models", "serving_chart", "serving_images", "serving_kube", "serving_reader"]
+__all__ += ["tune_image", "tune_inputs", "tune_runtimes"]
 
 NAMESPACE = "stoker-e2e"
 RELEASE = "catalogue"

@@ -1,7 +1,8 @@
 """Asks a model server from a pod beside it, with nothing but Python's own library: requests in and answers out as JSON.
 
 python client.py ask < requests.json       each {url, body, key, stream}; answers in the same order
-python client.py load URL MODEL...         until the file /tmp/stop appears, then says what came of all requests
+python client.py load PAUSE URL MODEL...   until the file /tmp/stop appears, then says what came of all requests; each
+                                           thread waits PAUSE seconds between two
 python client.py publish RUN FOLDER NAME URL...   publishes a version; seconds until each replica answers with it
 """
 
@@ -21,7 +22,6 @@ from typing import Any
 
 STOP = Path("/tmp/stop")
 THREADS = 4
-PAUSE_SECONDS = 0.2
 OPEN = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
@@ -66,7 +66,7 @@ def wrong(answer: dict[str, Any], *, stream: bool) -> str:
     return "" if answer["body"]["choices"][0]["finish_reason"] == "length" else str(answer["body"])
 
 
-def load(url: str, models: list[str]) -> dict[str, Any]:
+def load(pause: float, url: str, models: list[str]) -> dict[str, Any]:
     """Ask from a few threads, every second request streamed, until told to stop; return what came of it."""
     failures: list[str] = []
     said: dict[str, set[str]] = {model: set() for model in models}
@@ -86,7 +86,7 @@ def load(url: str, models: list[str]) -> dict[str, Any]:
                     said[model].add(answer["body"]["choices"][0]["text"])
                 if problem:
                     failures.append(f"{time.strftime('%H:%M:%S')} {problem}")
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(pause)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
     for thread in threads:
@@ -121,7 +121,7 @@ def main(command: str, *words: str) -> None:
         with ThreadPoolExecutor(max_workers=8) as pool:
             result: Any = list(pool.map(ask, json.load(sys.stdin)))
     elif command == "load":
-        result = load(words[0], list(words[1:]))
+        result = load(float(words[0]), words[1], list(words[2:]))
     else:
         result = publish(Path(words[0]), Path(words[1]), words[2], list(words[3:]))
     print(json.dumps(result))

@@ -1,0 +1,139 @@
+"""Who stands around a model server: OpenAI's Python package, and pods that a network policy keeps out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import Cluster
+from e2e.kube import Kube
+from e2e.serving import policies
+from e2e.serving.fixtures import MODELS, NAMESPACE, Install
+from e2e.serving.server import CLIENT, Client, Server, client_objects
+
+pytestmark = pytest.mark.full  # a server of its own takes a minute or two to start
+
+NAME = "seen"
+STRANGERS = "stoker-strangers"
+PATHS = {8080: "/v1/models", 8081: "/adapters", 8082: "/metrics"}
+
+
+@pytest.fixture(scope="module")
+def server(install: Install, models: str, cluster: Cluster) -> Server:
+    """A replica with an adapter, on the node whose network the tests can reach."""
+    return install(
+        NAME, "--set", f"model.claim.name={models}", "--set", "model.name=base",
+        "--set-json", "adapters=" + json.dumps([{"name": "first", "claim": MODELS, "path": "output"}]),
+        "--set", f"nodeSelector.kubernetes\\.io/hostname={cluster.nodes()[0]}",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def said(
+    server: Server, serving_kube: Kube, serving_images: dict[str, dict[str, str]], cluster: Cluster
+) -> Iterator[dict[str, Any]]:
+    """What OpenAI's Python package, which vLLM's image has, was told by the Service."""
+    program = Path(__file__).parents[1] / "charts/openai_user.py"  # imports what only that image has
+    *_, pod = client_objects(f"{serving_images['vllm']['repository']}:{serving_images['vllm']['tag']}", [])
+    pod["metadata"] = {"name": "openai", "labels": {"role": "openai"}}
+    pod["spec"]["nodeName"] = cluster.nodes()[0]  # where that image already is
+    pod["spec"]["containers"][0]["resources"]["limits"]["memory"] = "1Gi"
+    (volume,) = (volume for volume in pod["spec"]["volumes"] if volume["name"] == "program")
+    volume["configMap"]["name"] = "openai"
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "openai"}}
+    serving_kube.create({**config, "data": {program.name: program.read_text()}}, pod)
+    serving_kube.kubectl("wait", "pod/openai", "--for=condition=Ready", "--timeout=180s")
+    words = ["python", f"/client/{program.name}", f"{server.url}/v1", "base", "first"]
+    yield json.loads(serving_kube.kubectl("exec", "openai", "--", *words).stdout)
+    serving_kube.delete("pod", "openai", wait=False)
+    serving_kube.delete("configmap", "openai")
+
+
+def test_the_openai_package_lists_the_model_and_its_adapter(said: dict[str, Any]) -> None:
+    assert said["models"] == ["base", "first"]
+    assert said["tuned_model"] == "first"
+
+
+def test_the_openai_package_chats_and_completes(said: dict[str, Any]) -> None:
+    assert said["chat_tokens"] == said["logprobs"] == 8
+    assert said["chat"]
+    assert said["text"]
+    assert said["tuned"] != said["chat"]
+
+
+def test_the_openai_package_is_streamed_the_same_in_pieces(said: dict[str, Any]) -> None:
+    assert said["streamed_chat"] == said["chat"]
+    assert said["streamed_tokens"] == said["chat_tokens"]
+    assert said["streamed_chunks"] > 4
+    assert said["streamed_text"] == said["text"]
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "status", "words"),
+    [
+        ("key", "AuthenticationError", 401, "API key is missing or wrong"),
+        ("model", "NotFoundError", 404, "`nobody` does not exist"),
+        ("length", "BadRequestError", 400, "maximum context length"),
+        ("temperature", "BadRequestError", 400, "temperature"),
+        ("path", "NotFoundError", 404, "There is no such path."),
+    ],
+)
+def test_the_openai_package_understands_a_refusal(
+    said: dict[str, Any], what: str, error: str, status: int, words: str
+) -> None:
+    found = said["wrongly"][what]
+    assert (found["error"], found["status"]) == (error, status)
+    assert words in found["message"]
+
+
+@pytest.fixture(scope="module")
+def stranger(cluster: Cluster, serving_images: dict[str, dict[str, str]]) -> Iterator[Client]:
+    """A pod in a namespace that the network policy does not name, with the key."""
+    kube = Kube(cluster, STRANGERS)
+    kube.delete("namespace", STRANGERS)
+    kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": STRANGERS}})
+    kube.create(*client_objects(f"{serving_images['fetch']['repository']}:{serving_images['fetch']['tag']}", []))
+    kube.kubectl("wait", f"pod/{CLIENT}", "--for=condition=Ready", "--timeout=120s")
+    yield Client(kube)
+    kube.delete("namespace", STRANGERS, wait=False)
+
+
+def test_who_is_outside_the_network_policy_reaches_nothing(
+    server: Server, client: Client, stranger: Client, cluster: Cluster, tmp_path: Path
+) -> None:
+    requests = [{"url": f"http://{NAME}.{NAMESPACE}/v1/models", "timeout": 5}]
+    requests += [
+        {"url": address + path, "timeout": 5} for port, path in PATHS.items() for address in server.addresses(port)
+    ]
+
+    def statuses(who: Client) -> list[int]:
+        return [answer["status"] for answer in who.ask(*requests)]
+
+    # A cluster with a network of its own keeps strangers out from the beginning.
+    if cluster.provider.name == "embedded":
+        assert statuses(stranger) == [200] * 4, "nothing but the policy is to keep the stranger out"
+        assert _leaves(server, client), "nothing but the policy is to keep a replica in"
+    replicas = [pod["status"]["podIP"] for pod in server.ready()]
+    with policies.enforced(cluster, cluster.nodes()[0], replicas, tmp_path / "agent.log"):
+        server.kube.until("the policy to hold", lambda: statuses(stranger) == [0] * 4, 60)
+        # The client stands for Prometheus too: see values.yaml.
+        server.kube.until("the allowed client to be let in", lambda: statuses(client) == [200] * 4, 60)
+        assert statuses(stranger) == [0] * 4
+        assert not _leaves(server, client)
+
+
+def _leaves(server: Server, client: Client) -> bool:
+    """Return whether a replica reaches a pod that its policy does not name: the client's, where nobody listens."""
+    pod = client.kube.get("pod", CLIENT)
+    assert pod
+    dial = f"import socket; socket.create_connection(('{pod['status']['podIP']}', 9), 5)"
+    (replica,) = server.ready()
+    words = ["exec", replica["metadata"]["name"], "--container", "adapters", "--", "python", "-c", dial]
+    printed = server.kube.kubectl(*words, check=False).stderr
+    # A pod that is reached refuses at once; one that is not is never heard of.
+    assert "ConnectionRefusedError" in printed or "TimeoutError" in printed, printed
+    return "ConnectionRefusedError" in printed

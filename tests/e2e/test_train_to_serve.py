@@ -1,0 +1,91 @@
+"""The whole way: two pods train an adapter, the chart serves it, and it says what PEFT says, token for token."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.conftest import EXAMPLE
+from e2e.kube import Kube
+from e2e.serving import reference
+from e2e.serving.server import Client, Server, client_objects
+from e2e.trainjobs import INPUTS_CLAIM, Reader, Run
+
+ROWS = [json.loads(line) for line in (EXAMPLE / "data/elements.jsonl").read_text().splitlines()]
+QUESTIONS = [row["prompt"][0]["content"] for row in ROWS[::6]]
+SERVER = "elements"
+
+
+@pytest.fixture(scope="module")
+def trained(submit_together: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]]) -> Run:
+    """The example's TrainJob, Complete."""
+    trainjob = yaml.safe_load((EXAMPLE / "trainjob.yaml").read_text())
+    trainjob["metadata"]["name"] = "to-be-served"
+    (run,) = submit_together([trainjob]).values()
+    run.wait_complete(seconds=600)
+    return run
+
+
+@pytest.fixture(scope="module")
+def server(
+    trained: Run,
+    kube: Kube,
+    helm: Callable[..., str],
+    serving_chart: list[str],
+    serving_images: dict[str, dict[str, str]],
+) -> Iterator[Server]:
+    """A release that serves the base model and that adapter, out of the TrainJob's own claim."""
+    fetch = serving_images["fetch"]
+    kube.create(*client_objects(f"{fetch['repository']}:{fetch['tag']}", []))
+    adapters = [{"name": "tuned", "claim": f"initializer-{trained.name}", "path": "output"}]
+    helm(
+        "install", SERVER, *serving_chart, "--namespace", kube.namespace, "--wait", "--timeout", "8m",
+        "--set", f"model.claim.name={INPUTS_CLAIM}", "--set", "model.name=base",
+        "--set-json", f"adapters={json.dumps(adapters)}",
+    )  # fmt: skip
+    kube.kubectl("wait", "pod/client", "--for=condition=Ready", "--timeout=60s")
+    yield Server(kube, SERVER, Client(kube))
+    helm("uninstall", SERVER, "--namespace", kube.namespace, "--wait")
+    for thing in client_objects("", []):
+        kube.delete(thing["kind"], thing["metadata"]["name"])
+
+
+def test_the_served_adapter_says_what_peft_says_and_the_base_model_something_else(
+    trained: Run, server: Server, reader: Reader
+) -> None:
+    claim = f"initializer-{trained.name}"
+    program = Path(reference.__file__).read_text()
+    folders = [f"/claims/{INPUTS_CLAIM}/model", f"/claims/{claim}/output"]
+    printed = reader.run(["python", "-c", program, *folders, json.dumps(QUESTIONS)], [INPUTS_CLAIM, claim])
+    peft: dict[str, dict[str, list[int]]] = json.loads(printed.splitlines()[-1])
+
+    served = {name: answers(server, name) for name in ("base", "tuned")}
+    assert served == peft
+    assert sum(served["base"][question] != served["tuned"][question] for question in QUESTIONS) > 0.8 * len(QUESTIONS)
+
+
+def answers(server: Server, model: str) -> dict[str, list[int]]:
+    """Return the token ids that a model says to each question, greedily."""
+    requests = [
+        {
+            "url": f"{server.url}/v1/chat/completions",
+            "body": {
+                "model": model,
+                "messages": [{"role": "user", "content": question}],
+                "max_tokens": reference.TOKENS,
+                "temperature": 0,
+                "return_token_ids": True,
+            },
+        }
+        for question in QUESTIONS
+    ]
+    found = server.client.ask(*requests)
+    assert {answer["status"] for answer in found} == {200}, found
+    return {
+        question: answer["body"]["choices"][0]["token_ids"] for question, answer in zip(QUESTIONS, found, strict=True)
+    }
