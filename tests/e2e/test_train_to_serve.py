@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cluster import Cluster
 from e2e.conftest import EXAMPLE
 from e2e.kube import Kube
 from e2e.serving import reference
@@ -67,6 +69,22 @@ def test_the_served_adapter_says_what_peft_says_and_the_base_model_something_els
     served = {name: answers(server, name) for name in ("base", "tuned")}
     assert served == peft
     assert sum(served["base"][question] != served["tuned"][question] for question in QUESTIONS) > 0.8 * len(QUESTIONS)
+
+
+def test_what_the_notes_print_works_as_it_is_printed(
+    server: Server, cluster: Cluster, helm: Callable[..., str]
+) -> None:
+    notes = helm("get", "notes", server.name, "--namespace", server.kube.namespace)
+    commands = re.search(r"^  kubectl port-forward .*?^  done$", notes, re.MULTILINE | re.DOTALL)
+    assert commands, notes
+    spoken = commands[0].replace("Which adapters each replica has:", "")
+    # What a user does by hand in the end. No proxy stands between a machine and itself.
+    script = f"export NO_PROXY=127.0.0.1\ntrap 'kill %1' EXIT\n{spoken}"
+    done = cluster.run(["bash", "-euc", script], check=False, capture_output=True)
+    assert done.returncode == 0, f"{script}\n{done.stderr}"
+    assert '"object":"text_completion"' in done.stdout
+    assert '"loaded"' in done.stdout
+    assert "tuned" in done.stdout
 
 
 def answers(server: Server, model: str) -> dict[str, list[int]]:
