@@ -16,6 +16,7 @@ from charts.runtimes import runtimes
 
 TEXT = (ROOT / "docs" / "catalogue.md").read_text()
 EXAMPLES = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
+INLINE = re.findall(r"`--set ([^`]+)`", TEXT)
 CLAIMS = re.findall(r"`([\w./-]+\.(?:py|yaml))::([^`]+)`", TEXT)
 
 
@@ -36,6 +37,15 @@ def test_values_in_the_document_render(example: dict[str, Any]) -> None:
     named = {name for name, given in example.get("runtimes", {}).items() if given.get("enabled", True)}
     assert rendered
     assert named <= {runtime["metadata"]["name"] for runtime in rendered}
+
+
+@pytest.mark.parametrize("setting", INLINE)
+def test_what_is_set_in_the_running_text_changes_what_it_names(setting: str) -> None:
+    assert setting.endswith(".enabled=false")
+    name = setting.removeprefix("runtimes.").removesuffix(".enabled=false").replace("\\", "")
+    everything = {runtime["metadata"]["name"] for runtime in runtimes(render(TRAINING_RUNTIMES))}
+    left = {runtime["metadata"]["name"] for runtime in runtimes(render(TRAINING_RUNTIMES, settings=[setting]))}
+    assert everything - left == {name}
 
 
 @pytest.mark.parametrize("version", trainer.VERSIONS)
