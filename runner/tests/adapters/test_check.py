@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def test_a_path_in_a_trainers_pod_says_nothing_of_the_base_model(tmp_path: Path,
         ({"bias": "all"}, "it was trained with bias='all', which vLLM does not serve"),
         ({"use_dora": True}, "use_dora, which vLLM does not serve"),
         ({"modules_to_save": ["lm_head", "score"]}, "it replaces whole modules (lm_head), which vLLM does not serve"),
+        ({"modules_to_save": 5}, "its modules_to_save is 5, not a list of names"),
         ({"rank_pattern": {"q_proj": 4}}, "rank_pattern={'q_proj': 4}, which vLLM would ignore"),
         ({"trainable_token_indices": [7]}, "trainable_token_indices=[7], which vLLM would ignore"),
         ({"invented_later": 1}, "invented_later=1, which vLLM would ignore"),
@@ -55,6 +57,12 @@ def test_a_configuration_that_vllm_does_not_serve(
         ({"status": "stopped"}, "the run is 'stopped', not 'finished'"),
         ({"adapter": None}, "its run trained the whole model, not an adapter: serve the output as the model"),
         ({"adapter": {"changed_embeddings": ["model.embed_tokens.weight"]}}, "which vLLM leaves out: merge it into"),
+        ({"base_model": "acme/tiny"}, "stoker.json: base_model is 'acme/tiny', not an object"),
+        ({"adapter": "lora"}, "stoker.json: adapter is 'lora', neither an object nor null"),
+        ({"adapter": {"changed_embeddings": 5}}, "adapter.changed_embeddings is 5, not a list of names"),
+        ({"files": None}, "stoker.json: files is None, not a list"),
+        ({"files": []}, "stoker.json does not list adapter_model.safetensors"),
+        ({"files": [{"path": "..", "bytes": 1}]}, "stoker.json lists '..', which is no file"),
         ({"base_model": {"name_or_path": "acme/other"}}, f"it was trained on acme/other, the server has {BASE}"),
     ],
 )
@@ -133,6 +141,32 @@ def test_a_bit_that_changed_since_the_run_wrote_it(output: Path, model: Path) ->
     assert problems(output, model) == (
         "adapter_model.safetensors is not what the run wrote: its checksum differs from stoker.json"
     )
+
+
+@pytest.mark.parametrize("entry", [{}, {"shape": 5}, {"shape": ["8", 8]}])
+def test_weights_whose_header_says_no_shapes(tmp_path: Path, model: Path, entry: dict[str, Any]) -> None:
+    adapter = make_adapter(tmp_path / "a")
+    (adapter / "stoker.json").unlink()
+    header = json.dumps({f"{PREFIX}.q_proj.lora_A.weight": {**entry, "data_offsets": [0, 0]}}).encode()
+    (adapter / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    assert "adapter_model.safetensors: its header " in problems(adapter, model, require_manifest=False)
+
+
+def test_large_weights_without_a_header(tmp_path: Path, model: Path) -> None:
+    adapter = make_adapter(tmp_path / "a")
+    manifest = json.loads((adapter / "stoker.json").read_text())
+    for entry in manifest["files"]:
+        entry.pop("sha256")
+        entry["header_sha256"] = "0" * 64
+    (adapter / "stoker.json").write_text(json.dumps(manifest))
+    assert "tokenizer.json is not what the run wrote: its header differs" in problems(adapter, model)
+
+
+def test_an_index_that_names_no_files(model: Path) -> None:
+    (model / "model.safetensors.index.json").write_text('{"weight_map": {"a": 5}}')
+    with pytest.raises(RunError, match=r"the weights in .* cannot be read") as ending:
+        read_model(model)
+    assert ending.value.code is ExitCode.NO_INPUT
 
 
 def test_a_sharded_base_model_is_read_by_its_index(model: Path, output: Path) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from runner.tests.adapters.samples import make_adapter
 
 from stoker.adapters.files import read_adapter
 from stoker.adapters.versions import publish, read_published, retract
@@ -79,11 +83,48 @@ def test_a_run_that_has_not_finished_is_not_published(output: Path, tmp_path: Pa
     assert ending.value.code is ExitCode.NO_INPUT
 
 
-@pytest.mark.parametrize("name", ["", "Support", "../x", "a/b", "a:1", ".hidden"])
+@pytest.mark.parametrize(
+    ("manifest", "message", "code"),
+    [
+        ({"status": "running"}, "stoker.json says the run is 'running', not 'finished'", ExitCode.NO_INPUT),
+        ({"schemaVersion": 2}, "stoker.json has schemaVersion 2, this Stoker reads 1", ExitCode.BAD_DATA),
+        ({"files": None}, "stoker.json: files is None, not a list", ExitCode.BAD_DATA),
+        ({"files": []}, "stoker.json does not list adapter_config.json", ExitCode.BAD_DATA),
+    ],
+)
+def test_what_every_server_would_refuse_is_not_published(
+    tmp_path: Path, manifest: dict[str, Any], message: str, code: ExitCode
+) -> None:
+    with pytest.raises(RunError) as ending:
+        publish(make_adapter(tmp_path / "output", manifest=manifest), tmp_path / "adapters", "support")
+    assert message in ending.value.message
+    assert ending.value.code is code
+    assert not (tmp_path / "adapters").exists()
+
+
+@pytest.mark.parametrize("name", ["", "Support", "../x", "a/b", "a:1", ".hidden", "a\n", "a" * 64])
 def test_a_name_that_is_none_is_refused(output: Path, tmp_path: Path, name: str) -> None:
-    with pytest.raises(RunError, match="is no name for an adapter") as ending:
-        publish(output, tmp_path / "adapters", name)
+    for act in (lambda: publish(output, tmp_path / "adapters", name), lambda: retract(tmp_path / "adapters", name, 1)):
+        with pytest.raises(RunError, match="is no name for an adapter") as ending:
+            act()
+        assert ending.value.code is ExitCode.USAGE
+
+
+@pytest.mark.parametrize("number", [0, -1, 10**18])
+def test_a_number_that_no_server_looks_at_is_refused(output: Path, tmp_path: Path, number: int) -> None:
+    with pytest.raises(RunError, match="a version is a positive number of 18 digits at most") as ending:
+        publish(output, tmp_path / "adapters", "support", number)
     assert ending.value.code is ExitCode.USAGE
+
+
+def test_another_user_of_the_group_can_publish_the_next_version(output: Path, tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        version = publish(output, tmp_path / "claim" / "adapters", "support")
+    finally:
+        os.umask(before)
+    for folder in (version.path, *version.path.parents[:3]):
+        assert folder.stat().st_mode & stat.S_IRWXG == stat.S_IRWXG, folder
 
 
 def test_a_retracted_version_is_gone_and_its_number_is_not_missed(output: Path, tmp_path: Path) -> None:

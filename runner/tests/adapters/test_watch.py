@@ -350,8 +350,9 @@ def test_adapters_of_a_list_come_and_go(watch: Watch, vllm: Vllm, output: Path, 
     state = watch.look()
     assert state.loaded == {"support": str(output)}, "a list that is none changes nothing"
     assert "an adapter is {name, path}, not" in state.problems[str(listed)]
-    listed.write_text("7")
-    assert "cannot be read" in watch.look().problems[str(listed)]
+    for wrong in ("7", "[{name: support, path: 2026-13-45}]", "[{"):
+        listed.write_text(wrong)
+        assert "cannot be read" in watch.look().problems[str(listed)]
     listed.write_text("[]")
     assert watch.look().loaded == {}
 

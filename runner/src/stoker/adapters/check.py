@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
-from stoker.adapters.files import WEIGHTS, Adapter, Model
+from stoker.adapters.files import WEIGHTS, Adapter, Model, is_names
 from stoker.checkpoints import MANIFEST
-from stoker.report import MANIFEST_VERSION
 
 ALLOWED_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM's --max-lora-rank takes (0.31, `vllm/config/lora.py`)."""
@@ -74,11 +73,8 @@ def _origin(adapter: Adapter, model: Model, *, require_manifest: bool) -> Iterat
                 "name a finished run's output, or set lora.requireManifest to false for adapters from elsewhere"
             )
         manifest = {}
-    elif manifest.get("schemaVersion") != MANIFEST_VERSION:
-        yield f"{MANIFEST} has schemaVersion {manifest.get('schemaVersion')!r}, this Stoker reads {MANIFEST_VERSION}"
-        return
-    elif manifest.get("status") != "finished":
-        yield f"{MANIFEST} says the run is {manifest.get('status')!r}, not 'finished'"
+    elif problem := unfinished(manifest):
+        yield problem
     elif manifest.get("adapter") is None:
         yield "its run trained the whole model, not an adapter: serve the output as the model"
     elif changed := manifest["adapter"].get("changed_embeddings"):
@@ -91,6 +87,12 @@ def _origin(adapter: Adapter, model: Model, *, require_manifest: bool) -> Iterat
             yield f"it was trained on {trained_on}, the server has {model.source}"
         elif base.get("revision") and model.revision and base["revision"] != model.revision:
             yield f"it was trained on revision {base['revision']} of {trained_on}, the server has {model.revision}"
+
+
+def unfinished(manifest: Mapping[str, Any]) -> str:
+    """Return why a manifest is not that of a finished run; empty if it is."""
+    status = manifest.get("status")
+    return "" if status == "finished" else f"{MANIFEST} says the run is {status!r}, not 'finished'"
 
 
 def _is_hub_name(name: object) -> TypeGuard[str]:
@@ -108,7 +110,10 @@ def _kind(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"it was trained with bias={config['bias']!r}, which vLLM does not serve"
     if config.get("use_dora"):
         yield "it was trained with use_dora, which vLLM does not serve"
-    if saved := sorted(set(config.get("modules_to_save") or ()) - _SAVED_MODULES):
+    saved = config.get("modules_to_save") or []
+    if not is_names(saved):
+        yield f"its modules_to_save is {saved!r}, not a list of names"
+    elif saved := sorted(set(saved) - _SAVED_MODULES):
         yield f"it replaces whole modules ({', '.join(saved)}), which vLLM does not serve: merge it into its base model"
     init = config.get("init_lora_weights")
     if isinstance(init, str) and init.startswith(_CHANGES_BASE):

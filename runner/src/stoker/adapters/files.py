@@ -7,12 +7,13 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from stoker.checkpoints import MANIFEST
 from stoker.contents import damage_of, parse_header, read_header
 from stoker.exits import ExitCode, RunError
 from stoker.files import read_json
+from stoker.report import MANIFEST_VERSION
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -80,11 +81,14 @@ def read_adapter(path: Path) -> Adapter:
         manifest = None
     tensors: Shapes = {}
     if WEIGHTS in names:
-        if flaw := damage_of(path / WEIGHTS):
-            damage.append(f"{WEIGHTS}: {flaw}")
-        else:
+        try:
+            if flaw := damage_of(path / WEIGHTS):
+                raise ValueError(flaw)
             tensors = _shapes(path / WEIGHTS)
-    damage += _changed_files(path, manifest or {})
+        except ValueError as error:
+            damage.append(f"{WEIGHTS}: {error}")
+    if manifest is not None:
+        damage += list(_flaws(manifest)) or _changed_files(path, manifest)
     return Adapter(path, config if isinstance(config, dict) else {}, manifest, tensors, _tokens(path), tuple(damage))
 
 
@@ -98,12 +102,14 @@ def read_model(path: Path, source: str = "", revision: str = "") -> Model:
         raise RunError(ExitCode.NO_INPUT, f"{path} holds no model: config.json is missing")
     index = read_json(path / _INDEX)
     try:
-        names = sorted(set(index["weight_map"].values())) if isinstance(index, dict) else ["model.safetensors"]
+        names = (
+            sorted(set(map(str, index["weight_map"].values()))) if isinstance(index, dict) else ["model.safetensors"]
+        )
         tensors: dict[str, tuple[int, ...]] = {}
         for name in names:
             if isinstance(index, dict) or (path / name).exists():
                 tensors.update(_shapes(path / name))
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(ExitCode.NO_INPUT, f"the weights in {path} cannot be read: {error}") from error
     config = read_json(path / "config.json")
     quantized = isinstance(config, dict) and bool(config.get("quantization_config"))
@@ -111,12 +117,42 @@ def read_model(path: Path, source: str = "", revision: str = "") -> Model:
 
 
 def _shapes(path: Path) -> Shapes:
-    return {name: tuple(entry["shape"]) for name, entry in parse_header(read_header(path)).items()}
+    """Return the shapes of a safetensors file's tensors; raise ValueError where its header does not say them."""
+    try:
+        shapes = {name: tuple(entry["shape"]) for name, entry in parse_header(read_header(path)).items()}
+    except (KeyError, TypeError) as error:
+        raise ValueError("its header does not say what shapes its tensors have") from error
+    if not all(isinstance(length, int) for shape in shapes.values() for length in shape):
+        raise ValueError("its header has shapes that are no numbers")
+    return shapes
+
+
+def _flaws(manifest: Mapping[str, Any]) -> Iterable[str]:
+    """Yield what of a manifest is not what its schema says, as far as it is read: anybody may have written it."""
+    if manifest.get("schemaVersion") != MANIFEST_VERSION:
+        yield f"{MANIFEST} has schemaVersion {manifest.get('schemaVersion')!r}, this Stoker reads {MANIFEST_VERSION}"
+        return
+    for key, kind, word in (("files", list, "a list"), ("base_model", dict, "an object")):
+        if not isinstance(manifest.get(key), kind):
+            yield f"{MANIFEST}: {key} is {manifest.get(key)!r}, not {word}"
+    adapter = manifest.get("adapter")
+    if not isinstance(adapter, dict | None):
+        yield f"{MANIFEST}: adapter is {adapter!r}, neither an object nor null"
+    elif adapter is not None and not is_names(adapter.get("changed_embeddings", [])):
+        yield f"{MANIFEST}: adapter.changed_embeddings is {adapter['changed_embeddings']!r}, not a list of names"
+
+
+def is_names(value: object) -> TypeGuard[list[str]]:
+    """Return whether a value is a list of texts."""
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _changed_files(path: Path, manifest: Mapping[str, Any]) -> Iterable[str]:
     """Yield what differs between a folder and the list of files in its manifest."""
-    for entry in manifest.get("files", ()):
+    listed = [entry.get("path") for entry in manifest["files"] if isinstance(entry, dict)]
+    if manifest.get("adapter") is not None:
+        yield from (f"{MANIFEST} does not list {name}" for name in (CONFIG, WEIGHTS) if name not in listed)
+    for entry in manifest["files"]:
         if not isinstance(entry, dict) or Path(str(entry.get("path"))).name != entry.get("path"):
             yield f"{MANIFEST} does not list its files as this program does"
             continue
@@ -126,17 +162,27 @@ def _changed_files(path: Path, manifest: Mapping[str, Any]) -> Iterable[str]:
             if entry["path"] in (CONFIG, WEIGHTS):
                 yield f"{entry['path']} is missing"
             continue
-        if file.stat().st_size != entry.get("bytes"):
+        if not file.is_file():
+            yield f"{MANIFEST} lists {entry['path']!r}, which is no file"
+        elif file.stat().st_size != entry.get("bytes"):
             yield f"{entry['path']} has {file.stat().st_size} bytes, {MANIFEST} says {entry.get('bytes')}"
         elif "sha256" in entry and _digest(file) != entry["sha256"]:
             yield f"{entry['path']} is not what the run wrote: its checksum differs from {MANIFEST}"
-        elif entry.get("header_sha256") and hashlib.sha256(read_header(file)).hexdigest() != entry["header_sha256"]:
+        elif entry.get("header_sha256") and _header_digest(file) != entry["header_sha256"]:
             yield f"{entry['path']} is not what the run wrote: its header differs from {MANIFEST}"
 
 
 def _digest(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _header_digest(path: Path) -> str:
+    """Return the digest of a safetensors header; empty where there is none."""
+    try:
+        return hashlib.sha256(read_header(path)).hexdigest()
+    except ValueError:
+        return ""
 
 
 def _tokens(path: Path) -> int | None:

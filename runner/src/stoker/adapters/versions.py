@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,12 +80,7 @@ def publish(output: Path, folder: Path, adapter: str, number: int | None = None)
         RunError: a name is wrong (64), there is no finished adapter (66), it is broken (65), the version exists or was
             retracted, or the folder cannot be written to (78).
     """
-    if not _NAME.match(adapter):
-        raise RunError(
-            ExitCode.USAGE, f"{adapter!r} is no name for an adapter: small letters, digits, '.', '_' and '-' inside"
-        )
-    if number is not None and number < 1:
-        raise RunError(ExitCode.USAGE, f"a version is a positive number, not {number}")
+    _refuse_words(adapter, number)
     if not (output / MANIFEST).is_file():
         raise RunError(
             ExitCode.NO_INPUT, f"{output / MANIFEST} is missing: the run has not finished, or left elsewhere"
@@ -95,17 +91,42 @@ def publish(output: Path, folder: Path, adapter: str, number: int | None = None)
         raise RunError(ExitCode.BAD_DATA, "\n".join(f"{output}: {line}" for line in source.damage))
     if not source.manifest or source.manifest.get("adapter") is None:
         raise RunError(ExitCode.NO_INPUT, f"{output} holds no adapter: its run trained the whole model")
+    if problem := check.unfinished(source.manifest):
+        raise RunError(ExitCode.NO_INPUT, f"{output}: {problem}")
     if check.snapped(check.rank_of(source)) is None:
         raise RunError(ExitCode.CONFIG, f"rank {check.rank_of(source)} is more than vLLM serves")
     target = folder / adapter
     with _file_errors(folder):
-        target.mkdir(parents=True, exist_ok=True)
+        _share(target)
         draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=target))
         try:
             _copy(output, draft, [entry["path"] for entry in source.manifest["files"]])
             return Version(adapter, placed := _place(draft, target, number), target / str(placed))
         finally:
             shutil.rmtree(draft, ignore_errors=True)
+
+
+def _refuse_words(adapter: str, number: int | None) -> None:
+    """Refuse (64) a name or a version that no server would look at."""
+    if not _NAME.fullmatch(adapter):
+        raise RunError(
+            ExitCode.USAGE,
+            f"{adapter!r} is no name for an adapter: up to 63 small letters and digits, '.', '_' and '-' inside",
+        )
+    if number is not None and not _VERSION.fullmatch(str(number)):
+        raise RunError(ExitCode.USAGE, f"a version is a positive number of 18 digits at most, not {number}")
+
+
+def _share(folder: Path) -> None:
+    """Make a folder, and what is missing above it, for all of the group: the next publisher may be another user."""
+    if folder.is_dir():
+        return
+    _share(folder.parent)
+    try:
+        folder.mkdir()
+    except FileExistsError:  # another publisher made it meanwhile
+        return
+    folder.chmod(folder.stat().st_mode | stat.S_IRWXG)
 
 
 @contextmanager
@@ -158,8 +179,9 @@ def retract(folder: Path, adapter: str, number: int) -> None:
     """Take a version away: servers unload it.
 
     Raises:
-        RunError: there is no such version (66), or the folder cannot be written to (78).
+        RunError: a name or number is none (64), there is no such version (66), or the folder cannot be written to (78).
     """
+    _refuse_words(adapter, number)
     path = folder / adapter / str(number)
     if not path.is_dir():
         raise RunError(ExitCode.NO_INPUT, f"{folder} has no {adapter}:{number}")

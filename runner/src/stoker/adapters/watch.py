@@ -206,7 +206,7 @@ class Watch:
             return {one.name: str(one.path) for one in declared(yaml.safe_load(path.read_text()) or (), str(path))}
         except FileNotFoundError:  # an optional ConfigMap that nobody has made yet
             return {}
-        except (OSError, TypeError, yaml.YAMLError) as error:
+        except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
             raise _UnreadableError(str(path), f"cannot be read: {error}") from error
         except RunError as error:
             raise _UnreadableError(str(path), error.message) from error
