@@ -12,6 +12,7 @@ import yaml
 
 from charts import trainer
 from charts.helm import ROOT, TRAINING_RUNTIMES, render, run
+from charts.images import images
 from charts.runtimes import runtimes
 
 TEXT = (ROOT / "docs" / "catalogue.md").read_text()
@@ -76,6 +77,20 @@ def test_every_feature_that_is_ours_is_shown() -> None:
     table = TEXT.split("| feature |")[1]
     rows = [line for line in table.splitlines()[2:] if line.startswith("|")]
     assert len(rows) == len(CLAIMS) > 10
+
+
+@pytest.mark.parametrize("accelerator", ["nvidia", "cpu"])
+def test_the_readme_says_to_push_every_image_that_its_first_run_pulls(accelerator: str) -> None:
+    section = (ROOT / "README.md").read_text().split("\n## Before the first release\n")[1].split("\n## ")[0]
+    given = {"accelerator": accelerator, "profile": "none", "runtimes": {"trl-distributed": {"enabled": True}},
+             "global": {"imageRegistry": "registry.example.com"}}  # fmt: skip
+    settings = [f"{key}={json.dumps(value)}" for key, value in given.items()]
+    pulled = images(render(TRAINING_RUNTIMES, settings=settings))
+    if accelerator == "cpu":  # pushed by name, the others by their targets
+        assert {image for image in pulled if image not in section} == set()
+    else:
+        (targets,) = re.findall(r" --push (.+)", section)
+        assert {re.sub(r".*/(\w+):[\d.]+", r"\1", image) for image in pulled} == set(targets.split())
 
 
 def test_every_rule_is_in_the_document() -> None:

@@ -110,7 +110,11 @@ REFUSED = [
     Refused("policies.maxNodes.limit", 3, "at '/policies/maxNodes': additional properties 'limit' not allowed"),
     Refused(f"{OVERRIDE}.method", "stf", f'{OVERRIDE}.method: "stf" is not a method of trl; it has: sft, dpo,'),
     Refused(f"{OVERRIDE}.args.lr", "1e-4", "write --learning_rate"),
-    Refused(f"{OVERRIDE}.args.rate", "1e-4", f"{OVERRIDE}.args.rate: no method of trl has a flag of that name"),
+    Refused(
+        f"{OVERRIDE}.args.rate",
+        "1e-4",
+        f"{OVERRIDE}.args.rate: no method of trl has a flag of that name; `stoker flags METHOD`",
+    ),
     Refused(f"{OVERRIDE}.args.local_rank", "0", "--local_rank is set by stoker itself: leave it out"),
     Refused(f"{OVERRIDE}.args.torch_dtype", "auto", "is called --dtype in trl"),
     Refused(f"{OVERRIDE}.env.STOKER_RESUM", "never", "STOKER_RESUM in env is not a variable stoker knows; it knows: "),

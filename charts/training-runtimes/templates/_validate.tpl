@@ -135,7 +135,7 @@ Argument: the root context.
       {{- if hasKey .refused $flag }}
         {{- fail (printf "\n\nruntimes.%s.args.%s: %s.\n" $runtime.entry $flag (get .refused $flag)) }}
       {{- else if and .flags (not (has $flag .flags)) }}
-        {{- fail (printf "\n\nruntimes.%s.args.%s: no method of %s has a flag of that name; `stoker flags` lists them.\n"
+        {{- fail (printf "\n\nruntimes.%s.args.%s: no method of %s has a flag of that name; `stoker flags METHOD` lists them.\n"
               $runtime.entry $flag $runtime.framework) }}
       {{- end }}
       {{- end }}
