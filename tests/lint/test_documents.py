@@ -15,6 +15,7 @@ MAKE_COMMAND = re.compile(r"(?:^|[\s;&|(\"'])make (?:[A-Z_]+=\S+ )*([a-z][a-z0-9
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
 CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+PIP_BY_NAME = re.compile(r"pip install (?:\S+ )*['\"]?stoker\b")
 HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 
 
@@ -71,6 +72,18 @@ def test_make_commands_exist() -> None:
             if target not in targets
         ]
     report(findings, "The Makefile has no such target: `make help` lists those it has.")
+
+
+def test_what_pip_installs_of_ours_is_in_the_checkout() -> None:
+    """No package index has Stoker: whoever took the name there could put anything onto users' machines."""
+    findings = [
+        f"{path}:{number}: {text.strip()}"
+        for path in texts()
+        if path.suffix == ".md" or path.is_relative_to("runner/src")
+        for number, text in lines(path)
+        if PIP_BY_NAME.search(text)
+    ]
+    report(findings, "Write pip install ./runner, from a checkout.")
 
 
 def test_links_resolve() -> None:

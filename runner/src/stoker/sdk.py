@@ -177,5 +177,5 @@ def _trainer() -> Any:
         trainer = importlib.import_module("kubeflow.trainer")
         importlib.import_module("kubeflow.trainer.options")
     except ImportError as error:
-        raise ImportError("the Kubeflow SDK is not installed: pip install 'stoker[sdk]'") from error
+        raise ImportError("the Kubeflow SDK is not installed: from a checkout, pip install './runner[sdk]'") from error
     return trainer
