@@ -338,8 +338,14 @@ def adapters_prepare_command(settings: Path, output: Path) -> None:
 @click.option("--settings", required=True, type=_PATH, help="What the adapters are (YAML).")
 @click.option("--server", default="http://127.0.0.1:8000", show_default=True, help="This replica's vLLM.")
 @click.option("--host", default="", help="Address of /readyz, /adapters and /metrics (default: all).")
-@click.option("--port", default=8081, show_default=True, help="Their port.")
-@click.option("--interval", default=1.0, show_default=True, help="Seconds between two looks.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8081, show_default=True, help="Their port.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
 @_reported
 def adapters_watch_command(settings: Path, server: str, host: str, port: int, interval: float) -> int:
     """Keep this replica's adapters as they are published, and say which it has."""

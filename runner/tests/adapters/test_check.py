@@ -12,6 +12,7 @@ from runner.tests.adapters.samples import BASE, HIDDEN, PREFIX, make_adapter, ma
 
 from stoker.adapters import check
 from stoker.adapters.files import read_adapter, read_model
+from stoker.adapters.prepare import verdict
 from stoker.exits import ExitCode, RunError
 
 
@@ -160,6 +161,15 @@ def test_large_weights_without_a_header(tmp_path: Path, model: Path) -> None:
         entry["header_sha256"] = "0" * 64
     (adapter / "stoker.json").write_text(json.dumps(manifest))
     assert "tokenizer.json is not what the run wrote: its header differs" in problems(adapter, model)
+
+
+@pytest.mark.parametrize("name", ["stoker.json", "adapter_config.json"])
+def test_a_file_that_cannot_be_read_is_not_called_broken(output: Path, model: Path, name: str) -> None:
+    (output / name).unlink()
+    (output / name).symlink_to(name)
+    with pytest.raises(RunError, match=f"output/{name} cannot be read .Too many levels of symbolic links.") as ending:
+        verdict(output, model, BASE, 16, require_manifest=True)
+    assert ending.value.code is ExitCode.NO_INPUT
 
 
 def test_an_index_that_names_no_files(model: Path) -> None:

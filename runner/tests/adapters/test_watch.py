@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from runner.tests.adapters.samples import BASE, make_adapter
 
 from stoker.adapters.files import read_model
@@ -23,6 +24,9 @@ from stoker.adapters.settings import Declared, Settings
 from stoker.adapters.state import State
 from stoker.adapters.versions import publish, retract
 from stoker.adapters.watch import Watch, _handler, _Web
+from stoker.adapters.watch import run as serve
+from stoker.cli import main
+from stoker.exits import ExitCode, RunError
 
 RETRY = 31.0
 
@@ -424,6 +428,29 @@ def test_what_a_replica_has_is_told_to_probes_and_prometheus(
     assert "stoker_adapters_missing 0" in metrics.splitlines()
     web.shutdown()
     web.server_close()
+
+
+def test_an_address_that_is_none_is_refused(model: Path) -> None:
+    with pytest.raises(RunError, match="--server 'localhost:8000' is no address: write one such as http://") as ending:
+        serve(Settings(model, "tiny"), "localhost:8000", ("", 0), 1)
+    assert ending.value.code is ExitCode.USAGE
+
+
+@pytest.mark.parametrize("words", [["--port", "99999"], ["--interval", "-1"], ["--interval", "0"]])
+def test_a_number_out_of_range_is_a_usage_error(words: list[str]) -> None:
+    result = CliRunner().invoke(main, ["adapters", "watch", "--settings", "none.yaml", *words])
+    assert result.exit_code == ExitCode.USAGE
+    assert "is not in the range" in result.output
+
+
+def test_a_port_that_is_taken_is_named(model: Path, vllm: Vllm, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = int(vllm.address.rpartition(":")[2])
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with pytest.raises(
+        RunError, match=f"port {port} of 127.0.0.1 cannot be listened at .Address already in use."
+    ) as ending:
+        serve(Settings(model, "tiny"), vllm.address, ("127.0.0.1", port), 1)
+    assert ending.value.code is ExitCode.CONFIG
 
 
 def test_labels_are_escaped() -> None:

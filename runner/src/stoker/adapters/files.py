@@ -72,13 +72,12 @@ def read_adapter(path: Path) -> Adapter:
     # Listing the folder first lets a network file system forget that a file was not there a moment ago.
     names = {entry.name for entry in path.iterdir()}
     damage = [f"{name} is missing" for name in (CONFIG, WEIGHTS) if name not in names]
-    config = read_json(path / CONFIG) if CONFIG in names else {}
-    if not isinstance(config, dict):
+    config = _object(path / CONFIG) if CONFIG in names else {}
+    if config is None:
         damage.append(f"{CONFIG} is no JSON object")
-    manifest = read_json(path / MANIFEST) if MANIFEST in names else None
-    if MANIFEST in names and not isinstance(manifest, dict):
+    manifest = _object(path / MANIFEST) if MANIFEST in names else None
+    if MANIFEST in names and manifest is None:
         damage.append(f"{MANIFEST} is no JSON object")
-        manifest = None
     tensors: Shapes = {}
     if WEIGHTS in names:
         try:
@@ -89,7 +88,16 @@ def read_adapter(path: Path) -> Adapter:
             damage.append(f"{WEIGHTS}: {error}")
     if manifest is not None:
         damage += list(_flaws(manifest)) or _changed_files(path, manifest)
-    return Adapter(path, config if isinstance(config, dict) else {}, manifest, tensors, _tokens(path), tuple(damage))
+    return Adapter(path, config or {}, manifest, tensors, _tokens(path), tuple(damage))
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file; None if it holds something else. Raises OSError where it cannot be read."""
+    try:
+        found = json.loads(path.read_text())
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def read_model(path: Path, source: str = "", revision: str = "") -> Model:

@@ -103,9 +103,9 @@ def _read(one: Declared) -> Adapter:
     try:
         return read_adapter(one.path)
     except OSError as error:
+        what = error.filename or one.path
         raise RunError(
-            ExitCode.NO_INPUT,
-            f"adapter {one.name}: {one.path} cannot be read ({error.strerror}): is the claim mounted?",
+            ExitCode.NO_INPUT, f"adapter {one.name}: {what} cannot be read ({error.strerror}): is the claim mounted?"
         ) from error
 
 

@@ -23,7 +23,7 @@ from stoker.adapters.server import Server, ServerError
 from stoker.adapters.settings import Settings, declared
 from stoker.adapters.state import State
 from stoker.adapters.versions import Version, read_published
-from stoker.exits import RunError
+from stoker.exits import ExitCode, RunError
 from stoker.report import say
 
 # An adapter that could not be served is looked at again: a shared file system may lag, a server may recover.
@@ -328,8 +328,10 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
         interval: seconds between two looks.
 
     Raises:
-        RunError: the settings or the model are wrong (78, 66).
+        RunError: the address is none (64), the settings or the model are wrong (78, 66), or the port is taken (78).
     """
+    if not address.startswith(("http://", "https://")):
+        raise RunError(ExitCode.USAGE, f"--server {address!r} is no address: write one such as http://127.0.0.1:8000")
     watch = Watch(settings, Server(address), read_model(settings.model, settings.source, settings.revision))
     stop = threading.Event()
 
@@ -338,7 +340,14 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
 
     signal.signal(signal.SIGTERM, stopped)
     signal.signal(signal.SIGINT, stopped)
-    web = _Web(listen, _handler(watch))
+    try:
+        web = _Web(listen, _handler(watch))
+    except OSError as error:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"port {listen[1]} of {listen[0] or 'this machine'} cannot be listened at ({error.strerror}): "
+            "give a --host of this machine and a free --port",
+        ) from error
     threading.Thread(target=web.serve_forever, daemon=True).start()
     say(f"watching {settings.folder or settings.listed or 'the server'}; state at port {listen[1]}, /adapters")
     while not stop.is_set():
