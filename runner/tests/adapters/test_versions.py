@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -151,6 +152,19 @@ def test_the_number_of_a_retracted_version_is_never_given_again(output: Path, tm
 def test_a_file_that_stayed_behind_is_not_missed(output: Path, tmp_path: Path) -> None:
     (output / "tokenizer.json").unlink()
     assert (publish(output, tmp_path / "adapters", "support").path / "stoker.json").exists()
+
+
+def test_a_full_folder_is_named_and_keeps_no_draft(
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Path, _target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source))  # as copyfile says it
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    with pytest.raises(RunError, match=r"adapters is full \(No space left on device\): make room") as ending:
+        publish(output, tmp_path / "adapters", "support")
+    assert ending.value.code is ExitCode.CONFIG
+    assert list((tmp_path / "adapters" / "support").iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(output: Path, tmp_path: Path) -> None:

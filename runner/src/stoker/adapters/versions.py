@@ -5,6 +5,7 @@ A version is a positive number, and requests call it `<adapter>:<version>`.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -135,6 +136,11 @@ def _file_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the file that is named may be the one that was copied
+            raise RunError(
+                ExitCode.CONFIG,
+                f"{folder} is full ({error.strerror}): make room, e.g. with `stoker adapters retract` of old versions",
+            ) from error
         raise RunError(
             ExitCode.CONFIG,
             f"{error.filename or folder} cannot be read or written ({error.strerror}): "
