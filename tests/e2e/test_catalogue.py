@@ -88,6 +88,7 @@ def test_a_user_without_rights_in_the_cluster_installs_the_whole_catalogue(relea
     assert found == {runtime["metadata"]["name"] for runtime in runtimes(render(TRAINING_RUNTIMES))}
 
 
+@pytest.mark.full
 def test_helm_test_trains_ten_steps_and_leaves_nothing(release: Release, team: Kube) -> None:
     said = release("test", RELEASE)
     assert "TrainJob test-team of runtime trl-distributed: created, ten steps on a CPU" in said

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
+
 from cluster import Cluster
 from e2e.kube import Kube
 from e2e.trainjobs import LORA_SFT, Reader, Restarts, Run, trainjob
@@ -12,6 +14,7 @@ from e2e.trainjobs import LORA_SFT, Reader, Restarts, Run, trainjob
 Submit = Callable[[Mapping[str, Any]], Run]
 
 
+@pytest.mark.full
 def test_a_node_that_comes_late_is_waited_for(submit: Submit, cluster: Cluster, kube: Kube, reader: Reader) -> None:
     first, *others = cluster.nodes()
     spread = {"requiredDuringSchedulingIgnoredDuringExecution": [_ONE_POD_PER_NODE]}

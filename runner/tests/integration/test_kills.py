@@ -12,14 +12,11 @@ from runner.tests.integration.jobs import LocalJob
 from runner.tests.integration.kills import FRAMEWORKS, strike
 from runner.tests.kill_matrix import CASES, Case, cell, recorded
 
-from stoker.pulse import SAVING, TRAINING
+from stoker.pulse import SAVING
 
 WHERE = "as local processes"
-# One of each framework; the rest is for `make test-full`, and other cases are hit on a cluster in `make test`.
-ALWAYS = {
-    Case("trl", signal.SIGKILL, SAVING, "one pod"),
-    Case("torchtune", signal.SIGKILL, TRAINING, "one pod"),
-}
+# The rest is for `make test-full`, and other cases of both frameworks are hit on a cluster in `make test`.
+ALWAYS = {Case("trl", signal.SIGKILL, SAVING, "one pod")}
 
 
 @pytest.mark.parametrize(
