@@ -220,7 +220,11 @@ def main(job: str, steps: int, signal_name: str, phase: str, hit: Sequence[int])
                         del waiting[pod.index]
             return not waiting
 
-        until(all_held, 0.02)
+        try:
+            until(all_held, 0.02)
+        except MissedError:
+            send(signal.SIGCONT, held)  # or their pods could not end before their grace period does
+            raise
     else:
 
         def all_train() -> bool:

@@ -1,4 +1,4 @@
-"""`ct install`: each way to install the catalogue, upgraded in place, tested and uninstalled again."""
+"""`ct install`: each way to install a chart that can run here, upgraded in place, tested and uninstalled again."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from charts.chart_testing import path, pull_request
-from charts.helm import TRAINING_RUNTIMES, values_files
+from charts.helm import ROOT, TRAINING_RUNTIMES, VLLM_SERVING, values_files
 from cluster import Cluster
 from e2e.image import Image
 from e2e.kube import Kube
+from e2e.serving import fixtures
+from e2e.serving.server import Client
 
 
 def settings(image: Image) -> str:
@@ -44,3 +47,45 @@ def test_ct_install_passes_for_the_catalogue(
         )
     finally:
         catalogue()
+
+
+@pytest.mark.full
+def test_ct_install_passes_for_the_server(
+    cluster: Cluster,
+    client: Client,
+    models: str,
+    serving_images: dict[str, dict[str, str]],
+    tmp_path: Path,
+) -> None:
+    """Full, because a server starts twice. Only the values for CPUs: a server without its GPUs is never ready."""
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    pull_request(repository)
+    for values in values_files(VLLM_SERVING):
+        if values.name != "cpu-values.yaml":
+            (repository / values.relative_to(ROOT)).unlink()
+    # What the cluster has in place of what the values for CPUs name.
+    here = {
+        "replicas": 1,
+        "images": serving_images,
+        "vllmVersion": yaml.safe_load((VLLM_SERVING / "Chart.yaml").read_text())["appVersion"],
+        "model": {"claim": {"name": models}},
+        "adapters": [{"name": "first", "claim": models, "path": "output"}],
+    }
+    found = tmp_path / "here.yaml"
+    found.write_text(yaml.safe_dump(here))
+    words = f"--values={Path(fixtures.__file__).with_name('values.yaml')} --values={found}"
+    done = cluster.run(
+        [
+            *("ct", "install", "--charts", "charts/vllm-serving", "--helm-extra-set-args", words),
+            *("--helm-extra-args", "--timeout 8m"),
+            *("--namespace", fixtures.NAMESPACE, "--release-label", "app.kubernetes.io/instance"),
+        ],
+        check=False,
+        capture_output=True,
+        cwd=repository,
+        env={"PATH": os.pathsep.join([path(), cluster.env["PATH"]])},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert 'with values file "charts/vllm-serving/ci/cpu-values.yaml"' in done.stdout
+    assert client.kube.items("deployments", "app.kubernetes.io/name=vllm-serving") == []

@@ -29,8 +29,8 @@ from stoker.pulse import FINISHING, SAVING, TRAINING
 WHERE = "as pods of a cluster"
 # Jobs at a time: while one waits for its pods, another computes.
 TOGETHER = 5
-# On a busy machine a phase may pass unnoticed.
-TRIES = 3
+# On a busy machine a phase may pass unnoticed: `initializing` lasts for a tenth of a second.
+TRIES = 8
 STRIKER = Path(__file__).with_name("striker.py")
 
 

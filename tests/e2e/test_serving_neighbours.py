@@ -1,4 +1,4 @@
-"""Who stands around a model server: OpenAI's Python package, and pods that a network policy keeps out."""
+"""What stands around a model server: OpenAI's package, pods that a network policy keeps out, a model in an image."""
 
 from __future__ import annotations
 
@@ -19,6 +19,17 @@ pytestmark = pytest.mark.full  # a server of its own takes a minute or two to st
 
 NAME = "seen"
 STRANGERS = "stoker-strangers"
+# A pod that the namespace's standard admits.
+_RESTRICTED = {
+    "securityContext": {"runAsNonRoot": True, "runAsUser": 1001, "seccompProfile": {"type": "RuntimeDefault"}},
+    "containers": [
+        {
+            "name": "probe",
+            "image": "registry.example.com/probe:1",
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        }
+    ],
+}
 PATHS = {8080: "/v1/models", 8081: "/adapters", 8082: "/metrics"}
 
 
@@ -137,3 +148,41 @@ def _leaves(server: Server, client: Client) -> bool:
     # A pod that is reached refuses at once; one that is not is never heard of.
     assert "ConnectionRefusedError" in printed or "TimeoutError" in printed, printed
     return "ConnectionRefusedError" in printed
+
+
+@pytest.fixture
+def model_image(cluster: Cluster, client: Client, models: str, tmp_path: Path) -> str:
+    """An image in the cluster's registry that holds the base model and nothing else.
+
+    Skips where the cluster does not know volumes of images.
+    """
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "probe"},
+        "spec": {**_RESTRICTED, "volumes": [{"name": "model", "image": {"reference": "registry.example.com/model:1"}}]},
+    }
+    words = ("create", "--dry-run=server", "--output=json", "-f", "-")
+    kept = json.loads(client.kube.kubectl(*words, stdin=json.dumps(pod)).stdout)
+    if not any("image" in volume for volume in kept["spec"]["volumes"]):
+        pytest.skip("this cluster knows no volumes of images (feature gate ImageVolume, on from Kubernetes 1.35)")
+    layer = tmp_path / "model.tar"
+    pack = f"import tarfile\nwith tarfile.open('/tmp/image.tar', 'w') as t: t.add('/claims/{models}/model', 'model')"
+    client.run("python", "-c", pack)
+    read = ["kubectl", "--namespace", NAMESPACE, "exec", CLIENT, "--", "cat", "/tmp/image.tar"]
+    with layer.open("wb") as file:
+        cluster.run(read, text=False, stdout=file)
+    reference = f"{cluster.registry}/stoker-dev/model:1"
+    cluster.run(["crane", "append", "--insecure", "--new_layer", str(layer), "--new_tag", reference])
+    return reference
+
+
+def test_a_model_is_served_out_of_an_image(install: Install, client: Client, model_image: str) -> None:
+    server = install(
+        "imaged", "--set", "model.name=base", "--set", f"model.image.reference={model_image}",
+        "--set", "model.image.path=model", "--set", "model.source=base",
+    )  # fmt: skip
+    body = {"model": "base", "prompt": "What is the symbol of iron?", "max_tokens": 4}
+    (answer,) = client.ask({"url": f"{server.url}/v1/completions", "body": body})
+    assert answer["status"] == 200, answer
+    assert answer["body"]["choices"][0]["text"]
