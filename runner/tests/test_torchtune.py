@@ -215,6 +215,26 @@ def test_quantized_lora_is_another_method() -> None:
     assert value_of(plan_of("--config", "llama3_2/1B", env={"STOKER_METHOD": "qlora"}), "model.quantize_base")
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), False),
+        (("model=torchtune.models.llama3_2.qlora_llama3_2_1b",), False),
+        (("model=torchtune.models.llama3_2.lora_llama3_2",), True),
+        (("model._component_=torchtune.models.llama3_2.lora_llama3_2",), True),
+    ],
+)
+def test_qlora_quantizes_whichever_builder_makes_the_model(words: tuple[str, ...], told: bool) -> None:
+    env = {"STOKER_METHOD": "qlora"}
+    plan = plan_of("--config", "llama3_2/1B_qlora_single_device", *words, nodes=1, env=env)
+    assert ("model.quantize_base=True" in plan.trainer_argv) == told
+
+
+def test_qlora_without_quantization_is_refused() -> None:
+    message = refusal("--config", "llama3_2/1B", "model.quantize_base=False", env={"STOKER_METHOD": "qlora"})
+    assert "model.quantize_base=False, but the method is qlora: leave it out" in message
+
+
 def test_on_a_cpu_the_config_is_made_to_fit() -> None:
     plan = plan_of("full_finetune_single_device", "--config", "llama2/7B_full_low_memory", nodes=1)
     assert value_of(plan, "device")[0] == "cpu"

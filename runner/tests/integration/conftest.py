@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from runner.tests.integration.jobs import LocalJob, leftovers
-from runner.tests.integration.tune_jobs import TuneJob
+from runner.tests.integration.tune_jobs import TuneJob, make_tiny_llama
 
 ROOT = Path(__file__).parents[3]
 
@@ -54,11 +54,8 @@ def job(trainer_python: Path, inputs: Path, tmp_path: Path) -> Iterator[LocalJob
 
 @pytest.fixture(scope="session")
 def tiny_llama(tune_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `model` and `dataset`."""
-    folder = tmp_path_factory.mktemp("tiny-llama")
-    script = Path(__file__).with_name("tiny_torchtune.py")
-    subprocess.run([tune_python, script, folder], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    return folder
+    """A folder with `model`, `dataset` and `preferences`."""
+    return make_tiny_llama(tune_python, tmp_path_factory.mktemp("tiny-llama"))
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""Write a tiny Llama 3.2 with random weights, its tokenizer and a small data set: `python tiny_torchtune.py FOLDER`.
+"""Write a tiny Llama 3.2 with random weights, its tokenizer and a small data set.
 
-Runs in an environment with TorchTune.
+`python tiny_torchtune.py FOLDER [EMBED_DIM]`, in an environment with TorchTune.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ SIZE = {
 }
 
 
-def main(folder: Path) -> None:
-    """Write `model`, `dataset` and `preferences` into the folder."""
+def main(folder: Path, embed_dim: int | None = None) -> None:
+    """Write `model`, `dataset` and `preferences` into the folder, the model with another width if one is given."""
+    sizes = SIZE if embed_dim is None else {**SIZE, "embed_dim": ("hidden_size", embed_dim)}
     rows = [{"instruction": f"{a}+{b}", "input": "", "output": str(a + b)} for a in range(8) for b in range(8)]
     (folder / "dataset").mkdir(parents=True)
     (folder / "dataset" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -47,12 +48,12 @@ def main(folder: Path) -> None:
     (model / "tokenizer.json").write_text(json.dumps({"added_tokens": added}))
 
     torch.manual_seed(0)
-    size = {name: number for name, (_, number) in SIZE.items()}
+    size = {name: number for name, (_, number) in sizes.items()}
     state = llama3_2(**size).state_dict()
     heads = {"num_heads": size["num_heads"], "num_kv_heads": size["num_kv_heads"], "dim": size["embed_dim"]}
     weights = convert_weights.tune_to_hf(state, **heads)
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, model / "model.safetensors")
-    config: dict[str, object] = dict(SIZE.values())
+    config: dict[str, object] = dict(sizes.values())
     config |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": True}
     config |= {"rope_theta": 500000.0, "rms_norm_eps": 1e-5, "hidden_act": "silu", "torch_dtype": "float32"}
     (model / "config.json").write_text(json.dumps(config))
@@ -63,4 +64,4 @@ def _chat(row: dict[str, str], answer: str) -> list[dict[str, str]]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import yaml
@@ -23,6 +25,13 @@ SIZE = {
     "MAX_SEQ_LEN": "256",
     "INTERMEDIATE_DIM": "128",
 }
+
+
+def make_tiny_llama(python: Path, folder: Path, *embed_dim: str) -> Path:
+    """Fill the folder by tiny_torchtune.py, with TorchTune's Python, and return it."""
+    script = Path(__file__).with_name("tiny_torchtune.py")
+    subprocess.run([python, script, folder, *embed_dim], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return folder
 
 
 class TuneJob(LocalJob):

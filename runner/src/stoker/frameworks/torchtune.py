@@ -134,7 +134,7 @@ class TorchTune(Framework):
         found.update(_source(defaults, asked.values))
         if asked.method in _LORA and defaults.get("checkpointer.model_type") not in _NO_PEFT:
             found["save_adapter_weights_only"] = ("True", "the adapter is what was trained; the base model is there")
-        if asked.method == "qlora" and not _quantizes(defaults):
+        if asked.method == "qlora" and not _quantizes(table):
             found["model.quantize_base"] = ("True", "the method is qlora")
         if asked.accelerator == "cpu":
             found.update(_ON_CPU)
@@ -173,7 +173,12 @@ class TorchTune(Framework):
 
     def contradictions(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Iterable[str]:
         """Return one problem for each value that cannot be meant."""
-        return value_problems(_keys(table), settings, asked.accelerator)
+        problems = value_problems(_keys(table), settings, asked.accelerator)
+        quantize = settings.get("model.quantize_base")
+        if asked.method == "qlora" and quantize is not None and str(quantize.value).lower() != "true":
+            off = f"model.quantize_base={quantize.value}, but the method is qlora"
+            return [*problems, f"{off}: leave it out, or name a config and a method of LoRA"]
+        return problems
 
     def inputs(self, table: FlagTable, settings: Mapping[str, Setting]) -> list[Input]:
         """Return the model, the tokenizer's files, a teacher's or reference model, and the data."""
@@ -258,9 +263,11 @@ def _quantized(values: Mapping[str, tuple[str, ...]]) -> bool:
     return bool(words) and words[0].lower() == "true"
 
 
-def _quantizes(defaults: Mapping[str, Any]) -> bool:
-    component = str(defaults.get(f"model.{COMPONENT}", "")).rpartition(".")[2]
-    return component.startswith("qlora") or defaults.get("model.quantize_base") is True
+def _quantizes(table: FlagTable) -> bool:
+    """Say whether the model's builder, the config's or the one laid over it, quantizes without being told to."""
+    component = table.flags.get(f"model.{COMPONENT}")
+    builder = "" if component is None else str(component.default).rpartition(".")[2]
+    return builder.startswith("qlora") or _keys(table).defaults.get("model.quantize_base") is True
 
 
 def _paths(defaults: Mapping[str, Any], workspace: str) -> dict[str, tuple[str, str]]:
