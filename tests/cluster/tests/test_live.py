@@ -133,8 +133,8 @@ def test_a_trainjob_of_two_pods_runs_to_its_end(probes: Probes) -> None:
     node = {
         "name": "node",
         "image": probes.image,
-        # The pods find each other by the name JobSet gives them.
-        "command": [PROBE.program, "lookup", "train-node-0-1.train"],
+        # The pods find each other by the names JobSet gives them. One that ended alone would take its name with it.
+        "command": [PROBE.program, "meet", ":8080", "train-node-0-0.train", "train-node-0-1.train"],
         "securityContext": RESTRICTED,
     }
     template = {

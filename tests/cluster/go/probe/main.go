@@ -11,18 +11,23 @@ import (
 	"time"
 )
 
-const patience = 5 * time.Second
+const (
+	patience = 5 * time.Second
+	// For hosts that do not start together.
+	meeting = time.Minute
+)
 
 const usage = `usage: probe COMMAND ARGUMENT...
   serve :PORT        answer every HTTP request with this host's name
   get URL            print what a server answers
   lookup NAME        print a name's addresses
+  meet :PORT A B     answer there until the hosts A and B, one of them this one, have asked, and ask them
   dial HOST:PORT     open a TCP connection
   write FILE TEXT    write a file
   read FILE          print a file`
 
 // arguments is how many each command takes.
-var arguments = map[string]int{"serve": 1, "get": 1, "lookup": 1, "dial": 1, "write": 2, "read": 1}
+var arguments = map[string]int{"serve": 1, "get": 1, "lookup": 1, "meet": 3, "dial": 1, "write": 2, "read": 1}
 
 func main() {
 	args := os.Args[1:]
@@ -49,6 +54,8 @@ func run(command string, args []string) (string, error) {
 		defer cancel()
 		addresses, err := net.DefaultResolver.LookupHost(ctx, args[0])
 		return fmt.Sprint(addresses), err
+	case "meet":
+		return "met", meet(args[0], args[1:])
 	case "dial":
 		connection, err := net.DialTimeout("tcp", args[0], patience)
 		if err != nil {
@@ -71,6 +78,44 @@ func serve(address string) error {
 	return http.ListenAndServe(address, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, name)
 	}))
+}
+
+// meet ends once every host has answered and has asked: none is gone before the others have found it.
+func meet(address string, hosts []string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), meeting)
+	defer cancel()
+	met := make(chan string)
+	server := http.Server{Addr: address, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from, _, _ := net.SplitHostPort(r.RemoteAddr)
+		select {
+		case met <- "asked by " + from:
+		case <-ctx.Done():
+		}
+	})}
+	failed := make(chan error, 1)
+	go func() { failed <- server.ListenAndServe() }()
+	for _, host := range hosts {
+		go func() {
+			for ctx.Err() == nil {
+				if _, err := get("http://" + host + address); err == nil {
+					met <- "answered by " + host
+					return
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+		}()
+	}
+	for seen := map[string]bool{}; len(seen) < 2*len(hosts); {
+		select {
+		case what := <-met:
+			seen[what] = true
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("%v have not all met within %v: %v", hosts, meeting, seen)
+		}
+	}
+	return server.Shutdown(ctx)
 }
 
 func get(url string) (string, error) {
