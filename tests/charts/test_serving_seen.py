@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from charts import openai_checks
 from charts.helm import ROOT
 from charts.prometheus import Prometheus, scrape_configs
 from charts.serving_stack import KEY, Stack, models
@@ -47,40 +48,23 @@ def said(stack: Stack) -> dict[str, Any]:
 
 
 def test_the_openai_package_lists_the_model_and_its_adapter(said: dict[str, Any]) -> None:
-    assert said["models"] == ["base", "first"]
-    assert said["tuned_model"] == "first"
+    openai_checks.check_models(said)
 
 
 def test_the_openai_package_chats_and_completes(said: dict[str, Any]) -> None:
-    assert said["chat_tokens"] == said["logprobs"] == 8
+    openai_checks.check_answers(said)
     assert "iron" in said["chat"]
-    assert said["text"]
-    assert said["tuned"] != said["chat"]
 
 
 def test_the_openai_package_is_streamed_the_same_in_pieces(said: dict[str, Any]) -> None:
-    assert said["streamed_chat"] == said["chat"]
-    assert said["streamed_tokens"] == said["chat_tokens"]
-    assert said["streamed_chunks"] > 4
-    assert said["streamed_text"] == said["text"]
+    openai_checks.check_streams(said)
 
 
-@pytest.mark.parametrize(
-    ("what", "error", "status", "words"),
-    [
-        ("key", "AuthenticationError", 401, "API key is missing or wrong"),
-        ("model", "NotFoundError", 404, "`nobody` does not exist"),
-        ("length", "BadRequestError", 400, "maximum context length"),
-        ("temperature", "BadRequestError", 400, "temperature"),
-        ("path", "NotFoundError", 404, "There is no such path."),
-    ],
-)
+@pytest.mark.parametrize(("what", "error", "status", "words"), openai_checks.REFUSALS)
 def test_the_openai_package_understands_a_refusal(
     said: dict[str, Any], what: str, error: str, status: int, words: str
 ) -> None:
-    found = said["wrongly"][what]
-    assert (found["error"], found["status"]) == (error, status)
-    assert words in found["message"]
+    openai_checks.check_refusal(said, what, error, status, words)
 
 
 @pytest.fixture(scope="module")

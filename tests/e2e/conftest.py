@@ -6,8 +6,6 @@ Everything comes as a user would get it: the image and the chart out of the clus
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,8 @@ import yaml
 
 from cluster import Cluster
 from cluster.testing import live
-from e2e.image import Image
-from e2e.kube import Kube
+from e2e.kube import Kube, restricted_namespace
+from e2e.registry import Image, push_chart, push_image
 from e2e.serving.fixtures import (
     client,
     install,
@@ -49,13 +47,14 @@ def cluster(live: Cluster) -> Cluster:
 
 @pytest.fixture(scope="session")
 def image(cluster: Cluster) -> Image:
-    """The CPU trainer image, built from this checkout and pushed."""
-    built = subprocess.run(
-        [ROOT / "images/build", "trl", "--accelerator", "cpu"], check=True, stdout=subprocess.PIPE, text=True
-    )
-    facts = json.loads(built.stdout)
-    cluster.push(Path(facts["oci"]), f"stoker-dev/trl:{facts['tag']}")
-    return Image(f"{cluster.registry}/stoker-dev/trl", facts["tag"])
+    """The CPU trainer image."""
+    return push_image(cluster, "trl", "--accelerator", "cpu")
+
+
+@pytest.fixture(scope="session")
+def fetch_image(cluster: Cluster) -> Image:
+    """The initializers' image, which serving's sidecar is of too."""
+    return push_image(cluster, "fetch")
 
 
 @pytest.fixture(scope="session")
@@ -73,12 +72,7 @@ def helm(cluster: Cluster) -> Callable[..., str]:
 @pytest.fixture(scope="session")
 def chart(cluster: Cluster, helm: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The chart, packaged and pushed: the words by which helm finds it in the registry."""
-    folder = tmp_path_factory.mktemp("chart")
-    helm("package", str(ROOT / "charts/training-runtimes"), "--destination", str(folder))
-    (package,) = folder.glob("*.tgz")
-    helm("push", str(package), f"oci://{cluster.registry}/charts", "--plain-http")
-    version = yaml.safe_load((ROOT / "charts/training-runtimes/Chart.yaml").read_text())["version"]
-    return [f"oci://{cluster.registry}/charts/training-runtimes", "--version", version, "--plain-http"]
+    return push_chart(cluster, helm, "training-runtimes", tmp_path_factory.mktemp("chart"))
 
 
 @pytest.fixture(scope="session")
@@ -86,8 +80,7 @@ def catalogue_values(image: Image, tmp_path_factory: pytest.TempPathFactory) -> 
     """The words that give helm the tests' values."""
     path = tmp_path_factory.mktemp("values") / "image.yaml"
     # The trainer image can do what the small one for initializers does: one image less to build and to copy.
-    own = {"repository": image.repository, "tag": image.tag}
-    path.write_text(yaml.safe_dump({"images": {"trl": own, "fetch": own}}))
+    path.write_text(yaml.safe_dump({"images": {"trl": image.values, "fetch": image.values}}))
     return ["--values", str(Path(__file__).parent / "values.yaml"), "--values", str(path)]
 
 
@@ -113,12 +106,8 @@ def catalogue(
 @pytest.fixture(scope="session")
 def kube(cluster: Cluster) -> Iterator[Kube]:
     """The tests' namespace, which enforces the restricted pod security standard."""
-    found = Kube(cluster, NAMESPACE)
-    found.delete("namespace", NAMESPACE)
-    labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
-    found.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
-    yield found
-    found.delete("namespace", NAMESPACE)
+    with restricted_namespace(cluster, NAMESPACE) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")
@@ -130,14 +119,7 @@ def reader(kube: Kube, image: Image) -> Reader:
 @pytest.fixture(scope="session")
 def inputs(kube: Kube, reader: Reader) -> str:
     """The claim with the example's base model and data, made by a pod in the cluster."""
-    kube.create(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": INPUTS_CLAIM},
-            "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
-        }
-    )
+    kube.create_claim(INPUTS_CLAIM)
     source = f"/claims/{INPUTS_CLAIM}"
     for path in (EXAMPLE / "base_model.py", EXAMPLE / "ask.py", EXAMPLE / "data/elements.jsonl"):
         reader.write(INPUTS_CLAIM, path.name, path.read_text())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from cluster import Cluster
@@ -53,6 +54,11 @@ class Kube:
         found: list[dict[str, Any]] = json.loads(done.stdout)["items"]
         return found
 
+    def create_claim(self, name: str) -> None:
+        """Create a claim that pods of all nodes can write to."""
+        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+        self.create({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec})
+
     def delete(self, kind: str, name: str, wait: bool = True) -> None:
         """Delete an object if it exists."""
         self.kubectl("delete", kind, name, "--ignore-not-found", f"--wait={str(wait).lower()}")
@@ -86,6 +92,17 @@ class Kube:
             if pod["status"].get("phase") in ("Running", "Failed")
         ]
         return "\n".join([overview, *events, *logs])
+
+
+@contextmanager
+def restricted_namespace(cluster: Cluster, name: str) -> Iterator[Kube]:
+    """Make a namespace with the restricted pod security standard; an older one goes first, this one at the end."""
+    found = Kube(cluster, name)
+    found.delete("namespace", name)
+    labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
+    found.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    yield found
+    found.delete("namespace", name)
 
 
 def condition(thing: Mapping[str, Any], kind: str) -> dict[str, Any] | None:

@@ -12,8 +12,8 @@ import pytest
 from charts.helm import OWN_IMAGES, TRAINING_RUNTIMES, accelerators, render, values_files
 from charts.runtimes import jobs, runtimes
 from cluster import Cluster
-from e2e.image import Image
 from e2e.kube import Kube
+from e2e.registry import Image
 
 NAMESPACE = "stoker-team"
 USER = "alice"

@@ -12,10 +12,23 @@ import yaml
 from charts.chart_testing import path, pull_request
 from charts.helm import ROOT, TRAINING_RUNTIMES, VLLM_SERVING, values_files
 from cluster import Cluster
-from e2e.image import Image
 from e2e.kube import Kube
+from e2e.registry import Image
 from e2e.serving import fixtures
 from e2e.serving.server import Client
+
+
+def ct_install(cluster: Cluster, repository: Path, *words: str) -> str:
+    """Run `ct install` in a repository and return what it printed."""
+    done = cluster.run(
+        ["ct", "install", *words],
+        check=False,
+        capture_output=True,
+        cwd=repository,
+        env={"PATH": os.pathsep.join([path(), cluster.env["PATH"]])},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(done.stdout)
 
 
 def settings(image: Image) -> str:
@@ -32,16 +45,10 @@ def test_ct_install_passes_for_the_catalogue(
     repository = pull_request(tmp_path)
     helm("uninstall", "catalogue", "--namespace", "stoker-system", "--wait")
     try:
-        done = cluster.run(
-            ["ct", "install", "--charts", "charts/training-runtimes", "--helm-extra-set-args", settings(image)],
-            check=False,
-            capture_output=True,
-            cwd=repository,
-            env={"PATH": os.pathsep.join([path(), cluster.env["PATH"]])},
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        words = ["--charts", "charts/training-runtimes", "--helm-extra-set-args", settings(image)]
+        printed = ct_install(cluster, repository, *words)
         for values in values_files(TRAINING_RUNTIMES):
-            assert f'with values file "charts/training-runtimes/ci/{values.name}"' in done.stdout
+            assert f'with values file "charts/training-runtimes/ci/{values.name}"' in printed
         assert (
             Kube(cluster, "default").items("clustertrainingruntimes", "app.kubernetes.io/name=training-runtimes") == []
         )
@@ -54,7 +61,7 @@ def test_ct_install_passes_for_the_server(
     cluster: Cluster,
     client: Client,
     models: str,
-    serving_images: dict[str, dict[str, str]],
+    serving_images: dict[str, Image],
     tmp_path: Path,
 ) -> None:
     """Full, because a server starts twice. Only the values for CPUs: a server without its GPUs is never ready."""
@@ -67,25 +74,17 @@ def test_ct_install_passes_for_the_server(
     # What the cluster has in place of what the values for CPUs name.
     here = {
         "replicas": 1,
-        "images": serving_images,
-        "vllmVersion": yaml.safe_load((VLLM_SERVING / "Chart.yaml").read_text())["appVersion"],
+        **fixtures.image_values(serving_images),
         "model": {"claim": {"name": models}},
         "adapters": [{"name": "first", "claim": models, "path": "output"}],
     }
     found = tmp_path / "here.yaml"
     found.write_text(yaml.safe_dump(here))
-    words = f"--values={Path(fixtures.__file__).with_name('values.yaml')} --values={found}"
-    done = cluster.run(
-        [
-            *("ct", "install", "--charts", "charts/vllm-serving", "--helm-extra-set-args", words),
-            *("--helm-extra-args", "--timeout 8m"),
-            *("--namespace", fixtures.NAMESPACE, "--release-label", "app.kubernetes.io/instance"),
-        ],
-        check=False,
-        capture_output=True,
-        cwd=repository,
-        env={"PATH": os.pathsep.join([path(), cluster.env["PATH"]])},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert 'with values file "charts/vllm-serving/ci/cpu-values.yaml"' in done.stdout
+    words = f"--values={fixtures.VALUES} --values={found}"
+    printed = ct_install(
+        cluster, repository,
+        *("--charts", "charts/vllm-serving", "--helm-extra-set-args", words, "--helm-extra-args", "--timeout 8m"),
+        *("--namespace", fixtures.NAMESPACE, "--release-label", "app.kubernetes.io/instance"),
+    )  # fmt: skip
+    assert 'with values file "charts/vllm-serving/ci/cpu-values.yaml"' in printed
     assert client.kube.items("deployments", "app.kubernetes.io/name=vllm-serving") == []

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from cluster import Cluster, oci
-from e2e.conftest import ROOT
-from e2e.image import Image
 from e2e.kube import Kube, condition
+from e2e.pods import CONTAINER_SECURITY, POD_SECURITY
+from e2e.registry import Image
 from e2e.trainjobs import INPUTS_CLAIM, LORA_SFT, Reader, Restarts, Run, trainjob
 from fetch import s3
 
@@ -32,15 +30,6 @@ INPUTS = ("--model_name_or_path=/inputs/model", "--dataset_name=/inputs/dataset"
 # Crashes in the first attempt.
 CRASH_ONCE = "import os, sys; sys.exit(70 if os.environ['STOKER_RESTART_ATTEMPT'] == '0' else 0)"
 JOBS = ("fetched", "fetched-once", "nothing-to-fetch", "not-found")
-
-
-@pytest.fixture(scope="module")
-def fetch_image(cluster: Cluster) -> Image:
-    """The initializers' image, built from this checkout and pushed."""
-    built = subprocess.run([ROOT / "images/build", "fetch"], check=True, stdout=subprocess.PIPE, text=True)
-    facts = json.loads(built.stdout)
-    cluster.push(Path(facts["oci"]), f"stoker-dev/fetch:{facts['tag']}")
-    return Image(f"{cluster.registry}/stoker-dev/fetch", facts["tag"])
 
 
 @pytest.fixture(scope="module")
@@ -88,17 +77,16 @@ def server_pod(image: str) -> dict[str, Any]:
         "args": [*keys, "--port", f":{PORT}", "--quiet", "posix", "/data"],
         "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
     }
-    user = {"runAsNonRoot": True, "runAsUser": 1001, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": STORE, "labels": {"app": STORE}},
         "spec": {
             "automountServiceAccountToken": False,
-            "securityContext": {**user, "fsGroup": 0},
+            "securityContext": {**POD_SECURITY, "fsGroup": 0},
             "containers": [container],
             "volumes": [{"name": "data", "emptyDir": {}}],
         },
@@ -116,7 +104,7 @@ def runtime(
     """A runtime with initializers, in a release of its own."""
     small = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
     values = {
-        "images": {"fetch": {"repository": fetch_image.repository, "tag": fetch_image.tag}},
+        "images": {"fetch": fetch_image.values},
         "initializers": {"enabled": True, "resources": small},
         "runtimes": {"trl-distributed": {"enabled": False}, RUNTIME: {"base": "trl-distributed"}},
     }

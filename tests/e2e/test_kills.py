@@ -21,8 +21,8 @@ from runner.tests.integration.tune_jobs import FULL
 from runner.tests.kill_matrix import CASES, INITIALIZING, RENDEZVOUS, Case, recorded
 
 from e2e import tune
-from e2e.image import Image
 from e2e.kube import Kube
+from e2e.registry import Image
 from e2e.trainjobs import LORA_SFT, RUNTIME, Reader, Restarts, Run, trainjob
 from stoker.pulse import FINISHING, SAVING, TRAINING
 

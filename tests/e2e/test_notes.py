@@ -11,8 +11,8 @@ import pytest
 
 from charts.helm import TRAINING_RUNTIMES
 from cluster import Cluster
-from e2e.image import Image
 from e2e.kube import Kube, condition
+from e2e.registry import Image
 from e2e.trainjobs import INPUTS_CLAIM, Reader, Run, reader_pod
 from fetch import hub
 

@@ -14,8 +14,8 @@ from release.artifacts import chart, read_references
 
 from cluster import Cluster
 from e2e.conftest import ROOT
-from e2e.image import Image
 from e2e.kube import Kube
+from e2e.registry import Image
 from e2e.trainjobs import Run
 
 CHART = chart("training-runtimes")

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from charts import openai_checks
 from cluster import Cluster
 from e2e.kube import Kube
+from e2e.pods import CONTAINER_SECURITY, POD_SECURITY
+from e2e.registry import Image
 from e2e.serving import policies
 from e2e.serving.fixtures import MODELS, NAMESPACE, Install
 from e2e.serving.server import CLIENT, Client, Server, client_objects
@@ -19,17 +22,6 @@ pytestmark = pytest.mark.full  # a server of its own takes a minute or two to st
 
 NAME = "seen"
 STRANGERS = "stoker-strangers"
-# A pod that the namespace's standard admits.
-_RESTRICTED = {
-    "securityContext": {"runAsNonRoot": True, "runAsUser": 1001, "seccompProfile": {"type": "RuntimeDefault"}},
-    "containers": [
-        {
-            "name": "probe",
-            "image": "registry.example.com/probe:1",
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        }
-    ],
-}
 PATHS = {8080: "/v1/models", 8081: "/adapters", 8082: "/metrics"}
 
 
@@ -45,11 +37,11 @@ def server(install: Install, models: str, cluster: Cluster) -> Server:
 
 @pytest.fixture(scope="module")
 def said(
-    server: Server, serving_kube: Kube, serving_images: dict[str, dict[str, str]], cluster: Cluster
+    server: Server, serving_kube: Kube, serving_images: dict[str, Image], cluster: Cluster
 ) -> Iterator[dict[str, Any]]:
     """What OpenAI's Python package, which vLLM's image has, was told by the Service."""
     program = Path(__file__).parents[1] / "charts/openai_user.py"  # imports what only that image has
-    *_, pod = client_objects(f"{serving_images['vllm']['repository']}:{serving_images['vllm']['tag']}", [])
+    *_, pod = client_objects(serving_images["vllm"].reference, [])
     pod["metadata"] = {"name": "openai", "labels": {"role": "openai"}}
     pod["spec"]["nodeName"] = cluster.nodes()[0]  # where that image already is
     pod["spec"]["containers"][0]["resources"]["limits"]["memory"] = "1Gi"
@@ -65,49 +57,31 @@ def said(
 
 
 def test_the_openai_package_lists_the_model_and_its_adapter(said: dict[str, Any]) -> None:
-    assert said["models"] == ["base", "first"]
-    assert said["tuned_model"] == "first"
+    openai_checks.check_models(said)
 
 
 def test_the_openai_package_chats_and_completes(said: dict[str, Any]) -> None:
-    assert said["chat_tokens"] == said["logprobs"] == 8
-    assert said["chat"]
-    assert said["text"]
-    assert said["tuned"] != said["chat"]
+    openai_checks.check_answers(said)
 
 
 def test_the_openai_package_is_streamed_the_same_in_pieces(said: dict[str, Any]) -> None:
-    assert said["streamed_chat"] == said["chat"]
-    assert said["streamed_tokens"] == said["chat_tokens"]
-    assert said["streamed_chunks"] > 4
-    assert said["streamed_text"] == said["text"]
+    openai_checks.check_streams(said)
 
 
-@pytest.mark.parametrize(
-    ("what", "error", "status", "words"),
-    [
-        ("key", "AuthenticationError", 401, "API key is missing or wrong"),
-        ("model", "NotFoundError", 404, "`nobody` does not exist"),
-        ("length", "BadRequestError", 400, "maximum context length"),
-        ("temperature", "BadRequestError", 400, "temperature"),
-        ("path", "NotFoundError", 404, "There is no such path."),
-    ],
-)
+@pytest.mark.parametrize(("what", "error", "status", "words"), openai_checks.REFUSALS)
 def test_the_openai_package_understands_a_refusal(
     said: dict[str, Any], what: str, error: str, status: int, words: str
 ) -> None:
-    found = said["wrongly"][what]
-    assert (found["error"], found["status"]) == (error, status)
-    assert words in found["message"]
+    openai_checks.check_refusal(said, what, error, status, words)
 
 
 @pytest.fixture(scope="module")
-def stranger(cluster: Cluster, serving_images: dict[str, dict[str, str]]) -> Iterator[Client]:
+def stranger(cluster: Cluster, fetch_image: Image) -> Iterator[Client]:
     """A pod in a namespace that the network policy does not name, with the key."""
     kube = Kube(cluster, STRANGERS)
     kube.delete("namespace", STRANGERS)
     kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": STRANGERS}})
-    kube.create(*client_objects(f"{serving_images['fetch']['repository']}:{serving_images['fetch']['tag']}", []))
+    kube.create(*client_objects(fetch_image.reference, []))
     kube.kubectl("wait", f"pod/{CLIENT}", "--for=condition=Ready", "--timeout=120s")
     yield Client(kube)
     kube.delete("namespace", STRANGERS, wait=False)
@@ -156,12 +130,10 @@ def model_image(cluster: Cluster, client: Client, models: str, tmp_path: Path) -
 
     Skips where the cluster does not know volumes of images.
     """
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "probe"},
-        "spec": {**_RESTRICTED, "volumes": [{"name": "model", "image": {"reference": "registry.example.com/model:1"}}]},
-    }
+    container = {"name": "probe", "image": "registry.example.com/probe:1", "securityContext": CONTAINER_SECURITY}
+    volume = {"name": "model", "image": {"reference": "registry.example.com/model:1"}}
+    spec = {"securityContext": POD_SECURITY, "containers": [container], "volumes": [volume]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": spec}
     words = ("create", "--dry-run=server", "--output=json", "-f", "-")
     taken = client.kube.kubectl(*words, check=False, stdin=json.dumps(pod))
     # Without the feature gate the API server drops the volume's source.

@@ -14,6 +14,7 @@ import yaml
 from cluster import Cluster
 from e2e.conftest import EXAMPLE
 from e2e.kube import Kube
+from e2e.registry import Image
 from e2e.serving import reference
 from e2e.serving.server import Client, Server, client_objects
 from e2e.trainjobs import INPUTS_CLAIM, Reader, Run
@@ -39,11 +40,10 @@ def server(
     kube: Kube,
     helm: Callable[..., str],
     serving_chart: list[str],
-    serving_images: dict[str, dict[str, str]],
+    fetch_image: Image,
 ) -> Iterator[Server]:
     """A release that serves the base model and that adapter, out of the TrainJob's own claim."""
-    fetch = serving_images["fetch"]
-    kube.create(*client_objects(f"{fetch['repository']}:{fetch['tag']}", []))
+    kube.create(*client_objects(fetch_image.reference, []))
     adapters = [{"name": "tuned", "claim": f"initializer-{trained.name}", "path": "output"}]
     helm(
         "install", SERVER, *serving_chart, "--namespace", kube.namespace, "--wait", "--timeout", "8m",

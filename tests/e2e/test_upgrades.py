@@ -14,8 +14,8 @@ import yaml
 
 from cluster import Cluster
 from e2e.conftest import RELEASE, ROOT
-from e2e.image import Image
 from e2e.kube import Kube, condition
+from e2e.registry import Image
 from e2e.trainjobs import LORA_SFT, Reader, Restarts, Run, trainjob
 
 CHART = str(ROOT / "charts" / "training-runtimes")

@@ -11,6 +11,7 @@ from typing import Any
 from runner.tests.samples import check
 
 from e2e.kube import Kube, condition
+from e2e.pods import CONTAINER_SECURITY, POD_SECURITY, claim_mounts, claim_volumes
 
 RUNTIME = "trl-distributed"
 INPUTS_CLAIM = "sft-lora-inputs"
@@ -283,8 +284,6 @@ path.write_text(sys.argv[2])
 
 def reader_pod(name: str, image: str, command: Sequence[str], claims: Sequence[str]) -> dict[str, Any]:
     """Return a pod of the trainer image, as restricted as the runtime's own."""
-    volumes = [{"name": f"claim-{n}", "persistentVolumeClaim": {"claimName": c}} for n, c in enumerate(claims)]
-    mounts = [{"name": f"claim-{n}", "mountPath": f"/claims/{c}"} for n, c in enumerate(claims)]
     scratch = [{"name": "cache", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}]
     return {
         "apiVersion": "v1",
@@ -293,30 +292,21 @@ def reader_pod(name: str, image: str, command: Sequence[str], claims: Sequence[s
         "spec": {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 1001,
-                "runAsGroup": 0,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": POD_SECURITY,
             "containers": [
                 {
                     "name": "reader",
                     "image": image,
                     "command": list(command),
                     "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "2Gi"}},
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "readOnlyRootFilesystem": True,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
+                    "securityContext": CONTAINER_SECURITY,
                     "volumeMounts": [
-                        *mounts,
+                        *claim_mounts(claims),
                         {"name": "cache", "mountPath": "/cache"},
                         {"name": "tmp", "mountPath": "/tmp"},
                     ],
                 }
             ],
-            "volumes": [*volumes, *scratch],
+            "volumes": [*claim_volumes(claims), *scratch],
         },
     }

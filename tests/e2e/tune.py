@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,8 +10,8 @@ import yaml
 from runner.tests.integration.tune_jobs import FULL, SIZE
 
 from cluster import Cluster
-from e2e.image import Image
 from e2e.kube import Kube
+from e2e.registry import Image, push_image
 from e2e.trainjobs import Reader
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,11 +53,8 @@ SMALL = {
 
 @pytest.fixture(scope="session")
 def tune_image(cluster: Cluster) -> Image:
-    """The CPU image for TorchTune, built from this checkout and pushed."""
-    command = [str(ROOT / "images/build"), "torchtune", "--accelerator", "cpu"]
-    facts = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    cluster.push(Path(facts["oci"]), f"stoker-dev/torchtune:{facts['tag']}")
-    return Image(f"{cluster.registry}/stoker-dev/torchtune", facts["tag"])
+    """The CPU image for TorchTune."""
+    return push_image(cluster, "torchtune", "--accelerator", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +66,7 @@ def tune_runtimes(
     many = ["full_finetune_distributed", "--config", "llama3_3/70B_full_multinode", *PATHS]
     one = ["full_finetune_distributed", "--config", "llama3_2/1B_full", *PATHS]
     values = {
-        "images": {"torchtune": {"repository": tune_image.repository, "tag": tune_image.tag}},
+        "images": {"torchtune": tune_image.values},
         "runtimes": {
             "trl-distributed": {"enabled": False},
             RUNTIME: {"enabled": True, "args": TINY},

@@ -137,6 +137,14 @@ def watch(vllm: Vllm, model: Path, folder: Path, clock: Clock, tmp_path: Path) -
     return Watch(settings, Server(vllm.address, 5), read_model(model, BASE), clock)
 
 
+def start_over(watch: Watch, vllm: Vllm) -> State:
+    """End the server, let the replica see it, and start it without its adapters; return what was seen."""
+    vllm.down = True
+    seen = watch.look()
+    vllm.down, vllm.adapters = False, {}
+    return seen
+
+
 def test_a_published_version_is_served_and_older_ones_go(watch: Watch, vllm: Vllm, output: Path, folder: Path) -> None:
     for served in (["a:1"], ["a:1", "a:2"], ["a:2", "a:3"]):
         publish(output, folder, "a")
@@ -152,9 +160,7 @@ def test_a_published_version_is_served_and_older_ones_go(watch: Watch, vllm: Vll
 def test_a_server_that_starts_over_gets_all_it_had(watch: Watch, vllm: Vllm, output: Path, folder: Path) -> None:
     publish(output, folder, "a")
     watch.look()
-    vllm.down = True
-    assert not watch.look().ready
-    vllm.down, vllm.adapters = False, {}
+    assert not start_over(watch, vllm).ready
     assert watch.look().ready
     assert list(vllm.adapters) == ["a:1"]
 
@@ -240,9 +246,7 @@ def test_an_adapter_that_the_server_ends_at_is_not_asked_for_forever(
     vllm.unloadable.add("a:1")
     for _ in range(2):
         watch.look()
-        vllm.down = True
-        watch.look()
-        vllm.down, vllm.adapters = False, {}
+        start_over(watch, vllm)
     state = watch.look()
     assert "vLLM ended 2 times after it was asked for it" in state.problems["a:1"]
     assert (list(vllm.adapters), state.ready) == (["b:1"], True)
@@ -257,9 +261,7 @@ def test_a_server_that_ends_by_itself_is_blamed_on_no_adapter(
     publish(output, folder, "a")
     for _ in range(3):
         assert watch.look().ready
-        vllm.down = True
-        watch.look()
-        vllm.down, vllm.adapters = False, {}
+        start_over(watch, vllm)
     assert list(watch.look().loaded) == ["a:1"]
 
 

@@ -2,87 +2,75 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from charts.helm import ROOT, VLLM_SERVING
 from cluster import Cluster
-from e2e.kube import Kube
+from e2e.kube import Kube, restricted_namespace
+from e2e.registry import Image, push_chart, push_image
 from e2e.serving.server import Client, Server, client_objects
 from e2e.trainjobs import Reader
 
-ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples/sft-lora"
-CHART = ROOT / "charts/vllm-serving"
+VALUES = Path(__file__).with_name("values.yaml")
 NAMESPACE = "stoker-serving"
 MODELS, ADAPTERS = "models", "adapters"
-IMAGES = {"vllm": ["--accelerator", "cpu"], "fetch": [], "proxy": []}
 
 Install = Callable[..., Server]
 
 
 @pytest.fixture(scope="session")
-def serving_images(cluster: Cluster) -> dict[str, dict[str, str]]:
-    """The images of a server, built from this checkout and pushed: values of the chart."""
-    found = {}
-    for name, words in IMAGES.items():
-        built = subprocess.run([ROOT / "images/build", name, *words], check=True, stdout=subprocess.PIPE, text=True)
-        facts = json.loads(built.stdout)
-        cluster.push(Path(facts["oci"]), f"stoker-dev/{name}:{facts['tag']}")
-        found[name] = {"repository": f"{cluster.registry}/stoker-dev/{name}", "tag": facts["tag"]}
-    return found
+def serving_images(cluster: Cluster, fetch_image: Image) -> dict[str, Image]:
+    """The images of a server, by their names in the chart's values."""
+    vllm = push_image(cluster, "vllm", "--accelerator", "cpu")
+    return {"vllm": vllm, "fetch": fetch_image, "proxy": push_image(cluster, "proxy")}
 
 
 @pytest.fixture(scope="session")
 def serving_chart(
     cluster: Cluster,
     helm: Callable[..., str],
-    serving_images: dict[str, dict[str, str]],
+    serving_images: dict[str, Image],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> list[str]:
     """The chart, packaged and pushed: the words by which helm finds it, with the tests' values."""
     folder = tmp_path_factory.mktemp("serving")
-    helm("package", str(CHART), "--destination", str(folder))
-    (package,) = folder.glob("*.tgz")
-    helm("push", str(package), f"oci://{cluster.registry}/charts", "--plain-http")
-    description = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    chart = push_chart(cluster, helm, VLLM_SERVING.name, folder)
     values = folder / "images.yaml"
-    values.write_text(yaml.safe_dump({"images": serving_images, "vllmVersion": description["appVersion"]}))
-    address = f"oci://{cluster.registry}/charts/{CHART.name}"
-    given = ["--values", str(Path(__file__).with_name("values.yaml")), "--values", str(values)]
-    return [address, "--version", description["version"], "--plain-http", *given]
+    values.write_text(yaml.safe_dump(image_values(serving_images)))
+    return [*chart, "--values", str(VALUES), "--values", str(values)]
+
+
+def image_values(images: Mapping[str, Image]) -> dict[str, Any]:
+    """Return the chart's values for images built here, which have the version of vLLM that the chart is for."""
+    description = yaml.safe_load((VLLM_SERVING / "Chart.yaml").read_text())
+    return {"images": {name: image.values for name, image in images.items()}, "vllmVersion": description["appVersion"]}
 
 
 @pytest.fixture(scope="session")
 def serving_kube(cluster: Cluster) -> Iterator[Kube]:
     """A namespace that enforces the restricted pod security standard, with claims for models and for adapters."""
-    found = Kube(cluster, NAMESPACE)
-    found.delete("namespace", NAMESPACE)
-    labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
-    found.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
-    for claim in (MODELS, ADAPTERS):
-        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-        found.create({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": claim}, "spec": spec})
-    yield found
-    found.delete("namespace", NAMESPACE)
+    with restricted_namespace(cluster, NAMESPACE) as found:
+        for claim in (MODELS, ADAPTERS):
+            found.create_claim(claim)
+        yield found
 
 
 @pytest.fixture(scope="session")
-def client(serving_kube: Kube, serving_images: dict[str, dict[str, str]]) -> Client:
+def client(serving_kube: Kube, fetch_image: Image) -> Client:
     """A pod that asks servers, with both claims."""
-    fetch = serving_images["fetch"]
-    serving_kube.create(*client_objects(f"{fetch['repository']}:{fetch['tag']}", [MODELS, ADAPTERS]))
+    serving_kube.create(*client_objects(fetch_image.reference, [MODELS, ADAPTERS]))
     serving_kube.kubectl("wait", "pod/client", "--for=condition=Ready", "--timeout=120s")
     return Client(serving_kube)
 
 
 @pytest.fixture(scope="session")
-def serving_reader(serving_kube: Kube, image: Any) -> Reader:
+def serving_reader(serving_kube: Kube, image: Image) -> Reader:
     """Runs programs of the trainer's image beside the claims."""
     return Reader(serving_kube, image.reference)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.kube import Kube
+from e2e.pods import CONTAINER_SECURITY, POD_SECURITY, claim_mounts, claim_volumes
 
 CLIENT = "client"
 KEY = "a-key-of-the-tests-0123456789abcdef"
@@ -116,24 +117,13 @@ class Server:
         answers = self.client.ask(*({"url": f"{address}/adapters"} for address in self.addresses(8081)))
         return [answer["body"] for answer in answers]
 
-    def log(self, container: str) -> str:
-        """Return the log of a container of the oldest pod."""
-        return self.kube.kubectl("logs", self.pods()[0]["metadata"]["name"], "--container", container).stdout
-
 
 def client_objects(image: str, claims: Sequence[str]) -> list[dict[str, Any]]:
     """Return the pod, its program and the secret with the key. The claims are at /claims/<name>."""
-    volumes = [{"name": f"claim-{claim}", "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
-    mounts = [{"name": f"claim-{claim}", "mountPath": f"/claims/{claim}"} for claim in claims]
     pod = {
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 1,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 1001,
-            "runAsGroup": 0,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": POD_SECURITY,
         "containers": [
             {
                 "name": "client",
@@ -143,20 +133,16 @@ def client_objects(image: str, claims: Sequence[str]) -> list[dict[str, Any]]:
                     {"name": "API_KEY", "valueFrom": {"secretKeyRef": {"name": "model-key", "key": "api-key"}}},
                 ],
                 "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "readOnlyRootFilesystem": True,
-                    "capabilities": {"drop": ["ALL"]},
-                },
+                "securityContext": CONTAINER_SECURITY,
                 "volumeMounts": [
-                    *mounts,
+                    *claim_mounts(claims),
                     {"name": "program", "mountPath": "/client"},
                     {"name": "tmp", "mountPath": "/tmp"},
                 ],
             }
         ],
         "volumes": [
-            *volumes,
+            *claim_volumes(claims),
             {"name": "program", "configMap": {"name": "client"}},
             {"name": "tmp", "emptyDir": {}},
         ],
