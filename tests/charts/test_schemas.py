@@ -15,7 +15,12 @@ from charts.generate import golden
 from charts.helm import CHARTS, TRAINING_RUNTIMES, Manifest, manifests, output, run, values_files
 from charts.runtimes import KINDS, claims, jobs
 
-KUBERNETES = ("1.31", "1.32", "1.33", "1.34", "1.35", "1.36")
+KUBERNETES = [
+    "1.31",
+    *(pytest.param(version, marks=pytest.mark.full) for version in ("1.32", "1.33", "1.34", "1.35")),
+    "1.36",
+]
+"""The supported releases; what the oldest and the newest take, those between seldom refuse."""
 
 SINCE = {"resource.k8s.io/v1": "1.34"}
 """Where an API is younger than the oldest release that the charts support."""

@@ -71,12 +71,12 @@ FRAMEWORKS = {
 SIGTERM, SIGKILL = signal.SIGTERM, signal.SIGKILL
 # For `make test`; the rest is for `make test-full`.
 ALWAYS = {
-    Case("trl", SIGTERM, INITIALIZING, "both"),
+    Case("trl", SIGTERM, INITIALIZING, "one pod"),
     Case("trl", SIGTERM, RENDEZVOUS, "one of two"),
     Case("trl", SIGTERM, TRAINING, "one of two"),
     Case("trl", SIGTERM, FINISHING, "one pod"),
     Case("trl", SIGKILL, TRAINING, "one of two"),
-    Case("trl", SIGKILL, SAVING, "one of two"),
+    Case("trl", SIGKILL, SAVING, "one pod"),
     Case("torchtune", SIGTERM, TRAINING, "one of two"),
     Case("torchtune", SIGKILL, SAVING, "one pod"),
 }

@@ -32,6 +32,7 @@ def test_a_node_that_comes_late_is_waited_for(submit: Submit, cluster: Cluster, 
     assert run.manifest(reader)["world_size"] == 2
 
 
+@pytest.mark.full  # test_upgrades.py has a job that outlives more
 def test_a_running_job_outlives_the_catalogue(
     submit: Submit, helm: Callable[..., str], catalogue: Callable[[], None], kube: Kube, reader: Reader
 ) -> None:
@@ -58,6 +59,7 @@ def test_a_workspace_that_cannot_be_written_to_is_refused_with_the_fix(submit: S
     assert "fsGroup" in message
 
 
+@pytest.mark.full
 def test_an_arbitrary_user_of_group_0_trains(submit: Submit, reader: Reader) -> None:
     user = {"runAsUser": 1000620000, "runAsGroup": 0, "runAsNonRoot": True}
     run = submit(trainjob("any-user", nodes=1, pod={"securityContext": user}))

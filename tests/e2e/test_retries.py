@@ -10,21 +10,24 @@ import pytest
 from e2e.kube import Kube
 from e2e.trainjobs import LORA_SFT, Restarts, Run, trainjob
 
-Submit = Callable[[Mapping[str, Any]], Run]
+# name → the argument that is wrong, the exit code, and what the message says of the fix
+MISTAKES = {
+    "unknown-flag": ("--learning_rte=1", 64, "did you mean --learning_rate?"),
+    "model-missing": ("--model_name_or_path=/inputs/nowhere", 66, "--model_name_or_path"),
+    "data-missing": ("--dataset_name=/inputs/nothing", 66, "--dataset_name"),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "args", "code", "fix"),
-    [
-        ("unknown-flag", [*LORA_SFT, "--learning_rte=1"], 64, "did you mean --learning_rate?"),
-        ("model-missing", [*LORA_SFT, "--model_name_or_path=/inputs/nowhere"], 66, "--model_name_or_path"),
-        ("data-missing", [*LORA_SFT, "--dataset_name=/inputs/nothing"], 66, "--dataset_name"),
-    ],
-)
-def test_a_users_mistake_fails_the_job_once_and_says_the_fix(
-    submit: Submit, kube: Kube, name: str, args: Sequence[str], code: int, fix: str
-) -> None:
-    run = submit(trainjob(name, args))
+@pytest.fixture(scope="module")
+def runs(submit_together: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]]) -> Mapping[str, Run]:
+    """One TrainJob for each mistake."""
+    return submit_together([trainjob(name, [*LORA_SFT, wrong]) for name, (wrong, _, _) in MISTAKES.items()])
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_users_mistake_fails_the_job_once_and_says_the_fix(runs: Mapping[str, Run], kube: Kube, name: str) -> None:
+    _, code, fix = MISTAKES[name]
+    run = runs[name]
     run.wait_failed()
     assert run.restarts() == Restarts(0, 0)
     endings = run.endings()

@@ -59,18 +59,27 @@ def test_a_config_trains_on_two_pods_through_the_sdk(
     assert adapted(manifest) == LINEAR_LAYERS
 
 
-def test_what_trainjob_prints_is_what_the_cluster_runs(
-    kube: Kube, submit: Callable[[Mapping[str, Any]], Run], reader: Reader
-) -> None:
+@pytest.fixture
+def printed() -> str:
+    """What `stoker trainjob` prints."""
     words = "trainjob sft --name printed --nodes 2 --lora --model /inputs/model --dataset /inputs/dataset"
     settings = {"max_steps": "2", "learning_rate": "2e-4", "max_length": "64"}
     pairs = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    printed = CliRunner().invoke(main, [*words.split(), *pairs])
-    assert printed.exit_code == 0, printed.output
-    manifest = yaml.safe_load(printed.output)
-    # As it is, the API server and Trainer's webhook take it.
-    taken = kube.kubectl("apply", "--dry-run=server", "-f", "-", stdin=printed.output)
+    ended = CliRunner().invoke(main, [*words.split(), *pairs])
+    assert ended.exit_code == 0, ended.output
+    return ended.output
+
+
+def test_the_api_server_and_trainers_webhook_take_what_trainjob_prints(
+    kube: Kube, catalogue: Callable[[], None], printed: str
+) -> None:
+    taken = kube.kubectl("apply", "--dry-run=server", "-f", "-", stdin=printed)
     assert "trainjob.trainer.kubeflow.org/printed created" in taken.stdout
+
+
+@pytest.mark.full
+def test_what_trainjob_prints_trains(submit: Callable[[Mapping[str, Any]], Run], reader: Reader, printed: str) -> None:
+    manifest = yaml.safe_load(printed)
     # The tests' model and data lie on a claim of their own.
     manifest["spec"]["runtimePatches"] = trainjob("printed")["spec"]["runtimePatches"]
     run = submit(manifest)

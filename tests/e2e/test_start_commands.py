@@ -11,33 +11,42 @@ from e2e.trainjobs import LORA_SFT, Reader, Run, trainjob
 
 MODULE = "trl.scripts.sft"
 
-LAUNCHERS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
-    "by-torchrun": (["torchrun", "-m"], [MODULE, *LORA_SFT]),
-    "by-trl": (["trl", "sft"], LORA_SFT),
-    "by-module": (
-        ["python", "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"],
-        ["-m", MODULE, *LORA_SFT],
-    ),
-}
+BY_TORCHRUN = trainjob("by-torchrun", [MODULE, *LORA_SFT], command=["torchrun", "-m"])
+BY_TRL = trainjob("by-trl", LORA_SFT, command=["trl", "sft"])
+BY_MODULE = trainjob(
+    "by-module",
+    ["-m", MODULE, *LORA_SFT],
+    command=["python", "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"],
+)
 OWN_SCRIPT = "import os, torch; print('own script, rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])"
 START_OWN_SCRIPT = 'printf "%s" "$OWN_SCRIPT" > /tmp/own.py && exec torchrun /tmp/own.py'
 
 
 @pytest.fixture(scope="module")
 def runs(submit_together: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]]) -> Mapping[str, Run]:
-    """One TrainJob for each way to start."""
+    """TrainJobs started in other ways, at once."""
     return submit_together(
         [
-            *(trainjob(name, args, command=command) for name, (command, args) in LAUNCHERS.items()),
+            BY_TORCHRUN,
+            BY_TRL,
             trainjob("by-python", [*LORA_SFT, "--use_cpu"], command=["python", "-m", MODULE]),
             trainjob("own-script", ["-c", START_OWN_SCRIPT], command=["sh"], env={"OWN_SCRIPT": OWN_SCRIPT}),
         ]
     )
 
 
-@pytest.mark.parametrize("name", LAUNCHERS)
+@pytest.mark.parametrize("name", ["by-torchrun", "by-trl"])
 def test_launchers_lead_to_the_same_guarded_run(runs: Mapping[str, Run], reader: Reader, name: str) -> None:
-    run = runs[name]
+    check(runs[name], reader)
+
+
+@pytest.mark.full
+def test_torchrun_by_its_module_leads_there_too(submit: Callable[[Mapping[str, Any]], Run], reader: Reader) -> None:
+    check(submit(BY_MODULE), reader)
+
+
+def check(run: Run, reader: Reader) -> None:
+    """The run trained as one world of two."""
     run.wait_complete()
     manifest = run.manifest(reader)
     assert (manifest["world_size"], manifest["steps"]) == (2, 6)

@@ -25,18 +25,17 @@ SERVER = "elements"
 
 
 @pytest.fixture(scope="module")
-def trained(submit_together: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]]) -> Run:
-    """The example's TrainJob, Complete."""
+def tuning(submit_together: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]]) -> Run:
+    """The example's TrainJob, under way: the server's images are pushed meanwhile."""
     trainjob = yaml.safe_load((EXAMPLE / "trainjob.yaml").read_text())
     trainjob["metadata"]["name"] = "to-be-served"
     (run,) = submit_together([trainjob]).values()
-    run.wait_complete(seconds=600)
     return run
 
 
 @pytest.fixture(scope="module")
 def server(
-    trained: Run,
+    tuning: Run,
     kube: Kube,
     helm: Callable[..., str],
     serving_chart: list[str],
@@ -44,7 +43,8 @@ def server(
 ) -> Iterator[Server]:
     """A release that serves the base model and that adapter, out of the TrainJob's own claim."""
     kube.create(*client_objects(fetch_image.reference, []))
-    adapters = [{"name": "tuned", "claim": f"initializer-{trained.name}", "path": "output"}]
+    tuning.wait_complete(seconds=600)
+    adapters = [{"name": "tuned", "claim": f"initializer-{tuning.name}", "path": "output"}]
     helm(
         "install", SERVER, *serving_chart, "--namespace", kube.namespace, "--wait", "--timeout", "8m",
         "--set", f"model.claim.name={INPUTS_CLAIM}", "--set", "model.name=base",
@@ -58,9 +58,9 @@ def server(
 
 
 def test_the_served_adapter_says_what_peft_says_and_the_base_model_something_else(
-    trained: Run, server: Server, reader: Reader
+    tuning: Run, server: Server, reader: Reader
 ) -> None:
-    claim = f"initializer-{trained.name}"
+    claim = f"initializer-{tuning.name}"
     program = Path(reference.__file__).read_text()
     folders = [f"/claims/{INPUTS_CLAIM}/model", f"/claims/{claim}/output"]
     printed = reader.run(["python", "-c", program, *folders, json.dumps(QUESTIONS)], [INPUTS_CLAIM, claim])

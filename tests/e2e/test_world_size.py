@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -15,23 +15,16 @@ from e2e.trainjobs import LORA_SFT, Reader, Run, trainjob
 Submit = Callable[[Mapping[str, Any]], Run]
 
 
-# name → nodes, processes per node as the TrainJob asks, world size
-WORLDS: Mapping[str, tuple[int, int | None, int]] = {"four-by-one": (4, None, 4), "two-by-two": (2, 2, 4)}
-
-
-@pytest.fixture(scope="module")
-def worlds(submit_together: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]]) -> Mapping[str, Run]:
-    """One TrainJob for each world."""
-    return submit_together(
-        [trainjob(name, nodes=nodes, processes=processes) for name, (nodes, processes, _) in WORLDS.items()]
-    )
-
-
-@pytest.mark.parametrize("name", WORLDS)
-def test_nodes_and_processes_are_as_the_trainjob_asks(worlds: Mapping[str, Run], reader: Reader, name: str) -> None:
-    nodes, _, expected = WORLDS[name]
-    worlds[name].wait_complete()
-    manifest = worlds[name].manifest(reader)
+@pytest.mark.parametrize(
+    ("nodes", "processes", "expected"),
+    [pytest.param(4, None, 4, id="four-by-one", marks=pytest.mark.full), pytest.param(2, 2, 4, id="two-by-two")],
+)
+def test_nodes_and_processes_are_as_the_trainjob_asks(
+    submit: Submit, reader: Reader, nodes: int, processes: int | None, expected: int
+) -> None:
+    run = submit(trainjob("world", nodes=nodes, processes=processes))
+    run.wait_complete()
+    manifest = run.manifest(reader)
     assert manifest["world_size"] == expected
     assert (manifest["nodes"], manifest["processes_per_node"]) == (nodes, expected // nodes)
 

@@ -51,7 +51,7 @@ CASES = [
     Case("rloo", "prompts", [*_GENERATING, "--reward_funcs", "my_rewards.exact_match"]),
     Case("distillation", "prompts", ["--max_completion_length", "4"]),
 ]
-CHEAPEST = ("dpo", "orpo")
+CHEAPEST = ("orpo",)
 
 # What a user who writes a reward puts on a volume, with its folder in PYTHONPATH.
 MY_REWARDS = """
