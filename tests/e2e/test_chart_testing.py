@@ -81,10 +81,16 @@ def test_ct_install_passes_for_the_server(
     found = tmp_path / "here.yaml"
     found.write_text(yaml.safe_dump(here))
     words = f"--values={fixtures.VALUES} --values={found}"
+    before = deployments(client.kube)
     printed = ct_install(
         cluster, repository,
         *("--charts", "charts/vllm-serving", "--helm-extra-set-args", words, "--helm-extra-args", "--timeout 8m"),
         *("--namespace", fixtures.NAMESPACE, "--release-label", "app.kubernetes.io/instance"),
     )  # fmt: skip
     assert 'with values file "charts/vllm-serving/ci/cpu-values.yaml"' in printed
-    assert client.kube.items("deployments", "app.kubernetes.io/name=vllm-serving") == []
+    assert deployments(client.kube) == before, "a release was left"
+
+
+def deployments(kube: Kube) -> set[str]:
+    """Return the names of the Deployments of all servers in a namespace."""
+    return {found["metadata"]["name"] for found in kube.items("deployments", "app.kubernetes.io/name=vllm-serving")}
