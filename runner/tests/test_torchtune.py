@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -37,6 +38,18 @@ def refusal(*args: str, **options: object) -> str:
         plan_of(*args, **options)  # type: ignore[arg-type]  # passed on
     assert refused.value.code is ExitCode.USAGE
     return refused.value.message
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config as its file has it: the dotted keys taken apart."""
+    content: dict[str, Any] = {}
+    for key, value in values.items():
+        *sections, name = key.split(".")
+        place = content
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = value
+    return content
 
 
 LORA = ("lora_finetune_distributed", "--config", "llama3_2/1B_lora")
@@ -75,7 +88,10 @@ def test_every_method_has_configs_and_every_config_its_values() -> None:
 
 def test_every_config_of_a_method_can_be_planned_on_one_node_and_on_two() -> None:
     for method in RECIPES:
-        for name in configs_of(method):
+        # LoRA and QLoRA share their recipes: configs that quantize are those of QLoRA alone.
+        for name in (
+            name for name in configs_of(method) if method != "lora" or not {"qlora", "qdora"} & {*name.split("_")}
+        ):
             for nodes in (1, 2):
                 plan = plan_of("--config", name, env={"STOKER_METHOD": method}, nodes=nodes)
                 assert plan.budget["epochs"] >= 1
@@ -233,6 +249,71 @@ def test_qlora_quantizes_whichever_builder_makes_the_model(words: tuple[str, ...
 def test_qlora_without_quantization_is_refused() -> None:
     message = refusal("--config", "llama3_2/1B", "model.quantize_base=False", env={"STOKER_METHOD": "qlora"})
     assert "model.quantize_base=False, but the method is qlora: leave it out" in message
+
+
+ON_ONE = ("lora_finetune_single_device", "--config", "llama3_2/1B")
+
+
+@pytest.mark.parametrize(
+    ("words", "env"),
+    [
+        ((*ON_ONE, "model=torchtune.models.llama3_2.qlora_llama3_2_1b"), {}),
+        (ON_ONE, {"STOKER_ARG_MODEL__QUANTIZE_BASE": "true"}),
+        (("lora_finetune_single_device",), {"STOKER_ARG_CONFIG": "llama3_2/1B_qlora_single_device"}),
+        (("lora_finetune_single_device", "--config", "llama3/8B_qdora_single_device"), {}),
+    ],
+)
+def test_a_recipe_of_lora_on_quantized_weights_is_qlora_whatever_quantizes_them(
+    words: tuple[str, ...], env: Mapping[str, str]
+) -> None:
+    assert plan_of(*words, nodes=1, env=env).method == "qlora"
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "method"),
+    [
+        ({"quantize_base": True}, (), "qlora"),
+        ({"quantize_base": True}, ("model.quantize_base=False",), "lora"),
+        ({"quantize_base": True}, ("~model.quantize_base",), "lora"),
+        ({"_component_": "torchtune.models.llama3_2.qlora_llama3_2_1b"}, (), "qlora"),
+        ({"_component_": "torchtune.models.llama3_2.qlora_llama3_2_1b", "quantize_base": False}, (), "lora"),
+        ({}, (), "lora"),
+    ],
+)
+def test_of_an_own_config_the_content_tells_lora_from_qlora_and_not_its_path(
+    model: Mapping[str, object], words: tuple[str, ...], method: str
+) -> None:
+    config = {**nested(data("configs")["llama3_2/1B_lora_single_device"])}
+    config["model"] = {**config["model"], **model}
+    plan = plan_of(
+        "lora_finetune_single_device", "--config", "/workspace/qlora-or-lora/my.yaml", *words, nodes=1, config=config
+    )
+    assert plan.method == method
+    assert not any("quantize_base=true" in word.lower() for word in plan.trainer_argv)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--config", "llama3_2/1B", "model.quantize_base=True"),
+        ("--config", "llama3_2/1B", "model=torchtune.models.llama3_2.qlora_llama3_2_1b"),
+        ("--config", "llama3_2/1B_qlora_single_device"),
+    ],
+)
+def test_lora_on_quantized_weights_is_refused(words: tuple[str, ...]) -> None:
+    assert "but the method is lora: write qlora for it" in refusal(*words, nodes=1, env={"STOKER_METHOD": "lora"})
+
+
+def test_whether_weights_are_quantized_is_said_in_a_word_that_cannot_be_misread() -> None:
+    assert "model.quantize_base is '1': write True or False" in refusal(*LORA, "model.quantize_base=1")
+
+
+def test_qlora_quantizes_where_the_configs_own_word_for_it_is_taken_out() -> None:
+    config = {**nested(data("configs")["llama3_2/1B_lora_single_device"])}
+    config["model"] = {**config["model"], "quantize_base": True}
+    words = ("--config", "/workspace/my.yaml", "~model.quantize_base")
+    plan = plan_of(*words, nodes=1, env={"STOKER_METHOD": "qlora"}, config=config)
+    assert "model.quantize_base=true" in plan.trainer_argv
 
 
 def test_on_a_cpu_the_config_is_made_to_fit() -> None:

@@ -221,6 +221,9 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
     from_config = framework.config_values(config)
     values = {**runtime, **user, **from_config, **given}
     asked = Asked(method, facts.accelerator, str(facts.workspace), world.size, named_config, request.config, values)
+    if command.method is not None:
+        method = framework.method_meant(asked)
+        asked = replace(asked, method=method)
     table = framework.table_for(asked)
     usage = [*command.problems, *unknown_variables(name for name, value in facts.env.items() if value)]
     own = framework.recipe(asked, table)

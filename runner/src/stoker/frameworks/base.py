@@ -132,6 +132,10 @@ class Framework(ABC):
         """Return the flags that a `--config` file sets, each with its words; of a file of defaults none."""
         return {key: config_words(value) for key, value in content.items() if value is not None}
 
+    def method_meant(self, asked: Asked) -> str:
+        """Return the method that the command line means: what it names may stand for more than one."""
+        return asked.method
+
     def table_for(self, asked: Asked) -> FlagTable:
         """Return the flags that this very run may be given."""
         return self.flag_table(asked.method)

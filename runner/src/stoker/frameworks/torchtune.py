@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
-from stoker.arguments import FlagTable, Setting
+from stoker.arguments import FlagTable, Setting, is_true
 from stoker.exits import ExitCode, RunError
 from stoker.frameworks.base import Asked, Command, Framework, Input
 from stoker.frameworks.torchtune_checks import value_problems
@@ -39,6 +39,7 @@ _IDENTITY = {
     "data": ("dataset", "batch_size", "gradient_accumulation_steps", "max_steps_per_epoch", "shuffle"),
     "method": ("loss", "kd_loss", "kd_ratio", "optimizer_in_bwd"),
 }
+_QUANTIZE = "model.quantize_base"
 _ON_CPU = {
     "device": ("cpu", "the runtime has no accelerator"),
     "dtype": ("fp32", "CPUs compute bf16 slowly"),
@@ -92,10 +93,14 @@ class TorchTune(Framework):
                 problems.append(f"{word!r} has a second '=', which TorchTune cannot read: write it in a --config file")
             else:
                 values[key] = (value,)
-        # Which of the two methods of a LoRA recipe is meant, the weights' quantization tells (as Trainer has it).
-        if method == "lora" and (_quantized(values) or "qlora" in (config or "")):
-            method = "qlora"
         return Command(method, config or None, values, tuple(problems))
+
+    def method_meant(self, asked: Asked) -> str:
+        """Return which of the two methods of a LoRA recipe is meant: the weights' quantization tells, as in Trainer."""
+        if asked.method != "lora" or asked.config is None:
+            return asked.method
+        given = {key: " ".join(words) for key, words in asked.values.items()}
+        return "qlora" if _quantizes(_keys(self.table_for(asked)), given) else asked.method
 
     def config_file(self, config: str) -> str | None:
         """Return the path of a user's own config; None for the name of one of TorchTune's."""
@@ -134,8 +139,9 @@ class TorchTune(Framework):
         found.update(_source(defaults, asked.values))
         if asked.method in _LORA and defaults.get("checkpointer.model_type") not in _NO_PEFT:
             found["save_adapter_weights_only"] = ("True", "the adapter is what was trained; the base model is there")
-        if asked.method == "qlora" and not _quantizes(table):
-            found["model.quantize_base"] = ("True", "the method is qlora")
+        given = {key: " ".join(words) for key, words in asked.values.items()}
+        if asked.method == "qlora" and not _quantizes(_keys(table), given):
+            found[_QUANTIZE] = ("True", "the method is qlora")
         if asked.accelerator == "cpu":
             found.update(_ON_CPU)
             for key in ("enable_activation_offloading", "log_peak_memory_stats"):
@@ -173,11 +179,16 @@ class TorchTune(Framework):
 
     def contradictions(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Iterable[str]:
         """Return one problem for each value that cannot be meant."""
-        problems = value_problems(_keys(table), settings, asked.accelerator)
-        quantize = settings.get("model.quantize_base")
-        if asked.method == "qlora" and quantize is not None and str(quantize.value).lower() != "true":
-            off = f"model.quantize_base={quantize.value}, but the method is qlora"
-            return [*problems, f"{off}: leave it out, or name a config and a method of LoRA"]
+        keys = _keys(table)
+        problems = [*value_problems(keys, settings, asked.accelerator)]
+        given = {name: _joined(setting.value) for name, setting in settings.items()}
+        quantizes = _quantizes(keys, given)
+        if asked.method == "qlora" and not quantizes:
+            off = f"{_QUANTIZE}={given.get(_QUANTIZE)}, but the method is qlora"
+            problems.append(f"{off}: leave it out, or name a config and a method of LoRA")
+        if asked.method == "lora" and quantizes:
+            what = f"{_QUANTIZE} is true" if _is_told(keys, given) else f"{_builder(keys)} quantizes the model"
+            problems.append(f"{what}, but the method is lora: write qlora for it, or do without quantization")
         return problems
 
     def inputs(self, table: FlagTable, settings: Mapping[str, Setting]) -> list[Input]:
@@ -258,16 +269,26 @@ def _plain(value: object) -> object:
     return value if isinstance(value, bool | int | float | str | type(None)) else str(value)
 
 
-def _quantized(values: Mapping[str, tuple[str, ...]]) -> bool:
-    words = values.get("model.quantize_base", ())
-    return bool(words) and words[0].lower() == "true"
+def _quantizes(keys: KeyTable, given: Mapping[str, str]) -> bool:
+    """Say whether the model's weights are quantized: as its builder is told, else as the builder does by itself.
+
+    Args:
+        keys: the run's keys, with the config's values.
+        given: what is laid over them.
+    """
+    if _is_told(keys, given):
+        return is_true(given.get(_QUANTIZE, str(keys.defaults.get(_QUANTIZE))))
+    return _builder(keys).rpartition(".")[2].startswith("qlora")
 
 
-def _quantizes(table: FlagTable) -> bool:
-    """Say whether the model's builder, the config's or the one laid over it, quantizes without being told to."""
-    component = table.flags.get(f"model.{COMPONENT}")
-    builder = "" if component is None else str(component.default).rpartition(".")[2]
-    return builder.startswith("qlora") or _keys(table).defaults.get("model.quantize_base") is True
+def _is_told(keys: KeyTable, given: Mapping[str, str]) -> bool:
+    return _QUANTIZE in given or (_QUANTIZE in keys.defaults and f"~{_QUANTIZE}" not in given)
+
+
+def _builder(keys: KeyTable) -> str:
+    """Return what makes the model: the config's builder, or the one laid over it."""
+    component = keys.flags.get(f"model.{COMPONENT}")
+    return "" if component is None else str(component.default)
 
 
 def _paths(defaults: Mapping[str, Any], workspace: str) -> dict[str, tuple[str, str]]:

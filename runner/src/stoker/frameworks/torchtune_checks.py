@@ -59,6 +59,8 @@ def value_problems(table: KeyTable, settings: Mapping[str, Setting], accelerator
             yield from _removed(table, key[1:])
         elif key == "epochs" and "${" in str(value):
             yield f"epochs is {value!r}: write the number itself, by which the run is told to be finished"
+        elif key == "model.quantize_base" and str(value).lower() not in ("true", "false"):
+            yield f"{key} is {value!r}: write True or False, by which LoRA is told from QLoRA"
         elif isinstance(value, str) and "${" in value:
             yield from _references(table, settings, key, value)
         elif key.endswith(f".{COMPONENT}") or f"{key}.{COMPONENT}" in table.defaults:
