@@ -45,6 +45,8 @@ def resolved(*words: str) -> Resolution:
         (["--packing"], "packing", "true"),
         (["--packing", "No"], "packing", "false"),
         (["--no_use_cache"], "use_cache", "false"),
+        (["--use_cache", "--no_use_cache", "--use_cache"], "use_cache", "true"),
+        (["--no-use-cache", "--use_cache", "--no_use_cache"], "use_cache", "false"),
         (["--run_name", "no"], "run_name", "no"),
         (["--run_name=1:30"], "run_name", "1:30"),
         (["--run_name="], "run_name", ""),

@@ -35,6 +35,14 @@ def test_trained_weights_keep_float32_and_frozen_ones_do_not(
     assert not {"use_cpu", "ddp_backend"} & recipe.keys()
 
 
+@pytest.mark.parametrize("off", ["--no_use_peft", "--no-use-peft", "--use_peft=false"])
+def test_weights_are_all_trained_in_float32_however_a_runtimes_adapter_is_switched_off(off: str) -> None:
+    recipe = recipe_of(off, env={"STOKER_ARG_USE_PEFT": "true"})
+    assert recipe["dtype"] == "float32"
+    assert "lora_target_modules" not in recipe
+    assert recipe_of(off, "--use_peft")["dtype"] == "bfloat16"
+
+
 @pytest.mark.parametrize("args", [(), LORA])
 def test_a_cpu_computes_in_float32_and_meets_by_gloo(args: tuple[str, ...]) -> None:
     recipe = recipe_of(*args, accelerator="cpu")

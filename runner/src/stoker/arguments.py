@@ -184,6 +184,8 @@ def split_args(words: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[s
         elif word.startswith("--"):
             flag, equals, value = word[2:].partition("=")
             name = flag.replace("-", "_")
+            # At the place of the last of them: `--no_<flag>` may stand between.
+            flags.pop(name, None)
             flags[name] = (value,) if equals else ()
         elif name is None:
             problems.append(f"{word!r} is not a flag: trainer arguments are written --flag value")
@@ -278,6 +280,11 @@ def wrong_value(flag: Flag, words: Sequence[str]) -> str | None:
 def is_true(value: str | tuple[str, ...]) -> bool:
     """Return whether a checked boolean setting is on."""
     return isinstance(value, str) and value.lower() in _TRUE
+
+
+def without_negations(values: Mapping[str, tuple[str, ...]], table: FlagTable) -> dict[str, tuple[str, ...]]:
+    """Return a command line's flags with `--no_<flag>` as `<flag>` off; of the two the last one counts."""
+    return dict(_without_negation(name, words, table) for name, words in values.items())
 
 
 def _without_negation(name: str, words: tuple[str, ...], table: FlagTable) -> tuple[str, tuple[str, ...]]:

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from posixpath import normpath
 from typing import Any
 
-from stoker.arguments import FlagTable, Layer, Setting, resolve, split_env
+from stoker.arguments import FlagTable, Layer, Setting, resolve, split_env, without_negations
 from stoker.exits import ExitCode, RunError
 from stoker.facts import ARG_PREFIX, Facts, whole_number
 from stoker.frameworks import Framework, get_framework
@@ -225,6 +225,8 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
         method = framework.method_meant(asked)
         asked = replace(asked, method=method)
     table = framework.table_for(asked)
+    given = without_negations(given, table)
+    asked = replace(asked, values={**runtime, **user, **from_config, **given})
     usage = [*command.problems, *unknown_variables(name for name, value in facts.env.items() if value)]
     own = framework.recipe(asked, table)
     layers = [
