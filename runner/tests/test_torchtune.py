@@ -316,6 +316,43 @@ def test_qlora_quantizes_where_the_configs_own_word_for_it_is_taken_out() -> Non
     assert "model.quantize_base=true" in plan.trainer_argv
 
 
+def test_what_a_launch_alone_may_say_is_refused_in_an_own_config_too() -> None:
+    config = nested(data("configs")["llama3_2/1B_lora_single_device"])
+    words = ("lora_finetune_single_device", "--config", "/workspace/my.yaml")
+    assert plan_of(*words, nodes=1, config=config).method == "lora"
+    for changed, key in (
+        ({"resume_from_checkpoint": True}, "resume_from_checkpoint"),
+        ({"enable_async_checkpointing": True}, "enable_async_checkpointing"),
+        ({"checkpointer": {**config["checkpointer"], "recipe_checkpoint": "r.pt"}}, "checkpointer.recipe_checkpoint"),
+    ):
+        message = refusal(*words, nodes=1, config={**config, **changed})
+        assert f"{key} in --config /workspace/my.yaml is set by stoker itself: leave it out" in message
+
+
+def test_the_base_model_of_an_own_config_is_known() -> None:
+    config = nested(data("configs")["llama3_2/1B_lora_single_device"])
+    for folder, known in (("/workspace/llama", "/workspace/llama"), ("${model_dir}", None)):
+        config["checkpointer"]["checkpoint_dir"] = folder
+        own = {**config, **({"model_dir": "/workspace/llama"} if known is None else {})}
+        words = ("lora_finetune_single_device", "--config", "/workspace/my.yaml")
+        assert plan_of(*words, nodes=1, config=own).base_model == (known, None)
+
+
+def test_a_component_that_two_layers_name_in_two_ways_is_refused_unless_they_agree() -> None:
+    env = {"STOKER_ARG_DATASET___COMPONENT_": "torchtune.datasets.alpaca_dataset"}
+    message = refusal(*LORA, "dataset=torchtune.datasets.instruct_dataset", env=env)
+    assert "dataset=torchtune.datasets.instruct_dataset (args) and dataset._component_=" in message
+    assert plan_of(*LORA, "dataset=torchtune.datasets.alpaca_dataset", env=env).method == "lora"
+
+
+def test_the_fingerprint_has_what_the_recipe_reads() -> None:
+    data_of = plan_of(*LORA, "~dataset.packed", "dataset=torchtune.datasets.chat_dataset").fingerprint["data"]
+    assert isinstance(data_of, dict)
+    assert "dataset.packed" not in data_of
+    assert "dataset" not in data_of
+    assert data_of["dataset._component_"] == "torchtune.datasets.chat_dataset"
+
+
 def test_on_a_cpu_the_config_is_made_to_fit() -> None:
     plan = plan_of("full_finetune_single_device", "--config", "llama2/7B_full_low_memory", nodes=1)
     assert value_of(plan, "device")[0] == "cpu"

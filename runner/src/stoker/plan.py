@@ -293,7 +293,7 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
         accelerator=facts.accelerator,
         fingerprint=framework.fingerprint(table, named, world.size),
         budget=framework.budget(table, named),
-        base_model=framework.base_model(named),
+        base_model=framework.base_model(table, named),
         checks=_checks(facts, inputs, config_path, output_dir),
         # TRL sets a file's variables too, but once torch is loaded, which is too late for most.
         env={**_process_env(facts, world), **config_env},

@@ -58,7 +58,7 @@ class Classifier(Framework):
             if flag in settings
         ]
 
-    def base_model(self, settings: Mapping[str, Setting]) -> tuple[str | None, str | None]:
+    def base_model(self, table: FlagTable, settings: Mapping[str, Setting]) -> tuple[str | None, str | None]:
         """Return the model to start from; it has no revision."""
         model = settings.get("model_name_or_path")
         return (str(model.value) if model else None), None

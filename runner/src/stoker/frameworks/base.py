@@ -179,7 +179,7 @@ class Framework(ABC):
         """Return the models and data sets that a run reads."""
 
     @abstractmethod
-    def base_model(self, settings: Mapping[str, Setting]) -> tuple[str | None, str | None]:
+    def base_model(self, table: FlagTable, settings: Mapping[str, Setting]) -> tuple[str | None, str | None]:
         """Return the model that is trained and its revision, as the manifest names them."""
 
     @abstractmethod

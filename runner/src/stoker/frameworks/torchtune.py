@@ -24,6 +24,7 @@ from stoker.frameworks.torchtune_keys import (
     flat,
     key_table,
     recipe_of,
+    reserved_keys,
     unknown_keys,
 )
 
@@ -168,7 +169,12 @@ class TorchTune(Framework):
         own_file = self.config_file(str(keys.config)) is not None
         if keys.unread:
             return []
-        problems = unknown_keys(keys) if own_file else []
+        problems = [*unknown_keys(keys), *reserved_keys(keys)] if own_file else []
+        for name, short in settings.items():
+            long = settings.get(f"{name}.{COMPONENT}")
+            if long is not None and long.value != short.value:
+                both = f"{name}={short.value} ({short.source}) and {long.name}={long.value} ({long.source})"
+                problems.append(f"{both} are about the same component: keep one of them")
         if "epochs" not in {*keys.defaults, *settings}:
             problems.append("no number of epochs is named: write epochs=<whole number>")
         if _value(keys, settings, "dataset.packed") in ("True", "true") and not _value(
@@ -194,7 +200,6 @@ class TorchTune(Framework):
     def inputs(self, table: FlagTable, settings: Mapping[str, Setting]) -> list[Input]:
         """Return the model, the tokenizer's files, a teacher's or reference model, and the data."""
         keys = _keys(table)
-        names = {*keys.defaults, *settings}
         found = []
         for key, what, initializer in (
             ("checkpointer.checkpoint_dir", "model", "spec.initializer.model"),
@@ -206,15 +211,15 @@ class TorchTune(Framework):
             ("dataset.data_dir", "data set", "spec.initializer.dataset"),
             ("dataset.data_files", "data set", "spec.initializer.dataset"),
         ):
-            value = _value(keys, settings, key) if key in names else None
-            if value:
+            if value := _value(keys, settings, key):
                 found.append(Input(_before_pattern(value), what, initializer, key))
         return found
 
-    def base_model(self, settings: Mapping[str, Setting]) -> tuple[str | None, str | None]:
+    def base_model(self, table: FlagTable, settings: Mapping[str, Setting]) -> tuple[str | None, str | None]:
         """Return the model's folder; TorchTune knows no revisions."""
-        setting = settings.get("checkpointer.checkpoint_dir")
-        return (None if setting is None else str(setting.value)), None
+        folder = _value(_keys(table), settings, "checkpointer.checkpoint_dir")
+        # What a reference such as ${model_dir} stands for, only OmegaConf tells.
+        return (None if folder is None or "${" in folder else folder), None
 
     def budget(self, table: FlagTable, settings: Mapping[str, Setting]) -> dict[str, float]:
         """Return `{"epochs": n}`: what an epoch is, the fingerprint says."""
@@ -223,7 +228,7 @@ class TorchTune(Framework):
     def fingerprint(self, table: FlagTable, settings: Mapping[str, Setting], world_size: int) -> dict[str, object]:
         """Return model, data, method and world size, with the config's own values where nothing was laid over them."""
         keys = _keys(table)
-        values = {**keys.defaults, **{n: s.value for n, s in settings.items()}}
+        values = _values(keys, settings)
         found: dict[str, object] = {"framework": self.name, "method": keys.method, "world_size": world_size}
         found["config"] = str(keys.config)
         for part, heads in _IDENTITY.items():
@@ -249,9 +254,21 @@ def _not_a_recipe(word: str) -> str:
 
 def _value(keys: KeyTable, settings: Mapping[str, Setting], key: str) -> str | None:
     """Return a key's value as text: what was laid over the config, else the config's own."""
-    setting = settings.get(key)
-    value = keys.defaults.get(key) if setting is None else setting.value
+    value = _values(keys, settings).get(key)
     return None if value is None or value == "null" else _joined(value)
+
+
+def _values(keys: KeyTable, settings: Mapping[str, Setting]) -> dict[str, object]:
+    """Return what the recipe reads: the config's values, less those taken out, and what is laid over them.
+
+    `dataset=<component>` counts as what it is short for.
+    """
+    gone = tuple(name[1:] for name in settings if name.startswith("~"))
+    kept = {k: v for k, v in keys.defaults.items() if k not in gone and not k.startswith(tuple(f"{g}." for g in gone))}
+    for name, setting in settings.items():
+        if not name.startswith("~"):
+            kept[f"{name}.{COMPONENT}" if f"{name}.{COMPONENT}" in keys.defaults else name] = setting.value
+    return kept
 
 
 def _joined(value: object) -> str:

@@ -205,6 +205,16 @@ def unknown_keys(table: KeyTable) -> list[str]:
     return [*problems, *_unknown_parameters(table)]
 
 
+def reserved_keys(table: KeyTable) -> list[str]:
+    """Return one problem for each key of a user's own config that is the launch's alone, and is not switched off."""
+    return [
+        f"{key} in --config {table.config} is set by stoker itself: {advice}"
+        for key, advice in table.reserved.items()
+        # Copies of TorchTune's configs have a folder there, which nothing is written to.
+        if key != "checkpointer.output_dir" and table.defaults.get(key)
+    ]
+
+
 def _unknown_parameters(table: KeyTable) -> Iterator[str]:
     """Yield one problem for each key of a section that its component does not take; it would fail on it in the pods."""
     for key in table.defaults:

@@ -176,7 +176,7 @@ class TRL(Framework):
                 found.append(Input(setting.value, what, initializer, table.spell(flag)))
         return found
 
-    def base_model(self, settings: Mapping[str, Setting]) -> tuple[str | None, str | None]:
+    def base_model(self, table: FlagTable, settings: Mapping[str, Setting]) -> tuple[str | None, str | None]:
         """Return `--model_name_or_path` and `--model_revision`."""
         named = (settings.get(flag) for flag in ("model_name_or_path", "model_revision"))
         name, revision = (None if setting is None else str(setting.value) for setting in named)
