@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -243,6 +244,17 @@ def test_two_models_are_refused_and_a_folder_of_the_fetched_one_is_not() -> None
         TRLConfig(model_name_or_path="Qwen/Qwen3-4B").to_args(fetched)
     config = TRLConfig(method="sft", model_name_or_path="/workspace/model/inner")
     assert config.to_args(fetched)[1:3] == ["--model_name_or_path", "/workspace/model/inner"]
+
+
+def test_what_a_config_turns_off_is_off_on_a_runtime_that_has_it_on() -> None:
+    runtime = pod({"STOKER_ARG_USE_PEFT": "true", "STOKER_ARG_FP16": "true", "STOKER_ARG_LORA_R": "16"})
+    env = {**runtime.env, "STOKER_RUNTIME_DEFAULTS": json.dumps({**runtime.env})}
+    words = TRLConfig(bf16=False, fp16=False).to_args()
+    plan = resolve_plan(dataclasses.replace(runtime, env=env), Request(tuple(words)))
+    values = {setting.name: setting.value for setting in plan.settings}
+    assert (values["use_peft"], values["fp16"], values["bf16"]) == ("false", "false", "false")
+    # By the newest text, whoever says nothing takes what the runtime has.
+    assert TRLConfig(method="sft").to_args() == ["trl.scripts.sft"]
 
 
 def test_a_reward_models_adapter_is_for_classification() -> None:

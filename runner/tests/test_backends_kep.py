@@ -60,6 +60,7 @@ def test_the_first_texts_defaults_are_sent() -> None:
         "--per_device_train_batch_size": ["4"],
         "--gradient_accumulation_steps": ["1"],
         "--bf16": [],
+        "--use_peft": ["false"],
     }
 
 

@@ -113,7 +113,7 @@ class TRLConfig(Remembering, LLMBackend):
         gradient_accumulation_steps: steps whose gradients are summed up before an update.
         bf16: compute in bfloat16; False turns it off, which TRL by itself would not.
         fp16: compute in float16.
-        peft_config: the adapter to train; None trains the model's own weights.
+        peft_config: the adapter to train; None trains the model's own weights, with `method` what the runtime trains.
         output_dir: folder for checkpoints and the model.
         method: the method with its flags in one object, or its name alone.
         dataset_name: folder or Hub id of the data; an initializer's data set stands for the default.
@@ -225,9 +225,10 @@ class TRLConfig(Remembering, LLMBackend):
             *("gradient_accumulation_steps", "gradient_checkpointing"),
         ):
             values[name] = getattr(self, name)
-        # Unless told otherwise TRL computes in bfloat16, so False must be said; float16 is off unless it is said.
+        # Unless told otherwise TRL computes in bfloat16, so False must be said; float16 is off unless it is said,
+        # or a runtime has it on.
         values["bf16"] = self.bf16
-        values["fp16"] = self.fp16 or None
+        values["fp16"] = self.fp16 if self.fp16 or self.was_given("fp16") else None
         yield from ((name, value) for name, value in values.items() if value is not None)
 
     def _place(self, name: str, fetched: str | None) -> str | None:
@@ -255,7 +256,8 @@ class TRLConfig(Remembering, LLMBackend):
                 if value is not None:
                     words += flag_words(name, value)
         else:
-            return []
+            # A runtime may have an adapter as its default.
+            return flag_words("use_peft", False) if self.method is None else []
         if self.trainer_type is TRLTrainerType.REWARD and self.use_peft is not False:
             words += ["--lora_task_type", "SEQ_CLS"]
         return words
