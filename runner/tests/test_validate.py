@@ -427,3 +427,18 @@ def test_no_command_or_variable_ends_in_a_traceback(words: list[str], env: dict[
     entries = [{"name": name, "value": value} for name, value in env.items()]
     assert of(args=words, env=entries).code in ExitCode
     assert of(command=words, env=entries).code in ExitCode
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["stoker", "run", "--", "--max_steps", "3"], "valid: trl sft"),
+        (["stoker", "plan", "--output", "json", "--max_steps", "3"], "valid: trl sft"),
+        (["stoker", "run", "--max_steps", "3", "--", "--bf16"], "'--' is not a flag"),
+        (["stoker", "run", "trl.scripts.sft", "--help"], "--help is not a flag"),
+        (["stoker", "run", "--help"], "none that stoker launches: only the manifest was judged"),
+        (["stoker", "run", "--bf16", "-h"], "none that stoker launches: only the manifest was judged"),
+    ],
+)
+def test_the_runners_own_options_are_read_as_it_reads_them(command: list[str], said: str) -> None:
+    assert said in str(of(command=command, args=[]))

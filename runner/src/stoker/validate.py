@@ -227,11 +227,22 @@ def _launch_of(argv: Sequence[str], nodes: int) -> Launch | None:
         return None
     command, *rest = argv
     if Path(command).name == "stoker":
-        return Launch(tuple(rest[1:]), {}) if rest and rest[0] in _OWN_COMMANDS else None
+        return _own_launch(rest[0], rest[1:]) if rest and rest[0] in _OWN_COMMANDS else None
     if Path(command).name.startswith("python"):
         found = launcher_of(argv)
         return None if found is None else translate(*found, {"PET_NNODES": str(nodes)})
     return translate(Path(command).name, rest, {"PET_NNODES": str(nodes)})
+
+
+def _own_launch(name: str, words: Sequence[str]) -> Launch | None:
+    """Return what `stoker run …` launches, read as the command reads it; None if it prints its help."""
+    from stoker.cli import main  # which imports this module
+
+    group = main.make_context("stoker", [name], resilient_parsing=True)
+    context = main.commands[name].make_context(name, list(words), parent=group, resilient_parsing=True)
+    args: tuple[str, ...] = context.params["trainer_args"]
+    helps = {*group.help_option_names}
+    return Launch(args, {}) if helps & {*args} or not helps & {*words} else None
 
 
 def _config(facts: Facts, launch: Launch, folders: Mapping[str, str]) -> tuple[Mapping[str, Any] | None, str | None]:
