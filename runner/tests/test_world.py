@@ -108,7 +108,13 @@ def test_a_command_that_contradicts_the_trainjob_is_refused() -> None:
 
 def test_a_command_may_repeat_the_trainjob_and_name_its_own_number_of_processes() -> None:
     world = resolve_world(pod({"STOKER_NPROC_PER_NODE": "1"}), {"nnodes": "2", "nproc_per_node": "2"})
-    assert (world.size, world.problems) == (4, ())
+    assert (world.size, world.problems, world.notices) == (4, (), ())
+
+
+def test_a_command_with_another_number_of_processes_than_the_trainjob_is_told_of() -> None:
+    world = resolve_world(pod({"PET_NPROC_PER_NODE": "4"}), {"nproc_per_node": "2"})
+    assert world.size == 4
+    assert world.notices == ("2 processes per node as the command says, not 4 (PET_NPROC_PER_NODE)",)
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,9 @@ def _nproc_per_node(said: _Said) -> int:
     profile = facts.get("STOKER_NPROC_PER_NODE")
     told = facts.get("PET_NPROC_PER_NODE")
     reason = ""
+    # Trainer's number may be derived, so the command's is no contradiction to it; but a user's it may be too.
+    if source == "command" and told not in (None, *AUTO, "1", facts.get("STOKER_CPU_REQUEST"), text):
+        said.notices.append(f"{text} processes per node as the command says, not {told} (PET_NPROC_PER_NODE)")
     if source != "command" and profile is not None and profile != text:
         # Trainer writes 1 or the CPU count where nobody asked for a number (v2.3.0 torch.go), so those two give way.
         derived = told in (None, *AUTO, "1", facts.get("STOKER_CPU_REQUEST"))
