@@ -164,6 +164,7 @@ def test_an_empty_variable_is_unset() -> None:
         ({}, ["--config", "/c"], {"env": ["A"]}, ExitCode.USAGE, "must hold a mapping of variables"),
         ({}, ["--config", "/c"], {"dataset_name": ""}, ExitCode.USAGE, "no data is named"),
         (NO_MODEL, ["--config", "/c"], {"model_name_or_path": None}, ExitCode.USAGE, "no model is named"),
+        ({}, ["--config", "/c"], {"use_peft": [False]}, ExitCode.USAGE, "key use_peft of --config /c takes one value"),
         ({}, ["--config", "/c"], {"datasets": "a"}, ExitCode.USAGE, "datasets of --config /c must hold a list of data"),
         ({}, ["--config", "/c"], {"datasets": []}, ExitCode.USAGE, "must hold a list of data sets"),
         ({}, ["--config", "/c"], {"datasets": ["a"]}, ExitCode.USAGE, "names no data set: write path:"),
@@ -329,6 +330,8 @@ def test_another_mixture_is_other_data() -> None:
     first = plan_of("--config", "/c", env=env, config=mixture)
     other = plan_of("--config", "/c", env=env, config={"datasets": [{"path": "b"}]})
     assert first.fingerprint != other.fingerprint
+    none = plan_of("--config", "/c", config={"datasets": None})
+    assert "datasets" not in none.fingerprint["data"]
 
 
 def test_all_nodes_of_a_run_share_one_hash() -> None:

@@ -269,7 +269,7 @@ def resolve_plan(facts: Facts, request: Request) -> Plan:
     configuration += _within_output(inputs, output_dir)
     if configuration:
         raise RunError(ExitCode.CONFIG, "\n".join(configuration))
-    if "datasets" in config:
+    if config.get("datasets") is not None:
         # A mixture is no flag, but another mixture is other data.
         mixture = json.dumps(config["datasets"], sort_keys=True, default=str)
         named["datasets"] = Setting("datasets", mixture, _CONFIG_FILE)

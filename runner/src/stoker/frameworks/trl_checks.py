@@ -242,6 +242,9 @@ def config_problems(content: Mapping[str, Any], table: FlagTable, path: str) -> 
             yield f"key {name} of {path} is read as a date by YAML: put it in quotes"
         if flag is not None and flag.many and isinstance(value, str) and name not in (*_WORD_FOR_LIST, "datasets"):
             yield f"key {name} of {path} takes a list: write [{value}]"
+        if flag is not None and not flag.many and flag.type != "str" and isinstance(value, list):
+            # TRL would take the list itself, and any list that is not empty for true.
+            yield f"key {name} of {path} takes one value, not a list: write it without brackets"
     yield from _mixture_problems(content.get("datasets"), path)
     told = content.get("env")
     if told is not None and not isinstance(told, dict):
