@@ -324,6 +324,11 @@ def test_all_problems_come_at_once() -> None:
     assert len(text.splitlines()) == 4
 
 
+def test_another_revision_of_the_teacher_is_another_run() -> None:
+    teacher = ("trl.scripts.distillation", "--teacher_model_name_or_path", "a/b", "--teacher_model_revision")
+    assert plan_of(*teacher, "v1").fingerprint != plan_of(*teacher, "v2").fingerprint
+
+
 def test_another_mixture_is_other_data() -> None:
     mixture = {"datasets": [{"path": "a"}]}
     env = {"STOKER_ARG_DATASET_NAME": ""}

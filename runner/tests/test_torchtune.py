@@ -345,6 +345,18 @@ def test_a_component_that_two_layers_name_in_two_ways_is_refused_unless_they_agr
     assert plan_of(*LORA, "dataset=torchtune.datasets.alpaca_dataset", env=env).method == "lora"
 
 
+@pytest.mark.parametrize(
+    ("method", "config", "key"),
+    [
+        ("kd", "llama3_2/8B_to_1B", "teacher_checkpointer.checkpoint_dir"),
+        ("full_dpo", "llama3_1/8B", "ref_checkpointer.checkpoint_dir"),
+    ],
+)
+def test_another_teacher_or_reference_is_another_run(method: str, config: str, key: str) -> None:
+    plans = [plan_of("--config", config, f"{key}=/m/{name}", env={"STOKER_METHOD": method}) for name in "ab"]
+    assert plans[0].fingerprint != plans[1].fingerprint
+
+
 def test_the_fingerprint_has_what_the_recipe_reads() -> None:
     data_of = plan_of(*LORA, "~dataset.packed", "dataset=torchtune.datasets.chat_dataset").fingerprint["data"]
     assert isinstance(data_of, dict)

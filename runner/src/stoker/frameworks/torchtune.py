@@ -36,7 +36,10 @@ _NO_PEFT = ("PHI3_MINI", "PHI4")
 # What makes two runs the same run, by the first part of a key. TorchTune goes on with the checkpoint's own
 # max_steps_per_epoch whatever it is told, and counts steps by epochs, so what makes an epoch belongs here too.
 _IDENTITY = {
-    "model": ("model", "teacher_model", "checkpointer", "tokenizer", "dtype"),
+    "model": (
+        *("model", "teacher_model", "tokenizer", "dtype"),
+        *("checkpointer", "teacher_checkpointer", "ref_checkpointer"),
+    ),
     "data": ("dataset", "batch_size", "gradient_accumulation_steps", "max_steps_per_epoch", "shuffle"),
     "method": ("loss", "kd_loss", "kd_ratio", "optimizer_in_bwd"),
 }

@@ -36,7 +36,10 @@ _UNSAFE = {
 }
 # What makes two runs the same run: a resume with any of these changed would train another model.
 _IDENTITY = {
-    "model": ("model_name_or_path", "model_revision", "teacher_model_name_or_path", "reward_model_name_or_path"),
+    "model": (
+        *("model_name_or_path", "model_revision", "teacher_model_name_or_path", "teacher_model_revision"),
+        "reward_model_name_or_path",
+    ),
     "data": ("dataset_name", "dataset_config", "dataset_train_split", "datasets"),
     "peft": (
         "use_peft",
