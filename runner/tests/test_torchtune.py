@@ -316,6 +316,17 @@ def test_qlora_quantizes_where_the_configs_own_word_for_it_is_taken_out() -> Non
     assert "model.quantize_base=true" in plan.trainer_argv
 
 
+@pytest.mark.parametrize("word", ["epochs=010", "batch_size=010", "model.lora_alpha=010", "seed=+07"])
+def test_a_number_that_yaml_takes_for_another_is_refused(word: str) -> None:
+    assert "which YAML takes for the octal number" in refusal(*LORA, word)
+
+
+def test_a_variable_with_a_value_that_torchtune_cannot_read_is_refused() -> None:
+    env = {"STOKER_ARG_DATASET__NEW_SYSTEM_PROMPT": "a=b"}
+    message = refusal(*LORA, "dataset=torchtune.datasets.instruct_dataset", env=env)
+    assert "dataset.new_system_prompt (TrainJob env) has a '=' in its value" in message
+
+
 def test_what_a_launch_alone_may_say_is_refused_in_an_own_config_too() -> None:
     config = nested(data("configs")["llama3_2/1B_lora_single_device"])
     words = ("lora_finetune_single_device", "--config", "/workspace/my.yaml")

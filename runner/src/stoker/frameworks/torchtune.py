@@ -174,6 +174,8 @@ class TorchTune(Framework):
             return []
         problems = [*unknown_keys(keys), *reserved_keys(keys)] if own_file else []
         for name, short in settings.items():
+            if "=" in _joined(short.value):
+                problems.append(f"{name} ({short.source}) has a '=' in its value, which TorchTune cannot read")
             long = settings.get(f"{name}.{COMPONENT}")
             if long is not None and long.value != short.value:
                 both = f"{name}={short.value} ({short.source}) and {long.name}={long.value} ({long.source})"

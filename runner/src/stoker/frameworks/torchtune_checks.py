@@ -39,6 +39,7 @@ _NEEDED = ("epochs", "batch_size")
 # Where every component is in the table: one of these that is not does not exist, or needs a package of its own.
 _OWN_PACKAGES = ("torchtune.", "torch.optim.")
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
+_OCTAL = re.compile(r"^[-+]?0[0-7]+$")
 _MAX_DIGITS = 18
 
 
@@ -78,6 +79,9 @@ def value_problems(table: KeyTable, settings: Mapping[str, Setting], accelerator
 def _wrong(key: str, value: Any, default: Any) -> str | None:
     """Say what is wrong with a key's value, as the end of a sentence; None if nothing is."""
     last = key.rpartition(".")[2]
+    # Numbers of files (`max_filename`) are left as they are written, by TorchTune too.
+    if isinstance(value, str) and _OCTAL.match(value) and "max_filename" not in key:
+        return f"is {value}, which YAML takes for the octal number {int(value, 8)}: leave out the zeros in front"
     if value is None or value in _NULLS:
         return "needs a whole number, 1 or more" if key in _NEEDED else None
     if last in _COUNTS:
