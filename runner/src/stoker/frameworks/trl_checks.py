@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -76,6 +77,11 @@ _SWITCHED: Mapping[str, tuple[str, ...]] = {
     "load_in_4bit": ("bnb_4bit_", "use_bnb_nested_quant"),
     "use_vllm": ("vllm_",),
 }
+# Flag → its keys that TRL's scripts lay over what other flags say, and those flags.
+_LAID_OVER: Mapping[str, Mapping[str, str]] = {
+    "model_init_kwargs": {"revision": "model_revision", "dtype": "dtype", "torch_dtype": "dtype"},
+    "teacher_model_init_kwargs": {"revision": "teacher_model_revision"},
+}
 # Variables a `--config` file may not set: the runner's and the launcher's own.
 _OWN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 _OWN_PREFIXES = ("STOKER_", "PET_", "TORCHELASTIC_", "KUBEFLOW_TRAINER_")
@@ -114,6 +120,7 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
         if asked.accelerator == "cpu":
             yield "a quantized model needs a GPU (bitsandbytes): leave --load_in_4bit and --load_in_8bit out on CPUs"
     yield from _without_switch(table, settings, on)
+    yield from _laid_over(settings)
     if asked.accelerator == "cpu" and _value(settings, "ddp_backend", "gloo") == "nccl":
         yield "--ddp_backend nccl needs GPUs: leave it out, or choose a runtime with an accelerator"
     if on("load_best_model_at_end") and str(_value(settings, "eval_strategy", "no")) == "no":
@@ -161,6 +168,18 @@ def _without_switch(table: FlagTable, settings: Mapping[str, Setting], on: Calla
             ready = setting.source in ("runtime", "recipe") or setting.value == "false"
             if name.startswith(beginnings) and not ready:
                 yield f"--{name} ({setting.source}) means nothing without --{switch}: add that, or leave it out"
+
+
+def _laid_over(settings: Mapping[str, Setting]) -> Iterator[str]:
+    """Yield one problem for each key by which another model or type would be loaded than plan and manifest say."""
+    for flag, keys in _LAID_OVER.items():
+        try:
+            told = json.loads(str(settings[flag].value)) if flag in settings else {}
+        except (ValueError, RecursionError):
+            continue  # which TRL refuses
+        for key in told if isinstance(told, dict) else ():
+            if key in keys:
+                yield f"--{flag} ({settings[flag].source}) has {key}, for which there is a flag: write --{keys[key]}"
 
 
 def _out_of_range(settings: Mapping[str, Setting]) -> Iterator[str]:
