@@ -164,6 +164,13 @@ def test_an_empty_variable_is_unset() -> None:
         ({}, ["--config", "/c"], {"env": ["A"]}, ExitCode.USAGE, "must hold a mapping of variables"),
         ({}, ["--config", "/c"], {"dataset_name": ""}, ExitCode.USAGE, "no data is named"),
         (NO_MODEL, ["--config", "/c"], {"model_name_or_path": None}, ExitCode.USAGE, "no model is named"),
+        (
+            {"STOKER_ARG_MAX_STEPS": "100"},
+            ["--num_train_epochs", "3"],
+            None,
+            ExitCode.USAGE,
+            "--num_train_epochs 3 (args) would be ignored, for --max_steps 100 (TrainJob env) rules over it",
+        ),
         ({}, ["--model_init_kwargs", '{"revision": "v2"}'], None, ExitCode.USAGE, "write --model_revision"),
         ({}, ["--config", "/c"], {"model_init_kwargs": {"dtype": "bfloat16"}}, ExitCode.USAGE, "write --dtype"),
         ({}, ["--config", "/c"], {"use_peft": [False]}, ExitCode.USAGE, "key use_peft of --config /c takes one value"),

@@ -77,6 +77,8 @@ _SWITCHED: Mapping[str, tuple[str, ...]] = {
     "load_in_4bit": ("bnb_4bit_", "use_bnb_nested_quant"),
     "use_vllm": ("vllm_",),
 }
+# The layers whose settings a user or a runtime writes, the weakest first.
+_STRENGTH = ("runtime", "TrainJob env", "config file", "args")
 # Flag → its keys that TRL's scripts lay over what other flags say, and those flags.
 _LAID_OVER: Mapping[str, Mapping[str, str]] = {
     "model_init_kwargs": {"revision": "model_revision", "dtype": "dtype", "torch_dtype": "dtype"},
@@ -121,6 +123,7 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
             yield "a quantized model needs a GPU (bitsandbytes): leave --load_in_4bit and --load_in_8bit out on CPUs"
     yield from _without_switch(table, settings, on)
     yield from _laid_over(settings)
+    yield from _ignored_epochs(settings)
     if asked.accelerator == "cpu" and _value(settings, "ddp_backend", "gloo") == "nccl":
         yield "--ddp_backend nccl needs GPUs: leave it out, or choose a runtime with an accelerator"
     if on("load_best_model_at_end") and str(_value(settings, "eval_strategy", "no")) == "no":
@@ -168,6 +171,18 @@ def _without_switch(table: FlagTable, settings: Mapping[str, Setting], on: Calla
             ready = setting.source in ("runtime", "recipe") or setting.value == "false"
             if name.startswith(beginnings) and not ready:
                 yield f"--{name} ({setting.source}) means nothing without --{switch}: add that, or leave it out"
+
+
+def _ignored_epochs(settings: Mapping[str, Setting]) -> Iterator[str]:
+    """Yield a problem if a number of steps from a weaker layer would rule over a number of epochs from a stronger."""
+    steps, epochs = settings.get("max_steps"), settings.get("num_train_epochs")
+    if steps is None or epochs is None or float(str(steps.value)) <= 0:
+        return
+    if {steps.source, epochs.source} <= {*_STRENGTH} and _STRENGTH.index(steps.source) < _STRENGTH.index(epochs.source):
+        yield (
+            f"--num_train_epochs {epochs.value} ({epochs.source}) would be ignored, for --max_steps {steps.value} "
+            f"({steps.source}) rules over it: add --max_steps -1, or leave the epochs out"
+        )
 
 
 def _laid_over(settings: Mapping[str, Setting]) -> Iterator[str]:
