@@ -301,7 +301,7 @@ def test_of_an_own_config_the_content_tells_lora_from_qlora_and_not_its_path(
     ],
 )
 def test_lora_on_quantized_weights_is_refused(words: tuple[str, ...]) -> None:
-    assert "but the method is lora: write qlora for it" in refusal(*words, nodes=1, env={"STOKER_METHOD": "lora"})
+    assert "but the method is lora: set STOKER_METHOD=qlora" in refusal(*words, nodes=1, env={"STOKER_METHOD": "lora"})
 
 
 def test_whether_weights_are_quantized_is_said_in_a_word_that_cannot_be_misread() -> None:

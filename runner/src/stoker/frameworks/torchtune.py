@@ -199,7 +199,7 @@ class TorchTune(Framework):
             problems.append(f"{off}: leave it out, or name a config and a method of LoRA")
         if asked.method == "lora" and quantizes:
             what = f"{_QUANTIZE} is true" if _is_told(keys, given) else f"{_builder(keys)} quantizes the model"
-            problems.append(f"{what}, but the method is lora: write qlora for it, or do without quantization")
+            problems.append(f"{what}, but the method is lora: set STOKER_METHOD=qlora, or do without quantization")
         return problems
 
     def inputs(self, table: FlagTable, settings: Mapping[str, Setting]) -> list[Input]:
