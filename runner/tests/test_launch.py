@@ -251,10 +251,19 @@ def test_a_finished_run_is_finished(tmp_path: Path, signals: Signals) -> None:
     plan = plan_in(tmp_path, "--max_steps", "5")
     output = tmp_path / "output"
     output.mkdir()
-    done = {"fingerprint": plan.fingerprint, "budget": plan.budget, "steps": 5}
+    done = {"fingerprint": plan.fingerprint, "budget": plan.budget, "steps": 5, "settings": plan.recorded_settings}
     (output / MANIFEST).write_text(json.dumps(done))
     assert run(plan, signals) == (ExitCode.FINISHED, "this run had finished already, with step 5")
     assert (output / MANIFEST).exists()
+
+    # Neither makes it another run, but nobody is to think that it was trained with them.
+    args = ("--max_steps", "5", "--learning_rate", "1e-3", "--hub_token", "hf_secret")
+    code, message = run(plan_in(tmp_path, *args), signals)
+    assert code is ExitCode.FINISHED
+    assert message.startswith("this run had finished already, with step 5; nothing was trained now, though ")
+    assert "learning_rate was None, now 1e-3" in message
+    assert "hf_secret" not in message
+    assert "STOKER_RESUME=never" in message
 
 
 def test_a_stop_while_waiting_for_peers_is_75(tmp_path: Path, signals: Signals) -> None:

@@ -232,3 +232,12 @@ def finished_manifest(output_dir: Path, fingerprint: Mapping[str, Any], budget: 
     refuse_other_run(f"the finished output in {output_dir}", manifest["fingerprint"], fingerprint)
     done = {unit: count for unit, count in manifest["budget"].items() if isinstance(count, int | float)}
     return manifest if all(done.get(unit, -1) >= wanted for unit, wanted in budget.items()) else None
+
+
+def changed_settings(manifest: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+    """Return what a finished run was told otherwise than now, such as `learning_rate was 2e-4, now 1e-4`.
+
+    Nothing where its manifest does not say: those of older runners have no settings.
+    """
+    before = manifest.get("settings")
+    return _differences(before, settings) if isinstance(before, Mapping) else []

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from stoker import checkpoints, sense, watchdog
 from stoker import start as starting
@@ -103,7 +104,7 @@ def _attempt(plan: Plan, shared: SharedFolder, signals: Signals) -> Verdict:
         sense.check(plan)
         done = _already_finished(plan)
         if done is not None:
-            return Verdict(ExitCode.FINISHED, f"this run had finished already, with step {done['steps']}")
+            return Verdict(ExitCode.FINISHED, _finished_before(plan, done))
         began = time.monotonic()
         wait_for_peers(plan, lambda: _give_up(shared, signals))
         signals.refuse_if_stopped()
@@ -123,7 +124,18 @@ def _attempt(plan: Plan, shared: SharedFolder, signals: Signals) -> Verdict:
         return replace(verdict, message=f"the runner could not go on: {verdict.message}")
 
 
-def _already_finished(plan: Plan) -> dict[str, int] | None:
+def _finished_before(plan: Plan, manifest: Mapping[str, Any]) -> str:
+    message = f"this run had finished already, with step {manifest['steps']}"
+    changed = checkpoints.changed_settings(manifest, plan.recorded_settings)
+    if changed:
+        message += (
+            f"; nothing was trained now, though {'; '.join(changed)}: to train with that, give this run its own "
+            "workspace or output_dir, or set STOKER_RESUME=never"
+        )
+    return message
+
+
+def _already_finished(plan: Plan) -> Mapping[str, Any] | None:
     output = Path(plan.output_dir)
     if checkpoints.starts_anew(Path(plan.workspace), plan.resume, plan.job_id, plan.attempt):
         done = None

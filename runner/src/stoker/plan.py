@@ -141,6 +141,11 @@ class Plan:
         return tuple(replace(s, value=HIDDEN) if s.name in secrets else s for s in self.settings)
 
     @property
+    def recorded_settings(self) -> dict[str, str | list[str]]:
+        """The same by name, as the manifest keeps them."""
+        return {s.name: list(s.value) if isinstance(s.value, tuple) else s.value for s in self.shown_settings}
+
+    @property
     def trainer_argv(self) -> list[str]:
         """The trainer's command line, without its module. What the `--config` file says, the trainer reads there."""
         return self._argv_of(self.settings)

@@ -155,6 +155,7 @@ def write_manifest(plan: Plan, result: Mapping[str, Any]) -> dict[str, Any]:
         "versions": result["versions"],
         "fingerprint": plan.fingerprint,
         "budget": plan.budget,
+        "settings": plan.recorded_settings,
         "base_model": base,
         "adapter": None if adapter is None else _adapter(adapter, output / _ADAPTER_WEIGHTS),
         "files": [_described(path) for path in files],
