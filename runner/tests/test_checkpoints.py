@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -79,6 +80,40 @@ def test_a_missing_file_is_a_flaw(tmp_path: Path) -> None:
 def test_a_seal_of_another_make_is_a_flaw(tmp_path: Path, content: str) -> None:
     (saved(tmp_path, 5) / checkpoints.SEAL).write_text(content)
     assert "is not what this program writes" in flaw_of(tmp_path)
+
+
+@pytest.mark.parametrize("name", [checkpoints.SEAL, "model.safetensors"])
+def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_a_broken_one(tmp_path: Path, name: str) -> None:
+    saved(tmp_path, 5)
+    file = saved(tmp_path, 10) / name
+    file.unlink()
+    # Stands in for a network file system that fails for a moment; it fails for root too.
+    file.symlink_to(file)
+    with pytest.raises(OSError, match=name):
+        checkpoints.choose(tmp_path, MINE, "auto", anew=False)
+    assert checkpoints.newest_step(tmp_path) == 5
+
+
+def test_a_file_that_fails_while_it_is_read_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(path: Path) -> str:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    saved(tmp_path, 5)
+    monkeypatch.setattr(checkpoints, "damage_found_in", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        checkpoints.choose(tmp_path, MINE, "auto", anew=False)
+
+
+def test_an_output_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    output.symlink_to(output)
+    with pytest.raises(OSError, match="output"):
+        checkpoints.choose(output, MINE, "auto", anew=False)
+    with pytest.raises(OSError, match="output"):
+        checkpoints.finished_manifest(output, MINE, {"steps": 10})
+    assert checkpoints.newest_step(output) == 0
 
 
 def test_a_seal_can_be_renewed(tmp_path: Path) -> None:

@@ -6,13 +6,15 @@ other files with their sizes and carries the run's fingerprint. Knowing no train
 
 from __future__ import annotations
 
+import errno
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stoker.contents import damage_of
+from stoker.contents import damage_found_in
 from stoker.exits import ExitCode, RunError
 from stoker.files import read_json, share_with_group, write_json
 
@@ -20,6 +22,8 @@ SEAL = "stoker-checkpoint.json"
 MANIFEST = "stoker.json"
 _STARTED_ANEW = ".stoker/started-anew.json"
 _CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
+# What the system says of a file that is not there. Anything else says that nobody could look.
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +35,14 @@ class Checkpoint:
         step: the step it was saved at.
         fingerprint: the run it belongs to; None if it has no seal.
         flaw: why it cannot be used; empty if it is complete.
+        error: what kept it from being looked at, in which case it may well be complete.
     """
 
     path: Path
     step: int
     fingerprint: Mapping[str, Any] | None
     flaw: str
+    error: OSError | None = None
 
 
 def seal(folder: Path, step: int, fingerprint: Mapping[str, Any]) -> None:
@@ -53,37 +59,70 @@ def seal(folder: Path, step: int, fingerprint: Mapping[str, Any]) -> None:
 
 
 def read_checkpoints(output_dir: Path) -> list[Checkpoint]:
-    """Return all checkpoints of a run, newest first, each with its flaw; none where the folder cannot be read."""
+    """Return all checkpoints of a run, newest first, each with its flaw; none where there is no such folder.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
     try:
         folders = list(output_dir.iterdir())
-    except OSError:
+    except OSError as error:
+        if error.errno not in _ABSENT:
+            raise
         return []
     steps = ((int(match[1]), p) for p in folders if p.is_dir() and (match := _CHECKPOINT.match(p.name)))
     return [_read(path, step) for step, path in sorted(steps, reverse=True)]
 
 
 def _read(path: Path, step: int) -> Checkpoint:
-    data = read_json(path / SEAL)
-    if data is None:
+    try:
+        return _inspected(path, step)
+    except OSError as error:
+        return Checkpoint(path, step, None, f"it cannot be read ({error.strerror})", error)
+
+
+def _inspected(path: Path, step: int) -> Checkpoint:
+    """Return a checkpoint with its flaw.
+
+    Raises:
+        OSError: a file of it is there, but cannot be read.
+    """
+    try:
+        data = json.loads((path / SEAL).read_bytes())
+    except (FileNotFoundError, ValueError):
         return Checkpoint(path, step, None, "it was not saved to its end")
     if not isinstance(data, dict) or not all(isinstance(data.get(key), dict) for key in ("files", "fingerprint")):
         return Checkpoint(path, step, None, f"{SEAL} is not what this program writes")
     for name, size in data["files"].items():
-        try:
-            found = (path / name).stat().st_size
-        except (OSError, ValueError):  # a name that no file can have
+        found = _size(path, name)
+        if found is None:
             return Checkpoint(path, step, data["fingerprint"], f"{name} is missing")
         if found != size:
             return Checkpoint(path, step, data["fingerprint"], f"{name} has {found} bytes, not {size}")
-        damage = damage_of(path / name)
+        damage = damage_found_in(path / name)
         if damage:
             return Checkpoint(path, step, data["fingerprint"], f"{name} is damaged: {damage}")
     return Checkpoint(path, step, data["fingerprint"], "")
 
 
+def _size(folder: Path, name: str) -> int | None:
+    """Return a file's size in bytes, None where there is no such file."""
+    try:
+        return (folder / name).stat().st_size
+    except ValueError:  # a name that no file can have
+        return None
+    except OSError as error:
+        if error.errno not in _ABSENT:
+            raise
+        return None
+
+
 def newest_step(output_dir: Path) -> int:
-    """Return the step of the newest complete checkpoint, 0 without one."""
-    return next((c.step for c in read_checkpoints(output_dir) if not c.flaw), 0)
+    """Return the step of the newest complete checkpoint that can be read, 0 without one."""
+    try:
+        return next((c.step for c in read_checkpoints(output_dir) if not c.flaw), 0)
+    except OSError:
+        return 0
 
 
 def starts_anew(workspace: Path, resume: str, job_id: str, attempt: int) -> bool:
@@ -125,12 +164,15 @@ def choose(
 
     Raises:
         RunError: the newest complete checkpoint is another run's, or `require` found none (78).
+        OSError: one that is newer than the newest complete one cannot be read: it may be the one to go on from.
     """
     checkpoints = read_checkpoints(output_dir)
     if anew:
         return None, [(c.path, "STOKER_RESUME=never") for c in checkpoints]
     aside = []
     for checkpoint in checkpoints:
+        if checkpoint.error is not None:
+            raise checkpoint.error
         if checkpoint.flaw:
             aside.append((checkpoint.path, checkpoint.flaw))
             continue
@@ -220,9 +262,11 @@ def finished_manifest(output_dir: Path, fingerprint: Mapping[str, Any], budget: 
 
     Raises:
         RunError: the folder holds another run's finished output (78).
+        OSError: the manifest is there, but cannot be read.
     """
-    manifest = read_json(output_dir / MANIFEST)
-    if manifest is None:
+    try:
+        manifest = json.loads((output_dir / MANIFEST).read_bytes())
+    except (FileNotFoundError, ValueError):
         return None
     if not isinstance(manifest, dict) or not all(isinstance(manifest.get(k), dict) for k in ("fingerprint", "budget")):
         raise RunError(

@@ -55,14 +55,24 @@ def damage_of(path: Path) -> str:
     The values of tensors are not looked at: that would mean to read all of them.
     """
     try:
+        return damage_found_in(path)
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+
+
+def damage_found_in(path: Path) -> str:
+    """Return what :func:`damage_of` does, of a file that can be read.
+
+    Raises:
+        OSError: it cannot, so that nobody knows.
+    """
+    try:
         if path.suffix == ".safetensors":
             return _damage_of_safetensors(path)
         if path.suffix == ".json":
             json.loads(path.read_bytes())
         elif path.suffix in _TORCH_SUFFIXES:
             return _damage_of_archive(path)
-    except OSError as error:
-        return f"it cannot be read ({error.strerror})"
     except ValueError as error:
         return str(error)
     return ""
