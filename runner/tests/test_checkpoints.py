@@ -157,21 +157,38 @@ def test_starting_anew_sets_all_checkpoints_aside(tmp_path: Path) -> None:
 
 
 def test_a_job_starts_anew_once_and_its_restarts_go_on(tmp_path: Path) -> None:
-    assert checkpoints.starts_anew(tmp_path, "never", "job", attempt=0)
+    output = tmp_path / "output"
+    assert checkpoints.starts_anew(tmp_path, output, "never", "job", attempt=0)
     # Until it is on record: a first attempt may end before it comes to that.
-    assert checkpoints.starts_anew(tmp_path, "never", "job", attempt=1)
-    checkpoints.record_anew(tmp_path, "job")
-    assert not checkpoints.starts_anew(tmp_path, "never", "job", attempt=1)
-    assert checkpoints.starts_anew(tmp_path, "never", "the next job", attempt=0)
+    assert checkpoints.starts_anew(tmp_path, output, "never", "job", attempt=1)
+    checkpoints.record_anew(tmp_path, output, "job")
+    assert not checkpoints.starts_anew(tmp_path, output, "never", "job", attempt=1)
+    assert checkpoints.starts_anew(tmp_path, output, "never", "the next job", attempt=0)
+
+
+def test_another_job_in_the_same_workspace_does_not_have_this_one_start_anew_again(tmp_path: Path) -> None:
+    checkpoints.record_anew(tmp_path, tmp_path / "output", "job")
+    checkpoints.record_anew(tmp_path, tmp_path / "another", "another job")
+    assert not checkpoints.starts_anew(tmp_path, tmp_path / "output", "never", "job", attempt=1)
+
+
+def test_a_record_that_cannot_be_read_does_not_have_a_job_start_anew_again(tmp_path: Path) -> None:
+    checkpoints.record_anew(tmp_path, tmp_path / "output", "job")
+    (record,) = (tmp_path / ".stoker").iterdir()
+    record.unlink()
+    record.symlink_to(record)
+    with pytest.raises(OSError, match=record.name):
+        checkpoints.starts_anew(tmp_path, tmp_path / "output", "never", "job", attempt=1)
 
 
 def test_without_an_id_of_the_job_the_first_attempt_starts_anew(tmp_path: Path) -> None:
-    assert [checkpoints.starts_anew(tmp_path, "never", "", attempt) for attempt in (0, 1)] == [True, False]
+    anew = [checkpoints.starts_anew(tmp_path, tmp_path / "output", "never", "", attempt) for attempt in (0, 1)]
+    assert anew == [True, False]
 
 
 @pytest.mark.parametrize("resume", ["auto", "require"])
 def test_other_runs_never_start_anew(tmp_path: Path, resume: str) -> None:
-    assert not checkpoints.starts_anew(tmp_path, resume, "job", attempt=0)
+    assert not checkpoints.starts_anew(tmp_path, tmp_path / "output", resume, "job", attempt=0)
 
 
 def test_an_earlier_output_is_moved_aside_whole(tmp_path: Path) -> None:

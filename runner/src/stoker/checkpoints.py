@@ -7,7 +7,9 @@ other files with their sizes and carries the run's fingerprint. Knowing no train
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +22,8 @@ from stoker.files import read_json, share_with_group, write_json
 
 SEAL = "stoker-checkpoint.json"
 MANIFEST = "stoker.json"
-_STARTED_ANEW = ".stoker/started-anew.json"
+# In the workspace, one for each output folder: jobs that share a workspace tell theirs apart by it.
+_STARTED_ANEW = ".stoker/started-anew-{}.json"
 _CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
 # What the system says of a file that is not there. Anything else says that nobody could look.
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
@@ -125,27 +128,37 @@ def newest_step(output_dir: Path) -> int:
         return 0
 
 
-def starts_anew(workspace: Path, resume: str, job_id: str, attempt: int) -> bool:
+def starts_anew(workspace: Path, output_dir: Path, resume: str, job_id: str, attempt: int) -> bool:
     """Return whether this attempt must ignore all that earlier runs left (`STOKER_RESUME=never`).
 
     A job starts anew once; its restarts go on from its own checkpoints. Whether it did is on record under its id;
     where nobody gave it one, the first attempt is the one that does.
+
+    Raises:
+        OSError: the record is there, but cannot be read.
     """
     if resume != "never":
         return False
     if not job_id:
         return attempt == 0
-    record = read_json(workspace / _STARTED_ANEW)
+    try:
+        record = json.loads(_anew_record(workspace, output_dir).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return True
     return not isinstance(record, dict) or record.get("job_id") != job_id
 
 
-def record_anew(workspace: Path, job_id: str) -> None:
+def record_anew(workspace: Path, output_dir: Path, job_id: str) -> None:
     """Put on record that a job has started anew. Call once nothing of earlier runs can be taken for its own.
 
     Raises:
         OSError: the workspace cannot be written to.
     """
-    write_json(workspace / _STARTED_ANEW, {"job_id": job_id})
+    write_json(_anew_record(workspace, output_dir), {"job_id": job_id})
+
+
+def _anew_record(workspace: Path, output_dir: Path) -> Path:
+    return workspace / _STARTED_ANEW.format(hashlib.sha256(os.fsencode(output_dir)).hexdigest()[:12])
 
 
 def choose(

@@ -137,7 +137,7 @@ def _finished_before(plan: Plan, manifest: Mapping[str, Any]) -> str:
 
 def _already_finished(plan: Plan) -> Mapping[str, Any] | None:
     output = Path(plan.output_dir)
-    if checkpoints.starts_anew(Path(plan.workspace), plan.resume, plan.job_id, plan.attempt):
+    if checkpoints.starts_anew(Path(plan.workspace), output, plan.resume, plan.job_id, plan.attempt):
         done = None
     else:
         done = checkpoints.finished_manifest(output, plan.fingerprint, plan.budget)

@@ -153,13 +153,13 @@ def _agree_on_checkpoint(orders: Orders, rank: int) -> Path | None:
 
 
 def _choose_checkpoint(orders: Orders) -> Path | None:
-    workspace = Path(orders.workspace)
-    anew = checkpoints.starts_anew(workspace, orders.resume, orders.job_id, orders.attempt)
-    checkpoint, aside = checkpoints.choose(Path(orders.output_dir), orders.fingerprint, orders.resume, anew)
+    workspace, output = Path(orders.workspace), Path(orders.output_dir)
+    anew = checkpoints.starts_anew(workspace, output, orders.resume, orders.job_id, orders.attempt)
+    checkpoint, aside = checkpoints.choose(output, orders.fingerprint, orders.resume, anew)
     for path, reason in aside:
         print(f"[stoker] {path.name} set aside as {checkpoints.set_aside(path).name}: {reason}", flush=True)
     if anew:
-        checkpoints.record_anew(workspace, orders.job_id)
+        checkpoints.record_anew(workspace, output, orders.job_id)
     print(f"[stoker] {f'resuming from {checkpoint}' if checkpoint else 'starting at step 0'}", flush=True)
     return checkpoint
 
