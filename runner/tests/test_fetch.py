@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.exits import ExitCode, RunError
-from stoker.fetch import transfer
+from stoker.fetch import command, objects, transfer
 from stoker.fetch.request import KINDS, Request, kind_of, request_of
 from stoker.fetch.selection import RECORD, File, Selection, select
 from stoker.fetch.source import Source, Unavailable
@@ -200,6 +200,7 @@ class Shelf(Source):
     def __init__(self, request: Request, failures: list[Exception] | None = None) -> None:
         super().__init__(request)
         self.failures = failures or []
+        self.doubts: list[Exception] = []
         self.wrong = 0
         self.checksums = True
         self.seconds = 0.0
@@ -211,6 +212,8 @@ class Shelf(Source):
         ]
 
     def is_digest(self, file: File) -> bool:
+        if self.doubts:
+            raise self.doubts.pop()
         return self.checksums
 
     def fetch(self, file: File, folder: Path) -> Path:
@@ -279,6 +282,24 @@ def test_a_broken_file_is_fetched_again_and_in_the_end_refused(shelf: Shelf, tmp
 def test_a_tag_that_is_no_checksum_breaks_nothing(shelf: Shelf, tmp_path: Path) -> None:
     shelf.wrong, shelf.checksums = 1, False
     assert bring(shelf, tmp_path).has(shelf.files()[1])
+
+
+def test_a_store_that_fails_while_it_is_asked_about_a_checksum_is_asked_again(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.wrong, shelf.checksums, shelf.doubts = 1, False, [Unavailable("503")]
+    assert bring(shelf, tmp_path).has(shelf.files()[1])
+
+
+def test_a_store_that_does_not_answer_when_a_role_is_taken_is_asked_again_and_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unanswered(request: Request) -> None:
+        raise Unavailable("EndpointConnectionError")
+
+    monkeypatch.setattr(transfer, "WAITS_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(objects, "Objects", unanswered)
+    with pytest.raises(RunError, match="EndpointConnectionError") as given_up:
+        command.source_of(asked("s3://bucket/prefix"))
+    assert given_up.value.code is ExitCode.UNAVAILABLE
 
 
 def test_checksums_of_every_kind_are_computed_as_their_sources_do(tmp_path: Path) -> None:
@@ -455,6 +476,25 @@ def test_a_pod_that_finds_another_at_work_waits_and_can_be_stopped(container: Co
         assert waiting.poll() is None
     output, _ = waiting.communicate(timeout=20)
     assert waiting.returncode == 0, output
+
+
+def test_a_second_stop_does_not_break_off_the_first(container: Container) -> None:
+    # Nobody reads it yet, so writing the termination message takes until somebody does.
+    os.mkfifo(container.log)
+    lock = container.workspace / ".stoker" / "fetch" / "model.lock"
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        stopped = container.start()
+        assert stopped.stdout is not None
+        assert "another pod is at" in stopped.stdout.readline()
+        for _ in range(2):
+            stopped.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+        if stopped.poll() is None:
+            assert "stopped by a signal" in container.log.read_text()
+    output, _ = stopped.communicate(timeout=20)
+    assert (stopped.returncode, "Traceback" in output) == (75, False), output
 
 
 def test_links_are_followed_and_never_in_a_circle(container: Container) -> None:

@@ -66,7 +66,7 @@ def source_of(request: Request) -> Source:
     """Return the source that a request names; its client library is imported here.
 
     Raises:
-        RunError: the library is not installed (78).
+        RunError: the library is not installed (78), or access is not to be had (66, 69).
     """
     try:
         if request.scheme == "hf":
@@ -79,7 +79,8 @@ def source_of(request: Request) -> Source:
             return Folder(request)
         from stoker.fetch.objects import Objects
 
-        return Objects(request)
+        # A role is taken on the way, from a server that may not answer.
+        return persist(request.uri, lambda: Objects(request))
     except ImportError as error:
         raise RunError(
             ExitCode.CONFIG,
@@ -195,4 +196,6 @@ def _disk_errors(request: Request) -> Iterator[None]:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
+    # Once: another signal must not break off what is done about this one.
+    signal.signal(number, signal.SIG_IGN)
     raise _Stopped

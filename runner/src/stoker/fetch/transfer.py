@@ -110,7 +110,7 @@ class Transfer:
                 file.path, lambda: self._source.fetch(file, self._staging.unfinished), self._staging.bytes
             )
             wrong = mismatch(file, fetched)
-            if wrong is None or (fetched.stat().st_size == file.size and not self._source.is_digest(file)):
+            if wrong is None or (fetched.stat().st_size == file.size and not self._is_digest(file)):
                 self._staging.take(file, fetched)
                 return
             say(f"{file.path}: {wrong}; fetching it again")
@@ -120,6 +120,9 @@ class Transfer:
             f"{file.path} of {self._source.request.uri} is broken: {wrong}, {_BROKEN_TRIES} times in a row; "
             "put the right file there",
         )
+
+    def _is_digest(self, file: File) -> bool:
+        return persist(file.path, lambda: self._source.is_digest(file))
 
 
 class _Meter:
