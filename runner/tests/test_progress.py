@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -148,6 +149,20 @@ def test_a_server_that_refuses_is_mentioned_once(server: StatusServer, capsys: p
         time.sleep(0.35)
     reporter.close()
     assert len(server.posts) >= 2
+    assert capsys.readouterr().err.count("progress could not be reported") == 1
+
+
+def test_an_answer_that_is_not_http_does_not_end_the_reporting(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        reporter = ProgressReporter({"KUBEFLOW_TRAINER_SERVER_URL": f"http://127.0.0.1:{listener.getsockname()[1]}/"})
+        listener.settimeout(10)
+        for step in range(2):
+            reporter.report(status_body(step, 2, None, {}))
+            with listener.accept()[0] as connection:
+                connection.recv(2**16)
+                # An alert of TLS.
+                connection.sendall(b"\x15\x03\x01\x00\x02\x02\x46\r\n\r\n")
+        reporter.close()
     assert capsys.readouterr().err.count("progress could not be reported") == 1
 
 

@@ -18,6 +18,7 @@ import time
 import urllib.request
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -286,7 +287,8 @@ class ProgressReporter:
             context = ssl.create_default_context(cafile=self._ca) if self._ca else None
             with urllib.request.urlopen(request, timeout=_REQUEST_SECONDS, context=context):
                 pass
-        except (OSError, ValueError) as error:
+        # HTTPException: what answers is no web server, such as one that wants TLS.
+        except (OSError, ValueError, HTTPException) as error:
             if not self._complained:
                 self._complained = True
                 print(f"[stoker] progress could not be reported: {error}", file=sys.stderr, flush=True)
