@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,26 @@ def attempt(tmp_path: Path, number: int, *args: str, rank: int = 0, job: str = "
         "PET_NODE_RANK": str(rank),
     }
     return plan_of(*args, env=env)
+
+
+def written_to(stdout: Any, encoding: str) -> subprocess.CompletedProcess[str]:
+    """Write two lines as a process of its own, whose end counts too."""
+    program = "import sys; from stoker.report import write_line as w; w(sys.stdout, '\u2713'); w(sys.stdout, 'b')"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": encoding}
+    return subprocess.run(
+        [sys.executable, "-c", program], env=env, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False
+    )
+
+
+def test_a_full_disk_under_the_log_ends_nothing() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = written_to(full, "utf-8")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_terminal_that_lacks_a_character_ends_nothing() -> None:
+    done = written_to(subprocess.PIPE, "ascii")
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, [r"\u2713", "b"], "")
 
 
 def test_a_termination_message_fits_what_kubernetes_keeps(tmp_path: Path) -> None:

@@ -43,14 +43,18 @@ def say(text: str) -> None:
 
 
 def write_line(stream: TextIO, line: str) -> None:
-    """Write a line at once, so that those of several writers do not mix; from when nobody reads them they are dropped.
+    """Write a line at once, so that those of several writers do not mix; from when nobody takes them they are dropped.
 
-    A reader that went away, such as `head`, or `tee` at Ctrl-C, is no reason to end a run.
+    A reader that went away, such as `head`, or `tee` at Ctrl-C, a full disk under the log, or a terminal that lacks a
+    character is no reason to end a run, nor to keep it waiting for who would have read its output.
     """
     try:
-        stream.write(f"{line}\n")
+        try:
+            stream.write(f"{line}\n")
+        except UnicodeEncodeError:
+            stream.write(f"{line}\n".encode(stream.encoding, "backslashreplace").decode(stream.encoding))
         stream.flush()
-    except BrokenPipeError:
+    except OSError:
         # What is still in the buffer would fail again at the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
