@@ -301,9 +301,19 @@ def test_variables_of_the_config_file_are_there_before_the_trainer_starts() -> N
     assert "env       NCCL_DEBUG=INFO  config file" in describe.plan(plan)
 
 
-def test_a_secret_in_the_config_file_reaches_the_trainer_and_nobody_else() -> None:
-    plan = plan_of("--config", "/c", config={"env": {"WANDB_API_KEY": "hunter2"}})
-    assert plan.env["WANDB_API_KEY"] == "hunter2"
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("WANDB_API_KEY", "hunter2"),
+        ("SIGNING_PRIVATE_KEY", "hunter2"),
+        ("DB_PASSWD", "hunter2"),
+        ("GITHUB_PAT", "hunter2"),
+        ("HTTPS_PROXY", "http://me:hunter2@proxy:3128"),
+    ],
+)
+def test_a_secret_in_the_config_file_reaches_the_trainer_and_nobody_else(name: str, value: str) -> None:
+    plan = plan_of("--config", "/c", config={"env": {name: value}})
+    assert plan.env[name] == value
     assert "hunter2" not in describe.plan(plan) + json.dumps(plan.to_json())
 
 

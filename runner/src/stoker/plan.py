@@ -31,7 +31,11 @@ _CONFIG_FILE = "config file"
 
 # In the place of a value that nobody may read in a log.
 HIDDEN = "(not shown)"
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|API_?KEY|ACCESS_?KEY|CREDENTIAL", re.IGNORECASE)
+_SECRET = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|(API|ACCESS|PRIVATE|ACCOUNT)_?KEY|CREDENTIAL|_(PAT|PWD|DSN)$", re.IGNORECASE
+)
+# Addresses of proxies and databases, with who asks and the password.
+_SECRET_IN_ADDRESS = re.compile(r"://[^/\s]*:[^/\s]*@")
 
 # The id names a folder in the workspace whose siblings of older attempts are cleared away.
 _RUN_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -131,8 +135,11 @@ class Plan:
 
     @property
     def shown_env(self) -> dict[str, str]:
-        """What `env` adds, for people to read: a value whose name says that it is secret is left out."""
-        return {name: HIDDEN if _SECRET.search(name) else value for name, value in self.env.items()}
+        """What `env` adds, for people to read: a value that is secret, by its name or for a password in it, is not."""
+        return {
+            name: HIDDEN if _SECRET.search(name) or _SECRET_IN_ADDRESS.search(value) else value
+            for name, value in self.env.items()
+        }
 
     @property
     def shown_settings(self) -> tuple[Setting, ...]:
