@@ -36,6 +36,7 @@ class Repository:
         broken: how often a large file is sent with its last byte changed.
         errors: how many requests are answered with 503 first.
         seconds_per_block: how long each 64 KiB of a large file take.
+        expired: how often the signed address on another host, where a large file is, has expired when it is asked.
     """
 
     files: dict[str, bytes]
@@ -47,6 +48,7 @@ class Repository:
     broken: int = 0
     errors: int = 0
     seconds_per_block: float = 0.0
+    expired: int = 0
 
 
 @dataclass
@@ -163,6 +165,15 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"ETag": f'"{tag}"', "X-Repo-Commit": found.commit, "Accept-Ranges": "bytes"}
         if large:
             headers |= {"X-Linked-Etag": f'"{tag}"', "X-Linked-Size": str(len(data))}
+        if large and found.expired > 0:
+            if self.command == "GET":
+                found.expired -= 1
+                self._send(403, b"Request has expired")
+            else:
+                port = urlsplit(self.state.address).port
+                signed = f"http://localhost:{port}{self.path}?X-Amz-Signature=hunter2"
+                self._send(302, b"", {**headers, "Location": signed})
+            return
         start = 0
         if match := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")):
             start = int(match[1])

@@ -96,6 +96,18 @@ def test_connections_that_break_and_a_busy_server_are_waited_for(
     assert hub.sent["model.safetensors"] <= len(WEIGHTS) + 4 * 2**20
 
 
+def test_a_signed_address_that_expired_is_asked_for_anew_and_not_shown(
+    hub: Hub, model: Repository, initializer: Make
+) -> None:
+    model.expired = 1
+    container = initializer(HF_ENDPOINT=hub.address)
+    code, output = container.run("model", "hf://org/tiny")
+    assert code == 0, output
+    assert container.files("model") == MODEL
+    assert "403" in output
+    assert "hunter2" not in output
+
+
 def test_content_that_does_not_match_its_checksum_is_fetched_again(
     hub: Hub, model: Repository, initializer: Make
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,20 +68,26 @@ class Hub(Source):
             if found.xet_file_data is not None and utils.is_xet_available() and not target.exists():
                 xet = folder / ".xet"
                 return Path(self._api.hf_hub_download(self.request.place, file.remote, local_dir=xet, **where))
-            headers = utils.build_hf_headers(token=self._token)
-            if urlsplit(found.location).netloc != urlsplit(url).netloc:
-                headers.pop("authorization", None)  # a mirror's or content network's address is signed instead
-            with target.open("ab") as output:
-                if output.tell() > file.size:
-                    output.truncate(0)
-                file_download.http_get(
-                    found.location, output, resume_size=output.tell(), headers=headers, expected_size=file.size
-                )
+        headers = utils.build_hf_headers(token=self._token)
+        # A content network's address is signed instead, and for a while only.
+        signed = urlsplit(found.location).netloc != urlsplit(url).netloc
+        if signed:
+            headers.pop("authorization", None)
+        with self._told_apart(signed=signed), target.open("ab") as output:
+            if output.tell() > file.size:
+                output.truncate(0)
+            file_download.http_get(
+                found.location, output, resume_size=output.tell(), headers=headers, expected_size=file.size
+            )
         return target
 
     @contextmanager
-    def _told_apart(self) -> Iterator[None]:
-        """Turn the client's failures into ours."""
+    def _told_apart(self, *, signed: bool = False) -> Iterator[None]:
+        """Turn the client's failures into ours.
+
+        Args:
+            signed: True where a signed address is asked, which refuses access once it has expired.
+        """
         from huggingface_hub import errors
 
         uri, token = self.request.uri, f"put a token into the secret of {self.request.secret_field} as ACCESS_TOKEN"
@@ -112,15 +119,15 @@ class Hub(Source):
         except errors.EntryNotFoundError as error:
             raise RunError(ExitCode.NO_INPUT, f"{uri}: {_first_line(error)}") from error
         except errors.HTTPError as error:
-            self._raise_by_status(error)
+            self._raise_by_status(error, signed=signed)
         except Exception as error:
             if isinstance(error, OSError) and error.errno in _DISK:
                 raise
             raise Unavailable(f"{self._endpoint}: {_cause(error)}") from error
 
-    def _raise_by_status(self, error: Any) -> None:
+    def _raise_by_status(self, error: Any, *, signed: bool) -> None:
         status = getattr(getattr(error, "response", None), "status_code", None)
-        if status in (401, 403):
+        if status in (401, 403) and not signed:
             raise RunError(
                 ExitCode.NO_INPUT,
                 f"{self._endpoint} refuses access to {self.request.uri} ({status}): is the ACCESS_TOKEN in the secret "
@@ -144,4 +151,6 @@ def _cause(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    # Who reads a log must not read with the signature of an address that the client was sent to.
+    return re.sub(r"(https?://[^\s?'\"]*)\?[^\s'\"]*", r"\1?…", line)
