@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from stoker.exits import ExitCode, RunError
 from stoker.fetch import command, objects, transfer
+from stoker.fetch.folder import Folder
 from stoker.fetch.request import KINDS, Request, kind_of, request_of
 from stoker.fetch.selection import RECORD, File, Selection, select
 from stoker.fetch.source import Source, Unavailable
@@ -495,6 +496,18 @@ def test_a_second_stop_does_not_break_off_the_first(container: Container) -> Non
             assert "stopped by a signal" in container.log.read_text()
     output, _ = stopped.communicate(timeout=20)
     assert (stopped.returncode, "Traceback" in output) == (75, False), output
+
+
+def test_a_file_that_changes_after_it_was_listed_is_not_mixed_with_the_others(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "data.txt").write_bytes(b"old")
+    folder = Folder(asked(f"file://{source}"))
+    (listed,) = folder.files()
+    (source / "data.txt").write_bytes(b"new")
+    os.utime(source / "data.txt", ns=(0, int(listed.tag) + 1))
+    with pytest.raises(Unavailable, match=r"data\.txt of .* was changed while it was copied"):
+        folder.fetch(listed, tmp_path / "unfinished")
 
 
 def test_links_are_followed_and_never_in_a_circle(container: Container) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from stoker.exits import ExitCode, RunError
 from stoker.fetch.request import CLAIMS
 from stoker.fetch.selection import File
-from stoker.fetch.source import Source
+from stoker.fetch.source import Source, Unavailable
 
 
 class Folder(Source):
@@ -51,6 +51,8 @@ class Folder(Source):
                 "make it readable for group 0",
             )
         shutil.copyfile(file.remote, target)
+        if _file(Path(file.remote), file.path).tag != file.tag:
+            raise Unavailable(f"{file.remote} of {self.request.uri} was changed while it was copied")
         return target
 
     def _advice(self) -> str:
