@@ -199,7 +199,7 @@ sys.exit(78) if rank == 0 else time.sleep(60)
         os.kill(int((local.workspace / "0-1").read_text()), 0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stop_is_passed_on_and_nothing_is_started_again(local: Local, number: signal.Signals) -> None:
     program = """
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))

@@ -166,7 +166,7 @@ def _persist(container: _Container, backoff_limit: int, job_id: str, restarts: i
 
 
 class _Stop:
-    """Passes the first SIGINT or SIGTERM on to all nodes, once; another SIGINT ends them at once.
+    """Passes the first SIGINT, SIGTERM or SIGHUP on to all nodes, once; another SIGINT ends them at once.
 
     Attributes:
         asked: True once there was one.
@@ -178,8 +178,10 @@ class _Stop:
         self.asked = False
         self.urgent = False
         self.nodes: list[subprocess.Popen[str]] = []
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._forward)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # `nohup` has a closed terminal ignored.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._forward)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
