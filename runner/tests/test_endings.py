@@ -73,6 +73,20 @@ def named(name: str, text: str, *bases: type[BaseException]) -> BaseException:
             "lost another rank",
         ),
         (RuntimeError("Socket Timeout"), ExitCode.UNAVAILABLE, False, "lost another rank"),
+        (
+            RuntimeError("[pair.cc:537] Read error [10.0.0.1]:1: Connection timed out"),
+            ExitCode.UNAVAILABLE,
+            False,
+            "lost",
+        ),
+        (
+            RuntimeError("[pair.cc:537] Read error [10.0.0.1]:1: No route to host"),
+            ExitCode.UNAVAILABLE,
+            False,
+            "lost another",
+        ),
+        (RuntimeError("Application timeout caused pair closure"), ExitCode.UNAVAILABLE, False, "lost another rank"),
+        (TimeoutError(110, "Connection timed out"), ExitCode.CRASHED, True, "Connection timed out"),
         (ConnectionRefusedError(111, "Connection refused"), ExitCode.CRASHED, True, "Connection refused"),
         (
             named("ConnectionError", "HTTPConnectionPool(host='mlflow'): Connection refused", OSError),

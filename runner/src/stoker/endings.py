@@ -23,7 +23,9 @@ _MISSING = {
     "DataFilesNotFoundError",
 }
 _LOST_PEER = re.compile(
-    r"connection (closed by peer|reset by peer|refused)|broken pipe|socket (timeout|closed)|"
+    r"connection (closed by peer|reset by peer|refused|timed out)|broken pipe|socket (timeout|closed)|"
+    # gloo's words for a node that vanished, and for a connection that another collective gave up.
+    r"no route to host|host is down|caused pair closure|"
     r"remote process exited|NCCL (remote|communicator was aborted)|"
     r"timed out (after|waiting) \d+ ?(ms|milliseconds|seconds)",
     re.IGNORECASE,
