@@ -52,7 +52,13 @@ def test_a_killed_rank_explains_the_ones_that_only_lost_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exitcode", "text"), [(-11, "rank 1 died of SIGSEGV"), (3, "rank 1 exited with 3"), (-6, "rank 1 died of SIGABRT")]
+    ("exitcode", "text"),
+    [
+        (-11, "rank 1 died of SIGSEGV"),
+        (3, "rank 1 exited with 3"),
+        (-6, "rank 1 died of SIGABRT"),
+        (-40, "rank 1 died of signal 40"),
+    ],
 )
 def test_a_rank_that_died_without_a_word_is_named(exitcode: int, text: str) -> None:
     verdict = judged([], 1, [{"rank": 1, "exitcode": exitcode, "pid": 7}])
@@ -83,6 +89,12 @@ def test_a_launcher_that_broke_is_70() -> None:
 def test_a_stop_explains_ranks_that_went_with_it() -> None:
     statuses = [ended(0, 69, "lost another rank", primary=False)]
     assert judged(statuses, -15, stopped=True).code is ExitCode.STOPPED
+
+
+def test_a_rank_that_was_ended_in_a_stop_may_have_saved_before() -> None:
+    verdict = judged([RankStatus(0, 1, "training")], -15, stopped=True)
+    assert verdict.code is ExitCode.STOPPED
+    assert "the newest complete checkpoint counts" in verdict.message
 
 
 def test_a_cause_is_told_even_during_a_stop() -> None:

@@ -50,7 +50,10 @@ def judge(seen: Evidence) -> Verdict:
     if seen.peer is not None:
         return seen.peer
     if seen.stopped:
-        return Verdict(ExitCode.STOPPED, "stopped before a new checkpoint could be saved")
+        return Verdict(
+            ExitCode.STOPPED,
+            "stopped, and ended before all processes had said that they saved: the newest complete checkpoint counts",
+        )
     killed = _killed(seen)
     if killed is not None:
         return _explained(killed, seen.shortage)
@@ -91,5 +94,7 @@ def _death(code: int, shortage: str | None) -> str:
     if code == -signal.SIGKILL and shortage is None:
         return "was killed (SIGKILL), most likely out of memory: raise the memory limit"
     if code < 0:
-        return f"died of {signal.Signals(-code).name} (see the log)"
+        # Most real-time signals have no name.
+        named = -code in list(signal.Signals)
+        return f"died of {signal.Signals(-code).name if named else f'signal {-code}'} (see the log)"
     return f"exited with {code} (see the log)"
