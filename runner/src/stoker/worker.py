@@ -36,7 +36,7 @@ def main() -> int:
     local = LocalFolder(Path(orders.local))
     status = RankStatus(rank=int(os.environ.get("RANK", "0")), pid=os.getpid(), phase="starting")
     local.write_status(status)
-    started = time.time()
+    started = time.monotonic()
     result: dict[str, object] = {}
     try:
         result = _train(orders, local, status, started)
@@ -96,7 +96,7 @@ def _train(orders: Orders, local: LocalFolder, status: RankStatus, started: floa
         "metrics": outcome.metrics,
         "world_size": orders.world_size,
         "resumed_from": checkpoint.name if checkpoint else None,
-        "seconds": round(time.time() - started, 1),
+        "seconds": round(time.monotonic() - started, 1),
         "versions": {name: found for name in (*orders.packages, *_WHERE_INSTALLED) if (found := _version(name))},
     }
 
