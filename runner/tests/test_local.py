@@ -79,13 +79,18 @@ class Local:
             documents = [other, manifest] if name == "runtime" else [manifest]
             (self.folder / f"{name}.yaml").write_text(yaml.safe_dump_all(documents))
         arguments = [str(self.folder / "job.yaml"), "--runtime", str(self.folder / "runtime.yaml")]
-        return subprocess.Popen(
-            [sys.executable, "-m", "stoker", "local", *arguments, "--workspace", str(self.workspace), *options],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PET_NNODES": "77"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        # Tests that run under `nohup` would hand on that a closed terminal is ignored.
+        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-m", "stoker", "local", *arguments, "--workspace", str(self.workspace), *options],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PET_NNODES": "77"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        finally:
+            signal.signal(signal.SIGHUP, before)
 
     def run(self, program: str, **options: Any) -> tuple[int, str]:
         """Run to the end and return exit code and output."""
