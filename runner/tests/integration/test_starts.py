@@ -67,7 +67,8 @@ def test_a_users_own_script_is_left_alone(job: LocalJob, monkeypatch: pytest.Mon
         "import json, os, sys\n"
         "keys = ('RANK', 'WORLD_SIZE', 'STOKER_PLAN')\n"
         "told = {key: os.environ.get(key) for key in keys}\n"
-        "print('told', json.dumps([sys.argv[1:], told]), flush=True)\n"
+        # In one piece: print writes several, which those of the other rank may come between.
+        "sys.stdout.write(f'told {json.dumps([sys.argv[1:], told])}\\n')\n"
     )
     # The trainers' own commands lie in the environment under the runner's.
     stack = (job.python.parents[1] / "lib").glob("python*/site-packages/_stack.pth")
