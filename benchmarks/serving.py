@@ -186,7 +186,7 @@ def serve(order: dict[str, Any]) -> list[float]:
     Returns:
         seconds, one for each replica.
     """
-    from stoker.adapters import versions
+    from stoker.serve.adapters import versions
 
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
     version = versions.publish(Path(order["run"]), Path(order["folder"]), order["adapter"]).name

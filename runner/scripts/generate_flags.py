@@ -1,4 +1,4 @@
-"""Writes the flag tables of src/stoker/frameworks/flags from the trainer's real parsers.
+"""Writes the flag tables of src/stoker/frameworks/trl/flags from the trainer's real parsers.
 
 Run with the Python of the trainer's environment: `python runner/scripts/generate_flags.py [--check]`.
 """
@@ -14,17 +14,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-FLAGS = Path(__file__).parent.parent / "src/stoker/frameworks/flags"
-sys.path[:0] = [str(FLAGS.parents[2]), str(FLAGS.parents[4])]
+FLAGS = Path(__file__).parent.parent / "src/stoker/frameworks/trl/flags"
+sys.path[:0] = [str(FLAGS.parents[3]), str(FLAGS.parents[5])]
 
 from runner.scripts.generated import write  # noqa: E402
 
-from stoker.frameworks.trl import TRL, VERSION  # noqa: E402
+from stoker.frameworks.trl.flags import METHODS, VERSION  # noqa: E402
+from stoker.frameworks.trl.read import module_of  # noqa: E402
 
 
 def table(method: str) -> dict[str, Any]:
     """Return the flags of a method's script as data."""
-    module = importlib.import_module(TRL().trainer_module(method))
+    module = importlib.import_module(module_of(method))
     flags = {}
     for action in module.make_parser()._actions:
         # Booleans that are on by default have a twin `--no_…`, which stores false under the same name.
@@ -57,7 +58,7 @@ def _type(action: argparse.Action) -> str:
 
 def tables() -> Iterator[tuple[Path, str]]:
     """Make the table of each method."""
-    for method in TRL.methods:
+    for method in METHODS:
         text = json.dumps(table(method), indent=1, ensure_ascii=False) + "\n"
         yield FLAGS / f"trl-{VERSION}" / f"{method}.json", text
 

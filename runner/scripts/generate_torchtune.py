@@ -16,16 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-FLAGS = Path(__file__).parent.parent / "src/stoker/frameworks/flags"
-sys.path[:0] = [str(FLAGS.parents[2]), str(FLAGS.parents[4])]
+FLAGS = Path(__file__).parent.parent / "src/stoker/frameworks/torchtune/flags"
+sys.path[:0] = [str(FLAGS.parents[3]), str(FLAGS.parents[5])]
 
 import torchtune  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402
 from runner.scripts.generated import write  # noqa: E402
 from torchtune._recipe_registry import get_all_recipes  # noqa: E402
 
-from stoker.frameworks.torchtune_keys import RECIPES as NAMES  # noqa: E402
-from stoker.frameworks.torchtune_keys import VERSION  # noqa: E402
+from stoker.frameworks.torchtune.keys import RECIPES as NAMES  # noqa: E402
+from stoker.frameworks.torchtune.keys import VERSION  # noqa: E402
 
 RECIPES = Path(torchtune.__file__).parent.parent / "recipes"
 # Where the components lie that a config may name.

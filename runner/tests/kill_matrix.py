@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.pulse import FINISHING, SAVING, TRAINING
+from stoker.rank.pulse import FINISHING, SAVING, TRAINING
 
 INITIALIZING, RENDEZVOUS = "initializing", "rendezvous"
 FRAMEWORKS = ("trl", "torchtune")

@@ -11,8 +11,10 @@ from typing import Any
 
 import jsonschema
 
-from stoker.facts import Facts
-from stoker.plan import Plan, Request, resolve_plan
+from stoker.frameworks import get_framework
+from stoker.plan.facts import Facts
+from stoker.plan.plan import Plan
+from stoker.plan.resolve import read_request, resolve_plan
 
 # What Trainer and our runtime tell the first of two pods.
 POD = {
@@ -53,8 +55,18 @@ def write_tensors(path: Path, *names: str) -> int:
 
 def check(document: Any, schema: str) -> None:
     """Fail unless a file the runner has written is what its JSON schema says, e.g. `manifest-v1`."""
-    text = resources.files("stoker").joinpath(f"schemas/{schema}.json").read_text(encoding="utf-8")
+    text = resources.files("stoker.contract").joinpath(f"schemas/{schema}.json").read_text(encoding="utf-8")
     jsonschema.validate(document, json.loads(text), jsonschema.Draft202012Validator)
+
+
+def resolve(
+    facts: Facts,
+    args: Sequence[str] = (),
+    world: Mapping[str, str] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Return the plan of a container with these facts and trainer arguments."""
+    return resolve_plan(read_request(facts, get_framework(facts.get("STOKER_FRAMEWORK")), args, world), config)
 
 
 def plan_of(
@@ -62,7 +74,7 @@ def plan_of(
 ) -> Plan:
     """Return the plan of a pod with these trainer arguments."""
     facts = alone(env) if single else pod(env)
-    return resolve_plan(facts, Request(args, config=config))
+    return resolve(facts, args, config=config)
 
 
 def value_of(plan: Plan, flag: str) -> tuple[str | tuple[str, ...], str]:

@@ -19,8 +19,9 @@ from release import artifacthub
 from charts import trainer
 from charts.helm import CHARTS, ROOT, TRAINING_RUNTIMES, VLLM_SERVING, manifests, output, run, template, values_files
 from charts.images import images, names_in_lock
-from stoker.frameworks import Framework, known_frameworks
-from stoker.variables import KNOWN
+from stoker.contract.variables import KNOWN
+from stoker.frameworks import known_frameworks
+from stoker.plan.framework import TrainingFramework
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 DEMO_RUNTIME = ROOT / "examples" / "runtimes" / "trl-distributed-cpu.yaml"
@@ -28,7 +29,7 @@ RUNNER_FACTS = TRAINING_RUNTIMES / "files" / "runner.json"
 ACCELERATORS = VLLM_SERVING / "files" / "accelerators.json"
 CATALOGUE = ROOT / "docs" / "catalogue.md"
 _ENTRIES = ("<!-- entries -->\n", "<!-- /entries -->\n")
-TRAINJOB = ROOT / "runner/src/stoker/schemas/trainjob-v1alpha1.json"
+TRAINJOB = ROOT / "runner/src/stoker/cluster/schemas/trainjob-v1alpha1.json"
 HEADER = "# Generated from {source} by `make generate`: do not edit.\n"
 
 
@@ -101,7 +102,7 @@ def accelerators() -> str:
     return json.dumps(values["accelerators"], indent=1) + "\n"
 
 
-def _framework_facts(framework: Framework) -> dict[str, object]:
+def _framework_facts(framework: TrainingFramework) -> dict[str, object]:
     # A flag that another method has is no mistake in a runtime: the runner drops it, with a notice.
     tables = [framework.flag_table(method) for method in framework.methods]
     flags = {flag for table in tables for flag in table.flags}

@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from runner.tests.samples import resolve
 
 from charts.helm import OWN_IMAGES, TRAINING_RUNTIMES, Manifest, accelerators, render
 from charts.runtimes import runtimes
-from stoker.facts import Facts, kept_variables
-from stoker.plan import Plan, Request, resolve_plan
-from stoker.trainjob import job_of
+from stoker.cluster.pods import job_of
+from stoker.plan.facts import Facts, kept_variables
+from stoker.plan.plan import Plan
 
 
 @pytest.fixture(scope="module", params=accelerators(TRAINING_RUNTIMES), ids=str)
@@ -29,7 +30,7 @@ def plan(runtime: Manifest, trainer: dict[str, Any] | None = None) -> Plan:
     assert job.argv[:2] == ("stoker", "run")
     devices = int(env.get("STOKER_NPROC_PER_NODE", "1")) if env["STOKER_ACCELERATOR"] != "cpu" else 0
     facts = Facts(env=env, devices=tuple(f"device{n}" for n in range(devices)), cpus=4, uid=1001)
-    return resolve_plan(facts, Request(job.argv[2:]))
+    return resolve(facts, job.argv[2:])
 
 
 def test_every_runtime_can_be_planned(catalogue: list[Manifest]) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 from kubeflow import trainer
 from kubeflow.trainer import options
 
-from stoker import sdk
 from stoker.backends import TorchTuneConfig, TRLConfig, TRLSFTConfig
+from stoker.submit import sdk
 
 SFT = TRLConfig(
     method=TRLSFTConfig(max_length=64),

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from stoker.pulse import FINISHING, SAVING, read_beats
-from stoker.runfolder import LocalFolder
+from stoker.rank.folders import LocalFolder
+from stoker.rank.pulse import FINISHING, SAVING, read_beats
 
 T = TypeVar("T")
 PATIENCE_SECONDS = 900.0

@@ -24,7 +24,7 @@ from e2e import tune
 from e2e.kube import Kube
 from e2e.registry import Image
 from e2e.trainjobs import LORA_SFT, RUNTIME, Reader, Restarts, Run, trainjob
-from stoker.pulse import FINISHING, SAVING, TRAINING
+from stoker.rank.pulse import FINISHING, SAVING, TRAINING
 
 WHERE = "as pods of a cluster"
 # Jobs at a time: while one waits for its pods, another computes.

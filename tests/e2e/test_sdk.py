@@ -16,7 +16,7 @@ from cluster import Cluster
 from e2e.conftest import ROOT
 from e2e.kube import Kube
 from e2e.trainjobs import Reader, Run, trainjob
-from stoker.cli import main
+from stoker.commands.main import main
 
 PROGRAM = Path(__file__).parent / "sdk_user.py"
 # Neither run names the layers of its adapter: the recipe does.

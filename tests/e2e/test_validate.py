@@ -13,7 +13,7 @@ import yaml
 
 from e2e.conftest import ROOT
 from e2e.kube import Kube
-from stoker.exits import ExitCode
+from stoker.contract.exits import ExitCode
 
 NAME = "validated"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from lint.files import ROOT, lines, markdown_files, report, repository_files, texts
-from stoker.exits import ExitCode
+from stoker.contract.exits import ExitCode
 
 MAKE_TARGET = re.compile(r"^([a-z0-9][a-z0-9-]*):(?!=)(.*)$", re.MULTILINE)
 MAKE_COMMAND = re.compile(r"(?:^|[\s;&|(\"'])make (?:[A-Z_]+=\S+ )*([a-z][a-z0-9-]*)(?![\w/.])")

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
+from runner.tests.samples import resolve
 
 from lint.files import ROOT
 from lint.snippets import Snippet, examples, snippets
-from stoker.facts import read_facts
-from stoker.plan import Request, resolve_plan
-from stoker.trainjob import job_of
+from stoker.cluster.pods import job_of
+from stoker.plan.facts import read_facts
 
 RUNTIMES = ROOT / "tests" / "charts" / "golden" / "training-runtimes" / "cpu.yaml"
 
@@ -38,7 +38,7 @@ def test_yaml(snippet: Snippet, tmp_path: Path) -> None:
         job = job_of(document, runtimes()[document["spec"]["runtimeRef"]["name"]])
         environment = job.environment(0, attempt=0, job_id="test", run_id="test", address="localhost", port=29500)
         assert job.argv[:2] == ("stoker", "run")
-        plan = resolve_plan(read_facts(environment, dev=tmp_path), Request(job.argv[2:]))
+        plan = resolve(read_facts(environment, dev=tmp_path), job.argv[2:])
         assert plan.world.nnodes == job.nodes
 
 

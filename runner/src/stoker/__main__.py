@@ -9,10 +9,10 @@ def main() -> None:
     """Run the command line; for `stoker run` a stop is noted from here on, while the rest is still being imported."""
     if sys.argv[1:2] == ["run"]:
         # The kernel drops a SIGTERM to a container's first process that has no handler for it.
-        from stoker.signals import listen
+        from stoker.node.signals import listen
 
         listen()
-    from stoker.cli import main as commands
+    from stoker.commands.main import main as commands
 
     commands()
 

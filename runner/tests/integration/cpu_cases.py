@@ -1,6 +1,6 @@
 """What TorchTune as it comes cannot do on a CPU: `python cpu_cases.py` prints the cases that still fail, as JSON.
 
-Runs in an environment with TorchTune. Each case is what one function of `stoker.training.torchtune_cpu` mends.
+Runs in an environment with TorchTune. Each case is what one function of `stoker.frameworks.torchtune.cpu` mends.
 """
 
 from __future__ import annotations

@@ -14,11 +14,12 @@ from pathlib import Path
 import torch
 from transformers import Trainer, TrainingArguments
 
-from stoker.callback import RunCallback
-from stoker.endings import ending_of
-from stoker.exits import RunError
-from stoker.pulse import Pulse
-from stoker.training.job import Outcome, StopRequested
+from stoker.contract.exits import RunError
+from stoker.frameworks.trl.callback import RunCallback
+from stoker.plan.framework import FlagNames
+from stoker.rank.endings import ending_of
+from stoker.rank.job import Outcome, StopRequested
+from stoker.rank.pulse import Pulse
 
 # The filter is off as in our recipe. No step is logged unless we see to it.
 _USUAL = {
@@ -64,7 +65,7 @@ def train(folder: Path, broken_at: int, options: dict[str, object]) -> dict[str,
     try:
         Trainer(model, arguments, train_dataset=rows, eval_dataset=rows, callbacks=[following]).train()
     except (RunError, StopRequested) as error:
-        verdict = ending_of(error)
+        verdict = ending_of(error, FlagNames())
         ending = [int(verdict.code), verdict.message]
     saved = sorted(path.name for path in (folder / "output").glob("checkpoint-*"))
     return {"ending": ending, "saved": saved, "evaluated": model.evaluated}

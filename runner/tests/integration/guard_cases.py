@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from stoker import guard
-from stoker.exits import RunError
-from stoker.guard import Identity
+from stoker.contract.exits import RunError
+from stoker.rank import guard
+from stoker.rank.guard import Identity
 
 
 def main(folder: Path) -> None:

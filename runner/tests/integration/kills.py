@@ -16,8 +16,8 @@ from runner.tests.integration.jobs import Ended, EndedError, LocalJob, processes
 from runner.tests.integration.tune_jobs import FULL
 from runner.tests.kill_matrix import INITIALIZING, RENDEZVOUS, Case
 
-from stoker.pulse import FINISHING, SAVING, read_beats
-from stoker.runfolder import LocalFolder
+from stoker.rank.folders import LocalFolder
+from stoker.rank.pulse import FINISHING, SAVING, read_beats
 
 # On a busy machine a phase may pass unnoticed.
 _TRIES = 3

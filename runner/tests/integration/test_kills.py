@@ -12,7 +12,7 @@ from runner.tests.integration.jobs import LocalJob
 from runner.tests.integration.kills import FRAMEWORKS, strike
 from runner.tests.kill_matrix import CASES, Case, cell, recorded
 
-from stoker.pulse import SAVING
+from stoker.rank.pulse import SAVING
 
 WHERE = "as local processes"
 # The rest is for `make test-full`, and other cases of both frameworks are hit on a cluster in `make test`.

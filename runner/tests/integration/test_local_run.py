@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from runner.tests.cluster.test_local import add_initializers
+from runner.tests.cluster.test_pods import RUNTIME
 from runner.tests.integration.jobs import PATIENCE_SECONDS, LocalJob, leftovers
-from runner.tests.test_local import add_initializers
-from runner.tests.test_trainjob import RUNTIME
 
 import stoker
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from runner.tests.integration.jobs import LocalJob, leftovers
-from runner.tests.test_progress import StatusServer, serving
+from runner.tests.rank.test_progress import StatusServer, serving
 
 LONG = ("--max_steps", "150", "--save_steps", "20")
 # The most memory `stoker run` may take while others train.

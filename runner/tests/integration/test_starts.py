@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from runner.tests.integration.jobs import LocalJob
 
-from stoker.shims import VALUELESS
+from stoker.entry.launchers import VALUELESS
 
 TRAINER_ARGS = ("--max_steps", "2", "--per_device_train_batch_size", "8", "--logging_steps", "1")
 

@@ -15,7 +15,7 @@ import pytest
 from runner.tests.integration.jobs import leftovers
 from runner.tests.integration.test_storage import fill, make_room, small_disk
 from runner.tests.integration.tune_jobs import FULL, LORA, SIZE, TuneJob, make_tiny_llama
-from runner.tests.test_progress import StatusServer, serving
+from runner.tests.rank.test_progress import StatusServer, serving
 
 ROOT = Path(__file__).parents[3]
 TWO_EPOCHS = (
@@ -339,4 +339,4 @@ def test_every_patch_for_cpus_is_still_needed(tune_python: Path) -> None:
     done = subprocess.run([tune_python, script], check=True, capture_output=True, text=True)
     failed = json.loads(done.stdout.splitlines()[-1])
     needed = {"nccl_group", "memory_stats", "device_cache"}
-    assert failed.keys() == needed, f"take out of stoker/training/torchtune_cpu.py what is not needed: {failed}"
+    assert failed.keys() == needed, f"take out of stoker/frameworks/torchtune/cpu.py what is not needed: {failed}"

@@ -99,7 +99,7 @@ def load(pause: float, url: str, models: list[str]) -> dict[str, Any]:
 
 def publish(run: Path, folder: Path, name: str, urls: list[str]) -> dict[str, Any]:
     """Publish a version of a run's adapter; return its name and the seconds until each replica has answered with it."""
-    from stoker.adapters import versions
+    from stoker.serve.adapters import versions
 
     version = versions.publish(run, folder, name).name
     started = time.monotonic()

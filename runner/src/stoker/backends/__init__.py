@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.backends.base import LLMBackend
-from stoker.backends.initializer import Initializer, Source
-from stoker.backends.registry import (
+from stoker.frameworks.registry import (
     BrokenPlugin,
     broken_plugins,
     get_backend,
@@ -12,9 +10,11 @@ from stoker.backends.registry import (
     register_backend,
     register_framework,
 )
-from stoker.backends.torchtune import DataFormat, DataType, LoraConfig, Loss, TorchTuneConfig, TorchTuneInstructDataset
-from stoker.backends.trl import TRLConfig, TRLPeftConfig
-from stoker.backends.trl_methods import (
+from stoker.submit.base import LLMBackend
+from stoker.submit.initializer import Initializer, Source
+from stoker.submit.torchtune import DataFormat, DataType, LoraConfig, Loss, TorchTuneConfig, TorchTuneInstructDataset
+from stoker.submit.trl import TRLConfig, TRLPeftConfig
+from stoker.submit.trl_methods import (
     TRLDistillationConfig,
     TRLDPOConfig,
     TRLGRPOConfig,

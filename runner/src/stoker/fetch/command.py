@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from stoker.exits import ExitCode, RunError
-from stoker.facts import read_facts
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.variables import unknown_variables
+from stoker.contract.words import say, write_termination_message
 from stoker.fetch.request import Request, kind_of, request_of
 from stoker.fetch.selection import Selection, select
 from stoker.fetch.source import Source
 from stoker.fetch.target import Target
 from stoker.fetch.transfer import Transfer, human, listing, persist
-from stoker.report import say, write_termination_message
-from stoker.variables import unknown_variables
+from stoker.plan.facts import read_facts
 
 # What a file needs on the disk besides its bytes is little; this much must stay free for others.
 _SPARE_BYTES = 32 * 2**20

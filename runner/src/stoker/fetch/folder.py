@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stoker.exits import ExitCode, RunError
+from stoker.contract.exits import ExitCode, RunError
 from stoker.fetch.request import CLAIMS
 from stoker.fetch.selection import File
 from stoker.fetch.source import Source, Unavailable

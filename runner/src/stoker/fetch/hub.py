@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from stoker.exits import ExitCode, RunError
+from stoker.contract.exits import ExitCode, RunError
 from stoker.fetch.request import Request
 from stoker.fetch.selection import File
 from stoker.fetch.source import Source, Unavailable

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stoker.exits import ExitCode, RunError
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.words import say
 from stoker.fetch.request import Request
 from stoker.fetch.selection import File
 from stoker.fetch.source import Source, Unavailable
-from stoker.report import say
 
 # One ranged request; between two of them a change of the object is noticed.
 _BLOCK_BYTES = 16 * 2**20

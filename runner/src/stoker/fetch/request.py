@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from stoker.exits import ExitCode, RunError
+from stoker.contract.exits import ExitCode, RunError
 
 KINDS = ("dataset", "model")
 # The jobs of a runtime are named so, and a pod's host name is <TrainJob>-<job>-<index>-<index>.

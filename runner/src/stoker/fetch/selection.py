@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from stoker.exits import ExitCode, RunError
+from stoker.contract.exits import ExitCode, RunError
 from stoker.fetch.request import Request
 
 

@@ -19,11 +19,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from stoker.exits import ExitCode, RunError
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.files import read_json, share_with_group, write_json
+from stoker.contract.words import say
 from stoker.fetch.request import Request
 from stoker.fetch.selection import RECORD, File, Selection
-from stoker.files import read_json, share_with_group, write_json
-from stoker.report import say
 
 _LOCK_POLL_SECONDS = 1.0
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)

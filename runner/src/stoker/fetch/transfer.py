@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from stoker.exits import ExitCode, RunError
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.words import say
 from stoker.fetch.selection import File, Selection
 from stoker.fetch.source import Source, Unavailable
 from stoker.fetch.target import Staging, mismatch
-from stoker.report import say
 
 T = TypeVar("T")
 

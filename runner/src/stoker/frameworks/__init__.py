@@ -4,41 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stoker.exits import ExitCode, RunError
+from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks.base import Framework
-from stoker.frameworks.torchtune import TorchTune
-from stoker.frameworks.trl import TRL
+from stoker.frameworks.registry import broken_plugins, runners
+from stoker.frameworks.torchtune.framework import TorchTune
+from stoker.frameworks.trl.framework import TRL
+from stoker.plan.framework import TrainingFramework
 
 __all__ = ["TRL", "Framework", "TorchTune", "get_framework", "known_frameworks"]
 
-_BUILT_IN: tuple[type[Framework], ...] = (TRL, TorchTune)
+_BUILT_IN: tuple[type[TrainingFramework], ...] = (TRL, TorchTune)
 
 
-def known_frameworks() -> Mapping[str, Framework]:
+def known_frameworks() -> Mapping[str, TrainingFramework]:
     """Return every framework the runner can launch, by the value of the label `trainer.kubeflow.org/framework`.
 
-    Those of installed packages' backends are among them (stoker.backends).
+    Those of installed packages' backends are among them.
     """
-    # The backends' configs build on this package.
-    from stoker.backends.registry import runners
-
     brought = {name: runner() for name, runner in runners().items()}
     return {**brought, **{framework.name: framework() for framework in _BUILT_IN}}
 
 
-def get_framework(name: str) -> Framework:
+def get_framework(name: str | None = None) -> TrainingFramework:
     """Return what the runner knows of a framework.
+
+    Args:
+        name: value of the label; None for TRL.
 
     Raises:
         RunError: nothing (78).
     """
+    name = name or TRL.name
     for framework in _BUILT_IN:
         if framework.name == name:  # without a search for installed packages
             return framework()
     known = known_frameworks()
     if name not in known:
-        from stoker.backends.registry import broken_plugins
-
         broken = "".join(f"\n{plugin} could not be loaded" for plugin in broken_plugins())
         raise RunError(
             ExitCode.CONFIG,

@@ -1,0 +1,1 @@
+"""What Kubernetes makes of a TrainJob: read, judged, and run as local processes."""

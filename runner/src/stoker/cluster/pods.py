@@ -1,0 +1,407 @@
+"""A TrainJob and its runtime as plain data: what each node's container would be started with. Pure.
+
+Follows Kubeflow Trainer v2.3.0 (pkg/runtime/framework/plugins/torch, pkg/runtime/core): what it injects, what a
+TrainJob replaces and what it merges.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from stoker.cluster.schema import without_nulls
+from stoker.contract.exits import ExitCode, RunError
+
+_ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
+_FRAMEWORK = "trainer.kubeflow.org/framework"
+_CONTAINER = "node"
+# Kubernetes' own defaults of terminationGracePeriodSeconds and of a Job's backoffLimit.
+_GRACE_SECONDS = 30
+_BACKOFF_LIMIT = 6
+# Stands for the five characters that the API server adds to generateName.
+_GENERATED = "abcde"
+# Fields of a TrainJob (trainer.kubeflow.org/v1alpha1, Trainer v2.3.0); Kubernetes refuses others.
+_SPEC_FIELDS = (
+    *("runtimeRef", "initializer", "trainer", "runtimePatches", "suspend", "activeDeadlineSeconds", "managedBy"),
+)
+_INITIALIZER_FIELDS = ("storageUri", "env", "secretRef")
+_TRAINER_FIELDS = ("image", "command", "args", "env", "numNodes", "resourcesPerNode", "numProcPerNode")
+# Metadata of a node's pod that a runtime's env may read (JobSet v0.12 and the Job controller set them).
+_RANK_ANNOTATION = "batch.kubernetes.io/job-completion-index"
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_FACTORS = {**{suffix: 10.0**power for suffix, power in _DECIMAL.items()}, **{s: 2.0**p for s, p in _BINARY.items()}}
+_QUANTITY = re.compile(rf"^(\d+\.?\d*|\.\d+)(?:({'|'.join(_FACTORS)})|[eE]([+-]?\d{{1,2}}))$")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the nodes of a TrainJob run.
+
+    Attributes:
+        name: the TrainJob's name.
+        nodes: number of pods.
+        argv: command and arguments of the container, unexpanded.
+        env: the container's env entries, as the runtime and the TrainJob give them.
+        mounts: volume name → mount path.
+        max_restarts: restarts the JobSet allows.
+        resources: requests, else limits, of the container.
+        counted: those that Trainer derives the number of processes from: the TrainJob's alone, if it gives any.
+        claims: True if the container claims devices (DRA), whose number no quantity tells.
+        processes: the TrainJob's numProcPerNode; None if it gives none.
+        injected: True if Trainer injects PET_* (it does if spec.trainer is there).
+        labels: labels of the trainer's pods, as far as the runtime gives them.
+        grace_seconds: time between SIGTERM and SIGKILL.
+    """
+
+    name: str
+    nodes: int
+    argv: tuple[str, ...]
+    env: tuple[Mapping[str, Any], ...]
+    mounts: Mapping[str, str]
+    max_restarts: int
+    resources: Mapping[str, str]
+    counted: Mapping[str, str]
+    claims: bool
+    processes: int | None
+    injected: bool
+    labels: Mapping[str, str]
+    grace_seconds: int
+
+    @property
+    def framework(self) -> str:
+        """The framework that the pods' label names; empty if they have none."""
+        return str(self.labels.get(_FRAMEWORK, ""))
+
+    def environment(self, node: int, attempt: int, job_id: str, run_id: str, address: str, port: int) -> dict[str, str]:
+        """Return the env of one node's container, references resolved.
+
+        Args:
+            node: its rank.
+            attempt: restarts before this attempt.
+            job_id: stands for the JobSet's UID.
+            run_id: stands for the Job's UID.
+            address: what stands for node 0's host name.
+            port: the rendezvous port there.
+
+        Raises:
+            RunError: the runtime refers to something that only a cluster has (78).
+        """
+        metadata = {
+            **self.labels,
+            "jobset.sigs.k8s.io/jobset-name": self.name,
+            "jobset.sigs.k8s.io/jobset-uid": job_id,
+            "jobset.sigs.k8s.io/restart-attempt": str(attempt),
+            "batch.kubernetes.io/controller-uid": run_id,
+            _RANK_ANNOTATION: str(node),
+        }
+        values: dict[str, str] = {}
+        with _shape_errors():
+            for entry in self.env:
+                values[entry["name"]] = self._value(entry, metadata, values)
+        if self.injected:
+            values["PET_NNODES"] = str(self.nodes)
+            values["PET_NPROC_PER_NODE"] = self._processes_per_node()
+            values["PET_NODE_RANK"] = str(node)
+        values["PET_MASTER_ADDR"] = address
+        values["PET_MASTER_PORT"] = str(port)
+        return values
+
+    def _value(self, entry: Mapping[str, Any], metadata: Mapping[str, str], values: Mapping[str, str]) -> str:
+        source = entry.get("valueFrom")
+        if source is None:
+            return expand(entry.get("value") or "", values)
+        path = source.get("fieldRef", {}).get("fieldPath", "")
+        for prefix in ("metadata.labels['", "metadata.annotations['"):
+            if path.startswith(prefix):
+                return metadata.get(path.removeprefix(prefix).removesuffix("']"), "")
+        resource = source.get("resourceFieldRef", {}).get("resource", "")
+        if resource.startswith(("requests.", "limits.")):
+            return str(math.ceil(quantity(self.resources.get(resource.partition(".")[2], "0"))))
+        raise RunError(
+            ExitCode.CONFIG,
+            f"env {entry['name']} comes from {', '.join(source)}, which only a cluster has: "
+            "for a local run give it a `value` in the TrainJob's spec.trainer.env",
+        )
+
+    def _processes_per_node(self) -> str:
+        if self.processes is not None:
+            return str(self.processes)
+        if any("gpu" in name.lower() for name in self.counted):
+            return "auto"
+        return str(max(1, math.ceil(quantity(self.counted.get("cpu", "0")))))
+
+
+def quantity(text: str) -> float:
+    """Return a Kubernetes quantity as a number, e.g. 0.5 for `500m`.
+
+    Raises:
+        RunError: it is none (64).
+    """
+    match = _QUANTITY.match(str(text))
+    if match is None:
+        raise RunError(ExitCode.USAGE, f"{text!r} is not a quantity: write e.g. 500m, 2 or 4Gi")
+    return float(match[1]) * (10.0 ** int(match[3]) if match[3] else _FACTORS[match[2]])
+
+
+def expand(text: str, values: Mapping[str, str]) -> str:
+    """Replace `$(NAME)` as the kubelet does: by earlier variables, unknown names left as they are, `$$` for `$`."""
+    return re.sub(
+        r"\$(?:\$|\(([^)]*)\))", lambda match: "$" if match[0] == "$$" else values.get(match[1], match[0]), text
+    )
+
+
+def job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
+    """Return what the nodes of a TrainJob run on a runtime.
+
+    Args:
+        trainjob: a TrainJob manifest.
+        runtime: a ClusterTrainingRuntime or TrainingRuntime manifest.
+
+    Raises:
+        RunError: the two do not fit, or one has another shape (64).
+    """
+    trainjob = without_nulls(trainjob)
+    _expect_kind(trainjob, ("TrainJob",))
+    _expect_kind(runtime, ("ClusterTrainingRuntime", "TrainingRuntime"))
+    with _shape_errors():
+        return _job_of(trainjob, runtime)
+
+
+@dataclass(frozen=True, slots=True)
+class Initializer:
+    """What fetches a model or a data set before the nodes start.
+
+    Attributes:
+        name: the name of its job and container.
+        job: its container, as that of a job with one node.
+        secret: name of the secret whose keys become variables of it; None if the TrainJob names none.
+        backoff_limit: how often it is tried again by itself, before the whole run is.
+        is_ours: True if the runtime has it run `stoker fetch`, False if it is left to an image.
+    """
+
+    name: str
+    job: Job
+    secret: str | None
+    backoff_limit: int
+    is_ours: bool
+
+
+def initializers_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> tuple[Initializer, ...]:
+    """Return the initializers of a TrainJob on a runtime, in the order in which they are run here.
+
+    They run for every TrainJob, also for one that says nothing of them.
+
+    Raises:
+        RunError: the two do not fit, or one has another shape (64).
+    """
+    trainjob = without_nulls(trainjob)
+    with _shape_errors():
+        found = (_initializer_of(trainjob, runtime, kind) for kind in ("dataset", "model"))
+        return tuple(initializer for initializer in found if initializer is not None)
+
+
+def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kind: str) -> Initializer | None:
+    name, given = f"{kind}-initializer", runtime["metadata"]["name"]
+    spec = trainjob["spec"]
+    asked = (spec.get("initializer") or {}).get(kind)
+    _expect_fields("spec.initializer", spec.get("initializer") or {}, ("dataset", "model"))
+    _expect_fields(f"spec.initializer.{kind}", asked or {}, _INITIALIZER_FIELDS)
+    jobset = runtime["spec"]["template"]["spec"]
+    spec_of_job = _job_spec(jobset, name)
+    if spec_of_job is None:
+        if asked is None:
+            return None
+        raise RunError(
+            ExitCode.USAGE,
+            f"spec.initializer.{kind} is set, but runtime {given} has no job {name}: take a runtime that has one",
+        )
+    template, backoff_limit = spec_of_job["template"], int(spec_of_job.get("backoffLimit", _BACKOFF_LIMIT))
+    pod = template["spec"]
+    container = _named(pod.get("containers", ()), name, given)
+    told = asked or {}
+    uri = [{"name": "STORAGE_URI", "value": told["storageUri"]}] if told.get("storageUri") else []
+    env = _merged_env(container.get("env", ()), [*told.get("env", ()), *uri])
+    argv = (*container.get("command", ()), *container.get("args", ()))
+    _expect_strings("command or args", argv)
+    for entry in env:
+        _expect_strings("env", [entry["name"], entry.get("value") or ""])
+    declared = container.get("resources", {})
+    resources = {**declared.get("limits", {}), **declared.get("requests", {})}
+    mounts = [*container.get("volumeMounts", ()), *_patched_mounts(spec, name)]
+    secret = (told.get("secretRef") or {}).get("name")
+    job = Job(
+        name=_name_of(trainjob["metadata"]),
+        nodes=1,
+        # What upstream's images start without being told to.
+        argv=argv or ("stoker", "fetch", kind),
+        env=env,
+        mounts={mount["name"]: mount["mountPath"] for mount in mounts},
+        max_restarts=int(jobset.get("failurePolicy", {}).get("maxRestarts", 0)),
+        resources=resources,
+        counted=resources,
+        claims=False,
+        processes=None,
+        injected=False,
+        labels=dict(template.get("metadata", {}).get("labels") or {}),
+        grace_seconds=int(pod.get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
+    )
+    return Initializer(name, job, secret, backoff_limit, is_ours=argv[:2] == ("stoker", "fetch"))
+
+
+@contextmanager
+def _shape_errors() -> Iterator[None]:
+    """Turn a manifest's odd shape, wherever it is stumbled over, into a message."""
+    try:
+        yield
+    except KeyError as error:
+        raise RunError(ExitCode.USAGE, f"the TrainJob or its runtime has no {error} where there must be one") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise RunError(
+            ExitCode.USAGE,
+            f"the TrainJob or its runtime is not of the shape that Kubernetes takes ({error}): "
+            "`kubectl apply --dry-run=server` names the field",
+        ) from error
+
+
+def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
+    wanted, given = trainjob["spec"]["runtimeRef"]["name"], runtime["metadata"]["name"]
+    if wanted != given:
+        raise RunError(
+            ExitCode.USAGE,
+            f"the TrainJob refers to runtime {wanted!r}, but --runtime is {given!r}: give the right file",
+        )
+    spec = trainjob["spec"]
+    trainer = spec.get("trainer")
+    _expect_fields("spec", spec, _SPEC_FIELDS)
+    _expect_fields("spec.trainer", trainer or {}, _TRAINER_FIELDS)
+    jobset = runtime["spec"]["template"]["spec"]
+    spec_of_job = _job_spec(jobset, "trainer")
+    if spec_of_job is None:
+        raise RunError(ExitCode.USAGE, f"runtime {given} has no job labelled {_ANCESTOR}: trainer")
+    template = spec_of_job["template"]
+    pod = template["spec"]
+    container = _named(pod.get("containers", ()), _CONTAINER, given)
+    told = trainer or {}
+    command = told.get("command") or container.get("command", ())
+    args = told.get("args") or container.get("args", ())
+    env = _merged_env(container.get("env", ()), told.get("env", ()))
+    if isinstance(command, str) or isinstance(args, str):
+        raise RunError(ExitCode.USAGE, 'command and args of a TrainJob are lists: write [--max_steps, "3"]')
+    _expect_strings("command or args", [*command, *args])
+    for entry in env:
+        _expect_strings("env", [entry["name"], entry.get("value") or ""])
+    labels = dict(template.get("metadata", {}).get("labels") or {})
+    _expect_strings("labels", [*labels.values()])
+    declared = container.get("resources", {})
+    resources = {**declared.get("limits", {}), **declared.get("requests", {})}
+    wanted_resources = told.get("resourcesPerNode")
+    asked = wanted_resources or {}
+    asked = {**asked.get("limits", {}), **asked.get("requests", {})}
+    counted = resources if wanted_resources is None else asked
+    mounts = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())}
+    mounts.update({mount["name"]: mount["mountPath"] for mount in _patched_mounts(spec, _CONTAINER)})
+    return Job(
+        name=_name_of(trainjob["metadata"]),
+        nodes=_count("numNodes", told.get("numNodes", runtime["spec"].get("mlPolicy", {}).get("numNodes", 1))),
+        argv=(*command, *args),
+        env=env,
+        mounts=mounts,
+        max_restarts=int(jobset.get("failurePolicy", {}).get("maxRestarts", 0)),
+        resources={**resources, **asked},
+        counted=counted,
+        claims=bool(declared.get("claims") or (wanted_resources or {}).get("claims")),
+        processes=_count("numProcPerNode", told["numProcPerNode"]) if "numProcPerNode" in told else None,
+        injected=trainer is not None,
+        labels=labels,
+        grace_seconds=int(pod.get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
+    )
+
+
+def _name_of(metadata: Mapping[str, Any]) -> str:
+    """Return a TrainJob's name; of one that the API server is to name, one as it would make up."""
+    if not metadata.get("name") and metadata.get("generateName"):
+        return f"{metadata['generateName']}{_GENERATED}"
+    return str(metadata["name"])
+
+
+def rewritten(text: str, folders: Mapping[str, str]) -> str:
+    """Replace mount paths in a text by local folders: whole path components only, the longest mount first."""
+    if not folders:
+        return text
+    mounts = "|".join(re.escape(path) for path in sorted(folders, key=len, reverse=True))
+    return re.sub(rf"(?<![\w./-])({mounts})(?=/|$|[^\w.-])", lambda match: folders[match[1]], text)
+
+
+def _expect_kind(manifest: Mapping[str, Any], kinds: Sequence[str]) -> None:
+    if manifest.get("kind") not in kinds:
+        raise RunError(ExitCode.USAGE, f"a manifest of kind {manifest.get('kind')!r} was given: expected {kinds[0]}")
+
+
+def _expect_fields(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    for name, _ in given.items():
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+            advice = f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
+            raise RunError(ExitCode.USAGE, f"{where} of the TrainJob has no field {name!r}: {advice}")
+
+
+def _count(field: str, value: Any) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise RunError(ExitCode.USAGE, f"{field} of the TrainJob is {value!r}: it must be a whole number, 1 or more")
+    return value
+
+
+def _expect_strings(field: str, words: Sequence[Any]) -> None:
+    for word in words:
+        if not isinstance(word, str):
+            text = str(word).lower() if isinstance(word, bool) else word
+            raise RunError(
+                ExitCode.USAGE,
+                f"{field} of the TrainJob or its runtime holds {text}, but Kubernetes takes only text there: "
+                f'write "{text}"',
+            )
+
+
+def _job_spec(jobset: Mapping[str, Any], ancestor: str) -> Mapping[str, Any] | None:
+    """Return the spec of the job with a label of Trainer's, None if there is none."""
+    for job in jobset["replicatedJobs"]:
+        template = job["template"]
+        if template.get("metadata", {}).get("labels", {}).get(_ANCESTOR) == ancestor:
+            spec: Mapping[str, Any] = template["spec"]
+            return spec
+    return None
+
+
+def _named(items: Sequence[Mapping[str, Any]], name: str, runtime: str) -> Mapping[str, Any]:
+    for item in items:
+        if item.get("name") == name:
+            return item
+    job = "trainer" if name == _CONTAINER else name
+    raise RunError(ExitCode.USAGE, f"the {job} job of runtime {runtime} has no container named {name}")
+
+
+def _patched_mounts(spec: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
+    for patch in spec.get("runtimePatches", ()):
+        jobs = patch.get("trainingRuntimeSpec", {}).get("template", {}).get("spec", {}).get("replicatedJobs", ())
+        for job in jobs:
+            pod = job.get("template", {}).get("spec", {}).get("template", {}).get("spec", {})
+            for container in pod.get("containers", ()):
+                if container.get("name") == name:
+                    yield from container.get("volumeMounts", ())
+
+
+def _merged_env(
+    runtime: Sequence[Mapping[str, Any]], trainjob: Sequence[Mapping[str, Any]]
+) -> tuple[Mapping[str, Any], ...]:
+    # By name, in place; new names go to the end (pkg/apply: UpsertEnvVars).
+    merged = {entry["name"]: entry for entry in runtime}
+    merged.update({entry["name"]: entry for entry in trainjob})
+    return tuple(merged.values())

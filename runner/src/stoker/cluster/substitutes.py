@@ -1,0 +1,116 @@
+"""What stands in, on this machine, for what a cluster gives a job: folders, environments and secrets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+from stoker.cluster.pods import Job, rewritten
+from stoker.cluster.read import volume_folders
+from stoker.contract.exits import ExitCode, RunError
+from stoker.fetch.request import CLAIMS
+
+_WORKSPACE_VOLUME = "initializer"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What stands in here for what a cluster gives a job.
+
+    Attributes:
+        volumes: volume → folder.
+        pythons: framework, or `fetch` for the initializers → the Python whose environment has it.
+        secrets: name of a secret → what it holds.
+    """
+
+    volumes: Mapping[str, str]
+    pythons: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def folders(self, mounts: Mapping[str, str]) -> dict[str, str]:
+        """Return mount path → folder, for the mounts of a container."""
+        return {path: self.volumes[name] for name, path in mounts.items() if name in self.volumes}
+
+    def missing(self, job: Job) -> dict[str, str]:
+        """Return volume → mount path, of those a job speaks of although nothing stands in for them here."""
+        words = [*job.argv, *(str(entry.get("value") or "") for entry in job.env)]
+        return {
+            name: path
+            for name, path in job.mounts.items()
+            if name not in self.volumes
+            and not Path(path).exists()
+            and any(rewritten(word, {path: ""}) != word for word in words)
+        }
+
+
+def surroundings_of(
+    jobs: Sequence[Job], workspace: Path, volumes: Sequence[str], pythons: Sequence[str], secrets: Sequence[str]
+) -> Surroundings:
+    """Return the surroundings that options describe.
+
+    Args:
+        jobs: that of the nodes, then those of the initializers.
+        workspace: folder in the place of the workspace volume.
+        volumes: `NAME=DIR`.
+        pythons: `FRAMEWORK=PATH`.
+        secrets: `NAME=FILE`.
+
+    Raises:
+        RunError: an option is not of that form (64), or names what is not there (66).
+    """
+    return Surroundings(_volumes(jobs, workspace, volumes), _pythons(pythons), _secrets(secrets))
+
+
+def local_uri(uri: str, folders: Mapping[str, str]) -> str:
+    """Return where a folder of a mounted volume lies here; any other URI as it is."""
+    quoted = {mount: quote(folder) for mount, folder in folders.items()}
+    for prefix, root in (("pvc://", f"{CLAIMS}/"), ("file://", "")):
+        path = root + uri[len(prefix) :]
+        if uri.lower().startswith(prefix) and (local := rewritten(path, quoted)) != path:
+            return f"file://{local}"
+    return uri
+
+
+def _volumes(jobs: Sequence[Job], workspace: Path, volumes: Sequence[str]) -> dict[str, str]:
+    """Return volume → local folder."""
+    given = {_WORKSPACE_VOLUME: workspace, **volume_folders({name for job in jobs for name in job.mounts}, volumes)}
+    if _WORKSPACE_VOLUME not in jobs[0].mounts:
+        raise RunError(ExitCode.USAGE, f"the runtime mounts no volume named {_WORKSPACE_VOLUME}")
+    return {name: str(folder.resolve()) for name, folder in given.items()}
+
+
+def _pythons(given: Sequence[str]) -> dict[str, str]:
+    """Return framework → Python."""
+    found = {}
+    for text in given:
+        name, equals, python = text.partition("=")
+        if not equals or not name:
+            raise RunError(ExitCode.USAGE, f"--python {text}: write FRAMEWORK=PATH, such as torchtune=venv/bin/python")
+        if not os.access(python, os.X_OK) or Path(python).is_dir():
+            raise RunError(ExitCode.NO_INPUT, f"--python {text}: {python} is no program: name a Python")
+        # Not resolved: a virtual environment is known by the path of its Python.
+        found[name] = str(Path(python).absolute())
+    return found
+
+
+def _secrets(given: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return secret → its keys and values."""
+    found = {}
+    for text in given:
+        name, equals, file = text.partition("=")
+        if not equals or not name:
+            raise RunError(ExitCode.USAGE, f"--secret {text}: write NAME=FILE")
+        try:
+            lines = Path(file).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(ExitCode.NO_INPUT, f"--secret {text}: {file} cannot be read: correct the path") from error
+        pairs = [line.partition("=") for line in lines if line.strip() and not line.startswith("#")]
+        if wrong := [key for key, sign, _ in pairs if not sign or not key.isidentifier()]:
+            raise RunError(
+                ExitCode.USAGE, f"--secret {text}: {wrong[0][:20]!r} is not KEY=VALUE: write a variable in each line"
+            )
+        found[name] = {key: value for key, _, value in pairs}
+    return found

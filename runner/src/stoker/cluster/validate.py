@@ -1,0 +1,264 @@
+"""The verdict on a TrainJob before it is submitted: what the cluster would refuse, and each node's plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from stoker.cluster.admission import Admission, admission_of
+from stoker.cluster.pods import Job, expand, initializers_of, job_of, quantity, rewritten
+from stoker.cluster.read import (
+    RUNTIME_KINDS,
+    Manifest,
+    name_of,
+    of_kind,
+    read_documents,
+    runtime_of,
+    trainjobs_of,
+    volume_folders,
+)
+from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
+from stoker.contract.files import is_there
+from stoker.contract.variables import unknown_variables
+from stoker.entry.hook import launcher_of
+from stoker.entry.launchers import Launch, translate
+from stoker.entry.own_command import own_arguments
+from stoker.fetch.request import CREDENTIALS, request_of
+from stoker.frameworks import get_framework
+from stoker.node.planning import read_config
+from stoker.node.preflight import input_problems
+from stoker.plan.facts import Facts, kept_variables, whole_number
+from stoker.plan.plan import Plan
+from stoker.plan.resolve import RunRequest, read_request, resolve_plan
+from stoker.plan.world import DEFAULT_PORT
+
+# Extended resources whose count is the number of devices, by the accelerator profile.
+_RESOURCES = {
+    "nvidia": ("nvidia.com/",),
+    "amd": ("amd.com/",),
+    "intel": ("gpu.intel.com/", "habana.ai/"),
+    "tpu": ("google.com/tpu",),
+}
+# Sources of a variable's value that only the cluster can read; of a pod's fields its labels and annotations are known.
+_UNSEEN = ("secretKeyRef", "configMapKeyRef", "fileKeyRef")
+_KNOWN_FIELDS = ("metadata.labels['", "metadata.annotations['")
+_NODES_LOOKED_AT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be said of one TrainJob.
+
+    Attributes:
+        name: the TrainJob's name.
+        plan: node 0's plan; None if there is none to be made.
+        problems: what would end it, each with the exit code its pods would end with.
+        notices: what else a user should know.
+    """
+
+    name: str
+    plan: Plan | None
+    problems: tuple[tuple[ExitCode, str], ...]
+    notices: tuple[str, ...]
+
+    @property
+    def code(self) -> ExitCode:
+        """The exit code of `stoker run` in its pods; 0 if nothing speaks against it."""
+        return min((code for code, _ in self.problems), key=PRECEDENCE.index, default=ExitCode.FINISHED)
+
+    def __str__(self) -> str:
+        notes = [f"{self.name}: note: {notice}" for notice in self.notices]
+        if self.problems:
+            return "\n".join([*(f"{self.name}: {text}" for _, text in self.problems), *notes])
+        if self.plan is None:
+            return "\n".join([f"{self.name}: the manifest is valid", *notes])
+        world = self.plan.world
+        size = f"{world.nnodes} nodes × {world.nproc_per_node} processes"
+        return "\n".join([f"{self.name}: valid: {self.plan.framework} {self.plan.method} on {size}", *notes])
+
+
+def validate(trainjob: Path, runtimes: Sequence[Path], volumes: Sequence[str]) -> list[Verdict]:
+    """Judge every TrainJob of a file.
+
+    Args:
+        trainjob: file with one TrainJob or several, perhaps with their runtimes; `-` is standard input.
+        runtimes: further files with runtimes; where none has the one that is wanted, the cluster is asked.
+        volumes: `NAME=DIR`, a folder that holds what a volume of the pods will.
+
+    Raises:
+        RunError: a file, an option or the cluster gives no manifest to judge.
+    """
+    documents = read_documents(trainjob)
+    jobs = trainjobs_of(documents, trainjob)
+    known = of_kind([*documents, *(d for path in runtimes for d in read_documents(path))], *RUNTIME_KINDS)
+    return [judge(job, runtime_of(job, known), volumes) for job in jobs]
+
+
+def judge(trainjob: Manifest, runtime: Manifest, volumes: Sequence[str] = ()) -> Verdict:
+    """Judge one TrainJob on its runtime: what the cluster would refuse, then the plan of every node.
+
+    Raises:
+        RunError: an option does not fit the runtime.
+    """
+    name = name_of(trainjob) or "TrainJob"
+    admission = admission_of(trainjob, runtime)
+    problems = [(ExitCode.USAGE, text) for text in admission.problems]
+    try:
+        job = job_of(trainjob, runtime)
+    except RunError as error:
+        # Where the shape is wrong, both have found it.
+        return Verdict(name, None, tuple(problems) or _problems(error), admission.notices)
+    problems += _fetching(trainjob, runtime)
+    return _judge_nodes(
+        name,
+        job,
+        {job.mounts[name]: str(folder) for name, folder in volume_folders(job.mounts, volumes).items()},
+        admission,
+        problems,
+    )
+
+
+def _judge_nodes(
+    name: str,
+    job: Job,
+    folders: Mapping[str, str],
+    admission: Admission,
+    problems: list[tuple[ExitCode, str]],
+) -> Verdict:
+    notices = list(admission.notices)
+    job, unseen = _without_unseen(job)
+    notices += [f"env {variable} comes from the cluster and was not looked at" for variable in unseen]
+    plans: list[Plan] = []
+    # Nodes differ in their rank alone, so a few of a large run stand for all.
+    for node in sorted({*range(min(job.nodes, _NODES_LOOKED_AT)), job.nodes - 1}):
+        try:
+            environment = _environment(job, node)
+            launch = _launch_of([expand(word, environment) for word in job.argv], job.nodes)
+            if launch is None:
+                notices.append(
+                    f"the command {job.argv[0]!r} is none that stoker launches: only the manifest was judged"
+                    if job.argv
+                    else "the image's own command runs: only the manifest was judged"
+                )
+                break
+            facts = assumed_facts(job, environment)
+            framework = get_framework(facts.get("STOKER_FRAMEWORK"))
+            request = read_request(facts, framework, launch.args, launch.world)
+            config, notice = _config(request, folders)
+            notices += [notice] if notice else []
+            plans.append(resolve_plan(request, config))
+        except RunError as error:
+            problems += _problems(error)
+            break
+    plan = plans[0] if plans else None
+    for made in plans[:1]:
+        notices += made.notices
+        problems += _missing(made, folders)
+        problems += input_problems(made, lambda path: local if (local := rewritten(path, folders)) != path else None)
+    return Verdict(name, plan, tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(notices)))
+
+
+def _fetching(trainjob: Manifest, runtime: Manifest) -> Iterator[tuple[ExitCode, str]]:
+    """Yield what `stoker fetch` would refuse of each initializer's variables."""
+    try:
+        found = initializers_of(trainjob, runtime)
+    except RunError:  # of a shape, or without a job, that the cluster refuses too
+        return
+    for initializer in found:
+        if not initializer.is_ours:
+            continue
+        job, _ = _without_unseen(initializer.job)
+        kind = initializer.name.removesuffix("-initializer")
+        try:
+            environment = job.environment(0, 0, "job", "run", "", DEFAULT_PORT)
+            # One of the two may be in the secret.
+            known = {name: value for name, value in environment.items() if name not in CREDENTIALS}
+            if problems := unknown_variables(kept_variables(known)):
+                raise RunError(ExitCode.USAGE, "\n".join(problems))
+            request_of(kind, known, Path(environment.get("STOKER_WORKSPACE") or "/workspace"))
+        except RunError as error:
+            yield from ((code, f"spec.initializer.{kind}: {text}") for code, text in _problems(error))
+
+
+def assumed_facts(job: Job, environment: Mapping[str, str]) -> Facts:
+    """Return the facts that a node's container would find, its devices taken from the resources it asks for."""
+    accelerator = environment.get("STOKER_ACCELERATOR") or "nvidia"
+    prefixes = _RESOURCES.get(accelerator, ())
+    count = sum(int(quantity(job.resources[name])) for name in job.resources if name.startswith(prefixes or ("?",)))
+    if job.claims:
+        # A claim is for as many devices as the runtime has processes for them.
+        count = max(count, whole_number(environment.get("STOKER_NPROC_PER_NODE", "")) or 1)
+    return Facts(
+        env=kept_variables(environment),
+        devices=tuple(f"{accelerator}{index}" for index in range(count)),
+        cpus=max(1, math.ceil(quantity(job.resources.get("cpu", "1")))),
+    )
+
+
+def _environment(job: Job, node: int) -> dict[str, str]:
+    address = f"{job.name}-node-0-0.{job.name}"
+    environment = job.environment(node, 0, "job", "run", address, DEFAULT_PORT)
+    if job.injected and job.processes is None and environment.get("STOKER_NPROC_PER_NODE"):
+        # Unlike a pod, we know that nobody asked for the number that Trainer writes.
+        environment["PET_NPROC_PER_NODE"] = "auto"
+    # Kubernetes tells every pod of an Indexed Job its number.
+    return {**environment, "JOB_COMPLETION_INDEX": str(node)}
+
+
+def _without_unseen(job: Job) -> tuple[Job, list[str]]:
+    unseen = [str(entry["name"]) for entry in job.env if _is_unseen(entry.get("valueFrom"))]
+    return replace(job, env=tuple(entry for entry in job.env if entry["name"] not in unseen)), unseen
+
+
+def _is_unseen(source: object) -> bool:
+    if not isinstance(source, dict):
+        return False
+    field = source.get("fieldRef")
+    path = str(field.get("fieldPath")) if isinstance(field, dict) else _KNOWN_FIELDS[0]
+    return bool(set(_UNSEEN) & {*source}) or not source or not path.startswith(_KNOWN_FIELDS)
+
+
+def _launch_of(argv: Sequence[str], nodes: int) -> Launch | None:
+    """Return what a container's command line launches; None if it is none of stoker's business.
+
+    Raises:
+        RunError: it trains with a trainer's module but has an option with no equivalent (64).
+    """
+    if not argv:
+        return None
+    command, *rest = argv
+    if Path(command).name == "stoker":
+        args = own_arguments(rest)
+        return None if args is None else Launch(args, {})
+    if Path(command).name.startswith("python"):
+        found = launcher_of(argv)
+        return None if found is None else translate(*found, {"PET_NNODES": str(nodes)})
+    return translate(Path(command).name, rest, {"PET_NNODES": str(nodes)})
+
+
+def _config(request: RunRequest, folders: Mapping[str, str]) -> tuple[Mapping[str, Any] | None, str | None]:
+    """Return the content of the `--config` file if it lies in a folder that was given, else why it was not read."""
+    path = request.config_file
+    if path is None:
+        return None, None
+    local = rewritten(path, folders)
+    if local == path:
+        return None, f"--config {path} lies in the pods and was not read: give its volume with --volume NAME=DIR"
+    return read_config(Path(local), named=path), None
+
+
+def _missing(plan: Plan, folders: Mapping[str, str]) -> list[tuple[ExitCode, str]]:
+    """Return a problem for each path of the plan that must be there, lies in a folder that was given, and is not."""
+    problems = []
+    for check in plan.checks:
+        local = rewritten(check.path, folders)
+        if check.kind == "exists" and local != check.path and not is_there(Path(local)):
+            problems.append((check.code, f"the {check.what} {check.path} does not exist in {local}: {check.fix}"))
+    return problems
+
+
+def _problems(error: RunError) -> tuple[tuple[ExitCode, str], ...]:
+    return tuple((error.code, line) for line in error.message.splitlines())

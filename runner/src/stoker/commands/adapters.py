@@ -1,0 +1,105 @@
+"""`stoker adapters`: publish, check and serve LoRA adapters with vLLM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stoker.commands.group import PATH, Commands, reported
+
+
+@click.group(
+    "adapters",
+    cls=Commands,
+    epilog="\b\nExamples:\n  stoker adapters publish /workspace/output /adapters support\n"
+    "  stoker adapters check /workspace/output --model /models/qwen",
+)
+def adapters_group() -> None:
+    """Publish, check and serve LoRA adapters with vLLM."""
+
+
+@adapters_group.command(
+    "check",
+    epilog="\b\nExamples:\n  stoker adapters check /workspace/output --model /models/qwen --max-rank 16",
+)
+@click.argument("folder", type=PATH)
+@click.option("--model", required=True, type=PATH, help="Folder of the server's base model.")
+@click.option("--source", default="", help="Where that model came from, such as Qwen/Qwen3-0.6B.")
+@click.option("--max-rank", default=512, show_default=True, help="Largest rank the server has room for.")
+@click.option("--foreign", is_flag=True, help="Accept an adapter without the manifest of a run.")
+@reported
+def adapters_check_command(folder: Path, model: Path, source: str, max_rank: int, foreign: bool) -> None:
+    """Say whether a server with a base model can serve the adapter in FOLDER; end with 78 if it cannot."""
+    from stoker.serve.adapters import prepare
+
+    click.echo(prepare.verdict(folder, model, source, max_rank, require_manifest=not foreign))
+
+
+@adapters_group.command(
+    "prepare",
+    epilog="\b\nExamples:\n  stoker adapters prepare --settings /settings/adapters.yaml --output /config\n"
+    "  vllm serve /models/qwen --config /config/vllm.yaml",
+)
+@click.option("--settings", required=True, type=PATH, help="What the adapters are (YAML).")
+@click.option("--output", required=True, type=PATH, help="Folder to write vllm.yaml into.")
+@reported
+def adapters_prepare_command(settings: Path, output: Path) -> None:
+    """Check the adapters a server starts with and write vLLM's configuration; end with 78 if one cannot be served."""
+    from stoker.serve.adapters import prepare
+    from stoker.serve.adapters.settings import load
+
+    prepare.prepare(load(settings), output)
+
+
+@adapters_group.command(
+    "watch",
+    epilog="\b\nExamples:\n  stoker adapters watch --settings /settings/adapters.yaml --server http://127.0.0.1:8000",
+)
+@click.option("--settings", required=True, type=PATH, help="What the adapters are (YAML).")
+@click.option("--server", default="http://127.0.0.1:8000", show_default=True, help="This replica's vLLM.")
+@click.option("--host", default="", help="Address of /readyz, /adapters and /metrics (default: all).")
+@click.option("--port", type=click.IntRange(1, 65535), default=8081, show_default=True, help="Their port.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@reported
+def adapters_watch_command(settings: Path, server: str, host: str, port: int, interval: float) -> int:
+    """Keep this replica's adapters as they are published, and say which it has."""
+    from stoker.serve.adapters import watch
+    from stoker.serve.adapters.settings import load
+
+    return watch.run(load(settings), server, (host, port), interval)
+
+
+@adapters_group.command(
+    "publish",
+    epilog="\b\nExamples:\n  stoker adapters publish /workspace/output /adapters support\n"
+    "  stoker adapters publish /workspace/output /adapters policy --version 120",
+)
+@click.argument("output", type=PATH)
+@click.argument("folder", type=PATH)
+@click.argument("name")
+@click.option("--version", type=int, help="The version's number; the next one by default.")
+@reported
+def adapters_publish_command(output: Path, folder: Path, name: str, version: int | None) -> None:
+    """Publish the adapter of a finished run (OUTPUT) in FOLDER as a new version of NAME, and print what to call it."""
+    from stoker.serve.adapters import versions
+
+    click.echo(versions.publish(output, folder, name, version).name)
+
+
+@adapters_group.command("retract", epilog="\b\nExamples:\n  stoker adapters retract /adapters support 3")
+@click.argument("folder", type=PATH)
+@click.argument("name")
+@click.argument("version", type=int)
+@reported
+def adapters_retract_command(folder: Path, name: str, version: int) -> None:
+    """Take VERSION of NAME out of FOLDER: servers unload it."""
+    from stoker.serve.adapters import versions
+
+    versions.retract(folder, name, version)

@@ -1,0 +1,111 @@
+"""Plans and flag tables as text for people."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.frameworks import TRL, known_frameworks
+from stoker.frameworks.trl.recipes import DEFAULTS, TUNINGS, recipe_for
+from stoker.plan.arguments import Setting
+from stoker.plan.plan import Plan
+from stoker.plan.world import ACCELERATORS
+
+
+def plan(plan: Plan) -> str:
+    """Return a plan as `stoker plan` prints it: every value with where it came from."""
+    world = plan.world
+    size = f"world size {world.size} = {world.nnodes} nodes × {world.nproc_per_node} processes"
+    lines = [
+        f"{plan.framework} {plan.method} ({plan.module}) on {plan.accelerator}, plan {plan.hash}",
+        "",
+        f"{size}, this is node {world.node_rank}",
+        *_table(world.settings),
+        "",
+        "trainer flags",
+        *([f"  --config {plan.config}"] if plan.config else []),
+        *_table(plan.shown_settings),
+        "",
+        "before the start",
+        *(f"  the {check.what} {check.path} must be {_STATES[check.kind]}" for check in plan.checks),
+        *([f"  nodes must have a name: {', '.join(world.peers())}"] if world.peers() else []),
+        "",
+        *(f"env       {name}={value}{_origin(plan, name)}" for name, value in plan.shown_env.items()),
+        f"output    {plan.output_dir} (resume: {plan.resume})",
+        f"stop      {plan.grace_seconds} s from SIGTERM to SIGKILL",
+        f"hang      {plan.hang_seconds} s without a step" if plan.hang_seconds else "hang      not looked for",
+        f"launch    torchrun {shlex.join(plan.torchrun_argv)}",
+        *(f"note      {notice}" for notice in plan.notices),
+    ]
+    return "\n".join(lines)
+
+
+def _origin(plan: Plan, name: str) -> str:
+    return "  config file" if name in plan.config_env else ""
+
+
+_STATES = {"writable": "writable", "exists": "there"}
+
+
+def _table(settings: Iterable[Setting]) -> list[str]:
+    rows = [
+        (s.name, " ".join(s.value) if isinstance(s.value, tuple) else s.value, s.source, s.reason) for s in settings
+    ]
+    if not rows:
+        return ["  (none)"]
+    name, value = (max(len(row[column]) for row in rows) for column in (0, 1))
+    return [
+        f"  {row[0]:<{name}}  {row[1]:<{value}}  {row[2]}{f': {row[3]}' if row[3] else ''}".rstrip() for row in rows
+    ]
+
+
+def flags(method: str, containing: str) -> str:
+    """Return a method's flags, a line each.
+
+    Raises:
+        RunError: no framework has the method, or no flag of it that text in its name (64).
+    """
+    for framework in known_frameworks().values():
+        if method in framework.methods:
+            table = framework.flag_table(method)
+            found = [flag for flag in table.flags.values() if containing in flag.name]
+            if not found:
+                raise RunError(
+                    ExitCode.USAGE, f"no flag of {method} has {containing!r} in its name: ask for less of it"
+                )
+            return "\n".join(
+                f"{table.spell(flag.name)} <{'|'.join(flag.choices) or flag.type}{'…' if flag.many else ''}>"
+                f"{f' (default {flag.default})' if flag.default is not None else ''}{flag.help and f': {flag.help}'}"
+                for flag in found
+            )
+    known = ", ".join(m for framework in known_frameworks().values() for m in framework.methods)
+    raise RunError(ExitCode.USAGE, f"{method!r} is not a method: choose one of {known}")
+
+
+def recipe_list() -> str:
+    """Return every default that is ours, with the runs it is for and why."""
+    return "\n".join(_columns([(d.flag, d.value, d.where, d.reason) for d in DEFAULTS]))
+
+
+def recipe(accelerator: str, tuning: str, method: str) -> str:
+    """Return the defaults of one kind of run, with why.
+
+    Raises:
+        RunError: there is no such accelerator, kind of tuning or method (64).
+    """
+    for what, given, known in (
+        ("--accelerator", accelerator, ACCELERATORS),
+        ("--tuning", tuning, TUNINGS),
+        ("--method", method, TRL.methods),
+    ):
+        if given not in known:
+            raise RunError(ExitCode.USAGE, f"{what} is {given!r}: choose one of {', '.join(known)}")
+    return "\n".join(_columns([(d.flag, d.value, d.reason) for d in recipe_for(accelerator, tuning, method)]))
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    return [
+        "  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
+    ]

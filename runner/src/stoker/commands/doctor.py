@@ -1,0 +1,147 @@
+"""What this container sees, a line each, and whether a run could work in it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import click
+
+from stoker import __version__
+from stoker.backends import broken_plugins, get_registered_backends
+from stoker.contract.exits import ExitCode
+from stoker.contract.variables import ARG_PREFIX, unknown_variables
+from stoker.frameworks import known_frameworks
+from stoker.plan.facts import Facts, read_facts
+from stoker.plan.plan import HIDDEN
+from stoker.plan.resolve import flag_of_variable
+from stoker.plan.world import resolve_world
+
+# Below this the loaders' worker processes and NCCL run out of shared memory.
+_SHM_WANTED = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One finding.
+
+    Attributes:
+        name: what was looked at.
+        text: what was found.
+        flaw: why a run could not work with that, and the fix; empty if it could.
+        warning: what is wrong without hindering a run that does not need it, and the fix; empty if nothing is.
+    """
+
+    name: str
+    text: str
+    flaw: str = ""
+    warning: str = ""
+
+
+def run(image_only: bool) -> ExitCode:
+    """Print all findings; return 0, or 78 if one of them would stop a run."""
+    facts = read_facts()
+    findings: list[Callable[[Facts], Iterator[Line]]] = [_versions, _backends]
+    if not image_only:
+        findings += [_identity, _hardware, _memory, _folders, _variables, _world]
+    failed = False
+    for finding in findings:
+        for line in finding(facts):
+            failed = failed or bool(line.flaw)
+            mark = "FAIL" if line.flaw else "warn" if line.warning else "ok"
+            click.echo(f"{mark:<4}  {line.name:<16}  {line.text}")
+            if line.flaw or line.warning:
+                click.echo(f"      {'':<16}  fix: {line.flaw or line.warning}")
+    return ExitCode.CONFIG if failed else ExitCode.FINISHED
+
+
+def _versions(facts: Facts) -> Iterator[Line]:
+    yield Line("stoker", f"{__version__}, image {facts.image_version}, frameworks {', '.join(known_frameworks())}")
+    yield Line("python", f"{platform.python_version()} on {platform.machine()}")
+    wanted = facts.get("STOKER_FRAMEWORK") or "trl"
+    framework = known_frameworks().get(wanted)
+    if framework is None:
+        yield Line("framework", f"{wanted} is unknown", "correct STOKER_FRAMEWORK, or use an image that has it")
+        return
+    for name in framework.packages:
+        try:
+            importlib.import_module(name)
+            yield Line(name, metadata.version(name))
+        except Exception as error:  # noqa: BLE001 - a broken package may raise anything at import
+            yield Line(name, f"{type(error).__name__}: {error}", f"install {name}, or use an image that has it")
+
+
+def _backends(facts: Facts) -> Iterator[Line]:
+    frameworks = known_frameworks()
+    for name, backend in sorted(get_registered_backends().items()):
+        framework = frameworks.get(backend.framework)
+        runs = f"runs {', '.join(framework.methods)}" if framework else "is submitted only"
+        yield Line(f"backend {name}", f"{backend.__module__}.{backend.__qualname__}, {runs}")
+    for plugin in broken_plugins():
+        fix = f"repair or uninstall {plugin.package}"
+        asked_for = plugin.name == facts.get("STOKER_FRAMEWORK")
+        text = f"{plugin.target} of {plugin.package}: {plugin.error}"
+        yield Line(f"backend {plugin.name}", text, **{"flaw" if asked_for else "warning": fix})
+
+
+def _identity(facts: Facts) -> Iterator[Line]:
+    yield Line("user", f"UID {facts.uid}, GID {facts.gid}, HOME {os.environ.get('HOME', 'unset')}")
+
+
+def _hardware(facts: Facts) -> Iterator[Line]:
+    yield Line("cpus", f"{facts.cpus} usable, request {facts.get('STOKER_CPU_REQUEST') or 'unknown'}")
+    text = f"{facts.accelerator}: {', '.join(facts.devices) or 'no device visible'}"
+    if facts.accelerator != "cpu" and not facts.devices:
+        yield Line("accelerator", text, "request the device in resourcesPerNode, or use a runtime for cpu")
+        return
+    yield Line("accelerator", text)
+
+
+def _memory(facts: Facts) -> Iterator[Line]:
+    # cgroup v2, then v1: whichever this node has.
+    for path in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
+        if path.exists():
+            limit = path.read_text().strip()
+            plenty = not limit.isdecimal() or int(limit) >= 2**60
+            yield Line("memory limit", "none" if plenty else _mebibytes(int(limit)))
+            break
+    size = facts.shm_bytes
+    if size is None or size < _SHM_WANTED:
+        found = "missing" if size is None else _mebibytes(size)
+        yield Line("/dev/shm", found, "mount an emptyDir with medium Memory at /dev/shm")
+    else:
+        yield Line("/dev/shm", _mebibytes(size))
+
+
+def _folders(facts: Facts) -> Iterator[Line]:
+    for name, path in (("workspace", facts.workspace), ("home", Path(os.environ.get("HOME", "/")))):
+        if not path.is_dir():
+            fix = "mount a volume there, or set STOKER_WORKSPACE" if name == "workspace" else "set HOME to a folder"
+            yield Line(name, f"{path} is no folder", fix)
+        elif os.access(path, os.W_OK):
+            yield Line(name, f"{path}, {_mebibytes(shutil.disk_usage(path).free)} free")
+        else:
+            yield Line(name, f"{path} is not writable", "give the folder to GID 0 with group write, or set fsGroup")
+
+
+def _variables(facts: Facts) -> Iterator[Line]:
+    secrets = {flag for framework in known_frameworks().values() for flag in framework.secrets}
+    for name, value in facts.env.items():
+        shown = HIDDEN if name.startswith(ARG_PREFIX) and flag_of_variable(name) in secrets else value
+        yield Line(name, shown, "; ".join(unknown_variables([name]) if value else ()))
+
+
+def _world(facts: Facts) -> Iterator[Line]:
+    world = resolve_world(facts)
+    text = f"{world.size} = {world.nnodes} nodes × {world.nproc_per_node} processes"
+    yield Line("world size", text, "; ".join(world.problems))
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count // 2**20} MiB"

@@ -1,0 +1,60 @@
+"""`stoker doctor`, `stoker flags` and `stoker recipe`."""
+
+from __future__ import annotations
+
+import click
+
+from stoker.commands.group import reported
+
+
+@click.command("doctor", epilog="\b\nExamples:\n  stoker doctor\n  stoker doctor --image   # in an image build")
+@click.option("--image", is_flag=True, help="Check what is installed, not where this container runs.")
+@reported
+def doctor_command(image: bool) -> int:
+    """Print what this container sees, a line each; exit with 78 if a run could not work."""
+    from stoker.commands import doctor
+
+    return doctor.run(image_only=image)
+
+
+@click.command(
+    "flags",
+    epilog="\b\nExamples:\n  stoker flags sft\n  stoker flags sft lora",
+)
+@click.argument("method")
+@click.argument("containing", default="")
+@reported
+def flags_command(method: str, containing: str) -> None:
+    """List the trainer flags of METHOD (of those CONTAINING a text), with type, default and help."""
+    from stoker.commands import describe
+
+    click.echo(describe.flags(method, containing))
+
+
+@click.group("recipe", epilog="\b\nExamples:\n  stoker recipe list\n  stoker recipe show --tuning lora")
+def recipe_group() -> None:
+    """The trainer defaults that Stoker sets where the trainer's own surprise, each with its reason."""
+
+
+@recipe_group.command("list", epilog="\b\nExamples:\n  stoker recipe list")
+@reported
+def recipe_list_command() -> None:
+    """List every default of Stoker's, the runs it is for, and why."""
+    from stoker.commands import describe
+
+    click.echo(describe.recipe_list())
+
+
+@recipe_group.command(
+    "show",
+    epilog="\b\nExamples:\n  stoker recipe show --tuning qlora\n  stoker recipe show --accelerator cpu --method reward",
+)
+@click.option("--accelerator", default="nvidia", show_default=True, help="nvidia, amd, intel, tpu or cpu.")
+@click.option("--tuning", default="full", show_default=True, help="full, lora or qlora.")
+@click.option("--method", default="sft", show_default=True, help="Training method.")
+@reported
+def recipe_show_command(accelerator: str, tuning: str, method: str) -> None:
+    """Show the defaults of one kind of run, and why."""
+    from stoker.commands import describe
+
+    click.echo(describe.recipe(accelerator, tuning, method))

@@ -1,0 +1,44 @@
+"""The command `stoker`: all its commands, each from the file of its group."""
+
+from __future__ import annotations
+
+import click
+
+from stoker import __version__
+from stoker.commands.adapters import adapters_group
+from stoker.commands.fetch import fetch_command
+from stoker.commands.group import Commands
+from stoker.commands.local import local_command
+from stoker.commands.look import doctor_command, flags_command, recipe_group
+from stoker.commands.run import plan_command, run_command
+from stoker.commands.trainjob import trainjob_command
+from stoker.commands.validate import validate_command
+from stoker.contract.exits import ExitCode
+from stoker.entry.own_command import HELP_OPTIONS
+
+_EXIT_CODES = "\n".join(f"  {int(code):>2}  {code.meaning}" for code in ExitCode)
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": [*HELP_OPTIONS]},
+    epilog=f"\b\nExit codes:\n{_EXIT_CODES}",
+)
+@click.version_option(__version__, prog_name="stoker")
+def main() -> None:
+    """Plan, launch and guard a fine-tuning run inside a Kubeflow TrainJob."""
+
+
+for _command in (
+    run_command,
+    plan_command,
+    validate_command,
+    trainjob_command,
+    doctor_command,
+    flags_command,
+    recipe_group,
+    local_command,
+    adapters_group,
+    fetch_command,
+):
+    main.add_command(_command)

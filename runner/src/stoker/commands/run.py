@@ -1,0 +1,49 @@
+"""`stoker run` and `stoker plan`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from stoker.commands.group import reported
+from stoker.entry.own_command import OUTPUT, PASS_THROUGH, trainer_arguments
+
+
+@click.command(
+    "run",
+    params=[trainer_arguments()],
+    context_settings=PASS_THROUGH,
+    epilog="\b\nExamples:\n"
+    "  stoker run --learning_rate 2e-4 --use_peft     # in a TrainJob's pod, which names method, model and data\n"
+    "  stoker run trl.scripts.sft --config /workspace/sft.yaml\n"
+    "  STOKER_ARG_MAX_STEPS=100 stoker run",
+)
+@reported
+def run_command(trainer_args: tuple[str, ...]) -> int:
+    """Train on this node, as a TrainJob's pods do.
+
+    TRAINER_ARGS are the trainer's own flags, its module perhaps first; defaults come from STOKER_ARG_<FLAG> in the
+    environment. See `stoker plan` for what would run.
+    """
+    from stoker.node import launch
+
+    return launch.start(trainer_args)
+
+
+@click.command(
+    "plan",
+    params=[OUTPUT, trainer_arguments()],
+    context_settings=PASS_THROUGH,
+    epilog="\b\nExamples:\n"
+    "  stoker plan trl.scripts.sft --model_name_or_path Qwen/Qwen3-0.6B --dataset_name trl-lib/Capybara\n"
+    "  stoker plan --output json --use_peft     # in a TrainJob's pod, which names method, model and data",
+)
+@reported
+def plan_command(output: str, trainer_args: tuple[str, ...]) -> None:
+    """Print what `stoker run` would do, with the origin of every value. Options of this command come first."""
+    from stoker.commands import describe
+    from stoker.node import planning
+
+    plan = planning.resolve(trainer_args)
+    click.echo(json.dumps(plan.to_json(), indent=2) if output == "json" else describe.plan(plan))

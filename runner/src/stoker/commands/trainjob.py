@@ -1,0 +1,41 @@
+"""`stoker trainjob`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from stoker.commands.group import reported
+
+
+@click.command(
+    "trainjob",
+    epilog="\b\nExamples:\n"
+    "  stoker trainjob sft --name capybara --model hf://Qwen/Qwen3-0.6B --dataset hf://trl-lib/Capybara \\\n"
+    "    --nodes 2 --lora --set learning_rate=2e-4 | kubectl apply -f -\n"
+    "  stoker trainjob dpo --name prefs --model /workspace/sft --dataset hf://trl-lib/ultrafeedback_binarized\n"
+    "  stoker trainjob run.py:config --name capybara --dataset hf://trl-lib/Capybara    # config = TRLConfig(…)",
+)
+@click.argument("subject", metavar="METHOD|FILE.py:NAME")
+@click.option("--name", required=True, help="Name of the TrainJob.")
+@click.option("--runtime", help="Name of the runtime; by default the one that fits any run, e.g. trl-distributed.")
+@click.option("--namespace", help="Namespace of the TrainJob; by default kubectl's.")
+@click.option("--model", help="Model: an address to fetch it from (hf://…), or a folder or Hub id for the trainer.")
+@click.option("--dataset", help="Data: an address to fetch it from (hf://…), or a folder or Hub id for the trainer.")
+@click.option("--secret", default="", help="Secret with what the initializers need, such as ACCESS_TOKEN.")
+@click.option("--nodes", type=int, help="Number of pods.")
+@click.option("--resources", multiple=True, metavar="NAME=AMOUNT", help="Resource of each pod, e.g. gpu=1.")
+@click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Flag of the trainer.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Variable of the trainer container.")
+@click.option("--lora", "adapter", flag_value="lora", help="Train an adapter, on every linear layer unless set.")
+@click.option("--qlora", "adapter", flag_value="qlora", help="The same, on a base model in 4 bits.")
+@reported
+def trainjob_command(subject: str, adapter: str | None, **words: Any) -> None:
+    """Print a TrainJob for `kubectl apply`, its flags checked.
+
+    METHOD is one of TRL's, e.g. sft. FILE.py:NAME is a config in a Python file, which is run to get it.
+    """
+    from stoker.submit import command_line
+
+    click.echo(command_line.render(command_line.Wanted(subject, adapter=adapter or "", **words)), nl=False)

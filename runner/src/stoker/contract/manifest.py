@@ -1,0 +1,183 @@
+"""The output manifest `stoker.json`: what a finished run leaves for whoever serves it. Written, read and checked here.
+
+Described in schemas/manifest-v1.json. Its existence means that the run finished.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from stoker.contract.files import read_json, share_with_group, write_json
+from stoker.contract.weights import parse_header, read_header
+from stoker.contract.words import timestamp
+
+MANIFEST = "stoker.json"
+LAST_ERROR = "last-error.json"
+MANIFEST_VERSION = 1
+# PEFT's names (peft 0.21).
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+# Low-rank weights by their names in a PEFT adapter (peft 0.21), and what embeddings and output heads are called.
+_LOW_RANK = re.compile(r"\.(lora|dora)_")
+_EMBEDDING = re.compile(r"(^|\.)(embed\w*|lm_head|wte|wpe|word_embeddings|output_layer)\.")
+# Up to this size a file is hashed whole; of larger weights the size and the safetensors header are recorded.
+_HASHED_BYTES = 256 * 2**20
+
+
+def write_manifest(output: Path, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the manifest of a finished run.
+
+    Args:
+        output: the run's output folder.
+        run: what is known of the run, by the names of the schema; `base_model` among them.
+
+    Returns:
+        the manifest.
+
+    Raises:
+        OSError: the output folder cannot be written to.
+    """
+    adapter = _complete_adapter_config(output, run["base_model"]["name_or_path"])
+    files = [path for path in sorted(output.iterdir()) if _is_output(path)]
+    for path in files:
+        share_with_group(path)
+    manifest: dict[str, Any] = {
+        "schemaVersion": MANIFEST_VERSION,
+        "status": "finished",
+        "time": timestamp(),
+        **run,
+        "adapter": None if adapter is None else _adapter(adapter, output / ADAPTER_WEIGHTS),
+        "files": [_described(path) for path in files],
+    }
+    write_json(output / MANIFEST, manifest)
+    return manifest
+
+
+def unfinished(manifest: Mapping[str, Any]) -> str:
+    """Return why a manifest is not that of a finished run; empty if it is."""
+    status = manifest.get("status")
+    return "" if status == "finished" else f"{MANIFEST} says the run is {status!r}, not 'finished'"
+
+
+def manifest_flaws(manifest: Mapping[str, Any]) -> Iterable[str]:
+    """Yield what of a manifest is not what its schema says, as far as it is read: anybody may have written it."""
+    if manifest.get("schemaVersion") != MANIFEST_VERSION:
+        yield f"{MANIFEST} has schemaVersion {manifest.get('schemaVersion')!r}, this Stoker reads {MANIFEST_VERSION}"
+        return
+    for key, kind, word in (("files", list, "a list"), ("base_model", dict, "an object")):
+        if not isinstance(manifest.get(key), kind):
+            yield f"{MANIFEST}: {key} is {manifest.get(key)!r}, not {word}"
+    adapter = manifest.get("adapter")
+    if not isinstance(adapter, dict | None):
+        yield f"{MANIFEST}: adapter is {adapter!r}, neither an object nor null"
+    elif adapter is not None and not is_names(adapter.get("changed_embeddings", [])):
+        yield f"{MANIFEST}: adapter.changed_embeddings is {adapter['changed_embeddings']!r}, not a list of names"
+
+
+def is_names(value: object) -> TypeGuard[list[str]]:
+    """Return whether a value is a list of texts."""
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def changed_files(path: Path, manifest: Mapping[str, Any]) -> Iterable[str]:
+    """Yield what differs between a folder and the list of files in its manifest."""
+    listed = [entry.get("path") for entry in manifest["files"] if isinstance(entry, dict)]
+    if manifest.get("adapter") is not None:
+        yield from (
+            f"{MANIFEST} does not list {name}" for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS) if name not in listed
+        )
+    for entry in manifest["files"]:
+        if not isinstance(entry, dict) or Path(str(entry.get("path"))).name != entry.get("path"):
+            yield f"{MANIFEST} does not list its files as this program does"
+            continue
+        file = path / entry["path"]
+        # What a manifest lists besides, such as a model card, may stay behind when an adapter is copied.
+        if not file.exists():
+            if entry["path"] in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+                yield f"{entry['path']} is missing"
+            continue
+        if not file.is_file():
+            yield f"{MANIFEST} lists {entry['path']!r}, which is no file"
+        elif file.stat().st_size != entry.get("bytes"):
+            yield f"{entry['path']} has {file.stat().st_size} bytes, {MANIFEST} says {entry.get('bytes')}"
+        elif "sha256" in entry and _digest(file) != entry["sha256"]:
+            yield f"{entry['path']} is not what the run wrote: its checksum differs from {MANIFEST}"
+        elif entry.get("header_sha256") and not _has_header(file, entry["header_sha256"]):
+            yield f"{entry['path']} is not what the run wrote: its header differs from {MANIFEST}"
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _header_digest(path: Path) -> str:
+    """Return the digest of a safetensors header as it stands in the file.
+
+    Raises:
+        ValueError: there is none.
+    """
+    return hashlib.sha256(read_header(path)).hexdigest()
+
+
+def _has_header(path: Path, digest: str) -> bool:
+    try:
+        return _header_digest(path) == digest
+    except ValueError:
+        return False
+
+
+def _complete_adapter_config(output: Path, base_model: object) -> Any | None:
+    """Return the adapter's configuration, None without one; name the base model in it where the trainer did not.
+
+    TorchTune 0.6.1 leaves the base model out, without which no server can load the adapter.
+    """
+    config = read_json(output / ADAPTER_CONFIG)
+    if not isinstance(config, dict):
+        return None
+    if not config.get("base_model_name_or_path") and base_model:
+        config["base_model_name_or_path"] = base_model
+        write_json(output / ADAPTER_CONFIG, config)
+    return config
+
+
+def _adapter(config: Mapping[str, Any], weights: Path) -> dict[str, Any]:
+    # Field names of PEFT's adapter_config.json (peft 0.21).
+    return {
+        "type": config.get("peft_type"),
+        "rank": config.get("r"),
+        "alpha": config.get("lora_alpha"),
+        "target_modules": sorted(config["target_modules"])
+        if isinstance(config.get("target_modules"), list)
+        else config.get("target_modules"),
+        "modules_to_save": config.get("modules_to_save"),
+        "changed_embeddings": _changed_embeddings(weights),
+        "use_dora": config.get("use_dora", False),
+        "use_rslora": config.get("use_rslora", False),
+    }
+
+
+def _changed_embeddings(weights: Path) -> list[str]:
+    """Return the tensors of an adapter that stand in for embeddings or the output head, or extend them."""
+    try:
+        names = parse_header(read_header(weights))
+    except (OSError, ValueError):  # another format, which PEFT does not write by default
+        return []
+    return sorted(name for name in names if _EMBEDDING.search(name) and not _LOW_RANK.search(name))
+
+
+def _is_output(path: Path) -> bool:
+    return path.is_file() and not path.name.startswith(".") and path.name not in (MANIFEST, LAST_ERROR)
+
+
+def _described(path: Path) -> dict[str, Any]:
+    size = path.stat().st_size
+    if size <= _HASHED_BYTES:
+        return {"path": path.name, "bytes": size, "sha256": _digest(path)}
+    header = _header_digest(path) if path.suffix == ".safetensors" else None
+    return {"path": path.name, "bytes": size, "header_sha256": header}

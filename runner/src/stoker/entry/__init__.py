@@ -1,0 +1,1 @@
+"""How other start commands become `stoker run`: launchers on the PATH, and a hook at Python's start."""

@@ -1,0 +1,178 @@
+"""The start commands people type, translated to one launch. Pure.
+
+What trains with a framework's own module becomes `stoker run`; everything else (a user's own script, `--help`, other
+subcommands) is left to the real command.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.frameworks import known_frameworks
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A command line that trains with a framework's module.
+
+    Attributes:
+        args: the trainer's arguments, its module first.
+        world: what the launcher's options said of the world, by torchrun's names.
+    """
+
+    args: tuple[str, ...]
+    world: Mapping[str, str]
+
+
+# accelerate counts the processes of all nodes together, for which torchrun has no name.
+_TOTAL = "total"
+# Options that say something about the world → torchrun's name for it.
+_TORCHRUN = {
+    "nnodes": "nnodes",
+    "nproc_per_node": "nproc_per_node",
+    "node_rank": "node_rank",
+    "master_addr": "master_addr",
+    "master_port": "master_port",
+}
+_ACCELERATE = {
+    "num_machines": "nnodes",
+    "machine_rank": "node_rank",
+    "main_process_ip": "master_addr",
+    "main_process_port": "master_port",
+    "num_processes": _TOTAL,
+}
+# Options that only repeat what holds anyway.
+_IMPLIED = {"m", "module", "multi_gpu"}
+# Options that take no value (torch 2.13 and accelerate 1.15; a test compares them with the real parsers). Of any
+# other the next word is the value, so that the first word left over is what the command line starts.
+VALUELESS = {
+    "torchrun": frozenset({"h", "help", "m", "module", "no_python", "run_path", "standalone", "virtual_local_rank"}),
+    "accelerate launch": frozenset(
+        {
+            *("h", "help", "m", "module", "no_python", "q", "quiet", "debug", "cpu", "multi_gpu", "same_network"),
+            *("tpu", "tpu_cluster", "no_tpu_cluster", "tpu_use_sudo", "downcast_bf16", "enable_cpu_affinity"),
+            *("use_deepspeed", "use_fsdp", "use_megatron_lm", "use_parallelism_config"),
+            *("dynamo_use_dynamic", "dynamo_use_fullgraph", "dynamo_use_regional_compilation"),
+            "fp8_use_autocast_during_eval",
+        }
+    ),
+}
+
+
+def translate(command: str, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Launch | None:
+    """Return the launch that a command line stands for; None if the real command should have it.
+
+    Args:
+        command: `torchrun`, `trl`, `accelerate` or `tune`.
+        argv: its arguments.
+        environ: the environment it is started in; this process's own by default.
+
+    Raises:
+        RunError: it trains with a framework's module but has an option with no equivalent (64).
+    """
+    environ = os.environ if environ is None else environ
+    if command == "torchrun":
+        return _launcher("torchrun", argv, _TORCHRUN, environ)
+    if command == "accelerate" and argv[:1] == ["launch"]:
+        return _launcher("accelerate launch", argv[1:], _ACCELERATE, environ)
+    if command == "trl" and argv and not {"-h", "--help"} & set(argv):
+        return _trl(argv)
+    if command == "tune" and argv[:1] == ["run"]:
+        return _tune(argv[1:])
+    return None
+
+
+def _launcher(
+    name: str, argv: Sequence[str], world_options: Mapping[str, str], environ: Mapping[str, str]
+) -> Launch | None:
+    options, started = _split(argv, VALUELESS[name])
+    if not started or not _is_trainer_module(_as_module(started[0])) or {"-h", "--help"} & {*argv}:
+        return None
+    world = {world_options[_option(word)]: value for word, value in options if _option(word) in world_options}
+    refused = [word for word, _ in options if _option(word) not in {*world_options, *_IMPLIED}]
+    if refused:
+        raise RunError(
+            ExitCode.USAGE,
+            f"{name}: {', '.join(refused)} cannot be carried over to the runner's launch: leave it out. The number of "
+            "nodes and processes comes from the TrainJob (numNodes, numProcPerNode); precision and sharding are "
+            "trainer flags (--bf16, --fsdp, --deepspeed), written after the module",
+        )
+    total = world.pop(_TOTAL, None)
+    if total is not None:
+        world["nproc_per_node"] = _per_node(name, total, world.get("nnodes") or environ.get("PET_NNODES") or "1")
+    return Launch((_as_module(started[0]), *started[1:]), world)
+
+
+def _split(argv: Sequence[str], valueless: frozenset[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Split a launcher's words into its options with their values (empty: none), and what it starts."""
+    words = list(argv)
+    options = []
+    while words and words[0].startswith("-"):
+        word, equals, value = words.pop(0).partition("=")
+        if not equals and _option(word) not in valueless and words:
+            value = words.pop(0)
+        options.append((word, value))
+    return options, words
+
+
+def _option(word: str) -> str:
+    return word.lstrip("-").replace("-", "_")
+
+
+def _per_node(name: str, total: str, nodes: str) -> str:
+    if not total.isdecimal() or not nodes.isdecimal() or int(nodes) == 0 or int(total) % int(nodes):
+        raise RunError(
+            ExitCode.USAGE,
+            f"{name}: --num_processes {total} cannot be spread evenly over {nodes} nodes: write a multiple of {nodes}",
+        )
+    return str(int(total) // int(nodes))
+
+
+def _trl(argv: Sequence[str]) -> Launch | None:
+    method, *rest = argv
+    framework = known_frameworks()["trl"]
+    if method not in framework.methods:
+        return None
+    for word in rest:
+        if word.partition("=")[0] == "--accelerate_config":
+            raise RunError(
+                ExitCode.USAGE,
+                "trl: --accelerate_config cannot be carried over to the runner's launch: leave it out. The number of "
+                "nodes and processes comes from the TrainJob; sharding is a trainer flag (--fsdp, --deepspeed)",
+            )
+    return Launch((framework.trainer_module(method), *rest), {})
+
+
+def _tune(argv: Sequence[str]) -> Launch | None:
+    """Return the launch of `tune run [torchrun's options] recipe --config …`, also as Kubeflow Trainer rewrites it."""
+    options, started = _split(argv, VALUELESS["torchrun"])
+    if not started or known_frameworks()["torchtune"].read([started[0]]).method is None or {"-h", "--help"} & {*argv}:
+        return None
+    world = {_TORCHRUN[_option(word)]: value for word, value in options if _option(word) in _TORCHRUN}
+    refused = [word for word, _ in options if _option(word) not in {*_TORCHRUN, "rdzv_endpoint", "standalone"}]
+    if refused:
+        raise RunError(
+            ExitCode.USAGE,
+            f"tune run: {', '.join(refused)} cannot be carried over to the runner's launch: leave it out. The number "
+            "of nodes and processes comes from the TrainJob (numNodes, numProcPerNode)",
+        )
+    endpoint = next((value for word, value in options if _option(word) == "rdzv_endpoint"), "")
+    host, _, port = endpoint.partition(":")
+    # Upstream's runtimes write localhost whatever the number of nodes; then the address comes from the pod's env.
+    if host and host not in ("localhost", "127.0.0.1"):
+        world |= {"master_addr": host, **({"master_port": port} if port else {})}
+    return Launch(tuple(started), world)
+
+
+def _is_trainer_module(word: str) -> bool:
+    return any(framework.read([word]).method is not None for framework in known_frameworks().values())
+
+
+def _as_module(word: str) -> str:
+    """Return `trl.scripts.sft` for the path of that script, ours likewise; any other word as it is."""
+    parts = Path(word).with_suffix("").parts if word.endswith(".py") else ()
+    return ".".join(parts[-3:]) if parts[-3:-1] in (("trl", "scripts"), ("stoker", "scripts")) else word

@@ -1,0 +1,91 @@
+"""Command lines of flags with dashes, as TRL and other trainers on transformers have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from stoker.plan.arguments import Setting, config_words, split_args
+from stoker.plan.framework import Command, Dataset, FlagNames, Words
+
+# The source of what a `--config` file says, which the trainer reads there by itself.
+_CONFIG_FILE = "config file"
+# transformers' names.
+FLAG_NAMES = FlagNames(
+    batch_size="--per_device_train_batch_size",
+    length="--max_length",
+    loader_workers="--dataloader_num_workers",
+    kept_checkpoints="--save_total_limit",
+    split="--dataset_train_split",
+)
+
+
+def read_command(
+    args: Sequence[str], methods: Sequence[str], method_of: Callable[[str], str | None], start: Callable[[str], str]
+) -> Command:
+    """Read a command line of flags with dashes, the trainer's module perhaps first.
+
+    Args:
+        args: the words.
+        methods: the training methods of the framework.
+        method_of: returns the method that a word names, None if it names none.
+        start: returns the word that a command line of a method begins with.
+    """
+    method = method_of(args[0]) if args else None
+    words = args[1:] if method is not None else args
+    values, problems = split_args(words)
+    # Of `trl sft …`, `-m trl.scripts.sft …` or `sft …` the method is meant, without what starts it.
+    stray = words[: next((at for at, word in enumerate(words) if word.startswith("--")), len(words))]
+    named = (word if word in methods else method_of(word) for word in stray)
+    meant = next((found for found in named if found in methods), None)
+    if method is None and meant is not None:
+        problems = [f"{' '.join(stray)!r} does not name the method: begin the arguments with {start(meant)}"]
+    config = values.pop("config", None)
+    if config is not None and len(config) != 1:
+        problems.append("--config takes one file: write --config /workspace/config.yaml")
+        config = None
+    return Command(method, config[0] if config else None, values, tuple(problems))
+
+
+def config_flags(content: Mapping[str, Any]) -> Words:
+    """Return the flags that a `--config` file of flags sets, each with its words."""
+    return {key: config_words(value) for key, value in content.items() if value is not None}
+
+
+def keys_with_values(content: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the keys of a config file that say something."""
+    return tuple(key for key, value in content.items() if value)
+
+
+def argv_of(settings: Mapping[str, Setting], config: str | None) -> tuple[str, ...]:
+    """Return the command line that gives these settings to a trainer that reads its config file itself."""
+    given = (setting for setting in settings.values() if setting.source != _CONFIG_FILE)
+    return (*(("--config", config) if config else ()), *(word for setting in given for word in setting.to_argv()))
+
+
+def local_dataset(settings: Mapping[str, Setting]) -> Dataset | None:
+    """Return the data set to look into, by the flags that TRL names it with; None if it is not a path."""
+
+    def text(flag: str) -> str | None:
+        return str(settings[flag].value) if flag in settings else None
+
+    path = text("dataset_name")
+    if path is None or not path.startswith("/"):
+        return None
+    return Dataset(path, text("dataset_config"), text("dataset_train_split") or "train")
+
+
+def local_model(settings: Mapping[str, Setting]) -> str | None:
+    """Return the model's folder to look into; None if it is not a path."""
+    setting = settings.get("model_name_or_path")
+    return str(setting.value) if setting is not None and str(setting.value).startswith("/") else None
+
+
+def loader_workers(settings: Mapping[str, Setting]) -> int:
+    """Return how many processes load data for each training process."""
+    setting = settings.get("dataloader_num_workers")
+    return (
+        int(setting.value)
+        if setting is not None and isinstance(setting.value, str) and setting.value.isdecimal()
+        else 0
+    )

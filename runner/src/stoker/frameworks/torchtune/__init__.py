@@ -1,0 +1,1 @@
+"""TorchTune: what it is told, what that means, what could go wrong, and its recipes."""

@@ -1,0 +1,213 @@
+"""What TorchTune makes of a run's settings: config, recipe, command line, fingerprint, budget and inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import takewhile
+from pathlib import PurePosixPath
+from typing import Any
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.frameworks.torchtune.keys import (
+    COMPONENT,
+    VERSION,
+    KeyTable,
+    choose_config,
+    configs_of,
+    data,
+    flat,
+    key_table,
+    recipe_of,
+)
+from stoker.frameworks.torchtune.read import is_own_file
+from stoker.frameworks.torchtune.values import QUANTIZE, joined, keys_of, quantizes, value_of, values_of
+from stoker.plan.arguments import FlagTable, Setting
+from stoker.plan.framework import Asked, Decider, Decision, Options
+from stoker.plan.inputs import Input
+
+_LORA = ("lora", "qlora", "lora_dpo", "kd")
+# Models whose adapters TorchTune does not write in PEFT's layout (FullModelHFCheckpointer.save_checkpoint).
+_NO_PEFT = ("PHI3_MINI", "PHI4")
+# What makes two runs the same run, by the first part of a key. TorchTune goes on with the checkpoint's own
+# max_steps_per_epoch whatever it is told, and counts steps by epochs, so what makes an epoch belongs here too.
+_IDENTITY = {
+    "model": (
+        *("model", "teacher_model", "tokenizer", "dtype"),
+        *("checkpointer", "teacher_checkpointer", "ref_checkpointer"),
+    ),
+    "data": ("dataset", "batch_size", "gradient_accumulation_steps", "max_steps_per_epoch", "shuffle"),
+    "method": ("loss", "kd_loss", "kd_ratio", "optimizer_in_bwd"),
+}
+_ON_CPU = {
+    "device": ("cpu", "the runtime has no accelerator"),
+    "dtype": ("fp32", "CPUs compute bf16 slowly"),
+}
+
+
+class TorchTuneDecider(Decider):
+    """Decides what TorchTune runs."""
+
+    def options(self, asked: Asked) -> Options:
+        """Return the keys of the config that is meant, of the recipe, and of the components they name.
+
+        Raises:
+            RunError: no config is named, or the method has none of that name (64).
+        """
+        if asked.by_command:
+            asked = replace(asked, method=_method_meant(asked))
+        table = _table_for(asked)
+        return Options(asked.method, table, _recipe(asked, table))
+
+    def decide(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Decision:
+        """Return what the settings come to."""
+        keys = keys_of(table)
+        return Decision(
+            module=recipe_of(asked.method, asked.world_size),
+            argv=_argv(settings.values(), table.config),
+            fingerprint=_fingerprint(keys, settings, asked.world_size),
+            # What an epoch is, the fingerprint says.
+            budget={"epochs": float(value_of(keys, settings, "epochs") or 0)},
+            base_model=_base_model(keys, settings),
+            inputs=_inputs(keys, settings),
+        )
+
+
+def _method_meant(asked: Asked) -> str:
+    """Return which of the two methods of a LoRA recipe is meant: the weights' quantization tells, as in Trainer."""
+    if asked.method != "lora" or asked.config is None:
+        return asked.method
+    given = {key: " ".join(words) for key, words in asked.values.items()}
+    return "qlora" if quantizes(keys_of(_table_for(asked)), given) else asked.method
+
+
+def _table_for(asked: Asked) -> FlagTable:
+    """Return the keys of the config that is meant, of the recipe, and of the components they name.
+
+    Raises:
+        RunError: no config is named, or the method has none of that name (64).
+    """
+    if asked.config is None:
+        raise RunError(
+            ExitCode.USAGE,
+            "no config is named: write --config <model>/<size>, e.g. llama3_2/1B, or set STOKER_ARG_CONFIG; "
+            f"torchtune {VERSION} ({asked.method}) has {', '.join(sorted(configs_of(asked.method)))}",
+        )
+    given = {key: " ".join(words) for key, words in asked.values.items()}
+    if is_own_file(asked.config):
+        defaults = dict(flat(asked.content or {}))
+        table = key_table(asked.method, asked.world_size, asked.config, defaults, given)
+        return replace(table, unread=asked.content is None)
+    config = choose_config(asked.method, asked.config, asked.world_size)
+    defaults = data("configs")[config]
+    return key_table(asked.method, asked.world_size, config, defaults, given)
+
+
+def _recipe(asked: Asked, table: FlagTable) -> Mapping[str, tuple[str, str]]:
+    """Return the workspace's paths in the place of the config's own, and what a CPU needs."""
+    defaults = keys_of(table).defaults
+    found = {"output_dir": (f"{asked.workspace}/output", "the run's folder in the workspace")}
+    found.update(_paths(defaults, asked.workspace))
+    found.update(_source(defaults, asked.values))
+    if asked.method in _LORA and defaults.get("checkpointer.model_type") not in _NO_PEFT:
+        found["save_adapter_weights_only"] = ("True", "the adapter is what was trained; the base model is there")
+    given = {key: " ".join(words) for key, words in asked.values.items()}
+    if asked.method == "qlora" and not quantizes(keys_of(table), given):
+        found[QUANTIZE] = ("True", "the method is qlora")
+    if asked.accelerator == "cpu":
+        found.update(_ON_CPU)
+        for key in ("enable_activation_offloading", "log_peak_memory_stats"):
+            if defaults.get(key):
+                found[key] = ("False", "there is no device memory")
+        if defaults.get("compile"):
+            found["compile"] = ("False", "compiling for a CPU needs a compiler, which the image has not")
+        if str(defaults.get(f"optimizer.{COMPONENT}", "")).startswith("bitsandbytes."):
+            found[f"optimizer.{COMPONENT}"] = ("torch.optim.AdamW", "bitsandbytes needs a GPU")
+    return found
+
+
+def _argv(settings: Iterable[Setting], config: str | None) -> tuple[str, ...]:
+    """Return `--config <name or path> key=value …`."""
+    given = {setting.name: joined(setting.value) for setting in settings}
+    if given.get("dataset.data_dir") == given.get("dataset.source"):
+        # A folder that is the source itself cannot be told a folder within it by its whole path.
+        given.pop("dataset.data_dir", None)
+    words = [name if name.startswith("~") else f"{name}={value}" for name, value in given.items()]
+    return (*(("--config", config) if config else ()), *words)
+
+
+def _inputs(keys: KeyTable, settings: Mapping[str, Setting]) -> tuple[Input, ...]:
+    """Return the model, the tokenizer's files, a teacher's or reference model, and the data."""
+    found = []
+    for key, what, initializer in (
+        ("checkpointer.checkpoint_dir", "model", "spec.initializer.model"),
+        ("tokenizer.path", "tokenizer's file", "spec.initializer.model"),
+        ("tokenizer.merges_file", "tokenizer's file", "spec.initializer.model"),
+        ("teacher_checkpointer.checkpoint_dir", "teacher's model", "spec.initializer.model"),
+        ("ref_checkpointer.checkpoint_dir", "reference model", "spec.initializer.model"),
+        ("dataset.source", "data set", "spec.initializer.dataset"),
+        ("dataset.data_dir", "data set", "spec.initializer.dataset"),
+        ("dataset.data_files", "data set", "spec.initializer.dataset"),
+    ):
+        if value := value_of(keys, settings, key):
+            found.append(Input(_before_pattern(value), what, initializer, key))
+    return tuple(found)
+
+
+def _base_model(keys: KeyTable, settings: Mapping[str, Setting]) -> tuple[str | None, None]:
+    """Return the model's folder; TorchTune knows no revisions."""
+    folder = value_of(keys, settings, "checkpointer.checkpoint_dir")
+    # What a reference such as ${model_dir} stands for, only OmegaConf tells.
+    return (None if folder is None or "${" in folder else folder), None
+
+
+def _fingerprint(keys: KeyTable, settings: Mapping[str, Setting], world_size: int) -> dict[str, object]:
+    """Return model, data, method and world size, with the config's own values where nothing was laid over them."""
+    values = values_of(keys, settings)
+    found: dict[str, object] = {"framework": "torchtune", "method": keys.method, "world_size": world_size}
+    found["config"] = str(keys.config)
+    for part, heads in _IDENTITY.items():
+        named = {key: _plain(value) for key, value in sorted(values.items()) if key.partition(".")[0] in heads}
+        found[f"{part} settings" if part == "method" else part] = named
+    return found
+
+
+def _before_pattern(path: str) -> str:
+    """Return the folder that a pattern of files (`/data/*.jsonl`) looks in; any other path, or Hub id, as it is."""
+    parts = PurePosixPath(path).parts
+    plain = [*takewhile(lambda part: not {*"*?["} & {*part}, parts)]
+    return str(PurePosixPath(*plain)) if path.startswith("/") and len(plain) < len(parts) else path
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, bool | int | float | str | type(None)) else str(value)
+
+
+def _paths(defaults: Mapping[str, Any], workspace: str) -> dict[str, tuple[str, str]]:
+    """Return the model's paths in the workspace: a config's own lie below `/tmp/<model>`."""
+    folder = PurePosixPath(str(defaults.get("checkpointer.checkpoint_dir") or ""))
+    if len(folder.parts) < 3 or folder.parts[:2] != ("/", "tmp"):
+        return {}
+    root = PurePosixPath(*folder.parts[:3])
+    found = {}
+    for key, value in defaults.items():
+        if isinstance(value, str) and PurePosixPath(value).is_relative_to(root):
+            path = PurePosixPath(workspace, "model", PurePosixPath(value).relative_to(root))
+            found[key] = (str(path), "the model's folder in the workspace")
+    return found
+
+
+# The builders of `datasets` by the ending of a file.
+_BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "csv", ".arrow": "arrow", ".txt": "text"}
+
+
+def _source(defaults: Mapping[str, Any], values: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, str]]:
+    """Return the source of a data set of which only files or a folder were given, as Kubeflow's SDK gives them."""
+    if "dataset.source" in values:
+        return {}
+    if words := values.get("dataset.data_files"):
+        builder = _BUILDERS.get(PurePosixPath(words[0]).suffix)
+        return {"dataset.source": (builder, "by the ending of dataset.data_files")} if builder else {}
+    if words := values.get("dataset.data_dir"):
+        return {"dataset.source": (words[0], "dataset.data_dir holds the data")}
+    return {}

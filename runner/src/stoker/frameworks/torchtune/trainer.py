@@ -1,0 +1,382 @@
+"""TorchTune's recipes, followed: guard, stop at a step, sealed checkpoints, progress, and the result at the root.
+
+A recipe is a script whose class has a training loop of its own, with nothing to hook into. It is loaded as a module,
+and a subclass takes the class's place: its `global_step` tells every step, its `save_checkpoint` every save.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torchtune
+from omegaconf import OmegaConf
+from torchtune.recipe_interfaces import FTRecipeInterface
+from tqdm import tqdm
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.files import read_json, write_json
+from stoker.frameworks.torchtune import cpu as torchtune_cpu
+from stoker.frameworks.torchtune import random_states
+from stoker.frameworks.torchtune.keys import configs_of
+from stoker.rank import checkpoints
+from stoker.rank.guard import achieved_world_size
+from stoker.rank.job import Job, Outcome, StopRequested, any_rank, barrier
+from stoker.rank.progress import Progress
+from stoker.rank.pulse import FINISHING, FIRST_STEP, SAVING, TRAINING
+
+_RECIPES = Path(torchtune.__file__).parent.parent / "recipes"
+# A save goes here first, and gets its name once it is whole.
+_DRAFT = ".saving"
+# As many as the recipe for TRL keeps; each holds the optimizer's state too.
+_KEPT_CHECKPOINTS = 3
+# The numbers logged last, beside TorchTune's own files of a checkpoint.
+_METRICS = "stoker-metrics.json"
+_FILES = "checkpointer.checkpoint_files"
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
+
+
+def train(job: Job) -> Outcome:
+    """Run the recipe to its end.
+
+    Raises:
+        RunError, StopRequested, and whatever the recipe raises.
+    """
+    words = words_of(job)
+    recipe = _load(job.plan.module)
+    if "device=cpu" in words:
+        torchtune_cpu.apply(recipe)
+    follower = _Follower(job, Outcome())
+    follow(recipe, follower)
+    sys.argv = [job.plan.module, *words]
+    try:
+        recipe.recipe_main()
+    except SystemExit as error:
+        # `config.parse` wraps the recipe's main function in `sys.exit`.
+        if error.code not in (None, 0):
+            raise
+    return follower.outcome
+
+
+def words_of(job: Job) -> list[str]:
+    """Return the recipe's words: the config by its path, what the plan lays over it, and where to go on from."""
+    _, config, *words = job.plan.trainer_argv
+    file = configs_of(job.plan.method).get(config)
+    path = str(_RECIPES / "configs" / file) if file else config
+    if job.checkpoint is not None:
+        resume = resume_words(job.checkpoint)
+        if any(word.startswith(_FILES) for word in resume):
+            words = [word for word in words if not word.startswith(_FILES)]
+        words += resume
+    own = OmegaConf.load(path)
+    keys = [word.partition("=")[0] for word in words if not word.startswith("~")]
+    return ["--config", path, *(f"~{key}" for key in keys if _is_numbered(own, key)), *words]
+
+
+def _is_numbered(config: Any, key: str) -> bool:
+    """Return whether a config gives a model's files by a pattern and a number, over which no list can be laid."""
+    return key.endswith(_FILES) and OmegaConf.is_dict(OmegaConf.select(config, key))
+
+
+def _load(name: str) -> ModuleType:
+    # The folder of recipes is no package: importing from it is refused.
+    spec = importlib.util.spec_from_file_location(f"torchtune_recipe_{name}", _RECIPES / f"{name}.py")
+    if spec is None or spec.loader is None:
+        raise RunError(ExitCode.CONFIG, f"{_RECIPES} has no recipe {name}: use an image with the pinned torchtune")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def resume_words(checkpoint: Path) -> list[str]:
+    """Return the keys that make a recipe go on from one of our checkpoints, laid out like an output of TorchTune's."""
+    (epoch,) = checkpoint.glob("epoch_*")
+    words = ["resume_from_checkpoint=True", f"checkpointer.output_dir={checkpoint}"]
+    if (epoch / "adapter_model.pt").exists():
+        # The base model is read from its own folder, as at the start.
+        return words
+    files = sorted(path.name for path in epoch.iterdir() if path.suffix in _WEIGHTS)
+    return [*words, f"{_FILES}=[{','.join(f'{epoch.name}/{name}' for name in files)}]"]
+
+
+def follow(recipe: ModuleType, follower: _Follower) -> None:
+    """Put a subclass that tells the follower what happens in the place of a recipe's class."""
+    (original,) = (
+        thing
+        for thing in vars(recipe).values()
+        if isinstance(thing, type) and FTRecipeInterface in thing.__mro__ and thing.__module__ == recipe.__name__
+    )
+
+    class Followed(original):  # type: ignore[misc, valid-type]  # the recipe's class is known at run time only
+        _step = 0
+
+        def __init__(self, cfg: Any) -> None:
+            super().__init__(cfg)
+            follower.made(self)
+
+        def setup(self, cfg: Any) -> None:
+            super().setup(cfg)
+            follower.ready(self, cfg)
+
+        @property
+        def global_step(self) -> int:
+            return self._step
+
+        @global_step.setter
+        def global_step(self, step: int) -> None:
+            self._step = step
+            follower.stepped(self)
+
+        def train(self) -> None:
+            super().train()
+            follower.trained()
+
+        def save_checkpoint(self, epoch: int) -> None:
+            with follower.saving(self._checkpointer, epoch):
+                # The last epoch's checkpoint too gets the state that a longer run goes on from.
+                self.total_epochs += 1
+                super().save_checkpoint(epoch=epoch)
+                self.total_epochs -= 1
+
+    vars(recipe)[original.__name__] = Followed
+    # One line for each logged step, in the place of a bar that fills a pod's log.
+    vars(recipe)["tqdm"] = _no_bar
+
+
+def _no_bar(*args: Any, **options: Any) -> Any:
+    return tqdm(*args, **{**options, "disable": True})
+
+
+class _Follower:
+    """Follows a recipe: agrees on a stop, seals checkpoints, reports progress, records the outcome."""
+
+    def __init__(self, job: Job, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self._job = job
+        self._output = Path(job.plan.output_dir)
+        self._recipe: Any = None
+        self._dropout = 0.0
+        self._epoch_steps = 0
+        self._log_every = 1
+        self._stopping = False
+        self._newest = job.checkpoint
+        self._progress: Progress | None = None
+
+    def made(self, recipe: Any) -> None:
+        """Check the world, before a model is loaded."""
+        self._recipe = recipe
+        self._job.guard()
+        client = getattr(recipe, "_checkpoint_client", None)
+        if client is not None:
+            self._follow_client(client)
+
+    def _follow_client(self, client: Any) -> None:
+        save = client.save_checkpoint
+
+        def followed(*args: Any, training_progress: Any, epoch: int, **kwargs: Any) -> None:
+            with self.saving(client._get_checkpointer(), epoch):
+                training_progress.total_epochs += 1
+                save(*args, training_progress=training_progress, epoch=epoch, **kwargs)
+
+        client.save_checkpoint = followed
+
+    def ready(self, recipe: Any, cfg: Any) -> None:
+        """Note where training starts, and start reporting."""
+        self._epoch_steps = recipe._steps_per_epoch
+        self._log_every = recipe._log_every_n_steps
+        if self._epoch_steps < 1:
+            raise RunError(
+                ExitCode.BAD_DATA,
+                "the data has fewer rows than one step takes (batch_size × gradient_accumulation_steps × "
+                f"{achieved_world_size()} processes), so no step would be done: lower them, or give more data",
+            )
+        self._dropout = float(cfg.model.get("lora_dropout", None) or 0.0)
+        self.outcome.step, self.outcome.total = recipe.global_step, recipe.total_epochs * self._epoch_steps
+        if recipe.global_step and self._is_first:
+            print(f"[stoker] going on after step {recipe.global_step} of {self.outcome.total}", flush=True)
+        if self._is_first:
+            self._progress = Progress(recipe.global_step, self.outcome.total, achieved_world_size())
+            recipe._metric_logger = _Relay(recipe._metric_logger, self.logged)
+        self._job.pulse.beat(FIRST_STEP, recipe.global_step)
+        self._job.on_training()
+        if self._job.checkpoint is not None:
+            # What was measured before this attempt counts where it has nothing newer to say: it may have no step to do.
+            self.outcome.metrics.update(read_json(self._job.checkpoint / _METRICS) or {})
+            # Last: TorchTune seeds them anew in each start.
+            random_states.restore(self._job.checkpoint, self._rank)
+
+    def stepped(self, recipe: Any) -> None:
+        """Agree with all ranks on a stop once a step is done; an epoch's last step is saved before that."""
+        if not self._epoch_steps or recipe.global_step <= self.outcome.step:
+            return
+        self._job.pulse.beat(TRAINING, recipe.global_step)
+        self.outcome.step = recipe.global_step
+        lost = recipe.global_step % self._epoch_steps
+        # The recipe logs next. What it is about to save is logged in any case: a loss that is no number must be seen.
+        recipe._log_every_n_steps = self._log_every if lost else 1
+        if self._progress is not None:
+            self._progress.step(recipe.global_step)
+        if not self._stopping and any_rank(self._job.stop_flag.exists(), recipe._device):
+            self._stopping = True
+        if self._stopping and lost:
+            self._close()
+            kept = f"{self._newest.name} is the newest" if self._newest else "there is none yet"
+            raise StopRequested(
+                recipe.global_step,
+                f"{lost} steps of this epoch are lost: TorchTune saves at the end of an epoch only, and of its "
+                f"checkpoints {kept}",
+            )
+
+    @contextmanager
+    def saving(self, checkpointer: Any, epoch: int) -> Iterator[None]:
+        """Let a save go into a folder of its own, and seal it as a checkpoint once every rank is done."""
+        draft = self._output / _DRAFT
+        self._job.pulse.beat(SAVING, self.outcome.step)
+        if self._is_first:
+            shutil.rmtree(draft, ignore_errors=True)
+        checkpointer._output_dir = draft
+        yield
+        barrier()
+        # Dropout draws from each rank's own; TorchTune keeps none.
+        random_states.save(draft, self._rank)
+        barrier()
+        folder = self._output / f"checkpoint-{self.outcome.step}"
+        if self._is_first:
+            self._complete(draft / f"epoch_{epoch}")
+            write_json(draft / _METRICS, self.outcome.metrics)
+            checkpoints.seal(draft, self.outcome.step, self._job.plan.fingerprint)
+            shutil.rmtree(folder, ignore_errors=True)
+            draft.rename(folder)
+            self._prune()
+        barrier()
+        self._newest = folder
+        self._job.pulse.beat(TRAINING, self.outcome.step)
+        if self._stopping and self.outcome.step < self.outcome.total:
+            self._close()
+            raise StopRequested(self.outcome.step)
+
+    def _complete(self, epoch: Path) -> None:
+        """Write into an adapter's config what TorchTune leaves out and PEFT and vLLM read."""
+        path = epoch / "adapter_config.json"
+        config = read_json(path)
+        if isinstance(config, dict):
+            ours = {
+                "base_model_name_or_path": self._job.plan.base_model,
+                "task_type": "CAUSAL_LM",
+                "bias": "none",
+                "lora_dropout": self._dropout,
+                "use_dora": self._uses_dora(),
+                "inference_mode": True,
+            }
+            write_json(path, {**ours, **{name: value for name, value in config.items() if value is not None}})
+
+    def _uses_dora(self) -> bool:
+        return any(type(module).__name__ == "DoRALinear" for module in self._recipe._model.modules())
+
+    def _prune(self) -> None:
+        sealed = [c for c in checkpoints.read_checkpoints(self._output) if not c.flaw]
+        for old in sealed[_KEPT_CHECKPOINTS:]:
+            # The seal goes first, so that half a removal never looks complete.
+            (old.path / checkpoints.SEAL).unlink()
+            shutil.rmtree(old.path, ignore_errors=True)
+
+    def logged(self, numbers: dict[str, float], step: int) -> None:
+        """Report progress; end the run if the loss is no number any more."""
+        rate = numbers.pop("tokens_per_second_per_gpu", None)
+        if rate is not None:
+            numbers["tokens_per_second"] = rate * achieved_world_size()
+        if "lr" in numbers:
+            numbers["learning_rate"] = numbers.pop("lr")
+        loss = numbers.get("loss", 0.0)
+        if not math.isfinite(loss):
+            raise RunError(
+                ExitCode.CRASHED,
+                f"the loss is {loss} at step {step}: lower optimizer.lr, or look for broken rows in the data",
+            )
+        said = " ".join(f"{name}={value:.6g}" for name, value in numbers.items())
+        print(f"[stoker] step {step} of {self.outcome.total}: {said}", flush=True)
+        if self._progress is not None:
+            self.outcome.metrics.update(self._progress.log(step, numbers))
+
+    def trained(self) -> None:
+        """Record that all epochs were done, and put the result where it is looked for."""
+        self.outcome.finished = self.outcome.step >= self.outcome.total
+        self._job.pulse.beat(FINISHING, self.outcome.step)
+        if self._is_first and self._newest is not None:
+            (epoch,) = self._newest.glob("epoch_*")
+            publish(epoch, self._output)
+        barrier()
+        self._close()
+
+    @property
+    def _rank(self) -> int:
+        return int(os.environ.get("RANK", "0"))
+
+    @property
+    def _is_first(self) -> bool:
+        return self._rank == 0
+
+    def _close(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+
+
+class _Relay:
+    """A metric logger that tells the follower too."""
+
+    def __init__(self, logger: Any, logged: Callable[[dict[str, float], int], None]) -> None:
+        self._logger = logger
+        self._logged = logged
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._logger, name)
+
+    def log_dict(self, payload: dict[str, Any], step: int) -> None:
+        """Log a step's numbers, which may be tensors."""
+        self._logger.log_dict(payload, step=step)
+        self._logged({name: float(value) for name, value in payload.items()}, step)
+
+
+def publish(epoch: Path, output: Path) -> None:
+    """Put an epoch's files at the root of the output: the whole model, or the adapter with its tokenizer.
+
+    A model that the adapter was merged into goes to a folder `merged` beside it, so that a server that is given the
+    root finds one thing there.
+    """
+    adapter = [path for path in sorted(epoch.iterdir()) if path.name.startswith("adapter_")]
+    if not adapter:
+        _link_tree(epoch, output)
+        return
+    # TorchTune's own format, which it resumes from, is all there is for models that PEFT's layout was not written for.
+    served = [path for path in adapter if path.suffix != ".pt"] or adapter
+    for path in sorted(epoch.iterdir()):
+        if path in served or path.name.startswith(("tokenizer", "special_tokens", "vocab", "merges", "chat_template")):
+            _link(path, output / path.name)
+    if any(path.suffix in _WEIGHTS and path not in adapter for path in epoch.iterdir()):
+        _link_tree(epoch, output / "merged", leave_out=tuple(path.name for path in adapter))
+
+
+def _link_tree(source: Path, target: Path, leave_out: tuple[str, ...] = ()) -> None:
+    for path in sorted(source.rglob("*")):
+        if path.is_file() and path.name not in leave_out:
+            _link(path, target / path.relative_to(source))
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file a second name; copy it where the volume has no such links."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copy2(source, target)

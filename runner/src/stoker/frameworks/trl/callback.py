@@ -1,0 +1,188 @@
+"""What happens inside the training loop: guard, stop flag, seal on checkpoints, progress.
+
+Imports transformers, so only training processes import this module.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.rank import checkpoints
+from stoker.rank.guard import achieved_world_size
+from stoker.rank.job import Outcome, StopRequested, any_rank, barrier
+from stoker.rank.progress import Progress
+from stoker.rank.pulse import EVALUATING, FINISHING, FIRST_STEP, SAVING, TRAINING, Pulse
+
+
+class GuardCallback(TrainerCallback):
+    """Runs the guard when training starts.
+
+    Args:
+        guard: raises if this process must not train.
+    """
+
+    def __init__(self, guard: Callable[[], None]) -> None:
+        self._guard = guard
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Check the world before the first step."""
+        self._guard()
+
+
+class RunCallback(TrainerCallback):
+    """Follows a run: agrees on a stop, seals checkpoints, reports progress, records the outcome.
+
+    Args:
+        stop_flag: file whose existence on any node stops all ranks.
+        fingerprint: written into each checkpoint's seal.
+        outcome: filled in as training goes on.
+        pulse: shows the runner that this process is alive.
+        on_training: called when the first step is about to start.
+    """
+
+    def __init__(
+        self,
+        stop_flag: Path,
+        fingerprint: Mapping[str, Any],
+        outcome: Outcome,
+        pulse: Pulse,
+        on_training: Callable[[], None],
+    ) -> None:
+        self._stop_flag = stop_flag
+        self._fingerprint = fingerprint
+        self._outcome = outcome
+        self._pulse = pulse
+        self._on_training = on_training
+        self._stopping = False
+        self._progress: Progress | None = None
+        self._first_step = 0
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Note where training starts, and start reporting."""
+        self._first_step = state.global_step
+        self._outcome.step, self._outcome.total = state.global_step, state.max_steps
+        for logged in state.log_history:
+            # What was measured before this attempt counts where it has nothing newer to say.
+            self._outcome.metrics.update(_finite({name: value for name, value in logged.items() if name != "step"}))
+        if state.is_world_process_zero:
+            self._progress = Progress(state.global_step, state.max_steps, achieved_world_size())
+        self._pulse.beat(FIRST_STEP, state.global_step)
+        self._on_training()
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Show that this rank has its data."""
+        self._show_step(state)
+
+    def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Show that gradient accumulation goes on."""
+        self._show_step(state)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Show that an evaluation goes on."""
+        self._pulse.beat(EVALUATING, state.global_step)
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Show that an evaluation is over."""
+        self._pulse.beat(self._next_phase(control), state.global_step)
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Show what follows the epoch: an evaluation, a checkpoint, or the next one's first step."""
+        self._log_what_is_saved(state, control)
+        self._pulse.beat(self._next_phase(control), state.global_step)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Agree with all ranks on a stop; then every rank saves this very step."""
+        self._outcome.step = state.global_step
+        if any_rank(self._stop_flag.exists(), args.device) and state.global_step < state.max_steps:
+            self._stopping = True
+            # The grace period is for the checkpoint: transformers would evaluate first.
+            control.should_evaluate, control.should_save = False, True
+        self._log_what_is_saved(state, control)
+        self._pulse.beat(self._next_phase(control), state.global_step)
+        if self._progress is not None:
+            self._progress.step(state.global_step)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Seal the checkpoint once every rank has written its part; leave if a stop was agreed on."""
+        barrier()
+        if state.is_world_process_zero:
+            folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+            checkpoints.seal(folder, state.global_step, self._fingerprint)
+        if self._stopping:
+            barrier()
+            self._close()
+            raise StopRequested(state.global_step)
+        self._pulse.beat(TRAINING, state.global_step)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Report progress; end the run if the loss is no number any more."""
+        numbers = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, int | float)}
+        if "train_runtime" in numbers and state.global_step == self._first_step:
+            return  # the summary of an attempt that had no step left to do
+        self._outcome.metrics.update(_finite(numbers))
+        loss = numbers.get("loss", 0.0)
+        if not math.isfinite(loss):
+            raise RunError(
+                ExitCode.CRASHED,
+                f"the loss is {loss} at step {state.global_step}: lower the learning rate, or look for broken rows in "
+                "the data",
+            )
+        if self._progress is not None:
+            # TRL's trainers count the tokens of all ranks; transformers does if `include_num_input_tokens_seen` is set.
+            tokens = numbers.get("num_tokens", state.num_input_tokens_seen or None)
+            self._outcome.metrics.update(self._progress.log(state.global_step, numbers, tokens))
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Record that the loop ended, and whether all its steps were done."""
+        self._outcome.step, self._outcome.total = state.global_step, state.max_steps
+        self._outcome.finished = state.global_step >= state.max_steps
+        self._pulse.beat(FINISHING, state.global_step)
+        if self._progress is not None:
+            self._progress.step(state.global_step)
+        self._close()
+
+    def _show_step(self, state: TrainerState) -> None:
+        self._pulse.beat(FIRST_STEP if state.global_step == self._first_step else TRAINING, state.global_step)
+
+    @staticmethod
+    def _log_what_is_saved(state: TrainerState, control: TrainerControl) -> None:
+        """Have the loss logged before a checkpoint and at the end, so that one that is no number reaches neither.
+
+        transformers logs first, then saves; what was not logged by the last step would never be looked at.
+        """
+        if control.should_save or state.global_step >= state.max_steps:
+            control.should_log = True
+
+    @staticmethod
+    def _next_phase(control: TrainerControl) -> str:
+        # transformers evaluates first, then saves.
+        if control.should_evaluate:
+            return EVALUATING
+        return SAVING if control.should_save else TRAINING
+
+    def _close(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+
+
+def _finite(numbers: Mapping[str, Any]) -> dict[str, float]:
+    """Return what JSON can hold of some numbers, and nothing that is none."""
+    return {
+        name: float(value) for name, value in numbers.items() if isinstance(value, int | float) and math.isfinite(value)
+    }

@@ -1,0 +1,133 @@
+"""Does a data set fit a TRL method, and the model both? Pure.
+
+Columns as TRL 1.16's trainers look for them (docs/source/dataset_formats.md and each trainer's `_prepare_dataset`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from stoker.contract.exits import ExitCode
+from stoker.plan.arguments import Setting
+from stoker.plan.inputs import DatasetColumns, ModelFolder
+
+_PAIRS = (("chosen", "rejected"),)
+# Method → the sets of columns it can train on.
+_NEEDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "sft": (("text",), ("messages",), ("prompt", "completion"), ("conversations",), ("input_ids",)),
+    "dpo": _PAIRS,
+    "orpo": _PAIRS,
+    "kto": (("prompt", "completion", "label"), *_PAIRS),
+    "reward": (*_PAIRS, ("chosen_ids", "rejected_ids"), ("chosen_input_ids", "rejected_input_ids")),
+    "grpo": (("prompt",),),
+    "rloo": (("prompt",),),
+    "distillation": (("prompt",),),
+}
+# Columns that may hold a conversation (trl.data_utils.is_conversational, is_conversational_from_value).
+_CONVERSATIONS = ("messages", "prompt", "chosen", "rejected", "completion", "conversations")
+# TRL's own rewards that read the content of a message, and those that compare with a solution.
+_REWARDS_OF_MESSAGES = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward")
+_REWARDS_OF_SOLUTIONS = ("accuracy_reward", "reasoning_accuracy_reward")
+_LENGTHS = ("max_length", "max_completion_length")
+
+Problem = tuple[ExitCode, str]
+
+
+def data_problems(
+    method: str, settings: Mapping[str, Setting], data: DatasetColumns | None, model: ModelFolder | None
+) -> Iterator[Problem]:
+    """Yield why the run could not train on this data with this model.
+
+    Args:
+        method: the training method.
+        settings: the run's flags.
+        data: what is known of the data set.
+        model: what is known of the model.
+    """
+    if data is not None:
+        if data.problem is not None:
+            yield ExitCode.BAD_DATA, f"the data set {data.path} {data.problem}"
+        else:
+            yield from _wrong_columns(method, settings, data)
+            yield from _wrong_rewards(settings, data)
+            yield from _no_template(method, settings, data, model)
+    if model is not None and model.positions is not None:
+        yield from _too_long(settings, model, model.positions)
+
+
+def _needs(method: str, settings: Mapping[str, Setting]) -> tuple[tuple[str, ...], ...]:
+    field = settings.get("dataset_text_field")
+    if method != "sft" or field is None:
+        return _NEEDS[method]
+    return tuple((str(field.value),) if needed == ("text",) else needed for needed in _NEEDS[method])
+
+
+def _wrong_columns(method: str, settings: Mapping[str, Setting], data: DatasetColumns) -> Iterator[Problem]:
+    needs = _needs(method, settings)
+    if any({*needed} <= data.columns.keys() for needed in needs):
+        return
+    others = [m for m, n in _NEEDS.items() if m != method and any({*needed} <= data.columns.keys() for needed in n)]
+    hint = f", or choose a method that takes these ({', '.join(others)})" if others else ""
+    wanted = ", or ".join(" and ".join(needed) for needed in needs if not needed[0].endswith("_ids"))
+    yield (
+        ExitCode.BAD_DATA,
+        (
+            f"the data set {data.path} has the columns {', '.join(data.columns)}, but {method} needs {wanted}: "
+            f"rename the columns{hint}"
+        ),
+    )
+
+
+def _wrong_rewards(settings: Mapping[str, Setting], data: DatasetColumns) -> Iterator[Problem]:
+    told = settings.get("reward_funcs")
+    names = told.value if told is not None and isinstance(told.value, tuple) else ()
+    for name in names:
+        if name in _REWARDS_OF_MESSAGES and data.columns.get("prompt") == "text":
+            yield (
+                ExitCode.BAD_DATA,
+                (
+                    f"--reward_funcs {name} reads messages, but the column prompt of {data.path} holds text: "
+                    'write prompts as [{"role": "user", "content": …}], or choose another reward'
+                ),
+            )
+        if name in _REWARDS_OF_SOLUTIONS and "prompt" in data.columns and "solution" not in data.columns:
+            yield (
+                ExitCode.BAD_DATA,
+                (
+                    f"--reward_funcs {name} compares with the column solution, which {data.path} has not "
+                    f"(it has {', '.join(data.columns)}): add it, or choose another reward"
+                ),
+            )
+
+
+def _no_template(
+    method: str, settings: Mapping[str, Setting], data: DatasetColumns, model: ModelFolder | None
+) -> Iterator[Problem]:
+    if model is None or model.has_chat_template is not False or "chat_template_path" in settings:
+        return
+    used = {name for needed in _needs(method, settings) for name in (*needed, "prompt")}
+    found = [name for name in _CONVERSATIONS if name in used and data.columns.get(name) == "messages"]
+    if found:
+        option = (
+            "give one with --chat_template_path" if method in ("sft", "reward") else "use an instruction-tuned model"
+        )
+        yield (
+            ExitCode.BAD_DATA,
+            (
+                f"the column {found[0]} of {data.path} holds messages, but the model {model.path} has no chat template "
+                f"to write them with: put a chat_template.jinja into it, or {option}"
+            ),
+        )
+
+
+def _too_long(settings: Mapping[str, Setting], model: ModelFolder, positions: int) -> Iterator[Problem]:
+    for flag in _LENGTHS:
+        setting = settings.get(flag)
+        if setting is not None and not isinstance(setting.value, tuple) and int(setting.value) > positions:
+            yield (
+                ExitCode.CONFIG,
+                (
+                    f"--{flag} {setting.value} ({setting.source}) is more than the {positions} positions that the "
+                    f"model {model.path} has (max_position_embeddings in its config.json): write {positions} or less"
+                ),
+            )

@@ -1,0 +1,123 @@
+"""What TRL makes of a run's settings: recipe, command line, fingerprint, budget and inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from stoker.frameworks import command_line
+from stoker.frameworks.trl.checks import needed_packages
+from stoker.frameworks.trl.flags import flag_table
+from stoker.frameworks.trl.read import module_of
+from stoker.frameworks.trl.recipes import recipe_for
+from stoker.plan.arguments import FlagTable, Setting, is_true, without_negations
+from stoker.plan.framework import Asked, Decider, Decision, Options
+from stoker.plan.inputs import Input
+
+# What makes two runs the same run: a resume with any of these changed would train another model.
+_IDENTITY = {
+    "model": (
+        *("model_name_or_path", "model_revision", "teacher_model_name_or_path", "teacher_model_revision"),
+        "reward_model_name_or_path",
+    ),
+    "data": ("dataset_name", "dataset_config", "dataset_train_split", "datasets"),
+    "peft": (
+        "use_peft",
+        "lora_r",
+        "lora_alpha",
+        "lora_dropout",
+        "lora_target_modules",
+        "lora_target_parameters",
+        "lora_modules_to_save",
+        "use_rslora",
+        "use_dora",
+        "load_in_4bit",
+        "load_in_8bit",
+    ),
+}
+
+
+class TRLDecider(Decider):
+    """Decides what TRL runs."""
+
+    def options(self, asked: Asked) -> Options:
+        """Return the method's flags, and the recipe of the accelerator, the kind of tuning and the method."""
+        table = flag_table(asked.method)
+        return Options(
+            asked.method, table, _recipe(replace(asked, values=without_negations(asked.values, table)), table)
+        )
+
+    def decide(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Decision:
+        """Return what the settings come to."""
+        name, revision = (
+            None if setting is None else str(setting.value)
+            for setting in (settings.get(flag) for flag in ("model_name_or_path", "model_revision"))
+        )
+        return Decision(
+            module=module_of(asked.method),
+            argv=command_line.argv_of(settings, asked.config),
+            fingerprint=_fingerprint(asked, settings),
+            budget=_budget(table, settings),
+            base_model=(name, revision),
+            inputs=inputs_of(table, settings),
+            # A mixture of data sets stands in the place of the one.
+            dataset=None if "datasets" in settings else command_line.local_dataset(settings),
+            model=command_line.local_model(settings),
+            loader_workers=command_line.loader_workers(settings),
+            packages_needed=needed_packages(settings),
+        )
+
+
+def _recipe(asked: Asked, table: FlagTable) -> Mapping[str, tuple[str, str]]:
+    def on(flag: str) -> bool:
+        words = asked.values.get(flag)
+        if words is None:
+            return False
+        known = table.flags.get(flag)
+        return not words or (is_true(words[0]) if known is None or known.type == "bool" else any(words))
+
+    tuning = "full"
+    if on("use_peft"):
+        tuning = "qlora" if on("load_in_4bit") or on("load_in_8bit") else "lora"
+    recipe = {
+        default.flag: (default.value, default.reason)
+        for default in recipe_for(asked.accelerator, tuning, asked.method)
+        if default.unless is None or not on(default.unless)
+    }
+    if asked.world_size == 1:
+        recipe.pop("ddp_backend", None)
+    return {**recipe, "output_dir": (f"{asked.workspace}/output", "the run's folder in the workspace")}
+
+
+def inputs_of(table: FlagTable, settings: Mapping[str, Setting]) -> tuple[Input, ...]:
+    """Return the model and the data set, where a flag names them."""
+    found = []
+    for flag, what, initializer in (
+        ("model_name_or_path", "model", "spec.initializer.model"),
+        ("dataset_name", "data set", "spec.initializer.dataset"),
+        ("teacher_model_name_or_path", "teacher's model", ""),
+        ("reward_model_name_or_path", "reward model", ""),
+    ):
+        setting = settings.get(flag)
+        if setting is not None and isinstance(setting.value, str):
+            found.append(Input(setting.value, what, initializer, table.spell(flag)))
+    return tuple(found)
+
+
+def _budget(table: FlagTable, settings: Mapping[str, Setting]) -> dict[str, float]:
+    """Return `{"steps": n}` if max_steps is over 0, for then it rules; else `{"epochs": n}`."""
+
+    def number(name: str) -> float:
+        setting = settings.get(name)
+        return float(str(setting.value if setting else table.flags[name].default))
+
+    steps = number("max_steps")
+    return {"steps": steps} if steps > 0 else {"epochs": number("num_train_epochs")}
+
+
+def _fingerprint(asked: Asked, settings: Mapping[str, Setting]) -> dict[str, object]:
+    """Return model, data, method, PEFT and world size."""
+    found: dict[str, object] = {"framework": "trl", "method": asked.method, "world_size": asked.world_size}
+    for part, names in _IDENTITY.items():
+        found[part] = {name: settings[name].value for name in names if name in settings}
+    return found

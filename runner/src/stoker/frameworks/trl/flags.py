@@ -1,0 +1,44 @@
+"""The flags of TRL's methods, generated from TRL's own parsers (`make generate-flags`)."""
+
+from __future__ import annotations
+
+import json
+from functools import cache, partial
+from importlib import resources
+
+from stoker.frameworks.trl.former_flags import DEPRECATED, REMOVED, RENAMED
+from stoker.plan.arguments import Flag, FlagTable
+
+VERSION = "1.16.0"
+METHODS = ("sft", "dpo", "kto", "orpo", "grpo", "rloo", "reward", "distillation")
+
+_RESERVED = {
+    "resume_from_checkpoint": "leave it out and set STOKER_RESUME to auto, never or require",
+    "enable_jit_checkpoint": "leave it out, a stop is checkpointed anyway, in step on all ranks",
+    "local_rank": "leave it out, torchrun tells each process its rank",
+}
+
+
+@cache
+def flag_table(method: str) -> FlagTable:
+    """Return the flags of a method's script."""
+    data = json.loads(
+        resources.files(__package__).joinpath(f"flags/trl-{VERSION}/{method}.json").read_text(encoding="utf-8")
+    )
+    flags = {
+        name: Flag(
+            name,
+            entry["type"],
+            entry.get("many", False),
+            tuple(entry.get("choices", ())),
+            entry.get("default"),
+            entry.get("help", ""),
+        )
+        for name, entry in data["flags"].items()
+    }
+    others = partial(_other_methods, method)
+    return FlagTable(data["trainer"], method, flags, RENAMED, REMOVED, _RESERVED, DEPRECATED, others)
+
+
+def _other_methods(method: str, flag: str) -> tuple[str, ...]:
+    return tuple(other for other in METHODS if other != method and flag in flag_table(other).flags)

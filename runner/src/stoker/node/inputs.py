@@ -1,0 +1,253 @@
+"""What a local model folder and a local data set say of themselves, read without torch or datasets.
+
+Only what can be told for sure: anything that `datasets.load_dataset` might read in another way is left untold.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from stoker.plan.inputs import DatasetColumns, ModelFolder
+
+_ROWS = 50
+_BYTES = 2**20
+_PARQUET_SECONDS = 60
+# Suffix → how it is read; others (images, archives, …) are for `datasets` alone.
+_READ_AS = {
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+}
+_NO_DATA = re.compile(r"^(readme.*|license.*|dataset_infos?\.json|dataset_dict\.json|state\.json|.*\.lock|\..*)$", re.I)
+# What `save_to_disk` leaves (datasets 5), which `load_dataset` refuses.
+_SAVED_TO_DISK = ("state.json", "dataset_dict.json")
+# Names of splits in files and folders, as `datasets` finds them (datasets/data_files.py: SPLIT_KEYWORDS).
+_SPLITS = {
+    "train": ("train", "training"),
+    "test": ("test", "testing", "eval", "evaluation"),
+    "validation": ("validation", "valid", "dev", "val"),
+}
+_WORDS = re.compile(r"[^A-Za-z]+")
+# What files may raise that are not what their names say, or that a dataset card names in a way of its own: a CSV's
+# endless field, a cut or damaged gzip file, an absolute pattern, and the pattern `.` (Python 3.11: IndexError).
+_UNREADABLE = (
+    *(OSError, EOFError, ValueError, RecursionError),
+    *(csv.Error, zlib.error, NotImplementedError, IndexError),
+)
+
+
+def read_model(folder: Path) -> ModelFolder:
+    """Read a model folder's configuration; what cannot be read is left untold."""
+    config = _json(folder / "config.json")
+    text = config.get("text_config")
+    config = {**config, **text} if isinstance(text, dict) else config
+    tokenizer = _json(folder / "tokenizer_config.json")
+    names = _names(folder)
+    templates = bool({"chat_template.jinja", "chat_template.json"} & names or tokenizer.get("chat_template"))
+    told = templates or "tokenizer_config.json" in names
+    return ModelFolder(str(folder), _positions(config), templates if told else None)
+
+
+def _positions(config: Mapping[str, Any]) -> int | None:
+    """Return the longest sequence that a model's configuration allows; None if it does not say."""
+    positions = config.get("max_position_embeddings")
+    scaling = config.get("rope_scaling") or config.get("rope_parameters")
+    factor = scaling.get("factor", 1) if isinstance(scaling, dict) else 1
+    if not isinstance(positions, int) or not isinstance(factor, int | float) or factor < 1:
+        return None
+    try:
+        return int(positions * factor)
+    except (OverflowError, ValueError):  # JSON as Python reads it has Infinity and NaN
+        return None
+
+
+def _names(folder: Path) -> set[str]:
+    try:
+        return {entry.name for entry in folder.iterdir()}
+    except OSError:
+        return set()
+
+
+def read_data(path: Path, config: str | None, split: str) -> DatasetColumns | None:
+    """Return the columns of a local data set; None where they cannot be told for sure.
+
+    Args:
+        path: its folder or file.
+        config: the configuration of it that is asked for.
+        split: the split that is trained on.
+    """
+    try:
+        if path.is_file():
+            return _columns(path)
+        files = [file for file in sorted(path.rglob("*")) if file.is_file() and not _hidden(file, path)]
+        if any(file.name in _SAVED_TO_DISK for file in files):
+            problem = (
+                "was written by save_to_disk, which load_dataset does not read: write it with to_parquet or to_json"
+            )
+            return DatasetColumns(str(path), {}, problem)
+        if not files:
+            return DatasetColumns(str(path), {}, "holds no file: write jsonl, csv or parquet files there")
+        wanted = _files_of_card(path, config, split)
+        if wanted is None:
+            data = [file for file in files if not _NO_DATA.match(file.name)]
+            wanted = _of_split(data, path, split) if config is None else []
+        if not wanted or len({_READ_AS.get(_suffix(file)) for file in wanted}) != 1:
+            return None
+        return _columns(wanted[0])
+    except _UNREADABLE:
+        # Whether it can be read at all is checked elsewhere.
+        return None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _hidden(file: Path, folder: Path) -> bool:
+    return any(part.startswith((".", "__")) for part in file.relative_to(folder).parts)
+
+
+def _suffix(file: Path) -> str:
+    return Path(file.name.lower().removesuffix(".gz")).suffix
+
+
+def _files_of_card(folder: Path, config: str | None, split: str) -> list[Path] | None:
+    """Return the files that the dataset card (README.md) names for a split; None if it names none at all."""
+    card = folder / "README.md"
+    if not card.is_file():
+        return None
+    parts = card.read_text(encoding="utf-8").split("---", 2)
+    try:
+        header = yaml.safe_load(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
+    except yaml.YAMLError:
+        return []
+    configs = header.get("configs") if isinstance(header, dict) else None
+    if not isinstance(configs, list):
+        return None
+    for entry in configs:
+        if isinstance(entry, dict) and (entry.get("config_name") == config or (config is None and len(configs) == 1)):
+            patterns = _patterns(entry.get("data_files"), split)
+            return sorted(file for pattern in patterns for file in folder.glob(pattern) if file.is_file())
+    return []
+
+
+def _patterns(files: Any, split: str) -> Iterable[str]:
+    for entry in files if isinstance(files, list) else [files]:
+        if isinstance(entry, dict) and entry.get("split") == split:
+            path = entry.get("path")
+            yield from (str(item) for item in (path if isinstance(path, list) else [path]))
+
+
+def _of_split(files: list[Path], folder: Path, split: str) -> list[Path]:
+    named: dict[str, list[Path]] = {}
+    for file in files:
+        words = {word.lower() for word in _WORDS.split(str(file.relative_to(folder)))}
+        for name, keywords in _SPLITS.items():
+            if words & {*keywords}:
+                named.setdefault(name, []).append(file)
+    if not named:
+        # Without the name of a split anywhere, all of it is `train`.
+        return files if split == "train" else []
+    return named.get(split, [])
+
+
+def _columns(file: Path) -> DatasetColumns | None:
+    kind = _READ_AS.get(_suffix(file))
+    if kind == "parquet":
+        columns = _parquet_columns(file)
+    elif kind is not None:
+        with _open(file) as stream:
+            columns = _csv_columns(stream, file) if kind == "csv" else _json_columns(stream)
+    else:
+        columns = None
+    return None if not columns else DatasetColumns(str(file), columns)
+
+
+def _open(file: Path) -> IO[str]:
+    if file.suffix.lower() == ".gz":
+        return gzip.open(file, "rt", encoding="utf-8")
+    return file.open(encoding="utf-8", newline="")
+
+
+def _csv_columns(stream: IO[str], file: Path) -> dict[str, str] | None:
+    head = stream.readline(_BYTES)
+    rows = list(csv.reader([head], delimiter="\t" if _suffix(file) == ".tsv" else ","))
+    return dict.fromkeys(rows[0], "text") if rows else None
+
+
+def _json_columns(stream: IO[str]) -> dict[str, str] | None:
+    head = stream.read(_BYTES)
+    rows: list[Any] = []
+    if head.lstrip().startswith("["):
+        decoder, rest = json.JSONDecoder(), head.lstrip()[1:].lstrip()
+        try:
+            while rest and len(rows) < _ROWS:
+                row, end = decoder.raw_decode(rest)
+                rows.append(row)
+                rest = rest[end:].lstrip().removeprefix(",").lstrip()
+        except ValueError:
+            pass
+    else:
+        # The last line may have been cut off.
+        lines = [line for line in head.splitlines()[: _ROWS + 1] if line.strip()]
+        complete = lines[:-1] if len(lines) > 1 else lines
+        rows = [json.loads(line) for line in complete]
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        return None
+    columns: dict[str, str] = {}
+    for row in rows:
+        for name, value in row.items():
+            if columns.get(name, "other") == "other":
+                columns[name] = _kind(value)
+    return columns
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        return "messages"
+    return "other"
+
+
+# In a process of its own: pyarrow would stay in the runner's memory while the trainer runs.
+_PARQUET = """
+import json, sys
+import pyarrow.parquet, pyarrow.types as types
+def kind(t):
+    if types.is_string(t) or types.is_large_string(t): return "text"
+    if (types.is_list(t) or types.is_large_list(t)) and types.is_struct(t.value_type): return "messages"
+    return "other"
+schema = pyarrow.parquet.read_schema(sys.argv[1])
+print(json.dumps({field.name: kind(field.type) for field in schema}))
+"""
+
+
+def _parquet_columns(file: Path) -> dict[str, str] | None:
+    command = [sys.executable, "-c", _PARQUET, str(file)]
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_PARQUET_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode:
+        return None
+    columns: dict[str, str] = json.loads(done.stdout)
+    return columns

@@ -1,0 +1,321 @@
+"""Carries a plan out on this node: preflight, the launcher as a child process, signals, and the exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.files import read_json
+from stoker.contract.variables import PLAN_FILE
+from stoker.contract.words import say, write_termination_message
+from stoker.node import planning, watchdog
+from stoker.node.judge import Evidence, all_ended, judge
+from stoker.node.memory import read_memory
+from stoker.node.preflight import check_inputs, check_packages, check_paths, wait_for_peers
+from stoker.node.report import settle_crash, write_last_error, write_run_manifest
+from stoker.node.signals import Signals, listen
+from stoker.plan.plan import Plan
+from stoker.rank import checkpoints
+from stoker.rank.endings import ending_of
+from stoker.rank.folders import LocalFolder, SharedFolder, Verdict, local_folder, most_telling
+from stoker.rank.pulse import Beat, read_beats
+
+_POLL_SECONDS = 0.25
+# How often the shared folder is read: it may be a network filesystem.
+_SHARED_POLL_SECONDS = 2.0
+# How long a node that has failed waits for the others to say how they ended: as long as they need to notice
+# (_SHARED_POLL_SECONDS, _PEER_FAILURE_SECONDS) and to end their processes.
+_PEER_WORD_SECONDS = 20.0
+# Once a peer has failed, how long this node's own processes get to notice.
+_PEER_FAILURE_SECONDS = 10.0
+# Once every process of this node has said how it ended, how long the launcher gets to end too.
+_TEARDOWN_SECONDS = 30.0
+# Once this node has noticed a hang, how long the others get to say where their ranks are.
+_HANG_WORD_SECONDS = 10.0
+_KILL_SECONDS = 5.0
+# torchrun's nodes get at least this long to meet, however late the last of them came.
+_LEAST_RENDEZVOUS_SECONDS = 120
+
+
+def start(args: Sequence[str], world: Mapping[str, str] | None = None) -> ExitCode:
+    """Plan and run what a command line asks for, and return the exit code of the pod.
+
+    Args:
+        args: the trainer's arguments.
+        world: what a launcher's options said of the world, by torchrun's names.
+
+    Raises:
+        RunError: the run cannot be what was asked.
+    """
+    signals = listen()
+    # Pods of another user share the volume through the group.
+    os.umask(0o002)
+    return run(planning.plan(args, world), signals)
+
+
+def run(plan: Plan, signals: Signals) -> ExitCode:
+    """Run a plan to its end on this node and return the exit code of the pod."""
+    shared = SharedFolder(Path(plan.workspace), plan.run_id, plan.world.node_rank)
+    for notice in plan.notices:
+        say(f"note: {notice}")
+    verdict = _attempt(plan, shared, signals)
+    if verdict.code is not ExitCode.FINISHED:
+        own = settle_crash(plan, verdict)
+        # Written before the others are waited for: a grace period may end meanwhile.
+        _record(plan, own)
+        verdict = _agree(plan, shared, own, signals)
+    # Again, so that of several nodes with a cause the one whose verdict counts has the last word.
+    _record(plan, verdict)
+    say(f"exit {int(verdict.code)}: {_line(verdict)}")
+    return verdict.code
+
+
+def _record(plan: Plan, verdict: Verdict) -> None:
+    write_termination_message(Path(plan.termination_log), _line(verdict))
+    if verdict.code is not ExitCode.FINISHED:
+        write_last_error(plan, verdict)
+
+
+def _line(verdict: Verdict) -> str:
+    return verdict.message if verdict.code is ExitCode.FINISHED else f"{verdict.code.meaning}: {verdict.message}"
+
+
+class _PeerFailedError(Exception):
+    """Another node has failed while this one was getting ready."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.message)
+        self.verdict = verdict
+
+
+def _attempt(plan: Plan, shared: SharedFolder, signals: Signals) -> Verdict:
+    """Check, launch and watch; return how this node's part ended."""
+    try:
+        check_paths(plan)
+        check_inputs(plan)
+        done = _already_finished(plan)
+        if done is not None:
+            return Verdict(ExitCode.FINISHED, _finished_before(plan, done))
+        began = time.monotonic()
+        wait_for_peers(plan, lambda: _give_up(shared, signals))
+        signals.refuse_if_stopped()
+        check_packages(plan)
+        # One deadline for all the waiting: torchrun gets what is left of it.
+        left = max(_LEAST_RENDEZVOUS_SECONDS, plan.rendezvous_seconds - round(time.monotonic() - began))
+        with local_folder() as local:
+            return _launch(replace(plan, rendezvous_seconds=left), shared, local, signals)
+    except RunError as error:
+        return Verdict(error.code, error.message)
+    except _PeerFailedError as failed:
+        return failed.verdict
+    except Exception as error:  # noqa: BLE001 - any other way out would be an exit code that nobody documented
+        verdict = ending_of(error, plan.flag_names)
+        if verdict.code is ExitCode.CRASHED:
+            traceback.print_exc()
+        return replace(verdict, message=f"the runner could not go on: {verdict.message}")
+
+
+def _finished_before(plan: Plan, manifest: Mapping[str, Any]) -> str:
+    message = f"this run had finished already, with step {manifest['steps']}"
+    changed = checkpoints.changed_settings(manifest, plan.recorded_settings)
+    if changed:
+        message += (
+            f"; nothing was trained now, though {'; '.join(changed)}: to train with that, give this run its own "
+            "workspace or output_dir, or set STOKER_RESUME=never"
+        )
+    return message
+
+
+def _already_finished(plan: Plan) -> Mapping[str, Any] | None:
+    output = Path(plan.output_dir)
+    if checkpoints.starts_anew(Path(plan.workspace), output, plan.resume, plan.job_id, plan.attempt):
+        done = None
+    else:
+        done = checkpoints.finished_manifest(output, plan.fingerprint, plan.budget)
+    if done is None and plan.world.node_rank == 0:
+        # The manifest says "finished": it must not outlive the decision to train on.
+        checkpoints.retire_output(output)
+    return done
+
+
+def _give_up(shared: SharedFolder, signals: Signals) -> None:
+    signals.refuse_if_stopped()
+    for rank, verdict in shared.verdicts().items():
+        if verdict.primary:
+            raise _PeerFailedError(Verdict(verdict.code, _by_node(rank, verdict), primary=False))
+
+
+def _launch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signals) -> Verdict:
+    plan.write(local.plan)
+    if plan.world.node_rank == 0:
+        shared.forget_older_runs()
+    say(
+        f"{plan.module} on node {plan.world.node_rank} of {plan.world.nnodes} × {plan.world.nproc_per_node} processes, "
+        f"world size {plan.world.size}, attempt {plan.attempt}"
+    )
+    argv = [sys.executable, "-m", "stoker.node.torchrun", str(local.failures), str(os.getpid()), *plan.torchrun_argv]
+    environ = {**os.environ, **plan.env, PLAN_FILE: str(local.plan)}
+    memory = read_memory()
+    # A session of its own: a signal to our process group must not reach the trainer before we decide.
+    child = Child(os.posix_spawn(argv[0], argv, environ, setsid=True))
+    given_up = _watch(plan, shared, local, signals, child)
+    verdict = judge(
+        Evidence(
+            processes=plan.world.nproc_per_node,
+            statuses=local.statuses(),
+            failures=read_json(local.failures) or (),
+            returncode=child.returncode,
+            stopped=signals.stopped_at is not None,
+            peer=given_up,
+            shortage=read_memory().shortage_since(memory, plan.flag_names),
+        )
+    )
+    if verdict.code is ExitCode.FINISHED:
+        if plan.world.node_rank == 0:
+            result = next(status.result for status in local.statuses() if status.rank == 0)
+            write_run_manifest(plan, result)
+        return Verdict(ExitCode.FINISHED, f"finished: world size {plan.world.size}")
+    return verdict
+
+
+@dataclass(slots=True)
+class Child:
+    """The launcher's process, leader of its own process group.
+
+    Attributes:
+        pid: its process id.
+        returncode: its exit code, negative for a signal; None while it runs.
+    """
+
+    pid: int
+    returncode: int | None = None
+
+    def reap(self) -> None:
+        """Collect every child that has ended: as PID 1 this process inherits orphans too."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+
+    def end(self) -> None:
+        """Ask the whole group to end, then make it."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            deadline = time.monotonic() + _KILL_SECONDS
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+            while self.returncode is None and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+                self.reap()
+
+
+def _watch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signals, child: Child) -> Verdict | None:
+    """Wait for the child; pass a stop on; end it if a peer has failed or the run hangs, and return that verdict."""
+    peer: Verdict | None = None
+    peer_since = 0.0
+    next_look = 0.0
+    ended_since: float | None = None
+    stopping = False
+    dog = watchdog.Watchdog(plan.hang_seconds)
+    while True:
+        child.reap()
+        if child.returncode is not None:
+            return peer
+        now = time.monotonic()
+        statuses = local.statuses()
+        beats = read_beats(local.ranks)
+        hangs = dog.hangs(beats, now)
+        if ended_since is None and all_ended(plan.world.nproc_per_node, statuses):
+            ended_since = now
+        if ended_since is not None and now > ended_since + _TEARDOWN_SECONDS:
+            child.end()
+            return peer
+        if signals.stopped_at is not None:
+            training = any(status.phase == "training" for status in statuses)
+            if not stopping:
+                stopping = True
+                local.stop_flag.touch()
+                say(f"asked to stop: {'saving a checkpoint' if training else 'nothing to save yet'}")
+            if not training or signals.time_left(plan.grace_seconds) < 2 * _KILL_SECONDS:
+                child.end()
+                return peer
+        if peer is None and plan.world.nnodes > 1 and now > next_look:
+            next_look = now + _SHARED_POLL_SECONDS
+            peer = _failed_peer(shared)
+            peer_since = now
+            hangs = hangs or bool(beats and shared.beats())
+        if peer is not None and now > peer_since + _PEER_FAILURE_SECONDS:
+            child.end()
+            return peer
+        if hangs and ended_since is None and not stopping and peer is None:
+            watchdog.print_stacks(beats, say)
+            verdict = _hang(plan, shared, beats)
+            child.end()
+            return verdict
+        time.sleep(_POLL_SECONDS)
+
+
+def _hang(plan: Plan, shared: SharedFolder, own: Mapping[int, Beat]) -> Verdict:
+    """Exchange with the other nodes where all ranks are, and return what all of them will say."""
+    beats = dict(own)
+    if plan.world.nnodes > 1:
+        deadline = time.monotonic() + _HANG_WORD_SECONDS
+        with suppress(OSError):
+            shared.publish_beats(own)
+        while len(beats) < plan.world.size and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            beats = {**shared.beats(), **own}
+    here = any(rank in own for rank in watchdog.suspects(beats))
+    return Verdict(ExitCode.CRASHED, watchdog.describe(beats), primary=here)
+
+
+def _failed_peer(shared: SharedFolder) -> Verdict | None:
+    failed = {r: v for r, v in shared.verdicts().items() if v.code is not ExitCode.FINISHED}
+    if not failed:
+        return None
+    told = most_telling(list(failed.values()))
+    rank = next(rank for rank, verdict in failed.items() if verdict == told)
+    return Verdict(told.code, _by_node(rank, told), primary=False)
+
+
+def _by_node(rank: int, verdict: Verdict) -> str:
+    return verdict.message if verdict.message.startswith("node ") else f"node {rank}: {verdict.message}"
+
+
+def _agree(plan: Plan, shared: SharedFolder, verdict: Verdict, signals: Signals) -> Verdict:
+    """Tell the other nodes how this one ended, hear how they did, and return the verdict that says most.
+
+    Waits until all have spoken, so that every pod exits with the same code and no echo of a failure (a lost peer)
+    reaches Kubernetes before its cause.
+    """
+    if plan.world.nnodes == 1:
+        return verdict
+    deadline = time.monotonic() + min(_PEER_WORD_SECONDS, signals.time_left(plan.grace_seconds))
+    told: Verdict | None = None
+    while True:
+        peer = _failed_peer(shared)
+        if peer is not None:
+            verdict = most_telling([verdict, peer])
+        if verdict != told:
+            told = verdict
+            try:
+                shared.publish(verdict)
+            except OSError as error:
+                say(f"the other nodes could not be told: {error}")
+                return verdict
+        if time.monotonic() > deadline or len(shared.verdicts()) == plan.world.nnodes - 1:
+            return verdict
+        time.sleep(_POLL_SECONDS)

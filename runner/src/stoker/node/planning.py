@@ -1,0 +1,75 @@
+"""From the process's surroundings to a plan: the few reads that planning itself must not do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.strict_yaml import read_yaml
+from stoker.contract.words import write_termination_message
+from stoker.frameworks import get_framework
+from stoker.plan.facts import Facts, read_facts
+from stoker.plan.plan import Plan
+from stoker.plan.resolve import read_request, resolve_plan
+
+
+def resolve(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
+    """Read the facts and the `--config` file, and make the plan.
+
+    Args:
+        args: the trainer's arguments.
+        world: what a launcher's options said of the world, by torchrun's names.
+
+    Raises:
+        RunError: the run cannot be what was asked.
+    """
+    return _resolve(read_facts(), args, world)
+
+
+def plan(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
+    """Make the plan of a pod; a refusal is left as the pod's termination message too.
+
+    Raises:
+        RunError: the run cannot be what was asked.
+    """
+    facts = read_facts()
+    try:
+        return _resolve(facts, args, world)
+    except RunError as error:
+        write_termination_message(facts.termination_log, f"{error.code.meaning}: {error.message}")
+        raise
+
+
+def _resolve(facts: Facts, args: Sequence[str], world: Mapping[str, str] | None) -> Plan:
+    request = read_request(facts, get_framework(facts.get("STOKER_FRAMEWORK")), args, world)
+    return resolve_plan(request, None if request.config_file is None else read_config(Path(request.config_file)))
+
+
+def read_config(path: Path, named: str | None = None) -> Mapping[str, Any]:
+    """Return the content of a `--config` file.
+
+    Args:
+        path: where it lies here.
+        named: what to call it in a message, where that is another path.
+
+    Raises:
+        RunError: it cannot be read (66), or holds no mapping of flags to values (64).
+    """
+    said = named or path
+    try:
+        documents = read_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(
+            ExitCode.NO_INPUT, f"--config {said} cannot be read ({error.strerror}): mount it, or correct the path"
+        ) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: text that is not UTF-8, a date such as 2026-13-45, a NUL in the path.
+        raise RunError(ExitCode.USAGE, f"--config {said} is no YAML: {' '.join(str(error).split())}") from error
+    content = documents[0] if len(documents) == 1 else None
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise RunError(ExitCode.USAGE, f"--config {said} must hold a mapping of flags to values, e.g. max_steps: 100")
+    return content

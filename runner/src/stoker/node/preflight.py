@@ -1,0 +1,189 @@
+"""Checks that need the world outside: done once, on this node, before a trainer process exists."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
+from stoker.contract.files import is_there
+from stoker.contract.weights import damage_of
+from stoker.contract.words import say
+from stoker.frameworks import get_framework
+from stoker.node.inputs import read_data, read_model
+from stoker.plan.plan import Check, Plan
+
+# Of a model's folder: what every trainer reads first, and its weights.
+_MODEL_FILES = ("*config.json", "*.safetensors", "*.bin", "*.pt", "*.pth")
+_SECONDS_BETWEEN_LOOKUPS = 1.0
+_SECONDS_BETWEEN_MESSAGES = 15.0
+
+
+def check_paths(plan: Plan) -> None:
+    """Carry out the plan's checks of files and folders.
+
+    Raises:
+        RunError: the first that does not hold.
+    """
+    for check in plan.checks:
+        if check.kind == "writable":
+            _check_writable(check)
+        else:
+            _check_there(check)
+            _check_readable(check)
+
+
+def _check_there(check: Check) -> None:
+    try:
+        Path(check.path).stat()
+    except OSError as error:
+        absent = isinstance(error, FileNotFoundError | NotADirectoryError)
+        found = "does not exist" if absent else f"cannot be reached ({error.strerror})"
+        raise RunError(check.code, f"the {check.what} {check.path} {found}: {check.fix}") from error
+    except ValueError as error:  # a NUL in the path
+        raise RunError(check.code, f"the {check.what} {check.path!r} is no path: {check.fix}") from error
+
+
+def _check_readable(check: Check) -> None:
+    # Libraries that write weights for their user alone, and call a file they may not read missing, make this common.
+    path = Path(check.path)
+    try:
+        found = [path, *sorted(path.iterdir())] if path.is_dir() else [path]
+    except OSError:
+        found = [path]
+    for entry in found:
+        if not os.access(entry, os.R_OK | os.X_OK if entry.is_dir() else os.R_OK):
+            raise RunError(
+                check.code,
+                f"the {check.what} {entry} cannot be read by UID {os.geteuid()}, GID {os.getegid()}: "
+                "make it readable for the group 0 (chmod -R g+rX)",
+            )
+
+
+def _check_writable(check: Check) -> None:
+    folder = Path(check.path)
+    probe = folder / f".stoker-probe-{os.uname().nodename}-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise RunError(
+            check.code, f"the {check.what} {check.path} cannot be written to ({error.strerror}): {check.fix}"
+        ) from error
+
+
+def check_packages(plan: Plan) -> None:
+    """Look whether this Python has what the framework is made of, without importing it.
+
+    Raises:
+        RunError: packages are missing (78): no retry in the same image would find them.
+    """
+    missing = [name for name in plan.packages if find_spec(name) is None]
+    if missing:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"{sys.executable} has no {', '.join(missing)}, which {plan.framework} needs: use an image that has them, "
+            f"or where there is none a Python that does (`stoker local … --python {plan.framework}=PATH`)",
+        )
+
+
+def check_inputs(plan: Plan) -> None:
+    """Look at the run's local inputs, and for the packages that its settings need.
+
+    Raises:
+        RunError: the inputs cannot be trained on (65), or not so, or a package is missing (78); lists every problem.
+    """
+    problems = [*input_problems(plan, lambda path: path), *_missing_packages(plan)]
+    if problems:
+        code = min((code for code, _ in problems), key=PRECEDENCE.index)
+        raise RunError(code, "\n".join(text for _, text in problems))
+
+
+def _missing_packages(plan: Plan) -> Iterable[tuple[ExitCode, str]]:
+    for package, needing in plan.packages_needed.items():
+        if find_spec(package) is None:
+            text = (
+                f"{needing} needs the Python package {package}, which this image has not: leave it out, or use an image"
+            )
+            yield ExitCode.CONFIG, f"{text} that has it (spec.trainer.image)"
+
+
+def input_problems(plan: Plan, locate: Callable[[str], str | None]) -> Iterator[tuple[ExitCode, str]]:
+    """Yield why the run could not train on its data with its model, each with its exit code.
+
+    Args:
+        plan: the run.
+        locate: returns where a path of the pods lies here; None for one that does not.
+    """
+
+    def local(path: str | None) -> Path | None:
+        found = None if path is None else locate(path)
+        return Path(found) if found is not None and is_there(Path(found)) else None
+
+    dataset, model = local(plan.dataset.path if plan.dataset else None), local(plan.model)
+    columns = None
+    if plan.dataset is not None and dataset is not None:
+        columns = read_data(dataset, plan.dataset.config, plan.dataset.split)
+    folder = read_model(model) if model is not None and model.is_dir() else None
+    yield from _damaged(plan, locate)
+    settings = {setting.name: setting for setting in plan.settings}
+    yield from get_framework(plan.framework).check_inputs(plan.method, settings, columns, folder)
+
+
+def _damaged(plan: Plan, locate: Callable[[str], str | None]) -> Iterator[tuple[ExitCode, str]]:
+    """Yield a problem for each file of a model that ends too early, or is a pointer to what was never fetched."""
+    for found in plan.checks:
+        local = locate(found.path) if found.kind == "exists" and found.what.endswith("model") else None
+        if local is None:
+            continue
+        for path in sorted(path for pattern in _MODEL_FILES for path in Path(local).glob(pattern)):
+            if damage := damage_of(path):
+                text = f"{path.name} of the {found.what} {found.path} is damaged: {damage}. Fetch or copy it again"
+                yield found.code, text
+
+
+def wait_for_peers(plan: Plan, give_up: Callable[[], None]) -> None:
+    """Wait until every node of the run has a name in DNS, so that a node that is still scaling up is waited for.
+
+    Args:
+        plan: the run.
+        give_up: called between look-ups; raises to end the waiting (a stop was asked for, a peer has failed).
+
+    Raises:
+        RunError: the deadline passed; lists the nodes that are missing (69).
+    """
+    missing = dict(enumerate(plan.world.peers()))
+    deadline = time.monotonic() + plan.rendezvous_seconds
+    next_message = time.monotonic() + _SECONDS_BETWEEN_MESSAGES
+    while True:
+        missing = {rank: name for rank, name in missing.items() if not _resolves(name)}
+        if not missing:
+            return
+        listed = ", ".join(f"{rank} ({name})" for rank, name in missing.items())
+        now = time.monotonic()
+        if now > deadline:
+            raise RunError(
+                ExitCode.UNAVAILABLE,
+                f"after {plan.rendezvous_seconds} s these nodes of {plan.world.nnodes} are missing: {listed}. "
+                "See why their pods do not start (`kubectl describe pod`): no room, quota, or an image that cannot be "
+                "pulled",
+            )
+        if now > next_message:
+            say(f"waiting for node {listed}, {round(deadline - now)} s left")
+            next_message = now + _SECONDS_BETWEEN_MESSAGES
+        give_up()
+        time.sleep(_SECONDS_BETWEEN_LOOKUPS)
+
+
+def _resolves(name: str) -> bool:
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return False
+    return True

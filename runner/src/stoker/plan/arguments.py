@@ -1,0 +1,318 @@
+"""Trainer flags from every layer: parsed, checked against the flag table, and laid over each other.
+
+Pure: the flag table is data (generated from the trainer's real parsers), so nothing here imports a trainer.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+# What HfArgumentParser takes for a boolean (transformers/hf_argparser.py: string_to_bool).
+_TRUE = ("true", "t", "yes", "y", "1")
+_FALSE = ("false", "f", "no", "n", "0")
+# What argparse does not take for a flag though it begins with a dash.
+_NEGATIVE = re.compile(r"^-\d+$|^-\d*\.\d+$")
+# Counts end up in 64-bit integers of torch; nobody writes a number with more characters.
+_GREATEST = 2.0**63
+_DIGITS = re.compile(r"^[-+]?[0-9]+(\.0*)?$")
+_FLOAT = re.compile(r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$")
+_LONGEST_NUMBER = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag of a trainer's command line.
+
+    Attributes:
+        name: the flag without its dashes, words joined by `_`.
+        type: `bool`, `int`, `float` or `str`.
+        many: True if it takes several values.
+        choices: the values it takes; empty if any.
+        default: the trainer's own default, as text.
+        help: the trainer's own help text.
+    """
+
+    name: str
+    type: str
+    many: bool = False
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+    help: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FlagTable:
+    """The flags one method of one trainer version knows, and what became of those it no longer knows.
+
+    Attributes:
+        trainer: the trainer and version the table was made from, e.g. `trl 1.16.0`.
+        method: the method, e.g. `sft`.
+        flags: every flag by name.
+        renamed: old name → today's name.
+        removed: old name → what to do instead.
+        reserved: flags the runner sets itself → what to write instead.
+        deprecated: flags that still work → what to write before they are gone.
+        methods_with: returns the other methods of this trainer that have a flag.
+        config: the trainer's own config that the flags are laid over; None without one.
+        notices: what a user should know about how it was chosen.
+    """
+
+    trainer: str
+    method: str
+    flags: Mapping[str, Flag]
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    removed: Mapping[str, str] = field(default_factory=dict)
+    reserved: Mapping[str, str] = field(default_factory=dict)
+    deprecated: Mapping[str, str] = field(default_factory=dict)
+    methods_with: Callable[[str], Sequence[str]] = lambda name: ()
+    config: str | None = None
+    notices: tuple[str, ...] = ()
+
+    def spell(self, name: str) -> str:
+        """Return how a flag is written on the trainer's command line."""
+        return f"--{name}"
+
+    def refusal(self, name: str) -> str | None:
+        """Say why a flag of that name cannot be given, and what to write instead; None if it can."""
+        if name in self.reserved:
+            return f"--{name} is set by stoker itself: {self.reserved[name]}"
+        if name in self.flags:
+            return None
+        if not name:
+            return "a flag without a name: write --<flag>, or STOKER_ARG_<FLAG> for a variable"
+        head, *rest = name.split(maxsplit=1) or [""]
+        if rest and head in self.flags:
+            return f"{name!r} is one word: write the flag and its value as two, --{head} and {rest[0]!r}"
+        if name == "config":
+            return "a config file is named in the arguments alone: write --config <file> there"
+        where = f"{self.trainer} ({self.method})"
+        if self.renamed.get(name) in self.flags:
+            return f"--{name} is called --{self.renamed[name]} in {where}: write --{self.renamed[name]}"
+        if name in self.removed:
+            return f"--{name} is gone from {where}: {self.removed[name]}"
+        others = self.methods_with(self.renamed.get(name, name))
+        if others and name in self.renamed:
+            return (
+                f"--{name} is called --{self.renamed[name]} now, a flag of {', '.join(others)}, not of {where}: "
+                "leave it out, or choose another method"
+            )
+        if others:
+            return f"--{name} is a flag of {', '.join(others)}, not of {where}: leave it out, or choose another method"
+        longer = [known for known in self.flags if known.startswith(name)]
+        if longer:
+            return (
+                f"--{name} is an abbreviation, which {where} may take for another flag: write --{min(longer, key=len)}"
+            )
+        close = difflib.get_close_matches(name, self.flags, n=1)
+        advice = f"did you mean --{close[0]}?" if close else f"see `stoker flags {self.method}` for those it has"
+        return f"--{name} is not a flag of {where}: {advice}"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One resolved value and where it came from.
+
+    Attributes:
+        name: flag or fact, e.g. `learning_rate`.
+        value: its value as text; a tuple for a flag that takes several.
+        source: the layer that won, e.g. `args`, `TrainJob env`, `runtime`, `recipe`.
+        reason: why that layer set it; empty where the source says it all.
+    """
+
+    name: str
+    value: str | tuple[str, ...]
+    source: str
+    reason: str = ""
+
+    def to_argv(self) -> list[str]:
+        """Return the words that give this setting to the trainer."""
+        if isinstance(self.value, tuple):
+            return [f"--{self.name}", *self.value]
+        # argparse takes a word that begins with a dash for a flag, but not behind an equals sign.
+        return [f"--{self.name}={self.value}"] if self.value.startswith("-") else [f"--{self.name}", self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The settings of one origin, before they are laid over each other.
+
+    Attributes:
+        source: the origin's name, as `stoker plan` prints it.
+        values: flag → words as they were given (not yet checked).
+        foreign: what to do with a flag the method does not know: `refuse` or `drop` (with a notice).
+        label: how to name a flag of this layer in a message; `{flag}` is replaced.
+        reasons: flag → why this layer sets it.
+    """
+
+    source: str
+    values: Mapping[str, tuple[str, ...]]
+    foreign: str = "refuse"
+    label: str = "--{flag}"
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """The settings that won, with what was wrong and what is worth saying."""
+
+    settings: tuple[Setting, ...]
+    problems: tuple[str, ...]
+    notices: tuple[str, ...]
+
+
+def split_args(words: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """Split a trainer's command line into flags and their words.
+
+    Args:
+        words: e.g. `["--learning_rate", "2e-4", "--packing"]`; `--flag=value` and `--flag-name` are taken too.
+
+    Returns:
+        flag → its words (a flag given twice keeps the last, as argparse does), and a list of problems.
+    """
+    flags: dict[str, tuple[str, ...]] = {}
+    problems: list[str] = []
+    name: str | None = None
+    for word in words:
+        if word == "--":
+            problems.append("'--' is not a flag: trainer arguments are written --flag value")
+        elif word.startswith("--"):
+            flag, equals, value = word[2:].partition("=")
+            name = flag.replace("-", "_")
+            # At the place of the last of them: `--no_<flag>` may stand between.
+            flags.pop(name, None)
+            flags[name] = (value,) if equals else ()
+        elif name is None:
+            problems.append(f"{word!r} is not a flag: trainer arguments are written --flag value")
+        else:
+            flags[name] = (*flags[name], word)
+    return flags, problems
+
+
+def split_env(text: str, flag: Flag) -> tuple[str, ...]:
+    """Split the text of a `STOKER_ARG_…` variable by the flag's type.
+
+    A flag that takes several values reads a JSON list or words parted by spaces or commas; any other takes the
+    text as it is, so that a string such as `no` or `1:30` stays one.
+    """
+    if not flag.many:
+        return (text,)
+    if text.lstrip().startswith("["):
+        try:
+            return tuple(str(item) for item in json.loads(text))
+        except (ValueError, RecursionError):
+            return (text,)
+    return tuple(text.replace(",", " ").split())
+
+
+def config_words(value: Any) -> tuple[str, ...]:
+    """Return a value of a `--config` file as the words a command line would carry."""
+    if isinstance(value, list):
+        return tuple(str(item) for item in value)
+    if isinstance(value, dict):
+        return (json.dumps(value, default=str),)
+    return (str(value),)
+
+
+def resolve(table: FlagTable, layers: Iterable[Layer]) -> Resolution:
+    """Lay the layers over each other, weakest first, and check what each of them says.
+
+    Args:
+        table: the flags the method knows.
+        layers: weakest first.
+    """
+    winners: dict[str, Setting] = {}
+    problems: list[str] = []
+    notices: list[str] = []
+    for layer in layers:
+        for name, words in layer.values.items():
+            name, words = _without_negation(name, words, table)
+            said = layer.label.replace("{flag}", name).replace("{FLAG}", name.upper().replace(".", "__"))
+            refusal = table.refusal(name)
+            if refusal is not None:
+                if layer.foreign == "drop":
+                    notices.append(f"{layer.source} default dropped, it is foreign to {table.method}: {said}")
+                else:
+                    problems.append(f"{refusal} (given as {said} by {layer.source})")
+                continue
+            flag = table.flags[name]
+            wrong = wrong_value(flag, words)
+            if wrong is not None:
+                problems.append(f"{said} {wrong} (given by {layer.source})")
+                continue
+            if name in table.deprecated and layer.source != "recipe":
+                notices.append(
+                    f"{said} will be gone from a later {table.trainer.split()[0]}: write {table.deprecated[name]}"
+                )
+            winners[name] = Setting(name, _value(flag, words), layer.source, layer.reasons.get(name, ""))
+    return Resolution(tuple(winners[name] for name in sorted(winners)), tuple(problems), tuple(notices))
+
+
+def wrong_value(flag: Flag, words: Sequence[str]) -> str | None:
+    """Say what is wrong with a flag's words, as the end of a sentence; None if nothing is."""
+    if not words:
+        return None if flag.type == "bool" else f"needs a value: write --{flag.name} <{flag.type}>"
+    if len(words) > 1 and not flag.many:
+        return f"takes one value, got {len(words)}: {' '.join(words)!r}"
+    for word in words:
+        if flag.choices and word not in flag.choices:
+            close = difflib.get_close_matches(word, flag.choices, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            if word in ("True", "False"):
+                hint = " (YAML reads words such as no and on as false and true: put them in quotes)"
+            return f"takes one of {', '.join(flag.choices)}, not {word!r}{hint}"
+        if flag.type == "bool" and word.lower() not in _TRUE + _FALSE:
+            return f"takes true or false, not {word!r}"
+        if flag.type in ("int", "float") and not _is_number(word, flag.type):
+            kind = "a whole number" if flag.type == "int" else "a number"
+            bound = " below 2^63" if (_DIGITS if flag.type == "int" else _FLOAT).match(word) else ""
+            return f"takes {kind}{bound}, not {_short(word)}"
+        if flag.many and word.startswith("-") and not _NEGATIVE.match(word):
+            return f"takes values that do not begin with a dash, not {word!r}"
+    return None
+
+
+def is_true(value: str | tuple[str, ...]) -> bool:
+    """Return whether a checked boolean setting is on."""
+    return isinstance(value, str) and value.lower() in _TRUE
+
+
+def without_negations(values: Mapping[str, tuple[str, ...]], table: FlagTable) -> dict[str, tuple[str, ...]]:
+    """Return a command line's flags with `--no_<flag>` as `<flag>` off; of the two the last one counts."""
+    return dict(_without_negation(name, words, table) for name, words in values.items())
+
+
+def _without_negation(name: str, words: tuple[str, ...], table: FlagTable) -> tuple[str, tuple[str, ...]]:
+    # HfArgumentParser gives every boolean that is on by default a twin `--no_<flag>`.
+    positive = name.removeprefix("no_")
+    if name not in table.flags and positive != name and not words:
+        flag = table.flags.get(positive)
+        if flag is not None and flag.type == "bool":
+            return positive, ("false",)
+    return name, words
+
+
+def _value(flag: Flag, words: tuple[str, ...]) -> str | tuple[str, ...]:
+    if flag.type == "bool":
+        return "true" if not words or words[0].lower() in _TRUE else "false"
+    return tuple(words) if flag.many else words[0]
+
+
+def _is_number(word: str, kind: str) -> bool:
+    # Python also reads 1_000, nan, inf, and digits of every script, which no run can mean.
+    if "_" in word or not word.isascii() or len(word) > _LONGEST_NUMBER:
+        return False
+    try:
+        number = int(word) if kind == "int" else float(word)
+    except ValueError:
+        return False
+    return math.isfinite(number) and abs(number) <= _GREATEST
+
+
+def _short(word: str) -> str:
+    return repr(word if len(word) <= _LONGEST_NUMBER else f"{word[:_LONGEST_NUMBER]}…")

@@ -1,0 +1,112 @@
+"""What this container was told and can see, read once and frozen.
+
+Nothing here decides anything: values stay as they were found, and :mod:`stoker.plan` judges them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stoker.plan.devices import visible_devices
+
+# No number of this program needs more; Python refuses to read thousands of digits.
+_MAX_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything a plan depends on besides the command line.
+
+    Attributes:
+        env: the variables that start with `PET_`, `STOKER_` or name this pod, as they were found.
+        devices: accelerators the container sees, e.g. `nvidia0` (see :mod:`stoker.devices`); empty on CPU.
+        cpus: CPU cores this process may use.
+        shm_bytes: size of /dev/shm in bytes; None where there is none.
+        uid: effective user id.
+        gid: effective group id.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    cpus: int = 1
+    shm_bytes: int | None = None
+    uid: int = 0
+    gid: int = 0
+
+    def get(self, name: str) -> str | None:
+        """Return the variable's value; None if it is unset or empty (empty means unset)."""
+        return self.env.get(name) or None
+
+    @property
+    def workspace(self) -> Path:
+        """The shared folder of the run (`STOKER_WORKSPACE`, default /workspace)."""
+        return Path(self.get("STOKER_WORKSPACE") or "/workspace")
+
+    @property
+    def accelerator(self) -> str:
+        """The accelerator profile of the runtime (`STOKER_ACCELERATOR`), else what the devices tell."""
+        return self.get("STOKER_ACCELERATOR") or ("nvidia" if self.devices else "cpu")
+
+    @property
+    def image_version(self) -> str:
+        """The image's tag (`STOKER_IMAGE_VERSION`), `unversioned` outside an image of ours."""
+        return self.get("STOKER_IMAGE_VERSION") or "unversioned"
+
+    @property
+    def termination_log(self) -> Path:
+        """The file for the one-line reason of the ending (`STOKER_TERMINATION_LOG`)."""
+        return Path(self.get("STOKER_TERMINATION_LOG") or "/dev/termination-log")
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job over all its attempts (`STOKER_JOB_ID`), empty where nobody gave one."""
+        return self.get("STOKER_JOB_ID") or ""
+
+    @property
+    def attempt(self) -> int:
+        """How often the JobSet was restarted before this attempt (0 at first)."""
+        return whole_number(self.get("STOKER_RESTART_ATTEMPT") or "0") or 0
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a text of digits means; None for anything else, such as a sign or endless digits."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else None
+
+
+# Variables that say which of the device nodes a process may use are read with the devices, not kept.
+_KEPT = re.compile(r"^(PET_|STOKER_|JOBSET_NAME$|JOB_COMPLETION_INDEX$|HOSTNAME$|OMP_NUM_THREADS$)")
+
+
+def kept_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of an environment that a plan may depend on, sorted by name."""
+    return {name: value for name, value in sorted(environ.items()) if _KEPT.match(name)}
+
+
+def read_facts(environ: Mapping[str, str] | None = None, dev: Path = Path("/dev")) -> Facts:
+    """Read the facts of this container.
+
+    Args:
+        environ: the environment to read; the process's own by default.
+        dev: the folder with the device nodes.
+    """
+    environ = os.environ if environ is None else environ
+    return Facts(
+        env=kept_variables(environ),
+        devices=visible_devices(environ.get("STOKER_ACCELERATOR") or "nvidia", environ, dev),
+        cpus=len(os.sched_getaffinity(0)),
+        shm_bytes=_size_of(dev / "shm"),
+        uid=os.geteuid(),
+        gid=os.getegid(),
+    )
+
+
+def _size_of(folder: Path) -> int | None:
+    try:
+        stat = os.statvfs(folder)
+    except OSError:
+        return None
+    return stat.f_frsize * stat.f_blocks

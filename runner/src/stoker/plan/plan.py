@@ -1,0 +1,228 @@
+"""A run, decided: the one frozen plan that is printed, carried out on a node, and read by each training process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stoker.contract.exits import ExitCode
+from stoker.contract.files import read_json, write_json
+from stoker.plan.arguments import Setting
+from stoker.plan.framework import Dataset, FlagNames
+from stoker.plan.world import World
+
+# In the place of a value that nobody may read in a log.
+HIDDEN = "(not shown)"
+_SECRET = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|(API|ACCESS|PRIVATE|ACCOUNT)_?KEY|CREDENTIAL|_(PAT|PWD|DSN)$", re.IGNORECASE
+)
+# Addresses of proxies and databases, with who asks and the password.
+_SECRET_IN_ADDRESS = re.compile(r"://[^/\s]*:[^/\s]*@")
+# What the processes need, and `stoker plan --output json` leaves out.
+_INTERNAL = ("trainer_argv", "training", "packages", "packages_needed", "secrets", "flag_names", "dataset", "model")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Something that must hold before the trainer starts.
+
+    Attributes:
+        kind: `writable` or `exists`.
+        path: the file or folder it is about.
+        what: what that path is to the user, e.g. `model`.
+        code: the exit code if it does not hold.
+        fix: what to do then.
+    """
+
+    kind: str
+    path: str
+    what: str
+    code: ExitCode
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run, decided.
+
+    Attributes:
+        framework: the framework's name.
+        method: the training method.
+        module: the trainer's Python module.
+        world: the processes and where they meet.
+        settings: the trainer's flags, each with its origin.
+        config: what `--config` names, handed to the trainer as it is; None without one.
+        workspace: folder shared by all pods.
+        output_dir: folder of checkpoints, the model and the manifest.
+        resume: `auto`, `never` or `require`.
+        job_id: id of the job over all its attempts; empty if nobody gave one.
+        run_id: id of this attempt, the same on all nodes.
+        attempt: restarts before this attempt.
+        image_version: tag of the image.
+        accelerator: accelerator profile of the runtime.
+        fingerprint: what a checkpoint must share to be resumed from.
+        base_model: the model that is trained and its revision, as far as they are named.
+        budget: how much training was asked for, under the name of its unit (`steps` or `epochs`).
+        checks: what must hold before the start.
+        env: variables added for the trainer's processes.
+        grace_seconds: time between SIGTERM and SIGKILL.
+        rendezvous_seconds: how long to wait for the other nodes.
+        hang_seconds: how long a step may take before the run counts as hung; 0 for ever.
+        termination_log: file for the one-line reason of the ending.
+        notices: what a user should know.
+        config_env: those of `env` that the `--config` file sets.
+        trainer_argv: the trainer's command line, without its module and what it reads in its `--config` file itself.
+        training: the module that runs the trainer inside each process.
+        packages: distributions the framework is made of.
+        packages_needed: packages that settings need and an image may lack → the setting as it is written.
+        secrets: flags whose values nobody may read in a log.
+        flag_names: how the framework writes the settings that advice is about.
+        dataset: the data set to look into before the start; None where there is none.
+        model: the model's folder to look into before the start; None where there is none.
+    """
+
+    framework: str
+    method: str
+    module: str
+    world: World
+    settings: tuple[Setting, ...]
+    config: str | None
+    workspace: str
+    output_dir: str
+    resume: str
+    job_id: str
+    run_id: str
+    attempt: int
+    image_version: str
+    accelerator: str
+    fingerprint: Mapping[str, Any]
+    base_model: tuple[str | None, str | None]
+    budget: Mapping[str, float]
+    checks: tuple[Check, ...]
+    env: Mapping[str, str]
+    grace_seconds: int
+    rendezvous_seconds: int
+    hang_seconds: int
+    termination_log: str
+    notices: tuple[str, ...]
+    config_env: tuple[str, ...]
+    trainer_argv: tuple[str, ...]
+    training: str
+    packages: tuple[str, ...]
+    packages_needed: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    flag_names: FlagNames = field(default_factory=FlagNames)
+    dataset: Dataset | None = None
+    model: str | None = None
+
+    @property
+    def shown_env(self) -> dict[str, str]:
+        """What `env` adds, for people to read: a value that is secret, by its name or for a password in it, is not."""
+        return {
+            name: HIDDEN if _SECRET.search(name) or _SECRET_IN_ADDRESS.search(value) else value
+            for name, value in self.env.items()
+        }
+
+    @property
+    def shown_settings(self) -> tuple[Setting, ...]:
+        """The settings, for people to read: values of flags that are secret are left out."""
+        return tuple(replace(s, value=HIDDEN) if s.name in self.secrets else s for s in self.settings)
+
+    @property
+    def shown_argv(self) -> list[str]:
+        """The trainer's command line, for people to read: values of flags that are secret are left out."""
+        hidden = {word for s in self.settings if s.name in self.secrets for word in s.to_argv()[-1:]}
+        shown = {word: replace(s, value=HIDDEN).to_argv()[-1] for s in self.settings for word in s.to_argv()[-1:]}
+        return [shown[word] if word in hidden else word for word in self.trainer_argv]
+
+    @property
+    def recorded_settings(self) -> dict[str, str | list[str]]:
+        """The settings by name, as the manifest keeps them."""
+        return {s.name: list(s.value) if isinstance(s.value, tuple) else s.value for s in self.shown_settings}
+
+    @property
+    def torchrun_argv(self) -> list[str]:
+        """The arguments of torchrun on this node, up to the module each process runs."""
+        world = self.world
+        return [
+            f"--nnodes={world.nnodes}",
+            f"--nproc-per-node={world.nproc_per_node}",
+            f"--node-rank={world.node_rank}",
+            f"--master-addr={world.master_addr}",
+            f"--master-port={world.master_port}",
+            "--rdzv-backend=static",
+            f"--rdzv-conf=timeout={self.rendezvous_seconds}",
+            "--max-restarts=0",
+            "--module",
+            "stoker.rank.worker",
+        ]
+
+    @property
+    def hash(self) -> str:
+        """A digest of all that the nodes of a run must agree on."""
+        agreed = {
+            "framework": self.framework,
+            "method": self.method,
+            "nnodes": self.world.nnodes,
+            "nproc_per_node": self.world.nproc_per_node,
+            "settings": [(setting.name, setting.value) for setting in self.settings],
+            "fingerprint": self.fingerprint,
+            "resume": self.resume,
+            "run_id": self.run_id,
+        }
+        return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON-ready data for people and tools (`stoker plan --output json`), without secrets."""
+        data = {name: value for name, value in asdict(self).items() if name not in _INTERNAL}
+        data["world"] = {
+            "size": self.world.size,
+            **{name: data["world"][name] for name in ("nnodes", "nproc_per_node", "node_rank")},
+            **{name: data["world"][name] for name in ("master_addr", "master_port", "settings")},
+        }
+        return {
+            "hash": self.hash,
+            **data,
+            "settings": [asdict(setting) for setting in self.shown_settings],
+            "env": self.shown_env,
+            "trainer_argv": self.shown_argv,
+            "torchrun_argv": self.torchrun_argv,
+        }
+
+    def write(self, path: Path) -> None:
+        """Write the whole plan where the training processes read it.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        write_json(path, asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> Plan | None:
+        """Return the plan in a file; None where there is none."""
+        data: dict[str, Any] | None = read_json(path)
+        if data is None:
+            return None
+        world: dict[str, Any] = _tuples({**data["world"], "settings": _settings(data["world"]["settings"])})
+        nested: dict[str, Any] = {
+            "world": World(**world),
+            "settings": _settings(data["settings"]),
+            "checks": tuple(Check(**{**check, "code": ExitCode(check["code"])}) for check in data["checks"]),
+            "flag_names": FlagNames(**data["flag_names"]),
+            "dataset": Dataset(**data["dataset"]) if data["dataset"] else None,
+        }
+        return cls(**{**_tuples(data), **nested})
+
+
+def _settings(entries: list[dict[str, Any]]) -> tuple[Setting, ...]:
+    return tuple(Setting(**_tuples(entry)) for entry in entries)
+
+
+def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
+    # JSON has no tuples: a list in a file of ours was one.
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}

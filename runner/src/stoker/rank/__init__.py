@@ -1,0 +1,1 @@
+"""What happens in one training process, whatever the framework."""

@@ -1,0 +1,159 @@
+"""Turns what a trainer raised into how the run ended: exit code, one line, and whether the cause lies here."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import traceback
+from pathlib import Path
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.plan.framework import FlagNames
+from stoker.rank.folders import Verdict
+
+# Exception classes by name: importing the packages that define them is the trainer's business, not ours.
+_MISSING = {
+    "DatasetNotFoundError",
+    "RepositoryNotFoundError",
+    "RevisionNotFoundError",
+    "GatedRepoError",
+    "LocalEntryNotFoundError",
+    "OfflineModeIsEnabled",
+    "EmptyDatasetError",
+    "DataFilesNotFoundError",
+}
+_LOST_PEER = re.compile(
+    r"connection (closed by peer|reset by peer|refused|timed out)|broken pipe|socket (timeout|closed)|"
+    # gloo's words for a node that vanished, and for a connection that another collective gave up.
+    r"no route to host|host is down|caused pair closure|"
+    r"remote process exited|NCCL (remote|communicator was aborted)|"
+    r"timed out (after|waiting) \d+ ?(ms|milliseconds|seconds)",
+    re.IGNORECASE,
+)
+# What transformers and datasets say when a model or data set, or a file of it, is not there or cannot be reached.
+_NOT_FOUND = re.compile(
+    r"not a local folder and is not a valid model identifier|couldn't connect to|couldn't reach|offline mode|"
+    r"does not appear to have a file named|couldn't find any data file|unrecognized model in|"
+    r"should have a `model_type` key|no \(supported\) data files found",
+    re.IGNORECASE,
+)
+_NO_DEVICE_MEMORY = re.compile(
+    r"(CUDA|HIP|XPU)( error)?:? out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED", re.IGNORECASE
+)
+_NO_HOST_MEMORY = re.compile(r"DefaultCPUAllocator: |cannot allocate memory|std::bad_alloc", re.IGNORECASE)
+# safetensors (Rust) and torch (C++) put the operating system's word into errors of their own.
+_FULL = re.compile(r"no space left on device|StorageFull|disk quota exceeded|os error (28|122)\b", re.IGNORECASE)
+# The same words about memory: NCCL's segments, and the files of torch's data loaders (torch_shm_manager).
+_SHARED_MEMORY = re.compile(r"/dev/shm|shared memory|</torch_\d", re.IGNORECASE)
+_READ_ONLY = re.compile(r"read-only file system|ReadOnlyFilesystem|os error 30\b", re.IGNORECASE)
+_BAD_DATA = {"DatasetGenerationError", "DatasetGenerationCastError", "CastError", "UnexpectedSplitsError"}
+
+
+def ending_of(error: BaseException, names: FlagNames) -> Verdict:
+    """Return the ending that an exception out of the trainer stands for.
+
+    Args:
+        error: what was raised; a `SystemExit` with code 0 or None is a normal end.
+        names: how the framework writes the settings that advice is about.
+    """
+    name = type(error).__name__
+    text = " ".join(str(error).split())
+    if isinstance(error, RunError):
+        return Verdict(error.code, error.message, primary=error.code is not ExitCode.UNAVAILABLE)
+    if name == "StopRequested":
+        return Verdict(ExitCode.STOPPED, text)
+    if isinstance(error, SystemExit):
+        return _of_system_exit(error)
+    if isinstance(error, KeyboardInterrupt):
+        return Verdict(ExitCode.STOPPED, "interrupted")
+    if _is_storage(error, {errno.ENOSPC, errno.EDQUOT}, _FULL):
+        if _SHARED_MEMORY.search(text):
+            return Verdict(
+                ExitCode.CONFIG,
+                "/dev/shm is full: mount an emptyDir with `medium: Memory` and a larger sizeLimit there"
+                f"{_or_lower(names.loader_workers)} ({text[:200]})",
+            )
+        return Verdict(
+            ExitCode.CONFIG,
+            "the disk is full: enlarge the volume, remove what is not needed (set-aside-…, earlier-output-…)"
+            f"{_or_lower(names.kept_checkpoints)}; training goes on from the newest checkpoint ({text[:200]})",
+        )
+    if _is_storage(error, {errno.EROFS}, _READ_ONLY):
+        return Verdict(ExitCode.CONFIG, f"the disk is read-only: mount the volume for writing ({text[:200]})")
+    if isinstance(error, PermissionError) and error.filename is not None:
+        return Verdict(
+            ExitCode.CONFIG,
+            f"{error.filename} is not for UID {os.geteuid()}, GID {os.getegid()} ({error.strerror}): give it to GID 0 "
+            "with group read and write; or if it is a cache, set HF_HOME or HOME to a folder this user may write to",
+        )
+    if name == "OutOfMemoryError" or _NO_DEVICE_MEMORY.search(text):
+        return Verdict(
+            ExitCode.CRASHED,
+            f"out of device memory: lower {_listed(names.batch_size, names.length)}, or use LoRA ({text[:200]})",
+        )
+    if isinstance(error, MemoryError) or _NO_HOST_MEMORY.search(text):
+        return Verdict(ExitCode.CRASHED, f"out of host memory: raise the memory limit ({text[:200]})")
+    if _is_missing_split(error):
+        return Verdict(ExitCode.BAD_DATA, f"the data has no split {text}: name one it has in {names.split}")
+    if _named(error) & _BAD_DATA:
+        return Verdict(ExitCode.BAD_DATA, f"the data cannot be read as a table: {text[:400]}. Mend its rows")
+    if _named(error) & _MISSING or _NOT_FOUND.search(text):
+        return Verdict(
+            ExitCode.NO_INPUT,
+            f"model or data not found: {text[:400]}. Give a folder that is mounted in the pod, or let the TrainJob's "
+            "initializer fetch it",
+        )
+    # torch raises RuntimeErrors. A tracker or a server that refuses a connection is no rank.
+    lost = isinstance(error, RuntimeError) and _LOST_PEER.search(text)
+    if lost or _named(error) & {"DistError", "DistNetworkError", "DistBackendError"}:
+        return Verdict(ExitCode.UNAVAILABLE, f"lost another rank: {text[:300]}", primary=False)
+    if name == "ValueError" and "not used by the HfArgumentParser" in text:
+        return Verdict(ExitCode.USAGE, text)
+    return Verdict(ExitCode.CRASHED, f"{name}: {text[:600]}")
+
+
+def _or_lower(flag: str) -> str:
+    return f", or lower {flag}" if flag else ""
+
+
+def _listed(*flags: str) -> str:
+    return " or ".join(flag for flag in flags if flag) or "the batch size"
+
+
+def _named(error: BaseException) -> set[str]:
+    """Return the class names of an error, of its bases, and of the errors that led to it."""
+    names: set[str] = set()
+    cause: BaseException | None = error
+    while cause is not None:
+        names |= {cls.__name__ for cls in type(cause).__mro__}
+        cause = cause.__cause__ or cause.__context__
+    return names
+
+
+def _is_storage(error: BaseException, numbers: set[int], words: re.Pattern[str]) -> bool:
+    """Return True if an error, or one that led to it, is of a disk: by its number, or by its words."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in numbers:
+            return True
+        if words.search(str(cause)):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def _is_missing_split(error: BaseException) -> bool:
+    # `dataset["test"]` raises a bare KeyError, told apart by where it comes from.
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, KeyError) and bool(frames) and Path(frames[-1].filename).name == "dataset_dict.py"
+
+
+def _of_system_exit(error: SystemExit) -> Verdict:
+    if error.code in (None, 0):
+        return Verdict(ExitCode.CRASHED, "the trainer left before its end")
+    if error.code == 2:
+        return Verdict(ExitCode.USAGE, "the trainer refused its arguments (see the log above)")
+    if isinstance(error.code, int) and error.code in list(ExitCode):
+        return Verdict(ExitCode(error.code), f"the trainer left with {error.code}")
+    return Verdict(ExitCode.CRASHED, f"the trainer left with {error.code!r}")

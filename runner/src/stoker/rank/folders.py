@@ -1,0 +1,175 @@
+"""What the processes of one attempt tell each other: through the shared workspace, and inside one pod.
+
+`<workspace>/.stoker/runs/<run id>/` is seen by every node and holds each node's verdict. A local folder in the
+pod holds what concerns only its own processes: the plan, the stop flag, and one status file per rank.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stoker.contract.exits import PRECEDENCE, ExitCode
+from stoker.contract.files import read_json, write_json
+from stoker.rank.pulse import Beat
+
+# How long the folders of earlier attempts are kept, which may be those of other jobs that still run.
+_KEPT_SECONDS = 7 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a node's part of the run ended.
+
+    Attributes:
+        code: the exit code.
+        message: one line a human understands.
+        primary: True if the cause lies on this node; False if it only lost its peers.
+    """
+
+    code: ExitCode
+    message: str
+    primary: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RankStatus:
+    """What one training process last said of itself.
+
+    Attributes:
+        rank: its rank in the whole run.
+        pid: its process id.
+        phase: `starting`, `training` or `ended`.
+        code: exit code once it ended; None before.
+        message: why it ended.
+        primary: False if it ended only because others did.
+        result: what the finished training was (rank 0): steps, loss, versions.
+    """
+
+    rank: int
+    pid: int
+    phase: str
+    code: int | None = None
+    message: str = ""
+    primary: bool = True
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+class SharedFolder:
+    """The run's folder in the workspace, the same on every node.
+
+    Args:
+        workspace: the shared workspace.
+        run_id: id of this attempt.
+        node_rank: this node's rank.
+    """
+
+    def __init__(self, workspace: Path, run_id: str, node_rank: int) -> None:
+        self.path = workspace / ".stoker" / "runs" / run_id
+        self.node_rank = node_rank
+
+    def publish(self, verdict: Verdict) -> None:
+        """Tell the other nodes how this one ended.
+
+        Raises:
+            OSError: the workspace cannot be written to.
+        """
+        data = {"code": int(verdict.code), "message": verdict.message, "primary": verdict.primary}
+        write_json(self.path / f"node-{self.node_rank}.json", data)
+
+    def verdicts(self) -> dict[int, Verdict]:
+        """Return the other nodes' verdicts so far, by node rank."""
+        found = {}
+        # Listing the folder first makes network filesystems look again instead of trusting "not found".
+        for path in _listed(self.path, "node-*.json"):
+            rank = int(path.stem.removeprefix("node-"))
+            data = read_json(path)
+            if rank != self.node_rank and data is not None:
+                found[rank] = Verdict(ExitCode(data["code"]), data["message"], data["primary"])
+        return found
+
+    def publish_beats(self, beats: Mapping[int, Beat]) -> None:
+        """Tell the other nodes where the ranks of this one hang.
+
+        Raises:
+            OSError: the workspace cannot be written to.
+        """
+        data = {str(rank): asdict(beat) for rank, beat in beats.items()}
+        write_json(self.path / f"beats-{self.node_rank}.json", data)
+
+    def beats(self) -> dict[int, Beat]:
+        """Return where the ranks of the other nodes hang, by rank; empty while no node has noticed a hang."""
+        told = (
+            read_json(path) for path in _listed(self.path, "beats-*.json") if path.stem != f"beats-{self.node_rank}"
+        )
+        return {int(rank): Beat(**beat) for data in told if data for rank, beat in data.items()}
+
+    def forget_older_runs(self) -> None:
+        """Remove what attempts of long ago left."""
+        for path in _listed(self.path.parent, "*"):
+            # Another node may be doing the same.
+            with suppress(OSError):
+                if path != self.path and path.stat().st_mtime < time.time() - _KEPT_SECONDS:
+                    shutil.rmtree(path)
+
+
+class LocalFolder:
+    """The pod's own folder: the plan of its processes, the stop flag and their statuses."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def plan(self) -> Path:
+        """The file with the plan of the training processes."""
+        return self.path / "plan.json"
+
+    @property
+    def failures(self) -> Path:
+        """The file in which the launcher says which process ended how."""
+        return self.path / "failures.json"
+
+    @property
+    def stop_flag(self) -> Path:
+        """The file whose existence asks the processes to save and stop."""
+        return self.path / "stop"
+
+    @property
+    def ranks(self) -> Path:
+        """The folder with the statuses and pulses of this node's ranks."""
+        return self.path / "ranks"
+
+    def write_status(self, status: RankStatus) -> None:
+        """Record what a rank says of itself."""
+        write_json(self.ranks / f"{status.rank}.json", asdict(status))
+
+    def statuses(self) -> list[RankStatus]:
+        """Return what each rank of this node last said, by rank."""
+        read = (read_json(path) for path in _listed(self.ranks, "*.json"))
+        return sorted((RankStatus(**data) for data in read if data is not None), key=lambda status: status.rank)
+
+
+def most_telling(verdicts: list[Verdict]) -> Verdict:
+    """Return the verdict that says most about how a run ended."""
+    return min(verdicts, key=lambda verdict: (PRECEDENCE.index(verdict.code), not verdict.primary))
+
+
+def _listed(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return [path for path in sorted(folder.glob(pattern)) if not path.name.startswith(".")]
+    except OSError:
+        return []
+
+
+@contextmanager
+def local_folder() -> Iterator[LocalFolder]:
+    """Make the pod's own folder, and remove it at the end."""
+    # A process that is being killed may still write into it.
+    with tempfile.TemporaryDirectory(prefix="stoker-", ignore_cleanup_errors=True) as path:
+        yield LocalFolder(Path(path))

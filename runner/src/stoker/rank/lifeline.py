@@ -1,0 +1,39 @@
+"""Ties a process's life to that of its parent, so that a runner killed outright leaves no trainer behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+# From linux/prctl.h.
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent(parent: int | None = None) -> None:
+    """Have the kernel kill this process once the one that started it is gone.
+
+    In a pod the container ends with its first process anyway; a local run has no container around it.
+
+    Args:
+        parent: process id of the one that started it, where known: it may be gone already.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    """Become a command that ends with its parent: `python -m stoker.rank.lifeline PARENT COMMAND…`."""
+    parent, *argv = sys.argv[1:]
+    end_with_parent(int(parent))
+    try:
+        os.execv(argv[0], argv)
+    except OSError as error:
+        print(f"stoker: the job's command {argv[0]!r} cannot be started here: {error.strerror}", file=sys.stderr)
+        sys.exit(78)
+
+
+if __name__ == "__main__":
+    main()

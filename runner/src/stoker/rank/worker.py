@@ -1,0 +1,189 @@
+"""Runs inside every process torchrun starts: chooses the checkpoint with the others, then becomes the trainer.
+
+Started as `python -m stoker.rank.worker`, with the plan in the file that STOKER_PLAN names.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import sys
+import time
+import traceback
+from dataclasses import replace
+from datetime import timedelta
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NoReturn
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.variables import PLAN_FILE
+from stoker.plan.plan import Plan
+from stoker.rank import checkpoints
+from stoker.rank.endings import ending_of
+from stoker.rank.folders import LocalFolder, RankStatus, SharedFolder, Verdict
+from stoker.rank.lifeline import end_with_parent
+from stoker.rank.pulse import Pulse
+
+# Recorded in the manifest too, in images that have it: it makes 4-bit weights and 8-bit optimizers.
+_WHERE_INSTALLED = ("bitsandbytes",)
+
+
+def main() -> int:
+    """Train as one rank and return the exit code; the reason is in the rank's status file."""
+    end_with_parent()
+    plan, local = read_plan()
+    status = RankStatus(rank=int(os.environ.get("RANK", "0")), pid=os.getpid(), phase="starting")
+    local.write_status(status)
+    started = time.monotonic()
+    result: dict[str, object] = {}
+    try:
+        result = _train(plan, local, status, started)
+        verdict = Verdict(ExitCode.FINISHED, "finished")
+    except BaseException as error:  # noqa: BLE001 - whatever ends a rank, its status must say why
+        verdict = ending_of(error, plan.flag_names)
+        if verdict.code is ExitCode.CRASHED:
+            traceback.print_exc()
+        else:
+            print(f"[stoker] rank {status.rank}: {verdict.message}", file=sys.stderr, flush=True)
+    local.write_status(
+        replace(
+            status,
+            phase="ended",
+            code=int(verdict.code),
+            message=verdict.message,
+            primary=verdict.primary,
+            result=result,
+        )
+    )
+    return verdict.code
+
+
+def read_plan() -> tuple[Plan, LocalFolder]:
+    """Return the plan of this process, and the pod's folder that it lies in.
+
+    Raises:
+        RunError: there is none; the module was not started by `stoker run` (64).
+    """
+    path = Path(os.environ.get(PLAN_FILE, ""))
+    plan = Plan.read(path)
+    if plan is None:
+        raise RunError(ExitCode.USAGE, f"{PLAN_FILE} names no readable file: start training with `stoker run`")
+    return plan, LocalFolder(path.parent)
+
+
+def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -> dict[str, object]:
+    """Run the framework's trainer to its end and return what it came to.
+
+    Raises:
+        RunError, StopRequested, and whatever the trainer raises.
+    """
+    checkpoint = _agree_on_checkpoint(plan, status.rank)
+
+    import torch.distributed
+
+    from stoker.rank.guard import Identity, guard
+    from stoker.rank.job import Job, Outcome
+
+    torch.distributed.destroy_process_group = _leave_group_to_the_exit
+    identity = Identity(plan.hash, plan.image_version)
+    shared = SharedFolder(Path(plan.workspace), plan.run_id, plan.world.node_rank)
+    job = Job(
+        plan,
+        checkpoint,
+        guard=lambda: guard(plan.world.size, identity, shared.path),
+        stop_flag=local.stop_flag,
+        pulse=Pulse(local.ranks, status.rank),
+        on_training=lambda: local.write_status(replace(status, phase="training")),
+    )
+    outcome: Outcome = importlib.import_module(plan.training).train(job)
+
+    if not outcome.finished:
+        raise RunError(
+            ExitCode.CRASHED,
+            f"{plan.module} ended after step {outcome.step} of {outcome.total}: less than was asked for",
+        )
+    return {
+        "steps": outcome.step,
+        "max_steps": outcome.total,
+        "metrics": outcome.metrics,
+        "world_size": plan.world.size,
+        "resumed_from": checkpoint.name if checkpoint else None,
+        "seconds": round(time.monotonic() - started, 1),
+        "versions": {name: found for name in (*plan.packages, *_WHERE_INSTALLED) if (found := _version(name))},
+    }
+
+
+def _leave_group_to_the_exit(*_: Any, **__: Any) -> None:
+    """Stand in for `destroy_process_group`: wait for the others, and let the end of the process free the group.
+
+    Destroying a gloo group can deadlock (torch 2.13): the main thread joins the group's threads with the GIL held,
+    while one of them needs the GIL to drop the tensors of its last collective.
+    """
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+
+
+def leave(code: int) -> NoReturn:
+    """End the process after its exit handlers have run, without the destructors that would destroy the group."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _agree_on_checkpoint(plan: Plan, rank: int) -> Path | None:
+    """Let rank 0 choose the checkpoint and set broken ones aside, and return its choice.
+
+    Raises:
+        RunError: there is none this run may go on from (78), or rank 0 did not answer (69).
+    """
+    if plan.world.size == 1:
+        return _choose_checkpoint(plan)
+    from torch.distributed import DistError, TCPStore
+
+    # The launcher on node 0 keeps a store at the rendezvous' address; the process group does not exist yet.
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=plan.rendezvous_seconds))
+    key = f"stoker/checkpoint/{plan.run_id}"
+    if rank == 0:
+        try:
+            checkpoint = _choose_checkpoint(plan)
+        except RunError as error:
+            store.set(key, f"{int(error.code)} {error.message}")
+            raise
+        store.set(key, f"0 {checkpoint or ''}")
+        return checkpoint
+    try:
+        code, _, text = store.get(key).decode().partition(" ")
+    except DistError as error:
+        raise RunError(ExitCode.UNAVAILABLE, f"rank 0 did not choose a checkpoint: {error}") from error
+    if code != "0":
+        raise RunError(ExitCode(int(code)), text)
+    return Path(text) if text else None
+
+
+def _choose_checkpoint(plan: Plan) -> Path | None:
+    workspace, output = Path(plan.workspace), Path(plan.output_dir)
+    anew = checkpoints.starts_anew(workspace, output, plan.resume, plan.job_id, plan.attempt)
+    checkpoint, aside = checkpoints.choose(output, plan.fingerprint, plan.resume, anew)
+    for path, reason in aside:
+        print(f"[stoker] {path.name} set aside as {checkpoints.set_aside(path).name}: {reason}", flush=True)
+    if anew:
+        checkpoints.record_anew(workspace, output, plan.job_id)
+    print(f"[stoker] {f'resuming from {checkpoint}' if checkpoint else 'starting at step 0'}", flush=True)
+    return checkpoint
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    leave(main())

@@ -1,0 +1,1 @@
+"""Serving: vLLM's HTTP interface, and the adapters of one replica."""

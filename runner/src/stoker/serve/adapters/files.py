@@ -1,0 +1,144 @@
+"""Reads what an adapter's and a model's folder say, without loading a tensor. Nothing here judges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.files import read_json
+from stoker.contract.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, changed_files, manifest_flaws
+from stoker.contract.weights import damage_of, parse_header, read_header
+
+_INDEX = "model.safetensors.index.json"
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter's folder.
+
+    Attributes:
+        path: the folder.
+        config: PEFT's adapter_config.json; empty where it is missing.
+        manifest: what the run wrote at its end (stoker.json); None where it is missing.
+        tensors: shape of each tensor in the weights.
+        tokens: how many tokens the tokenizer beside it knows; None without one.
+        damage: what is missing or broken, a line each.
+    """
+
+    path: Path
+    config: Mapping[str, Any] = field(default_factory=dict)
+    manifest: Mapping[str, Any] | None = None
+    tensors: Shapes = field(default_factory=dict)
+    tokens: int | None = None
+    damage: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """The base model a server has.
+
+    Attributes:
+        path: its folder.
+        source: where it came from, such as `Qwen/Qwen3-0.6B`; empty where nobody said.
+        revision: its revision there; empty where nobody said.
+        tensors: shape of each tensor in the weights; empty where they are not in safetensors.
+        tokens: how many tokens its tokenizer knows; None without one.
+        quantized: its weights are packed, so that their names and shapes are not those of the modules.
+    """
+
+    path: Path
+    source: str = ""
+    revision: str = ""
+    tensors: Shapes = field(default_factory=dict)
+    tokens: int | None = None
+    quantized: bool = False
+
+
+def read_adapter(path: Path) -> Adapter:
+    """Read an adapter's folder; what is wrong with its files is in the result.
+
+    Raises:
+        OSError: the folder cannot be read, which may pass (a shared file system that lags).
+    """
+    # Listing the folder first lets a network file system forget that a file was not there a moment ago.
+    names = {entry.name for entry in path.iterdir()}
+    damage = [f"{name} is missing" for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS) if name not in names]
+    config = _object(path / ADAPTER_CONFIG) if ADAPTER_CONFIG in names else {}
+    if config is None:
+        damage.append(f"{ADAPTER_CONFIG} is no JSON object")
+    manifest = _object(path / MANIFEST) if MANIFEST in names else None
+    if MANIFEST in names and manifest is None:
+        damage.append(f"{MANIFEST} is no JSON object")
+    tensors: Shapes = {}
+    if ADAPTER_WEIGHTS in names:
+        try:
+            if flaw := damage_of(path / ADAPTER_WEIGHTS):
+                raise ValueError(flaw)
+            tensors = _shapes(path / ADAPTER_WEIGHTS)
+        except ValueError as error:
+            damage.append(f"{ADAPTER_WEIGHTS}: {error}")
+    if manifest is not None:
+        damage += list(manifest_flaws(manifest)) or changed_files(path, manifest)
+    return Adapter(path, config or {}, manifest, tensors, _tokens(path), tuple(damage))
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file; None if it holds something else. Raises OSError where it cannot be read."""
+    try:
+        found = json.loads(path.read_text())
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def read_model(path: Path, source: str = "", revision: str = "") -> BaseModel:
+    """Read a base model's folder.
+
+    Raises:
+        RunError: 66, there is no model in it.
+    """
+    if not (path / "config.json").is_file():
+        raise RunError(ExitCode.NO_INPUT, f"{path} holds no model: config.json is missing")
+    index = read_json(path / _INDEX)
+    try:
+        names = (
+            sorted(set(map(str, index["weight_map"].values()))) if isinstance(index, dict) else ["model.safetensors"]
+        )
+        tensors: dict[str, tuple[int, ...]] = {}
+        for name in names:
+            if isinstance(index, dict) or (path / name).exists():
+                tensors.update(_shapes(path / name))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(ExitCode.NO_INPUT, f"the weights in {path} cannot be read: {error}") from error
+    config = read_json(path / "config.json")
+    quantized = isinstance(config, dict) and bool(config.get("quantization_config"))
+    return BaseModel(path, source, revision, tensors, _tokens(path), quantized)
+
+
+def _shapes(path: Path) -> Shapes:
+    """Return the shapes of a safetensors file's tensors; raise ValueError where its header does not say them."""
+    try:
+        shapes = {name: tuple(entry["shape"]) for name, entry in parse_header(read_header(path)).items()}
+    except (KeyError, TypeError) as error:
+        raise ValueError("its header does not say what shapes its tensors have") from error
+    if not all(isinstance(length, int) for shape in shapes.values() for length in shape):
+        raise ValueError("its header has shapes that are no numbers")
+    return shapes
+
+
+def _tokens(path: Path) -> int | None:
+    """Return one more than the highest token id in a folder's tokenizer.json; None without one."""
+    try:
+        tokenizer = json.loads((path / "tokenizer.json").read_bytes())
+        vocabulary = tokenizer["model"]["vocab"]
+        # Unigram models list [piece, score], the others map a piece to its id.
+        highest = max(vocabulary.values()) if isinstance(vocabulary, dict) else len(vocabulary) - 1
+        return 1 + int(max([highest, *(token["id"] for token in tokenizer.get("added_tokens", ()))]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

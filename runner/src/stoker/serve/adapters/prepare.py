@@ -1,0 +1,122 @@
+"""Before the server starts: checks the adapters it starts with, and writes vLLM's configuration for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.files import write_json
+from stoker.contract.manifest import ADAPTER_CONFIG, MANIFEST
+from stoker.contract.words import say
+from stoker.serve.adapters import check
+from stoker.serve.adapters.files import Adapter, BaseModel, read_adapter, read_model
+from stoker.serve.adapters.settings import Declared, Settings
+
+
+def prepare(settings: Settings, output: Path) -> dict[str, Any]:
+    """Check a server's adapters and write `vllm.yaml` into `output`, for vLLM's --config.
+
+    Args:
+        settings: what the adapters are.
+        output: folder to write to; adapters whose configuration has to be rewritten get a folder in it.
+
+    Returns:
+        the configuration.
+
+    Raises:
+        RunError: an adapter cannot be served (78) or is not there (66); a line for each problem.
+    """
+    model = read_model(settings.model, settings.source, settings.revision)
+    found = [(one, _read(one)) for one in settings.adapters]
+    limit = room(settings, [adapter for _, adapter in found])
+    refused = [
+        f"adapter {one.name} ({one.path}): {problem}"
+        for one, adapter in found
+        for problem in check.problems(adapter, model, limit, require_manifest=settings.require_manifest)
+    ]
+    if refused:
+        raise RunError(ExitCode.CONFIG, "\n".join(refused))
+    config: dict[str, Any] = {}
+    if found or settings.changes or (settings.others and settings.max_rank):
+        config = {
+            "enable-lora": True,
+            "max-lora-rank": limit,
+            "max-loras": settings.max_loras,
+            "max-cpu-loras": max(settings.max_cpu_loras, settings.max_loras),
+        }
+    if found:
+        config["lora-modules"] = [
+            json.dumps({"name": one.name, "path": str(view(adapter, model, output / "adapters" / one.name)),
+                        "base_model_name": settings.model_name})
+            for one, adapter in found
+        ]  # fmt: skip
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "vllm.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    for one, adapter in found:
+        say(f"adapter {one.name}: rank {check.rank_of(adapter)}, {len(adapter.tensors)} tensors, from {one.path}")
+    return config
+
+
+def room(settings: Settings, adapters: list[Adapter]) -> int:
+    """Return the value of vLLM's --max-lora-rank: enough for the settings, else for the adapters there are.
+
+    Raises:
+        RunError: 78, adapters come later and nobody said how large they may be, or vLLM takes no such rank.
+    """
+    if settings.max_rank is None and settings.changes:
+        raise RunError(
+            ExitCode.CONFIG, "lora.maxRank is needed where adapters are published later: the largest rank they may have"
+        )
+    asked = settings.max_rank or max((check.rank_of(adapter) for adapter in adapters), default=1)
+    limit = check.snapped(max(asked, 1))
+    if limit is None:
+        raise RunError(ExitCode.CONFIG, f"rank {asked} is more than vLLM serves ({check.ALLOWED_RANKS[-1]})")
+    return limit
+
+
+def view(adapter: Adapter, model: BaseModel, folder: Path) -> Path:
+    """Return an adapter's folder with the server's base model in its configuration.
+
+    A trainer that read its model from a volume wrote that path down. The folder is the adapter's own where nothing has
+    to change, else one of links beside a rewritten configuration; the adapter itself is never written to.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    if adapter.config.get("base_model_name_or_path") == str(model.path):
+        return adapter.path
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in adapter.path.iterdir():
+        link = folder / file.name
+        if file.is_file() and file.name not in (ADAPTER_CONFIG, MANIFEST):
+            link.unlink(missing_ok=True)
+            link.symlink_to(file)
+    write_json(folder / ADAPTER_CONFIG, {**adapter.config, "base_model_name_or_path": str(model.path)})
+    return folder
+
+
+def _read(one: Declared) -> Adapter:
+    try:
+        return read_adapter(one.path)
+    except OSError as error:
+        what = error.filename or one.path
+        raise RunError(
+            ExitCode.NO_INPUT, f"adapter {one.name}: {what} cannot be read ({error.strerror}): is the claim mounted?"
+        ) from error
+
+
+def verdict(folder: Path, model: Path, source: str, max_rank: int, *, require_manifest: bool) -> str:
+    """Return one line about an adapter that a server with a base model can serve.
+
+    Raises:
+        RunError: it cannot (78), or is not there (66).
+    """
+    adapter = _read(Declared(folder.name, folder))
+    found = check.problems(adapter, read_model(model, source), max_rank, require_manifest=require_manifest)
+    if found:
+        raise RunError(ExitCode.CONFIG, "\n".join(f"{folder}: {problem}" for problem in found))
+    return f"{folder} can be served: rank {check.rank_of(adapter)}, {len(adapter.tensors)} tensors"

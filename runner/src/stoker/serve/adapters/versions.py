@@ -1,0 +1,198 @@
+"""Published versions: `<folder>/<adapter>/<version>`, each whole or not there at all, never changed afterwards.
+
+A version is a positive number, and requests call it `<adapter>:<version>`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.files import share_with_group
+from stoker.contract.manifest import MANIFEST, unfinished
+from stoker.serve.adapters import check
+from stoker.serve.adapters.files import read_adapter
+
+_NAME = re.compile(r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")
+_VERSION = re.compile(r"^[1-9][0-9]{0,17}$")
+# What stays of a version that was taken away: its number, which a server may still know it by, is never given again.
+_RETRACTED = ".retracted-"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """A published version.
+
+    Attributes:
+        adapter: the adapter's name.
+        number: the version.
+        path: its folder.
+    """
+
+    adapter: str
+    number: int
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """What requests call it."""
+        return f"{self.adapter}:{self.number}"
+
+
+def read_published(folder: Path) -> list[Version]:
+    """Return all versions in a folder, oldest first; none where there is no such folder yet.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    try:
+        adapters = sorted(entry for entry in folder.iterdir() if _NAME.match(entry.name) and entry.is_dir())
+    except FileNotFoundError:
+        return []
+    found = []
+    for adapter in adapters:
+        try:
+            names = [entry.name for entry in adapter.iterdir()]
+        except FileNotFoundError:  # taken away meanwhile
+            continue
+        found += [Version(adapter.name, int(name), adapter / name) for name in names if _VERSION.match(name)]
+    return sorted(found)
+
+
+def publish(output: Path, folder: Path, adapter: str, number: int | None = None) -> Version:
+    """Publish a finished run's adapter as a new version. Readers see all of it or nothing.
+
+    Args:
+        output: the run's output folder.
+        folder: the servers' folder of published versions.
+        adapter: the adapter's name.
+        number: its version; the next one by default.
+
+    Raises:
+        RunError: a name is wrong (64), there is no finished adapter (66), it is broken (65), the version exists or was
+            retracted, or the folder cannot be written to (78).
+    """
+    _refuse_words(adapter, number)
+    if not (output / MANIFEST).is_file():
+        raise RunError(
+            ExitCode.NO_INPUT, f"{output / MANIFEST} is missing: the run has not finished, or left elsewhere"
+        )
+    with _file_errors(output):
+        source = read_adapter(output)
+    if source.damage:
+        raise RunError(ExitCode.BAD_DATA, "\n".join(f"{output}: {line}" for line in source.damage))
+    if not source.manifest or source.manifest.get("adapter") is None:
+        raise RunError(ExitCode.NO_INPUT, f"{output} holds no adapter: its run trained the whole model")
+    if problem := unfinished(source.manifest):
+        raise RunError(ExitCode.NO_INPUT, f"{output}: {problem}")
+    if check.snapped(check.rank_of(source)) is None:
+        raise RunError(ExitCode.CONFIG, f"rank {check.rank_of(source)} is more than vLLM serves")
+    target = folder / adapter
+    with _file_errors(folder):
+        _share(target)
+        draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=target))
+        try:
+            _copy(output, draft, [entry["path"] for entry in source.manifest["files"]])
+            return Version(adapter, placed := _place(draft, target, number), target / str(placed))
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def _refuse_words(adapter: str, number: int | None) -> None:
+    """Refuse (64) a name or a version that no server would look at."""
+    if not _NAME.fullmatch(adapter):
+        raise RunError(
+            ExitCode.USAGE,
+            f"{adapter!r} is no name for an adapter: up to 63 small letters and digits, '.', '_' and '-' inside",
+        )
+    if number is not None and not _VERSION.fullmatch(str(number)):
+        raise RunError(ExitCode.USAGE, f"a version is a positive number of 18 digits at most, not {number}")
+
+
+def _share(folder: Path) -> None:
+    """Make a folder, and what is missing above it, for all of the group: the next publisher may be another user."""
+    if folder.is_dir():
+        return
+    _share(folder.parent)
+    try:
+        folder.mkdir()
+    except FileExistsError:  # another publisher made it meanwhile
+        return
+    folder.chmod(folder.stat().st_mode | stat.S_IRWXG)
+
+
+@contextmanager
+def _file_errors(folder: Path) -> Iterator[None]:
+    """Turn failures of a folder's file system into messages."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the file that is named may be the one that was copied
+            raise RunError(
+                ExitCode.CONFIG,
+                f"{folder} is full ({error.strerror}): make room, e.g. with `stoker adapters retract` of old versions",
+            ) from error
+        raise RunError(
+            ExitCode.CONFIG,
+            f"{error.filename or folder} cannot be read or written ({error.strerror}): "
+            "mount it, writable for group 0, or name another folder",
+        ) from error
+
+
+def _copy(output: Path, draft: Path, names: list[str]) -> None:
+    """Copy a run's files, the manifest last, down to the disk; a model card and the like may have stayed behind."""
+    for name in [*(name for name in names if (output / name).exists()), MANIFEST]:
+        shutil.copyfile(output / name, draft / name)
+        share_with_group(draft / name)
+        with (draft / name).open("rb") as stream:
+            os.fsync(stream.fileno())
+    draft.chmod(0o775)
+
+
+def _place(draft: Path, target: Path, number: int | None) -> int:
+    """Give a draft its number; another publisher may take a number first, which a rename notices."""
+    while True:
+        names = {entry.name for entry in target.iterdir()}
+        taken = (name.removeprefix(_RETRACTED) for name in names)
+        chosen = 1 + max((int(name) for name in taken if _VERSION.match(name)), default=0) if number is None else number
+        if f"{_RETRACTED}{chosen}" in names:
+            raise RunError(
+                ExitCode.CONFIG, f"{target.name}:{chosen} was retracted, and a version never changes: take a new number"
+            )
+        try:
+            draft.rename(target / str(chosen))
+        except OSError as error:
+            if not (target / str(chosen)).exists():
+                raise
+            if number is not None:
+                raise RunError(
+                    ExitCode.CONFIG, f"{target.name}:{number} exists, and a version never changes: take a new number"
+                ) from error
+        else:
+            return chosen
+
+
+def retract(folder: Path, adapter: str, number: int) -> None:
+    """Take a version away: servers unload it.
+
+    Raises:
+        RunError: a name or number is none (64), there is no such version (66), or the folder cannot be written to (78).
+    """
+    _refuse_words(adapter, number)
+    path = folder / adapter / str(number)
+    if not path.is_dir():
+        raise RunError(ExitCode.NO_INPUT, f"{folder} has no {adapter}:{number}")
+    gone = path.with_name(f".draft-retracted-{number}-{os.getpid()}")
+    with _file_errors(folder):
+        path.with_name(f"{_RETRACTED}{number}").touch()
+        path.rename(gone)
+        shutil.rmtree(gone)

@@ -1,0 +1,120 @@
+"""What a user writes in Python to describe a run: a config that knows its framework's label, command and arguments."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+from stoker.frameworks.registry import Backend
+from stoker.submit import sdk
+from stoker.submit.initializer import Initialized
+
+
+@dataclass
+class LLMBackend(Backend, ABC):
+    """A run of one training framework, as plain data (KEP-2839).
+
+    Attributes:
+        generic_runtime: the runtime that fits any run of the framework and is taken when none is named; None if there
+            is no such runtime.
+        num_nodes: number of pods; None leaves it to the runtime.
+        resources_per_node: resources of each pod, e.g. `{"gpu": 1}`; None leaves them to the runtime.
+    """
+
+    generic_runtime: ClassVar[str | None] = None
+
+    # Keyword-only, so that a config's own fields keep the positions they have in the KEP's text.
+    _: KW_ONLY
+    num_nodes: int | None = None
+    resources_per_node: dict[str, Any] | None = None
+
+    @abstractmethod
+    def to_args(self, initializer: Initialized | None = None) -> list[str]:
+        """Return the arguments of the trainer container.
+
+        Args:
+            initializer: the TrainJob's initializer, whose model and data then stand for those of the config.
+
+        Raises:
+            ValueError: the config names something that the framework no longer has.
+        """
+
+    def to_command(self) -> tuple[str, ...]:
+        """Return the command that the arguments are meant for."""
+        return self.command
+
+    def command_on(self, runtime: str) -> tuple[str, ...] | None:
+        """Return the command that a TrainJob must carry, None for the runtime's own: in Stoker's that is `stoker run`.
+
+        Args:
+            runtime: the runtime's name.
+        """
+        return None
+
+    def args_for(self, initializer: Initialized | None = None) -> list[str]:
+        """Return the arguments, also of a class whose `to_args` takes no initializer, as in the KEP's other texts."""
+        takes_one = bool(inspect.signature(self.to_args).parameters)
+        return self.to_args(initializer) if takes_one and initializer is not None else self.to_args()
+
+    def validate(self) -> None:
+        """Check the config; a subclass calls this and adds its own checks.
+
+        Raises:
+            ValueError: it contradicts itself, or asks for what the framework does not have; names every problem.
+        """
+        problems = placement_problems(self.num_nodes, self.resources_per_node)
+        if problems:
+            raise ValueError("\n".join(problems))
+
+    def sdk(self, client: Any = None, **more: Any) -> dict[str, Any]:
+        """Return the arguments of the Kubeflow SDK's `TrainerClient.train` for this run.
+
+        Args:
+            client: the `TrainerClient` to look for a runtime with; one of the SDK's defaults if None.
+            more: see :func:`stoker.submit.sdk.train_arguments`.
+
+        Raises:
+            ValueError: the config cannot be meant, or no runtime fits or several do.
+        """
+        return sdk.train_arguments(self, client, **more)
+
+    def get_train_func(self) -> Callable[..., Any] | None:
+        """Return None: a config has no function of the user's (the KEP's second text)."""
+        return None
+
+    def get_train_func_args(self) -> dict[str, Any] | None:
+        """Return None, as there is no function (the KEP's second text)."""
+        return None
+
+    def get_framework_args(self) -> dict[str, Any]:
+        """Return the arguments in the wrapping of the KEP's second text."""
+        return {"_config_args": self.to_args()}
+
+
+def placement_problems(num_nodes: object, resources: object) -> list[str]:
+    """Return what is wrong with a number of nodes and the resources of each."""
+    problems = count_problems(num_nodes=num_nodes)
+    if resources is not None and (
+        not isinstance(resources, Mapping) or not all(isinstance(name, str) for name in resources)
+    ):
+        problems.append(f'resources_per_node is {resources!r}: write resource names and amounts, e.g. {{"gpu": 1}}')
+    return problems
+
+
+def count_problems(**values: object) -> list[str]:
+    """Return a problem for each value, by its name, that is no whole number of 1 or more; None is not given."""
+    return [
+        f"{name} is {value!r}: it must be a whole number, 1 or more"
+        for name, value in values.items()
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1)
+    ]
+
+
+def dropout_problems(value: object) -> list[str]:
+    """Return what is wrong with an adapter's dropout; None is not given."""
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1):
+        return []
+    return [f"lora_dropout is {value!r}: it must be a number, 0 or more and less than 1"]

@@ -1,0 +1,166 @@
+"""What `stoker trainjob` was told, as a config: a method with flags, or an object in a user's Python file."""
+
+from __future__ import annotations
+
+import copy
+import runpy
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.frameworks.trl.framework import TRL
+from stoker.plan.arguments import split_env
+from stoker.submit import trainjob as manifest
+from stoker.submit.base import LLMBackend
+from stoker.submit.initializer import Initializer, Source
+from stoker.submit.trl import TRLConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The words of the command line.
+
+    Attributes:
+        subject: a method, or `FILE.py:NAME`.
+        name: the TrainJob's name.
+        runtime: the runtime's name; None takes the one that fits any run of the framework.
+        namespace: the TrainJob's namespace; None leaves that to kubectl.
+        model: address, folder or Hub id of the model; None leaves it to the config and the runtime.
+        dataset: the same of the data.
+        secret: Secret for the initializers; empty for none.
+        nodes: number of pods.
+        settings: `FLAG=VALUE` of the trainer.
+        env: `NAME=VALUE` of the container.
+        resources: `NAME=AMOUNT` of each pod.
+        adapter: `lora`, `qlora` or empty.
+    """
+
+    subject: str
+    name: str
+    runtime: str | None = None
+    namespace: str | None = None
+    model: str | None = None
+    dataset: str | None = None
+    secret: str = ""
+    nodes: int | None = None
+    settings: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    adapter: str = ""
+
+
+def render(wanted: Wanted) -> str:
+    """Return the TrainJob as YAML.
+
+    Raises:
+        RunError: it cannot be what was asked (64), or the file is not there (66).
+    """
+    config = _from_file(wanted) if ".py" in wanted.subject else _from_method(wanted)
+    if wanted.nodes is not None:
+        config.num_nodes = wanted.nodes
+    if wanted.resources:
+        config.resources_per_node = _pairs("--resources", wanted.resources)
+    fetched = Initializer(
+        dataset=Source(wanted.dataset, wanted.secret) if wanted.dataset and "://" in wanted.dataset else None,
+        model=Source(wanted.model, wanted.secret) if wanted.model and "://" in wanted.model else None,
+    )
+    try:
+        return manifest.to_yaml(
+            manifest.trainjob(
+                config,
+                wanted.name,
+                runtime=wanted.runtime,
+                initializer=fetched if fetched.model or fetched.dataset else None,
+                env=_pairs("--env", wanted.env),
+                namespace=wanted.namespace,
+            )
+        )
+    except ValueError as error:
+        raise RunError(ExitCode.USAGE, str(error)) from error
+
+
+def _from_method(wanted: Wanted) -> LLMBackend:
+    if wanted.subject not in TRL.methods:
+        raise RunError(
+            ExitCode.USAGE,
+            f"{wanted.subject!r} is neither a method nor a config: choose one of {', '.join(TRL.methods)}, "
+            "or write FILE.py:NAME for a config in a Python file",
+        )
+    table = TRL().flag_table(wanted.subject)
+    flags: dict[str, Any] = {}
+    for name, text in _pairs("--set", wanted.settings).items():
+        flag = table.flags.get(name.replace("-", "_"))
+        flags[name.replace("-", "_")] = list(split_env(text, flag)) if flag and flag.many else text
+    for name, option, used in (
+        ("model_name_or_path", "--model", wanted.model),
+        ("dataset_name", "--dataset", wanted.dataset),
+        ("use_peft", f"--{wanted.adapter}", wanted.adapter),
+        ("load_in_4bit", "--qlora", wanted.adapter == "qlora"),
+    ):
+        if used and name in flags:
+            raise RunError(ExitCode.USAGE, f"{option} and --set {name}={flags[name]} are about the same: write one")
+    if wanted.adapter == "qlora":
+        flags["load_in_4bit"] = True
+    return TRLConfig(
+        method=wanted.subject,
+        # Addresses go to the initializers.
+        model_name_or_path=wanted.model if wanted.model and "://" not in wanted.model else None,
+        dataset_name=wanted.dataset if wanted.dataset and "://" not in wanted.dataset else None,
+        use_peft=True if wanted.adapter else None,
+        extra_args=flags or None,
+    )
+
+
+def _from_file(wanted: Wanted) -> LLMBackend:
+    path, _, attribute = wanted.subject.rpartition(":")
+    if not path.endswith(".py") or not attribute.isidentifier():
+        raise RunError(ExitCode.USAGE, f"{wanted.subject!r} names no config: write FILE.py:NAME, e.g. run.py:config")
+    for option, value in (
+        ("--set", wanted.settings),
+        ("--lora or --qlora", wanted.adapter),
+        *(("--model", place) for place in (wanted.model,) if place and "://" not in place),
+        *(("--dataset", place) for place in (wanted.dataset,) if place and "://" not in place),
+    ):
+        if value:
+            raise RunError(ExitCode.USAGE, f"{option} is for a method: write it into the config in {path}")
+    found = _names_of(Path(path)).get(attribute)
+    if not isinstance(found, LLMBackend):
+        kind = "nothing" if found is None else f"a {type(found).__name__}"
+        raise RunError(
+            ExitCode.USAGE, f"{attribute} in {path} is {kind}: it must be a config, e.g. {attribute} = TRLConfig(…)"
+        )
+    return copy.copy(found)
+
+
+def _names_of(path: Path) -> dict[str, Any]:
+    """Run a user's Python file and return what it defines.
+
+    Raises:
+        RunError: it is not there (66), or fails (64).
+    """
+    if not path.is_file():
+        raise RunError(ExitCode.NO_INPUT, f"{path} is no file: correct the path")
+    before = [*sys.path]
+    sys.path.insert(0, str(path.resolve().parent))  # as `python FILE.py` finds what lies beside it
+    try:
+        return runpy.run_path(str(path))
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        where = f", line {lines[-1]}" if lines else ""
+        raise RunError(ExitCode.USAGE, f"{path}{where}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path[:] = before
+
+
+def _pairs(option: str, words: Sequence[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise RunError(ExitCode.USAGE, f"{option} {word!r} is no pair: write {option} NAME=VALUE")
+        pairs[name] = value
+    return pairs

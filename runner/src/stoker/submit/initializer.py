@@ -1,0 +1,80 @@
+"""Where a TrainJob's initializers put model and data, and what a config then says instead of its own.
+
+Reads any object with the attributes of the Kubeflow SDK's `Initializer`, so nothing of the SDK is imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import urlparse
+
+MODEL = "/workspace/model"
+DATASET = "/workspace/dataset"
+
+
+class Stored(Protocol):
+    """Something that lies in a storage, such as the SDK's `HuggingFaceModelInitializer`."""
+
+    @property
+    def storage_uri(self) -> str:
+        """Where it lies, e.g. `hf://Qwen/Qwen3-0.6B`."""
+
+
+class Initialized(Protocol):
+    """What a TrainJob's initializers fetch, such as the SDK's `Initializer`."""
+
+    @property
+    def model(self) -> Stored | None:
+        """The model, None if it is not fetched."""
+
+    @property
+    def dataset(self) -> Stored | None:
+        """The data set, None if it is not fetched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model or a data set in a storage.
+
+    Attributes:
+        storage_uri: where it lies, e.g. `hf://trl-lib/Capybara`.
+        secret: Secret in the TrainJob's namespace whose keys the initializer gets as variables; empty for none.
+    """
+
+    storage_uri: str
+    secret: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Initializer:
+    """What a TrainJob's initializers fetch: the SDK's `Initializer` for where the SDK is not installed."""
+
+    dataset: Source | None = None
+    model: Source | None = None
+
+
+def hub_subpath(storage_uri: str) -> str:
+    """Return what follows owner and name in a Hub address, e.g. `data/x.json`; empty if nothing does.
+
+    The address may lack its `hf://`, as in the SDK (kubeflow 0.5.0: get_args_using_torchtune_config).
+    """
+    address = storage_uri if storage_uri.startswith("hf://") else f"hf://{storage_uri}"
+    return "/".join(urlparse(address).path.strip("/").split("/")[1:])
+
+
+def dataset_folder(dataset: Stored) -> str:
+    """Return the folder in the workspace where a trainer finds a fetched data set.
+
+    The initializer keeps a repository's own folders, and fetches only what an address names below the repository:
+    a folder stays a folder, and of a file or a pattern it is the folder around it.
+    """
+    subpath = hub_subpath(dataset.storage_uri) if _is_hub(dataset.storage_uri) else ""
+    folders = subpath.split("/") if subpath else []
+    if folders and ("." in folders[-1] or "*" in folders[-1]):
+        folders.pop()
+    return "/".join([DATASET, *folders])
+
+
+def _is_hub(storage_uri: str) -> bool:
+    return "://" not in storage_uri or storage_uri.startswith("hf://")

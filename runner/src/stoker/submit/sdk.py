@@ -1,0 +1,204 @@
+"""The bridge to the Kubeflow SDK (kubeflow 0.5, extra `stoker[sdk]`): a config as `TrainerClient.train` takes it.
+
+TorchTune goes as the SDK's own `BuiltinTrainer`. Any other backend goes as `CustomTrainerContainer` with `TrainerArgs`,
+the SDK's way for a framework it does not know. Which of the two is decided by the runtime's framework label.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Protocol
+
+from stoker.frameworks.torchtune.admission import problems_of
+
+
+class Submittable(Protocol):
+    """What the bridge needs of a config (see :class:`stoker.submit.base.LLMBackend`)."""
+
+    num_nodes: int | None
+    resources_per_node: dict[str, Any] | None
+
+    @property
+    def framework(self) -> str:
+        """Value of the label `trainer.kubeflow.org/framework`."""
+
+    @property
+    def generic_runtime(self) -> str | None:
+        """The runtime that fits any run of the framework."""
+
+    def validate(self) -> None:
+        """Raise ValueError if the config contradicts itself."""
+
+    def args_for(self, initializer: Any = None) -> list[str]:
+        """Return the arguments of the trainer container."""
+
+    def command_on(self, runtime: str) -> tuple[str, ...] | None:
+        """Return the command that a TrainJob must carry, None for the runtime's own."""
+
+
+def train(config: Submittable, client: Any = None, **more: Any) -> str:
+    """Submit a run and return the TrainJob's name.
+
+    Args:
+        config: the run.
+        client: the SDK's `TrainerClient`; one of its defaults if None.
+        more: see :func:`train_arguments`.
+
+    Raises:
+        ValueError: the config cannot be meant, or no runtime fits or several do.
+        ImportError: the SDK is not installed.
+    """
+    client = client or _trainer().TrainerClient()
+    name: str = client.train(**train_arguments(config, client, **more))
+    return name
+
+
+def train_arguments(
+    config: Submittable,
+    client: Any = None,
+    *,
+    runtime: Any = None,
+    initializer: Any = None,
+    name: str | None = None,
+    env: Mapping[str, str] | None = None,
+    options: Sequence[Any] = (),
+) -> dict[str, Any]:
+    """Return the arguments of `TrainerClient.train` for a run.
+
+    Args:
+        config: the run.
+        client: the SDK's `TrainerClient` to look for the runtime with; one of its defaults if None.
+        runtime: the runtime or its name; None finds the one for the config's framework.
+        initializer: the SDK's `Initializer`, which brings model and data.
+        name: the TrainJob's name; None lets the SDK make one up.
+        env: variables of the trainer container.
+        options: further options of the SDK, e.g. `Labels`.
+
+    Raises:
+        ValueError: the config cannot be meant, or no runtime fits or several do.
+        ImportError: the SDK is not installed.
+    """
+    trainer = _trainer()
+    config.validate()
+    if runtime is None or isinstance(runtime, str):
+        client = client or trainer.TrainerClient()
+        runtime = client.get_runtime(runtime) if runtime else find_runtime(config, _listed(client))
+    _expect_framework(config, runtime)
+    chosen = [trainer.options.Name(name)] if name else []
+    if runtime.trainer.trainer_type is trainer.TrainerType.BUILTIN_TRAINER:
+        if env:
+            raise ValueError(
+                f"env cannot be given: the SDK's BuiltinTrainer, which runs {config.framework}, has no place for it; "
+                "write it into the runtime, or submit what `stoker trainjob` prints"
+            )
+        refused = list(problems_of(runtime.name, config.args_for(initializer), config.num_nodes or 1, None, None))
+        if refused:
+            always = "the SDK's BuiltinTrainer always sends `tune run`; `stoker trainjob` does only where a name spells"
+            raise ValueError("\n".join([*refused, f"{always} a model"]))
+        submitted = trainer.BuiltinTrainer(config=_builtin_config(config, trainer))
+    else:
+        # The SDK takes an empty image for the runtime's own.
+        submitted = trainer.CustomTrainerContainer(
+            image="",
+            num_nodes=config.num_nodes,
+            resources_per_node=config.resources_per_node,
+            env=dict(env) if env else None,
+        )
+        command = config.command_on(runtime.name)
+        if command:
+            chosen.append(trainer.options.TrainerCommand(list(command)))
+        chosen.append(trainer.options.TrainerArgs(config.args_for(initializer)))
+    return {
+        "runtime": runtime,
+        "initializer": initializer,
+        "trainer": submitted,
+        "options": [*chosen, *options] or None,
+    }
+
+
+def find_runtime(config: Submittable, runtimes: Iterable[Any]) -> Any:
+    """Return the runtime for a config's framework.
+
+    The only one with the framework's label is taken; of several, the one that fits any run of the framework
+    (`trl-distributed`) if the backend names such a one.
+
+    Args:
+        config: the run.
+        runtimes: what the SDK's `list_runtimes` returned.
+
+    Raises:
+        ValueError: there is none, or several and none of them fits any run.
+    """
+    known = list(runtimes)
+    fitting = {runtime.name: runtime for runtime in known if runtime.trainer.framework == config.framework}
+    if config.generic_runtime in fitting:
+        return fitting[config.generic_runtime]
+    if len(fitting) == 1:
+        return next(iter(fitting.values()))
+    label = f"trainer.kubeflow.org/framework={config.framework}"
+    if fitting:
+        raise ValueError(
+            f"{len(fitting)} runtimes are labelled {label}: {', '.join(sorted(fitting))}; "
+            f"name one of them: runtime={min(fitting)!r}"
+        )
+    others = ", ".join(sorted(f"{runtime.name} ({runtime.trainer.framework})" for runtime in known)) or "none at all"
+    raise ValueError(f"no runtime is labelled {label}: install one; the cluster has {others}")
+
+
+def _listed(client: Any) -> Any:
+    try:
+        return client.list_runtimes()
+    except (RuntimeError, TimeoutError):
+        raise  # no answer from the cluster
+    except Exception as error:
+        # One runtime of somebody's that the SDK cannot read is enough (kubeflow 0.5.0: get_container_devices).
+        raise ValueError(f"the SDK cannot list the runtimes: {error}; name one: runtime='…'") from error
+
+
+def _expect_framework(config: Submittable, runtime: Any) -> None:
+    label = runtime.trainer.framework
+    if label != config.framework:
+        raise ValueError(
+            f"runtime {runtime.name} is labelled trainer.kubeflow.org/framework={label}, but {type(config).__name__} "
+            f"is for {config.framework}: name a runtime with that label, or leave the runtime out"
+        )
+
+
+def _builtin_config(config: Submittable, trainer: Any) -> Any:
+    """Return the SDK's own config with a config's values, in the SDK's own types."""
+    known = {item.name for item in fields(trainer.TorchTuneConfig)}
+    values = {name: getattr(config, name) for name in known if hasattr(config, name)}
+    if missing := sorted(known - set(values)):
+        raise ValueError(f"the SDK's BuiltinTrainer takes no {type(config).__name__}: it lacks {', '.join(missing)}")
+    types = {"dtype": trainer.DataType, "loss": trainer.Loss}
+    for name, kind in types.items():
+        if values[name] is not None:
+            values[name] = kind(values[name].value)
+    if values["peft_config"] is not None:
+        values["peft_config"] = trainer.LoraConfig(**_values(values["peft_config"]))
+    if values["dataset_preprocess_config"] is not None:
+        data = _values(values["dataset_preprocess_config"])
+        if data["source"] is not None:
+            data["source"] = trainer.DataFormat(data["source"].value)
+        values["dataset_preprocess_config"] = trainer.TorchTuneInstructDataset(**data)
+    return trainer.TorchTuneConfig(**values)
+
+
+def _values(config: Any) -> dict[str, Any]:
+    return {item.name: getattr(config, item.name) for item in fields(config)}
+
+
+def _trainer() -> Any:
+    """Return the SDK's trainer package.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        trainer = importlib.import_module("kubeflow.trainer")
+        importlib.import_module("kubeflow.trainer.options")
+    except ImportError as error:
+        raise ImportError("the Kubeflow SDK is not installed: from a checkout, pip install './runner[sdk]'") from error
+    return trainer

@@ -1,0 +1,343 @@
+"""TRL as a backend: one config for every method, in the shapes of all of KEP-2839's texts."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import KW_ONLY, InitVar, dataclass, field, fields
+from typing import Any, ClassVar
+
+from stoker.frameworks.registry import register_backend
+from stoker.frameworks.trl.checks import self_contradictions
+from stoker.frameworks.trl.framework import TRL
+from stoker.plan.arguments import Layer, resolve, split_args
+from stoker.submit import initializer as staged
+from stoker.submit.base import LLMBackend, count_problems, dropout_problems
+from stoker.submit.given import Remembering, default
+from stoker.submit.initializer import Initialized
+from stoker.submit.trl_methods import (
+    METHOD_CONFIGS,
+    FlagValue,
+    TRLDistillationConfig,
+    TRLDPOConfig,
+    TRLGRPOConfig,
+    TRLKTOConfig,
+    TRLMethodConfig,
+    TRLORPOConfig,
+    TRLRewardConfig,
+    TRLRLOOConfig,
+    TRLSFTConfig,
+    TRLTrainerType,
+    flag_words,
+)
+
+_SLOTS = ("sft", "dpo", "kto", "orpo", "grpo", "rloo", "reward", "distillation")
+_FLAT_ADAPTER = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
+_PPO = "PPO is gone from TRL (1.16): write TRLTrainerType.GRPO or TRLTrainerType.RLOO"
+
+
+@dataclass
+class TRLPeftConfig:
+    """An adapter to train instead of the model's own weights (LoRA, QLoRA, DoRA).
+
+    Attributes:
+        r: rank.
+        lora_alpha: scale.
+        lora_dropout: dropout in the adapter, 0 to 1.
+        target_modules: names of the layers that get one, or `all-linear`.
+        use_rslora: scale by the root of the rank.
+        use_dora: learn magnitude and direction apart.
+        load_in_4bit: load the base model in 4 bits (QLoRA).
+        load_in_8bit: load the base model in 8 bits.
+        bnb_4bit_quant_type: kind of the 4 bits.
+        use_bnb_nested_quant: quantize the quantization's own constants too.
+        modules_to_save: layers that are trained whole and saved with the adapter.
+    """
+
+    r: int = 16
+    lora_alpha: int = 32
+    lora_dropout: float = 0.05
+    target_modules: list[str] | str | None = field(default_factory=lambda: ["q_proj", "v_proj"])
+    use_rslora: bool = False
+    use_dora: bool = False
+    _: KW_ONLY
+    load_in_4bit: bool = False
+    load_in_8bit: bool = False
+    bnb_4bit_quant_type: str | None = None
+    use_bnb_nested_quant: bool = False
+    modules_to_save: list[str] | None = None
+
+    def to_args(self) -> list[str]:
+        """Return the adapter's flags."""
+        words = ["--use_peft"]
+        named = {
+            "lora_r": self.r,
+            "lora_alpha": self.lora_alpha,
+            "lora_dropout": self.lora_dropout,
+            "lora_target_modules": self.target_modules or None,
+            "lora_modules_to_save": self.modules_to_save or None,
+            "bnb_4bit_quant_type": self.bnb_4bit_quant_type,
+            **{
+                name: getattr(self, name) or None
+                for name in ("use_rslora", "use_dora", "load_in_4bit", "load_in_8bit", "use_bnb_nested_quant")
+            },
+        }
+        for name, value in named.items():
+            if value is not None:
+                words += flag_words(name, value)
+        return words
+
+    def problems(self) -> Iterator[str]:
+        """Return what contradicts itself."""
+        yield from count_problems(r=self.r, lora_alpha=self.lora_alpha)
+        yield from dropout_problems(self.lora_dropout)
+        if self.load_in_4bit and self.load_in_8bit:
+            yield "load_in_4bit and load_in_8bit exclude each other: write one of them"
+        if not self.load_in_4bit and (self.bnb_4bit_quant_type is not None or self.use_bnb_nested_quant):
+            yield "bnb_4bit_quant_type and use_bnb_nested_quant are of 4 bits: write load_in_4bit=True"
+
+
+@register_backend("trl")
+@dataclass
+class TRLConfig(Remembering, LLMBackend):
+    """A run of TRL 1.16.
+
+    Two ways to write one, which send different defaults. With `trainer_type` (KEP-2839's first text) the defaults
+    below are sent. With `method` (its newest text) only what is given is sent, the rest is the runtime's and TRL's.
+
+    Attributes:
+        trainer_type: the method; its flags are in `sft_config`, `dpo_config` and so on.
+        model_name_or_path: folder or Hub id of the model; an initializer's model stands for the default.
+        learning_rate: learning rate at its peak.
+        num_train_epochs: passes over the data.
+        per_device_train_batch_size: examples in each process and step.
+        gradient_accumulation_steps: steps whose gradients are summed up before an update.
+        bf16: compute in bfloat16; False turns it off, which TRL by itself would not.
+        fp16: compute in float16.
+        peft_config: the adapter to train; None trains the model's own weights, with `method` what the runtime trains.
+        output_dir: folder for checkpoints and the model.
+        method: the method with its flags in one object, or its name alone.
+        dataset_name: folder or Hub id of the data; an initializer's data set stands for the default.
+        gradient_checkpointing: compute activations again instead of keeping them.
+        use_peft: train an adapter, described by the four fields that follow instead of `peft_config`.
+        lora_r: its rank.
+        lora_alpha: its scale.
+        lora_dropout: its dropout.
+        lora_target_modules: the layers that get one: a list, or names with commas between.
+        extra_args: further flags of TRL by name; they come last, and stand for a field that writes the same flag.
+    """
+
+    framework: ClassVar[str] = "trl"
+    command: ClassVar[tuple[str, ...]] = ("torchrun", "-m")
+    runner: ClassVar[type[TRL]] = TRL
+    generic_runtime: ClassVar[str | None] = "trl-distributed"
+
+    # In the order of the KEP's first text, the two placement fields' older names included.
+    trainer_type: TRLTrainerType = default(TRLTrainerType.SFT)
+    model_name_or_path: str | None = default(staged.MODEL)
+    learning_rate: float | None = default(2e-5)
+    num_train_epochs: float | None = default(3)
+    per_device_train_batch_size: int | None = default(4)
+    gradient_accumulation_steps: int | None = default(1)
+    bf16: bool | None = default(True)
+    fp16: bool | None = default(False)
+    peft_config: TRLPeftConfig | None = None
+    sft_config: TRLSFTConfig | None = None
+    dpo_config: TRLDPOConfig | None = None
+    _num_nodes: InitVar[int | None] = None
+    _resources_per_node: InitVar[dict[str, Any] | None] = None
+    output_dir: str | None = default("/workspace/output")
+    _: KW_ONLY
+    kto_config: TRLKTOConfig | None = None
+    orpo_config: TRLORPOConfig | None = None
+    grpo_config: TRLGRPOConfig | None = None
+    rloo_config: TRLRLOOConfig | None = None
+    reward_config: TRLRewardConfig | None = None
+    distillation_config: TRLDistillationConfig | None = None
+    method: TRLMethodConfig | TRLTrainerType | str | None = None
+    dataset_name: str | None = default(staged.DATASET)
+    gradient_checkpointing: bool | None = None
+    use_peft: bool | None = None
+    lora_r: int | None = None
+    lora_alpha: int | None = None
+    lora_dropout: float | None = None
+    lora_target_modules: list[str] | str | None = None
+    extra_args: Mapping[str, FlagValue] | None = None
+
+    def __post_init__(self, _num_nodes: int | None, _resources_per_node: dict[str, Any] | None) -> None:
+        """Fill in the defaults of the text the config follows."""
+        super().__post_init__()
+        if _num_nodes is not None:
+            self.num_nodes = _num_nodes
+        if _resources_per_node is not None:
+            self.resources_per_node = _resources_per_node
+        self.trainer_type = TRLTrainerType(self.trainer_type)
+        if self.method is None:
+            return
+        if not isinstance(self.method, TRLMethodConfig):
+            chosen = TRLTrainerType(self.method)
+            self.method = METHOD_CONFIGS[chosen]() if chosen in METHOD_CONFIGS else None
+        else:
+            chosen = self.method.trainer_type
+        unset = [item.name for item in fields(self) if item.name not in self._given]
+        if "trainer_type" in unset:
+            unset.remove("trainer_type")
+            self.trainer_type = chosen
+        for name in unset:
+            setattr(self, name, None)
+
+    @property
+    def _method_config(self) -> TRLMethodConfig | None:
+        """The flags of the method, from whichever place they were given in."""
+        if isinstance(self.method, TRLMethodConfig):
+            return self.method
+        found: TRLMethodConfig | None = getattr(self, f"{self.trainer_type.value}_config", None)
+        return found
+
+    def to_args(self, initializer: Initialized | None = None) -> list[str]:
+        """Return the module of the method and its flags, in the names of TRL 1.16.
+
+        Raises:
+            ValueError: the method is gone from TRL, or model or data are named twice.
+        """
+        if self.trainer_type is TRLTrainerType.PPO:
+            raise ValueError(_PPO)
+        words = [TRL().trainer_module(self.trainer_type.value)]
+        for name, value in self._shared(initializer):
+            words += flag_words(name, value)
+        words += self._adapter_words()
+        own = self._method_config
+        if own is not None:
+            words += own.to_args(with_defaults=self.method is None)
+        extra = {name.replace("-", "_"): value for name, value in (self.extra_args or {}).items()}
+        words = _without(words, extra)
+        for name, value in extra.items():
+            words += flag_words(name, value)
+        return words
+
+    def _shared(self, initializer: Initialized | None) -> Iterator[tuple[str, FlagValue]]:
+        """Return the flags that every method has."""
+        model = self._place("model_name_or_path", staged.MODEL if initializer and initializer.model else None)
+        dataset = initializer.dataset if initializer else None
+        data = self._place("dataset_name", staged.dataset_folder(dataset) if dataset else None)
+        values: dict[str, FlagValue | None] = {"model_name_or_path": model, "dataset_name": data}
+        for name in (
+            *("output_dir", "learning_rate", "num_train_epochs", "per_device_train_batch_size"),
+            *("gradient_accumulation_steps", "gradient_checkpointing"),
+        ):
+            values[name] = getattr(self, name)
+        # Unless told otherwise TRL computes in bfloat16, so False must be said; float16 is off unless it is said,
+        # or a runtime has it on.
+        values["bf16"] = self.bf16
+        values["fp16"] = self.fp16 if self.fp16 or self.was_given("fp16") else None
+        yield from ((name, value) for name, value in values.items() if value is not None)
+
+    def _place(self, name: str, fetched: str | None) -> str | None:
+        """Return where the trainer finds the model or the data: where the initializer puts it, if there is one."""
+        own: str | None = getattr(self, name)
+        if fetched is None:
+            return own
+        if not self.was_given(name) or own is None:
+            return fetched
+        if own == fetched or own.startswith(f"{fetched}/"):
+            return own
+        raise ValueError(
+            f"{name} is {own!r}, but the initializer puts it at {fetched}: leave {name} out, or the initializer"
+        )
+
+    def _adapter_words(self) -> list[str]:
+        if self.peft_config is not None:
+            words = self.peft_config.to_args()
+        elif self.use_peft is not None:
+            words = flag_words("use_peft", self.use_peft)
+            for name in _FLAT_ADAPTER:
+                value = getattr(self, name)
+                if name == "lora_target_modules" and isinstance(value, str):
+                    value = [part.strip() for part in value.split(",")]
+                if value is not None:
+                    words += flag_words(name, value)
+        else:
+            # A runtime may have an adapter as its default.
+            return flag_words("use_peft", False) if self.method is None else []
+        if self.trainer_type is TRLTrainerType.REWARD and self.use_peft is not False:
+            words += ["--lora_task_type", "SEQ_CLS"]
+        return words
+
+    def validate(self) -> None:
+        """Check the config against itself and against TRL 1.16's own flags.
+
+        Raises:
+            ValueError: names every problem.
+        """
+        problems = list(self._contradictions())
+        try:
+            super().validate()
+        except ValueError as error:
+            problems.append(str(error))
+        if not problems:
+            problems += self._refused_flags()
+        if problems:
+            raise ValueError("\n".join(problems))
+
+    def _contradictions(self) -> Iterator[str]:
+        if self.trainer_type is TRLTrainerType.PPO:
+            yield _PPO
+            return
+        own = METHOD_CONFIGS[self.trainer_type]
+        chosen = self.trainer_type.value
+        if chosen not in TRL.methods:
+            yield f"{chosen} is not a method of this release: choose one of {', '.join(TRL.methods)}"
+            return
+        if isinstance(self.method, TRLMethodConfig) and self.method.trainer_type is not self.trainer_type:
+            yield f"trainer_type is {chosen} and method is {self.method.trainer_type.value}: write one of them"
+        for name in (f"{slot}_config" for slot in _SLOTS if getattr(self, f"{slot}_config") is not None):
+            if isinstance(self.method, TRLMethodConfig):
+                yield f"{name} and method are both set: write method={type(getattr(self, name)).__name__}(…) alone"
+            elif name != f"{chosen}_config":
+                yield f"{name} should not be set when the method is {chosen}: write {chosen}_config, or leave it out"
+        config = self._method_config
+        given = {name for name in own.needs if getattr(config, name, None)} | set(self.extra_args or ())
+        if own.needs and not given & set(own.needs):
+            yield f"{chosen} needs {' or '.join(own.needs)}: give one in a {own.__name__}"
+        if config is not None and not isinstance(config, own):
+            yield f"{chosen}_config is a {type(config).__name__}: write a {own.__name__}"
+        elif config is not None:
+            yield from config.problems()
+        if self.bf16 and self.fp16:
+            yield "bf16 and fp16 exclude each other, and bf16 is on unless turned off: write bf16=False with fp16=True"
+        extra: Mapping[str, object] = self.extra_args or {}
+        yield from (f"extra_args has {name}=None: leave it out" for name, value in extra.items() if value is None)
+        yield from self._adapter_contradictions()
+
+    def _adapter_contradictions(self) -> Iterator[str]:
+        flat = [name for name in ("use_peft", *_FLAT_ADAPTER) if getattr(self, name) is not None]
+        if self.peft_config is not None:
+            if flat:
+                yield f"{', '.join(flat)} and peft_config both describe the adapter: write peft_config alone"
+            adapter: object = self.peft_config
+            if isinstance(adapter, TRLPeftConfig):
+                yield from adapter.problems()
+            else:
+                yield f"peft_config is a {type(adapter).__name__}: write a TRLPeftConfig"
+        elif not self.use_peft and flat not in ([], ["use_peft"]):
+            names = ", ".join(name for name in flat if name != "use_peft")
+            yield f"{names} means nothing without an adapter: write use_peft=True, or leave it out"
+
+    def _refused_flags(self) -> list[str]:
+        """Return what TRL 1.16's own table of flags says against the arguments."""
+        words = self.to_args()
+        given, problems = split_args(words[1:])
+        table = TRL().flag_table(self.trainer_type.value)
+        resolution = resolve(table, [Layer("config", given)])
+        found = self_contradictions({setting.name: setting for setting in resolution.settings})
+        return [*problems, *resolution.problems, *found]
+
+
+def _without(words: list[str], flags: Container[str]) -> list[str]:
+    """Return the words without those of some flags."""
+    kept, keep = [], True
+    for word in words:
+        if word.startswith("--"):
+            keep = word.removeprefix("--") not in flags
+        if keep:
+            kept.append(word)
+    return kept

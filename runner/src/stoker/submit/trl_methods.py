@@ -1,0 +1,333 @@
+"""The training methods of TRL and the flags each has of its own, as typed configs.
+
+A field's name is TRL 1.16's flag, unless `_RENAMED` says otherwise; None leaves the flag to the runtime and TRL.
+Flags that are not typed here go into `TRLConfig.extra_args`.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from enum import Enum
+from typing import Any, ClassVar, Literal
+
+from stoker.submit.given import Remembering, default
+
+
+class TRLTrainerType(Enum):
+    """The training methods, by the names of KEP-2839; PPO is gone from TRL and is refused with the alternatives."""
+
+    SFT = "sft"
+    DPO = "dpo"
+    PPO = "ppo"
+    ORPO = "orpo"
+    KTO = "kto"
+    GRPO = "grpo"
+    RLOO = "rloo"
+    REWARD = "reward"
+    DISTILLATION = "distillation"
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        known = ", ".join(item.value for item in cls if item is not cls.PPO)
+        raise ValueError(f"{value!r} is no training method: write one of {known}")
+
+
+# Names of the KEP's first text that TRL has since renamed (huggingface/trl: max_seq_length became max_length).
+_RENAMED = {"max_seq_length": "max_length"}
+# Names of the KEP's first text that TRL no longer has: they are kept as fields, and sent no more.
+_GONE = {"max_prompt_length": "prompts are cut by max_length; filter longer ones out of the data set"}
+
+FlagValue = str | int | float | bool | Sequence[str | int | float] | Mapping[str, Any]
+
+
+def flag_words(name: str, value: FlagValue) -> list[str]:
+    """Return a flag with its value as words of TRL's command line.
+
+    A bare flag stands for True, several words for a list, JSON for a mapping.
+    """
+    if isinstance(value, bool):
+        return [f"--{name}"] if value else [f"--{name}", "false"]
+    if isinstance(value, str | int | float):
+        return [f"--{name}", str(value)]
+    if isinstance(value, Mapping):
+        return [f"--{name}", json.dumps(value)]
+    return [f"--{name}", *(str(item) for item in value)]
+
+
+@dataclass
+class TRLMethodConfig(Remembering):
+    """The flags that one method has and others have not, or mean otherwise.
+
+    Attributes:
+        trainer_type: the method.
+        needs: flags of which the method needs one.
+    """
+
+    trainer_type: ClassVar[TRLTrainerType]
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def module(self) -> str:
+        """The last part of the module that trains with this method, by the name of the KEP's newest text."""
+        return self.trainer_type.value
+
+    def to_args(self, with_defaults: bool = False) -> list[str]:
+        """Return the flags of the method.
+
+        Args:
+            with_defaults: True to send the defaults of the KEP's first text too.
+        """
+        words: list[str] = []
+        for item in fields(self):
+            value = getattr(self, item.name)
+            given = self.was_given(item.name)
+            if value is None or not (given or with_defaults):
+                continue
+            if item.name in _GONE:
+                if value != item.metadata["default"]:
+                    warnings.warn(f"TRL 1.16 has no --{item.name}, it is not sent: {_GONE[item.name]}", stacklevel=2)
+                continue
+            # The first text writes a boolean only if it is on.
+            if value is False and not given:
+                continue
+            words += flag_words(_RENAMED.get(item.name, item.name), value)
+        return words
+
+    def problems(self) -> list[str]:
+        """Return what contradicts itself among the method's own flags."""
+        return []
+
+
+@dataclass
+class TRLSFTConfig(TRLMethodConfig):
+    """Supervised fine-tuning."""
+
+    trainer_type: ClassVar[TRLTrainerType] = TRLTrainerType.SFT
+
+    max_seq_length: int = default(2048)
+    packing: bool | None = default(False)
+    dataset_text_field: str | None = None
+    _: KW_ONLY
+    max_length: int | None = None
+    packing_strategy: Literal["bfd", "bfd_split", "wrapped"] | None = None
+    padding_free: bool | None = None
+    completion_only_loss: bool | None = None
+    assistant_only_loss: bool | None = None
+    loss_type: Literal["nll", "dft", "chunked_nll"] | None = None
+    chat_template_path: str | None = None
+    eos_token: str | None = None
+    shuffle_dataset: bool | None = None
+
+    def to_args(self, with_defaults: bool = False) -> list[str]:
+        """Return the flags of the method; today's name of the length wins over the default of the older one."""
+        words = super().to_args(with_defaults)
+        if self.max_length is not None and with_defaults and not self.was_given("max_seq_length"):
+            at = words.index("--max_length")
+            del words[at : at + 2]
+        return words
+
+    def problems(self) -> list[str]:
+        """Return what contradicts itself."""
+        problems = []
+        if self.max_length is not None and self.was_given("max_seq_length"):
+            problems.append("max_seq_length and max_length are the same flag in TRL 1.16: write max_length alone")
+        if self.packing_strategy is not None and not self.packing:
+            problems.append("packing_strategy means nothing without packing: write packing=True, or leave it out")
+        if self.completion_only_loss and self.assistant_only_loss:
+            problems.append("completion_only_loss and assistant_only_loss exclude each other: write one of them")
+        return problems
+
+
+@dataclass
+class TRLDPOConfig(TRLMethodConfig):
+    """Direct preference optimization."""
+
+    trainer_type: ClassVar[TRLTrainerType] = TRLTrainerType.DPO
+
+    beta: float | None = default(0.1)
+    max_length: int | None = default(1024)
+    max_prompt_length: int | None = default(512)
+    loss_type: str | list[str] | None = default("sigmoid")
+    _: KW_ONLY
+    loss_weights: list[float] | None = None
+    label_smoothing: float | None = None
+    f_divergence_type: str | None = None
+    precompute_ref_log_probs: bool | None = None
+    sync_ref_model: bool | None = None
+    ref_model_mixup_alpha: float | None = None
+    ref_model_sync_steps: int | None = None
+    use_weighting: bool | None = None
+    truncation_mode: Literal["keep_end", "keep_start"] | None = None
+    padding_free: bool | None = None
+
+    def problems(self) -> list[str]:
+        """Return what contradicts itself."""
+        kinds = [self.loss_type] if isinstance(self.loss_type, str) else list(self.loss_type or ())
+        problems = []
+        if self.loss_weights is not None and len(self.loss_weights) != len(kinds):
+            problems.append(
+                f"loss_weights has {len(self.loss_weights)} entries for {len(kinds)} of loss_type: write one for each"
+            )
+        return problems + _reference_model_problems(self.sync_ref_model, self.precompute_ref_log_probs)
+
+
+@dataclass
+class TRLKTOConfig(TRLMethodConfig):
+    """Kahneman-Tversky optimization: answers marked as wanted or unwanted."""
+
+    trainer_type: ClassVar[TRLTrainerType] = TRLTrainerType.KTO
+
+    _: KW_ONLY
+    beta: float | None = None
+    max_length: int | None = None
+    loss_type: Literal["kto", "apo_zero_unpaired"] | None = None
+    desirable_weight: float | None = None
+    undesirable_weight: float | None = None
+    precompute_ref_log_probs: bool | None = None
+    sync_ref_model: bool | None = None
+
+    def problems(self) -> list[str]:
+        """Return what contradicts itself."""
+        return _reference_model_problems(self.sync_ref_model, self.precompute_ref_log_probs)
+
+
+@dataclass
+class TRLORPOConfig(TRLMethodConfig):
+    """Odds ratio preference optimization; TRL 1.16 has it as an experimental trainer, the image brings a script."""
+
+    trainer_type: ClassVar[TRLTrainerType] = TRLTrainerType.ORPO
+
+    _: KW_ONLY
+    beta: float | None = None
+    max_length: int | None = None
+
+
+@dataclass
+class _Generating(TRLMethodConfig):
+    """What methods share that let the model answer while it trains."""
+
+    _: KW_ONLY
+    beta: float | None = None
+    max_completion_length: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    log_completions: bool | None = None
+    use_vllm: bool | None = None
+    vllm_mode: Literal["colocate", "server"] | None = None
+    vllm_server_base_url: str | None = None
+    vllm_gpu_memory_utilization: float | None = None
+
+    def problems(self) -> list[str]:
+        """Return what contradicts itself."""
+        problems = []
+        for name in ("vllm_mode", "vllm_server_base_url", "vllm_gpu_memory_utilization"):
+            if getattr(self, name) is not None and not self.use_vllm:
+                problems.append(f"{name} means nothing without use_vllm: write use_vllm=True, or leave it out")
+        if self.vllm_server_base_url is not None and self.use_vllm and self.vllm_mode != "server":
+            problems.append('vllm_server_base_url is for vllm_mode="server": write that too, or leave it out')
+        return problems
+
+
+@dataclass
+class _Rewarded(_Generating):
+    """What the methods share that score the model's answers."""
+
+    needs: ClassVar[tuple[str, ...]] = ("reward_funcs", "reward_model_name_or_path")
+
+    _: KW_ONLY
+    reward_funcs: list[str] | None = None
+    reward_weights: list[float] | None = None
+    reward_model_name_or_path: str | None = None
+    num_generations: int | None = None
+    num_iterations: int | None = None
+    generation_batch_size: int | None = None
+    steps_per_generation: int | None = None
+    epsilon: float | None = None
+    epsilon_high: float | None = None
+    mask_truncated_completions: bool | None = None
+    sync_ref_model: bool | None = None
+
+    def problems(self) -> list[str]:
+        """Return what contradicts itself."""
+        problems = super().problems()
+        method = self.trainer_type.value
+        rewards = len(self.reward_funcs or ()) + (self.reward_model_name_or_path is not None)
+        if self.reward_weights is not None and rewards and len(self.reward_weights) != rewards:
+            problems.append(
+                f"reward_weights has {len(self.reward_weights)} entries for {rewards} rewards: write as many"
+            )
+        if self.num_generations is not None and self.num_generations < 2:
+            problems.append(f"num_generations is {self.num_generations}: {method} compares answers, so write 2 or more")
+        if self.generation_batch_size is not None and self.steps_per_generation is not None:
+            problems.append("generation_batch_size and steps_per_generation exclude each other: write one of them")
+        return problems
+
+
+@dataclass
+class TRLGRPOConfig(_Rewarded):
+    """Group relative policy optimization."""
+
+    trainer_type: ClassVar[TRLTrainerType] = TRLTrainerType.GRPO
+
+    _: KW_ONLY
+    loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"] | None = None
+    scale_rewards: Literal["group", "batch", "none"] | None = None
+    importance_sampling_level: Literal["token", "sequence"] | None = None
+    top_entropy_quantile: float | None = None
+
+
+@dataclass
+class TRLRLOOConfig(_Rewarded):
+    """REINFORCE, leave one out."""
+
+    trainer_type: ClassVar[TRLTrainerType] = TRLTrainerType.RLOO
+
+    _: KW_ONLY
+    normalize_advantages: bool | None = None
+
+
+@dataclass
+class TRLRewardConfig(TRLMethodConfig):
+    """Training of a reward model on preferences."""
+
+    trainer_type: ClassVar[TRLTrainerType] = TRLTrainerType.REWARD
+
+    _: KW_ONLY
+    max_length: int | None = None
+    center_rewards_coefficient: float | None = None
+    disable_dropout: bool | None = None
+    chat_template_path: str | None = None
+    eos_token: str | None = None
+
+
+@dataclass
+class TRLDistillationConfig(_Generating):
+    """Distillation from a teacher model, on the student's own answers."""
+
+    trainer_type: ClassVar[TRLTrainerType] = TRLTrainerType.DISTILLATION
+    needs: ClassVar[tuple[str, ...]] = ("teacher_model_name_or_path",)
+
+    _: KW_ONLY
+    teacher_model_name_or_path: str | None = None
+    teacher_model_revision: str | None = None
+
+
+def _reference_model_problems(sync: bool | None, precompute: bool | None) -> list[str]:
+    if sync and precompute:
+        return ["sync_ref_model changes the reference that precompute_ref_log_probs takes as fixed: write one of them"]
+    return []
+
+
+METHOD_CONFIGS: dict[TRLTrainerType, type[TRLMethodConfig]] = {
+    config.trainer_type: config
+    for config in (
+        *(TRLSFTConfig, TRLDPOConfig, TRLKTOConfig, TRLORPOConfig),
+        *(TRLGRPOConfig, TRLRLOOConfig, TRLRewardConfig, TRLDistillationConfig),
+    )
+}

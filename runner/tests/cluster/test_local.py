@@ -1,0 +1,466 @@
+"""A local run restarts, stops and ends as the JobSet of the runtime would; commands stand in for trainers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from runner.tests.cluster.test_pods import RUNTIME, container, trainjob
+
+from stoker.cluster import local as local_run
+from stoker.cluster.pods import initializers_of, job_of
+from stoker.contract.exits import ExitCode, RunError
+
+# Writes down each start of a node as a file `<attempt>-<rank>` and then does what the test says.
+PREAMBLE = """
+import os, pathlib, signal, sys, time
+workspace = pathlib.Path(os.environ["STOKER_WORKSPACE"])
+attempt, rank = int(os.environ["STOKER_RESTART_ATTEMPT"]), int(os.environ["PET_NODE_RANK"])
+(workspace / f"{attempt}-{rank}").write_text(str(os.getpid()))
+"""
+
+
+def add_initializers(
+    runtime: dict[str, Any], command: Sequence[str] | None = None, mounts: Sequence[Mapping[str, Any]] = ()
+) -> None:
+    """Add the jobs that Trainer knows; without a command they are as upstream's runtimes have them."""
+    for kind in ("dataset", "model"):
+        name = f"{kind}-initializer"
+        mount = {"name": "initializer", "mountPath": "/workspace"}
+        env = [{"name": "STOKER_WORKSPACE", "value": "/workspace"}, {"name": "STORAGE_URI", "value": ""}]
+        container = {"name": name, "env": env, "volumeMounts": [mount, *mounts]}
+        if kind == "model" and command:
+            container["command"] = command
+        pod = {"spec": {"containers": [container]}}
+        labels = {"trainer.kubeflow.org/trainjob-ancestor-step": name}
+        job = {"name": name, "template": {"metadata": {"labels": labels}, "spec": {"template": pod, "backoffLimit": 1}}}
+        runtime["spec"]["template"]["spec"]["replicatedJobs"].append(job)
+
+
+class Local:
+    """A local run of a TrainJob whose nodes run a Python program."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.workspace = folder / "workspace"
+
+    def start(
+        self,
+        program: str,
+        nodes: int = 1,
+        grace: int = 5,
+        options: Sequence[str] = (),
+        initializer: Mapping[str, Any] | None = None,
+        initializer_command: Sequence[str] | None = None,
+        initializer_mounts: Sequence[Mapping[str, Any]] = (),
+        **trainer: Any,
+    ) -> subprocess.Popen[str]:
+        """Start `stoker local`."""
+        runtime = deepcopy(RUNTIME)
+        pod = runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+        pod["terminationGracePeriodSeconds"] = grace
+        command = {"command": ["python", "-c", PREAMBLE + program]}
+        job = trainjob(numNodes=nodes, **{**command, **trainer})
+        if initializer is not None:
+            add_initializers(runtime, initializer_command, initializer_mounts)
+            job["spec"]["initializer"] = initializer
+        for name, manifest in (("job", job), ("runtime", runtime)):
+            # As `helm template` prints them: the one that is meant is not the first.
+            other = {**manifest, "metadata": {"name": "another"}}
+            documents = [other, manifest] if name == "runtime" else [manifest]
+            (self.folder / f"{name}.yaml").write_text(yaml.safe_dump_all(documents))
+        arguments = [str(self.folder / "job.yaml"), "--runtime", str(self.folder / "runtime.yaml")]
+        # Tests that run under `nohup` would hand on that a closed terminal is ignored.
+        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-m", "stoker", "local", *arguments, "--workspace", str(self.workspace), *options],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PET_NNODES": "77"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        finally:
+            signal.signal(signal.SIGHUP, before)
+
+    def run(self, program: str, **options: Any) -> tuple[int, str]:
+        """Run to the end and return exit code and output."""
+        process = self.start(program, **options)
+        output, _ = process.communicate(timeout=60)
+        return process.returncode, output
+
+    def wait_for(self, name: str) -> None:
+        """Wait until a file is there."""
+        deadline = time.monotonic() + 30
+        while not (self.workspace / name).exists():
+            assert time.monotonic() < deadline, f"{name} never came"
+            time.sleep(0.02)
+
+    def pid(self, name: str) -> int:
+        """The process id in a file."""
+        return int((self.workspace / name).read_text())
+
+    @property
+    def starts(self) -> list[str]:
+        """The starts of nodes so far, `<attempt>-<rank>`."""
+        return sorted(path.name for path in self.workspace.iterdir() if path.name[0].isdigit())
+
+
+def is_gone(pid: int) -> bool:
+    """Return whether a process has ended, waiting a little for it."""
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Local:
+    return Local(tmp_path)
+
+
+def test_every_node_is_told_who_it_is_and_where_its_folders_are(local: Local, tmp_path: Path) -> None:
+    (tmp_path / "shm").mkdir()
+    code, output = local.run(
+        "print(rank, os.environ['PET_NNODES'], os.environ['STOKER_ARG_MODEL_NAME_OR_PATH'], sys.argv[1])",
+        nodes=2,
+        args=["/dev/shm/x"],
+        options=["--volume", f"shm={tmp_path / 'shm'}"],
+    )
+    assert code == 0, output
+    for rank in (0, 1):
+        assert f"[node-{rank}] {rank} 2 {local.workspace}/model {tmp_path}/shm/x\n" in output
+
+
+@pytest.mark.parametrize("code", [ExitCode.USAGE, ExitCode.BAD_DATA, ExitCode.NO_INPUT, ExitCode.CONFIG])
+def test_what_no_retry_can_mend_ends_at_once(local: Local, code: ExitCode) -> None:
+    returned, output = local.run(f"sys.exit({int(code)})")
+    assert returned == code
+    assert local.starts == ["0-0"]
+    assert f"attempt 0: 1 nodes ended with {int(code)} ({code.meaning})" in output
+
+
+def test_a_crash_is_tried_again_as_often_as_the_runtime_says(local: Local) -> None:
+    code, output = local.run("sys.exit(70)")
+    assert code == 70
+    assert local.starts == ["0-0", "1-0", "2-0", "3-0"]
+    assert "no restart left of 3" in output
+
+
+def test_an_unknown_code_counts_as_a_crash(local: Local) -> None:
+    code, _ = local.run("sys.exit(3 if attempt == 0 else 0)")
+    assert code == 0
+    assert local.starts == ["0-0", "1-0"]
+
+
+def test_an_interruption_is_not_counted(local: Local) -> None:
+    code, _ = local.run("sys.exit(75 if attempt < 5 else 0)")
+    assert code == 0
+    assert len(local.starts) == 6
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_the_other_nodes_are_asked_to_stop_when_one_fails(local: Local, failing: int) -> None:
+    program = (
+        f"failing = {failing}"
+        """
+if rank == failing:
+    while not (workspace / "ready").exists(): time.sleep(0.02)
+    sys.exit(66)
+signal.signal(signal.SIGTERM, lambda *_: ((workspace / "asked").touch(), sys.exit(75)))
+(workspace / "ready").touch()
+time.sleep(60)
+"""
+    )
+    code, _ = local.run(program, nodes=2)
+    assert code == 66
+    assert (local.workspace / "asked").exists()
+
+
+def test_a_node_that_does_not_stop_in_its_grace_period_is_killed(local: Local) -> None:
+    program = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+(workspace / f"ready-{rank}").touch()
+while not (workspace / "ready-1").exists() or not (workspace / "ready-0").exists(): time.sleep(0.02)
+sys.exit(78) if rank == 0 else time.sleep(60)
+"""
+    started = time.monotonic()
+    # 0 s of grace and the 5 s that a runner needs to write down its ending.
+    code, _ = local.run(program, nodes=2, grace=0)
+    assert code == 78
+    assert time.monotonic() - started < 20
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((local.workspace / "0-1").read_text()), 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_is_passed_on_and_nothing_is_started_again(local: Local, number: signal.Signals) -> None:
+    program = """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+(workspace / f"ready-{rank}").touch()
+time.sleep(60)
+"""
+    process = local.start(program, nodes=2)
+    local.wait_for("ready-0")
+    local.wait_for("ready-1")
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 75, output
+    assert local.starts == ["0-0", "0-1"]
+    assert "Traceback" not in output
+
+
+def test_a_second_interrupt_does_not_wait_for_the_grace_period(local: Local) -> None:
+    program = """
+signal.signal(signal.SIGTERM, lambda *_: (workspace / "asked").touch())
+(workspace / "ready").touch()
+while True: time.sleep(0.02)
+"""
+    process = local.start(program, grace=600)
+    local.wait_for("ready")
+    process.send_signal(signal.SIGINT)
+    local.wait_for("asked")
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    assert said == "[stoker] stopping: 600 s to save what there is; Ctrl-C once more ends all at once\n"
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 70, output
+    assert is_gone(local.pid("0-0"))
+
+
+def test_a_stop_that_meets_a_node_without_a_handler_is_no_crash(local: Local) -> None:
+    process = local.start("(workspace / 'ready').touch(); time.sleep(60)")
+    local.wait_for("ready")
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
+    assert (process.returncode, "Traceback" in output) == (75, False), output
+
+
+def test_a_job_goes_on_when_nobody_reads_its_log_any_more(local: Local) -> None:
+    program = """
+print("first", flush=True)
+while not (workspace / "closed").exists(): time.sleep(0.02)
+print("x" * 1000000)
+(workspace / "done").touch()
+"""
+    process = local.start(program)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    (local.workspace / "closed").touch()
+    assert process.wait(timeout=30) == 0
+    assert (local.workspace / "done").exists()
+
+
+def test_a_file_with_several_trainjobs_is_refused(local: Local) -> None:
+    local.run("")
+    job = (local.folder / "job.yaml").read_text()
+    (local.folder / "job.yaml").write_text(f"{job}---\n{job.replace('name: sft', 'name: dpo')}")
+    with pytest.raises(RunError, match="holds 2 TrainJobs, and one is run at a time: sft, dpo") as refused:
+        local_run.run(local.folder / "job.yaml", local.folder / "runtime.yaml", local.workspace, ())
+    assert refused.value.code is ExitCode.USAGE
+
+
+def test_fields_that_are_null_are_not_there_as_for_kubernetes(local: Local) -> None:
+    code, output = local.run("", env=None, initializer={"model": {"storageUri": None, "env": None}, "dataset": None})
+    assert code == 0, output
+
+
+def test_what_a_node_leaves_behind_ends_with_it_as_in_a_container(local: Local) -> None:
+    program = """
+import subprocess
+child = subprocess.Popen(["sleep", "60"])
+(workspace / "child").write_text(str(child.pid))
+"""
+    started = time.monotonic()
+    code, output = local.run(program)
+    assert code == 0, output
+    assert time.monotonic() - started < 30
+    assert is_gone(local.pid("child"))
+
+
+def test_a_stop_asked_for_before_the_nodes_exist_reaches_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    stop = local_run._Stop()
+    stop.asked = True
+    job = job_of(trainjob(command=["sleep", "60"]), RUNTIME)
+    started = time.monotonic()
+    node = local_run._Container("node-0", job, 0, sys.executable, {"/workspace": str(tmp_path)})
+    local_run._attempt([node], "job", 0, stop)
+    assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--volume", "shm"], 64, "write NAME=DIR, NAME one of the pod's volumes: cache, initializer, shm, tmp"),
+        (["--volume", "bogus=/tmp"], 64, "NAME one of the pod's volumes"),
+        (["--volume", "shm=/missing"], 66, "there is no folder /missing"),
+    ],
+)
+def test_volumes_are_checked(local: Local, options: list[str], code: int, message: str) -> None:
+    returned, output = local.run("", options=options)
+    assert (returned, message in output) == (code, True), output
+
+
+def test_a_volume_that_the_job_reads_and_no_folder_stands_for_is_named(local: Local, tmp_path: Path) -> None:
+    inputs = {"initializer": {}, "initializer_mounts": [{"name": "inputs", "mountPath": "/mnt/inputs"}]}
+    told = "the volume inputs at /mnt/inputs has no folder here: --volume inputs=DIR names one"
+    speaks = {"initializer_command": ["true", "/mnt/inputs/model"], **inputs}
+    assert told in local.run("", **speaks)[1]
+    assert told not in local.run("", **speaks, options=["--volume", f"inputs={tmp_path}"])[1]
+    assert told not in local.run("", initializer_command=["true"], **inputs)[1]
+
+
+def test_a_command_that_is_not_there_is_named(local: Local) -> None:
+    code, output = local.run("", command=["no-such-command"])
+    assert code == 78
+    assert "the job's command 'no-such-command' cannot be started here" in output
+    assert "Traceback" not in output
+
+
+def test_a_runtime_without_a_command_is_refused(local: Local) -> None:
+    job, runtime = trainjob(), deepcopy(RUNTIME)
+    del container(runtime)["command"]
+    (local.folder / "job.yaml").write_text(yaml.safe_dump(job))
+    (local.folder / "runtime.yaml").write_text(yaml.safe_dump(runtime))
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker", "local", "job.yaml", "--runtime", "runtime.yaml", "--workspace", "w"],
+        cwd=local.folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 64
+    assert done.stderr == "stoker: neither the runtime nor the TrainJob names a command\n"
+
+
+def test_initializers_run_before_the_nodes(local: Local) -> None:
+    source = local.folder / "source"
+    source.mkdir()
+    (source / "model.safetensors").write_text("weights")
+    code, output = local.run(
+        "print((workspace / 'model/model.safetensors').read_text(), attempt); sys.exit(70 if attempt == 0 else 0)",
+        initializer={"model": {"storageUri": f"file://{source}"}},
+    )
+    assert code == 0, output
+    lines = output.splitlines()
+    for said in (
+        "[dataset-initializer] [stoker] STORAGE_URI is empty: no dataset to fetch",
+        f"[model-initializer] [stoker] {local.workspace}/model is there: file://{source}",
+        f"[model-initializer] [stoker] {local.workspace}/model is there: file://{source}, nothing to fetch",
+        "[node-0] weights 1",
+    ):
+        assert said in lines, output
+
+
+def test_a_model_that_cannot_be_fetched_ends_the_job_before_a_node_starts(local: Local) -> None:
+    code, output = local.run("", initializer={"model": {"storageUri": "file:///no/such/folder"}})
+    assert (code, local.starts) == (66, []), output
+    assert "attempt 0: model-initializer ended with 66 (model or data missing)" in output
+
+
+def test_an_initializer_is_tried_again_by_itself_before_the_run_is(local: Local) -> None:
+    # Not before its third start; a user's own image in the place of ours.
+    command = """
+import os, pathlib, sys
+starts = pathlib.Path(os.environ["STOKER_WORKSPACE"]) / "starts"
+starts.write_text((starts.read_text() if starts.exists() else "") + "x")
+sys.exit([75, 69, 0][len(starts.read_text()) - 1])
+"""
+    code, output = local.run("", initializer={}, initializer_command=["python", "-c", command])
+    assert code == 0, output
+    assert "[stoker] model-initializer ended with 75 (stopped by a signal, resumable): once more" in output
+    assert local.starts == ["0-0"]
+    code, output = local.run("", initializer={}, initializer_command=["python", "-c", "import sys; sys.exit(70)"])
+    assert code == 70
+    # maxRestarts 3 of the job, backoffLimit 1 of the initializer.
+    assert output.count("model-initializer ended with 70 (the trainer crashed): once more") == 4
+    assert "no restart left of 3" in output
+
+
+def test_a_claim_that_only_an_initializer_mounts_is_a_folder_here(local: Local) -> None:
+    claim = local.folder / "the claim"
+    (claim / "data").mkdir(parents=True)
+    (claim / "data" / "train.jsonl").write_text("{}")
+    for uri in ("pvc://inputs/data", "file:///mnt/pvc/inputs/data"):
+        code, output = local.run(
+            "print((workspace / 'dataset/train.jsonl').read_text())",
+            initializer={"dataset": {"storageUri": uri, "env": [{"name": "STOKER_FETCH_REPLACE", "value": "true"}]}},
+            initializer_mounts=[{"name": "inputs", "mountPath": "/mnt/pvc/inputs"}],
+            options=["--volume", f"inputs={claim}"],
+        )
+        assert (code, "[node-0] {}" in output) == (0, True), output
+
+
+def test_a_file_stands_in_for_a_secret(local: Local) -> None:
+    (local.folder / "store.env").write_text("# a comment\nACCESS_KEY_ID=someone\n")
+    wanted = {"dataset": {"storageUri": "s3://bucket/x", "secretRef": {"name": "store"}}}
+    code, output = local.run("", initializer=wanted, options=["--secret", f"store={local.folder}/store.env"])
+    assert (code, "ACCESS_KEY_ID and SECRET_ACCESS_KEY go together" in output) == (64, True), output
+    _, output = local.run("", initializer={"dataset": {"storageUri": "", "secretRef": {"name": "store"}}})
+    assert "the secret store is in the cluster alone: --secret store=FILE stands in for it" in output
+
+
+def test_each_framework_has_its_own_python(local: Local) -> None:
+    python = local.folder / "elsewhere" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    code, output = local.run("print('by', sys.executable)", options=["--python", f"trl={python}"])
+    assert (code, f"[node-0] by {python}" in output) == (0, True), output
+    code, output = local.run("print('by', sys.executable)", options=["--python", f"torchtune={python}"])
+    assert (code, f"[node-0] by {sys.executable}" in output) == (0, True), output
+
+
+def test_nothing_outlives_a_local_run_that_is_killed(local: Local) -> None:
+    process = local.start("(workspace / f'ready-{rank}').touch(); time.sleep(60)", nodes=2)
+    for rank in (0, 1):
+        local.wait_for(f"ready-{rank}")
+    process.kill()
+    process.wait()
+    assert [rank for rank in (0, 1) if not is_gone(local.pid(f"0-{rank}"))] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--python", "trl"], 64, "--python trl: write FRAMEWORK=PATH"),
+        (["--python", "trl=/missing"], 66, "/missing is no program"),
+        (["--secret", "store"], 64, "--secret store: write NAME=FILE"),
+        (["--secret", "store=/missing"], 66, "/missing cannot be read"),
+    ],
+)
+def test_pythons_and_secrets_are_checked(local: Local, options: list[str], code: int, message: str) -> None:
+    returned, output = local.run("", options=options)
+    assert (returned, message in output) == (code, True), output
+
+
+def test_an_initializer_that_the_runtime_does_not_have_is_refused(local: Local) -> None:
+    job = trainjob()
+    job["spec"]["initializer"] = {"model": {"storageUri": "hf://org/name"}}
+    with pytest.raises(RunError, match="has no job model-initializer"):
+        initializers_of(job, {**RUNTIME, "spec": without_initializers(RUNTIME["spec"])})
+    job["spec"]["initializer"] = {"model": {"storageURI": "hf://org/name"}}
+    with pytest.raises(RunError, match="did you mean storageUri"):
+        initializers_of(job, RUNTIME)
+
+
+def without_initializers(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a runtime's spec with its trainer job alone."""
+    found = deepcopy(spec)
+    jobs = found["template"]["spec"]["replicatedJobs"]
+    found["template"]["spec"]["replicatedJobs"] = [job for job in jobs if job["name"] == "node"]
+    return found

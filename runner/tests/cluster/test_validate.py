@@ -1,0 +1,444 @@
+"""`stoker validate` says on a laptop what the cluster and each pod would say."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from runner.tests.cluster.test_admission import manifest, with_initializer
+from runner.tests.cluster.test_pods import RUNTIME, container, paths
+
+from stoker.cluster.validate import Verdict, judge
+from stoker.commands.main import main
+from stoker.contract.exits import ExitCode
+
+ROOT = Path(__file__).parents[3]
+RUNTIME_FILE = ROOT / "examples/runtimes/trl-distributed-cpu.yaml"
+
+
+def invoke(*arguments: str | Path, stdin: str | None = None, env: Mapping[str, str] | None = None) -> Result:
+    return CliRunner().invoke(main, ["validate", *map(str, arguments)], input=stdin, env=env)
+
+
+def of(spec: Mapping[str, Any] | None = None, runtime: Mapping[str, Any] = RUNTIME, **trainer: Any) -> Verdict:
+    return judge(manifest(spec=spec, **trainer), runtime)
+
+
+def gpu_runtime(**env: str) -> dict[str, Any]:
+    runtime = deepcopy(RUNTIME)
+    node = container(runtime)
+    node["resources"] = {"limits": {"nvidia.com/gpu": 2}, "requests": {"cpu": 8}}
+    told = {"STOKER_ACCELERATOR": "nvidia", **env}
+    node["env"] = [e for e in node["env"] if e["name"] not in ("STOKER_NPROC_PER_NODE", *told)]
+    node["env"] += [{"name": name, "value": value} for name, value in told.items()]
+    return runtime
+
+
+def write(folder: Path, *manifests: Any) -> Path:
+    path = folder / "trainjob.yaml"
+    path.write_text(yaml.safe_dump_all(manifests))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [
+        ("1e-4", 'is 0.0001: it must be text, write "0.0001"'),
+        ("2e5", "is 200000.0: it must be text"),
+        ("0o17", 'is 15: it must be text, write "15"'),
+        ("y", 'is true: it must be text, write "true"'),
+        ("1:30", None),
+        ("2026-11-21", None),
+        ("2026-11-21T10:00:00Z", None),
+        ("=", None),
+        ('"1e-4"', None),
+    ],
+)
+def test_a_value_without_quotes_is_what_kubernetes_takes_it_for(tmp_path: Path, word: str, problem: str | None) -> None:
+    path = tmp_path / "trainjob.yaml"
+    path.write_text(yaml.safe_dump(manifest(env=[{"name": "NOTE", "value": "WORD"}])).replace("WORD", word))
+    result = invoke(path, "--runtime", RUNTIME_FILE)
+    if problem is None:
+        assert result.exit_code == 0, result.output
+    else:
+        assert (result.exit_code, f"spec.trainer.env[0].value {problem}" in result.output) == (64, True), result.output
+
+
+def test_a_valid_trainjob_is_said_to_be_so(tmp_path: Path) -> None:
+    result = invoke(write(tmp_path, manifest(numNodes=2)), "--runtime", RUNTIME_FILE)
+    assert (result.exit_code, result.output) == (0, "sft: valid: trl sft on 2 nodes × 1 processes\n")
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*/trainjob*.yaml")))
+def test_the_examples_are_valid(name: str) -> None:
+    for path in (ROOT / "examples").glob(f"*/{name}"):
+        result = invoke(path, "--runtime", RUNTIME_FILE)
+        assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("trainer", "code", "message"),
+    [
+        ({"args": ["--max_stps", "1"]}, ExitCode.USAGE, "did you mean --max_steps?"),
+        ({"args": ["--max_steps", 1]}, ExitCode.USAGE, 'write "1"'),
+        ({"env": [{"name": "STOKER_RESUME", "value": "x"}]}, ExitCode.CONFIG, "STOKER_RESUME is 'x'"),
+        ({"env": [{"name": "PET_NNODES", "value": "x"}]}, ExitCode.USAGE, "env PET_NNODES is Trainer's own"),
+        ({"numNodes": 0}, ExitCode.USAGE, "numNodes of the TrainJob is 0"),
+        ({"args": ["trl.scripts.ppo"]}, ExitCode.USAGE, "'ppo' is not a method of trl"),
+        ({"command": ["torchrun", "--no-python", "-m", "trl.scripts.sft"]}, ExitCode.USAGE, "cannot be carried over"),
+        (
+            {"command": ["torchrun", "--nnodes=3", "-m", "trl.scripts.sft"]},
+            ExitCode.CONFIG,
+            "the command says --nnodes=3 but the TrainJob says 1",
+        ),
+    ],
+)
+def test_what_would_end_the_run_ends_it_here(trainer: Mapping[str, Any], code: ExitCode, message: str) -> None:
+    verdict = of(**trainer)
+    assert verdict.code is code
+    assert message in str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "method"),
+    [
+        ((), ["--max_steps", "3"], "sft"),
+        (("torchrun", "-m"), ["trl.scripts.dpo", "--max_steps", "3"], "dpo"),
+        (("accelerate", "launch", "--num_processes", "2", "-m"), ["trl.scripts.kto"], "kto"),
+        (("python", "-m", "torch.distributed.run", "-m"), ["trl.scripts.sft"], "sft"),
+        (("trl", "reward"), ["--max_steps", "3"], "reward"),
+    ],
+)
+def test_every_way_to_start_is_planned(command: Sequence[str], args: list[str], method: str) -> None:
+    trainer: dict[str, Any] = {"command": [*command]} if command else {}
+    verdict = of(numNodes=2, args=args, **trainer)
+    assert verdict.plan is not None, verdict
+    assert (verdict.code, verdict.plan.method, verdict.plan.world.size) == (ExitCode.FINISHED, method, 2)
+
+
+def test_a_command_that_is_not_stokers_is_said_to_be_unjudged() -> None:
+    verdict = of(command=["python", "train.py"])
+    assert (verdict.code, verdict.plan) == (ExitCode.FINISHED, None)
+    assert "the command 'python' is none that stoker launches" in str(verdict)
+
+
+def test_devices_are_those_asked_for() -> None:
+    verdict = of(runtime=gpu_runtime())
+    assert verdict.plan is not None, verdict
+    assert verdict.plan.world.nproc_per_node == 2
+    assert of(runtime=gpu_runtime(), numProcPerNode=3).code is ExitCode.CONFIG
+    assert of(runtime=gpu_runtime(STOKER_ACCELERATOR="amd")).code is ExitCode.CONFIG
+
+
+@pytest.mark.parametrize("claimed_by", ["runtime", "TrainJob"])
+def test_claimed_devices_are_counted_as_the_runtime_does(claimed_by: str) -> None:
+    runtime = gpu_runtime(STOKER_NPROC_PER_NODE="2")
+    claims = {"claims": [{"name": "gpus"}]}
+    container(runtime)["resources"] = claims if claimed_by == "runtime" else {}
+    verdict = of(runtime=runtime, **({} if claimed_by == "runtime" else {"resourcesPerNode": claims}))
+    assert verdict.plan is not None, verdict
+    assert verdict.plan.world.nproc_per_node == 2
+
+
+def test_a_number_that_nobody_asked_for_is_no_notice() -> None:
+    runtime = deepcopy(RUNTIME)
+    container(runtime)["resources"] = {"requests": {"cpu": 4}}
+    assert of(runtime=runtime).notices == ()
+    asked = of(runtime=runtime, numProcPerNode=4)
+    assert "1 processes per node (STOKER_NPROC_PER_NODE), not 4" in str(asked)
+
+
+GOLDENS = sorted((ROOT / "tests/charts/golden/training-runtimes").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda path: path.stem)
+def test_a_plain_trainjob_is_valid_on_every_runtime_of_the_catalogue(golden: Path) -> None:
+    for runtime in yaml.load_all(golden.read_text(), Loader=yaml.CSafeLoader):
+        if not str((runtime or {}).get("kind")).endswith("TrainingRuntime"):
+            continue
+        reference = {"name": runtime["metadata"]["name"], "kind": runtime["kind"]}
+        # This runtime is for any model, so the TrainJob names recipe and config.
+        named = ["full_finetune_distributed", "--config", "llama3_2/1B_full"]
+        args = named if reference["name"] == "torchtune-distributed" else []
+        verdict = judge(manifest(spec={"runtimeRef": reference}, numNodes=2, args=args), runtime)
+        assert verdict.problems == (), verdict
+        assert verdict.plan is not None
+
+
+def test_a_run_without_spec_trainer_trains_on_the_nodes_the_runtime_says() -> None:
+    runtime = deepcopy(RUNTIME)
+    runtime["spec"]["mlPolicy"]["numNodes"] = 2
+    job = manifest()
+    del job["spec"]["trainer"]
+    verdict = judge(job, runtime)
+    assert verdict.code is ExitCode.CONFIG, "the runtime's own PET_NNODES says 1, and there are two pods"
+
+
+def test_what_only_the_cluster_knows_is_a_notice() -> None:
+    secret = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}}
+    verdict = of(env=[secret])
+    assert verdict.code is ExitCode.FINISHED
+    assert verdict.notices == ("env HF_TOKEN comes from the cluster and was not looked at",)
+
+
+@pytest.mark.parametrize("field", ["metadata.name", "status.podIP", "spec.nodeName"])
+def test_fields_of_a_pod_that_only_a_cluster_has_are_a_notice(field: str) -> None:
+    verdict = of(env=[{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": field}}}])
+    assert (verdict.code, verdict.notices) == (0, ("env POD comes from the cluster and was not looked at",))
+
+
+def test_a_config_file_in_a_volume_is_read_where_the_volume_is_given(tmp_path: Path) -> None:
+    job = write(tmp_path, manifest(args=["--config", "/workspace/sft.yaml"]))
+    unread = invoke(job, "--runtime", RUNTIME_FILE)
+    assert unread.exit_code == 0
+    assert "--config /workspace/sft.yaml lies in the pods and was not read" in unread.output
+
+    # What is missing may be in it: an adapter for these settings, rewards, a teacher.
+    args = ["--config", "/workspace/c.yaml", "--lora_r", "8", "--load_in_4bit"]
+    for method in ("sft", "grpo", "distillation"):
+        assert of(args=[f"trl.scripts.{method}", *args]).code == 0
+        assert of(args=[f"trl.scripts.{method}", *args, "--lora_r", "0"]).code == ExitCode.USAGE
+
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    options = (job, "--runtime", RUNTIME_FILE, "--volume", f"initializer={volume}")
+    assert invoke(*options).exit_code == ExitCode.NO_INPUT
+    (volume / "sft.yaml").write_text("max_stps: 3\n")
+    read = invoke(*options)
+    assert read.exit_code == ExitCode.USAGE
+    assert "did you mean --max_steps?" in read.output
+    (volume / "sft.yaml").write_text("max_steps: 3\n")
+    empty = invoke(*options)
+    assert empty.exit_code == ExitCode.NO_INPUT
+    assert "the model /workspace/model does not exist" in empty.output
+    (volume / "model").mkdir()
+    (volume / "dataset").mkdir()
+    unfit = invoke(*options)
+    assert unfit.exit_code == ExitCode.BAD_DATA
+    assert "holds no file" in unfit.output
+    (volume / "dataset" / "train.jsonl").write_text('{"text": "a"}\n')
+    assert invoke(*options).exit_code == 0
+
+
+@pytest.mark.parametrize("volume", ["initializer", "initializer=", "other=/tmp", "initializer=/no/such/folder"])
+def test_a_volume_that_is_none_is_refused(tmp_path: Path, volume: str) -> None:
+    result = invoke(write(tmp_path, manifest()), "--runtime", RUNTIME_FILE, "--volume", volume)
+    assert result.exit_code in (ExitCode.USAGE, ExitCode.NO_INPUT)
+    assert f"--volume {volume}" in result.output
+
+
+def test_a_file_may_hold_everything_and_come_by_standard_input(tmp_path: Path) -> None:
+    second = manifest("dpo", args=["trl.scripts.dpo", "--packing"])
+    result = invoke("-", stdin=yaml.safe_dump_all([manifest(), second, {"kind": "List", "items": [RUNTIME]}, None]))
+    assert result.exit_code == ExitCode.USAGE
+    assert "sft: valid" in result.stdout
+    assert "dpo: --packing is a flag of sft" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("a: [", 64),
+        ("kind: Pod", 64),
+        ("", 64),
+        ("- 1", 64),
+        ("kind: TrainJob\nkind: TrainJob", 64),
+        ("kind: TrainJob", 64),
+        ("2026-13-45", 64),
+        ("&a {kind: TrainJob, spec: *a}", 64),
+        ("\0", 64),
+    ],
+)
+def test_a_file_without_a_trainjob_is_refused(tmp_path: Path, text: str, code: int) -> None:
+    path = tmp_path / "trainjob.yaml"
+    path.write_text(text)
+    result = invoke(path, "--runtime", RUNTIME_FILE)
+    assert result.exit_code == code
+    assert result.stderr.startswith("stoker: ")
+    assert "Traceback" not in result.output
+
+
+def test_a_name_that_the_api_server_makes_up_is_as_good_as_one_given(tmp_path: Path) -> None:
+    unnamed = manifest()
+    unnamed["metadata"] = {"generateName": "sft-", "name": None}
+    result = invoke(write(tmp_path, unnamed), "--runtime", RUNTIME_FILE)
+    assert (result.exit_code, result.output) == (0, "TrainJob: valid: trl sft on 1 nodes × 1 processes\n")
+    unnamed["metadata"] = {"generateName": f"{'a' * 50}-"}
+    result = invoke(write(tmp_path, unnamed), "--runtime", RUNTIME_FILE)
+    assert (result.exit_code, "is too long" in result.output) == (64, True), result.output
+    unnamed["metadata"] = {"generateName": "SFT-"}
+    assert "is not one Trainer takes" in invoke(write(tmp_path, unnamed), "--runtime", RUNTIME_FILE).output
+
+
+def fetching_runtime(command: Sequence[str]) -> dict[str, Any]:
+    """Return a runtime that fetches the model by a command; without one, by what its image does."""
+    runtime = with_initializer("model-initializer", [{"name": "initializer", "mountPath": "/workspace"}])
+    job = runtime["spec"]["template"]["spec"]["replicatedJobs"][-1]["template"]
+    job["metadata"] = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "model-initializer"}}
+    job["spec"]["template"]["spec"]["containers"][0]["command"] = [*command]
+    return runtime
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ({"storageUri": "hf://org/name"}, None),
+        (
+            {"storageUri": "s3://b/x", "env": [{"name": "ACCESS_KEY_ID", "value": "k"}], "secretRef": {"name": "s"}},
+            None,
+        ),
+        ({"storageUri": "ftp://host/x"}, "has a scheme that cannot be fetched from"),
+        ({"storageUri": "hf://datasets/org/name"}, "names no model"),
+        ({"env": [{"name": "STOKER_FETCH_REPLCE", "value": "true"}]}, "STOKER_FETCH_REPLACE"),
+    ],
+)
+def test_what_an_initializer_would_refuse_is_told_before(asked: Mapping[str, Any], problem: str | None) -> None:
+    verdict = of({"initializer": {"model": asked}}, fetching_runtime(["stoker", "fetch", "model"]))
+    if problem is None:
+        assert verdict.problems == ()
+    else:
+        ((code, text),) = verdict.problems
+        assert code is ExitCode.USAGE
+        assert text.startswith("spec.initializer.model: ")
+        assert problem in text
+
+
+def test_what_the_image_of_another_may_fetch_from_is_not_judged() -> None:
+    assert of({"initializer": {"model": {"storageUri": "cache://a/b"}}}, fetching_runtime([])).problems == ()
+
+
+def test_missing_files_are_66(tmp_path: Path) -> None:
+    assert invoke(tmp_path / "no.yaml").exit_code == ExitCode.NO_INPUT
+    assert invoke(write(tmp_path, manifest()), "--runtime", tmp_path / "no").exit_code == ExitCode.NO_INPUT
+
+
+def test_a_file_of_somebody_else_is_66(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    job = write(tmp_path, manifest())
+    # Root, which tests may run as, can read everything.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(Path, "read_text", refuse)
+    result = invoke(job)
+    assert result.exit_code == ExitCode.NO_INPUT
+    assert "cannot be read (Permission denied)" in result.output
+
+
+def kubectl(folder: Path, script: str) -> Mapping[str, str]:
+    """Return a PATH with a command named kubectl that runs a script."""
+    path = folder / "bin" / "kubectl"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return {"PATH": f"{path.parent}{os.pathsep}/usr/bin{os.pathsep}/bin"}
+
+
+def test_the_runtime_is_read_from_the_cluster(tmp_path: Path) -> None:
+    env = kubectl(tmp_path, f'echo "$@" > {tmp_path}/asked; exec cat {tmp_path}/runtime.json')
+    (tmp_path / "runtime.json").write_text(json.dumps(RUNTIME))
+    result = invoke(write(tmp_path, manifest(args=["--max_stps"])), env=env)
+    assert result.exit_code == ExitCode.USAGE
+    assert "did you mean --max_steps?" in result.output
+    asked = (tmp_path / "asked").read_text()
+    assert asked.startswith("get clustertrainingruntime.trainer.kubeflow.org trl-distributed --output=json")
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "message"),
+    [
+        ("echo 'Error from server (NotFound): x not found' >&2; exit 1", 64, "correct spec.runtimeRef"),
+        ("echo 'Unable to connect to the server' >&2; exit 1", 69, "Unable to connect"),
+        ("echo nonsense", 69, "is no JSON"),
+        ("echo '[]'", 64, "expected ClusterTrainingRuntime"),
+    ],
+)
+def test_a_cluster_that_has_no_such_runtime_is_told(tmp_path: Path, script: str, code: int, message: str) -> None:
+    result = invoke(write(tmp_path, manifest()), env=kubectl(tmp_path, script))
+    assert result.exit_code == code
+    assert message in result.output
+
+
+@pytest.mark.parametrize(
+    ("reference", "advice"),
+    [
+        ({"name": "trl-distribute"}, "The files have trl-distributed: if that is meant, correct spec.runtimeRef.name"),
+        ({"name": "trl-distributed", "kind": "TrainingRuntime"}, "is a ClusterTrainingRuntime: if that is meant"),
+        ({"name": "other"}, "give its manifest with --runtime FILE"),
+    ],
+)
+def test_the_nearest_runtime_of_the_files_is_named(tmp_path: Path, reference: Any, advice: str) -> None:
+    job = write(tmp_path, manifest(spec={"runtimeRef": reference}))
+    result = invoke(job, "--runtime", RUNTIME_FILE, env={"PATH": str(tmp_path)})
+    assert result.exit_code == ExitCode.USAGE
+    assert advice in result.output
+
+
+def test_without_kubectl_the_file_is_asked_for(tmp_path: Path) -> None:
+    result = invoke(write(tmp_path, manifest()), env={"PATH": str(tmp_path)})
+    assert result.exit_code == ExitCode.USAGE
+    assert "give its manifest with --runtime FILE" in result.output
+
+
+def test_a_runtime_of_a_namespace_is_asked_for_there(tmp_path: Path) -> None:
+    job = manifest(spec={"runtimeRef": {"name": "own", "kind": "TrainingRuntime"}})
+    job["metadata"]["namespace"] = "team"
+    invoke(write(tmp_path, job), env=kubectl(tmp_path, f'echo "$@" > {tmp_path}/asked; exit 1'))
+    assert (tmp_path / "asked").read_text().endswith("--namespace team\n")
+
+
+FULL = manifest(
+    numNodes=2, numProcPerNode=1, args=["--packing"], env=[{"name": "A", "value": "1"}], resourcesPerNode={}
+)
+
+
+@pytest.mark.parametrize("odd", [None, 7, "word", True, [], ["word"], {}, {"a": 1}, -1, 1.5], ids=repr)
+def test_no_manifest_ends_in_a_traceback(odd: Any) -> None:
+    for which, whole in ((0, FULL), (1, RUNTIME)):
+        for *way, last in paths(whole):
+            manifests = [deepcopy(FULL), deepcopy(RUNTIME)]
+            parent: Any = manifests[which]
+            for key in way:
+                parent = parent[key]
+            parent[last] = odd
+            try:
+                verdict = judge(manifests[0], manifests[1])
+            except Exception as error:  # noqa: BLE001 - any of them is what this test is about
+                pytest.fail(f"{odd!r} at {[*way, last]} of the {('TrainJob', 'runtime')[which]}: {error!r}")
+            assert verdict.code in ExitCode
+            assert (verdict.code is ExitCode.FINISHED) == (not verdict.problems)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.text(max_size=12), max_size=4), st.dictionaries(st.text(max_size=12), st.text(max_size=8), max_size=3)
+)
+def test_no_command_or_variable_ends_in_a_traceback(words: list[str], env: dict[str, str]) -> None:
+    entries = [{"name": name, "value": value} for name, value in env.items()]
+    assert of(args=words, env=entries).code in ExitCode
+    assert of(command=words, env=entries).code in ExitCode
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["stoker", "run", "--", "--max_steps", "3"], "valid: trl sft"),
+        (["stoker", "plan", "--output", "json", "--max_steps", "3"], "valid: trl sft"),
+        (["stoker", "run", "--max_steps", "3", "--", "--bf16"], "'--' is not a flag"),
+        (["stoker", "run", "trl.scripts.sft", "--help"], "--help is not a flag"),
+        (["stoker", "run", "--help"], "none that stoker launches: only the manifest was judged"),
+        (["stoker", "run", "--bf16", "-h"], "none that stoker launches: only the manifest was judged"),
+    ],
+)
+def test_the_runners_own_options_are_read_as_it_reads_them(command: list[str], said: str) -> None:
+    assert said in str(of(command=command, args=[]))

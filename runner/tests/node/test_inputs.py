@@ -1,0 +1,318 @@
+"""Data and model are held against the method before a GPU is touched; what cannot be told for sure is left alone."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from runner.tests.samples import alone, resolve
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.frameworks.trl.framework import TRL
+from stoker.node.inputs import _json_columns, read_data, read_model
+from stoker.node.preflight import check_inputs
+from stoker.plan.inputs import DatasetColumns
+from stoker.plan.plan import Plan
+
+TALK = [{"role": "user", "content": "a"}]
+PAIR = {"chosen": "a", "rejected": "b"}
+REWARDED = ("--reward_funcs", "get_soft_overlong_punishment")
+
+
+def write(folder: Path, files: Mapping[str, Any]) -> Path:
+    """Write files: text as it is, a list of rows as JSON lines."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else "".join(json.dumps(row) + "\n" for row in content))
+    return folder
+
+
+def plan_on(folder: Path, method: str, *args: str) -> Plan:
+    """Return the plan of a run on `model` and `dataset` in a folder."""
+    (folder / "model").mkdir(exist_ok=True)
+    env = {
+        "STOKER_WORKSPACE": str(folder),
+        "STOKER_ARG_MODEL_NAME_OR_PATH": str(folder / "model"),
+        "STOKER_ARG_DATASET_NAME": str(folder / "dataset"),
+    }
+    return resolve(alone(env), (f"trl.scripts.{method}", *args))
+
+
+def refusal(folder: Path, method: str, *args: str) -> tuple[ExitCode, str]:
+    with pytest.raises(RunError) as refused:
+        check_inputs(plan_on(folder, method, *args))
+    return refused.value.code, refused.value.message
+
+
+FITTING: Sequence[tuple[str, dict[str, Any], tuple[str, ...]]] = [
+    ("sft", {"text": "a"}, ()),
+    ("sft", {"messages": TALK}, ()),
+    ("sft", {"prompt": "a", "completion": "b"}, ()),
+    ("sft", {"body": "a"}, ("--dataset_text_field", "body")),
+    ("sft", {"input_ids": [1]}, ()),
+    ("dpo", PAIR, ()),
+    ("dpo", {**PAIR, "prompt": "a"}, ()),
+    ("orpo", PAIR, ()),
+    ("kto", {"prompt": "a", "completion": "b", "label": True}, ()),
+    ("kto", PAIR, ()),
+    ("reward", PAIR, ()),
+    ("grpo", {"prompt": "a"}, REWARDED),
+    ("rloo", {"prompt": TALK}, REWARDED),
+    ("distillation", {"prompt": "a"}, ("--teacher_model_name_or_path", "a/b")),
+]
+
+
+@pytest.mark.parametrize(("method", "row", "args"), FITTING)
+def test_data_of_a_methods_shape_is_taken(
+    tmp_path: Path, method: str, row: dict[str, Any], args: tuple[str, ...]
+) -> None:
+    write(tmp_path / "dataset", {"train.jsonl": [row]})
+    check_inputs(plan_on(tmp_path, method, *args))
+
+
+def test_every_method_has_a_shape() -> None:
+    assert {method for method, _, _ in FITTING} == {*TRL.methods}
+
+
+@pytest.mark.parametrize(
+    ("method", "row", "args", "message"),
+    [
+        ("dpo", {"text": "a", "id": 1}, (), "has the columns text, id, but dpo needs chosen and rejected: rename the"),
+        ("dpo", {"text": "a"}, (), "or choose a method that takes these (sft)"),
+        ("sft", PAIR, (), "sft needs text, or messages, or prompt and completion, or conversations"),
+        ("sft", {"text": "a"}, ("--dataset_text_field", "body"), "sft needs body, or messages"),
+        ("kto", {"prompt": "a", "completion": "b"}, (), "kto needs prompt and completion and label, or chosen"),
+        ("grpo", {"text": "a"}, REWARDED, "grpo needs prompt"),
+        (
+            "grpo",
+            {"prompt": "a"},
+            ("--reward_funcs", "think_format_reward"),
+            "reads messages, but the column prompt of",
+        ),
+    ],
+)
+def test_other_data_is_65_with_what_is_there_and_what_is_needed(
+    tmp_path: Path, method: str, row: dict[str, Any], args: tuple[str, ...], message: str
+) -> None:
+    write(tmp_path / "dataset", {"train.jsonl": [row]})
+    code, text = refusal(tmp_path, method, *args)
+    assert code is ExitCode.BAD_DATA
+    assert message in text
+
+
+def test_a_reward_that_compares_needs_something_to_compare_with(tmp_path: Path) -> None:
+    write(tmp_path / "dataset", {"train.jsonl": [{"prompt": TALK}]})
+    _, text = refusal(tmp_path, "grpo", "--reward_funcs", "accuracy_reward")
+    assert "compares with the column solution" in text
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--reward_funcs", "accuracy_reward"),
+        ("--report_to", "swanlab", *REWARDED),
+        ("--optim", "lion_8bit", *REWARDED),
+        ("--deepspeed", "/workspace/zero3.json", *REWARDED),
+    ],
+)
+def test_a_package_the_image_lacks_is_78(tmp_path: Path, args: tuple[str, ...]) -> None:
+    write(tmp_path / "dataset", {"train.jsonl": [{"prompt": TALK, "solution": "a"}]})
+    code, text = refusal(tmp_path, "grpo", *args)
+    assert code is ExitCode.CONFIG
+    assert "which this image has not" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "damage"),
+    [
+        ("config.json", "{", "Expecting property name"),
+        ("model.safetensors", "version https://git-lfs.github.com/spec/v1", "its header has no sensible length"),
+        ("model-00001-of-00002.safetensors", "", "it ends in its header"),
+        ("pytorch_model.bin", "", "it holds nothing"),
+    ],
+)
+def test_a_damaged_model_is_66_with_the_file(tmp_path: Path, name: str, content: str, damage: str) -> None:
+    write(tmp_path, {"dataset/train.jsonl": [{"text": "a"}], f"model/{name}": content})
+    code, text = refusal(tmp_path, "sft")
+    assert code is ExitCode.NO_INPUT
+    assert text.startswith(f"{name} of the model {tmp_path}/model is damaged: {damage}")
+    assert "Fetch or copy it again" in text
+
+
+TOKENIZER = {"model/tokenizer_config.json": "{}", "dataset/train.jsonl": [{"messages": TALK}]}
+
+
+def test_messages_need_a_chat_template(tmp_path: Path) -> None:
+    write(tmp_path, TOKENIZER)
+    code, text = refusal(tmp_path, "sft")
+    assert code is ExitCode.BAD_DATA
+    assert "has no chat template" in text
+    check_inputs(plan_on(tmp_path, "sft", "--chat_template_path", "/a.jinja"))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"model/chat_template.jinja": "x"},
+        {"model/tokenizer_config.json": '{"chat_template": "x"}'},
+        {"dataset/train.jsonl": [{"text": "a"}]},
+    ],
+)
+def test_a_template_or_plain_text_will_do(tmp_path: Path, files: Mapping[str, Any]) -> None:
+    write(tmp_path, {**TOKENIZER, **files})
+    check_inputs(plan_on(tmp_path, "sft"))
+
+
+@pytest.mark.parametrize(
+    ("config", "positions"),
+    [
+        ({"max_position_embeddings": 128}, 128),
+        ({"max_position_embeddings": 128, "rope_scaling": {"factor": 4.0}}, 512),
+        ({"max_position_embeddings": 128, "rope_parameters": {"rope_theta": 1}}, 128),
+        ({"text_config": {"max_position_embeddings": 64}}, 64),
+        ({"max_position_embeddings": "many"}, None),
+        ({"n_positions": None}, None),
+        ({"max_position_embeddings": 128, "rope_scaling": {"factor": float("inf")}}, None),
+        ({"max_position_embeddings": 128, "rope_scaling": {"factor": float("nan")}}, None),
+        ([], None),
+    ],
+)
+def test_the_models_longest_sequence(tmp_path: Path, config: Any, positions: int | None) -> None:
+    assert read_model(write(tmp_path, {"config.json": json.dumps(config)})).positions == positions
+
+
+def test_a_sequence_longer_than_the_model_is_78(tmp_path: Path) -> None:
+    files = {"model/config.json": '{"max_position_embeddings": 128}', "dataset/train.jsonl": [{"text": "a"}]}
+    write(tmp_path, files)
+    check_inputs(plan_on(tmp_path, "sft"))
+    check_inputs(plan_on(tmp_path, "sft", "--max_length", "128"))
+    code, text = refusal(tmp_path, "sft", "--max_length", "129")
+    assert code is ExitCode.CONFIG
+    assert "write 128 or less" in text
+
+
+CARD = """---
+configs:
+- config_name: one
+  data_files: [{split: train, path: a/*.jsonl}, {split: test, path: b/*.jsonl}]
+- config_name: two
+  data_files: [{split: train, path: [b/*.jsonl]}]
+---
+"""
+CARD_OF_ANOTHER_PLACE = """---
+configs:
+- config_name: one
+  data_files: [{split: train, path: /data/x.jsonl}]
+---
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "config", "expected"),
+    [
+        ({"x.jsonl": [{"a": 1}]}, None, {"a": "other"}),
+        ({"data/train.json": '[{"a": "x"}, {"b": [{"c": 1}]}]'}, None, {"a": "text", "b": "messages"}),
+        ({"train.csv": "a,b\n1,2\n"}, None, {"a": "text", "b": "text"}),
+        ({"train.tsv": "a\tb\n1\t2\n"}, None, {"a": "text", "b": "text"}),
+        ({"test.jsonl": [{"b": 1}], "train.jsonl": [{"a": 1}]}, None, {"a": "other"}),
+        ({"test/x.jsonl": [{"b": 1}], "train/x.jsonl": [{"a": 1}]}, None, {"a": "other"}),
+        ({"README.md": CARD, "a/x.jsonl": [{"a": 1}], "b/x.jsonl": [{"b": 1}]}, "one", {"a": "other"}),
+        ({"README.md": CARD, "a/x.jsonl": [{"a": 1}], "b/x.jsonl": [{"b": 1}]}, "two", {"b": "other"}),
+        ({"README.md": "# Title", ".git/x": "", "x.jsonl": [{"a": 1}]}, None, {"a": "other"}),
+        ({"x.jsonl": [{"a": None}, {"a": "x", "b": "y"}, {}]}, None, {"a": "text", "b": "text"}),
+    ],
+)
+def test_columns_are_read_as_the_library_finds_them(
+    tmp_path: Path, files: Mapping[str, Any], config: str | None, expected: Mapping[str, str]
+) -> None:
+    data = read_data(write(tmp_path, files), config, "train")
+    assert data is not None
+    assert data.columns == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "config"),
+    [
+        ({"x.txt": "a"}, None),
+        ({"x.jsonl": "no json"}, None),
+        ({"x.jsonl": "[]"}, None),
+        ({"x.jsonl": "1\n2\n3\n"}, None),
+        ({"x.json": "["}, None),
+        ({"a.jsonl": [{"a": 1}], "b.csv": "a"}, None),
+        ({"test.jsonl": [{"a": 1}]}, None),
+        ({"README.md": CARD, "a/x.jsonl": [{"a": 1}]}, None),
+        ({"README.md": CARD, "a/x.jsonl": [{"a": 1}]}, "three"),
+        ({"README.md": "---\n: [\n---\n", "x.jsonl": [{"a": 1}]}, None),
+        ({"x.jsonl": [{"a": 1}]}, "some"),
+        ({"x.parquet": "not parquet"}, None),
+        ({"x.csv": "a" * 200_000}, None),
+        ({"README.md": CARD_OF_ANOTHER_PLACE, "x.jsonl": [{"a": 1}]}, None),
+        ({"README.md": CARD_OF_ANOTHER_PLACE.replace("/data/x.jsonl", "."), "x.jsonl": [{"a": 1}]}, None),
+    ],
+)
+def test_what_cannot_be_told_for_sure_is_left_to_the_library(
+    tmp_path: Path, files: Mapping[str, Any], config: str | None
+) -> None:
+    assert read_data(write(tmp_path, files), config, "train") is None
+
+
+def test_a_compressed_file_that_is_cut_or_damaged_is_left_to_the_library(tmp_path: Path) -> None:
+    whole = gzip.compress(b'{"a": "x"}\n' * 100_000, compresslevel=0)
+    path = tmp_path / "train.jsonl.gz"
+    path.write_bytes(whole[: len(whole) // 10])
+    assert read_data(tmp_path, None, "train") is None
+    path.write_bytes(whole[:10] + b"\xff" * 20 + whole[30:])
+    assert read_data(tmp_path, None, "train") is None
+
+
+def test_a_compressed_file_is_read(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "train.jsonl.gz", "wt") as stream:
+        stream.write('{"a": "x"}\n')
+    assert read_data(tmp_path, None, "train") == DatasetColumns(str(tmp_path / "train.jsonl.gz"), {"a": "text"})
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"state.json": "{}", "data-0.arrow": ""}, "was written by save_to_disk"),
+        ({"dataset_dict.json": "{}", "train/state.json": "{}"}, "was written by save_to_disk"),
+        ({".keep": ""}, "holds no file"),
+    ],
+)
+def test_a_folder_the_library_would_refuse_is_65(tmp_path: Path, files: Mapping[str, Any], message: str) -> None:
+    write(tmp_path / "dataset", files)
+    code, text = refusal(tmp_path, "sft")
+    assert code is ExitCode.BAD_DATA
+    assert message in text
+
+
+def test_ids_on_the_hub_are_left_to_the_library() -> None:
+    check_inputs(resolve(alone({"STOKER_ARG_MODEL_NAME_OR_PATH": "a/b", "STOKER_ARG_DATASET_NAME": "c/d"})))
+
+
+def test_a_mixture_stands_in_the_place_of_the_data_set(tmp_path: Path) -> None:
+    write(tmp_path, {"dataset/train.jsonl": [{"nothing": 1}], "model/config.json": "{}"})
+    env = {"STOKER_WORKSPACE": str(tmp_path), "STOKER_ARG_DATASET_NAME": str(tmp_path / "dataset")}
+    check_inputs(resolve(alone(env), ("--config", "/c"), config={"datasets": [{"path": "a/b"}]}))
+
+
+@given(st.text(max_size=200), st.sampled_from(["x.jsonl", "x.json", "x.csv", "README.md", "config.json"]))
+def test_no_content_ends_in_a_traceback(tmp_path_factory: pytest.TempPathFactory, content: str, name: str) -> None:
+    folder = tmp_path_factory.mktemp("odd")
+    (folder / name).write_bytes(content.encode("utf-8", "surrogatepass"))
+    read_data(folder, None, "train")
+    read_model(folder)
+
+
+def test_rows_cut_off_by_the_limit_are_no_problem() -> None:
+    import io
+
+    assert _json_columns(io.StringIO('{"a": "x"}\n{"a": "y", "b": ')) == {"a": "text"}
+    assert _json_columns(io.StringIO('[{"a": "x"}, {"b": ')) == {"a": "text"}

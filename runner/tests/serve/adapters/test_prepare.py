@@ -1,0 +1,109 @@
+"""What the server is started with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from runner.tests.serve.adapters.samples import BASE, make_adapter
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.serve.adapters.prepare import prepare
+from stoker.serve.adapters.settings import load
+
+
+def run(tmp_path: Path, model: Path, **settings: Any) -> dict[str, Any]:
+    path = tmp_path / "settings.yaml"
+    path.write_text(yaml.safe_dump({"model": {"path": str(model), "name": "tiny", "source": BASE}, **settings}))
+    prepare(load(path), tmp_path / "config")
+    written: dict[str, Any] = yaml.safe_load((tmp_path / "config" / "vllm.yaml").read_text())
+    return written
+
+
+def test_the_adapters_of_the_start_become_vllms_configuration(tmp_path: Path, model: Path, output: Path) -> None:
+    config = run(tmp_path, model, adapters=[{"name": "support", "path": str(output)}], lora={"maxLoras": 3})
+    (entry,) = config.pop("lora-modules")
+    assert config == {"enable-lora": True, "max-lora-rank": 8, "max-loras": 3, "max-cpu-loras": 8}
+    assert json.loads(entry) == {
+        "name": "support", "path": str(tmp_path / "config/adapters/support"), "base_model_name": "tiny",
+    }  # fmt: skip
+
+
+def test_a_base_models_path_of_the_trainer_is_rewritten_beside_the_adapter(
+    tmp_path: Path, model: Path, output: Path
+) -> None:
+    before = (output / "adapter_config.json").read_bytes()
+    run(tmp_path, model, adapters=[{"name": "support", "path": str(output)}])
+    view = tmp_path / "config/adapters/support"
+    assert json.loads((view / "adapter_config.json").read_text())["base_model_name_or_path"] == str(model)
+    assert (view / "adapter_model.safetensors").resolve() == output / "adapter_model.safetensors"
+    assert (output / "adapter_config.json").read_bytes() == before
+
+
+def test_an_adapter_that_names_the_servers_model_is_served_from_where_it_is(tmp_path: Path, model: Path) -> None:
+    adapter = make_adapter(tmp_path / "a", config={"base_model_name_or_path": str(model)})
+    (entry,) = run(tmp_path, model, adapters=[{"name": "a", "path": str(adapter)}])["lora-modules"]
+    assert json.loads(entry)["path"] == str(adapter)
+
+
+def test_preparing_twice_is_the_same(tmp_path: Path, model: Path, output: Path) -> None:
+    settings = {"adapters": [{"name": "support", "path": str(output)}]}
+    assert run(tmp_path, model, **settings) == run(tmp_path, model, **settings)
+
+
+def test_a_server_without_adapters_gets_an_empty_configuration(tmp_path: Path, model: Path) -> None:
+    assert run(tmp_path, model) == {}
+
+
+def test_a_folder_for_later_versions_turns_lora_on(tmp_path: Path, model: Path) -> None:
+    config = run(tmp_path, model, published={"folder": "/adapters"}, lora={"maxRank": 20})
+    assert config == {"enable-lora": True, "max-lora-rank": 32, "max-loras": 4, "max-cpu-loras": 8}
+
+
+def test_adapters_that_others_load_turn_lora_on_where_their_rank_has_a_bound(tmp_path: Path, model: Path) -> None:
+    assert run(tmp_path, model, lora={"others": True}) == {}
+    assert run(tmp_path, model, lora={"others": True, "maxRank": 8})["enable-lora"] is True
+
+
+def test_later_versions_need_a_bound_for_their_rank(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(RunError, match=r"lora\.maxRank is needed") as ending:
+        run(tmp_path, model, published={"folder": "/adapters"})
+    assert ending.value.code is ExitCode.CONFIG
+
+
+def test_every_wrong_adapter_is_named_with_what_is_wrong(tmp_path: Path, model: Path, output: Path) -> None:
+    other = make_adapter(tmp_path / "b", manifest={"base_model": {"name_or_path": "acme/other"}})
+    large = make_adapter(tmp_path / "c", config={"r": 64})
+    named = [{"name": n, "path": str(p)} for n, p in (("good", output), ("other", other), ("large", large))]
+    with pytest.raises(RunError) as ending:
+        run(tmp_path, model, adapters=named, lora={"maxRank": 16})
+    assert ending.value.code is ExitCode.CONFIG
+    assert ending.value.message.splitlines() == [
+        f"adapter other ({other}): it was trained on acme/other, the server has {BASE}",
+        f"adapter large ({large}): its rank is 64, the server has room for 16: raise lora.maxRank",
+    ]
+    assert not (tmp_path / "config").exists()
+
+
+def test_an_adapter_that_is_not_there_is_missing_input(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(RunError, match="adapter a: /none cannot be read") as ending:
+        run(tmp_path, model, adapters=[{"name": "a", "path": "/none"}])
+    assert ending.value.code is ExitCode.NO_INPUT
+
+
+@pytest.mark.parametrize(
+    ("adapters", "message"),
+    [
+        ([{"name": "a"}], "an adapter is {name, path}"),
+        ([{"name": "a", "path": "/x", "rank": 8}], "an adapter is {name, path}"),
+        ([{"name": "a b", "path": "/x"}], "'a b' is no name"),
+        ([{"name": "a", "path": "/x"}, {"name": "a", "path": "/y"}], "two adapters are called a"),
+    ],
+)
+def test_wrong_settings_are_refused(tmp_path: Path, model: Path, adapters: list[Any], message: str) -> None:
+    with pytest.raises(RunError, match=message) as ending:
+        run(tmp_path, model, adapters=adapters)
+    assert ending.value.code is ExitCode.CONFIG

@@ -1,0 +1,210 @@
+"""`stoker trainjob` prints what the cluster takes, from a method's flags or from a config in a user's file."""
+
+from __future__ import annotations
+
+import sys
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runner.tests.cluster.test_pods import RUNTIME
+from runner.tests.cluster.test_validate import gpu_runtime
+
+from stoker.backends import TRLConfig
+from stoker.cluster.validate import judge
+from stoker.commands.main import main
+from stoker.contract.exits import ExitCode
+from stoker.submit import trainjob as manifests
+
+ADDRESSES = ("--model", "hf://Qwen/Qwen3-0.6B", "--dataset", "hf://trl-lib/Capybara")
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["trainjob", *arguments])
+
+
+def printed(*arguments: str) -> dict[str, Any]:
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = yaml.safe_load(result.output)
+    return found
+
+
+def test_a_method_with_flags() -> None:
+    job = printed(
+        *("sft", "--name", "capybara", *ADDRESSES, "--secret", "hub", "--nodes", "2", "--lora", "--namespace", "ml"),
+        *("--set", "learning_rate=2e-4", "--set", "lora-target-modules=q_proj,v_proj", "--env", "STOKER_RESUME=never"),
+        *("--resources", "gpu=1", "--resources", "memory=16Gi"),
+    )
+    amounts = {"nvidia.com/gpu": "1", "memory": "16Gi"}
+    assert job == {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": "capybara", "namespace": "ml"},
+        "spec": {
+            "runtimeRef": {"name": "trl-distributed"},
+            "initializer": {
+                "dataset": {"storageUri": "hf://trl-lib/Capybara", "secretRef": {"name": "hub"}},
+                "model": {"storageUri": "hf://Qwen/Qwen3-0.6B", "secretRef": {"name": "hub"}},
+            },
+            "trainer": {
+                "numNodes": 2,
+                "resourcesPerNode": {"requests": amounts, "limits": amounts},
+                "args": [
+                    *("trl.scripts.sft", "--model_name_or_path", "/workspace/model"),
+                    *("--dataset_name", "/workspace/dataset", "--use_peft", "--learning_rate", "2e-4"),
+                    *("--lora_target_modules", "q_proj", "v_proj"),
+                ],
+                "env": [{"name": "STOKER_RESUME", "value": "never"}],
+            },
+        },
+    }
+
+
+def test_what_is_printed_is_valid_on_our_runtime() -> None:
+    job = printed("kto", "--name", "kto", "--nodes", "2", "--lora", "--set", "beta=0.2", "--set", "bf16=false")
+    verdict = judge(job, RUNTIME)
+    assert verdict.problems == ()
+    assert verdict.plan is not None
+    assert verdict.plan.method == "kto"
+    settings = {setting.name: setting.value for setting in verdict.plan.settings}
+    assert (settings["use_peft"], settings["beta"], settings["bf16"]) == ("true", "0.2", "false")
+    # No layers are named, so that a runtime's choice counts; without one it is the recipe's.
+    assert "--lora_target_modules" not in job["spec"]["trainer"]["args"]
+    assert settings["lora_target_modules"] == ("all-linear",)
+
+
+def test_qlora_is_for_gpus() -> None:
+    job = printed("sft", "--name", "q", "--qlora")
+    assert judge(job, gpu_runtime()).problems == ()
+    assert "--load_in_4bit" in job["spec"]["trainer"]["args"]
+    assert "needs a GPU" in str(judge(job, RUNTIME))
+
+
+def test_a_path_or_a_hub_id_is_left_to_the_trainer() -> None:
+    spec = printed("sft", "--name", "x", "--model", "Qwen/Qwen3-0.6B", "--dataset", "/data/chats")["spec"]
+    assert "initializer" not in spec
+    assert spec["trainer"]["args"][1:] == ["--model_name_or_path", "Qwen/Qwen3-0.6B", "--dataset_name", "/data/chats"]
+
+
+def test_a_config_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.py"
+    path.write_text(
+        "from stoker.backends import LoraConfig, TorchTuneConfig\n"
+        "config = TorchTuneConfig(epochs=1, peft_config=LoraConfig(lora_rank=8))\n"
+    )
+    given = (f"{path}:config", "--name", "tune", "--runtime", "torchtune-llama3.2-1b", "--nodes", "1")
+    job = printed(*given, "--dataset", "hf://tatsu-lab/alpaca")
+    assert job["spec"]["trainer"] == {
+        "numNodes": 1,
+        "command": ["tune", "run"],
+        "args": [
+            *("epochs=1", "dataset.data_dir=/workspace/dataset/.", "model.lora_rank=8"),
+            "model.lora_attn_modules=[q_proj,v_proj,output_proj]",
+        ],
+    }
+    result = invoke(f"{path}:config", "--name", "tune")
+    assert (result.exit_code, result.output) == (64, "stoker: no runtime fits any run of torchtune: name one\n")
+
+
+def test_a_config_in_a_file_imports_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "values_beside.py").write_text("STEPS = 7\n")
+    (tmp_path / "run.py").write_text(
+        "from values_beside import STEPS\nfrom stoker.backends import TRLConfig\n"
+        "config = TRLConfig(method='sft', extra_args={'max_steps': STEPS})\n"
+    )
+    job = printed(f"{tmp_path}/run.py:config", "--name", "sft")
+    assert job["spec"]["trainer"]["args"][-2:] == ["--max_steps", "7"]
+    assert str(tmp_path) not in sys.path
+
+
+def test_torchtune_on_a_runtime_whose_name_spells_no_model_leaves_the_runtimes_command(tmp_path: Path) -> None:
+    path = tmp_path / "run.py"
+    path.write_text(
+        "from stoker.backends import LoraConfig, TorchTuneConfig\n"
+        "config = TorchTuneConfig(epochs=1, num_nodes=2, peft_config=LoraConfig(lora_rank=8))\n"
+    )
+    told = ("--env", "STOKER_METHOD=lora", "--env", "STOKER_ARG_CONFIG=llama3_2/1B")
+    job = printed(f"{path}:config", "--name", "tune", "--runtime", "torchtune-distributed", *told)
+    assert "command" not in job["spec"]["trainer"]
+    runtime = deepcopy(RUNTIME)
+    runtime["metadata"]["name"] = "torchtune-distributed"
+    for entry in runtime["spec"]["template"]["spec"]["replicatedJobs"]:
+        entry["template"]["spec"]["template"]["metadata"]["labels"]["trainer.kubeflow.org/framework"] = "torchtune"
+    verdict = judge(job, runtime)
+    assert verdict.problems == ()
+    assert verdict.plan is not None
+    assert verdict.plan.method == "lora"
+    # The name of a model's runtime stands for Trainer's own rules.
+    result = invoke(f"{path}:config", "--name", "tune", "--runtime", "torchtune-llama3.2-1b")
+    assert (result.exit_code, "on one node only" in result.output) == (64, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ("sft --name Run", 64, "the name 'Run' is not one Trainer takes"),
+        (f"sft --name {'x' * 40}", 64, "33"),
+        ("sft --name x --set learning_rat=1", 64, "write --learning_rate"),
+        ("sft --name x --set learning_rate=fast", 64, "takes a number, not 'fast'"),
+        ("sft --name x --set packing", 64, "--set 'packing' is no pair: write --set NAME=VALUE"),
+        ("sft --name x --lora --set use_peft=false", 64, "--lora and --set use_peft=false are about the same"),
+        ("sft --name x --qlora --set load-in-4bit=true", 64, "--qlora and --set load_in_4bit=true are about the same"),
+        ("sft --name x --qlora --set load_in_8bit=true", 64, "--load_in_4bit and --load_in_8bit are both on"),
+        ("sft --name x --model hf://a/b --set model_name_or_path=/m", 64, "--model and --set model_name_or_path=/m"),
+        ("sft --name x --dataset /d --set dataset_name=/e", 64, "--dataset and --set dataset_name=/e are about"),
+        ("sft --name x --set bf16=true --set fp16=true", 64, "--bf16 and --fp16 are both on: choose one"),
+        ("sft --name x --set learning_rate=-1", 64, "--learning_rate is -1 (config): write 0 or more"),
+        ("sft --name x --env PET_NNODES=2", 64, "PET_NNODES"),
+        ("sft --name x --nodes 0", 64, "num_nodes is 0"),
+        ("ppo --name x", 64, "'ppo' is neither a method nor a config: choose one of sft, dpo"),
+        ("grpo --name x", 64, "grpo needs reward_funcs or reward_model_name_or_path: give one"),
+        ("sft --name x --resources gpu=1 --resources mig-1g.5gb=1", 64, "a pod gets devices of one kind"),
+        ("none.py:config --name x", 66, "none.py is no file"),
+        ("none.py --name x", 64, "write FILE.py:NAME"),
+        ("{folder}/broken.py:config --name x", 64, "broken.py, line 2: NameError: name 'nope' is not defined"),
+        ("{folder}/other.py:config --name x", 64, "config in {folder}/other.py is a int: it must be a config"),
+        ("{folder}/other.py:none --name x", 64, "none in {folder}/other.py is nothing"),
+        ("{folder}/other.py:config --name x --lora", 64, "is for a method: write it into the config"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path: Path, arguments: str, code: int, message: str) -> None:
+    (tmp_path / "broken.py").write_text("x = 1\nconfig = nope\n")
+    (tmp_path / "other.py").write_text("config = 1\n")
+    result = invoke(*arguments.format(folder=tmp_path).split())
+    assert result.exit_code == code, result.output
+    assert message.format(folder=tmp_path) in result.output
+
+
+def test_grpo_can_be_written_by_flags_alone() -> None:
+    job = printed("grpo", "--name", "x", "--set", "reward_funcs=think_format_reward", "--set", "num_generations=4")
+    assert judge(job, RUNTIME).problems == ()
+
+
+# How YAML 1.1 and 1.2 parsers, the ones Kubernetes uses among them, may read plain text as something else.
+ODD = st.sampled_from(
+    ["1e-5", "2e-05", "1:30", "0x1f", "017", "1_000", "y", "n", "no", "on", "null", "~", ".inf", "+1"]
+)
+
+
+@given(value=ODD | st.text(max_size=20))
+@settings(deadline=None)
+def test_text_stays_text_in_yaml(value: str) -> None:
+    text = manifests.to_yaml({"args": [value, "--flag"]})
+    assert yaml.safe_load(text) == {"args": [value, "--flag"]}
+    if value and (value[0] in "0123456789" or value in "yn"):
+        assert text.splitlines()[1].lstrip("- ")[0] in "\"'"
+
+
+def test_a_value_by_the_methods_flag_is_taken_by_its_type() -> None:
+    words = TRLConfig(method="sft", extra_args={"packing": "true", "seed": 1}).to_args()
+    assert words == ["trl.scripts.sft", "--packing", "true", "--seed", "1"]
+
+
+def test_exit_codes_are_the_documented_ones() -> None:
+    assert invoke("sft").exit_code == ExitCode.USAGE
