@@ -1,0 +1,22 @@
+"""Plans are what they were before the modules moved: of every example, the catalogue and 1,000 made-up runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.tests.parity.outcomes import differences, play, read
+
+ROOT = Path(__file__).parents[3]
+RECORD = Path(__file__).with_name("869a3b6.jsonl.xz")
+_SHOWN = 20
+
+
+def test_plans_are_what_they_were_before_the_modules_moved(tmp_path: Path) -> None:
+    recorded = read(RECORD)
+    outcomes = play(ROOT / "runner/src", tmp_path, [configuration for configuration, _ in recorded])
+    found = [
+        f"{configuration.name}: {line}"
+        for (configuration, before), after in zip(recorded, outcomes, strict=True)
+        for line in differences(before, after)
+    ]
+    assert not found, "\n".join([f"{len(found)} differences, of which the first are", *found[:_SHOWN]])
