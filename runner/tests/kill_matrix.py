@@ -32,8 +32,8 @@ _INTRODUCTION = """\
 
 What happens to a job whose pods are killed, from real runs: torchrun, a small model, several checkpoints on the way.
 Evictions and deletions send SIGTERM; a lack of memory or a lost node amounts to SIGKILL. Every job in the tables ended
-Complete, with all the steps it was asked for. A cell has the exit code of the attempt that was hit and of its restart, or
-what the restart cost on the cluster (counted: against `maxRestarts`), and where the restart began.
+Complete, with all the steps it was asked for. A cell has the exit code of the attempt that was hit and of its restart,
+or what the restart cost on the cluster (counted: against `maxRestarts`), and where the restart began.
 
 | phase | means |
 |---|---|
