@@ -1,4 +1,4 @@
-"""What docs/release.md and docs/airgap.md tell people to type is what there is."""
+"""What the guides to releases and air gaps tell people to type is what there is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from release.artifacts import charts, registry
 from charts.helm import TRAINING_RUNTIMES, render
 from charts.images import images
 
-RELEASE, AIR_GAP = ((ROOT / "docs" / name).read_text() for name in ("release.md", "airgap.md"))
+RELEASE, AIR_GAP = ((ROOT / "docs" / "guides" / name).read_text() for name in ("release.md", "airgap.md"))
 
 
 def test_the_command_that_verifies_asks_for_who_signs() -> None:

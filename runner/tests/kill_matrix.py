@@ -30,14 +30,18 @@ _INTRODUCTION = """\
 
 <!-- Generated from runs by `make kill-matrix` and `make kill-matrix-cluster`: do not edit. -->
 
-What becomes of a job whose pods are killed, seen in real runs: torchrun, a small model, several checkpoints on the way.
-SIGTERM is what an eviction or a deletion sends, SIGKILL what a lack of memory or a lost node amounts to. Every job that
-was seen was Complete with all the steps that were asked for. A cell has the exit code of the attempt that was hit and
-of its restart, or what the restart cost on the cluster (counted: against `maxRestarts`), and where the restart began.
+What happens to a job whose pods are killed, from real runs: torchrun, a small model, several checkpoints on the way.
+Evictions and deletions send SIGTERM; a lack of memory or a lost node amounts to SIGKILL. Every job in the tables ended
+Complete, with all the steps it was asked for. A cell has the exit code of the attempt that was hit and of its restart,
+or what the restart cost on the cluster (counted: against `maxRestarts`), and where the restart began.
 
-initializing: `stoker run` checks and waits for the other pods. rendezvous: torchrun's nodes look for each other.
-training: after the first checkpoint. saving: a checkpoint is half written. finishing: all steps are done, the model is
-being written.
+| phase | means |
+|---|---|
+| initializing | `stoker run` checks and waits for the other pods |
+| rendezvous | torchrun's nodes look for each other |
+| training | after the first checkpoint |
+| saving | a checkpoint is half written |
+| finishing | all steps are done, the model is being written |
 """
 _HEAD = f"| signal | while | {' | '.join(TARGETS)} |\n|---|---|---|---|---|"
 

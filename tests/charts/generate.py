@@ -27,7 +27,7 @@ GOLDEN = Path(__file__).resolve().parent / "golden"
 DEMO_RUNTIME = ROOT / "examples" / "runtimes" / "trl-distributed-cpu.yaml"
 RUNNER_FACTS = TRAINING_RUNTIMES / "files" / "runner.json"
 ACCELERATORS = VLLM_SERVING / "files" / "accelerators.json"
-CATALOGUE = ROOT / "docs" / "catalogue.md"
+CATALOGUE = ROOT / "docs" / "reference" / "runtimes.md"
 _ENTRIES = ("<!-- entries -->\n", "<!-- /entries -->\n")
 TRAINJOB = ROOT / "runner/src/stoker/cluster/schemas/trainjob-v1alpha1.json"
 HEADER = "# Generated from {source} by `make generate`: do not edit.\n"
@@ -117,7 +117,7 @@ def _framework_facts(framework: TrainingFramework) -> dict[str, object]:
 
 
 def catalogue() -> str:
-    """Return docs/catalogue.md with the table of what lies in runtimes/."""
+    """Return docs/reference/runtimes.md with the table of what lies in runtimes/."""
     rows = ["| runtime | framework | fetches | for |", "|---|---|---|---|"]
     for path in sorted((ROOT / "runtimes").glob("*.yaml")):
         entry = yaml.safe_load(path.read_text())

@@ -1,4 +1,4 @@
-"""What docs/catalogue.md shows is rendered here, and what it claims has a test."""
+"""What the documents of the catalogue show is rendered here, and what they claim has a test."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ from charts.helm import ROOT, TRAINING_RUNTIMES, render, run
 from charts.images import images
 from charts.runtimes import runtimes
 
-TEXT = (ROOT / "docs" / "catalogue.md").read_text()
+PAGES = ("choose-a-runtime.md", "catalogue.md", "cluster.md")
+TEXT = "\n".join((ROOT / "docs" / "guides" / page).read_text() for page in PAGES)
+(COMPARISON,) = re.findall(
+    r"^## Catalogues of runtimes\n(.*?)^## ",
+    (ROOT / "docs" / "reference" / "comparison.md").read_text(),
+    re.MULTILINE | re.DOTALL,
+)
 EXAMPLES = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
 INLINE = re.findall(r"`--set ([^`]+)`", TEXT)
-CLAIMS = re.findall(r"`([\w./-]+\.(?:py|yaml))::([^`]+)`", TEXT)
+CLAIMS = re.findall(r"`([\w./-]+\.(?:py|yaml))::([^`]+)`", COMPARISON)
 
 
 def values(example: dict[str, Any]) -> dict[str, Any] | None:
@@ -74,7 +80,7 @@ def test_what_shows_a_claim_exists(file: str, name: str) -> None:
 
 
 def test_every_feature_that_is_ours_is_shown() -> None:
-    table = TEXT.split("| feature |")[1]
+    table = COMPARISON.split("| feature |")[1]
     rows = [line for line in table.splitlines()[2:] if line.startswith("|")]
     assert len(rows) == len(CLAIMS) > 10
 

@@ -226,7 +226,7 @@ def test_accelerator_profiles_are_the_catalogues() -> None:
 
 
 def test_every_example_in_the_document_renders() -> None:
-    document = (ROOT / "docs" / "serving.md").read_text()
+    document = (ROOT / "docs" / "guides" / "serving.md").read_text()
     examples = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", document, re.DOTALL)]
     assert len(examples) == 4
     for example in examples:
@@ -242,7 +242,7 @@ def test_the_readme_lists_every_value() -> None:
 
 
 def test_the_document_installs_this_version() -> None:
-    document = (ROOT / "docs" / "serving.md").read_text()
+    document = (ROOT / "docs" / "guides" / "serving.md").read_text()
     version = yaml.safe_load((VLLM_SERVING / "Chart.yaml").read_text())["version"]
     assert re.findall(r"charts/vllm-serving --version (\S+)", document) == [version]
 

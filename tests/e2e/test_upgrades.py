@@ -19,7 +19,7 @@ from e2e.registry import Image
 from e2e.trainjobs import LORA_SFT, Reader, Restarts, Run, trainjob
 
 CHART = str(ROOT / "charts" / "training-runtimes")
-CATALOGUE = ROOT / "docs" / "catalogue.md"
+CATALOGUE = ROOT / "docs" / "guides" / "catalogue.md"
 (PREVIOUS,) = (ROOT / "tests" / "charts" / "fixtures").glob("training-runtimes-*.tgz")
 SYSTEM = "stoker-system"
 RUNTIME = "trl-distributed"
@@ -92,7 +92,7 @@ def test_a_change_that_kubernetes_refuses_is_refused_with_commands_that_work(
 def test_a_plain_name_moves_to_another_release_without_a_gap(
     cluster: Cluster, releases: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    """By the commands of docs/catalogue.md, one after the other."""
+    """By the commands of docs/guides/catalogue.md, one after the other."""
     kube = Kube(cluster, OTHER)
     block = re.search(r"^```bash\n([^`]*--take-ownership[^`]*)```$", CATALOGUE.read_text(), re.MULTILINE)
     assert block

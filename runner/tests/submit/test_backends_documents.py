@@ -1,4 +1,4 @@
-"""What docs/backends.md says of the backends is so: its code runs, its commands print TrainJobs, its names exist."""
+"""What the documents say of the backends is so: its code runs, its commands print TrainJobs, its names exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from stoker.submit.trl_methods import METHOD_CONFIGS
 
 __all__ = ["api", "client"]  # fixtures from elsewhere
 
-TEXT = (Path(__file__).parents[3] / "docs" / "backends.md").read_text()
+PAGES = ("guides/python.md", "reference/kep-2839.md")
+TEXT = "\n".join((Path(__file__).parents[3] / "docs" / page).read_text() for page in PAGES)
 PYTHON = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 SHELL = "".join(re.findall(r"^```sh\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))
 

@@ -1,4 +1,4 @@
-"""Backends: runs as Python configs, after KEP-2839's three texts. docs/backends.md maps those to what is here."""
+"""Backends: runs as Python configs, after KEP-2839's three texts. docs/guides/python.md maps those to what is here."""
 
 from __future__ import annotations
 
