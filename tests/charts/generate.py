@@ -17,7 +17,18 @@ import yaml
 from release import artifacthub
 
 from charts import trainer
-from charts.helm import CHARTS, ROOT, TRAINING_RUNTIMES, VLLM_SERVING, manifests, output, run, template, values_files
+from charts.helm import (
+    CHARTS,
+    LIBRARY,
+    ROOT,
+    TRAINING_RUNTIMES,
+    VLLM_SERVING,
+    manifests,
+    output,
+    run,
+    template,
+    values_files,
+)
 from charts.images import images, names_in_lock
 from stoker.frameworks import Framework, known_frameworks
 from stoker.variables import KNOWN
@@ -58,10 +69,19 @@ def without_holes(schema: dict[str, Any], defaults: dict[str, Any]) -> dict[str,
     return {**schema, **({"required": sorted(needed)} if needed else {})}
 
 
-def closed_schema(chart: Path) -> str:
-    """Return a chart's values.schema.json, by which no default can be taken away."""
-    defaults = yaml.safe_load((chart / "values.yaml").read_text())
-    return json.dumps(without_holes(json.loads(schema(chart)), defaults), indent=2, ensure_ascii=False)
+def with_library(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a chart's schema that lets through what Helm itself adds to the values: a map for the library chart."""
+    # A pattern, because it is no value that anybody sets.
+    added = {"type": "object", "properties": {"global": {}}, "additionalProperties": False}
+    return {**schema, "patternProperties": {f"^{LIBRARY.name}$": added}}
+
+
+def values_schema(chart: Path) -> str:
+    """Return a chart's values.schema.json; the catalogue's lets no default be taken away."""
+    made = with_library(json.loads(schema(chart)))
+    if chart == TRAINING_RUNTIMES:
+        made = without_holes(made, yaml.safe_load((chart / "values.yaml").read_text()))
+    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 
 def readme(chart: Path) -> str:
@@ -132,8 +152,7 @@ def catalogue() -> str:
 
 def read_by_helm() -> dict[Path, str]:
     """Return the generated files without which Helm does not render the charts as they should be."""
-    schemas = {chart / "values.schema.json": schema(chart).rstrip("\n") + "\n" for chart in CHARTS}
-    schemas[TRAINING_RUNTIMES / "values.schema.json"] = closed_schema(TRAINING_RUNTIMES) + "\n"
+    schemas = {chart / "values.schema.json": values_schema(chart) for chart in CHARTS}
     return {RUNNER_FACTS: runner_facts(), ACCELERATORS: accelerators(), **schemas}
 
 

@@ -12,7 +12,7 @@ from release.artifacts import Artifact, locked_images, registry
 from release.artifacts import charts as published_charts
 
 from charts.generate import golden
-from charts.helm import CHARTS, manifests, render, values_files
+from charts.helm import CHARTS, manifests, render, templates, values_files
 from charts.images import images, names_in_lock
 
 MIRROR = "10.0.0.1:5000/mirror"
@@ -81,9 +81,8 @@ def test_no_chart_writes_what_the_lock_says() -> None:
     """Comments may: they show what the lock makes of something."""
     tags = {variant.tag for variant in variants()}
     for chart in CHARTS:
-        templates = [path.read_text() for path in (chart / "templates").rglob("*") if path.is_file()]
         values = re.sub(r"#.*", "", (chart / "values.yaml").read_text())
-        for text in (*templates, values):
+        for text in (*(path.read_text() for path in templates(chart)), values):
             assert registry() not in text
             assert not tags & set(re.split(r"[\s\"']+", text))
 
