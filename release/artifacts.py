@@ -78,8 +78,13 @@ def read_chart(folder: Path) -> Chart:
 
 
 def charts(root: Path = ROOT) -> list[Chart]:
-    """Return the charts of a checkout by name."""
-    return [read_chart(path.parent) for path in sorted((root / "charts").glob("*/Chart.yaml"))]
+    """Return the charts of a checkout by name; a library is not published, it lies in the packages of the others."""
+    found = sorted((root / "charts").glob("*/Chart.yaml"))
+    return [
+        read_chart(path.parent)
+        for path in found
+        if yaml.safe_load(path.read_text(encoding="utf-8")).get("type") != "library"
+    ]
 
 
 def chart(name: str) -> Chart:

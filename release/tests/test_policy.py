@@ -106,6 +106,13 @@ def test_a_change_of_what_a_chart_links_to_is_a_change_of_the_chart(checkout: Pa
     assert "has changed since (files/images.lock.yaml): give it a new version" in found
 
 
+def test_a_change_of_the_library_is_a_change_of_every_chart(checkout: Path) -> None:
+    helper = checkout / "charts/common/templates/_labels.tpl"
+    helper.write_text(f"{helper.read_text()}{{{{/* changed */}}}}\n")
+    (found,) = findings_in(checkout)
+    assert "has changed since (charts/common/templates/_labels.tpl): give it a new version" in found
+
+
 def test_the_tag_that_publishes_a_chart_is_not_what_it_is_compared_with(checkout: Path) -> None:
     chart = read_chart(checkout / "charts/training-runtimes")
     values = chart.folder / "values.yaml"

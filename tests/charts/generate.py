@@ -1,13 +1,15 @@
 """The files that are generated from the charts, as text by path; `python -m charts.generate` writes them.
 
-For each chart its README and schema of values, what it renders for each values file under `ci/`, and the annotations
-of its Chart.yaml that list its images (all variants of those it renders) and the changes of its version. For people
-without Helm one rendered runtime, which the demo runs. For the runner the shape of a TrainJob, from Trainer's CRD.
+For each chart its README and schema of values, what it renders for each values file under `ci/` (of many runtimes a
+few), and the annotations of its Chart.yaml that list its images (all variants of those it renders) and the changes of
+its version. For people without Helm one rendered runtime, which the demo runs. For the runner the shape of a TrainJob,
+from Trainer's CRD.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -17,8 +19,20 @@ import yaml
 from release import artifacthub
 
 from charts import trainer
-from charts.helm import CHARTS, ROOT, TRAINING_RUNTIMES, VLLM_SERVING, manifests, output, run, template, values_files
+from charts.helm import (
+    CHARTS,
+    LIBRARY,
+    ROOT,
+    TRAINING_RUNTIMES,
+    VLLM_SERVING,
+    manifests,
+    output,
+    run,
+    template,
+    values_files,
+)
 from charts.images import images, names_in_lock
+from charts.runtimes import KINDS
 from stoker.contract.variables import KNOWN
 from stoker.frameworks import known_frameworks
 from stoker.plan.framework import TrainingFramework
@@ -30,7 +44,16 @@ ACCELERATORS = VLLM_SERVING / "files" / "accelerators.json"
 CATALOGUE = ROOT / "docs" / "reference" / "runtimes.md"
 _ENTRIES = ("<!-- entries -->\n", "<!-- /entries -->\n")
 TRAINJOB = ROOT / "runner/src/stoker/cluster/schemas/trainjob-v1alpha1.json"
+GENERIC_CPU = TRAINING_RUNTIMES / "ci" / "generic-cpu-values.yaml"
 HEADER = "# Generated from {source} by `make generate`: do not edit.\n"
+
+KEPT = {
+    "cpu": ("torchtune-distributed", "trl-distributed", "trl-qwen3-0.6b"),
+    "default": ("torchtune-qwen2.5-1.5b",),
+    "policies": (),
+    "side-by-side": ("trl-distributed-next",),
+}
+"""The runtimes that a golden render shows where its values make more of a kind; test_runtimes.py holds the others."""
 
 
 def schema(chart: Path) -> str:
@@ -59,10 +82,19 @@ def without_holes(schema: dict[str, Any], defaults: dict[str, Any]) -> dict[str,
     return {**schema, **({"required": sorted(needed)} if needed else {})}
 
 
-def closed_schema(chart: Path) -> str:
-    """Return a chart's values.schema.json, by which no default can be taken away."""
-    defaults = yaml.safe_load((chart / "values.yaml").read_text())
-    return json.dumps(without_holes(json.loads(schema(chart)), defaults), indent=2, ensure_ascii=False)
+def with_library(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a chart's schema that lets through what Helm itself adds to the values: a map for the library chart."""
+    # A pattern, because it is no value that anybody sets.
+    added = {"type": "object", "properties": {"global": {}}, "additionalProperties": False}
+    return {**schema, "patternProperties": {f"^{LIBRARY.name}$": added}}
+
+
+def values_schema(chart: Path) -> str:
+    """Return a chart's values.schema.json; the catalogue's lets no default be taken away."""
+    made = with_library(json.loads(schema(chart)))
+    if chart == TRAINING_RUNTIMES:
+        made = without_holes(made, yaml.safe_load((chart / "values.yaml").read_text()))
+    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 
 def readme(chart: Path) -> str:
@@ -80,14 +112,29 @@ def readme(chart: Path) -> str:
 
 
 def golden(chart: Path, values: Path) -> Path:
-    """Return the file that keeps what a chart renders for a values file."""
-    return GOLDEN / chart.name / f"{values.stem.removesuffix('-values')}.yaml"
+    """Return the file that keeps what a chart renders for a values file; one is for people to copy, too."""
+    return DEMO_RUNTIME if values == GENERIC_CPU else GOLDEN / chart.name / f"{_case(values)}.yaml"
 
 
-def rendered(chart: Path, values: Path) -> str:
-    """Return what a chart renders for a values file, under a header that names both."""
+def _case(values: Path) -> str:
+    return values.stem.removesuffix("-values")
+
+
+def shown(chart: Path, values: Path, render: str) -> str:
+    """Return what a golden file shows of a render: a header that names chart and values, and no more than KEPT."""
     source = f"{chart.relative_to(ROOT)} with {values.relative_to(chart)}"
-    return HEADER.format(source=source) + template(chart, [values]).rstrip("\n") + "\n"
+    kept = KEPT.get(_case(values)) if chart == TRAINING_RUNTIMES else None
+    if kept is not None:
+        source += f" (of the runtimes: {', '.join(kept) or 'none'})"
+    documents = re.split(r"^(?=---$)", render, flags=re.MULTILINE)
+    text = "".join(document for document in documents if _is_shown(document, kept))
+    return HEADER.format(source=source) + text.rstrip("\n") + "\n"
+
+
+def _is_shown(document: str, kept: tuple[str, ...] | None) -> bool:
+    return kept is None or all(
+        item["kind"] not in KINDS or item["metadata"]["name"] in kept for item in manifests(document)
+    )
 
 
 def runner_facts() -> str:
@@ -133,8 +180,7 @@ def catalogue() -> str:
 
 def read_by_helm() -> dict[Path, str]:
     """Return the generated files without which Helm does not render the charts as they should be."""
-    schemas = {chart / "values.schema.json": schema(chart).rstrip("\n") + "\n" for chart in CHARTS}
-    schemas[TRAINING_RUNTIMES / "values.schema.json"] = closed_schema(TRAINING_RUNTIMES) + "\n"
+    schemas = {chart / "values.schema.json": values_schema(chart) for chart in CHARTS}
     return {RUNNER_FACTS: runner_facts(), ACCELERATORS: accelerators(), **schemas}
 
 
@@ -149,12 +195,11 @@ def files() -> dict[Path, str]:
     content = read_by_helm()
     for chart in CHARTS:
         content[chart / "README.md"] = readme(chart).rstrip("\n") + "\n"
-        renders = {golden(chart, values): rendered(chart, values) for values in values_files(chart)}
-        content |= renders
+        renders = {values: template(chart, [values]) for values in values_files(chart)}
+        content |= {golden(chart, values): shown(chart, values, render) for values, render in renders.items()}
         content[chart / "Chart.yaml"] = description(chart, list(renders.values()))
     content[CATALOGUE] = catalogue()
     content[TRAINJOB] = json.dumps(trainer.trainjob_schema(), separators=(",", ":"), sort_keys=True) + "\n"
-    content[DEMO_RUNTIME] = rendered(TRAINING_RUNTIMES, TRAINING_RUNTIMES / "ci" / "generic-cpu-values.yaml")
     return content
 
 

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
-CHARTS = tuple(sorted(path.parent for path in (ROOT / "charts").glob("*/Chart.yaml")))
+LIBRARY = ROOT / "charts" / "common"
+"""The chart of shared helpers, which the others hold by a link; it renders nothing by itself."""
+
+CHARTS = tuple(sorted({path.parent for path in (ROOT / "charts").glob("*/Chart.yaml")} - {LIBRARY}))
 TRAINING_RUNTIMES = ROOT / "charts" / "training-runtimes"
 VLLM_SERVING = ROOT / "charts" / "vllm-serving"
 
@@ -54,6 +57,11 @@ def output(tool: str, *arguments: str | Path, folder: Path = ROOT) -> str:
 def values_files(chart: Path) -> list[Path]:
     """Return the values files under `ci/`: one for each way to install a chart that is worth a test."""
     return sorted((chart / "ci").glob("*-values.yaml"))
+
+
+def templates(chart: Path) -> list[Path]:
+    """Return the templates of a chart, those of the library that it holds included."""
+    return sorted(path for folder in (chart, LIBRARY) for path in (folder / "templates").rglob("*.*"))
 
 
 def accelerators(chart: Path) -> list[str]:

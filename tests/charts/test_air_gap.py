@@ -11,8 +11,7 @@ from images.builder.catalogue import variants
 from release.artifacts import Artifact, locked_images, registry
 from release.artifacts import charts as published_charts
 
-from charts.generate import golden
-from charts.helm import CHARTS, manifests, render, values_files
+from charts.helm import CHARTS, render, templates, values_files
 from charts.images import images, names_in_lock
 
 MIRROR = "10.0.0.1:5000/mirror"
@@ -49,9 +48,8 @@ def locked(image_registry: str) -> set[str]:
 
 @pytest.mark.parametrize(("chart", "values"), all_values())
 def test_every_image_is_in_the_lock(chart: Path, values: Path) -> None:
-    """By the golden files, which another test compares with what is rendered."""
     own = (yaml.safe_load(values.read_text()) or {}).get("global", {}).get("imageRegistry", "")
-    assert from_the_lock(images(manifests(golden(chart, values).read_text())), values) <= locked(own)
+    assert from_the_lock(images(render(chart, [values])), values) <= locked(own)
 
 
 @pytest.mark.parametrize(("chart", "values"), all_values())
@@ -63,8 +61,7 @@ def test_every_image_moves_to_where_the_mirror_list_puts_it(chart: Path, values:
 def test_every_chart_renders_an_image() -> None:
     """Guards the tests above: an image that is looked for in the wrong place would not be found missing."""
     for chart in CHARTS:
-        default = golden(chart, chart / "ci" / "default-values.yaml")
-        assert names_in_lock(images(manifests(default.read_text())))
+        assert names_in_lock(images(render(chart, [chart / "ci" / "default-values.yaml"])))
 
 
 def test_an_image_is_found_wherever_a_pod_stands() -> None:
@@ -81,9 +78,8 @@ def test_no_chart_writes_what_the_lock_says() -> None:
     """Comments may: they show what the lock makes of something."""
     tags = {variant.tag for variant in variants()}
     for chart in CHARTS:
-        templates = [path.read_text() for path in (chart / "templates").rglob("*") if path.is_file()]
         values = re.sub(r"#.*", "", (chart / "values.yaml").read_text())
-        for text in (*templates, values):
+        for text in (*(path.read_text() for path in templates(chart)), values):
             assert registry() not in text
             assert not tags & set(re.split(r"[\s\"']+", text))
 

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from runner.tests.samples import resolve
 
-from charts.helm import OWN_IMAGES, TRAINING_RUNTIMES, Manifest, accelerators, render
+from charts.helm import (
+    OWN_IMAGES,
+    ROOT,
+    TRAINING_RUNTIMES,
+    Manifest,
+    accelerators,
+    manifests,
+    render,
+    template,
+    values_files,
+)
 from charts.runtimes import runtimes
 from stoker.cluster.pods import job_of
 from stoker.plan.facts import Facts, kept_variables
 from stoker.plan.plan import Plan
+
+TORCHTUNE_ARGS = ["full_finetune_distributed", "--config", "llama3_2/1B_full"]
+"""For the generic runtime of TorchTune, which has neither recipe nor configuration of its own."""
 
 
 @pytest.fixture(scope="module", params=accelerators(TRAINING_RUNTIMES), ids=str)
@@ -36,12 +54,42 @@ def plan(runtime: Manifest, trainer: dict[str, Any] | None = None) -> Plan:
 def test_every_runtime_can_be_planned(catalogue: list[Manifest]) -> None:
     for runtime in catalogue:
         name = runtime["metadata"]["name"]
-        # The generic runtime of TorchTune has neither recipe nor configuration of its own.
-        args = ["full_finetune_distributed", "--config", "llama3_2/1B_full"]
-        planned = plan(runtime, {"args": args} if name == "torchtune-distributed" else None)
+        planned = plan(runtime, {"args": TORCHTUNE_ARGS} if name == "torchtune-distributed" else None)
         assert planned.framework == runtime["metadata"]["labels"]["trainer.kubeflow.org/framework"]
         assert planned.output_dir == "/workspace/output"
         assert planned.world.nnodes == 1
+
+
+@pytest.mark.parametrize("values", values_files(TRAINING_RUNTIMES), ids=lambda path: str(path.stem))
+def test_a_plain_trainjob_is_valid_on_every_runtime(values: Path, tmp_path: Path) -> None:
+    """As a user would ask: `stoker validate` with what Helm rendered."""
+    rendered = template(TRAINING_RUNTIMES, [values])
+    trainjobs = [trainjob(runtime) for runtime in runtimes(manifests(rendered))]
+    (file := tmp_path / "runtimes.yaml").write_text(rendered)
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker", "validate", "-", "--runtime", file],
+        check=False,
+        input=yaml.safe_dump_all(trainjobs),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "runner" / "src")},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [job for job in trainjobs if f"{job['metadata']['name']}: valid: " not in done.stdout] == []
+
+
+def trainjob(runtime: Manifest) -> Manifest:
+    """Return a TrainJob of two nodes that says no more than its runtime asks for."""
+    name = runtime["metadata"]["name"]
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": name.replace(".", "-"), "namespace": "default"},
+        "spec": {
+            "runtimeRef": {"name": name, "kind": runtime["kind"]},
+            "trainer": {"numNodes": 2, **({"args": TORCHTUNE_ARGS} if name == "torchtune-distributed" else {})},
+        },
+    }
 
 
 def test_defaults_of_a_runtime_are_told_from_what_a_user_says(catalogue: list[Manifest]) -> None:

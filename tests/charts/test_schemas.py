@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from charts import crds, trainer
-from charts.generate import golden
-from charts.helm import CHARTS, TRAINING_RUNTIMES, Manifest, manifests, output, run, values_files
+from charts.helm import CHARTS, TRAINING_RUNTIMES, Manifest, output, render, run, values_files
 from charts.runtimes import KINDS, claims, jobs
 
 KUBERNETES = [
@@ -48,12 +47,14 @@ def group(manifest: Manifest) -> str:
 
 
 @pytest.fixture(
-    params=[golden(chart, values) for chart in CHARTS for values in values_files(chart)],
-    ids=lambda path: f"{path.parent.name}-{path.stem}",
+    scope="module",
+    params=[(chart, values) for chart in CHARTS for values in values_files(chart)],
+    ids=lambda case: f"{case[0].name}-{case[1].stem}",
 )
 def rendered(request: pytest.FixtureRequest) -> list[Manifest]:
-    """The objects of each chart for each of its values files, from the golden renders."""
-    return manifests(Path(request.param).read_text())
+    """The objects of each chart for each of its values files."""
+    chart, values = request.param
+    return render(chart, [values])
 
 
 @pytest.mark.parametrize("version", KUBERNETES)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from charts.helm import ROOT, VLLM_SERVING, manifests, output, run, template, template_arguments
+from charts.helm import ROOT, VLLM_SERVING, manifests, output, run, template, template_arguments, templates
 
 # The least that installs; each case below breaks one thing of it.
 GOOD = {
@@ -171,7 +171,7 @@ def test_a_parent_chart_may_have_it_twice(tmp_path: Path) -> None:
 
 def test_every_value_is_asked_for_and_no_other() -> None:
     schema = json.loads((VLLM_SERVING / "values.schema.json").read_text())
-    text = "".join(path.read_text() for path in (VLLM_SERVING / "templates").rglob("*.*"))
+    text = "".join(path.read_text() for path in templates(VLLM_SERVING))
     asked = set(re.findall(r"\.Values\.([A-Za-z]+(?:\.[A-Za-z]+)*)", text)) | {"global.imageRegistry"}
     assert len(asked) > 60
     known = leaves(schema)

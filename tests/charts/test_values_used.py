@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from charts.helm import TRAINING_RUNTIMES, run, template_arguments
+from charts.helm import TRAINING_RUNTIMES, run, template_arguments, templates
 
 SCHEMA = json.loads((TRAINING_RUNTIMES / "values.schema.json").read_text())
 # Values under which all others matter: a runtime of each framework, one of them with claimed devices, and rules.
@@ -146,7 +146,7 @@ def test_templates_ask_for_no_value_that_does_not_exist() -> None:
     known = paths(SCHEMA)
     asked = {
         path
-        for template in (TRAINING_RUNTIMES / "templates").rglob("*.*")
+        for template in templates(TRAINING_RUNTIMES)
         for path in re.findall(r"(?:\.Values|\$values)\.([A-Za-z.]*[A-Za-z])", template.read_text())
     }
     assert len(asked) > 30

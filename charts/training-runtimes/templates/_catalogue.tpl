@@ -122,9 +122,12 @@ Argument: a list of the root context, the entry and its override.
       "deprecated" $deprecated
       "accelerator" $accelerator
       "acceleratorKind" $profile.kind
-      "image" (include "training-runtimes.image" (dict
-        "root" $root "runtime" $entry.name "accelerator" $accelerator "name" $entry.image
-        "variant" $profile.imageVariant "override" ($override.image | default dict)))
+      "image" (include "stoker.image" (dict
+        "root" $root "name" $entry.image "variant" $profile.imageVariant "override" $override.image
+        "for" (printf "Runtime %q: accelerator %q" $entry.name $accelerator)
+        "instead" (printf (join " " (list
+          " (for one runtime: runtimes.%s.image), choose another accelerator, or leave the runtime out by profile or"
+          "runtimes.%s.enabled")) $entry.name $entry.name)))
       "method" ($override.method | default $entry.method)
       "numNodes" ($override.numNodes | default $entry.numNodes)
       "command" ($override.command | default $entry.command)

@@ -80,7 +80,7 @@ Arguments, a dict:
 {{- /* TrainJobs overwrite the variables above; this one keeps what the runtime itself said. */}}
 - name: STOKER_RUNTIME_DEFAULTS
   value: {{ toRawJson $defaults | quote }}
-{{- include "training-runtimes.variables" .runtime.env }}
+{{- include "stoker.variables" .runtime.env }}
 {{- end }}
 
 {{/*
@@ -96,20 +96,4 @@ attempts and jobs.
   valueFrom:
     fieldRef:
       fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-uid']
-{{- end }}
-
-{{/*
-training-runtimes.variables: environment that values give.
-Argument: a map from name to a string, or to a reference to a secret or ConfigMap.
-*/}}
-{{- define "training-runtimes.variables" -}}
-{{- range $name, $value := . }}
-- name: {{ toYaml $name }}
-  {{- if kindIs "string" $value }}
-  value: {{ $value | quote }}
-  {{- else }}
-  valueFrom:
-    {{- toYaml $value | nindent 4 }}
-  {{- end }}
-{{- end }}
 {{- end }}

@@ -48,13 +48,13 @@ Arguments, a dict:
                   value: {{ get .runtime .what | quote }}
                 - name: STOKER_WORKSPACE
                   value: /workspace
-                {{- with include "training-runtimes.variables" .root.Values.initializers.env }}
+                {{- with include "stoker.variables" .root.Values.initializers.env }}
                 {{- trim . | nindent 16 }}
                 {{- end }}
               resources:
                 {{- toYaml .root.Values.initializers.resources | nindent 16 }}
               securityContext:
-                {{- include "training-runtimes.containerSecurityContext" . | nindent 16 }}
+                {{- include "stoker.containerSecurityContext" . | nindent 16 }}
               terminationMessagePolicy: FallbackToLogsOnError
               volumeMounts:
                 {{- include "training-runtimes.workspaceMount" .runtime | nindent 16 }}
@@ -74,6 +74,5 @@ training-runtimes.fetchImage: the initializers' image, the same for every accele
 Argument: the root context.
 */}}
 {{- define "training-runtimes.fetchImage" -}}
-{{- include "training-runtimes.image" (dict
-      "root" . "runtime" "" "accelerator" "" "name" "fetch" "variant" "any" "override" dict) }}
+{{- include "stoker.image" (dict "root" . "name" "fetch" "variant" "any") }}
 {{- end }}

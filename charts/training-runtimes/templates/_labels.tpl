@@ -1,17 +1,4 @@
 {{/*
-training-runtimes.labels: labels that say which chart and release an object is from.
-Argument: the root context.
-*/}}
-{{- define "training-runtimes.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ toYaml .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-app.kubernetes.io/part-of: stoker
-{{- end }}
-
-{{/*
 training-runtimes.metadata: labels and annotations of an object that is no runtime.
 Argument: a list of the root context and whether the object stays when the release no longer has it.
 */}}
@@ -19,7 +6,7 @@ Argument: a list of the root context and whether the object stays when the relea
 {{- $root := index . 0 }}
 {{- $policy := ternary (dict "helm.sh/resource-policy" "keep") dict (index . 1) -}}
 labels:
-  {{- include "training-runtimes.labels" $root | nindent 2 }}
+  {{- include "stoker.labels" $root | nindent 2 }}
   {{- with $root.Values.commonLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

@@ -44,7 +44,7 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 securityContext:
-  {{- include "training-runtimes.podSecurityContext" .root | nindent 2 }}
+  {{- include "stoker.podSecurityContext" .root.Values.podSecurityContext | nindent 2 }}
 {{- end }}
 
 {{/*
@@ -92,7 +92,7 @@ containers:
     resources:
       {{- include "training-runtimes.resources" .runtime | nindent 6 }}
     securityContext:
-      {{- include "training-runtimes.containerSecurityContext" . | nindent 6 }}
+      {{- include "stoker.containerSecurityContext" . | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError
     volumeMounts:
       {{- include "training-runtimes.workspaceMount" .runtime | nindent 6 }}

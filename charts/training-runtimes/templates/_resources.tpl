@@ -1,6 +1,5 @@
 {{/*
-training-runtimes.resources: requests and limits of the container `node`. Devices are named in both, because Trainer
-reads the requests and the SDK the limits.
+training-runtimes.resources: requests and limits of the container `node`.
 Argument: a resolved entry.
 */}}
 {{- define "training-runtimes.resources" -}}
@@ -9,13 +8,7 @@ Argument: a resolved entry.
   {{- with .resources.devices }}
     {{- $_ := set $devices $.resourceName (toString .) }}
   {{- end }}
-{{- end -}}
-requests:
-  {{- merge dict $devices .resources.requests | toYaml | nindent 2 }}
-limits:
-  {{- merge dict $devices .resources.limits | toYaml | nindent 2 }}
-{{- if .deviceClassName }}
-claims:
-  - name: accelerator
 {{- end }}
+{{- include "stoker.resources" (dict
+      "resources" .resources "devices" $devices "claim" (empty .deviceClassName | ternary "" "accelerator")) }}
 {{- end }}

@@ -6,7 +6,7 @@ Arguments, a dict:
 */}}
 {{- define "training-runtimes.runtimeMetadata" -}}
 labels:
-  {{- include "training-runtimes.labels" .root | nindent 2 }}
+  {{- include "stoker.labels" .root | nindent 2 }}
   {{- include "training-runtimes.runLabels" .runtime | nindent 2 }}
   {{- if .runtime.deprecated }}
   {{- /* Trainer's webhook warns whoever makes a TrainJob of it. */}}

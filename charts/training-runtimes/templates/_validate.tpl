@@ -202,7 +202,7 @@ Argument: the root context.
 {{- /* Two of one name are one too many for Flux and kustomize. Argument: the root context. */}}
 {{- define "training-runtimes.validateLabels" -}}
 {{- $nameless := dict "framework" "" "name" "" "accelerator" "" }}
-{{- $labels := merge (include "training-runtimes.labels" . | fromYaml) (include "training-runtimes.runLabels" $nameless | fromYaml) }}
+{{- $labels := merge (include "stoker.labels" . | fromYaml) (include "training-runtimes.runLabels" $nameless | fromYaml) }}
 {{- $annotations := dict "stoker.dev/description" "" "stoker.dev/replacement" "" "helm.sh/resource-policy" "" }}
 {{- $given := list
       (list "commonLabels" .Values.commonLabels $labels)

@@ -28,13 +28,7 @@ Arguments, a list: the root context, the accelerator's profile.
 {{- $devices := dict }}
 {{- if and $profile.resourceName (not $profile.deviceClassName) }}
   {{- $_ := set $devices $profile.resourceName (toString $root.Values.devices) }}
-{{- end -}}
-requests:
-  {{- merge dict $devices $resources.requests | toYaml | nindent 2 }}
-limits:
-  {{- merge dict $devices $resources.limits | toYaml | nindent 2 }}
-{{- if $profile.deviceClassName }}
-claims:
-  - name: devices
 {{- end }}
+{{- include "stoker.resources" (dict
+      "resources" $resources "devices" $devices "claim" (empty $profile.deviceClassName | ternary "" "devices")) }}
 {{- end }}

@@ -7,27 +7,6 @@ Argument: the root context.
 {{- end }}
 
 {{/*
-vllm-serving.selector: labels that select the release's pods. A selector cannot change: no version, nothing of the user's.
-Argument: the root context.
-*/}}
-{{- define "vllm-serving.selector" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-{{- end }}
-
-{{/*
-vllm-serving.labels: labels of every object.
-Argument: the root context.
-*/}}
-{{- define "vllm-serving.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{ include "vllm-serving.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-app.kubernetes.io/part-of: stoker
-{{- end }}
-
-{{/*
 vllm-serving.modelName: what requests call the model.
 Argument: the root context.
 */}}

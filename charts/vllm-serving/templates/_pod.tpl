@@ -6,12 +6,12 @@ Argument: the root context.
 {{- define "vllm-serving.pod" -}}
 {{- $profile := include "vllm-serving.accelerator" . | fromYaml }}
 {{- $drain := include "vllm-serving.drain" . | fromYaml }}
-{{- $fetch := include "vllm-serving.image" (list . "fetch" "any") -}}
+{{- $fetch := include "stoker.image" (dict "root" . "name" "fetch" "variant" "any") -}}
 automountServiceAccountToken: false
 enableServiceLinks: false
 terminationGracePeriodSeconds: {{ $drain.grace }}
 securityContext:
-  {{- include "vllm-serving.podSecurityContext" . | nindent 2 }}
+  {{- include "stoker.podSecurityContext" .Values.podSecurityContext | nindent 2 }}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
@@ -43,7 +43,7 @@ topologySpreadConstraints:
     whenUnsatisfiable: ScheduleAnyway
     labelSelector:
       matchLabels:
-        {{- include "vllm-serving.selector" . | nindent 8 }}
+        {{- include "stoker.selector" . | nindent 8 }}
   {{- end }}
 {{- if $profile.deviceClassName }}
 resourceClaims:
@@ -73,7 +73,7 @@ initContainers:
       requests: {cpu: 250m, memory: 512Mi}
       limits: {cpu: "2", memory: 2Gi}
     securityContext:
-      {{- include "vllm-serving.containerSecurityContext" . | nindent 6 }}
+      {{- include "stoker.containerSecurityContext" . | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError
     volumeMounts:
       - name: {{ include "vllm-serving.modelVolume" . }}
@@ -91,14 +91,14 @@ initContainers:
       requests: {cpu: 100m, memory: 128Mi}
       limits: {cpu: "1", memory: 1Gi}
     securityContext:
-      {{- include "vllm-serving.containerSecurityContext" . | nindent 6 }}
+      {{- include "stoker.containerSecurityContext" . | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError
     volumeMounts:
       {{- include "vllm-serving.dataMounts" . | nindent 6 }}
       - name: config
         mountPath: /config
   - name: proxy
-    image: {{ include "vllm-serving.image" (list . "proxy" "any") }}
+    image: {{ include "stoker.image" (dict "root" . "name" "proxy" "variant" "any") }}
     imagePullPolicy: {{ .Values.imagePullPolicy }}
     restartPolicy: Always
     args: [run, --config, /settings/Caddyfile, --adapter, caddyfile]
@@ -124,7 +124,7 @@ initContainers:
       requests: {cpu: 100m, memory: 64Mi}
       limits: {cpu: "2", memory: 512Mi}
     securityContext:
-      {{- include "vllm-serving.containerSecurityContext" . | nindent 6 }}
+      {{- include "stoker.containerSecurityContext" . | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError
     volumeMounts:
       - name: settings
@@ -158,27 +158,20 @@ initContainers:
       requests: {cpu: 50m, memory: 128Mi}
       limits: {cpu: "1", memory: 1Gi}
     securityContext:
-      {{- include "vllm-serving.containerSecurityContext" . | nindent 6 }}
+      {{- include "stoker.containerSecurityContext" . | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError
     volumeMounts:
       {{- include "vllm-serving.dataMounts" . | nindent 6 }}
 containers:
   - name: vllm
-    image: {{ include "vllm-serving.image" (list . "vllm" $profile.imageVariant) }}
+    image: {{ include "stoker.image" (dict "root" . "name" "vllm" "variant" $profile.imageVariant) }}
     imagePullPolicy: {{ .Values.imagePullPolicy }}
     command: [vllm, serve]
     args:
       {{- include "vllm-serving.args" . | nindent 6 }}
     env:
-      {{- range $name, $value := merge (include "vllm-serving.ownEnv" (list . $profile) | fromYaml) (.Values.env | default dict) ($profile.env | default dict) }}
-      - name: {{ $name }}
-        {{- if kindIs "string" $value }}
-        value: {{ $value | quote }}
-        {{- else }}
-        valueFrom:
-          {{- toYaml $value | nindent 10 }}
-        {{- end }}
-      {{- end }}
+      {{- $env := merge (include "vllm-serving.ownEnv" (list . $profile) | fromYaml) (.Values.env | default dict) ($profile.env | default dict) }}
+      {{- include "stoker.variables" $env | trim | nindent 6 }}
     {{- /* vLLM listens on loopback, so the kubelet asks it through the proxy. */}}
     startupProbe:
       httpGet: {path: /health, port: 8082}
@@ -198,7 +191,7 @@ containers:
     resources:
       {{- include "vllm-serving.resources" (list . $profile) | nindent 6 }}
     securityContext:
-      {{- include "vllm-serving.containerSecurityContext" . | nindent 6 }}
+      {{- include "stoker.containerSecurityContext" . | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError
     volumeMounts:
       {{- include "vllm-serving.dataMounts" . | nindent 6 }}

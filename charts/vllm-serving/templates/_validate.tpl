@@ -14,7 +14,7 @@ Argument: the root context.
 {{- end }}
 
 {{- define "vllm-serving.validateModel" -}}
-{{- range $label, $_ := include "vllm-serving.selector" . | fromYaml }}
+{{- range $label, $_ := include "stoker.selector" . | fromYaml }}
   {{- if hasKey ($.Values.podLabels | default dict) $label }}
     {{- fail (printf "\n\npodLabels.%s: the chart finds its pods by this label: leave it out.\n" $label) }}
   {{- end }}

@@ -16,8 +16,8 @@ import pytest
 from runner.tests.rank.test_checkpoints import saved
 from runner.tests.samples import check, plan_of, write_tensors
 
-from stoker.contract.exits import ExitCode
 from stoker.contract import manifest
+from stoker.contract.exits import ExitCode
 from stoker.contract.manifest import LAST_ERROR, MANIFEST
 from stoker.contract.words import write_termination_message
 from stoker.node import report

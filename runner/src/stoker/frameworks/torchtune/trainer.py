@@ -24,8 +24,8 @@ from tqdm import tqdm
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json, write_json
-from stoker.frameworks.torchtune import cpu as torchtune_cpu
-from stoker.frameworks.torchtune import random_states
+from stoker.frameworks.torchtune.framework import cpu as torchtune_cpu
+from stoker.frameworks.torchtune.framework import random_states
 from stoker.frameworks.torchtune.keys import configs_of
 from stoker.rank import checkpoints
 from stoker.rank.guard import achieved_world_size

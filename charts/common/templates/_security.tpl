@@ -1,16 +1,16 @@
 {{/*
-training-runtimes.podSecurityContext: who the pods run as; Pod Security Standard "restricted".
-Argument: the root context.
+stoker.podSecurityContext: who the pods run as; Pod Security Standard "restricted".
+Argument: the value podSecurityContext.
 */}}
-{{- define "training-runtimes.podSecurityContext" -}}
+{{- define "stoker.podSecurityContext" -}}
 runAsNonRoot: true
 {{- range $field := list "runAsUser" "runAsGroup" "fsGroup" }}
-{{- $id := index $.Values.podSecurityContext $field }}
+{{- $id := index $ $field }}
 {{- if and (not (kindIs "invalid" $id)) (ne (toString $id) "") }}
 {{ $field }}: {{ int64 $id }}
 {{- end }}
 {{- end }}
-{{- with .Values.podSecurityContext.supplementalGroups }}
+{{- with .supplementalGroups }}
 supplementalGroups:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -21,10 +21,10 @@ seccompProfile:
 {{- end }}
 
 {{/*
-training-runtimes.containerSecurityContext: what every container gives up; Pod Security Standard "restricted" with a
-read-only root. No argument.
+stoker.containerSecurityContext: what every container gives up; Pod Security Standard "restricted" with a read-only
+root. No argument.
 */}}
-{{- define "training-runtimes.containerSecurityContext" -}}
+{{- define "stoker.containerSecurityContext" -}}
 allowPrivilegeEscalation: false
 capabilities:
   drop:

@@ -1,0 +1,120 @@
+"""The catalogue as a whole: a runtime is the generic one with what its entry says, and nothing else.
+
+Golden files show a few runtimes; by these tests they stand for all.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from images.builder.catalogue import variants
+
+from charts.helm import OWN_IMAGES, ROOT, TRAINING_RUNTIMES, Manifest, accelerators, render
+from charts.runtimes import containers, runtimes
+
+GENERIC = "trl-distributed"
+PROFILES = yaml.safe_load((TRAINING_RUNTIMES / "values.yaml").read_text())["accelerators"]
+ENTRIES = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / "runtimes").glob("*.yaml")}
+LOCKED = {(variant.image, variant.accelerator): variant for variant in variants()}
+REGISTRY = variants()[0].registry
+
+
+def catalogue(*settings: str) -> dict[str, Manifest]:
+    """Return the whole catalogue by name."""
+    return {item["metadata"]["name"]: item for item in runtimes(render(TRAINING_RUNTIMES, settings=settings))}
+
+
+@pytest.fixture(scope="module", params=accelerators(TRAINING_RUNTIMES), ids=str)
+def accelerator(request: pytest.FixtureRequest) -> tuple[str, dict[str, Manifest]]:
+    """An accelerator profile and the catalogue on it."""
+    name: str = request.param
+    own = () if ("trl", PROFILES[name]["imageVariant"]) in LOCKED else OWN_IMAGES
+    return name, catalogue(*own, f"accelerator={json.dumps(name)}")
+
+
+@pytest.mark.parametrize("name", sorted(ENTRIES))
+def test_a_runtime_is_the_generic_one_with_what_its_entry_says(
+    name: str, accelerator: tuple[str, dict[str, Manifest]]
+) -> None:
+    profile, rendered = accelerator
+    assert rendered.keys() == ENTRIES.keys()
+    assert sorted_env(rendered[name]) == sorted_env(expected(rendered[GENERIC], ENTRIES[name], PROFILES[profile]))
+
+
+def expected(generic: Manifest, entry: dict[str, Any], profile: dict[str, Any]) -> Manifest:
+    """Return what a chart makes of an entry, given what it makes of the generic one."""
+    made: Manifest = json.loads(
+        json.dumps(generic)
+        .replace(json.dumps(GENERIC), json.dumps(entry["name"]))
+        .replace('"trainer.kubeflow.org/framework": "trl"', f'"trainer.kubeflow.org/framework": "{entry["framework"]}"')
+    )
+    labels, notes = made["metadata"]["labels"], made["metadata"]["annotations"]
+    notes["stoker.dev/description"] = entry["description"]
+    if "deprecated" in entry:
+        labels["trainer.kubeflow.org/support"] = "deprecated"
+        notes["stoker.dev/replacement"] = entry["deprecated"]["replacement"]
+    made["spec"]["mlPolicy"]["numNodes"] = entry["numNodes"]
+    jobset = made["spec"]["template"]["spec"]
+    claim = jobset["volumeClaimPolicies"][0]["templates"][0]["spec"]
+    claim["resources"]["requests"]["storage"] = entry.get("workspaceSize", "50Gi")
+    dataset, model, node = containers([made])
+    set_env(dataset, {"STORAGE_URI": entry.get("dataset", "")})
+    set_env(model, {"STORAGE_URI": entry.get("model", "")})
+    node["image"] = image(entry["image"], profile["imageVariant"])
+    node["command"] = ["stoker", "run", *entry.get("command", [])]
+    for kind, sizes in entry.get("sizes", {}).get(profile["kind"], {}).items():
+        node["resources"][kind] |= sizes
+    defaults = {"STOKER_METHOD": entry["method"]} if "method" in entry else {}
+    defaults |= {
+        f"STOKER_ARG_{flag.replace('.', '__').upper()}": value for flag, value in entry.get("args", {}).items()
+    }
+    node["env"] = [item for item in node["env"] if not item["name"].startswith(("STOKER_METHOD", "STOKER_ARG_"))]
+    told = json.dumps(dict(sorted(defaults.items())), separators=(",", ":"))
+    set_env(node, {**defaults, "PET_NNODES": str(entry["numNodes"]), "STOKER_RUNTIME_DEFAULTS": told})
+    return made
+
+
+def image(name: str, variant: str) -> str:
+    """Return an image as the lock has it, or the one that these tests name where it has none."""
+    found = LOCKED.get((name, variant))
+    return f"{REGISTRY}/{name}:{found.tag if found else 'own'}"
+
+
+def set_env(container: Manifest, values: dict[str, str]) -> None:
+    """Give a container variables, in the place of those of their names."""
+    container["env"] = [item for item in container["env"] if item["name"] not in values]
+    container["env"] += [{"name": name, "value": value} for name, value in values.items()]
+
+
+def sorted_env(runtime: Manifest) -> Manifest:
+    """Return a runtime with the variables of its containers in order; that of the chart is in the golden files."""
+    for container in containers([runtime]):
+        container["env"].sort(key=lambda item: item["name"])
+    return runtime
+
+
+def test_a_versioned_runtime_is_the_plain_one_under_another_name() -> None:
+    rendered = catalogue('names={"style": "both", "version": "next"}')
+    plain = {name: item for name, item in rendered.items() if name in ENTRIES}
+    versioned = {name: item for name, item in rendered.items() if name not in ENTRIES}
+    assert plain.keys() == ENTRIES.keys()
+    assert versioned.keys() == {f"{name}-next" for name, entry in ENTRIES.items() if entry["framework"] == "trl"}
+    for name, item in versioned.items():
+        assert (
+            json.loads(json.dumps(item).replace(json.dumps(name), json.dumps(name.removesuffix("-next"))))
+            == (plain[name.removesuffix("-next")])
+        )
+
+
+def test_rules_for_trainjobs_change_no_runtime() -> None:
+    assert catalogue("policies.enabled=true") == catalogue()
+
+
+def test_namespaced_runtimes_are_the_cluster_wide_ones_in_a_namespace() -> None:
+    cluster_wide = catalogue()
+    for name, item in catalogue('kind="TrainingRuntime"', 'namespaces=["team-a"]').items():
+        assert item["metadata"].pop("namespace") == "team-a"
+        assert {**item, "kind": "ClusterTrainingRuntime"} == cluster_wide[name]
