@@ -82,6 +82,7 @@ def percentages(server: StatusServer) -> list[int]:
     return [body["trainerStatus"]["progressPercentage"] for _, body in server.posts]
 
 
+@pytest.mark.alone
 def test_updates_are_spaced_and_the_last_is_never_lost(server: StatusServer) -> None:
     reporter = reporter_to(server)
     started = time.monotonic()
@@ -104,6 +105,7 @@ def test_closing_right_after_the_first_word_posts_it(server: StatusServer) -> No
     assert percentages(server) == [50]
 
 
+@pytest.mark.alone
 def test_closing_does_not_wait_for_the_next_turn(server: StatusServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN", 8.0)
     reporter = reporter_to(server)
@@ -117,6 +119,7 @@ def test_closing_does_not_wait_for_the_next_turn(server: StatusServer, monkeypat
     assert percentages(server) == [50, 100]
 
 
+@pytest.mark.alone
 def test_training_never_waits_for_a_slow_server(server: StatusServer) -> None:
     server.delay = 0.5
     reporter = reporter_to(server)
