@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from runner.tests.samples import pod
-from runner.tests.test_validate import gpu_runtime
 
+from builders import gpu_runtime
 from stoker.backends import (
     Initializer,
     Source,

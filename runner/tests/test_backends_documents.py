@@ -11,15 +11,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from kubeflow import trainer as kubeflow
-from runner.tests.test_sdk import Api, api, client
+from runner.tests.kubernetes_api import Api
 
 from stoker import backends
 from stoker.backends import LLMBackend
 from stoker.backends.trl_methods import METHOD_CONFIGS
 from stoker.cli import main
 from stoker.frameworks import TRL
-
-__all__ = ["api", "client"]  # fixtures from elsewhere
 
 TEXT = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
 PYTHON = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)

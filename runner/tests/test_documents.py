@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import yaml
-from runner.tests.test_trainjob import RUNTIME
 
 import stoker
+from builders import RUNTIME
 from stoker import describe
 from stoker.exits import ExitCode
 from stoker.facts import read_facts

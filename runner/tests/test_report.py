@@ -13,8 +13,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from runner.tests.samples import check, plan_of, write_tensors
-from runner.tests.test_checkpoints import saved
+from runner.tests.samples import check, plan_of, saved, write_tensors
 
 from stoker import report
 from stoker.checkpoints import MANIFEST

@@ -12,9 +12,8 @@ import yaml
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runner.tests.test_trainjob import RUNTIME
-from runner.tests.test_validate import gpu_runtime
 
+from builders import RUNTIME, gpu_runtime
 from stoker.backends import TRLConfig
 from stoker.backends import manifest as manifests
 from stoker.cli import main

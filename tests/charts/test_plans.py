@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from builders import trainjob
 from charts.helm import OWN_IMAGES, TRAINING_RUNTIMES, Manifest, accelerators, render
 from charts.runtimes import runtimes
 from stoker.facts import Facts, kept_variables
@@ -23,8 +24,8 @@ def catalogue(request: pytest.FixtureRequest) -> list[Manifest]:
 
 def plan(runtime: Manifest, trainer: dict[str, Any] | None = None) -> Plan:
     """Return what the first pod of a TrainJob would do that says nothing more than `trainer`."""
-    spec = {"runtimeRef": {"name": runtime["metadata"]["name"]}, **({"trainer": trainer} if trainer else {})}
-    job = job_of({"kind": "TrainJob", "metadata": {"name": "run"}, "spec": spec}, runtime)
+    name = runtime["metadata"]["name"]
+    job = job_of(trainjob("run", runtime=name, with_trainer=trainer is not None, **(trainer or {})), runtime)
     env = kept_variables(job.environment(0, 0, "job", "run", "localhost", 29500))
     assert job.argv[:2] == ("stoker", "run")
     devices = int(env.get("STOKER_NPROC_PER_NODE", "1")) if env["STOKER_ACCELERATOR"] != "cpu" else 0
