@@ -28,12 +28,14 @@ unexport STOKER_CLUSTER
 export CLUSTER_PROVIDER := $(STOKER_CLUSTER)
 cluster = PYTHONPATH=tests $(python) -m cluster
 
-# Cheap suites first, so that a typing mistake does not wait for a cluster.
-SUITES := tests/lint runner tests/fetch tests/charts release tests/cluster images tests/e2e
+# Cheap suites first, so that a typing mistake does not wait for a cluster, which starts beside them.
+SUITES := tests/lint runner tests/fetch tests/charts release images tests/cluster tests/e2e
 # For one test, or more words: make test-runner PYTEST_ARGS="-k guard -x"
 PYTEST_ARGS ?=
 venv = venv="$$($(python) tests/dev-venv)" &&
 pytest = $(venv) "$$venv/bin/python" -m pytest -v
+# Two workers share the suites (conftest.py says how); PYTEST_ARGS="-n 0" goes without.
+two = -n 2
 fast = -m "not full and not gpu"
 kills = export STOKER_KILL_MATRIX_REPORT=docs/kill-matrix.md;
 
@@ -57,7 +59,7 @@ demo-cluster: ## The same on a Kubernetes cluster that is started for it: helm i
 
 .PHONY: test
 test: ## Lint, unit, chart and cluster tests: everything that fits CI.
-	@$(pytest) $(fast) $(PYTEST_ARGS) $(SUITES)
+	@$(pytest) $(two) $(fast) $(PYTEST_ARGS) $(SUITES)
 
 ##@ Tests
 
@@ -67,11 +69,11 @@ lint: ## ruff, mypy, yamllint, shellcheck, hadolint, actionlint and this reposit
 
 .PHONY: test-runner
 test-runner: ## Tests of the runner, from pure plans to local two-process runs.
-	@$(pytest) $(fast) $(PYTEST_ARGS) runner tests/fetch
+	@$(pytest) $(two) $(fast) $(PYTEST_ARGS) runner tests/fetch
 
 .PHONY: test-charts
 test-charts: ## Tests of the charts: helm lint, helm-unittest, kubeconform, golden renders, refused values.
-	@$(pytest) $(fast) $(PYTEST_ARGS) tests/charts
+	@$(pytest) $(two) $(fast) $(PYTEST_ARGS) tests/charts
 
 .PHONY: test-release
 test-release: ## Tests of publishing: mirror list, digests, version policy, and a release to a registry of this machine.
@@ -87,7 +89,7 @@ test-e2e: ## Real TrainJobs on a real cluster, and the images they run in.
 
 .PHONY: test-full
 test-full: ## Everything that exists, including what is too long for CI.
-	@$(pytest) $(PYTEST_ARGS) $(SUITES)
+	@$(pytest) $(two) $(PYTEST_ARGS) $(SUITES)
 
 .PHONY: kill-matrix
 kill-matrix: ## Kill local runs in every phase of their life and write what became of them to docs/kill-matrix.md.

@@ -15,6 +15,7 @@ from stoker.frameworks import get_framework
 from stoker.plan.facts import Facts
 from stoker.plan.plan import Plan
 from stoker.plan.resolve import read_request, resolve_plan
+from stoker.rank.checkpoints import seal
 
 # What Trainer and our runtime tell the first of two pods.
 POD = {
@@ -29,6 +30,8 @@ POD = {
     "STOKER_ARG_MODEL_NAME_OR_PATH": "/workspace/model",
     "STOKER_ARG_DATASET_NAME": "/workspace/dataset",
 }
+# What a checkpoint says of the run that it belongs to.
+MINE = {"method": "sft", "model": {"model_name_or_path": "/m"}, "world_size": 2}
 
 
 def pod(env: Mapping[str, str] | None = None, devices: Sequence[str] = (), **more: Any) -> Facts:
@@ -51,6 +54,17 @@ def write_tensors(path: Path, *names: str) -> int:
     header = json.dumps({"__metadata__": {}, **tensors}).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(16 * len(tensors)))
     return path.stat().st_size
+
+
+def saved(output: Path, step: int, sealed: bool = True) -> Path:
+    """Return a checkpoint as a trainer leaves it."""
+    folder = output / f"checkpoint-{step}"
+    (folder / "nested").mkdir(parents=True)
+    write_tensors(folder / "model.safetensors")
+    (folder / "nested" / "optimizer.pt").write_bytes(b"y" * 20)
+    if sealed:
+        seal(folder, step, MINE)
+    return folder
 
 
 def check(document: Any, schema: str) -> None:

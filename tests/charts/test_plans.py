@@ -13,6 +13,7 @@ import pytest
 import yaml
 from runner.tests.samples import resolve
 
+from builders import trainjob
 from charts.helm import (
     OWN_IMAGES,
     ROOT,
@@ -42,8 +43,8 @@ def catalogue(request: pytest.FixtureRequest) -> list[Manifest]:
 
 def plan(runtime: Manifest, trainer: dict[str, Any] | None = None) -> Plan:
     """Return what the first pod of a TrainJob would do that says nothing more than `trainer`."""
-    spec = {"runtimeRef": {"name": runtime["metadata"]["name"]}, **({"trainer": trainer} if trainer else {})}
-    job = job_of({"kind": "TrainJob", "metadata": {"name": "run"}, "spec": spec}, runtime)
+    name = runtime["metadata"]["name"]
+    job = job_of(trainjob("run", runtime=name, with_trainer=trainer is not None, **(trainer or {})), runtime)
     env = kept_variables(job.environment(0, 0, "job", "run", "localhost", 29500))
     assert job.argv[:2] == ("stoker", "run")
     devices = int(env.get("STOKER_NPROC_PER_NODE", "1")) if env["STOKER_ACCELERATOR"] != "cpu" else 0
@@ -64,7 +65,7 @@ def test_every_runtime_can_be_planned(catalogue: list[Manifest]) -> None:
 def test_a_plain_trainjob_is_valid_on_every_runtime(values: Path, tmp_path: Path) -> None:
     """As a user would ask: `stoker validate` with what Helm rendered."""
     rendered = template(TRAINING_RUNTIMES, [values])
-    trainjobs = [trainjob(runtime) for runtime in runtimes(manifests(rendered))]
+    trainjobs = [two_nodes(runtime) for runtime in runtimes(manifests(rendered))]
     (file := tmp_path / "runtimes.yaml").write_text(rendered)
     done = subprocess.run(
         [sys.executable, "-m", "stoker", "validate", "-", "--runtime", file],
@@ -78,18 +79,11 @@ def test_a_plain_trainjob_is_valid_on_every_runtime(values: Path, tmp_path: Path
     assert [job for job in trainjobs if f"{job['metadata']['name']}: valid: " not in done.stdout] == []
 
 
-def trainjob(runtime: Manifest) -> Manifest:
+def two_nodes(runtime: Manifest) -> Manifest:
     """Return a TrainJob of two nodes that says no more than its runtime asks for."""
     name = runtime["metadata"]["name"]
-    return {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": {"name": name.replace(".", "-"), "namespace": "default"},
-        "spec": {
-            "runtimeRef": {"name": name, "kind": runtime["kind"]},
-            "trainer": {"numNodes": 2, **({"args": TORCHTUNE_ARGS} if name == "torchtune-distributed" else {})},
-        },
-    }
+    more: dict[str, Any] = {"args": TORCHTUNE_ARGS} if name == "torchtune-distributed" else {}
+    return trainjob(name.replace(".", "-"), runtime=name, kind=runtime["kind"], numNodes=2, **more)
 
 
 def test_defaults_of_a_runtime_are_told_from_what_a_user_says(catalogue: list[Manifest]) -> None:

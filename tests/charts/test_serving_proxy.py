@@ -195,6 +195,7 @@ def test_an_anonymous_server_asks_for_no_key(start: Callable[..., Proxy]) -> Non
     assert proxy.ask("/pause", key="", body=b"{}").status == 404
 
 
+@pytest.mark.alone
 def test_answers_are_streamed_as_they_come(start: Callable[..., Proxy]) -> None:
     proxy = start()
     request: Any = urllib.request.Request(

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from .artifacts import cache_root
 from .connection import Cluster, connect
 from .errors import CannotRunHereError
 from .provider import choose
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Keep others that would start the cluster, or use it, waiting while it is made ready."""
+    cache_root().mkdir(parents=True, exist_ok=True)
+    with (cache_root() / "cluster-start.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -20,8 +32,9 @@ def live() -> Iterator[Cluster]:
     """
     try:
         provider = choose()
-        was_up = all(health.healthy for health in provider.status())
-        provider.up()
+        with starting():
+            was_up = all(health.healthy for health in provider.status())
+            provider.up()
         cluster = connect(provider.name)
     except CannotRunHereError as reason:
         pytest.skip(str(reason))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from builders import job_of_pod, patches, replicated_jobs, trainjob
 from charts.helm import OWN_IMAGES, TRAINING_RUNTIMES, accelerators, render, values_files
 from charts.runtimes import jobs, runtimes
 from cluster import Cluster
@@ -216,22 +217,7 @@ def test_a_trainjob_of_every_runtime_gets_its_pods(team: Kube) -> None:
 
 
 def _nowhere(runtime: dict[str, Any]) -> dict[str, Any]:
-    replicated = runtime["spec"]["template"]["spec"]["replicatedJobs"]
-    patch = {"template": {"spec": {"template": {"spec": {"nodeSelector": {"example.com/none": "such"}}}}}}
+    nowhere = {"nodeSelector": {"example.com/none": "such"}}
+    spec = patches(*(job_of_pod(job["name"], **nowhere) for job in replicated_jobs(runtime)))
     name = runtime["metadata"]["name"]
-    return {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": {"name": name.replace(".", "-")},
-        "spec": {
-            "runtimeRef": {"name": name, "kind": "TrainingRuntime"},
-            "runtimePatches": [
-                {
-                    "manager": "stoker.dev/e2e",
-                    "trainingRuntimeSpec": {
-                        "template": {"spec": {"replicatedJobs": [{"name": job["name"], **patch} for job in replicated]}}
-                    },
-                }
-            ],
-        },
-    }
+    return trainjob(name.replace(".", "-"), runtime=name, kind="TrainingRuntime", with_trainer=False, spec=spec)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from builders import job_of_pod
 from cluster import Cluster, oci
 from e2e.kube import Kube, condition
 from e2e.pods import CONTAINER_SECURITY, POD_SECURITY
@@ -151,7 +152,7 @@ def mount_claim(job: dict[str, Any], name: str) -> None:
     pod = {"volumes": [claim], "containers": [{"name": name, "volumeMounts": [mount]}]}
     (patch,) = job["spec"]["runtimePatches"]
     jobs = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
-    jobs.append({"name": name, "template": {"spec": {"template": {"spec": pod}}}})
+    jobs.append(job_of_pod(name, **pod))
 
 
 def initializer(run: Run, kind: str) -> dict[str, Any]:

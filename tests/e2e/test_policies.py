@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from builders import trainjob
 from cluster import Cluster
 from e2e.conftest import ROOT
 from e2e.kube import Kube
@@ -41,14 +42,10 @@ def job(
     **trainer: Any,
 ) -> dict[str, Any]:
     """Return a TrainJob that keeps all rules but for what is said."""
-    labels = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
-    reference = {"name": runtime, **({"kind": kind} if kind else {})}
-    return {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {"runtimeRef": reference, "suspend": True, **({"trainer": trainer} if trainer else {})},
-    }
+    suspended = {"suspend": True}
+    made = trainjob(name, runtime=runtime, kind=kind, with_trainer=bool(trainer), spec=suspended, **trainer)
+    made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
+    return made
 
 
 class Breach(NamedTuple):

@@ -12,6 +12,7 @@ import yaml
 from release import tools
 from release.artifacts import chart, read_references
 
+from builders import trainjob
 from cluster import Cluster
 from e2e.conftest import ROOT
 from e2e.kube import Kube
@@ -91,17 +92,7 @@ def test_a_trainjob_runs_from_the_mirror_by_digest(
     (image,) = read_references(published[0].read_text())
     run = Run(kube, "mirrored")
     run.delete()
-    kube.create(
-        {
-            "apiVersion": "trainer.kubeflow.org/v1alpha1",
-            "kind": "TrainJob",
-            "metadata": {"name": run.name},
-            "spec": {
-                "runtimeRef": {"name": runtime},
-                "trainer": {"numNodes": 1, "command": ["stoker", "--version"]},
-            },
-        }
-    )
+    kube.create(trainjob(run.name, runtime=runtime, numNodes=1, command=["stoker", "--version"]))
     try:
         run.wait_complete()
         (pod,) = run.pods()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from builders import RUNTIME, container_patch, trainjob
 from e2e.conftest import ROOT
 from e2e.kube import Kube
 from stoker.contract.exits import ExitCode
@@ -21,7 +22,7 @@ NAME = "validated"
 @pytest.fixture(scope="module")
 def runtime(kube: Kube) -> str:
     """The CPU runtime as one of the namespace's own, so that it is found there and nowhere else."""
-    manifest = yaml.safe_load((ROOT / "examples/runtimes/trl-distributed-cpu.yaml").read_text())
+    manifest = deepcopy(RUNTIME)
     manifest["kind"] = "TrainingRuntime"
     manifest["metadata"] = {"name": NAME, "namespace": kube.namespace, "labels": manifest["metadata"]["labels"]}
     kube.apply(manifest)
@@ -30,23 +31,7 @@ def runtime(kube: Kube) -> str:
 
 def changed(spec: Mapping[str, Any], name: str = "first") -> dict[str, Any]:
     """Return a TrainJob on the runtime with some fields of its spec set."""
-    return {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": {"name": name},
-        "spec": {
-            "runtimeRef": {"name": NAME, "kind": "TrainingRuntime"},
-            "trainer": {"numNodes": 2},
-            **deepcopy(dict(spec)),
-        },
-    }
-
-
-def patched(job: str, container: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a spec with a patch of one container."""
-    pod = {"template": {"spec": {"containers": [container]}}}
-    spec = {"replicatedJobs": [{"name": job, "template": {"spec": pod}}]}
-    return {"runtimePatches": [{"manager": "e2e.stoker.dev/test", "trainingRuntimeSpec": {"template": {"spec": spec}}}]}
+    return trainjob(name, runtime=NAME, kind="TrainingRuntime", spec=spec, numNodes=2)
 
 
 ADMITTED = {
@@ -57,7 +42,7 @@ ADMITTED = {
     ),
     "fields that are null": changed({"trainer": {"numNodes": None, "env": None}, "runtimePatches": None}),
     "a whole number with a point": changed({"trainer": {"numNodes": 2.0}}),
-    "a mount": changed(patched("node", {"name": "node", "volumeMounts": []})),
+    "a mount": changed(container_patch(name="node", volumeMounts=[])),
 }
 REFUSED = {
     "PET_NNODES": changed({"trainer": {"env": [{"name": "PET_NNODES", "value": "3"}]}}),
@@ -76,14 +61,14 @@ REFUSED = {
     "another group's runtime": changed({"runtimeRef": {"name": NAME, "kind": "TrainingRuntime", "apiGroup": "a.b"}}),
     "no scheme": changed({"initializer": {"model": {"storageUri": "owner/name"}}}),
     "no such initializer": changed({"initializer": {"model": {"storageUri": "hf://owner/name"}}}),
-    "env in a patch": changed(patched("node", {"name": "node", "env": [{"name": "A", "value": "1"}]})),
+    "env in a patch": changed(container_patch(name="node", env=[{"name": "A", "value": "1"}])),
     "tune run where no name spells a model": changed({"trainer": {"command": ["tune", "run"], "args": ["epochs=1"]}}),
     "a capital letter": changed({}, name="First"),
 }
 # What Trainer takes and JobSet does not: the TrainJob is there, and nothing ever starts.
 STUCK = {
-    "a patch of no container": changed(patched("node", {"name": "other"}), name="no-container"),
-    "a patch of no job": changed(patched("other", {"name": "node"}), name="no-job"),
+    "a patch of no container": changed(container_patch(name="other"), name="no-container"),
+    "a patch of no job": changed(container_patch("other", name="node"), name="no-job"),
 }
 
 

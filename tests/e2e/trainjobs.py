@@ -10,6 +10,7 @@ from typing import Any
 
 from runner.tests.samples import check
 
+import builders
 from e2e.kube import Kube, condition
 from e2e.pods import CONTAINER_SECURITY, POD_SECURITY, claim_mounts, claim_volumes
 
@@ -57,41 +58,23 @@ def trainjob(
         pod: further fields of the pod, patched in.
         mounts: further volume mounts of the container.
     """
-    given = {
+    given: dict[str, Any] = {
         "numNodes": nodes,
         "numProcPerNode": processes,
         "command": list(command) if command else None,
         "args": list(args),
-        "env": [{"name": key, "value": value} for key, value in (env or {}).items()] or None,
+        "env": builders.variables(env or {}) or None,
     }
     inputs = {"name": "inputs", "persistentVolumeClaim": {"claimName": INPUTS_CLAIM}}
     container = {"name": "node", "volumeMounts": [{"name": "inputs", "mountPath": "/inputs"}, *mounts]}
     patch = {"volumes": [inputs], "containers": [container], **(pod or {})}
-    spec: dict[str, Any] = {
-        "runtimeRef": {"name": runtime},
-        "runtimePatches": [
-            {
-                "manager": "stoker.dev/e2e",
-                "trainingRuntimeSpec": {
-                    "template": {
-                        "spec": {
-                            "replicatedJobs": [
-                                {"name": "node", "template": {"spec": {"template": {"spec": patch}}}},
-                            ]
-                        }
-                    }
-                },
-            }
-        ],
-    }
-    if trainer:
-        spec["trainer"] = {key: value for key, value in given.items() if value is not None}
-    return {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
+    return builders.trainjob(
+        name,
+        runtime=runtime,
+        with_trainer=trainer,
+        spec=builders.patches(builders.job_of_pod("node", **patch)),
+        **{key: value for key, value in given.items() if value is not None},
+    )
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ def test_a_killed_download_goes_on_where_it_stopped(hub: Hub, model: Repository,
     assert 0 < hub.sent["model.safetensors"] <= 14 * 2**20
 
 
+@pytest.mark.alone
 def test_a_stop_is_answered_in_time_and_resumable(hub: Hub, model: Repository, initializer: Make) -> None:
     model.seconds_per_block = 0.2
     container = initializer(HF_ENDPOINT=hub.address)
@@ -74,6 +75,7 @@ def test_a_stop_is_answered_in_time_and_resumable(hub: Hub, model: Repository, i
     assert (stopped.returncode, "stopped by a signal" in output) == (75, True), output
 
 
+@pytest.mark.alone
 def test_a_stop_is_answered_while_a_server_keeps_silent(initializer: Make) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         container = initializer(HF_ENDPOINT=f"http://127.0.0.1:{silent.getsockname()[1]}")

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from runner.tests.cluster.test_pods import RUNTIME, container, trainjob
 
+from builders import RUNTIME, container, pod_of, replicated_jobs, trainjob, with_initializers
 from stoker.cluster import local as local_run
 from stoker.cluster.pods import initializers_of, job_of
 from stoker.contract.exits import ExitCode, RunError
@@ -27,23 +27,6 @@ workspace = pathlib.Path(os.environ["STOKER_WORKSPACE"])
 attempt, rank = int(os.environ["STOKER_RESTART_ATTEMPT"]), int(os.environ["PET_NODE_RANK"])
 (workspace / f"{attempt}-{rank}").write_text(str(os.getpid()))
 """
-
-
-def add_initializers(
-    runtime: dict[str, Any], command: Sequence[str] | None = None, mounts: Sequence[Mapping[str, Any]] = ()
-) -> None:
-    """Add the jobs that Trainer knows; without a command they are as upstream's runtimes have them."""
-    for kind in ("dataset", "model"):
-        name = f"{kind}-initializer"
-        mount = {"name": "initializer", "mountPath": "/workspace"}
-        env = [{"name": "STOKER_WORKSPACE", "value": "/workspace"}, {"name": "STORAGE_URI", "value": ""}]
-        container = {"name": name, "env": env, "volumeMounts": [mount, *mounts]}
-        if kind == "model" and command:
-            container["command"] = command
-        pod = {"spec": {"containers": [container]}}
-        labels = {"trainer.kubeflow.org/trainjob-ancestor-step": name}
-        job = {"name": name, "template": {"metadata": {"labels": labels}, "spec": {"template": pod, "backoffLimit": 1}}}
-        runtime["spec"]["template"]["spec"]["replicatedJobs"].append(job)
 
 
 class Local:
@@ -60,19 +43,17 @@ class Local:
         grace: int = 5,
         options: Sequence[str] = (),
         initializer: Mapping[str, Any] | None = None,
-        initializer_command: Sequence[str] | None = None,
+        initializer_command: Sequence[str] = (),
         initializer_mounts: Sequence[Mapping[str, Any]] = (),
         **trainer: Any,
     ) -> subprocess.Popen[str]:
         """Start `stoker local`."""
-        runtime = deepcopy(RUNTIME)
-        pod = runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-        pod["terminationGracePeriodSeconds"] = grace
+        wanted = initializer is not None
+        runtime = with_initializers(initializer_command, initializer_mounts) if wanted else deepcopy(RUNTIME)
+        pod_of(replicated_jobs(runtime)[0])["terminationGracePeriodSeconds"] = grace
         command = {"command": ["python", "-c", PREAMBLE + program]}
-        job = trainjob(numNodes=nodes, **{**command, **trainer})
-        if initializer is not None:
-            add_initializers(runtime, initializer_command, initializer_mounts)
-            job["spec"]["initializer"] = initializer
+        spec = {"initializer": initializer} if wanted else {}
+        job = trainjob(spec=spec, numNodes=nodes, **{**command, **trainer})
         for name, manifest in (("job", job), ("runtime", runtime)):
             # As `helm template` prints them: the one that is meant is not the first.
             other = {**manifest, "metadata": {"name": "another"}}
@@ -452,15 +433,7 @@ def test_an_initializer_that_the_runtime_does_not_have_is_refused(local: Local) 
     job = trainjob()
     job["spec"]["initializer"] = {"model": {"storageUri": "hf://org/name"}}
     with pytest.raises(RunError, match="has no job model-initializer"):
-        initializers_of(job, {**RUNTIME, "spec": without_initializers(RUNTIME["spec"])})
+        initializers_of(job, RUNTIME)
     job["spec"]["initializer"] = {"model": {"storageURI": "hf://org/name"}}
     with pytest.raises(RunError, match="did you mean storageUri"):
         initializers_of(job, RUNTIME)
-
-
-def without_initializers(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a runtime's spec with its trainer job alone."""
-    found = deepcopy(spec)
-    jobs = found["template"]["spec"]["replicatedJobs"]
-    found["template"]["spec"]["replicatedJobs"] = [job for job in jobs if job["name"] == "node"]
-    return found

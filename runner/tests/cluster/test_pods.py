@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from builders import RUNTIME, container, container_patch, paths, replicated_jobs, trainjob, variables
 from stoker.cluster.pods import Job, expand, job_of, quantity, rewritten
 from stoker.contract.exits import ExitCode, RunError
-
-RUNTIME: dict[str, Any] = yaml.safe_load(
-    (Path(__file__).parents[3] / "examples/runtimes/trl-distributed-cpu.yaml").read_text()
-)
-
-
-def trainjob(**trainer: Any) -> dict[str, Any]:
-    return {
-        "kind": "TrainJob",
-        "metadata": {"name": "sft"},
-        "spec": {"runtimeRef": {"name": "trl-distributed"}, "trainer": trainer},
-    }
 
 
 def environment(job: Job, node: int = 0, attempt: int = 0) -> dict[str, str]:
     return job.environment(node, attempt, job_id="job-uid", run_id="uid", address="127.0.0.1", port=1234)
-
-
-def container(runtime: dict[str, Any]) -> dict[str, Any]:
-    pod = runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    found: dict[str, Any] = pod["containers"][0]
-    return found
 
 
 def test_trainer_injects_its_variables_and_they_win() -> None:
@@ -49,8 +30,7 @@ def test_trainer_injects_its_variables_and_they_win() -> None:
 
 
 def test_without_spec_trainer_the_runtimes_own_values_hold() -> None:
-    manifest, runtime = trainjob(), deepcopy(RUNTIME)
-    del manifest["spec"]["trainer"]
+    manifest, runtime = trainjob(with_trainer=False), deepcopy(RUNTIME)
     for entry in container(runtime)["env"]:
         if entry["name"] in ("PET_NNODES", "PET_NPROC_PER_NODE"):
             entry["value"] = "5"
@@ -107,12 +87,8 @@ def test_a_trainjobs_resources_alone_are_counted_though_the_pod_gets_both() -> N
 
 
 def test_mounts_of_runtime_patches_are_seen() -> None:
-    manifest = trainjob()
-    mount = {"name": "inputs", "mountPath": "/inputs"}
-    pod = {"containers": [{"name": "node", "volumeMounts": [mount]}]}
-    jobs = [{"name": "node", "template": {"spec": {"template": {"spec": pod}}}}]
-    manifest["spec"]["runtimePatches"] = [{"trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}}}]
-    job = job_of(manifest, RUNTIME)
+    patch = container_patch(name="node", volumeMounts=[{"name": "inputs", "mountPath": "/inputs"}])
+    job = job_of(trainjob(spec=patch), RUNTIME)
     assert job.mounts["inputs"] == "/inputs"
     assert job.mounts["initializer"] == "/workspace"
 
@@ -181,7 +157,7 @@ def broken(change: str) -> tuple[dict[str, Any], dict[str, Any]]:
     elif change == "words for a number":
         job["spec"]["trainer"] = {"numNodes": "two"}
     elif change == "no trainer job":
-        runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["metadata"]["labels"] = {}
+        replicated_jobs(runtime)[0]["template"]["metadata"]["labels"] = {}
     elif change == "no container":
         container(runtime)["name"] = "other"
     return job, runtime
@@ -233,16 +209,7 @@ def test_what_only_a_cluster_has_is_refused_by_name() -> None:
     assert refused.value.code is ExitCode.CONFIG
 
 
-def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the way to every value inside a manifest."""
-    if path:
-        yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield from paths(item, (*path, key))
-
-
-FULL_JOB = trainjob(numNodes=2, numProcPerNode=1, args=["--a"], env=[{"name": "A", "value": "1"}], resourcesPerNode={})
+FULL_JOB = trainjob(numNodes=2, numProcPerNode=1, args=["--a"], env=variables({"A": "1"}), resourcesPerNode={})
 
 
 @pytest.mark.parametrize("odd", [None, 7, "word", True, [], ["word"], {}, {"a": 1}], ids=repr)

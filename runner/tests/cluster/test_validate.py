@@ -15,15 +15,23 @@ import yaml
 from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from runner.tests.cluster.test_admission import manifest, with_initializer
-from runner.tests.cluster.test_pods import RUNTIME, container, paths
 
+from builders import (
+    RUNTIME,
+    RUNTIME_FILE,
+    as_step,
+    container,
+    gpu_runtime,
+    paths,
+    replicated_jobs,
+    trainjob,
+    with_initializer,
+)
 from stoker.cluster.validate import Verdict, judge
 from stoker.commands.main import main
 from stoker.contract.exits import ExitCode
 
 ROOT = Path(__file__).parents[3]
-RUNTIME_FILE = ROOT / "examples/runtimes/trl-distributed-cpu.yaml"
 
 
 def invoke(*arguments: str | Path, stdin: str | None = None, env: Mapping[str, str] | None = None) -> Result:
@@ -31,17 +39,7 @@ def invoke(*arguments: str | Path, stdin: str | None = None, env: Mapping[str, s
 
 
 def of(spec: Mapping[str, Any] | None = None, runtime: Mapping[str, Any] = RUNTIME, **trainer: Any) -> Verdict:
-    return judge(manifest(spec=spec, **trainer), runtime)
-
-
-def gpu_runtime(**env: str) -> dict[str, Any]:
-    runtime = deepcopy(RUNTIME)
-    node = container(runtime)
-    node["resources"] = {"limits": {"nvidia.com/gpu": 2}, "requests": {"cpu": 8}}
-    told = {"STOKER_ACCELERATOR": "nvidia", **env}
-    node["env"] = [e for e in node["env"] if e["name"] not in ("STOKER_NPROC_PER_NODE", *told)]
-    node["env"] += [{"name": name, "value": value} for name, value in told.items()]
-    return runtime
+    return judge(trainjob(spec=spec, **trainer), runtime)
 
 
 def write(folder: Path, *manifests: Any) -> Path:
@@ -66,7 +64,7 @@ def write(folder: Path, *manifests: Any) -> Path:
 )
 def test_a_value_without_quotes_is_what_kubernetes_takes_it_for(tmp_path: Path, word: str, problem: str | None) -> None:
     path = tmp_path / "trainjob.yaml"
-    path.write_text(yaml.safe_dump(manifest(env=[{"name": "NOTE", "value": "WORD"}])).replace("WORD", word))
+    path.write_text(yaml.safe_dump(trainjob(env=[{"name": "NOTE", "value": "WORD"}])).replace("WORD", word))
     result = invoke(path, "--runtime", RUNTIME_FILE)
     if problem is None:
         assert result.exit_code == 0, result.output
@@ -75,7 +73,7 @@ def test_a_value_without_quotes_is_what_kubernetes_takes_it_for(tmp_path: Path, 
 
 
 def test_a_valid_trainjob_is_said_to_be_so(tmp_path: Path) -> None:
-    result = invoke(write(tmp_path, manifest(numNodes=2)), "--runtime", RUNTIME_FILE)
+    result = invoke(write(tmp_path, trainjob(numNodes=2)), "--runtime", RUNTIME_FILE)
     assert (result.exit_code, result.output) == (0, "sft: valid: trl sft on 2 nodes × 1 processes\n")
 
 
@@ -170,7 +168,7 @@ def test_a_plain_trainjob_is_valid_on_every_runtime_of_the_catalogue(golden: Pat
         # This runtime is for any model, so the TrainJob names recipe and config.
         named = ["full_finetune_distributed", "--config", "llama3_2/1B_full"]
         args = named if reference["name"] == "torchtune-distributed" else []
-        verdict = judge(manifest(spec={"runtimeRef": reference}, numNodes=2, args=args), runtime)
+        verdict = judge(trainjob(spec={"runtimeRef": reference}, numNodes=2, args=args), runtime)
         assert verdict.problems == (), verdict
         assert verdict.plan is not None
 
@@ -178,9 +176,7 @@ def test_a_plain_trainjob_is_valid_on_every_runtime_of_the_catalogue(golden: Pat
 def test_a_run_without_spec_trainer_trains_on_the_nodes_the_runtime_says() -> None:
     runtime = deepcopy(RUNTIME)
     runtime["spec"]["mlPolicy"]["numNodes"] = 2
-    job = manifest()
-    del job["spec"]["trainer"]
-    verdict = judge(job, runtime)
+    verdict = judge(trainjob(with_trainer=False), runtime)
     assert verdict.code is ExitCode.CONFIG, "the runtime's own PET_NNODES says 1, and there are two pods"
 
 
@@ -198,7 +194,7 @@ def test_fields_of_a_pod_that_only_a_cluster_has_are_a_notice(field: str) -> Non
 
 
 def test_a_config_file_in_a_volume_is_read_where_the_volume_is_given(tmp_path: Path) -> None:
-    job = write(tmp_path, manifest(args=["--config", "/workspace/sft.yaml"]))
+    job = write(tmp_path, trainjob(args=["--config", "/workspace/sft.yaml"]))
     unread = invoke(job, "--runtime", RUNTIME_FILE)
     assert unread.exit_code == 0
     assert "--config /workspace/sft.yaml lies in the pods and was not read" in unread.output
@@ -232,14 +228,14 @@ def test_a_config_file_in_a_volume_is_read_where_the_volume_is_given(tmp_path: P
 
 @pytest.mark.parametrize("volume", ["initializer", "initializer=", "other=/tmp", "initializer=/no/such/folder"])
 def test_a_volume_that_is_none_is_refused(tmp_path: Path, volume: str) -> None:
-    result = invoke(write(tmp_path, manifest()), "--runtime", RUNTIME_FILE, "--volume", volume)
+    result = invoke(write(tmp_path, trainjob()), "--runtime", RUNTIME_FILE, "--volume", volume)
     assert result.exit_code in (ExitCode.USAGE, ExitCode.NO_INPUT)
     assert f"--volume {volume}" in result.output
 
 
 def test_a_file_may_hold_everything_and_come_by_standard_input(tmp_path: Path) -> None:
-    second = manifest("dpo", args=["trl.scripts.dpo", "--packing"])
-    result = invoke("-", stdin=yaml.safe_dump_all([manifest(), second, {"kind": "List", "items": [RUNTIME]}, None]))
+    second = trainjob("dpo", args=["trl.scripts.dpo", "--packing"])
+    result = invoke("-", stdin=yaml.safe_dump_all([trainjob(), second, {"kind": "List", "items": [RUNTIME]}, None]))
     assert result.exit_code == ExitCode.USAGE
     assert "sft: valid" in result.stdout
     assert "dpo: --packing is a flag of sft" in result.stderr
@@ -269,7 +265,7 @@ def test_a_file_without_a_trainjob_is_refused(tmp_path: Path, text: str, code: i
 
 
 def test_a_name_that_the_api_server_makes_up_is_as_good_as_one_given(tmp_path: Path) -> None:
-    unnamed = manifest()
+    unnamed = trainjob()
     unnamed["metadata"] = {"generateName": "sft-", "name": None}
     result = invoke(write(tmp_path, unnamed), "--runtime", RUNTIME_FILE)
     assert (result.exit_code, result.output) == (0, "TrainJob: valid: trl sft on 1 nodes × 1 processes\n")
@@ -282,10 +278,9 @@ def test_a_name_that_the_api_server_makes_up_is_as_good_as_one_given(tmp_path: P
 
 def fetching_runtime(command: Sequence[str]) -> dict[str, Any]:
     """Return a runtime that fetches the model by a command; without one, by what its image does."""
-    runtime = with_initializer("model-initializer", [{"name": "initializer", "mountPath": "/workspace"}])
-    job = runtime["spec"]["template"]["spec"]["replicatedJobs"][-1]["template"]
-    job["metadata"] = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "model-initializer"}}
-    job["spec"]["template"]["spec"]["containers"][0]["command"] = [*command]
+    workspace = {"name": "initializer", "mountPath": "/workspace"}
+    runtime = with_initializer("model-initializer", [workspace], command=[*command])
+    as_step(replicated_jobs(runtime)[-1])
     return runtime
 
 
@@ -319,14 +314,14 @@ def test_what_the_image_of_another_may_fetch_from_is_not_judged() -> None:
 
 def test_missing_files_are_66(tmp_path: Path) -> None:
     assert invoke(tmp_path / "no.yaml").exit_code == ExitCode.NO_INPUT
-    assert invoke(write(tmp_path, manifest()), "--runtime", tmp_path / "no").exit_code == ExitCode.NO_INPUT
+    assert invoke(write(tmp_path, trainjob()), "--runtime", tmp_path / "no").exit_code == ExitCode.NO_INPUT
 
 
 def test_a_file_of_somebody_else_is_66(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, *_: object, **__: object) -> str:
         raise PermissionError(13, "Permission denied", str(path))
 
-    job = write(tmp_path, manifest())
+    job = write(tmp_path, trainjob())
     # Root, which tests may run as, can read everything.
     monkeypatch.setattr(os, "access", lambda *_: False)
     monkeypatch.setattr(Path, "read_text", refuse)
@@ -347,7 +342,7 @@ def kubectl(folder: Path, script: str) -> Mapping[str, str]:
 def test_the_runtime_is_read_from_the_cluster(tmp_path: Path) -> None:
     env = kubectl(tmp_path, f'echo "$@" > {tmp_path}/asked; exec cat {tmp_path}/runtime.json')
     (tmp_path / "runtime.json").write_text(json.dumps(RUNTIME))
-    result = invoke(write(tmp_path, manifest(args=["--max_stps"])), env=env)
+    result = invoke(write(tmp_path, trainjob(args=["--max_stps"])), env=env)
     assert result.exit_code == ExitCode.USAGE
     assert "did you mean --max_steps?" in result.output
     asked = (tmp_path / "asked").read_text()
@@ -364,7 +359,7 @@ def test_the_runtime_is_read_from_the_cluster(tmp_path: Path) -> None:
     ],
 )
 def test_a_cluster_that_has_no_such_runtime_is_told(tmp_path: Path, script: str, code: int, message: str) -> None:
-    result = invoke(write(tmp_path, manifest()), env=kubectl(tmp_path, script))
+    result = invoke(write(tmp_path, trainjob()), env=kubectl(tmp_path, script))
     assert result.exit_code == code
     assert message in result.output
 
@@ -378,26 +373,26 @@ def test_a_cluster_that_has_no_such_runtime_is_told(tmp_path: Path, script: str,
     ],
 )
 def test_the_nearest_runtime_of_the_files_is_named(tmp_path: Path, reference: Any, advice: str) -> None:
-    job = write(tmp_path, manifest(spec={"runtimeRef": reference}))
+    job = write(tmp_path, trainjob(spec={"runtimeRef": reference}))
     result = invoke(job, "--runtime", RUNTIME_FILE, env={"PATH": str(tmp_path)})
     assert result.exit_code == ExitCode.USAGE
     assert advice in result.output
 
 
 def test_without_kubectl_the_file_is_asked_for(tmp_path: Path) -> None:
-    result = invoke(write(tmp_path, manifest()), env={"PATH": str(tmp_path)})
+    result = invoke(write(tmp_path, trainjob()), env={"PATH": str(tmp_path)})
     assert result.exit_code == ExitCode.USAGE
     assert "give its manifest with --runtime FILE" in result.output
 
 
 def test_a_runtime_of_a_namespace_is_asked_for_there(tmp_path: Path) -> None:
-    job = manifest(spec={"runtimeRef": {"name": "own", "kind": "TrainingRuntime"}})
+    job = trainjob(spec={"runtimeRef": {"name": "own", "kind": "TrainingRuntime"}})
     job["metadata"]["namespace"] = "team"
     invoke(write(tmp_path, job), env=kubectl(tmp_path, f'echo "$@" > {tmp_path}/asked; exit 1'))
     assert (tmp_path / "asked").read_text().endswith("--namespace team\n")
 
 
-FULL = manifest(
+FULL = trainjob(
     numNodes=2, numProcPerNode=1, args=["--packing"], env=[{"name": "A", "value": "1"}], resourcesPerNode={}
 )
 

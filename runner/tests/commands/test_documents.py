@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import yaml
-from runner.tests.cluster.test_pods import RUNTIME
 from runner.tests.samples import resolve
 
 import stoker
+from builders import RUNTIME
 from stoker.cluster.pods import job_of
 from stoker.commands import describe
 from stoker.contract.exits import ExitCode

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from runner.tests.cluster.test_admission import manifest
-from runner.tests.cluster.test_pods import RUNTIME
 
+from builders import RUNTIME, trainjob
 from stoker.cluster.admission import admission_of
 from stoker.frameworks.torchtune.admission import MODELS, model_of
 
@@ -16,7 +15,7 @@ QLORA = "model.quantize_base=True"
 
 
 def problems(runtime: str, *args: str, **trainer: Any) -> str:
-    job = manifest(spec={"runtimeRef": {"name": runtime}}, command=["tune", "run"], args=list(args), **trainer)
+    job = trainjob(runtime=runtime, command=["tune", "run"], args=list(args), **trainer)
     return "\n".join(admission_of(job, RUNTIME).problems)
 
 
@@ -63,5 +62,5 @@ def test_many_nodes_qlora_on_one_device_and_another_command_are_taken() -> None:
     assert problems("torchtune-llama3.3-70b", numNodes=2) == ""
     assert problems("torchtune-llama3.2-1b", QLORA, resourcesPerNode=gpus(1)) == ""
     assert problems("torchtune-llama3.2-1b", QLORA, resourcesPerNode=gpus(2), numProcPerNode=1) == ""
-    job = manifest(spec={"runtimeRef": {"name": "own"}}, command=["tune", "run", "x"], numNodes=2)
+    job = trainjob(runtime="own", command=["tune", "run", "x"], numNodes=2)
     assert admission_of(job, RUNTIME).problems == ()

@@ -14,7 +14,8 @@ from typing import Any
 
 from runner.tests.samples import check
 
-RUNTIME = Path(__file__).parents[3] / "examples" / "runtimes" / "trl-distributed-cpu.yaml"
+from builders import RUNTIME_FILE, trainjob, variables
+
 # For a busy machine; a run takes some 20 s on an idle one.
 PATIENCE_SECONDS = 300.0
 
@@ -43,7 +44,7 @@ class LocalJob:
     runtime_name = "trl-distributed"
 
     def __init__(self, python: Path, inputs: Path, folder: Path) -> None:
-        self.runtime = RUNTIME
+        self.runtime = RUNTIME_FILE
         self.python = python
         self.inputs = inputs
         self.folder = folder
@@ -95,19 +96,13 @@ class LocalJob:
             "numNodes": nodes,
             "numProcPerNode": processes,
             "args": [*args] if command else [*self.usual_args, *args],
-            "env": [{"name": name, "value": value} for name, value in told.items()],
+            "env": variables(told),
         }
         if command:
             trainer["command"] = [*command]
-        manifest = {
-            "apiVersion": "trainer.kubeflow.org/v1alpha1",
-            "kind": "TrainJob",
-            "metadata": {"name": "sft"},
-            "spec": {"runtimeRef": {"name": self.runtime_name}, "trainer": trainer},
-        }
         path = self.folder / "trainjob.yaml"
         # JSON is YAML that Kubernetes and PyYAML read alike: bare, 5e-3 is a number to one and text to the other.
-        path.write_text(json.dumps(manifest))
+        path.write_text(json.dumps(trainjob(runtime=self.runtime_name, **trainer)))
         folders = ["--runtime", str(self.runtime), "--workspace", str(self.workspace)]
         with self._log.open("wb") as log:
             return subprocess.Popen(

@@ -6,16 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import yaml
-from runner.tests.cluster.test_local import add_initializers
-from runner.tests.cluster.test_pods import RUNTIME
 from runner.tests.integration.jobs import PATIENCE_SECONDS, LocalJob, leftovers
 
 import stoker
+from builders import trainjob, with_initializers
 
 
 @pytest.fixture
@@ -28,16 +26,11 @@ def bare_job(inputs: Path, tmp_path: Path) -> Iterator[LocalJob]:
 def test_initializers_and_nodes_run_in_environments_of_their_own(
     bare_job: LocalJob, trainer_python: Path, tmp_path: Path
 ) -> None:
-    runtime = deepcopy(RUNTIME)
-    add_initializers(runtime)
-    (tmp_path / "runtime.yaml").write_text(yaml.safe_dump(runtime))
+    (tmp_path / "runtime.yaml").write_text(yaml.safe_dump(with_initializers()))
     args = ["--max_steps", "2", "--use_peft", "--lora_target_modules", "all-linear"]
-    spec = {
-        "runtimeRef": {"name": runtime["metadata"]["name"]},
-        "initializer": {kind: {"storageUri": f"file://{bare_job.inputs}/{kind}"} for kind in ("model", "dataset")},
-        "trainer": {"numNodes": 2, "args": args},
-    }
-    (tmp_path / "trainjob.yaml").write_text(json.dumps({"kind": "TrainJob", "metadata": {"name": "sft"}, "spec": spec}))
+    asked = {kind: {"storageUri": f"file://{bare_job.inputs}/{kind}"} for kind in ("model", "dataset")}
+    manifest = trainjob(spec={"initializer": asked}, numNodes=2, args=args)
+    (tmp_path / "trainjob.yaml").write_text(json.dumps(manifest))
     done = subprocess.run(
         [
             *(sys.executable, "-m", "stoker", "local", "trainjob.yaml", "--runtime", "runtime.yaml"),

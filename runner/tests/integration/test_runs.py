@@ -7,12 +7,11 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from runner.tests.integration.jobs import LocalJob, leftovers
-from runner.tests.rank.test_progress import StatusServer, serving
+from runner.tests.status_server import StatusServer
 
 LONG = ("--max_steps", "150", "--save_steps", "20")
 # The most memory `stoker run` may take while others train.
@@ -23,12 +22,6 @@ def own_bytes(pid: int) -> int:
     """Return the memory of a process, its share of what it shares with others included (PSS)."""
     (kibibytes,) = re.findall(r"^Pss:\s*(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
     return 1024 * int(kibibytes)
-
-
-@pytest.fixture(scope="module")
-def status_server() -> Iterator[StatusServer]:
-    with serving() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -4,50 +4,19 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from runner.tests.integration.disks import fill, make_room, small_disk
 from runner.tests.integration.jobs import LocalJob
 
 FLAGS = ("--max_steps", "150", "--save_steps", "20")
-FILLER = "filler"
 
 
 @pytest.fixture
 def small(job: LocalJob) -> Iterator[Path]:
     with small_disk(job) as disk:
         yield disk
-
-
-@contextmanager
-def small_disk(job: LocalJob) -> Iterator[Path]:
-    """Make a job's workspace a disk of its own, of 32 MiB."""
-    job.workspace.mkdir()
-    mounted = ["mount", "-t", "tmpfs", "-o", "size=32m", "stoker-test", str(job.workspace)]
-    done = subprocess.run(mounted, check=False, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
-    try:
-        yield job.workspace
-    finally:
-        subprocess.run(["umount", "--lazy", job.workspace], check=True)
-
-
-def fill(disk: Path) -> None:
-    """Leave no room on a disk."""
-    size = 2**20
-    with (disk / FILLER).open("wb", buffering=0) as stream:
-        while size:
-            try:
-                stream.write(bytes(size))
-            except OSError:
-                size //= 2
-
-
-def make_room(disk: Path) -> None:
-    """Remove what filled it."""
-    (disk / FILLER).unlink()
 
 
 def remount(disk: Path, how: str) -> None:

@@ -8,14 +8,13 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from runner.tests.integration.disks import fill, make_room, small_disk
 from runner.tests.integration.jobs import leftovers
-from runner.tests.integration.test_storage import fill, make_room, small_disk
 from runner.tests.integration.tune_jobs import FULL, LORA, SIZE, TuneJob, make_tiny_llama
-from runner.tests.rank.test_progress import StatusServer, serving
+from runner.tests.status_server import StatusServer
 
 ROOT = Path(__file__).parents[3]
 TWO_EPOCHS = (
@@ -29,12 +28,6 @@ TWO_EPOCHS = (
     "seed=7",
     "epochs=2",
 )
-
-
-@pytest.fixture(scope="module")
-def status_server() -> Iterator[StatusServer]:
-    with serving() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

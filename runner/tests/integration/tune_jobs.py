@@ -10,6 +10,8 @@ from pathlib import Path
 import yaml
 from runner.tests.integration.jobs import LocalJob
 
+from builders import replicated_jobs
+
 ROOT = Path(__file__).parents[3]
 # The catalogue on CPU nodes, as the chart renders it.
 CATALOGUE = ROOT / "tests/charts/golden/training-runtimes/cpu.yaml"
@@ -43,11 +45,11 @@ class TuneJob(LocalJob):
         super().__init__(python, inputs, folder)
         rendered = yaml.safe_load_all(CATALOGUE.read_text())
         (manifest,) = (found for found in rendered if found and found["metadata"]["name"] == self.runtime_name)
-        jobs = manifest["spec"]["template"]["spec"]["replicatedJobs"]
+        jobs = replicated_jobs(manifest)
         # What the initializers would fetch lies there already.
         (node,) = (job for job in jobs if job["name"] == "node")
         node.pop("dependsOn", None)
-        manifest["spec"]["template"]["spec"]["replicatedJobs"] = [node]
+        jobs[:] = [node]
         self.runtime = folder / "runtime.yaml"
         self.runtime.write_text(yaml.safe_dump(manifest))
 

@@ -105,6 +105,7 @@ def test_orphans_that_this_process_inherits_are_reaped() -> None:
     child.end()
 
 
+@pytest.mark.alone
 def test_a_stop_before_training_ends_the_child_at_once(tmp_path: Path, plan: Plan, signals: Signals) -> None:
     signals.stopped_at = time.monotonic()
     child = sleeper()
@@ -198,6 +199,7 @@ def test_a_node_that_hears_nothing_keeps_its_own_ending(tmp_path: Path, plan: Pl
     assert agreed(tmp_path, plan, LOST, signals) == LOST
 
 
+@pytest.mark.alone
 def test_nobody_is_waited_for_when_the_grace_period_is_over(
     tmp_path: Path, plan: Plan, signals: Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:

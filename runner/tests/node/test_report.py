@@ -13,8 +13,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from runner.tests.rank.test_checkpoints import saved
-from runner.tests.samples import check, plan_of, write_tensors
+from runner.tests.samples import check, plan_of, saved, write_tensors
 
 from stoker.contract import manifest
 from stoker.contract.exits import ExitCode
@@ -51,7 +50,9 @@ def attempt(tmp_path: Path, number: int, *args: str, rank: int = 0, job: str = "
 
 def written_to(stdout: Any, encoding: str) -> subprocess.CompletedProcess[str]:
     """Write two lines as a process of its own, whose end counts too."""
-    program = "import sys; from stoker.contract.words import write_line as w; w(sys.stdout, '\u2713'); w(sys.stdout, 'b')"
+    program = (
+        "import sys; from stoker.contract.words import write_line as w; w(sys.stdout, '\u2713'); w(sys.stdout, 'b')"
+    )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": encoding}
     return subprocess.run(
         [sys.executable, "-c", program], env=env, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False

@@ -7,24 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from runner.tests.samples import write_tensors
+from runner.tests.samples import MINE, saved
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.manifest import MANIFEST
 from stoker.rank import checkpoints
-
-MINE = {"method": "sft", "model": {"model_name_or_path": "/m"}, "world_size": 2}
-
-
-def saved(output: Path, step: int, sealed: bool = True) -> Path:
-    """Return a checkpoint as a trainer leaves it."""
-    folder = output / f"checkpoint-{step}"
-    (folder / "nested").mkdir(parents=True)
-    write_tensors(folder / "model.safetensors")
-    (folder / "nested" / "optimizer.pt").write_bytes(b"y" * 20)
-    if sealed:
-        checkpoints.seal(folder, step, MINE)
-    return folder
 
 
 def flaw_of(output: Path) -> str:

@@ -3,64 +3,19 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
+from runner.tests.status_server import StatusServer, serving
 
 from stoker.rank import progress
 from stoker.rank.progress import Progress, ProgressReporter, line_of, seconds_left, status_body
-
-
-class StatusServer(HTTPServer):
-    """Records what is posted, with the time and the token; answers as slowly and as badly as it is told."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.posts: list[tuple[float, dict[str, Any]]] = []
-        self.tokens: list[str] = []
-        self.answer = 200
-        self.delay = 0.0
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: StatusServer
-
-    def do_POST(self) -> None:
-        """Record one update."""
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.posts.append((time.monotonic(), body))
-        self.server.tokens.append(self.headers["Authorization"])
-        time.sleep(self.server.delay)
-        self.send_response(self.server.answer)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Keep the test's output clean."""
-
-
-@contextmanager
-def serving() -> Iterator[StatusServer]:
-    """Serve until the end of the block."""
-    server = StatusServer()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.fixture
@@ -82,6 +37,7 @@ def percentages(server: StatusServer) -> list[int]:
     return [body["trainerStatus"]["progressPercentage"] for _, body in server.posts]
 
 
+@pytest.mark.alone
 def test_updates_are_spaced_and_the_last_is_never_lost(server: StatusServer) -> None:
     reporter = reporter_to(server)
     started = time.monotonic()
@@ -104,6 +60,7 @@ def test_closing_right_after_the_first_word_posts_it(server: StatusServer) -> No
     assert percentages(server) == [50]
 
 
+@pytest.mark.alone
 def test_closing_does_not_wait_for_the_next_turn(server: StatusServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN", 8.0)
     reporter = reporter_to(server)
@@ -117,6 +74,7 @@ def test_closing_does_not_wait_for_the_next_turn(server: StatusServer, monkeypat
     assert percentages(server) == [50, 100]
 
 
+@pytest.mark.alone
 def test_training_never_waits_for_a_slow_server(server: StatusServer) -> None:
     server.delay = 0.5
     reporter = reporter_to(server)

@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from runner.tests.cluster.test_validate import gpu_runtime
 from runner.tests.samples import pod, resolve
 
+from builders import gpu_runtime
 from stoker.backends import (
     Initializer,
     Source,

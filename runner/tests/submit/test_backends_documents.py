@@ -11,15 +11,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from kubeflow import trainer as kubeflow
-from runner.tests.submit.test_sdk import Api, api, client
+from runner.tests.kubernetes_api import Api
 
 from stoker import backends
 from stoker.backends import LLMBackend
 from stoker.commands.main import main
 from stoker.frameworks import TRL
 from stoker.submit.trl_methods import METHOD_CONFIGS
-
-__all__ = ["api", "client"]  # fixtures from elsewhere
 
 PAGES = ("guides/python.md", "reference/kep-2839.md")
 TEXT = "\n".join((Path(__file__).parents[3] / "docs" / page).read_text() for page in PAGES)

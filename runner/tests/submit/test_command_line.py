@@ -12,9 +12,8 @@ import yaml
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runner.tests.cluster.test_pods import RUNTIME
-from runner.tests.cluster.test_validate import gpu_runtime
 
+from builders import RUNTIME, gpu_runtime
 from stoker.backends import TRLConfig
 from stoker.cluster.validate import judge
 from stoker.commands.main import main

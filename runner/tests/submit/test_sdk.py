@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kubeflow import trainer as kubeflow
 from kubeflow.trainer.backends.kubernetes import utils
 from kubeflow.trainer.options import Labels
+from runner.tests.kubernetes_api import Api
 
+from builders import pod_of, renamed, replicated_jobs
 from stoker.backends import (
     DataFormat,
     DataType,
@@ -36,90 +31,6 @@ from stoker.backends import (
 from stoker.cluster.pods import quantity
 from stoker.submit import sdk
 from stoker.submit import trainjob as manifests
-
-ROOT = Path(__file__).parents[3]
-RUNTIME: dict[str, Any] = yaml.safe_load((ROOT / "examples/runtimes/trl-distributed-cpu.yaml").read_text())
-LABEL = "trainer.kubeflow.org/framework"
-GROUP = "/apis/trainer.kubeflow.org/v1alpha1"
-
-
-def runtime(name: str, framework: str) -> dict[str, Any]:
-    """Return our rendered runtime under another name and label."""
-    made = deepcopy(RUNTIME)
-    made["metadata"].update(name=name, labels={**made["metadata"]["labels"], LABEL: framework})
-    return made
-
-
-@dataclass
-class Api:
-    """What the stand-in for the Kubernetes API holds."""
-
-    runtimes: list[dict[str, Any]] = field(default_factory=list)
-    submitted: list[dict[str, Any]] = field(default_factory=list)
-
-    def get(self, path: str) -> tuple[int, dict[str, Any]]:
-        """Answer a GET."""
-        if path == f"{GROUP}/clustertrainingruntimes":
-            return 200, {"apiVersion": "v1", "kind": "List", "metadata": {}, "items": self.runtimes}
-        if path == f"{GROUP}/namespaces/ml/trainingruntimes":
-            return 200, {"apiVersion": "v1", "kind": "List", "metadata": {}, "items": []}
-        for found in self.runtimes:
-            if path == f"{GROUP}/clustertrainingruntimes/{found['metadata']['name']}":
-                return 200, found
-        return 404, {"kind": "Status", "code": 404}
-
-
-@pytest.fixture
-def api() -> Api:
-    """A cluster with our runtimes for TRL and TorchTune, and somebody's for plain torch."""
-    names = {"trl-distributed": "trl", "torchtune-llama3.2-1b": "torchtune", "torch-distributed": "torch"}
-    return Api([runtime(name, framework) for name, framework in names.items()])
-
-
-@pytest.fixture
-def client(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The SDK's client of that cluster."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._answer(*api.get(self.path.partition("?")[0]))
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            api.submitted.append(body)
-            self._answer(201, body)
-
-        def _answer(self, status: int, body: dict[str, Any]) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(json.dumps(body).encode())
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    for proxy in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(proxy, raising=False)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    config = tmp_path / "kubeconfig"
-    config.write_text(
-        yaml.safe_dump(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "current-context": "test",
-                "clusters": [{"name": "test", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
-                "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "ml"}}],
-                "users": [{"name": "test", "user": {}}],
-            }
-        )
-    )
-    yield kubeflow.TrainerClient(kubeflow.KubernetesBackendConfig(config_file=str(config), namespace="ml"))
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def fetched() -> Any:
@@ -182,21 +93,21 @@ def test_the_shorter_spelling_returns_the_name(client: Any, api: Api) -> None:
 
 
 def test_a_runtime_is_found_by_its_label_not_by_its_command(client: Any, api: Api) -> None:
-    own = runtime("somewhere", "trl")
-    for job in own["spec"]["template"]["spec"]["replicatedJobs"]:
-        for container in job["template"]["spec"]["template"]["spec"]["containers"]:
+    own = renamed("somewhere", "trl")
+    for job in replicated_jobs(own):
+        for container in pod_of(job)["containers"]:
             container["command"] = ["tune", "run"]
-    api.runtimes = [own, runtime("stoker-run", "torch")]
+    api.runtimes = [own, renamed("stoker-run", "torch")]
     assert SFT.sdk(client)["runtime"].name == "somewhere"
 
 
 def test_of_several_runtimes_the_generic_one_is_taken(client: Any, api: Api) -> None:
-    api.runtimes.append(runtime("trl-other", "trl"))
+    api.runtimes.append(renamed("trl-other", "trl"))
     assert SFT.sdk(client)["runtime"].name == "trl-distributed"
 
 
 def test_an_ambiguous_choice_lists_the_runtimes(client: Any, api: Api) -> None:
-    api.runtimes.append(runtime("torchtune-llama3.2-3b", "torchtune"))
+    api.runtimes.append(renamed("torchtune-llama3.2-3b", "torchtune"))
     message = r"2 runtimes are labelled .*=torchtune: torchtune-llama3.2-1b, torchtune-llama3.2-3b; name one"
     with pytest.raises(ValueError, match=message):
         TUNE.sdk(client)
@@ -204,9 +115,9 @@ def test_an_ambiguous_choice_lists_the_runtimes(client: Any, api: Api) -> None:
 
 
 def test_a_runtime_that_the_sdk_cannot_read_does_not_stand_in_the_way_of_a_named_one(client: Any, api: Api) -> None:
-    unread = runtime("own", "torch")
-    for job in unread["spec"]["template"]["spec"]["replicatedJobs"]:
-        for container in job["template"]["spec"]["template"]["spec"]["containers"]:
+    unread = renamed("own", "torch")
+    for job in replicated_jobs(unread):
+        for container in pod_of(job)["containers"]:
             container["resources"] = {"limits": {"memory": "1Gi"}}
     api.runtimes.append(unread)
     with pytest.raises(ValueError, match=r"cannot list the runtimes: Unknown device type .*; name one"):
@@ -225,13 +136,13 @@ def test_a_runtime_that_the_sdk_cannot_read_does_not_stand_in_the_way_of_a_named
 def test_what_trainer_refuses_of_torchtune_is_told_before(
     client: Any, api: Api, name: str, config: TorchTuneConfig, message: str
 ) -> None:
-    api.runtimes = [runtime(name, "torchtune")]
+    api.runtimes = [renamed(name, "torchtune")]
     with pytest.raises(ValueError, match=message):
         config.sdk(client)
 
 
 def test_no_runtime_for_a_framework_lists_what_there_is(client: Any, api: Api) -> None:
-    api.runtimes = [runtime("torch-distributed", "torch")]
+    api.runtimes = [renamed("torch-distributed", "torch")]
     with pytest.raises(ValueError, match=r"no runtime is labelled .*=trl: .* torch-distributed \(torch\)"):
         SFT.sdk(client)
 

@@ -1,0 +1,116 @@
+"""How two workers (`pytest -n 2`) share the suites.
+
+One worker runs all that needs the cluster, which starts beside the tests that come before. A test that measures time
+is marked `alone`: no other test runs meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.artifacts import cache_root
+from cluster.errors import CANNOT_RUN_HERE, OK, ClusterError
+from cluster.provider import choose
+
+NEED_THE_CLUSTER = ("tests/cluster/tests/test_live.py", "tests/e2e/")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out whole modules, whose fixtures are made once; all that needs the cluster is one piece of work."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "cluster" if nodeid.startswith(NEED_THE_CLUSTER) else nodeid.partition("::")[0]
+
+    config.option.loadscopereorder = False  # cheap suites first
+    return Scheduler(config, log)
+
+
+class ClusterStart:
+    """The start of the cluster in a process of its own.
+
+    Raises:
+        ClusterError: this machine has no cluster to start; the tests say why.
+    """
+
+    log = cache_root() / "cluster-start.log"
+
+    def __init__(self) -> None:
+        self._provider = choose()
+        self._was_up = all(health.healthy for health in self._provider.status())
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "e2e.ahead"],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended by itself and without a cluster that could have been started here."""
+        return self._process.poll() not in (None, OK, CANNOT_RUN_HERE)
+
+    def end(self) -> None:
+        """Stop it if it has not ended, and the cluster unless that was up before."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGTERM)  # with the builds that it waits for
+        if self._process.wait() != CANNOT_RUN_HERE and not self._was_up:
+            self._provider.down()
+
+
+_START = pytest.StashKey[ClusterStart | None]()
+
+
+def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
+    """Start the cluster as soon as it is known that a test needs it."""
+    stash = node.config.stash
+    if _START not in stash and any(name.startswith(NEED_THE_CLUSTER) for name in ids):
+        try:
+            stash[_START] = ClusterStart()
+        except ClusterError:
+            stash[_START] = None
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Stop what was started."""
+    if start := session.config.stash.get(_START, None):
+        start.end()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Show what a start has printed that failed."""
+    start = config.stash.get(_START, None)
+    if start and start.failed:
+        terminalreporter.section("start of the cluster, beside the tests")
+        terminalreporter.write_line(start.log.read_text(errors="replace")[-5000:])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Let a test that is marked `alone` wait for those that run, and others wait for it."""
+    assert item.config.cache is not None
+    with _turn(item.config.cache.mkdir("turns"), item.get_closest_marker("alone") is not None):
+        return (yield)
+
+
+@contextmanager
+def _turn(folder: Path, alone: bool) -> Iterator[None]:
+    with (folder / "next").open("w") as following, (folder / "running").open("w") as running:
+        fcntl.flock(following, fcntl.LOCK_EX)  # who waits to be alone lets nobody pass
+        fcntl.flock(running, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(following, fcntl.LOCK_UN)
+        yield

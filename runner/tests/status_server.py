@@ -1,0 +1,52 @@
+"""A stand-in for Trainer's status server."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+
+class StatusServer(HTTPServer):
+    """Records what is posted, with the time and the token; answers as slowly and as badly as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.posts: list[tuple[float, dict[str, Any]]] = []
+        self.tokens: list[str] = []
+        self.answer = 200
+        self.delay = 0.0
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: StatusServer
+
+    def do_POST(self) -> None:
+        """Record one update."""
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.posts.append((time.monotonic(), body))
+        self.server.tokens.append(self.headers["Authorization"])
+        time.sleep(self.server.delay)
+        self.send_response(self.server.answer)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep the test's output clean."""
+
+
+@contextmanager
+def serving() -> Iterator[StatusServer]:
+    """Serve until the end of the block."""
+    server = StatusServer()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
