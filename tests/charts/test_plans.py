@@ -27,7 +27,8 @@ from charts.helm import (
 )
 from charts.runtimes import runtimes
 from stoker.cluster.pods import job_of
-from stoker.plan.facts import Facts, kept_variables
+from stoker.contract.variables import kept_variables
+from stoker.plan.facts import Facts
 from stoker.plan.plan import Plan
 
 TORCHTUNE_ARGS = ["full_finetune_distributed", "--config", "llama3_2/1B_full"]

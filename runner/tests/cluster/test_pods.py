@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from builders import RUNTIME, container, container_patch, paths, replicated_jobs, trainjob, variables
-from stoker.cluster.pods import Job, expand, job_of, quantity, rewritten
+from stoker.cluster.pods import NodeJob, expand, job_of, quantity, rewritten
 from stoker.contract.exits import ExitCode, RunError
 
 
-def environment(job: Job, node: int = 0, attempt: int = 0) -> dict[str, str]:
+def environment(job: NodeJob, node: int = 0, attempt: int = 0) -> dict[str, str]:
     return job.environment(node, attempt, job_id="job-uid", run_id="uid", address="127.0.0.1", port=1234)
 
 

@@ -27,7 +27,7 @@ from builders import (
     trainjob,
     with_initializer,
 )
-from stoker.cluster.validate import Verdict, judge
+from stoker.cluster.validate import Validation, judge
 from stoker.commands.main import main
 from stoker.contract.exits import ExitCode
 
@@ -38,7 +38,7 @@ def invoke(*arguments: str | Path, stdin: str | None = None, env: Mapping[str, s
     return CliRunner().invoke(main, ["validate", *map(str, arguments)], input=stdin, env=env)
 
 
-def of(spec: Mapping[str, Any] | None = None, runtime: Mapping[str, Any] = RUNTIME, **trainer: Any) -> Verdict:
+def of(spec: Mapping[str, Any] | None = None, runtime: Mapping[str, Any] = RUNTIME, **trainer: Any) -> Validation:
     return judge(trainjob(spec=spec, **trainer), runtime)
 
 

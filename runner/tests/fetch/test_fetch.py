@@ -23,13 +23,13 @@ from hypothesis import strategies as st
 from stoker.contract.exits import ExitCode, RunError
 from stoker.fetch import command, objects, transfer
 from stoker.fetch.folder import Folder
-from stoker.fetch.request import KINDS, Request, kind_of, request_of
+from stoker.fetch.request import KINDS, FetchRequest, kind_of, request_of
 from stoker.fetch.selection import RECORD, File, Selection, select
-from stoker.fetch.source import Source, Unavailable
+from stoker.fetch.source import FileSource, Unavailable
 from stoker.fetch.target import Staging, mismatch
 
 
-def asked(uri: str, kind: str = "model", workspace: Path = Path("/workspace"), **env: str) -> Request:
+def asked(uri: str, kind: str = "model", workspace: Path = Path("/workspace"), **env: str) -> FetchRequest:
     request = request_of(kind, {"STORAGE_URI": uri, **env}, workspace)
     assert request is not None
     return request
@@ -138,7 +138,7 @@ def files(*paths: str) -> list[File]:
     return [File(path, path, 1, "tag") for path in paths]
 
 
-def chosen(request: Request, *paths: str) -> list[str]:
+def chosen(request: FetchRequest, *paths: str) -> list[str]:
     return [file.path for file in select(request, files(*paths)).files]
 
 
@@ -195,10 +195,10 @@ def test_no_name_in_a_source_leads_out_of_the_target(path: str) -> None:
 CONTENT = {"config.json": b"{}", "model.safetensors": b"weights" * 1000}
 
 
-class Shelf(Source):
+class Shelf(FileSource):
     """A source in memory that fails as told."""
 
-    def __init__(self, request: Request, failures: list[Exception] | None = None) -> None:
+    def __init__(self, request: FetchRequest, failures: list[Exception] | None = None) -> None:
         super().__init__(request)
         self.failures = failures or []
         self.doubts: list[Exception] = []
@@ -293,7 +293,7 @@ def test_a_store_that_fails_while_it_is_asked_about_a_checksum_is_asked_again(sh
 def test_a_store_that_does_not_answer_when_a_role_is_taken_is_asked_again_and_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def unanswered(request: Request) -> None:
+    def unanswered(request: FetchRequest) -> None:
         raise Unavailable("EndpointConnectionError")
 
     monkeypatch.setattr(transfer, "WAITS_SECONDS", (0.0, 0.0))

@@ -1,38 +1,39 @@
-"""Backends: runs as Python configs, after KEP-2839's three texts. docs/guides/python.md maps those to what is here."""
+"""The configs and their registry by their public name; docs/guides/python.md shows how to use them."""
 
-from __future__ import annotations
-
-from stoker.frameworks.registry import (
+from stoker.submit import (
     BrokenPlugin,
-    broken_plugins,
-    get_backend,
-    get_registered_backends,
-    register_backend,
-    register_framework,
-)
-from stoker.submit.base import LLMBackend
-from stoker.submit.initializer import Initializer, Source
-from stoker.submit.torchtune import DataFormat, DataType, LoraConfig, Loss, TorchTuneConfig, TorchTuneInstructDataset
-from stoker.submit.trl import TRLConfig, TRLPeftConfig
-from stoker.submit.trl_methods import (
+    ConfigTrainer,
+    DataFormat,
+    DataType,
+    FrameworkConfig,
+    Initializer,
+    LLMBackend,
+    LLMTrainer,
+    LoraConfig,
+    Loss,
+    Source,
+    TorchTuneConfig,
+    TorchTuneInstructDataset,
+    TorchTuneTrainer,
+    TRLConfig,
     TRLDistillationConfig,
     TRLDPOConfig,
     TRLGRPOConfig,
     TRLKTOConfig,
     TRLMethodConfig,
     TRLORPOConfig,
+    TRLPeftConfig,
     TRLRewardConfig,
     TRLRLOOConfig,
     TRLSFTConfig,
+    TRLTrainer,
     TRLTrainerType,
+    broken_plugins,
+    get_backend,
+    get_registered_backends,
+    register_backend,
+    register_framework,
 )
-
-# The names of the KEP's second and newest text.
-LLMTrainer = LLMBackend
-ConfigTrainer = LLMBackend
-FrameworkConfig = LLMBackend
-TRLTrainer = TRLConfig
-TorchTuneTrainer = TorchTuneConfig
 
 __all__ = [
     "BrokenPlugin",

@@ -17,7 +17,7 @@ from typing import Any
 
 from stoker.cluster.schema import shape_problems, without_nulls
 from stoker.contract.variables import LAUNCHER
-from stoker.frameworks.torchtune.framework import admission as torchtune
+from stoker.frameworks.torchtune import admission as torchtune
 
 API_VERSION = "trainer.kubeflow.org/v1alpha1"
 _INITIALIZERS = {"dataset": "dataset-initializer", "model": "model-initializer"}

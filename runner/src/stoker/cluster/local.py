@@ -19,9 +19,9 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from stoker.cluster.pods import Initializer, Job, expand, initializers_of, job_of, rewritten
+from stoker.cluster.pods import InitializerJob, NodeJob, expand, initializers_of, job_of, rewritten
 from stoker.cluster.read import RUNTIME_KINDS, name_of, of_kind, read_documents, runtime_of, trainjobs_of
-from stoker.cluster.substitutes import Surroundings, local_uri, surroundings_of
+from stoker.cluster.substitutes import Substitutes, local_uri, substitutes_of
 from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
 from stoker.contract.words import say, write_line
 
@@ -44,7 +44,7 @@ class _Container:
     """
 
     title: str
-    job: Job
+    job: NodeJob
     rank: int
     python: str
     folders: Mapping[str, str]
@@ -53,7 +53,7 @@ class _Container:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """What tells one attempt of a job from another, for `Job.environment`."""
+    """What tells one attempt of a job from another, for `NodeJob.environment`."""
 
     number: int
     job_id: str
@@ -98,7 +98,7 @@ def run(
     documents = asked, runtime_of(asked, known)
     job, initializers = job_of(*documents), initializers_of(*documents)
     jobs = [job, *(found.job for found in initializers)]
-    around = surroundings_of(jobs, workspace, volumes, pythons, secrets)
+    around = substitutes_of(jobs, workspace, volumes, pythons, secrets)
     try:
         workspace.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -135,7 +135,7 @@ def run(
         restarts += 1
 
 
-def _initializer(found: Initializer, around: Surroundings) -> _Container:
+def _initializer(found: InitializerJob, around: Substitutes) -> _Container:
     if found.secret and found.secret not in around.secrets:
         say(
             f"{found.name}: the secret {found.secret} is in the cluster alone: "

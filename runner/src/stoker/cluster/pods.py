@@ -40,7 +40,7 @@ _QUANTITY = re.compile(rf"^(\d+\.?\d*|\.\d+)(?:({'|'.join(_FACTORS)})|[eE]([+-]?
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class NodeJob:
     """What the nodes of a TrainJob run.
 
     Attributes:
@@ -156,7 +156,7 @@ def expand(text: str, values: Mapping[str, str]) -> str:
     )
 
 
-def job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
+def job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
     """Return what the nodes of a TrainJob run on a runtime.
 
     Args:
@@ -174,7 +174,7 @@ def job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Initializer:
+class InitializerJob:
     """What fetches a model or a data set before the nodes start.
 
     Attributes:
@@ -186,13 +186,13 @@ class Initializer:
     """
 
     name: str
-    job: Job
+    job: NodeJob
     secret: str | None
     backoff_limit: int
     is_ours: bool
 
 
-def initializers_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> tuple[Initializer, ...]:
+def initializers_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> tuple[InitializerJob, ...]:
     """Return the initializers of a TrainJob on a runtime, in the order in which they are run here.
 
     They run for every TrainJob, also for one that says nothing of them.
@@ -206,7 +206,7 @@ def initializers_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> 
         return tuple(initializer for initializer in found if initializer is not None)
 
 
-def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kind: str) -> Initializer | None:
+def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kind: str) -> InitializerJob | None:
     name, given = f"{kind}-initializer", runtime["metadata"]["name"]
     spec = trainjob["spec"]
     asked = (spec.get("initializer") or {}).get(kind)
@@ -235,7 +235,7 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
     resources = {**declared.get("limits", {}), **declared.get("requests", {})}
     mounts = [*container.get("volumeMounts", ()), *_patched_mounts(spec, name)]
     secret = (told.get("secretRef") or {}).get("name")
-    job = Job(
+    job = NodeJob(
         name=_name_of(trainjob["metadata"]),
         nodes=1,
         # What upstream's images start without being told to.
@@ -251,7 +251,7 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
         labels=dict(template.get("metadata", {}).get("labels") or {}),
         grace_seconds=int(pod.get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
     )
-    return Initializer(name, job, secret, backoff_limit, is_ours=argv[:2] == ("stoker", "fetch"))
+    return InitializerJob(name, job, secret, backoff_limit, is_ours=argv[:2] == ("stoker", "fetch"))
 
 
 @contextmanager
@@ -269,7 +269,7 @@ def _shape_errors() -> Iterator[None]:
         ) from error
 
 
-def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
+def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
     wanted, given = trainjob["spec"]["runtimeRef"]["name"], runtime["metadata"]["name"]
     if wanted != given:
         raise RunError(
@@ -306,7 +306,7 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Job:
     counted = resources if wanted_resources is None else asked
     mounts = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())}
     mounts.update({mount["name"]: mount["mountPath"] for mount in _patched_mounts(spec, _CONTAINER)})
-    return Job(
+    return NodeJob(
         name=_name_of(trainjob["metadata"]),
         nodes=_count("numNodes", told.get("numNodes", runtime["spec"].get("mlPolicy", {}).get("numNodes", 1))),
         argv=(*command, *args),

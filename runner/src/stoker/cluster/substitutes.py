@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from stoker.cluster.pods import Job, rewritten
+from stoker.cluster.pods import NodeJob, rewritten
 from stoker.cluster.read import volume_folders
 from stoker.contract.exits import ExitCode, RunError
 from stoker.fetch.request import CLAIMS
@@ -17,7 +17,7 @@ _WORKSPACE_VOLUME = "initializer"
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Substitutes:
     """What stands in here for what a cluster gives a job.
 
     Attributes:
@@ -34,7 +34,7 @@ class Surroundings:
         """Return mount path → folder, for the mounts of a container."""
         return {path: self.volumes[name] for name, path in mounts.items() if name in self.volumes}
 
-    def missing(self, job: Job) -> dict[str, str]:
+    def missing(self, job: NodeJob) -> dict[str, str]:
         """Return volume → mount path, of those a job speaks of although nothing stands in for them here."""
         words = [*job.argv, *(str(entry.get("value") or "") for entry in job.env)]
         return {
@@ -46,9 +46,9 @@ class Surroundings:
         }
 
 
-def surroundings_of(
-    jobs: Sequence[Job], workspace: Path, volumes: Sequence[str], pythons: Sequence[str], secrets: Sequence[str]
-) -> Surroundings:
+def substitutes_of(
+    jobs: Sequence[NodeJob], workspace: Path, volumes: Sequence[str], pythons: Sequence[str], secrets: Sequence[str]
+) -> Substitutes:
     """Return the surroundings that options describe.
 
     Args:
@@ -61,7 +61,7 @@ def surroundings_of(
     Raises:
         RunError: an option is not of that form (64), or names what is not there (66).
     """
-    return Surroundings(_volumes(jobs, workspace, volumes), _pythons(pythons), _secrets(secrets))
+    return Substitutes(_volumes(jobs, workspace, volumes), _pythons(pythons), _secrets(secrets))
 
 
 def local_uri(uri: str, folders: Mapping[str, str]) -> str:
@@ -74,7 +74,7 @@ def local_uri(uri: str, folders: Mapping[str, str]) -> str:
     return uri
 
 
-def _volumes(jobs: Sequence[Job], workspace: Path, volumes: Sequence[str]) -> dict[str, str]:
+def _volumes(jobs: Sequence[NodeJob], workspace: Path, volumes: Sequence[str]) -> dict[str, str]:
     """Return volume → local folder."""
     given = {_WORKSPACE_VOLUME: workspace, **volume_folders({name for job in jobs for name in job.mounts}, volumes)}
     if _WORKSPACE_VOLUME not in jobs[0].mounts:

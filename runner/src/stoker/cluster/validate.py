@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cluster.admission import Admission, admission_of
-from stoker.cluster.pods import Job, expand, initializers_of, job_of, quantity, rewritten
+from stoker.cluster.pods import NodeJob, expand, initializers_of, job_of, quantity, rewritten
 from stoker.cluster.read import (
     RUNTIME_KINDS,
     Manifest,
@@ -22,7 +22,7 @@ from stoker.cluster.read import (
 )
 from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
 from stoker.contract.files import is_there
-from stoker.contract.variables import unknown_variables
+from stoker.contract.variables import kept_variables, unknown_variables
 from stoker.entry.hook import launcher_of
 from stoker.entry.launchers import Launch, translate
 from stoker.entry.own_command import own_arguments
@@ -30,7 +30,7 @@ from stoker.fetch.request import CREDENTIALS, request_of
 from stoker.frameworks import get_framework
 from stoker.node.planning import read_config
 from stoker.node.preflight import input_problems
-from stoker.plan.facts import Facts, kept_variables, whole_number
+from stoker.plan.facts import Facts, whole_number
 from stoker.plan.plan import Plan
 from stoker.plan.resolve import RunRequest, read_request, resolve_plan
 from stoker.plan.world import DEFAULT_PORT
@@ -49,7 +49,7 @@ _NODES_LOOKED_AT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Validation:
     """What is to be said of one TrainJob.
 
     Attributes:
@@ -80,7 +80,7 @@ class Verdict:
         return "\n".join([f"{self.name}: valid: {self.plan.framework} {self.plan.method} on {size}", *notes])
 
 
-def validate(trainjob: Path, runtimes: Sequence[Path], volumes: Sequence[str]) -> list[Verdict]:
+def validate(trainjob: Path, runtimes: Sequence[Path], volumes: Sequence[str]) -> list[Validation]:
     """Judge every TrainJob of a file.
 
     Args:
@@ -97,7 +97,7 @@ def validate(trainjob: Path, runtimes: Sequence[Path], volumes: Sequence[str]) -
     return [judge(job, runtime_of(job, known), volumes) for job in jobs]
 
 
-def judge(trainjob: Manifest, runtime: Manifest, volumes: Sequence[str] = ()) -> Verdict:
+def judge(trainjob: Manifest, runtime: Manifest, volumes: Sequence[str] = ()) -> Validation:
     """Judge one TrainJob on its runtime: what the cluster would refuse, then the plan of every node.
 
     Raises:
@@ -110,7 +110,7 @@ def judge(trainjob: Manifest, runtime: Manifest, volumes: Sequence[str] = ()) ->
         job = job_of(trainjob, runtime)
     except RunError as error:
         # Where the shape is wrong, both have found it.
-        return Verdict(name, None, tuple(problems) or _problems(error), admission.notices)
+        return Validation(name, None, tuple(problems) or _problems(error), admission.notices)
     problems += _fetching(trainjob, runtime)
     return _judge_nodes(
         name,
@@ -123,11 +123,11 @@ def judge(trainjob: Manifest, runtime: Manifest, volumes: Sequence[str] = ()) ->
 
 def _judge_nodes(
     name: str,
-    job: Job,
+    job: NodeJob,
     folders: Mapping[str, str],
     admission: Admission,
     problems: list[tuple[ExitCode, str]],
-) -> Verdict:
+) -> Validation:
     notices = list(admission.notices)
     job, unseen = _without_unseen(job)
     notices += [f"env {variable} comes from the cluster and was not looked at" for variable in unseen]
@@ -158,7 +158,7 @@ def _judge_nodes(
         notices += made.notices
         problems += _missing(made, folders)
         problems += input_problems(made, lambda path: local if (local := rewritten(path, folders)) != path else None)
-    return Verdict(name, plan, tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(notices)))
+    return Validation(name, plan, tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(notices)))
 
 
 def _fetching(trainjob: Manifest, runtime: Manifest) -> Iterator[tuple[ExitCode, str]]:
@@ -183,7 +183,7 @@ def _fetching(trainjob: Manifest, runtime: Manifest) -> Iterator[tuple[ExitCode,
             yield from ((code, f"spec.initializer.{kind}: {text}") for code, text in _problems(error))
 
 
-def assumed_facts(job: Job, environment: Mapping[str, str]) -> Facts:
+def assumed_facts(job: NodeJob, environment: Mapping[str, str]) -> Facts:
     """Return the facts that a node's container would find, its devices taken from the resources it asks for."""
     accelerator = environment.get("STOKER_ACCELERATOR") or "nvidia"
     prefixes = _RESOURCES.get(accelerator, ())
@@ -198,7 +198,7 @@ def assumed_facts(job: Job, environment: Mapping[str, str]) -> Facts:
     )
 
 
-def _environment(job: Job, node: int) -> dict[str, str]:
+def _environment(job: NodeJob, node: int) -> dict[str, str]:
     address = f"{job.name}-node-0-0.{job.name}"
     environment = job.environment(node, 0, "job", "run", address, DEFAULT_PORT)
     if job.injected and job.processes is None and environment.get("STOKER_NPROC_PER_NODE"):
@@ -208,7 +208,7 @@ def _environment(job: Job, node: int) -> dict[str, str]:
     return {**environment, "JOB_COMPLETION_INDEX": str(node)}
 
 
-def _without_unseen(job: Job) -> tuple[Job, list[str]]:
+def _without_unseen(job: NodeJob) -> tuple[NodeJob, list[str]]:
     unseen = [str(entry["name"]) for entry in job.env if _is_unseen(entry.get("valueFrom"))]
     return replace(job, env=tuple(entry for entry in job.env if entry["name"] not in unseen)), unseen
 

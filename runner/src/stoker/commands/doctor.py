@@ -14,7 +14,6 @@ from pathlib import Path
 import click
 
 from stoker import __version__
-from stoker.backends import broken_plugins, get_registered_backends
 from stoker.contract.exits import ExitCode
 from stoker.contract.variables import ARG_PREFIX, unknown_variables
 from stoker.frameworks import known_frameworks
@@ -22,6 +21,7 @@ from stoker.plan.facts import Facts, read_facts
 from stoker.plan.plan import HIDDEN
 from stoker.plan.resolve import flag_of_variable
 from stoker.plan.world import resolve_world
+from stoker.submit import broken_plugins, get_registered_backends
 
 # Below this the loaders' worker processes and NCCL run out of shared memory.
 _SHM_WANTED = 64 * 2**20

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 # Prefix of the variables that become trainer flags.
 ARG_PREFIX = "STOKER_ARG_"
@@ -42,6 +43,25 @@ _LAUNCHER_PREFIX = "PET_"
 
 # A Service named `stoker` in the namespace makes Kubernetes inject such names where service links are on.
 _SERVICE_LINK = re.compile(r"^STOKER(_\w+)?(_SERVICE_HOST|_SERVICE_PORT\w*|_PORT(_\d+_\w+)?)$")
+
+
+# Variables that say which of the device nodes a process may use are read with the devices, not kept.
+_KEPT = re.compile(r"^(PET_|STOKER_|JOBSET_NAME$|JOB_COMPLETION_INDEX$|HOSTNAME$|OMP_NUM_THREADS$)")
+
+
+def kept_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of an environment that Stoker reads, sorted by name."""
+    return {name: value for name, value in sorted(environ.items()) if _KEPT.match(name)}
+
+
+def workspace_of(environ: Mapping[str, str]) -> Path:
+    """Return the folder shared by all pods of a run."""
+    return Path(environ.get("STOKER_WORKSPACE") or "/workspace")
+
+
+def termination_log_of(environ: Mapping[str, str]) -> Path:
+    """Return the file for the one-line reason of the ending."""
+    return Path(environ.get("STOKER_TERMINATION_LOG") or "/dev/termination-log")
 
 
 def unknown_variables(names: Iterable[str]) -> list[str]:

@@ -13,14 +13,13 @@ from types import FrameType
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.contract.variables import unknown_variables
+from stoker.contract.variables import kept_variables, termination_log_of, unknown_variables, workspace_of
 from stoker.contract.words import say, write_termination_message
-from stoker.fetch.request import Request, kind_of, request_of
+from stoker.fetch.request import FetchRequest, kind_of, request_of
 from stoker.fetch.selection import Selection, select
-from stoker.fetch.source import Source
+from stoker.fetch.source import FileSource
 from stoker.fetch.target import Target
 from stoker.fetch.transfer import Transfer, human, listing, persist
-from stoker.plan.facts import read_facts
 
 # What a file needs on the disk besides its bytes is little; this much must stay free for others.
 _SPARE_BYTES = 32 * 2**20
@@ -41,12 +40,11 @@ def run(given: str | None, dry_run: bool) -> None:
     Raises:
         RunError: it could not be fetched; the code says why.
     """
-    facts = read_facts()
     try:
-        if problems := unknown_variables(facts.env):
+        if problems := unknown_variables(kept_variables(os.environ)):
             raise RunError(ExitCode.USAGE, "\n".join(problems))
         kind = kind_of(given, socket.gethostname())
-        request = request_of(kind, os.environ, facts.workspace)
+        request = request_of(kind, os.environ, workspace_of(os.environ))
         if request is None:
             say(f"STORAGE_URI is empty: no {kind} to fetch")
             return
@@ -58,11 +56,11 @@ def run(given: str | None, dry_run: bool) -> None:
             _fetch(request)
     except (RunError, _Stopped) as ended:
         error = ended if isinstance(ended, RunError) else RunError(ExitCode.STOPPED, _STOPPED)
-        write_termination_message(facts.termination_log, f"{error.code.meaning}: {error.message}")
+        write_termination_message(termination_log_of(os.environ), f"{error.code.meaning}: {error.message}")
         raise error from None
 
 
-def source_of(request: Request) -> Source:
+def source_of(request: FetchRequest) -> FileSource:
     """Return the source that a request names; its client library is imported here.
 
     Raises:
@@ -88,7 +86,7 @@ def source_of(request: Request) -> Source:
         ) from error
 
 
-def describe(request: Request, source: Source) -> str:
+def describe(request: FetchRequest, source: FileSource) -> str:
     """Return what would be fetched, in words.
 
     Raises:
@@ -110,7 +108,7 @@ def describe(request: Request, source: Source) -> str:
     return "\n".join(lines)
 
 
-def _fetch(request: Request) -> None:
+def _fetch(request: FetchRequest) -> None:
     target = Target(request)
     with target.locked(), _disk_errors(request):
         known = target.record()
@@ -138,7 +136,7 @@ def _fetch(request: Request) -> None:
     say(f"{request.target} is there: {_named(record)}")
 
 
-def _listed(request: Request, source: Source) -> Selection:
+def _listed(request: FetchRequest, source: FileSource) -> Selection:
     return select(request, persist(f"the files of {request.uri}", source.files))
 
 
@@ -146,7 +144,7 @@ def _same(known: dict[str, Any], record: dict[str, Any]) -> bool:
     return bool(known.get("uri") == record["uri"] and known["files"] == record["files"])
 
 
-def _asked_alike(known: dict[str, Any], request: Request) -> bool:
+def _asked_alike(known: dict[str, Any], request: FetchRequest) -> bool:
     ignore = None if request.ignore is None else list(request.ignore)
     return known.get("uri") == request.uri and known.get("ignore") == ignore
 
@@ -155,7 +153,7 @@ def _named(record: dict[str, Any]) -> str:
     return str(record["uri"]) + (f" at {record['revision']}" if record.get("revision") else "")
 
 
-def _refusal(request: Request, known: dict[str, Any] | None, record: dict[str, Any]) -> str:
+def _refusal(request: FetchRequest, known: dict[str, Any] | None, record: dict[str, Any]) -> str:
     if known is None:
         what = "files that were not fetched by this command, or not to the end"
     elif known["uri"] != request.uri:
@@ -171,7 +169,7 @@ def _refusal(request: Request, known: dict[str, Any] | None, record: dict[str, A
     )
 
 
-def _check_space(request: Request, selection: Selection, there: int) -> None:
+def _check_space(request: FetchRequest, selection: Selection, there: int) -> None:
     free, needed = shutil.disk_usage(request.target.parent).free, selection.bytes - there + _SPARE_BYTES
     if needed > free:
         raise RunError(
@@ -182,7 +180,7 @@ def _check_space(request: Request, selection: Selection, there: int) -> None:
 
 
 @contextmanager
-def _disk_errors(request: Request) -> Iterator[None]:
+def _disk_errors(request: FetchRequest) -> Iterator[None]:
     """Turn failures of the workspace's disk into messages."""
     try:
         yield

@@ -10,10 +10,10 @@ from pathlib import Path
 from stoker.contract.exits import ExitCode, RunError
 from stoker.fetch.request import CLAIMS
 from stoker.fetch.selection import File
-from stoker.fetch.source import Source, Unavailable
+from stoker.fetch.source import FileSource, Unavailable
 
 
-class Folder(Source):
+class Folder(FileSource):
     """A folder, or a single file, that is copied."""
 
     def files(self) -> Sequence[File]:

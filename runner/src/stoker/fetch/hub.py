@@ -12,21 +12,21 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.fetch.request import Request
+from stoker.fetch.request import FetchRequest
 from stoker.fetch.selection import File
-from stoker.fetch.source import Source, Unavailable
+from stoker.fetch.source import FileSource, Unavailable
 
 # A failing disk, which the client reports beside a failing network.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENAMETOOLONG)
 
 
-class Hub(Source):
+class Hub(FileSource):
     """A model or data set repository.
 
     `HF_ENDPOINT` (or `ENDPOINT`) names a mirror, `ACCESS_TOKEN` (or `HF_TOKEN`) gives access.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: FetchRequest) -> None:
         super().__init__(request)
         # Bars of many files at once fill a pod's log; progress is one line now and then.
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"

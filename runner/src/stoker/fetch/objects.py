@@ -12,9 +12,9 @@ from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
-from stoker.fetch.request import Request
+from stoker.fetch.request import FetchRequest
 from stoker.fetch.selection import File
-from stoker.fetch.source import Source, Unavailable
+from stoker.fetch.source import FileSource, Unavailable
 
 # One ranged request; between two of them a change of the object is noticed.
 _BLOCK_BYTES = 16 * 2**20
@@ -25,10 +25,10 @@ _NO_CREDENTIALS = ("NoCredentialsError", "DefaultCredentialsError", "PartialCred
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 
 
-class Objects(Source):
+class Objects(FileSource):
     """A prefix of a bucket."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: FetchRequest) -> None:
         super().__init__(request)
         self._connect()
 
@@ -147,7 +147,7 @@ def _is_final(error: BaseException) -> bool:
     return str(status).startswith("4") and str(status) not in ("408", "412", "416", "429")
 
 
-def _s3_options(request: Request) -> dict[str, Any]:
+def _s3_options(request: FetchRequest) -> dict[str, Any]:
     from botocore.session import get_session
 
     given, role = request.options, request.options.get("ROLE_ARN")
@@ -169,7 +169,7 @@ def _s3_options(request: Request) -> dict[str, Any]:
     return options
 
 
-def _assumed(request: Request, role: str) -> dict[str, str]:
+def _assumed(request: FetchRequest, role: str) -> dict[str, str]:
     """Return the temporary credentials of a role (AWS STS: AssumeRole)."""
     from botocore.session import get_session
 
@@ -184,7 +184,7 @@ def _assumed(request: Request, role: str) -> dict[str, str]:
     return {"key": found["AccessKeyId"], "secret": found["SecretAccessKey"], "token": found["SessionToken"]}
 
 
-def _gs_options(request: Request) -> dict[str, Any]:
+def _gs_options(request: FetchRequest) -> dict[str, Any]:
     # Else the client first asks by gRPC what kind of bucket it is, at Google whatever the endpoint, and waits for
     # minutes where that is not to be reached. Only zonal buckets need it.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")

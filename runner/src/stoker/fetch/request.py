@@ -28,7 +28,7 @@ _FORMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class FetchRequest:
     """One thing to fetch.
 
     Attributes:
@@ -75,7 +75,7 @@ def kind_of(given: str | None, host: str) -> str:
     return named
 
 
-def request_of(kind: str, env: Mapping[str, str], workspace: Path) -> Request | None:
+def request_of(kind: str, env: Mapping[str, str], workspace: Path) -> FetchRequest | None:
     """Return what the environment asks for, None if it asks for nothing.
 
     Args:
@@ -100,7 +100,7 @@ def request_of(kind: str, env: Mapping[str, str], workspace: Path) -> Request | 
     replace = env.get("STOKER_FETCH_REPLACE", "").strip().lower()
     if replace not in ("", "true", "false"):
         raise RunError(ExitCode.USAGE, f"STOKER_FETCH_REPLACE is {replace!r}: write true or false")
-    return Request(
+    return FetchRequest(
         kind=kind,
         uri=uri,
         scheme=scheme,

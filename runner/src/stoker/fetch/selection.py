@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.fetch.request import Request
+from stoker.fetch.request import FetchRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def defaults(kind: str, paths: Sequence[str]) -> dict[str, str]:
     return patterns
 
 
-def select(request: Request, files: Sequence[File]) -> Selection:
+def select(request: FetchRequest, files: Sequence[File]) -> Selection:
     """Choose the files that a request is about.
 
     Args:
@@ -156,7 +156,7 @@ def _matches(path: str, pattern: str) -> bool:
     return fnmatchcase(path, f"{pattern}*" if pattern.endswith("/") else pattern)
 
 
-def _target_path(request: Request, path: str) -> str:
+def _target_path(request: FetchRequest, path: str) -> str:
     """Return where a file goes below the target.
 
     A data set of the hub keeps its layout, since the Kubeflow SDK's trainers are told `/workspace/dataset/<folder>`;

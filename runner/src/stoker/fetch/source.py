@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-from stoker.fetch.request import Request
+from stoker.fetch.request import FetchRequest
 from stoker.fetch.selection import File
 
 
@@ -14,13 +14,13 @@ class Unavailable(Exception):  # noqa: N818 - it says what is the case, as the e
     """The source did not answer, or not to the end: worth another try."""
 
 
-class Source(ABC):
+class FileSource(ABC):
     """A place that files come from.
 
     Every method raises `Unavailable` for what another try may mend and `RunError` for what it cannot.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: FetchRequest) -> None:
         self.request = request
 
     @abstractmethod

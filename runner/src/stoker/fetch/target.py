@@ -22,7 +22,7 @@ from typing import Any
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json, share_with_group, write_json
 from stoker.contract.words import say
-from stoker.fetch.request import Request
+from stoker.fetch.request import FetchRequest
 from stoker.fetch.selection import RECORD, File, Selection
 
 _LOCK_POLL_SECONDS = 1.0
@@ -36,7 +36,7 @@ class Target:
         request: what is fetched.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: FetchRequest) -> None:
         self.request = request
         self.path = request.target
         self._own = request.target.parent / ".stoker" / "fetch"

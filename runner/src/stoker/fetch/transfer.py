@@ -11,7 +11,7 @@ from typing import TypeVar
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.fetch.selection import File, Selection
-from stoker.fetch.source import Source, Unavailable
+from stoker.fetch.source import FileSource, Unavailable
 from stoker.fetch.target import Staging, mismatch
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Transfer:
         staging: where they go.
     """
 
-    def __init__(self, source: Source, selection: Selection, staging: Staging) -> None:
+    def __init__(self, source: FileSource, selection: Selection, staging: Staging) -> None:
         self._source = source
         self._selection = selection
         self._staging = staging

@@ -6,11 +6,11 @@ Nothing here decides anything: values stay as they were found, and :mod:`stoker.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stoker.contract.variables import kept_variables, termination_log_of, workspace_of
 from stoker.plan.devices import visible_devices
 
 # No number of this program needs more; Python refuses to read thousands of digits.
@@ -44,7 +44,7 @@ class Facts:
     @property
     def workspace(self) -> Path:
         """The shared folder of the run (`STOKER_WORKSPACE`, default /workspace)."""
-        return Path(self.get("STOKER_WORKSPACE") or "/workspace")
+        return workspace_of(self.env)
 
     @property
     def accelerator(self) -> str:
@@ -59,7 +59,7 @@ class Facts:
     @property
     def termination_log(self) -> Path:
         """The file for the one-line reason of the ending (`STOKER_TERMINATION_LOG`)."""
-        return Path(self.get("STOKER_TERMINATION_LOG") or "/dev/termination-log")
+        return termination_log_of(self.env)
 
     @property
     def job_id(self) -> str:
@@ -75,15 +75,6 @@ class Facts:
 def whole_number(text: str) -> int | None:
     """Return the number that a text of digits means; None for anything else, such as a sign or endless digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else None
-
-
-# Variables that say which of the device nodes a process may use are read with the devices, not kept.
-_KEPT = re.compile(r"^(PET_|STOKER_|JOBSET_NAME$|JOB_COMPLETION_INDEX$|HOSTNAME$|OMP_NUM_THREADS$)")
-
-
-def kept_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of an environment that a plan may depend on, sorted by name."""
-    return {name: value for name, value in sorted(environ.items()) if _KEPT.match(name)}
 
 
 def read_facts(environ: Mapping[str, str] | None = None, dev: Path = Path("/dev")) -> Facts:

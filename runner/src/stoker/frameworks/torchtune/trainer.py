@@ -24,8 +24,7 @@ from tqdm import tqdm
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json, write_json
-from stoker.frameworks.torchtune.framework import cpu as torchtune_cpu
-from stoker.frameworks.torchtune.framework import random_states
+from stoker.frameworks.torchtune import cpu, random_states
 from stoker.frameworks.torchtune.keys import configs_of
 from stoker.rank import checkpoints
 from stoker.rank.guard import achieved_world_size
@@ -53,7 +52,7 @@ def train(job: Job) -> Outcome:
     words = words_of(job)
     recipe = _load(job.plan.module)
     if "device=cpu" in words:
-        torchtune_cpu.apply(recipe)
+        cpu.apply(recipe)
     follower = _Follower(job, Outcome())
     follow(recipe, follower)
     sys.argv = [job.plan.module, *words]

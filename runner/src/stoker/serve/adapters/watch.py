@@ -39,7 +39,7 @@ _DEATHS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
+class _Finding:
     """What was found of an adapter.
 
     Attributes:
@@ -69,7 +69,7 @@ class Watch:
         self._settings, self._server, self._model, self._clock = settings, server, model, clock
         self._limit = room(settings, []) if settings.changes else 0
         self._fixed = {settings.model_name, *(one.name for one in settings.adapters)}
-        self._judged: dict[str, _Verdict] = {}
+        self._judged: dict[str, _Finding] = {}
         self._unfit: set[str] = set()  # names that would be served if they could be
         self._effects: dict[str, float] = {}
         self._probed: dict[str, float] = {}  # when an adapter's effect was last looked for
@@ -235,7 +235,7 @@ class Watch:
         known = self._judged.get(name)
         if problem and (known is None or known.problem != problem):
             say(f"adapter {name}: {problem}")
-        self._judged[name] = _Verdict(now, path, problem)
+        self._judged[name] = _Finding(now, path, problem)
 
     def _load(self, action: Load, loaded: dict[str, str], now: float) -> None:
         try:

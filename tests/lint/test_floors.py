@@ -1,0 +1,90 @@
+"""The rooms of the runner import downward, and name each other in imports alone."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lint.files import ROOT, report
+
+SOURCE = ROOT / "runner" / "src"
+# What is started with `python -m`, with the arguments that show that it starts.
+TARGETS = {
+    "stoker.entry.shims": ["trl", "--version"],
+    "stoker.node.torchrun": [],
+    "stoker.rank.lifeline": [],
+    "stoker.rank.worker": [],
+}
+# The modules that run a trainer in each process: a plan names them.
+TRAINERS = {"stoker.frameworks.torchtune.trainer", "stoker.frameworks.trl.trainer"}
+# Names that are no module of a room: the script that TRL lacks, public faces in messages, and the entry-point group.
+PUBLIC = {"stoker.backends", "stoker.scripts", "stoker.scripts.orpo"}
+
+
+def test_rooms_import_downward() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "NO_COLOR": "1"},
+    )
+    if done.returncode:
+        pytest.fail(done.stdout.partition("Broken contracts")[2] or done.stdout + done.stderr, pytrace=False)
+
+
+def modules() -> set[str]:
+    """Return every module of the runner by its dotted name."""
+    paths = (path.relative_to(SOURCE).with_suffix("") for path in (SOURCE / "stoker").rglob("*.py"))
+    return {".".join(path.parts).removesuffix(".__init__") for path in paths}
+
+
+def named_in_strings() -> Iterator[tuple[Path, int, str]]:
+    """Yield each module of the runner that a string of it names: file, line, name. Docstrings may name any."""
+    known = modules() - {"stoker"}
+    for path in sorted((SOURCE / "stoker").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        prose = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+                for word in re.findall(r"stoker(?:\.\w+)+", node.value):
+                    if word in known:
+                        yield path.relative_to(ROOT), node.lineno, word
+
+
+def test_strings_name_no_module_but_what_is_started_or_public() -> None:
+    allowed = {*TARGETS, *TRAINERS, *PUBLIC}
+    found = list(named_in_strings())
+    report(
+        [f"{path}:{line}: {name}" for path, line, name in found if name not in allowed],
+        "Import the module: a name in a string hides the arrow.",
+    )
+    assert allowed == {name for _, _, name in found}, "what no string names any more leaves the list"
+
+
+@pytest.mark.parametrize("module", sorted(TARGETS))
+def test_what_is_started_as_a_module_starts(module: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, *TARGETS[module]],
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+    assert "No module named" not in done.stderr or "torch" in done.stderr, done.stderr
+    assert "ImportError" not in done.stderr, done.stderr
