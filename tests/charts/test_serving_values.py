@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from charts.helm import ROOT, VLLM_SERVING, manifests, output, run, template, template_arguments, templates
+from charts.refusals import ends_with_the_fix
 
 # The least that installs; each case below breaks one thing of it.
 GOOD = {
@@ -20,13 +21,13 @@ GOOD = {
 }
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"modell": {}}, "additional properties 'modell' not allowed"),
-    ({"model.uri": "hf://Qwen/Qwen3-0.6B"}, "The model comes from 2 places, and has to come from one."),
-    ({"model.claim.name": ""}, "The model comes from 0 places, and has to come from one."),
+    ({"model.uri": "hf://Qwen/Qwen3-0.6B"}, "The model has 2 sources and needs exactly one."),
+    ({"model.claim.name": ""}, "The model has 0 sources and needs exactly one."),
     ({"model.claim.path": "/model"}, "at '/model/claim/path': '/model' does not match pattern"),
     ({"model.claim.name": "", "model.uri": "ftp://x/y"}, "at '/model/uri': 'ftp://x/y' does not match pattern"),
     ({"model.name": "a b"}, "at '/model/name': 'a b' does not match pattern"),
-    ({"api.keySecret": ""}, "Who may ask this model? Make a key,"),
-    ({"api.anonymous": True}, "Who may ask this model? Make a key,"),
+    ({"api.keySecret": ""}, "Say who may use this model: set either api.keySecret or api.anonymous, not both."),
+    ({"api.anonymous": True}, "Say who may use this model: set either api.keySecret or api.anonymous, not both."),
     ({"api.paths": ["/v1/models", "/pause"]}, "api.paths: /pause controls the server and is never open to clients"),
     ({"api.paths": ["/collective_rpc"]}, "/collective_rpc controls the server"),
     ({"api.paths": ["/invocations"]}, "/invocations controls the server"),
@@ -36,61 +37,79 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"adapters": [{"name": "a", "claim": "c"}]}, "at '/adapters/0': missing property 'path'"),
     (
         {"adapters": [{"name": "a", "claim": "c", "path": "p"}, {"name": "a", "claim": "c", "path": "q"}]},
-        'adapters: "a" is the name of two things that requests could ask for: rename one.',
+        'adapters: "a" is the name of two things that requests can ask for. Rename one.',
     ),
     (
         {"model.name": "base", "adapters": [{"name": "base", "claim": "c", "path": "p"}]},
         'adapters: "base" is the name of two things',
     ),
-    ({"published.claim": "adapters"}, "set lora.maxRank to the largest rank they may have."),
+    ({"published.claim": "adapters"}, "Set lora.maxRank to the largest rank they may have."),
     ({"published.keep": 0}, "at '/published/keep': minimum: got 0, want 1"),
     ({"lora.maxRank": 1024}, "at '/lora/maxRank': maximum: got 1,024, want 512"),
-    ({"lora.maxLoras": 9}, "lora.maxCpuLoras (8) is less than lora.maxLoras (9): raise it, vLLM refuses that."),
-    ({"vllmVersion": "0.30.0"}, "vLLM 0.30.0: this chart knows the flags of >=0.31.0 <0.32.0"),
-    ({"vllmVersion": "0.32.1"}, "Use such an image, or the chart's version for that vLLM."),
-    ({"images.vllm.tag": "mine"}, "images.vllm.tag names an image of your own: say which vLLM is in it by vllmVersion"),
+    ({"lora.maxLoras": 9}, "lora.maxCpuLoras (8) is less than lora.maxLoras (9), and vLLM refuses that. Raise"),
+    ({"vllmVersion": "0.30.0"}, "vLLM 0.30.0: this chart knows the flags of vLLM >=0.31.0 <0.32.0"),
+    ({"vllmVersion": "0.32.1"}, "Use an image with such a version, or the chart version made for yours."),
+    (
+        {"images.vllm.tag": "mine"},
+        "images.vllm.tag names an image of your own. Set vllmVersion to the vLLM version in it",
+    ),
     ({"images.vllm.digest": f"sha256:{'0' * 64}"}, "images.vllm.digest names an image of your own"),
     ({"vllmVersion": "0.31.0rc1"}, "at '/vllmVersion': '0.31.0rc1' does not match pattern"),
-    ({"podLabels": {"app.kubernetes.io/instance": "a"}}, "the chart finds its pods by this label: leave it out."),
-    ({"accelerator": "gpu"}, 'accelerator: no profile named "gpu"; there are: amd, cpu, intel, nvidia'),
+    ({"podLabels": {"app.kubernetes.io/instance": "a"}}, "the chart finds its pods by this label. Remove it."),
+    ({"accelerator": "gpu"}, 'accelerator: there is no accelerator profile "gpu". Use one of: amd, cpu, intel, nvidia'),
     ({"accelerator": "amd"}, 'accelerator "amd" needs the variant "rocm" of image "vllm"'),
-    ({"args.max-model-length": "512"}, "args.max-model-length: vLLM 0.31.0 has no such flag"),
-    ({"args.max-model-len": True}, "args.max-model-len: this flag takes a value: write it as text, in quotes."),
+    ({"args.max-model-length": "512"}, "args.max-model-length: vLLM 0.31.0 has no such flag. Remove it"),
+    ({"args.max-model-len": True}, "args.max-model-len: this flag takes a value. Write it as text, in quotes."),
     ({"args.max-model-len": 512}, "at '/args/max-model-len': got number, want"),
-    ({"args.enforce-eager": "yes"}, "args.enforce-eager: this flag is a switch: write true or false, without quotes."),
-    ({"args.dtype": "float23"}, 'args.dtype: "float23" is none of: '),
-    ({"args.host": "0.0.0.0"}, "args.host: the chart sets this flag itself; leave it out."),
-    ({"args.api-key": "secret"}, "args.api-key: the chart sets this flag itself; use api.keySecret."),
-    ({"args.lora-modules": "a=b"}, "args.lora-modules: the chart sets this flag itself; use adapters."),
-    ({"args.tensor-parallel-size": "2"}, "args.tensor-parallel-size: the chart sets this flag itself; use devices."),
-    ({"args.data-parallel-size": "2"}, "args.data-parallel-size: the chart sets this flag itself; use replicas."),
+    ({"args.enforce-eager": "yes"}, "args.enforce-eager: this flag is a switch. Write true or false, without quotes."),
+    ({"args.dtype": "float23"}, 'args.dtype: this flag does not take "float23". Use one of: '),
+    ({"args.host": "0.0.0.0"}, "args.host: the chart sets this flag itself. Remove it."),
+    ({"args.api-key": "secret"}, "args.api-key: the chart sets this flag itself. Use api.keySecret instead."),
+    ({"args.lora-modules": "a=b"}, "args.lora-modules: the chart sets this flag itself. Use adapters instead."),
+    (
+        {"args.tensor-parallel-size": "2"},
+        "args.tensor-parallel-size: the chart sets this flag itself. Use devices instead.",
+    ),
+    (
+        {"args.data-parallel-size": "2"},
+        "args.data-parallel-size: the chart sets this flag itself. Use replicas instead.",
+    ),
     (
         {"args.pipeline-parallel-size": "2"},
-        "args.pipeline-parallel-size: the chart sets this flag itself; use devices.",
+        "args.pipeline-parallel-size: the chart sets this flag itself. Use devices instead.",
     ),
-    ({"resources.devices": 2}, "resources.devices: the devices of a replica are `devices`: set that."),
+    ({"resources.devices": 2}, "resources.devices: this is not where devices are set. Use the value devices instead."),
     ({"accelerators": {"cpu": {"sharedMemry": "1Gi"}}}, "additional properties 'sharedMemry' not allowed"),
     (
         {"accelerator": "mine", "accelerators": {"mine": {"kind": "cpu", "imageVariant": "cpu"}}},
-        "accelerators.mine.resources is missing: a profile of one's own needs it.",
+        "accelerators.mine.resources is missing. Set it: a profile of your own needs it.",
     ),
     (
         {"rollout": {"maxSurge": "0%", "maxUnavailable": 0}},
-        "rollout: with maxSurge and maxUnavailable both 0 no replica could ever be replaced: raise one of them.",
+        "rollout: maxSurge and maxUnavailable are both 0, so no replica could ever be replaced. Raise one of them.",
     ),
     ({"httpRoute.requestTimeout": "forever"}, "at '/httpRoute/requestTimeout': 'forever' does not match pattern"),
-    ({"env.HF_HUB_OFFLINE": "0"}, "env.HF_HUB_OFFLINE: the chart sets this one itself; leave it out."),
-    ({"env.VLLM_SERVER_DEV_MODE": "1"}, "env.VLLM_SERVER_DEV_MODE: the chart sets this one itself"),
-    ({"env.VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}, "env.VLLM_ALLOW_RUNTIME_LORA_UPDATING: the chart sets this one"),
-    ({"rl.enabled": True}, "name who may reach them by rl.peers."),
+    ({"env.HF_HUB_OFFLINE": "0"}, "env.HF_HUB_OFFLINE: the chart sets this variable itself. Remove it."),
+    ({"env.VLLM_SERVER_DEV_MODE": "1"}, "env.VLLM_SERVER_DEV_MODE: the chart sets this variable itself"),
+    (
+        {"env.VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"},
+        "env.VLLM_ALLOW_RUNTIME_LORA_UPDATING: the chart sets this variable",
+    ),
+    ({"rl.enabled": True}, "Set rl.peers to those who may reach them."),
     (
         {"rl.enabled": True, "rl.peers": [{"podSelector": {}}], "networkPolicy.enabled": False},
-        "rl.enabled opens paths that change the model: it needs networkPolicy.enabled=true.",
+        "rl.enabled opens paths that change the model, so it needs a network policy. Set networkPolicy.enabled=true.",
     ),
-    ({"ingress.enabled": True}, "ingress.enabled: set ingress.host."),
-    ({"httpRoute.enabled": True}, "httpRoute.enabled: name the gateway by httpRoute.parentRefs."),
-    ({"autoscaling": {"kind": "hpa", "minReplicas": 0}}, "an HPA cannot go to 0; use autoscaling.kind=keda."),
-    ({"autoscaling": {"minReplicas": 5}}, "autoscaling.maxReplicas is less than autoscaling.minReplicas."),
+    ({"ingress.enabled": True}, "ingress.enabled: an Ingress needs a host name. Set ingress.host."),
+    ({"httpRoute.enabled": True}, "httpRoute.enabled: an HTTPRoute needs a gateway. Set httpRoute.parentRefs."),
+    (
+        {"autoscaling": {"kind": "hpa", "minReplicas": 0}},
+        "an HPA cannot scale to 0. Set it to 1 or more, or set autoscaling.kind=keda.",
+    ),
+    (
+        {"autoscaling": {"minReplicas": 5}},
+        "autoscaling.maxReplicas is less than autoscaling.minReplicas. Raise maxReplicas",
+    ),
     ({"drain.seconds": 5}, "at '/drain/seconds': minimum: got 5, want 30"),
     ({"startup.timeoutSeconds": "30m"}, "at '/startup/timeoutSeconds': got string, want integer"),
     ({"podSecurityContext.runAsUser": 0}, "at '/podSecurityContext/runAsUser': minimum: got 0, want 1"),
@@ -112,6 +131,7 @@ def test_bad_values_are_refused(values: dict[str, Any], message: str) -> None:
     done = run("helm", *template_arguments(VLLM_SERVING, settings=settings(GOOD) + settings(values)))
     assert done.returncode != 0
     assert message in done.stderr
+    assert ends_with_the_fix(done.stderr), done.stderr
 
 
 def test_what_a_values_file_leaves_empty_is_as_if_it_were_not_there(tmp_path: Path) -> None:
@@ -193,7 +213,7 @@ def test_an_image_volume_needs_a_kubernetes_that_has_them() -> None:
     values = settings({**GOOD, "model": {"image": {"reference": "registry.example.com/model:1"}}})
     arguments = template_arguments(VLLM_SERVING, settings=values)
     refused = run("helm", *arguments, "--kube-version", "1.32.0")
-    assert "model.image needs Kubernetes 1.33 or newer with image volumes, this is v1.32.0" in refused.stderr
+    assert "model.image needs Kubernetes 1.33 or newer with image volumes; this cluster has v1.32.0" in refused.stderr
     assert run("helm", *arguments, "--kube-version", "1.33.0").returncode == 0
 
 
@@ -211,7 +231,7 @@ def test_an_api_that_the_cluster_lacks_is_named(values: dict[str, Any], api: str
     for setting in settings({**GOOD, **values}):
         arguments += ["--set-json", setting]
     refused = run("helm", *arguments)
-    assert f"The cluster does not serve {api}: install " in refused.stderr
+    assert f"The cluster does not serve {api}. Install " in refused.stderr
     assert run("helm", *arguments, "--api-versions", api).returncode == 0
 
 

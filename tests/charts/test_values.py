@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from charts.helm import TRAINING_RUNTIMES, run, template, template_arguments
+from charts.refusals import ends_with_the_fix
 
 
 class Refused(NamedTuple):
@@ -55,21 +56,27 @@ REFUSED = [
     Refused("accelerators.mine", {"kind": "nvidia"}, "at '/accelerators/mine': missing properties 'imageVariant'"),
     Refused("accelerators.cpu.kind", "arm", "at '/accelerators/cpu/kind': value must be one of 'nvidia'"),
     Refused("accelerators.cpu.resources.limits", {"cpu": None}, "at '/accelerators/cpu/resources/limits': missing"),
-    Refused("accelerator", "gpu", 'accelerator: no profile named "gpu"; accelerators has: amd, cpu, intel, nvidia, nv'),
+    Refused(
+        "accelerator", "gpu", 'accelerator: there is no accelerator profile "gpu". Use one of: amd, cpu, intel, nvi'
+    ),
     Refused("accelerator", "amd", 'accelerator "amd" needs the variant "rocm" of image'),
     Refused("accelerator", "tpu", 'needs the variant "tpu" of image "torchtune", and images.lock.yaml has only'),
-    Refused(f"{OVERRIDE}.accelerator", "gpu", f'{OVERRIDE}.accelerator: no profile named "gpu"'),
+    Refused(f"{OVERRIDE}.accelerator", "gpu", f'{OVERRIDE}.accelerator: there is no accelerator profile "gpu"'),
     Refused(f"{OVERRIDE}.numNode", 2, f"at '/{OVERRIDE.replace('.', '/')}': additional properties 'numNode'"),
     Refused(f"{OVERRIDE}.numNodes", 0, "trl-distributed/numNodes': minimum: got 0, want 1"),
     Refused(f"{OVERRIDE}.args.learning_rate", 2e-4, "trl-distributed/args/learning_rate': got number, want string"),
     Refused(f"{OVERRIDE}.args", {"--lr": "1"}, "invalid propertyName '--lr'"),
     Refused(f"{OVERRIDE}.env.A", {"fieldRef": {}}, "trl-distributed/env/A': additional properties 'fieldRef'"),
-    Refused(f"{OVERRIDE}.env.PET_NNODES", "2", "PET_NNODES in env: the chart sets this one itself; leave it out."),
-    Refused(f"{OVERRIDE}.env.STOKER_ARG_SEED", "1", f"set the trainer's flags by {OVERRIDE}.args instead."),
-    Refused("runtimes.trl-distribuited.numNodes", 2, "no such runtime in the catalogue; it has: "),
+    Refused(f"{OVERRIDE}.env.PET_NNODES", "2", "the chart sets PET_NNODES in env itself. Remove it."),
+    Refused(
+        f"{OVERRIDE}.env.STOKER_ARG_SEED",
+        "1",
+        f"STOKER_ARG_SEED in env sets a flag of the trainer. Use {OVERRIDE}.args instead.",
+    ),
+    Refused("runtimes.trl-distribuited.numNodes", 2, "the catalogue has no runtime of this name. It has: "),
     Refused("runtimes.trl-distribuited.numNodes", 2, "set runtimes.trl-distribuited.base to one of them."),
-    Refused("runtimes.mine.base", "trl", 'runtimes.mine.base: no runtime "trl" in the catalogue; it has: '),
-    Refused(f"{OVERRIDE}.base", "trl-qwen3-8b", "this runtime is the catalogue's; give your own another name."),
+    Refused("runtimes.mine.base", "trl", 'runtimes.mine.base: the catalogue has no runtime "trl". Use one of: '),
+    Refused(f"{OVERRIDE}.base", "trl-qwen3-8b", "a runtime of this name already. Give your own another name."),
     Refused("runtimes", {"My_Runtime": {"base": "trl-distributed"}}, "invalid propertyName 'My_Runtime'"),
     Refused("workspace", None, "missing property 'workspace'"),
     Refused("retries.maxRestarts", None, "at '/retries': missing property 'maxRestarts'"),
@@ -94,37 +101,49 @@ REFUSED = [
         f"{OVERRIDE}.annotations", {"stoker.dev/description": "mine"}, f"{OVERRIDE}.annotations: the chart sets st"
     ),
     Refused("runtimes", {"a..b": {"base": "trl-distributed"}}, "invalid propertyName 'a..b'"),
-    Refused("names", {"style": "both", "version": "1" * 48}, "has 64 characters, and a runtime's name may have 63"),
-    Refused("accelerators", {"H 100": PROFILE}, '"H 100" cannot be the value of a label'),
-    Refused("initializers.env.STORAGE_URI", "hf://a/b", "initializers.env.STORAGE_URI: the chart sets this one itself"),
-    Refused("initializers.env.STOKER_FETCH", "1", "STOKER_FETCH is not a variable stoker knows; it knows: STOKER_ACC"),
     Refused(
-        f"{OVERRIDE}.volumeMounts", [{"name": "corpsu", "mountPath": "/corpus"}], 'there is no volume "corpsu"; there'
+        "names", {"style": "both", "version": "1" * 48}, "has 64 characters, and a runtime's name may have 63. Choose"
+    ),
+    Refused("accelerators", {"H 100": PROFILE}, 'the name "H 100" is not a valid label value. Use'),
+    Refused("initializers.env.STORAGE_URI", "hf://a/b", "initializers.env.STORAGE_URI: the chart sets this variable"),
+    Refused(
+        "initializers.env.STOKER_FETCH", "1", "stoker does not know this variable. Remove it, or use one of: STOKER_ACC"
+    ),
+    Refused(
+        f"{OVERRIDE}.volumeMounts",
+        [{"name": "corpsu", "mountPath": "/corpus"}],
+        'there is no volume "corpsu". Use one of: ',
     ),
     Refused(
         f"{OVERRIDE}.volumeMounts",
         [{"name": "tmp", "mountPath": "/cache/"}],
-        '/cache/ is the chart\'s own; mount "tmp"',
+        'the chart mounts /cache/ itself. Mount "tmp" somewhere else.',
     ),
     Refused("policies.mode", "audit", "at '/policies/mode': value must be one of 'warn', 'deny'"),
     Refused("policies.maxNodes.limit", 3, "at '/policies/maxNodes': additional properties 'limit' not allowed"),
-    Refused(f"{OVERRIDE}.method", "stf", f'{OVERRIDE}.method: "stf" is not a method of trl; it has: sft, dpo,'),
+    Refused(f"{OVERRIDE}.method", "stf", f'{OVERRIDE}.method: "stf" is not a method of trl. Use one of: sft, dpo,'),
     Refused(f"{OVERRIDE}.args.lr", "1e-4", "write --learning_rate"),
     Refused(
         f"{OVERRIDE}.args.rate",
         "1e-4",
-        f"{OVERRIDE}.args.rate: no method of trl has a flag of that name; `stoker flags METHOD`",
+        f"{OVERRIDE}.args.rate: no method of trl has this flag. Run `stoker flags METHOD`",
     ),
     Refused(f"{OVERRIDE}.args.local_rank", "0", "--local_rank is set by stoker itself: leave it out"),
     Refused(f"{OVERRIDE}.args.torch_dtype", "auto", "is called --dtype in trl"),
-    Refused(f"{OVERRIDE}.env.STOKER_RESUM", "never", "STOKER_RESUM in env is not a variable stoker knows; it knows: "),
+    Refused(
+        f"{OVERRIDE}.env.STOKER_RESUM",
+        "never",
+        "stoker does not know the variable STOKER_RESUM in env. Remove it, or use one of: ",
+    ),
     Refused(f"{OVERRIDE}.model", "Qwen/Qwen3-8B", "trl-distributed/model': 'Qwen/Qwen3-8B' does not match pattern"),
     Refused(
-        f"{OVERRIDE}.volumes", [{"name": "shm", "emptyDir": {}}], 'the name "shm" is the chart\'s own; take another'
+        f"{OVERRIDE}.volumes",
+        [{"name": "shm", "emptyDir": {}}],
+        'the chart has a volume "shm" already. Choose another name.',
     ),
     Refused(f"{OVERRIDE}.resources.requests.memory", "1Ti", "requests.memory is 1Ti and limits.memory is 64Gi"),
     Refused(
-        f"{OVERRIDE}.resources.requests.cpu", "16500m", "requests.cpu is 16500m and limits.cpu is 16: a pod cannot"
+        f"{OVERRIDE}.resources.requests.cpu", "16500m", "requests.cpu is 16500m and limits.cpu is 16. A pod cannot"
     ),
     Refused(
         "initializers.resources.requests.memory", "5Gi", "initializers: requests.memory is 5Gi and limits.memory is"
@@ -135,11 +154,11 @@ REFUSED = [
         {"accelerator": "cpu", "resources": {"devices": 2}},
         'asks for 2 device(s), but its accelerator "cpu" has no resourceName',
     ),
-    Refused("accelerators.nvidia.resources.devices", None, 'has accelerator "nvidia" and asks for no device'),
+    Refused("accelerators.nvidia.resources.devices", None, 'has accelerator "nvidia" but asks for no device'),
     Refused(
         "accelerators.nvidia.imageVariant",
         "rocm",
-        "images.lock.yaml has only: cpu, cuda. Name an image made for it by images.torchtune.tag or .digest",
+        "images.lock.yaml has only: cpu, cuda. Set images.torchtune.tag or images.torchtune.digest to an image",
     ),
 ]
 
@@ -150,6 +169,7 @@ def test_bad_values_are_refused(refused: Refused) -> None:
     done = run("helm", *template_arguments(TRAINING_RUNTIMES, settings=[setting]))
     assert done.returncode != 0
     assert refused.message in done.stderr
+    assert ends_with_the_fix(done.stderr), done.stderr
 
 
 def test_two_runtimes_of_one_name_are_refused() -> None:

@@ -103,7 +103,7 @@ def test_it_is_upgraded_and_rolled_back(helm_of: Helm, cluster: Cluster) -> None
         assert nodes() == expected
     refused = helm_of("upgrade", RELEASE, CHART, *words(*ONE_RUNTIME, "workspace.size=70Gi"))
     assert refused.returncode != 0
-    assert "Kubernetes does not let volumeClaimPolicies of a runtime change" in refused.stderr
+    assert "This upgrade would change volumeClaimPolicies of a runtime" in refused.stderr
 
 
 def test_a_parent_chart_installs_and_switches_it_off(helm_of: Helm, cluster: Cluster, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_change_that_kubernetes_refuses_is_refused_with_commands_that_work(
     larger = ("upgrade", "one", CHART, *own(), "--set", "workspace.size=70Gi", "--set", "retries.maxRestarts=5")
     refused = releases(*larger)
     assert refused.returncode != 0
-    assert "Kubernetes does not let failurePolicy and volumeClaimPolicies of a runtime change" in refused.stderr
+    assert "This upgrade would change failurePolicy and volumeClaimPolicies of a runtime" in refused.stderr
     # What Kubernetes itself would have said, half-way through the release.
     assert "Value is immutable" in releases(*larger, "--set", "skipUpgradeCheck=true").stderr
     take_away(cluster, refused.stderr)
@@ -153,7 +153,7 @@ def test_runs_outlive_an_upgrade_a_rollback_and_a_reinstall(
         running.wait_log(r"'loss'")
 
         refused = cluster.run(["helm", *upgrade], check=False, capture_output=True)
-        assert "Take the old ones away, then upgrade at once" in refused.stderr
+        assert "Remove the old fields, then upgrade right away" in refused.stderr
         take_away(cluster, refused.stderr)
         helm(*upgrade)
         assert claim_size(kube) == "2Gi"

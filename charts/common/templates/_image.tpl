@@ -28,9 +28,12 @@ Arguments, a dict:
 {{- $pinned := $own }}
 {{- if not (or $own.tag $own.digest) }}
   {{- if not (hasKey $variants .variant) }}
-    {{- fail (printf "\n\n%s needs the variant %q of image %q, and images.lock.yaml has only: %s. Name an image made for it by images.%s.tag or .digest%s.\n"
-          (.for | default (printf "accelerator %q" .root.Values.accelerator)) .variant .name
-          (keys $variants | sortAlpha | join ", " | default "none") .name (.instead | default ", or choose another accelerator")) }}
+    {{- fail (printf (join " " (list
+          "\n\n%s needs the variant %q of image %q, and images.lock.yaml has only: %s."
+          "Set images.%s.tag or images.%s.digest to an image made for it%s.\n"))
+        (.for | default (printf "accelerator %q" .root.Values.accelerator)) .variant .name
+        (keys $variants | sortAlpha | join ", " | default "none") .name .name
+        (.instead | default ", or choose another accelerator")) }}
   {{- end }}
   {{- $pinned = get $variants .variant }}
 {{- end }}

@@ -13,15 +13,15 @@ Argument: the root context.
 {{- range $name, $own := .Values.runtimes }}
   {{- if not (has $name $catalogue) }}
     {{- if not $own.base }}
-      {{- fail (printf "\n\nruntimes.%s: no such runtime in the catalogue; it has: %s. For a runtime of your own, set %s to one of them.\n"
-            $name (join ", " $catalogue) (printf "runtimes.%s.base" $name)) }}
+      {{- fail (printf "\n\nruntimes.%s: the catalogue has no runtime of this name. It has: %s. To make your own, set runtimes.%s.base to one of them.\n"
+            $name (join ", " $catalogue) $name) }}
     {{- else if not (has $own.base $catalogue) }}
-      {{- fail (printf "\n\nruntimes.%s.base: no runtime %q in the catalogue; it has: %s.\n"
+      {{- fail (printf "\n\nruntimes.%s.base: the catalogue has no runtime %q. Use one of: %s.\n"
             $name $own.base (join ", " $catalogue)) }}
     {{- end }}
     {{- $_ := set $entries $name (merge (dict "name" $name "own" true) (get $entries $own.base)) }}
   {{- else if $own.base }}
-    {{- fail (printf "\n\nruntimes.%s.base: this runtime is the catalogue's; give your own another name.\n" $name) }}
+    {{- fail (printf "\n\nruntimes.%s.base: the catalogue has a runtime of this name already. Give your own another name.\n" $name) }}
   {{- end }}
 {{- end }}
 {{- toYaml $entries }}
@@ -58,10 +58,10 @@ Argument: the root context.
     {{- range $given := include "training-runtimes.names" (list $ $resolved) | fromYamlArray }}
       {{- if hasKey $catalogue $given }}
         {{- fail (printf (join " " (list
-              "\n\nTwo runtimes would have the name %q, one of them by names.style %s: give the one in runtimes another"
-              "name, or set names.version.\n")) $given $.Values.names.style) }}
+              "\n\nTwo runtimes would have the name %q, one of them because of names.style %s."
+              "Rename the one under runtimes, or set names.version.\n")) $given $.Values.names.style) }}
       {{- else if gt (len $given) 63 }}
-        {{- fail (printf "\n\nnames.version: %q has %d characters, and a runtime's name may have 63: choose a shorter one.\n"
+        {{- fail (printf "\n\nnames.version: the name %q has %d characters, and a runtime's name may have 63. Choose a shorter version.\n"
               $given (len $given)) }}
       {{- end }}
       {{- $_ := set $catalogue $given (set (deepCopy $resolved) "name" $given) }}
@@ -124,10 +124,10 @@ Argument: a list of the root context, the entry and its override.
       "acceleratorKind" $profile.kind
       "image" (include "stoker.image" (dict
         "root" $root "name" $entry.image "variant" $profile.imageVariant "override" $override.image
-        "for" (printf "Runtime %q: accelerator %q" $entry.name $accelerator)
+        "for" (printf "Runtime %q on accelerator %q" $entry.name $accelerator)
         "instead" (printf (join " " (list
-          " (for one runtime: runtimes.%s.image), choose another accelerator, or leave the runtime out by profile or"
-          "runtimes.%s.enabled")) $entry.name $entry.name)))
+          " (for this runtime alone: runtimes.%s.image), choose another accelerator, or switch the runtime off with"
+          "profile or runtimes.%s.enabled")) $entry.name $entry.name)))
       "method" ($override.method | default $entry.method)
       "numNodes" ($override.numNodes | default $entry.numNodes)
       "command" ($override.command | default $entry.command)

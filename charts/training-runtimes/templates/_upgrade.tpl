@@ -40,11 +40,10 @@ Arguments, a dict:
 {{- end }}
 {{- with $commands }}
   {{- fail (printf (join "\n" (list
-        "\n\nKubernetes does not let a ResourceClaimTemplate change, and this upgrade would."
-        "Delete the old ones, then upgrade at once:"
-        "" "%s" ""
-        "Pods that run keep their devices. A pod that is made between the commands waits for the new template; so does one"
-        "of an older TrainJob that starts again, and gets what the new template says.\n"))
+        "\n\nThis upgrade would change a ResourceClaimTemplate, and Kubernetes does not allow that."
+        "Running pods keep their devices. A pod that starts before the upgrade is done waits for the new template and gets"
+        "what it says, also if its TrainJob is older. Delete the old templates, then upgrade right away:"
+        "" "%s\n"))
       (join "\n" .)) }}
 {{- end }}
 {{- end }}
@@ -85,11 +84,11 @@ Arguments, a dict:
           (join " " $names) (lower $kind) $patch) }}
   {{- end }}
   {{- fail (printf (join "\n" (list
-        "\n\nKubernetes does not let %s of a runtime change, and this upgrade would."
-        "Take the old ones away, then upgrade at once:"
-        "" "%s" ""
-        "TrainJobs that exist keep what they started with (with Trainer 2.2: those that are not suspended). One that is"
-        "created between the two commands has neither retries nor a claim, so let nobody create one.\n"))
+        "\n\nThis upgrade would change %s of a runtime, and Kubernetes does not allow that."
+        "Existing TrainJobs keep what they started with (with Trainer 2.2: those that are not suspended). A TrainJob"
+        "created before the upgrade is done gets neither retries nor a claim, so let nobody create one meanwhile."
+        "Remove the old fields, then upgrade right away:"
+        "" "%s\n"))
       ($fields | uniq | sortAlpha | join " and ") (join "\n" $commands)) }}
 {{- end }}
 {{- end }}

@@ -1,6 +1,6 @@
 {{/*
 training-runtimes.validate: refuses what the schema cannot see: a cluster that lacks something, and values that contradict
-each other or the runner. Every message ends with what to do. Renders nothing.
+each other or the runner. Every message ends with the fix. Renders nothing.
 Argument: the root context.
 */}}
 {{- define "training-runtimes.validate" -}}
@@ -32,7 +32,7 @@ Argument: the root context.
 {{- end }}
 {{- if and $missing (not .Values.skipApiCheck) }}
   {{- fail (printf (join "\n" (list
-        "\n\nThe cluster does not serve %s: these runtimes need JobSet and Kubeflow Trainer 2.2 or newer. Install them:"
+        "\n\nThe cluster does not serve %s. These runtimes need JobSet and Kubeflow Trainer 2.2 or newer. Install them:"
         ""
         "  helm upgrade --install jobset oci://registry.k8s.io/jobset/charts/jobset --version 0.12.0 \\"
         "    --namespace jobset-system --create-namespace --wait"
@@ -50,8 +50,8 @@ Argument: the root context.
 {{- range $name, $_ := $profiles }}
   {{- if not (regexMatch "^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$" $name) }}
     {{- fail (printf (join " " (list
-          "\n\naccelerators: %q cannot be the value of a label: use at most 63 letters, digits, dots, dashes and"
-          "underscores.\n")) $name) }}
+          "\n\naccelerators: the name %q is not a valid label value. Use at most 63 letters, digits, dots, dashes and"
+          "underscores, with a letter or digit at both ends.\n")) $name) }}
   {{- end }}
 {{- end }}
 {{- range $name, $override := .Values.runtimes }}
@@ -66,7 +66,7 @@ Argument: the root context.
 {{- $accelerator := index . 0 }}
 {{- $profiles := index . 2 }}
 {{- if not (hasKey $profiles $accelerator) }}
-  {{- fail (printf "\n\n%s: no profile named %q; accelerators has: %s.\n"
+  {{- fail (printf "\n\n%s: there is no accelerator profile %q. Use one of: %s; or add yours under accelerators.\n"
         (index . 1) $accelerator (keys $profiles | sortAlpha | join ", ")) }}
 {{- end }}
 {{- end }}
@@ -76,39 +76,38 @@ Argument: the root context.
 {{- $accelerator := $runtime.accelerator }}
 {{- if and $runtime.resources.devices (not (or $runtime.resourceName $runtime.deviceClassName)) }}
   {{- fail (printf (join " " (list
-        "\n\nRuntime %q asks for %v device(s), but its accelerator %q has no resourceName to ask for:"
-        "set accelerators.%s.resourceName, or leave devices out.\n"))
+        "\n\nRuntime %q asks for %v device(s), but its accelerator %q has no resourceName."
+        "Set accelerators.%s.resourceName, or remove devices.\n"))
       $runtime.name $runtime.resources.devices $accelerator $accelerator) }}
 {{- end }}
 {{- if and (or $runtime.resourceName $runtime.deviceClassName) (not $runtime.resources.devices) }}
   {{- fail (printf (join " " (list
-        "\n\nRuntime %q has accelerator %q and asks for no device, so it would train without: set"
+        "\n\nRuntime %q has accelerator %q but asks for no device, so it would train without one. Set"
         "accelerators.%s.resources.devices, or choose an accelerator without resourceName and deviceClassName.\n"))
       $runtime.name $accelerator $accelerator) }}
 {{- end }}
 {{- if and $runtime.resourceName $runtime.deviceClassName }}
   {{- fail (printf (join " " (list
-        "\n\naccelerators.%s has both resourceName and deviceClassName, and would take its devices twice:"
-        "leave one of them out.\n")) $accelerator) }}
+        "\n\naccelerators.%s has both resourceName and deviceClassName and would take its devices twice."
+        "Remove one of them.\n")) $accelerator) }}
 {{- end }}
 {{- if $runtime.deviceClassName }}
   {{- if not (or .root.Values.skipApiCheck (.root.Capabilities.APIVersions.Has "resource.k8s.io/v1")) }}
     {{- fail (printf (join " " (list
-          "\n\nAccelerator %q hands out devices by dynamic resource allocation, and the cluster does not serve"
-          "resource.k8s.io/v1: use Kubernetes 1.34 or newer with the DRA driver of the device, or an accelerator with a"
-          "resourceName. Rendering without a cluster (helm template, Argo CD, Flux)? Set skipApiCheck=true.\n"))
+          "\n\nAccelerator %q uses dynamic resource allocation, but the cluster does not serve resource.k8s.io/v1."
+          "Use Kubernetes 1.34 or newer with the device's DRA driver, or choose an accelerator with a resourceName. Rendering without a cluster (helm template, Argo CD, Flux)? Set skipApiCheck=true.\n"))
         $accelerator) }}
   {{- end }}
 {{- end }}
 {{- end }}
 
-{{- /* Argument: a list of what the resources are of, for messages, and resources. */}}
+{{- /* Argument: a list of the resources' owner, for messages, and the resources. */}}
 {{- define "training-runtimes.validateResources" -}}
 {{- $resources := index . 1 }}
 {{- range $name, $limit := $resources.limits }}
   {{- with get $resources.requests $name }}
     {{- if gt (include "training-runtimes.quantity" . | float64) (include "training-runtimes.quantity" $limit | float64) }}
-      {{- fail (printf "\n\n%s: requests.%s is %s and limits.%s is %s: a pod cannot ask for more than it may use; raise the limit.\n"
+      {{- fail (printf "\n\n%s: requests.%s is %s and limits.%s is %s. A pod cannot request more than its limit. Raise the limit.\n"
             (index $ 0) $name . $name $limit) }}
     {{- end }}
   {{- end }}
@@ -126,7 +125,7 @@ Argument: the root context.
 {{- $runtime := .runtime }}
 {{- with get .runner.frameworks $runtime.framework }}
   {{- if and $runtime.method (not (has $runtime.method .methods)) }}
-    {{- fail (printf "\n\nruntimes.%s.method: %q is not a method of %s; it has: %s.\n"
+    {{- fail (printf "\n\nruntimes.%s.method: %q is not a method of %s. Use one of: %s.\n"
           $runtime.entry $runtime.method $runtime.framework (join ", " .methods)) }}
   {{- end }}
   {{- range $flag, $value := $runtime.args }}
@@ -135,7 +134,7 @@ Argument: the root context.
       {{- if hasKey .refused $flag }}
         {{- fail (printf "\n\nruntimes.%s.args.%s: %s.\n" $runtime.entry $flag (get .refused $flag)) }}
       {{- else if and .flags (not (has $flag .flags)) }}
-        {{- fail (printf "\n\nruntimes.%s.args.%s: no method of %s has a flag of that name; `stoker flags METHOD` lists them.\n"
+        {{- fail (printf "\n\nruntimes.%s.args.%s: no method of %s has this flag. Run `stoker flags METHOD` to see those it has.\n"
               $runtime.entry $flag $runtime.framework) }}
       {{- end }}
       {{- end }}
@@ -152,13 +151,13 @@ Argument: the root context.
 {{- end }}
 {{- range $name, $value := .runtime.env }}
   {{- if hasPrefix "STOKER_ARG_" $name }}
-    {{- fail (printf "\n\nRuntime %q: %s in env: set the trainer's flags by runtimes.%s.args instead.\n"
+    {{- fail (printf "\n\nRuntime %q: %s in env sets a flag of the trainer. Use runtimes.%s.args instead.\n"
           $.runtime.name $name $.runtime.entry) }}
   {{- else if has $name $taken }}
-    {{- fail (printf "\n\nRuntime %q: %s in env: the chart sets this one itself; leave it out.\n"
+    {{- fail (printf "\n\nRuntime %q: the chart sets %s in env itself. Remove it.\n"
           $.runtime.name $name) }}
   {{- else if and (hasPrefix "STOKER_" $name) (not (has $name $.runner.variables)) }}
-    {{- fail (printf "\n\nRuntime %q: %s in env is not a variable stoker knows; it knows: %s.\n"
+    {{- fail (printf "\n\nRuntime %q: stoker does not know the variable %s in env. Remove it, or use one of: %s.\n"
           $.runtime.name $name (include "training-runtimes.difference" (list $.runner.variables $taken))) }}
   {{- end }}
 {{- end }}
@@ -168,9 +167,9 @@ Argument: the root context.
 {{- $taken := list "JOBSET_NAME" "STOKER_JOB_ID" "STOKER_WORKSPACE" "STORAGE_URI" }}
 {{- range $name, $value := .env }}
   {{- if has $name $taken }}
-    {{- fail (printf "\n\ninitializers.env.%s: the chart sets this one itself; leave it out.\n" $name) }}
+    {{- fail (printf "\n\ninitializers.env.%s: the chart sets this variable itself. Remove it.\n" $name) }}
   {{- else if and (hasPrefix "STOKER_" $name) (not (has $name $.runner.variables)) }}
-    {{- fail (printf "\n\ninitializers.env.%s is not a variable stoker knows; it knows: %s.\n"
+    {{- fail (printf "\n\ninitializers.env.%s: stoker does not know this variable. Remove it, or use one of: %s.\n"
           $name (include "training-runtimes.difference" (list $.runner.variables $taken))) }}
   {{- end }}
 {{- end }}
@@ -181,7 +180,7 @@ Argument: the root context.
 {{- $names := $own }}
 {{- range .volumes }}
   {{- if has .name $own }}
-    {{- fail (printf "\n\nruntimes.%s.volumes: the name %q is the chart's own; take another.\n" $.entry .name) }}
+    {{- fail (printf "\n\nruntimes.%s.volumes: the chart has a volume %q already. Choose another name.\n" $.entry .name) }}
   {{- end }}
   {{- $names = append $names .name }}
 {{- end }}
@@ -190,16 +189,16 @@ Argument: the root context.
 {{- end }}
 {{- range .volumeMounts }}
   {{- if not (has .name $names) }}
-    {{- fail (printf "\n\nruntimes.%s.volumeMounts: there is no volume %q; there are: %s.\n"
+    {{- fail (printf "\n\nruntimes.%s.volumeMounts: there is no volume %q. Use one of: %s.\n"
           $.entry .name (join ", " $names)) }}
   {{- else if has (trimSuffix "/" .mountPath) (list "/workspace" "/dev/shm" "/cache" "/tmp") }}
-    {{- fail (printf "\n\nruntimes.%s.volumeMounts: %s is the chart's own; mount %q elsewhere.\n"
+    {{- fail (printf "\n\nruntimes.%s.volumeMounts: the chart mounts %s itself. Mount %q somewhere else.\n"
           $.entry .mountPath .name) }}
   {{- end }}
 {{- end }}
 {{- end }}
 
-{{- /* Two of one name are one too many for Flux and kustomize. Argument: the root context. */}}
+{{- /* Flux and kustomize refuse a key that appears twice. Argument: the root context. */}}
 {{- define "training-runtimes.validateLabels" -}}
 {{- $nameless := dict "framework" "" "name" "" "accelerator" "" }}
 {{- $labels := merge (include "stoker.labels" . | fromYaml) (include "training-runtimes.runLabels" $nameless | fromYaml) }}
@@ -219,13 +218,13 @@ Argument: the root context.
   {{- $own := index . 2 }}
   {{- range $name, $_ := index . 1 }}
     {{- if hasKey $own $name }}
-      {{- fail (printf "\n\n%s: the chart sets %s itself; leave it out.\n" $where $name) }}
+      {{- fail (printf "\n\n%s: the chart sets %s itself. Remove it.\n" $where $name) }}
     {{- end }}
   {{- end }}
 {{- end }}
 {{- end }}
 
-{{- /* training-runtimes.difference: the words of the first list that the second has not, with commas. */}}
+{{- /* training-runtimes.difference: the words of the first list that are not in the second, with commas. */}}
 {{- define "training-runtimes.difference" -}}
 {{- $left := list }}
 {{- range index . 0 }}

@@ -5,13 +5,13 @@ Argument: the root context.
 {{- define "vllm-serving.accelerator" -}}
 {{- $profiles := mergeOverwrite (.Files.Get "files/accelerators.json" | fromJson) (deepCopy (.Values.accelerators | default dict)) }}
 {{- if not (hasKey $profiles .Values.accelerator) }}
-  {{- fail (printf "\n\naccelerator: no profile named %q; there are: %s. Add one under accelerators.\n"
+  {{- fail (printf "\n\naccelerator: there is no accelerator profile %q. Use one of: %s; or add yours under accelerators.\n"
         .Values.accelerator (keys $profiles | sortAlpha | join ", ")) }}
 {{- end }}
 {{- $profile := get $profiles .Values.accelerator }}
 {{- range list "kind" "imageVariant" "resources" "sharedMemory" }}
   {{- if not (get $profile .) }}
-    {{- fail (printf "\n\naccelerators.%s.%s is missing: a profile of one's own needs it.\n" $.Values.accelerator .) }}
+    {{- fail (printf "\n\naccelerators.%s.%s is missing. Set it: a profile of your own needs it.\n" $.Values.accelerator .) }}
   {{- end }}
 {{- end }}
 {{- toYaml $profile }}

@@ -1,6 +1,6 @@
 {{/*
 vllm-serving.validate: refuses what the schema cannot see: values that contradict each other, flags that the pinned vLLM
-does not have, APIs that the cluster does not serve. Every message ends with what to do. Renders nothing.
+does not have, APIs that the cluster does not serve. Every message ends with the fix. Renders nothing.
 Argument: the root context.
 */}}
 {{- define "vllm-serving.validate" -}}
@@ -16,23 +16,23 @@ Argument: the root context.
 {{- define "vllm-serving.validateModel" -}}
 {{- range $label, $_ := include "stoker.selector" . | fromYaml }}
   {{- if hasKey ($.Values.podLabels | default dict) $label }}
-    {{- fail (printf "\n\npodLabels.%s: the chart finds its pods by this label: leave it out.\n" $label) }}
+    {{- fail (printf "\n\npodLabels.%s: the chart finds its pods by this label. Remove it.\n" $label) }}
   {{- end }}
 {{- end }}
 {{- if hasKey (.Values.resources | default dict) "devices" }}
-  {{- fail "\n\nresources.devices: the devices of a replica are `devices`: set that.\n" }}
+  {{- fail "\n\nresources.devices: this is not where devices are set. Use the value devices instead.\n" }}
 {{- end }}
 {{- $given := compact (list .Values.model.claim.name .Values.model.uri .Values.model.image.reference) }}
 {{- if ne (len $given) 1 }}
   {{- fail (printf (join "\n" (list
-        "\n\nThe model comes from %d places, and has to come from one. Set one of:"
+        "\n\nThe model has %d sources and needs exactly one. Set one of:"
         "  --set model.claim.name=CLAIM --set model.claim.path=FOLDER      a claim that holds it"
         "  --set model.uri=hf://Qwen/Qwen3-0.6B                            the Hub, S3 or Google Cloud Storage"
-        "  --set model.image.reference=registry.example.com/model:1        an image, where the cluster mounts them\n"))
+        "  --set model.image.reference=registry.example.com/model:1        an image, if the cluster can mount images\n"))
       (len $given)) }}
 {{- end }}
 {{- if and .Values.model.image.reference (not (semverCompare ">=1.33.0-0" .Capabilities.KubeVersion.Version)) }}
-  {{- fail (printf "\n\nmodel.image needs Kubernetes 1.33 or newer with image volumes, this is %s: use model.claim or model.uri.\n"
+  {{- fail (printf "\n\nmodel.image needs Kubernetes 1.33 or newer with image volumes; this cluster has %s. Use model.claim or model.uri.\n"
         .Capabilities.KubeVersion.Version) }}
 {{- end }}
 {{- end }}
@@ -40,15 +40,15 @@ Argument: the root context.
 {{- define "vllm-serving.validateKey" -}}
 {{- if eq (not .Values.api.keySecret) (not .Values.api.anonymous) }}
   {{- fail (join "\n" (list
-        "\n\nWho may ask this model? Make a key,"
+        "\n\nSay who may use this model: set either api.keySecret or api.anonymous, not both. To use a key, create one,"
         ""
         "  kubectl create secret generic model-key --from-literal=api-key=$(openssl rand -hex 32)"
         ""
-        "and set api.keySecret=model-key; or set api.anonymous=true to leave it to the network policy. Not both.\n")) }}
+        "and set api.keySecret=model-key. To let everybody in whom the network policy allows, set api.anonymous=true.\n")) }}
 {{- end }}
 {{- range .Values.api.paths }}
   {{- if regexMatch "^/(pause|resume|sleep|wake_up|is_paused|is_sleeping|collective_rpc|invocations|ping|adapters|server_info|abort_requests|scale_elastic_ep|reset_|release_|init_weight|start_|update_weight|finish_|shutdown_|weight_|inference)|^/v1/(un)?load_lora_adapter" . }}
-    {{- fail (printf "\n\napi.paths: %s controls the server and is never open to clients; reinforcement learning has rl.enabled.\n" .) }}
+    {{- fail (printf "\n\napi.paths: %s controls the server and is never open to clients. Remove it; for reinforcement learning, set rl.enabled.\n" .) }}
   {{- end }}
 {{- end }}
 {{- end }}
@@ -57,15 +57,15 @@ Argument: the root context.
 {{- $names := list (include "vllm-serving.modelName" .) }}
 {{- range .Values.adapters }}
   {{- if has .name $names }}
-    {{- fail (printf "\n\nadapters: %q is the name of two things that requests could ask for: rename one.\n" .name) }}
+    {{- fail (printf "\n\nadapters: %q is the name of two things that requests can ask for. Rename one.\n" .name) }}
   {{- end }}
   {{- $names = append $names .name }}
 {{- end }}
 {{- if and (or .Values.published.claim .Values.published.configMap) (not .Values.lora.maxRank) }}
-  {{- fail "\n\npublished: adapters that come later need room: set lora.maxRank to the largest rank they may have.\n" }}
+  {{- fail "\n\npublished: the server reserves room for adapters that come later. Set lora.maxRank to the largest rank they may have.\n" }}
 {{- end }}
 {{- if lt (int .Values.lora.maxCpuLoras) (int .Values.lora.maxLoras) }}
-  {{- fail (printf "\n\nlora.maxCpuLoras (%d) is less than lora.maxLoras (%d): raise it, vLLM refuses that.\n"
+  {{- fail (printf "\n\nlora.maxCpuLoras (%d) is less than lora.maxLoras (%d), and vLLM refuses that. Raise lora.maxCpuLoras.\n"
         (int .Values.lora.maxCpuLoras) (int .Values.lora.maxLoras)) }}
 {{- end }}
 {{- end }}
@@ -75,12 +75,12 @@ Argument: the root context.
 {{- $version := .Values.vllmVersion | default .Chart.AppVersion }}
 {{- $own := get (.Values.images | default dict) "vllm" | default dict }}
 {{- if and (or $own.tag $own.digest) (not .Values.vllmVersion) }}
-  {{- fail (printf "\n\nimages.vllm.%s names an image of your own: say which vLLM is in it by vllmVersion, e.g. 0.31.0.\n"
+  {{- fail (printf "\n\nimages.vllm.%s names an image of your own. Set vllmVersion to the vLLM version in it, such as 0.31.0.\n"
         (empty $own.tag | ternary "digest" "tag")) }}
 {{- end }}
 {{- if not (semverCompare (replace " " ", " $range) $version) }}
-  {{- fail (printf "\n\nvLLM %s: this chart knows the flags of %s, which the trainer's image is tested with. %s\n"
-        $version $range "Use such an image, or the chart's version for that vLLM.") }}
+  {{- fail (printf "\n\nvLLM %s: this chart knows the flags of vLLM %s, which the trainer's image is tested with. %s\n"
+        $version $range "Use an image with such a version, or the chart version made for yours.") }}
 {{- end }}
 {{- end }}
 
@@ -98,8 +98,8 @@ Argument: the root context.
   {{- $name := splitList "." $flag | first }}
   {{- if or (hasKey $own $name) (hasKey $instead $name) }}
     {{- $other := get $instead $name }}
-    {{- fail (printf "\n\nargs.%s: the chart sets this flag itself; %s.\n" $flag
-          ($other | empty | ternary "leave it out" (printf "use %s" $other))) }}
+    {{- fail (printf "\n\nargs.%s: the chart sets this flag itself. %s.\n" $flag
+          ($other | empty | ternary "Remove it" (printf "Use %s instead" $other))) }}
   {{- end }}
   {{- if not (hasKey $known $name) }}
     {{- $close := list }}
@@ -108,49 +108,49 @@ Argument: the root context.
         {{- $close = append $close $other }}
       {{- end }}
     {{- end }}
-    {{- fail (printf "\n\nargs.%s: vLLM %s has no such flag%s.\n" $flag ($.Values.vllmVersion | default $.Chart.AppVersion)
-          ($close | empty | ternary "" (printf "; close to it: %s" ($close | sortAlpha | join ", ")))) }}
+    {{- fail (printf "\n\nargs.%s: vLLM %s has no such flag. Remove it%s.\n" $flag ($.Values.vllmVersion | default $.Chart.AppVersion)
+          ($close | empty | ternary "" (printf ", or use a similar one: %s" ($close | sortAlpha | join ", ")))) }}
   {{- end }}
   {{- $facts := get $known $name }}
   {{- if and $facts.switch (not (kindIs "bool" $value)) }}
-    {{- fail (printf "\n\nargs.%s: this flag is a switch: write true or false, without quotes.\n" $flag) }}
+    {{- fail (printf "\n\nargs.%s: this flag is a switch. Write true or false, without quotes.\n" $flag) }}
   {{- end }}
   {{- if and (not $facts.switch) (kindIs "bool" $value) }}
-    {{- fail (printf "\n\nargs.%s: this flag takes a value: write it as text, in quotes.\n" $flag) }}
+    {{- fail (printf "\n\nargs.%s: this flag takes a value. Write it as text, in quotes.\n" $flag) }}
   {{- end }}
   {{- if and $facts.choices (eq $name $flag) (not (has (toString $value) $facts.choices)) }}
-    {{- fail (printf "\n\nargs.%s: %q is none of: %s.\n" $flag (toString $value) ($facts.choices | join ", ")) }}
+    {{- fail (printf "\n\nargs.%s: this flag does not take %q. Use one of: %s.\n" $flag (toString $value) ($facts.choices | join ", ")) }}
   {{- end }}
 {{- end }}
 {{- $taken := include "vllm-serving.ownEnv" (list . (include "vllm-serving.accelerator" . | fromYaml)) | fromYaml }}
 {{- range $name, $value := .Values.env }}
   {{- if or (hasKey $taken $name) (has $name (list "VLLM_ALLOW_RUNTIME_LORA_UPDATING" "VLLM_API_KEY" "VLLM_SERVER_DEV_MODE")) }}
-    {{- fail (printf "\n\nenv.%s: the chart sets this one itself; leave it out.\n" $name) }}
+    {{- fail (printf "\n\nenv.%s: the chart sets this variable itself. Remove it.\n" $name) }}
   {{- end }}
 {{- end }}
 {{- end }}
 
 {{- define "vllm-serving.validateReach" -}}
 {{- if and .Values.rl.enabled (not .Values.rl.peers) }}
-  {{- fail "\n\nrl.enabled opens paths that change the model: name who may reach them by rl.peers.\n" }}
+  {{- fail "\n\nrl.enabled opens paths that change the model. Set rl.peers to those who may reach them.\n" }}
 {{- end }}
 {{- if and .Values.rl.enabled (not .Values.networkPolicy.enabled) }}
-  {{- fail "\n\nrl.enabled opens paths that change the model: it needs networkPolicy.enabled=true.\n" }}
+  {{- fail "\n\nrl.enabled opens paths that change the model, so it needs a network policy. Set networkPolicy.enabled=true.\n" }}
 {{- end }}
 {{- if and (has (toString .Values.rollout.maxSurge) (list "0" "0%")) (has (toString .Values.rollout.maxUnavailable) (list "0" "0%")) }}
-  {{- fail "\n\nrollout: with maxSurge and maxUnavailable both 0 no replica could ever be replaced: raise one of them.\n" }}
+  {{- fail "\n\nrollout: maxSurge and maxUnavailable are both 0, so no replica could ever be replaced. Raise one of them.\n" }}
 {{- end }}
 {{- if and .Values.ingress.enabled (not .Values.ingress.host) }}
-  {{- fail "\n\ningress.enabled: set ingress.host.\n" }}
+  {{- fail "\n\ningress.enabled: an Ingress needs a host name. Set ingress.host.\n" }}
 {{- end }}
 {{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) }}
-  {{- fail "\n\nhttpRoute.enabled: name the gateway by httpRoute.parentRefs.\n" }}
+  {{- fail "\n\nhttpRoute.enabled: an HTTPRoute needs a gateway. Set httpRoute.parentRefs.\n" }}
 {{- end }}
 {{- if and (eq .Values.autoscaling.kind "hpa") (lt (int .Values.autoscaling.minReplicas) 1) }}
-  {{- fail "\n\nautoscaling.minReplicas: an HPA cannot go to 0; use autoscaling.kind=keda.\n" }}
+  {{- fail "\n\nautoscaling.minReplicas: an HPA cannot scale to 0. Set it to 1 or more, or set autoscaling.kind=keda.\n" }}
 {{- end }}
 {{- if lt (int .Values.autoscaling.maxReplicas) (int .Values.autoscaling.minReplicas) }}
-  {{- fail "\n\nautoscaling.maxReplicas is less than autoscaling.minReplicas.\n" }}
+  {{- fail "\n\nautoscaling.maxReplicas is less than autoscaling.minReplicas. Raise maxReplicas, or lower minReplicas.\n" }}
 {{- end }}
 {{- end }}
 
@@ -172,7 +172,7 @@ Argument: the root context.
 {{- if not .Values.skipApiCheck }}
   {{- range $api, $fix := $asked }}
     {{- if not ($.Capabilities.APIVersions.Has $api) }}
-      {{- fail (printf "\n\nThe cluster does not serve %s: install %s. Rendering without a cluster? Set skipApiCheck=true.\n" $api $fix) }}
+      {{- fail (printf "\n\nThe cluster does not serve %s. Install %s. Rendering without a cluster? Set skipApiCheck=true.\n" $api $fix) }}
     {{- end }}
   {{- end }}
 {{- end }}
