@@ -9,7 +9,7 @@ import pytest
 from runner.tests.integration.jobs import LocalJob
 from runner.tests.integration.tune_jobs import TuneJob
 from runner.tests.parity.outcomes import differences
-from runner.tests.parity.runs import CHECKPOINT, RUNS, STOPPED, masked, unpack
+from runner.tests.parity.runs import RUNS, STOPPED, masked, unpack
 
 RECORDS = Path(__file__).parents[1] / "parity"
 COMMIT = "869a3b6"
@@ -23,6 +23,18 @@ def compare(name: str, job: LocalJob) -> None:
     assert differences(before, masked(job)) == []
 
 
+def go_on(image: str, job: LocalJob) -> str:
+    """Run to the end what an earlier runner has begun, and return the output."""
+    run, step = STOPPED[image]
+    unpack(RECORDS / f"checkpoint-{image}-{COMMIT}.tar.xz", job)
+    ended = run.run(job)
+    assert ended.code == 0, ended.output
+    manifest = job.manifest()
+    assert (manifest["steps"], manifest["attempt"]) == (2 * step, 0)
+    assert manifest["resumed_from"] == f"checkpoint-{step}"
+    return ended.output
+
+
 @pytest.mark.parametrize("name", [pytest.param("trl full", marks=pytest.mark.full), "trl lora"])
 def test_a_trl_manifest_is_what_it_was(job: LocalJob, name: str) -> None:
     compare(name, job)
@@ -34,15 +46,17 @@ def test_a_torchtune_manifest_is_what_it_was(tune: TuneJob) -> None:
 
 
 def test_a_run_goes_on_from_an_earlier_runners_checkpoint(job: LocalJob) -> None:
-    unpack(RECORDS / f"checkpoint-{COMMIT}.tar.xz", job)
-    ended = STOPPED.run(job)
-    assert ended.code == 0, ended.output
-    manifest = job.manifest()
-    assert (manifest["steps"], manifest["resumed_from"], manifest["attempt"]) == (10, CHECKPOINT, 0)
+    go_on("trl", job)
     earlier, later = (
-        json.loads((job.output / name / "trainer_state.json").read_text())["log_history"]
-        for name in (CHECKPOINT, "checkpoint-10")
+        json.loads((job.output / f"checkpoint-{step}" / "trainer_state.json").read_text())["log_history"]
+        for step in (5, 10)
     )
     # The loss of step 5, on another base model, is the earlier runner's: no step before was trained again.
     assert [entry["step"] for entry in later if "loss" in entry] == [5, 10]
     assert later[0] == earlier[0]
+
+
+@pytest.mark.full
+def test_a_tune_run_goes_on_from_an_earlier_runners_checkpoint(tune: TuneJob) -> None:
+    output = go_on("torchtune", tune)
+    assert sorted(tune.losses(output)) == [5, 6, 7, 8]

@@ -51,9 +51,21 @@ RUNS = {
         {"processes": 2},
     ),
 }
-# The run whose checkpoint is kept, and the checkpoint.
-STOPPED = Run("trl", ("--max_steps", "10", "--lora_r", "2", "--save_total_limit", "5"), {"processes": 2})
-CHECKPOINT = "checkpoint-5"
+# Runs of which a checkpoint is kept, and that of its output folder.
+STOPPED = {
+    "trl": (Run("trl", ("--max_steps", "10", "--lora_r", "2", "--save_total_limit", "5"), {"processes": 2}), 5),
+    "torchtune": (
+        Run(
+            "torchtune",
+            (
+                *("lora_finetune_distributed", f"model={LORA}", "model.lora_rank=2", "epochs=2"),
+                *("lr_scheduler.num_warmup_steps=2", "seed=7"),
+            ),
+            {"processes": 2},
+        ),
+        4,
+    ),
+}
 
 
 def masked(job: LocalJob) -> dict[str, Any]:
@@ -79,12 +91,13 @@ def _kind(value: Any) -> str:
     return f"<{type(value).__name__}>"
 
 
-def pack(job: LocalJob, archive: Path) -> None:
-    """Keep the job's checkpoint; its seal then names no folder of the machine it was made on."""
-    seal = job.output / CHECKPOINT / _SEAL
+def pack(job: LocalJob, step: int, archive: Path) -> None:
+    """Keep the job's checkpoint of a step; its seal then names no folder of the machine it was made on."""
+    folder = job.output / f"checkpoint-{step}"
+    seal = folder / _SEAL
     seal.write_text(seal.read_text().replace(str(job.inputs), _INPUTS))
     with tarfile.open(archive, "w:xz", preset=9) as packed:
-        packed.add(job.output / CHECKPOINT, CHECKPOINT, filter=_anyones)
+        packed.add(folder, folder.name, filter=_anyones)
 
 
 def unpack(archive: Path, job: LocalJob) -> None:
@@ -92,7 +105,7 @@ def unpack(archive: Path, job: LocalJob) -> None:
     job.output.mkdir(parents=True)
     with tarfile.open(archive) as packed:
         packed.extractall(job.output, filter="data")
-    seal = job.output / CHECKPOINT / _SEAL
+    (seal,) = job.output.glob(f"checkpoint-*/{_SEAL}")
     seal.write_text(seal.read_text().replace(_INPUTS, str(job.inputs)))
 
 
