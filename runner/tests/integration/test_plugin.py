@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
 from runner.tests.integration.jobs import LocalJob
 
-PLUGIN = Path(__file__).parents[3] / "examples" / "backend-plugin" / "src"
+ROOT = Path(__file__).parents[3]
+PLUGIN = ROOT / "examples" / "backend-plugin" / "src"
+# As it was built, unedited, for stoker 0.1 at 869a3b6.
+EARLIER = ROOT / "runner" / "tests" / "wheel" / "stoker_classifier-0.1.0-py3-none-any.whl"
 ENTRY = "[stoker.backends]\nclassifier = stoker_classifier.config:ClassifierConfig\n"
 
 
-@pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package from its source, its entry point beside it as an installation would write it."""
-    info = tmp_path / "site" / "stoker_classifier-0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stoker-classifier\nVersion: 0\n")
-    (info / "entry_points.txt").write_text(ENTRY)
-    monkeypatch.setenv("PYTHONPATH", f"{PLUGIN}:{info.parent}")
+@pytest.fixture(params=["today's", pytest.param("the earlier wheel", marks=pytest.mark.full)])
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Today's package from its source, its entry point beside it as an installation would write it, or the wheel."""
+    site = tmp_path / "site"
+    if request.param == "today's":
+        info = site / "stoker_classifier-0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stoker-classifier\nVersion: 0\n")
+        (info / "entry_points.txt").write_text(ENTRY)
+        monkeypatch.setenv("PYTHONPATH", f"{PLUGIN}:{site}")
+    else:
+        zipfile.ZipFile(EARLIER).extractall(site)
+        monkeypatch.setenv("PYTHONPATH", str(site))
 
 
 @pytest.mark.usefixtures("plugin")
