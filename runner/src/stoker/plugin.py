@@ -1,6 +1,6 @@
-"""What a plugin for another training framework imports: one public face for authors.
+"""The one public face for plugin authors: everything that another training framework needs of Stoker.
 
-`examples/backend-plugin` is built on these names alone.
+docs/reference/plugin.md says what each name is for; `examples/backend-plugin` uses nothing else.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ from stoker.frameworks import Framework
 from stoker.plan.arguments import Flag, FlagTable, Layer, Setting, resolve, split_args
 from stoker.plan.framework import (
     Asked,
-    Checker,
     Command,
     ConfigFile,
-    Decider,
+    Dataset,
     Decision,
     FlagNames,
     Options,
-    Reader,
     TrainingFramework,
 )
 from stoker.plan.inputs import DatasetColumns, Input, ModelFolder
-from stoker.rank.job import Job, Outcome, StopRequested
+from stoker.rank.checkpoints import seal
+from stoker.rank.job import Job, Outcome, StopRequested, any_rank, barrier
 from stoker.submit import LLMBackend, register_backend, register_framework
 from stoker.submit.initializer import DATASET, MODEL, Initialized, dataset_folder
 
@@ -29,11 +28,10 @@ __all__ = [
     "DATASET",
     "MODEL",
     "Asked",
-    "Checker",
     "Command",
     "ConfigFile",
+    "Dataset",
     "DatasetColumns",
-    "Decider",
     "Decision",
     "ExitCode",
     "Flag",
@@ -48,14 +46,16 @@ __all__ = [
     "ModelFolder",
     "Options",
     "Outcome",
-    "Reader",
     "RunError",
     "Setting",
     "StopRequested",
     "TrainingFramework",
+    "any_rank",
+    "barrier",
     "dataset_folder",
     "register_backend",
     "register_framework",
     "resolve",
+    "seal",
     "split_args",
 ]

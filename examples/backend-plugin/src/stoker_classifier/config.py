@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from stoker.arguments import Layer, resolve, split_args
-from stoker.backends import LLMBackend
-from stoker.backends.initializer import MODEL, Initialized, dataset_folder
+from stoker.plugin import MODEL, Initialized, Layer, LLMBackend, dataset_folder, resolve
 from stoker_classifier.flags import TABLE
-from stoker_classifier.framework import Classifier
+from stoker_classifier.framework import MODULE, Classifier
 
 _PLACEMENT = ("num_nodes", "resources_per_node")
 
@@ -21,7 +19,7 @@ class ClassifierConfig(LLMBackend):
     Attributes are the trainer's flags; None leaves one to the runtime and the trainer.
     """
 
-    framework: ClassVar[str] = "classifier"
+    framework: ClassVar[str] = Classifier.name
     command: ClassVar[tuple[str, ...]] = ("stoker", "run")
     runner: ClassVar[type[Classifier]] = Classifier
 
@@ -37,16 +35,13 @@ class ClassifierConfig(LLMBackend):
 
     def to_args(self, initializer: Initialized | None = None) -> list[str]:
         """Return the trainer's module and the flags that are set."""
-        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _PLACEMENT}
+        fetched = {}
         if initializer is not None and initializer.model is not None:
-            values["model_name_or_path"] = values["model_name_or_path"] or MODEL
+            fetched["model_name_or_path"] = MODEL
         if initializer is not None and initializer.dataset is not None:
-            values["dataset_name"] = values["dataset_name"] or dataset_folder(initializer.dataset)
-        words = [Classifier().trainer_module("classify")]
-        for name, value in values.items():
-            if value is not None:
-                words += [f"--{name}", str(value)]
-        return words
+            fetched["dataset_name"] = dataset_folder(initializer.dataset)
+        flags = {**fetched, **self._given()}
+        return [MODULE, *(word for name, value in flags.items() for word in (f"--{name}", value))]
 
     def validate(self) -> None:
         """Check the config against the trainer's flags.
@@ -55,7 +50,11 @@ class ClassifierConfig(LLMBackend):
             ValueError: names every problem.
         """
         super().validate()
-        given, _ = split_args(self.to_args()[1:])
+        given = {name: (value,) for name, value in self._given().items()}
         problems = resolve(TABLE, [Layer("config", given)]).problems
         if problems:
             raise ValueError("\n".join(problems))
+
+    def _given(self) -> dict[str, str]:
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _PLACEMENT}
+        return {name: str(value) for name, value in values.items() if value is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.arguments import Flag, FlagTable
+from stoker.plugin import Flag, FlagTable
 
 _FLAGS = (
     Flag("model_name_or_path", "str", help="Folder or Hub id of the model to start from."),

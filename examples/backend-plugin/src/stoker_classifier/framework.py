@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from stoker.arguments import FlagTable, Setting
-from stoker.frameworks import Framework
-from stoker.frameworks.base import Asked, Input
+from stoker.plugin import Asked, FlagTable, Framework, Input, Setting
 from stoker_classifier.flags import TABLE
 
-_MODULE = "stoker_classifier.train"
+MODULE = "stoker_classifier.train"
 # A checkpoint made with another value of these is of another model.
 _IDENTITY = ("model_name_or_path", "dataset_name", "dataset_train_split", "text_column", "label_column", "max_length")
 
@@ -30,11 +28,11 @@ class Classifier(Framework):
 
     def trainer_module(self, method: str, world_size: int = 1) -> str:
         """Return the trainer's module."""
-        return _MODULE
+        return MODULE
 
     def method_of(self, word: str) -> str | None:
         """Return the method if the word is the trainer's module."""
-        return "classify" if word == _MODULE else None
+        return "classify" if word == MODULE else None
 
     def recipe(self, asked: Asked, table: FlagTable) -> Mapping[str, tuple[str, str]]:
         """Return the output folder, and the CPU where there is nothing else."""
