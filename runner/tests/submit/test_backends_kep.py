@@ -94,7 +94,7 @@ def test_the_first_texts_dpo_is_sent_by_todays_names() -> None:
 
 
 def test_a_length_of_prompts_that_trl_no_longer_knows_is_not_dropped_in_silence() -> None:
-    with pytest.warns(UserWarning, match="no --max_prompt_length, it is not sent: .*filter"):
+    with pytest.warns(UserWarning, match="no --max_prompt_length, so it is not sent: .*filter"):
         TRLConfig(trainer_type=TRLTrainerType.DPO, dpo_config=TRLDPOConfig(max_prompt_length=256)).to_args()
 
 

@@ -13,7 +13,8 @@ from stoker.frameworks.registry import (
 from stoker.submit.base import LLMBackend
 from stoker.submit.initializer import Initializer, Source
 from stoker.submit.torchtune import DataFormat, DataType, LoraConfig, Loss, TorchTuneConfig, TorchTuneInstructDataset
-from stoker.submit.trl import TRLConfig, TRLPeftConfig
+from stoker.submit.trl import TRLConfig
+from stoker.submit.trl_adapter import TRLPeftConfig
 from stoker.submit.trl_methods import (
     TRLDistillationConfig,
     TRLDPOConfig,
@@ -27,7 +28,7 @@ from stoker.submit.trl_methods import (
     TRLTrainerType,
 )
 
-# The names of the KEP's second and newest text.
+# Names in the KEP's second and newest text. They stand here because the classes need compat.py.
 LLMTrainer = LLMBackend
 ConfigTrainer = LLMBackend
 FrameworkConfig = LLMBackend

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from stoker.frameworks.registry import Backend
 from stoker.submit import sdk
+from stoker.submit.compat import ConfigMethods
 from stoker.submit.initializer import Initialized
 
 
 @dataclass
-class LLMBackend(Backend, ABC):
+class LLMBackend(ConfigMethods, Backend, ABC):
     """A run of one training framework, as plain data (KEP-2839).
 
     Attributes:
@@ -54,11 +54,6 @@ class LLMBackend(Backend, ABC):
         """
         return None
 
-    def args_for(self, initializer: Initialized | None = None) -> list[str]:
-        """Return the arguments, also of a class whose `to_args` takes no initializer, as in the KEP's other texts."""
-        takes_one = bool(inspect.signature(self.to_args).parameters)
-        return self.to_args(initializer) if takes_one and initializer is not None else self.to_args()
-
     def validate(self) -> None:
         """Check the config; a subclass calls this and adds its own checks.
 
@@ -80,18 +75,6 @@ class LLMBackend(Backend, ABC):
             ValueError: the config cannot be meant, or no runtime fits or several do.
         """
         return sdk.train_arguments(self, client, **more)
-
-    def get_train_func(self) -> Callable[..., Any] | None:
-        """Return None: a config has no function of the user's (the KEP's second text)."""
-        return None
-
-    def get_train_func_args(self) -> dict[str, Any] | None:
-        """Return None, as there is no function (the KEP's second text)."""
-        return None
-
-    def get_framework_args(self) -> dict[str, Any]:
-        """Return the arguments in the wrapping of the KEP's second text."""
-        return {"_config_args": self.to_args()}
 
 
 def placement_problems(num_nodes: object, resources: object) -> list[str]:

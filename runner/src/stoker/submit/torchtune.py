@@ -16,6 +16,7 @@ from urllib.parse import urlparse
 from stoker.frameworks.registry import register_backend
 from stoker.frameworks.torchtune.admission import COMMAND, model_of
 from stoker.submit.base import LLMBackend, count_problems, dropout_problems
+from stoker.submit.compat import take_placement
 from stoker.submit.initializer import DATASET, Initialized, hub_subpath
 
 _INSTRUCT_DATASET = "torchtune.datasets.instruct_dataset"
@@ -159,10 +160,7 @@ class TorchTuneConfig(LLMBackend):
 
     def __post_init__(self, _num_nodes: int | None, _resources_per_node: dict[str, Any] | None) -> None:
         """Take over the placement where it was given by position or by its older name."""
-        if _num_nodes is not None:
-            self.num_nodes = _num_nodes
-        if _resources_per_node is not None:
-            self.resources_per_node = _resources_per_node
+        take_placement(self, _num_nodes, _resources_per_node)
 
     def command_on(self, runtime: str) -> tuple[str, ...] | None:
         """Return the command for which Trainer chooses the recipe, on a runtime whose name tells it the model."""

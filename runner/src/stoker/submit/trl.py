@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
-from dataclasses import KW_ONLY, InitVar, dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any, ClassVar
 
 from stoker.frameworks.registry import register_backend
@@ -11,12 +11,13 @@ from stoker.frameworks.trl.checks import self_contradictions
 from stoker.frameworks.trl.framework import TRL
 from stoker.plan.arguments import Layer, resolve, split_args
 from stoker.submit import initializer as staged
-from stoker.submit.base import LLMBackend, count_problems, dropout_problems
-from stoker.submit.given import Remembering, default
+from stoker.submit.base import LLMBackend
+from stoker.submit.compat import PPO_GONE, Remembering, default, take_placement
 from stoker.submit.initializer import Initialized
+from stoker.submit.trl_adapter import TRLPeftConfig
+from stoker.submit.trl_flags import FlagValue, flag_words, without
 from stoker.submit.trl_methods import (
     METHOD_CONFIGS,
-    FlagValue,
     TRLDistillationConfig,
     TRLDPOConfig,
     TRLGRPOConfig,
@@ -27,73 +28,10 @@ from stoker.submit.trl_methods import (
     TRLRLOOConfig,
     TRLSFTConfig,
     TRLTrainerType,
-    flag_words,
 )
 
 _SLOTS = ("sft", "dpo", "kto", "orpo", "grpo", "rloo", "reward", "distillation")
 _FLAT_ADAPTER = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
-_PPO = "PPO is gone from TRL (1.16): write TRLTrainerType.GRPO or TRLTrainerType.RLOO"
-
-
-@dataclass
-class TRLPeftConfig:
-    """An adapter to train instead of the model's own weights (LoRA, QLoRA, DoRA).
-
-    Attributes:
-        r: rank.
-        lora_alpha: scale.
-        lora_dropout: dropout in the adapter, 0 to 1.
-        target_modules: names of the layers that get one, or `all-linear`.
-        use_rslora: scale by the root of the rank.
-        use_dora: learn magnitude and direction apart.
-        load_in_4bit: load the base model in 4 bits (QLoRA).
-        load_in_8bit: load the base model in 8 bits.
-        bnb_4bit_quant_type: kind of the 4 bits.
-        use_bnb_nested_quant: quantize the quantization's own constants too.
-        modules_to_save: layers that are trained whole and saved with the adapter.
-    """
-
-    r: int = 16
-    lora_alpha: int = 32
-    lora_dropout: float = 0.05
-    target_modules: list[str] | str | None = field(default_factory=lambda: ["q_proj", "v_proj"])
-    use_rslora: bool = False
-    use_dora: bool = False
-    _: KW_ONLY
-    load_in_4bit: bool = False
-    load_in_8bit: bool = False
-    bnb_4bit_quant_type: str | None = None
-    use_bnb_nested_quant: bool = False
-    modules_to_save: list[str] | None = None
-
-    def to_args(self) -> list[str]:
-        """Return the adapter's flags."""
-        words = ["--use_peft"]
-        named = {
-            "lora_r": self.r,
-            "lora_alpha": self.lora_alpha,
-            "lora_dropout": self.lora_dropout,
-            "lora_target_modules": self.target_modules or None,
-            "lora_modules_to_save": self.modules_to_save or None,
-            "bnb_4bit_quant_type": self.bnb_4bit_quant_type,
-            **{
-                name: getattr(self, name) or None
-                for name in ("use_rslora", "use_dora", "load_in_4bit", "load_in_8bit", "use_bnb_nested_quant")
-            },
-        }
-        for name, value in named.items():
-            if value is not None:
-                words += flag_words(name, value)
-        return words
-
-    def problems(self) -> Iterator[str]:
-        """Return what contradicts itself."""
-        yield from count_problems(r=self.r, lora_alpha=self.lora_alpha)
-        yield from dropout_problems(self.lora_dropout)
-        if self.load_in_4bit and self.load_in_8bit:
-            yield "load_in_4bit and load_in_8bit exclude each other: write one of them"
-        if not self.load_in_4bit and (self.bnb_4bit_quant_type is not None or self.use_bnb_nested_quant):
-            yield "bnb_4bit_quant_type and use_bnb_nested_quant are of 4 bits: write load_in_4bit=True"
 
 
 @register_backend("trl")
@@ -166,10 +104,7 @@ class TRLConfig(Remembering, LLMBackend):
     def __post_init__(self, _num_nodes: int | None, _resources_per_node: dict[str, Any] | None) -> None:
         """Fill in the defaults of the text the config follows."""
         super().__post_init__()
-        if _num_nodes is not None:
-            self.num_nodes = _num_nodes
-        if _resources_per_node is not None:
-            self.resources_per_node = _resources_per_node
+        take_placement(self, _num_nodes, _resources_per_node)
         self.trainer_type = TRLTrainerType(self.trainer_type)
         if self.method is None:
             return
@@ -178,12 +113,9 @@ class TRLConfig(Remembering, LLMBackend):
             self.method = METHOD_CONFIGS[chosen]() if chosen in METHOD_CONFIGS else None
         else:
             chosen = self.method.trainer_type
-        unset = [item.name for item in fields(self) if item.name not in self._given]
-        if "trainer_type" in unset:
-            unset.remove("trainer_type")
+        if "trainer_type" not in self._given:
             self.trainer_type = chosen
-        for name in unset:
-            setattr(self, name, None)
+        self.drop_defaults(keep="trainer_type")
 
     @property
     def _method_config(self) -> TRLMethodConfig | None:
@@ -200,7 +132,7 @@ class TRLConfig(Remembering, LLMBackend):
             ValueError: the method is gone from TRL, or model or data are named twice.
         """
         if self.trainer_type is TRLTrainerType.PPO:
-            raise ValueError(_PPO)
+            raise ValueError(PPO_GONE)
         words = [TRL().trainer_module(self.trainer_type.value)]
         for name, value in self._shared(initializer):
             words += flag_words(name, value)
@@ -209,7 +141,7 @@ class TRLConfig(Remembering, LLMBackend):
         if own is not None:
             words += own.to_args(with_defaults=self.method is None)
         extra = {name.replace("-", "_"): value for name, value in (self.extra_args or {}).items()}
-        words = _without(words, extra)
+        words = without(words, extra)
         for name, value in extra.items():
             words += flag_words(name, value)
         return words
@@ -280,7 +212,7 @@ class TRLConfig(Remembering, LLMBackend):
 
     def _contradictions(self) -> Iterator[str]:
         if self.trainer_type is TRLTrainerType.PPO:
-            yield _PPO
+            yield PPO_GONE
             return
         own = METHOD_CONFIGS[self.trainer_type]
         chosen = self.trainer_type.value
@@ -330,14 +262,3 @@ class TRLConfig(Remembering, LLMBackend):
         resolution = resolve(table, [Layer("config", given)])
         found = self_contradictions({setting.name: setting for setting in resolution.settings})
         return [*problems, *resolution.problems, *found]
-
-
-def _without(words: list[str], flags: Container[str]) -> list[str]:
-    """Return the words without those of some flags."""
-    kept, keep = [], True
-    for word in words:
-        if word.startswith("--"):
-            keep = word.removeprefix("--") not in flags
-        if keep:
-            kept.append(word)
-    return kept

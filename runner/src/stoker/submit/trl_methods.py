@@ -1,23 +1,21 @@
-"""The training methods of TRL and the flags each has of its own, as typed configs.
+"""The training methods of TRL, each with its own flags as a typed config.
 
-A field's name is TRL 1.16's flag, unless `_RENAMED` says otherwise; None leaves the flag to the runtime and TRL.
-Flags that are not typed here go into `TRLConfig.extra_args`.
+A field has the name of TRL 1.16's flag, except for older names (`compat.py`). None leaves the flag to the runtime and
+TRL. Flags without a field go into `TRLConfig.extra_args`.
 """
 
 from __future__ import annotations
 
-import json
-import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from stoker.submit.given import Remembering, default
+from stoker.submit.compat import MethodFlags, default
+from stoker.submit.trl_flags import flag_words
 
 
 class TRLTrainerType(Enum):
-    """The training methods, by the names of KEP-2839; PPO is gone from TRL and is refused with the alternatives."""
+    """The training methods, by the names of KEP-2839. TRL no longer has PPO: it is refused."""
 
     SFT = "sft"
     DPO = "dpo"
@@ -35,31 +33,9 @@ class TRLTrainerType(Enum):
         raise ValueError(f"{value!r} is no training method: write one of {known}")
 
 
-# Names of the KEP's first text that TRL has since renamed (huggingface/trl: max_seq_length became max_length).
-_RENAMED = {"max_seq_length": "max_length"}
-# Names of the KEP's first text that TRL no longer has: they are kept as fields, and sent no more.
-_GONE = {"max_prompt_length": "prompts are cut by max_length; filter longer ones out of the data set"}
-
-FlagValue = str | int | float | bool | Sequence[str | int | float] | Mapping[str, Any]
-
-
-def flag_words(name: str, value: FlagValue) -> list[str]:
-    """Return a flag with its value as words of TRL's command line.
-
-    A bare flag stands for True, several words for a list, JSON for a mapping.
-    """
-    if isinstance(value, bool):
-        return [f"--{name}"] if value else [f"--{name}", "false"]
-    if isinstance(value, str | int | float):
-        return [f"--{name}", str(value)]
-    if isinstance(value, Mapping):
-        return [f"--{name}", json.dumps(value)]
-    return [f"--{name}", *(str(item) for item in value)]
-
-
 @dataclass
-class TRLMethodConfig(Remembering):
-    """The flags that one method has and others have not, or mean otherwise.
+class TRLMethodConfig(MethodFlags):
+    """The flags that only one method has, or that mean something else in it.
 
     Attributes:
         trainer_type: the method.
@@ -81,19 +57,8 @@ class TRLMethodConfig(Remembering):
             with_defaults: True to send the defaults of the KEP's first text too.
         """
         words: list[str] = []
-        for item in fields(self):
-            value = getattr(self, item.name)
-            given = self.was_given(item.name)
-            if value is None or not (given or with_defaults):
-                continue
-            if item.name in _GONE:
-                if value != item.metadata["default"]:
-                    warnings.warn(f"TRL 1.16 has no --{item.name}, it is not sent: {_GONE[item.name]}", stacklevel=2)
-                continue
-            # The first text writes a boolean only if it is on.
-            if value is False and not given:
-                continue
-            words += flag_words(_RENAMED.get(item.name, item.name), value)
+        for name, value in self.sent(with_defaults):
+            words += flag_words(name, value)
         return words
 
     def problems(self) -> list[str]:
@@ -120,14 +85,6 @@ class TRLSFTConfig(TRLMethodConfig):
     chat_template_path: str | None = None
     eos_token: str | None = None
     shuffle_dataset: bool | None = None
-
-    def to_args(self, with_defaults: bool = False) -> list[str]:
-        """Return the flags of the method; today's name of the length wins over the default of the older one."""
-        words = super().to_args(with_defaults)
-        if self.max_length is not None and with_defaults and not self.was_given("max_seq_length"):
-            at = words.index("--max_length")
-            del words[at : at + 2]
-        return words
 
     def problems(self) -> list[str]:
         """Return what contradicts itself."""

@@ -20,11 +20,12 @@ from runner.tests.serve.adapters.samples import BASE, make_adapter
 
 from stoker.commands.main import main
 from stoker.contract.exits import ExitCode, RunError
+from stoker.serve.adapters.endpoints import Endpoints
 from stoker.serve.adapters.files import read_model
 from stoker.serve.adapters.settings import Declared, Settings
 from stoker.serve.adapters.state import State
 from stoker.serve.adapters.versions import publish, retract
-from stoker.serve.adapters.watch import Watch, _handler, _Web
+from stoker.serve.adapters.watch import Watch
 from stoker.serve.adapters.watch import run as serve
 from stoker.serve.vllm import Server, ServerError
 
@@ -405,7 +406,7 @@ def test_a_folder_that_cannot_be_read_changes_nothing(
     def stale(_folder: Path) -> None:
         raise OSError(116, "Stale file handle")
 
-    monkeypatch.setattr("stoker.serve.adapters.watch.read_published", stale)
+    monkeypatch.setattr("stoker.serve.adapters.wanted.read_published", stale)
     assert list(watch.look().loaded) == ["a:1"]
     assert watch.state.ready
     assert "Stale file handle" in watch.state.problems[str(folder)]
@@ -416,7 +417,7 @@ def test_a_folder_that_cannot_be_read_changes_nothing(
 def test_what_a_replica_has_is_told_to_probes_and_prometheus(
     watch: Watch, vllm: Vllm, output: Path, folder: Path
 ) -> None:
-    web = _Web(("::", 0), _handler(watch))
+    web = Endpoints(("::", 0), lambda: watch.state)
     threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
     address = f"http://127.0.0.1:{web.server_port}"
     assert urllib.request.urlopen(f"http://[::1]:{web.server_port}/healthz").status == 200

@@ -67,6 +67,11 @@ class Settings:
         """True if adapters may come and go while the server runs."""
         return self.folder is not None or self.listed is not None
 
+    @property
+    def fixed(self) -> frozenset[str]:
+        """Names the server starts with, which never change: the model's and those of `adapters`."""
+        return frozenset({self.model_name, *(one.name for one in self.adapters)})
+
 
 def load(path: Path) -> Settings:
     """Read the settings.

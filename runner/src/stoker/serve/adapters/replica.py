@@ -1,0 +1,132 @@
+"""Acts on one replica's server: loads adapters, unloads them, and measures their effect."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from stoker.contract.words import say
+from stoker.serve.adapters.decide import Load
+from stoker.serve.adapters.findings import Findings
+from stoker.serve.adapters.settings import Settings
+from stoker.serve.adapters.wanted import RETRY_SECONDS
+from stoker.serve.vllm import Server, ServerError
+
+# How long a folder that one container of a pod sees may be missing for the other.
+_LAG_SECONDS = 60.0
+# Without any effect two runs differ by the noise of the arithmetic, which is measured; this much is always allowed.
+_NOISE_NATS = 1e-4
+_NOISE_FACTOR = 4.0
+
+
+class Replica:
+    """One replica's server, and what was done with it.
+
+    Args:
+        settings: what the adapters are.
+        server: the replica's vLLM.
+        findings: where failures are noted.
+        clock: seconds since the epoch.
+
+    Attributes:
+        effects: largest difference an adapter makes to a log-probability, in nats, by name.
+        delays: seconds from publishing to loaded, by name.
+    """
+
+    def __init__(self, settings: Settings, server: Server, findings: Findings, clock: Callable[[], float]) -> None:
+        self._settings, self._server, self._findings, self._clock = settings, server, findings, clock
+        self._started = clock()
+        self._mine: set[str] = set()  # names that were loaded here
+        self._measured: dict[str, float] = {}  # when an adapter's effect was last measured
+        self.effects: dict[str, float] = {}
+        self.delays: dict[str, float] = {}
+
+    def restarted(self) -> None:
+        """Forget what was measured with the server before."""
+        self.effects.clear()
+        self._measured.clear()
+
+    def others(self, loaded: Mapping[str, str]) -> set[str]:
+        """Return the names that somebody else has loaded and may keep, where others may load any."""
+        if not self._settings.others:
+            return set()
+        published = self._settings.folder
+        return {
+            name
+            for name, path in loaded.items()
+            if name not in self._mine and not (published and Path(path).is_relative_to(published))
+        }
+
+    def load(self, action: Load, published: float, loaded: dict[str, str], now: float) -> None:
+        """Load an adapter.
+
+        Args:
+            action: its name and folder.
+            published: when it was published, in seconds since the epoch; 0 if not known.
+            loaded: folder of each adapter that is served, by name; gets the new one.
+            now: seconds since the epoch.
+        """
+        try:
+            self._server.load(action.name, action.path)
+        except ServerError as error:
+            checked = self._findings.of(action.name)
+            self._findings.server_failed(action.name, error, now)
+            # No answer: it may be loaded all the same. 404: the server may not see the folder yet, though this
+            # container does. The next look tells.
+            lags = error.status == 404 and checked is not None and now - checked.time <= _LAG_SECONDS
+            if error.status and not lags:
+                self._findings.note(action.name, action.path, f"vLLM refused it: {error}", now)
+            return
+        loaded[action.name] = action.path
+        self._mine.add(action.name)
+        if published >= self._started:
+            self.delays.setdefault(action.name, round(max(self._clock() - published, 0.0), 3))
+        say(f"adapter {action.name} is served from {action.path}")
+
+    def unload(self, name: str, loaded: dict[str, str]) -> None:
+        """Unload an adapter, and take it out of `loaded`."""
+        try:
+            self._server.unload(name)
+        except ServerError as error:
+            if error.status != 404:
+                say(f"adapter {name} could not be taken away: {error}")
+                return
+        loaded.pop(name, None)
+        self.effects.pop(name, None)
+        self._measured.pop(name, None)
+        self._mine.discard(name)
+        say(f"adapter {name} is no longer served")
+
+    def measure(self, names: Iterable[str], loaded: Mapping[str, str], now: float) -> None:
+        """Measure the effect of adapters that are loaded and have none yet."""
+        for name in names:
+            recently = now - self._measured.get(name, 0.0) < RETRY_SECONDS
+            if name in loaded and name not in self.effects and not recently:
+                self._measure(name, loaded[name], now)
+
+    def _measure(self, name: str, path: str, now: float) -> None:
+        """Compare an adapter's log-probabilities with the base model's: equal ones mean that it does nothing."""
+        self._measured[name] = now
+        try:
+            base = self._server.log_probabilities(self._settings.model_name)
+            noise = _distance(base, self._server.log_probabilities(self._settings.model_name))
+            self.effects[name] = _distance(base, self._server.log_probabilities(name))
+        except ServerError as error:
+            self._findings.server_failed(name, error, now)
+            self._findings.note(name, path, f"its effect is not known: {error}", now)
+            return
+        problem = ""
+        if math.isnan(self.effects[name]):
+            problem = "its log-probabilities are no numbers: its training went wrong"
+        elif self.effects[name] <= max(_NOISE_NATS, _NOISE_FACTOR * noise):
+            problem = (
+                "it has no effect: every log-probability is the base model's (wrong module names, or never trained)"
+            )
+        self._findings.note(name, path, problem, now)
+
+
+def _distance(one: list[float], other: list[float]) -> float:
+    """Return the largest difference; NaN if any is, which `max` alone may not see."""
+    distances = [abs(a - b) for a, b in zip(one, other, strict=True)]
+    return math.nan if any(map(math.isnan, distances)) else max(distances, default=0.0)

@@ -1,0 +1,135 @@
+"""What a replica should serve: the published versions and the list, without what cannot be served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from stoker.contract.exits import RunError
+from stoker.serve.adapters import check
+from stoker.serve.adapters.decide import newest
+from stoker.serve.adapters.files import BaseModel, read_adapter
+from stoker.serve.adapters.findings import CRASHES, Findings
+from stoker.serve.adapters.prepare import room
+from stoker.serve.adapters.settings import Settings, declared
+from stoker.serve.adapters.versions import Version, read_published
+
+# An adapter with a problem is checked again: a shared file system may lag, a server may recover.
+RETRY_SECONDS = 30.0
+
+
+class UnreadableError(Exception):
+    """What is published cannot be read.
+
+    Args:
+        where: the folder or file.
+        message: why.
+    """
+
+    def __init__(self, where: str, message: str) -> None:
+        super().__init__(message)
+        self.where = where
+
+
+class Wanted:
+    """The adapters that a replica should serve.
+
+    Args:
+        settings: what the adapters are.
+        model: the replica's base model.
+        findings: where checks leave their results.
+
+    Attributes:
+        unfit: names that would be served, but cannot be.
+        published: when each version was published, in seconds since the epoch.
+    """
+
+    def __init__(self, settings: Settings, model: BaseModel, findings: Findings) -> None:
+        self._settings, self._model, self._findings = settings, model, findings
+        self._limit = room(settings, []) if settings.changes else 0
+        self.unfit: set[str] = set()
+        self.published: dict[str, float] = {}
+
+    def read(self, now: float, loaded: Mapping[str, str]) -> dict[str, str]:
+        """Return the folder of each adapter that should be served and can be, by name.
+
+        Args:
+            now: seconds since the epoch.
+            loaded: folder of each adapter that is served, by name.
+
+        Raises:
+            UnreadableError: the folder or the list cannot be read.
+        """
+        versions = self._versions()
+        listed = self._listed()
+        self._findings.keep_only({*(version.name for version in versions), *listed, *self._settings.fixed})
+        # Checking reads whole files, so it starts with the newest versions and ends as soon as enough fit.
+        unfit: set[str] = set()
+        while True:
+            wanted = newest(versions, self._settings.keep, unfit)
+            found = {name for name, path in wanted.items() if not self._fits(name, path, now, loaded)}
+            if not found:
+                break
+            unfit |= found
+        self.unfit = unfit
+        for version in versions:
+            self.published.setdefault(version.name, _published_at(version, now))
+        for name, path in listed.items():
+            if self._fits(name, path, now, loaded):
+                wanted[name] = path
+            else:
+                self.unfit.add(name)
+                if name in loaded:  # the new folder cannot be served, so the old one stays
+                    wanted[name] = loaded[name]
+        return wanted
+
+    def _versions(self) -> list[Version]:
+        folder = self._settings.folder
+        if folder is None:
+            return []
+        try:
+            return read_published(folder)
+        except OSError as error:
+            raise UnreadableError(str(folder), f"cannot be read: {error}") from error
+
+    def _listed(self) -> dict[str, str]:
+        path = self._settings.listed
+        if path is None:
+            return {}
+        try:
+            return {one.name: str(one.path) for one in declared(yaml.safe_load(path.read_text()) or (), str(path))}
+        except FileNotFoundError:  # an optional ConfigMap that does not exist yet
+            return {}
+        except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
+            raise UnreadableError(str(path), f"cannot be read: {error}") from error
+        except RunError as error:
+            raise UnreadableError(str(path), error.message) from error
+
+    def _fits(self, name: str, path: str, now: float, loaded: Mapping[str, str]) -> bool:
+        """Return whether an adapter can be served, by the last check or a new one."""
+        if self._findings.crashes_server(name):
+            self._findings.note(name, path, f"vLLM ended {CRASHES} times after it was asked for it; take it back", now)
+            return False
+        known = self._findings.of(name)
+        if known and known.path == path:
+            if not known.problem or loaded.get(name) == path:
+                return True
+            if now - known.time < RETRY_SECONDS:
+                return False
+        try:
+            found = check.problems(
+                read_adapter(Path(path)), self._model, self._limit, require_manifest=self._settings.require_manifest
+            )
+        except (OSError, ValueError) as error:
+            found = [f"{path} cannot be read: {error}"]
+        self._findings.note(name, path, "; ".join(found), now)
+        return not found
+
+
+def _published_at(version: Version, now: float) -> float:
+    try:
+        return version.path.stat().st_ctime  # a rename is the last change of a folder's inode
+    except OSError:
+        return now

@@ -1,0 +1,135 @@
+"""What exists only so that code written for any of KEP-2839's three texts works here.
+
+The first and the second text are those of kubeflow/trainer#3263, the newest is kubeflow/trainer#3930. One class serves
+all three. Two things stay outside this file, because Python needs them in the class bodies: fields with older names,
+and the older names of the classes (`__init__.py`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
+
+from stoker.submit.initializer import Initialized
+
+# Flags of the first text that TRL has renamed (huggingface/trl: max_seq_length became max_length).
+RENAMED = {"max_seq_length": "max_length"}
+# Flags of the first text that TRL no longer has. The fields stay, but are not sent.
+GONE = {"max_prompt_length": "max_length cuts prompts; filter longer ones out of the data set"}
+# A method of the first text that TRL no longer has.
+PPO_GONE = "TRL 1.16 has no PPO: write TRLTrainerType.GRPO or TRLTrainerType.RLOO"
+
+
+class _Unset:
+    """The default of a field that was not given."""
+
+    def __repr__(self) -> str:
+        return "unset"
+
+
+_UNSET = _Unset()
+
+
+def default(value: Any, **options: Any) -> Any:
+    """Declare a dataclass field that can tell its default from the same value given by the user."""
+    return field(default=_UNSET, metadata={"default": value}, **options)
+
+
+@dataclass
+class Remembering:
+    """A dataclass that remembers which of its fields were given, if they are declared with :func:`default`.
+
+    The first text sends defaults to the trainer. The newest text has no defaults and sends only what was given.
+    """
+
+    def __post_init__(self) -> None:
+        """Note what was given, and fill in the defaults."""
+        self._given = frozenset(item.name for item in fields(self) if getattr(self, item.name) is not _UNSET)
+        for item in fields(self):
+            if item.name not in self._given:
+                setattr(self, item.name, item.metadata["default"])
+
+    def was_given(self, name: str) -> bool:
+        """Return whether a field was given when this object was made, or has been changed since."""
+        (declared,) = (item for item in fields(self) if item.name == name)
+        return name in self._given or getattr(self, name) != declared.metadata.get("default")
+
+    def drop_defaults(self, keep: str) -> None:
+        """Set every field that was not given to None, as the newest text has it.
+
+        Args:
+            keep: name of the field that keeps its value.
+        """
+        for item in fields(self):
+            if item.name not in self._given and item.name != keep:
+                setattr(self, item.name, None)
+
+
+@dataclass
+class MethodFlags(Remembering):
+    """The flags of one method, under the field names of every text."""
+
+    def sent(self, with_defaults: bool) -> Iterator[tuple[str, Any]]:
+        """Yield the flags to send, by TRL's names.
+
+        Args:
+            with_defaults: True to send the defaults of the first text too.
+        """
+        for item in fields(self):
+            value, given = getattr(self, item.name), self.was_given(item.name)
+            if value is None or not (given or with_defaults):
+                continue
+            if item.name in GONE:
+                if value != item.metadata["default"]:
+                    text = f"TRL 1.16 has no --{item.name}, so it is not sent: {GONE[item.name]}"
+                    warnings.warn(text, stacklevel=3)
+                continue
+            name = RENAMED.get(item.name, item.name)
+            # Today's name wins over the default of the older one.
+            if name != item.name and not given and getattr(self, name) is not None:
+                continue
+            # The first text writes a boolean only if it is on.
+            if value is not False or given:
+                yield name, value
+
+
+class _Placed(Protocol):
+    num_nodes: int | None
+    resources_per_node: dict[str, Any] | None
+
+
+def take_placement(config: _Placed, num_nodes: int | None, resources_per_node: dict[str, Any] | None) -> None:
+    """Set a config's placement to what was given by position, or by the names of the first text."""
+    if num_nodes is not None:
+        config.num_nodes = num_nodes
+    if resources_per_node is not None:
+        config.resources_per_node = resources_per_node
+
+
+class _WithArgs(Protocol):
+    def to_args(self, initializer: Initialized | None = None) -> list[str]:
+        """Return the arguments of the trainer container."""
+
+
+class ConfigMethods:
+    """The methods that only one of the texts has."""
+
+    def args_for(self: _WithArgs, initializer: Initialized | None = None) -> list[str]:
+        """Return the arguments. A class after the second or the newest text has a `to_args` without parameters."""
+        takes_one = bool(inspect.signature(self.to_args).parameters)
+        return self.to_args(initializer) if takes_one and initializer is not None else self.to_args()
+
+    def get_train_func(self) -> Callable[..., Any] | None:
+        """Return None: a config has no function (second text)."""
+        return None
+
+    def get_train_func_args(self) -> dict[str, Any] | None:
+        """Return None, as there is no function (second text)."""
+        return None
+
+    def get_framework_args(self: _WithArgs) -> dict[str, Any]:
+        """Return the arguments as the second text wraps them."""
+        return {"_config_args": self.to_args()}
