@@ -269,7 +269,7 @@ class _Follower:
         config = read_json(path)
         if isinstance(config, dict):
             ours = {
-                "base_model_name_or_path": self._job.plan.base_model,
+                "base_model_name_or_path": self._job.plan.base_model[0],
                 "task_type": "CAUSAL_LM",
                 "bias": "none",
                 "lora_dropout": self._dropout,
