@@ -79,7 +79,7 @@ def test_a_flag_that_vllm_does_not_have_is_found() -> None:
 
 
 def test_every_key_of_the_configuration_that_the_runner_writes_is_known() -> None:
-    source = (ROOT / "runner/src/stoker/adapters/prepare.py").read_text()
+    source = (ROOT / "runner/src/stoker/serve/adapters/prepare.py").read_text()
     written = set(re.findall(r'^\s+"([a-z]+(?:-[a-z]+)+)": ', source, re.MULTILINE))
     written |= set(re.findall(r'config\["([a-z-]+)"\]', source))
     assert {"enable-lora", "max-lora-rank", "lora-modules"} <= written
