@@ -1,7 +1,7 @@
 # Every task of this repository. `make` alone lists them.
 #
-# Nothing is built inside the checkout: virtual environments, tools, images and the cluster's parts lie under
-# $XDG_CACHE_HOME/stoker (~/.cache/stoker), named by the hash of what they are made from.
+# Nothing is built inside the checkout: virtual environments, tools, images and the cluster's parts go to
+# $XDG_CACHE_HOME/stoker (~/.cache/stoker), each named by a hash of its inputs.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -9,32 +9,32 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 
-# The first Python that is new enough; `make PYTHON=/path/to/python …` names another.
+# The first Python that is new enough; `make PYTHON=/path/to/python …` chooses another.
 ifndef PYTHON
 PYTHON := $(shell for python in python3 python3.13 python3.12 python3.11; do \
   "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 endif
-python = $(or $(PYTHON),$(error Python 3.11 or newer is needed: install one, or name it with make PYTHON=/path/to/python))
+python = $(or $(PYTHON),$(error Python 3.11 or newer is missing: install it, or run make PYTHON=/path/to/python))
 export PYTHON
 export PYTHONDONTWRITEBYTECODE := 1
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/stoker
 export CLUSTER_CACHE := $(CACHE)
 
-# Which cluster: embedded, kind or existing. Empty: kind where a Docker engine answers, else embedded.
+# The cluster: embedded, kind or existing. Empty: kind if a Docker engine answers, else embedded.
 STOKER_CLUSTER ?=
 unexport STOKER_CLUSTER
-# tests/cluster knows nothing of Stoker: its own name for the choice.
+# tests/cluster does not know Stoker, so it has its own variable for the choice.
 export CLUSTER_PROVIDER := $(STOKER_CLUSTER)
 cluster = PYTHONPATH=tests $(python) -m cluster
 
-# Cheap suites first, so that a typing mistake does not wait for a cluster, which starts beside them.
+# Cheap suites first: a typing mistake shows before the cluster is needed, which starts meanwhile.
 SUITES := tests/lint runner tests/fetch tests/charts release images tests/cluster tests/e2e
-# For one test, or more words: make test-runner PYTEST_ARGS="-k guard -x"
+# To choose tests or add options: make test-runner PYTEST_ARGS="-k guard -x"
 PYTEST_ARGS ?=
 venv = venv="$$($(python) tests/dev-venv)" &&
 pytest = $(venv) "$$venv/bin/python" -m pytest -v
-# Two workers share the suites (conftest.py says how); PYTEST_ARGS="-n 0" goes without.
+# Two workers share the suites (see conftest.py); PYTEST_ARGS="-n 0" uses one process.
 two = -n 2
 fast = -m "not full and not gpu"
 kills = export STOKER_KILL_MATRIX_REPORT=docs/kill-matrix.md;
@@ -48,75 +48,75 @@ help: ## List the targets.
 	  /^[a-z0-9-]+:.*## / {printf "  %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: ## Fine-tune a small model on this machine, as a two-node TrainJob without Kubernetes (Python only).
+demo: ## Fine-tune a small model here as a two-node TrainJob, without Kubernetes (needs only Python).
 	@: $(python)
 	@examples/demo/local
 
 .PHONY: demo-cluster
-demo-cluster: ## The same on a Kubernetes cluster that is started for it: helm install, kubectl apply, two pods.
+demo-cluster: ## Do the same on a Kubernetes cluster started for it: helm install, kubectl apply, two pods.
 	@: $(python)
 	@examples/demo/cluster
 
 .PHONY: test
-test: ## Lint, unit, chart and cluster tests: everything that fits CI.
+test: ## Run everything that fits CI: lint, unit, chart, image, cluster and end-to-end tests.
 	@$(pytest) $(two) $(fast) $(PYTEST_ARGS) $(SUITES)
 
 ##@ Tests
 
 .PHONY: lint
-lint: ## ruff, mypy, yamllint, shellcheck, hadolint, actionlint and this repository's own rules.
+lint: ## Run ruff, mypy, yamllint, shellcheck, hadolint, actionlint and this repository's own rules.
 	@$(pytest) $(PYTEST_ARGS) tests/lint
 
 .PHONY: test-runner
-test-runner: ## Tests of the runner, from pure plans to local two-process runs.
+test-runner: ## Test the runner, from pure plans to local two-process runs.
 	@$(pytest) $(two) $(fast) $(PYTEST_ARGS) runner tests/fetch
 
 .PHONY: test-charts
-test-charts: ## Tests of the charts: helm lint, helm-unittest, kubeconform, golden renders, refused values.
+test-charts: ## Test the charts: helm lint, helm-unittest, kubeconform, golden renders, refused values.
 	@$(pytest) $(two) $(fast) $(PYTEST_ARGS) tests/charts
 
 .PHONY: test-release
-test-release: ## Tests of publishing: mirror list, digests, version policy, and a release to a registry of this machine.
+test-release: ## Test publishing: mirror list, digests, version policy, and a release to a local registry.
 	@$(pytest) $(fast) $(PYTEST_ARGS) release
 
 .PHONY: test-cluster
-test-cluster: ## Tests of the cluster that the tests bring up by themselves.
+test-cluster: ## Test the cluster that the tests start.
 	@$(pytest) $(fast) $(PYTEST_ARGS) tests/cluster
 
 .PHONY: test-e2e
-test-e2e: ## Real TrainJobs on a real cluster, and the images they run in.
+test-e2e: ## Run real TrainJobs on a real cluster, and test their images.
 	@$(pytest) $(fast) $(PYTEST_ARGS) images tests/e2e
 
 .PHONY: test-full
-test-full: ## Everything that exists, including what is too long for CI.
+test-full: ## Run every test, including those too long for CI.
 	@$(pytest) $(two) $(PYTEST_ARGS) $(SUITES)
 
 .PHONY: kill-matrix
-kill-matrix: ## Kill local runs in every phase of their life and write what became of them to docs/kill-matrix.md.
+kill-matrix: ## Kill local runs in every phase and write the results to docs/kill-matrix.md.
 	@$(kills) $(pytest) $(PYTEST_ARGS) runner/tests/integration/test_kills.py && cat docs/kill-matrix.md
 
 .PHONY: kill-matrix-cluster
-kill-matrix-cluster: ## The same with pods of a cluster, evicted, deleted and killed.
+kill-matrix-cluster: ## Do the same with pods on a cluster: evict, delete and kill them.
 	@$(kills) $(pytest) $(PYTEST_ARGS) tests/e2e/test_kills.py && cat docs/kill-matrix.md
 
 ##@ Cluster
 
 .PHONY: cluster-up
-cluster-up: ## Start the cluster with JobSet and Kubeflow Trainer, or bring a half-started one to its feet.
+cluster-up: ## Start the cluster with JobSet and Kubeflow Trainer, or repair a broken one.
 	@$(cluster) up
 
 .PHONY: cluster-status
-cluster-status: ## One line for each component; fails unless all are healthy.
+cluster-status: ## Print one line per component; fail unless all are healthy.
 	@$(cluster) status
 
 .PHONY: cluster-down
-cluster-down: ## Stop the cluster and remove all it left on this machine.
+cluster-down: ## Stop the cluster and remove everything it left on this machine.
 	@$(cluster) down
 
 ##@ Build
 
 .PHONY: images
-images: ## Build the CPU trainer image without Docker and print where it lies.
+images: ## Build the CPU trainer image without Docker and print its path.
 	@: $(python)
 	@images/build trl --accelerator cpu
 
@@ -125,40 +125,40 @@ tools: ## Build the pinned command-line tools (helm, kubeconform, …) and print
 	@tools/build
 
 .PHONY: dev-venv
-dev-venv: ## Make the virtual environment of the tests and linters and print its folder.
+dev-venv: ## Create the virtual environment of the tests and linters and print its folder.
 	@$(python) tests/dev-venv
 
 ##@ Release
 
-# Where a release goes: REGISTRY=localhost:5000/trial PLAIN_HTTP=1 tries it out; empty means the lock's registry.
+# The registry of a release; empty means the lock's. To try it out: REGISTRY=localhost:5000/trial PLAIN_HTTP=1.
 REGISTRY ?=
 PLAIN_HTTP ?=
-# A key of cosign's to sign or to verify with; empty means the identity of the release workflow.
+# The cosign key that signs or verifies; empty means the identity of the release workflow.
 KEY ?=
 release = $(venv) "$$venv/bin/python" -m release
 to = $(if $(REGISTRY),--registry "$(REGISTRY)") $(http)
 http = $(if $(PLAIN_HTTP),--plain-http)
-# A lock in the place of images/images.lock.yaml, such as the one that OVERLAY=FILE has written.
+# A lock to use instead of images/images.lock.yaml, such as the one that OVERLAY=FILE wrote.
 LOCK ?=
 lock = $(if $(LOCK),--lock "$(LOCK)")
 key = $(if $(KEY),--key "$(KEY)")
 lists = $(wildcard $(CACHE)/release/images.txt $(CACHE)/release/charts.txt)
 
 .PHONY: mirror-list
-mirror-list: ## What an air-gapped site must copy; PREFIX=registry.example.com/mirror prints the commands that do it.
+mirror-list: ## List what an air-gapped site must copy; PREFIX=registry.example.com/mirror prints the commands.
 	@$(release) mirror-list $(if $(PREFIX),--prefix "$(PREFIX)") $(foreach a,$(ACCELERATOR),--accelerator $a) \
 	  $(foreach c,$(CHARTS),--chart $c) $(if $(RESOLVE),--resolve) $(if $(SIGNATURES),--signatures) $(to) $(lock)
 
 .PHONY: release-check
-release-check: ## Compare charts with their last published versions by the version policy.
+release-check: ## Check charts and their last published versions against the version policy.
 	@$(release) check $(CHARTS)
 
 .PHONY: release-images
-release-images: ## Build and push the images that have no digest yet (BUILDER=buildah: without Docker; IMAGES="trl-cpu").
+release-images: ## Build and push images that have no digest yet (BUILDER=buildah: without Docker; IMAGES="trl-cpu").
 	@$(release) images $(IMAGES) $(if $(BUILDER),--builder $(BUILDER)) $(to) --out "$(CACHE)/release/images.txt"
 
 .PHONY: release-digests
-release-digests: ## Write the digests of the images pushed last into the lock (OVERLAY=FILE: into one with them alone).
+release-digests: ## Write the digests of the last pushed images to the lock (OVERLAY=FILE: to a lock of only these).
 	@$(release) digests "$(CACHE)/release/images.txt" $(if $(OVERLAY),--overlay "$(OVERLAY)")
 
 .PHONY: release-charts
@@ -166,24 +166,24 @@ release-charts: ## Package and push charts whose images are published (CHARTS="t
 	@$(release) charts $(CHARTS) $(to) $(lock) --packages "$(CACHE)/release" --out "$(CACHE)/release/charts.txt"
 
 .PHONY: release-sign
-release-sign: ## Sign what was pushed last with cosign.
+release-sign: ## Sign the last pushed images and charts with cosign.
 	@$(release) sign $(lists) $(key) $(http)
 
 .PHONY: release-verify
-release-verify: ## Verify the signatures of what was pushed last.
+release-verify: ## Verify the signatures of the last pushed images and charts.
 	@$(release) verify $(lists) $(key) $(http)
 
 .PHONY: release-notes
-release-notes: ## What the changelogs say of the charts' versions (CHARTS as above).
+release-notes: ## Print the changelog entries for the charts' versions (CHARTS as above).
 	@$(release) notes $(CHARTS)
 
 ##@ Generated files
 
 .PHONY: generate
-generate: generate-images generate-charts generate-flags ## Write every generated file anew except the locks.
+generate: generate-images generate-charts generate-flags ## Regenerate all generated files except the locks.
 
 .PHONY: generate-charts
-generate-charts: ## Charts: schemas of values, READMEs, golden renders, the demo's runtime.
+generate-charts: ## Charts: value schemas, READMEs, golden renders, the demo's runtime.
 	@$(venv) PYTHONPATH=tests:runner/src "$$venv/bin/python" -m charts.generate
 
 .PHONY: generate-images
@@ -191,21 +191,21 @@ generate-images: ## Images: names and tags for docker buildx bake.
 	@bake="$$($(python) images/bake)" && printf '%s\n' "$$bake" > images/docker-bake.json
 
 .PHONY: generate-flags
-generate-flags: ## Runner: the flags of the pinned trainers, from their own parsers (makes the trainer's environment).
+generate-flags: ## Runner: the flags of the pinned trainers, from their own parsers (builds their environments).
 	@trainer="$$($(python) images/trl/venv)" && "$$trainer/bin/python" runner/scripts/generate_flags.py
 	@trainer="$$($(python) images/torchtune/venv)" && "$$trainer/bin/python" runner/scripts/generate_torchtune.py
 
 .PHONY: generate-vllm-flags
-generate-vllm-flags: ## Chart vllm-serving: the flags of the pinned vLLM, from its own parser (makes vLLM's environment).
+generate-vllm-flags: ## Chart vllm-serving: the flags of the pinned vLLM, from its own parser (builds its environment).
 	@server="$$($(python) images/vllm/venv)" && flags="$$("$$server/bin/python" images/vllm/flags.py)" && \
 	  printf '%s\n' "$$flags" > charts/vllm-serving/files/vllm-flags.json
 
 .PHONY: format
-format: ## Let ruff format the Python files and mend what it can.
+format: ## Format Python files with ruff and fix what it can.
 	@$(venv) PYTHONPATH=tests "$$venv/bin/python" -m lint.format
 
 .PHONY: lock-dev
-lock-dev: ## Resolve tests/requirements.in to the newest versions into tests/requirements.txt.
+lock-dev: ## Lock tests/requirements.in to the newest versions in tests/requirements.txt.
 	@$(venv) "$$venv/bin/uv" pip compile --quiet --upgrade --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --custom-compile-command "make lock-dev" \
 	  --output-file tests/requirements.txt tests/requirements.in >/dev/null
@@ -218,5 +218,5 @@ clean: ## Remove the caches that linters and Python left in the checkout.
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 .PHONY: clean-cache
-clean-cache: clean cluster-down ## Stop the cluster and remove everything built: the next run starts cold.
+clean-cache: clean cluster-down ## Stop the cluster and remove everything built; the next run starts cold.
 	@rm -rf "$(CACHE)"

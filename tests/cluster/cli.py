@@ -15,16 +15,16 @@ from .provider import NAMES, choose
 
 _EXAMPLES = """\
 examples:
-  python3 -m cluster up                              # from nothing, from a crash, or at once if it is up
-  python3 -m cluster exec -- kubectl get pods -A     # kubectl, helm and crane where the cluster can be reached
+  python3 -m cluster up                              # start it, repair it, or return at once if it is up
+  python3 -m cluster exec -- kubectl get pods -A     # kubectl, helm and crane, connected to the cluster
   python3 -m cluster push ./oci-layout trainer:1.0   # prints the reference with its digest
   python3 -m cluster down
 
 exit codes:
-  0   done; of `status`: all healthy        1   of `status`: something is not healthy
-  64  wrong usage                           69  something needed did not come (the message says what)
-  77  this provider cannot run on this machine
-  `exec` ends with its command's own code.
+  0   success (`status`: all healthy)       1   `status`: a component is unhealthy
+  64  wrong usage                           69  something failed or is missing (the message says what)
+  77  this machine cannot run the provider
+  `exec` returns the exit code of its command.
 """
 
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"cluster: {error}", file=sys.stderr)
         return UNAVAILABLE
     except KeyboardInterrupt:
-        print("cluster: interrupted; run the same command again to go on, or `down` to clean up", file=sys.stderr)
+        print("cluster: interrupted: run the same command again to continue, or `down` to clean up", file=sys.stderr)
         return 130
 
 
@@ -65,15 +65,15 @@ def _parser() -> argparse.ArgumentParser:
         help="default: $CLUSTER_PROVIDER, else kind if Docker answers, else embedded",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("up", help="start the cluster; repairs or replaces one that is broken or of other code")
+    commands.add_parser("up", help="start the cluster, or repair or replace one that is broken or outdated")
     commands.add_parser("down", help="stop the cluster and remove everything it left on this machine")
-    commands.add_parser("status", help="one line for each component; exit code 0 only if all are healthy")
-    execute = commands.add_parser("exec", help="run a command where the cluster can be reached")
+    commands.add_parser("status", help="print one line per component; exit code 0 only if all are healthy")
+    execute = commands.add_parser("exec", help="run a command that can reach the cluster")
     execute.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- CMD ...")
     push = commands.add_parser("push", help="push an OCI layout to the cluster's registry")
     push.add_argument("layout", type=Path, metavar="OCI_LAYOUT_DIR")
     push.add_argument("name", metavar="NAME:TAG")
-    commands.add_parser("env", help="print what `exec` sets, as shell exports")
+    commands.add_parser("env", help="print the variables that `exec` sets, as shell exports")
     return parser
 
 
@@ -106,7 +106,7 @@ def _status(provider: str | None) -> int:
 def _exec(provider: str | None, argv: list[str]) -> int:
     command = argv[1:] if argv[:1] == ["--"] else argv
     if not command:
-        print("cluster: exec: which command? As in: exec -- kubectl get nodes", file=sys.stderr)
+        print("cluster: exec: no command: write one, such as exec -- kubectl get nodes", file=sys.stderr)
         return USAGE
     cluster = connect(provider)
     wrapped = cluster.provider.wrap(command)

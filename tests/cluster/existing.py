@@ -32,10 +32,10 @@ class ExistingProvider(Provider):
         if not api_server.healthy:
             raise ClusterError(
                 f"no cluster answers: {api_server.detail}\n"
-                "set KUBECONFIG to the configuration of one, or use --provider embedded or kind"
+                "point KUBECONFIG at a cluster, or use --provider embedded or kind"
             )
         if missing := [api.component for api in apis if not api.healthy]:
-            raise ClusterError(f"the cluster of your KUBECONFIG does not know {', '.join(missing)}\n{_INSTALL}")
+            raise ClusterError(f"the cluster in your KUBECONFIG has no {', '.join(missing)}\n{_INSTALL}")
 
     def down(self) -> None:
         """Do nothing: `up` made nothing."""

@@ -89,5 +89,5 @@ def push(layout: Path, name: str, registry: str, run: Run) -> str:
     output = run(["crane", "push", "--insecure", *(["--index"] if index else []), str(layout), reference])
     digest = output.strip().rpartition("@")[2]
     if not digest.startswith("sha256:"):
-        raise ClusterError(f"crane push {reference} did not say which digest it pushed: {output.strip()!r}")
+        raise ClusterError(f"crane push {reference} printed no digest: {output.strip()!r}")
     return f"{reference}@{digest}"

@@ -39,7 +39,7 @@ class KindProvider(Provider):
         """Make the cluster, or do nothing if it is there and healthy."""
         self._check()
         if all(health.healthy for health in self.status()):
-            say("the kind cluster is up already and healthy")
+            say("the kind cluster is already up and healthy")
             return
         tools.find()
         programs = artifacts.build(image.module for image in _IMAGES)
@@ -91,7 +91,7 @@ class KindProvider(Provider):
     def wrap(self, argv: Sequence[str]) -> list[str]:
         """Return the command as it is: kind's cluster and registry answer on this machine's loopback."""
         if not _kubeconfig().exists():
-            raise ClusterError("there is no kind cluster of ours on this machine: start one with `up`")
+            raise ClusterError("this machine has no kind cluster for tests: start one with `up`")
         return list(argv)
 
     def _run(self, argv: Sequence[str], stdin: str = "") -> str:
@@ -102,7 +102,7 @@ class KindProvider(Provider):
         if missing:
             raise CannotRunHereError(f"the kind provider needs {', '.join(missing)} on PATH (https://kind.sigs.k8s.io)")
         if not docker_answers():
-            raise CannotRunHereError("the kind provider needs a Docker engine, and `docker info` fails")
+            raise CannotRunHereError("the kind provider needs a Docker engine, but `docker info` fails")
 
 
 def cluster_config(volumes: Path) -> str:

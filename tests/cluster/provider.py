@@ -94,7 +94,7 @@ def choose(name: str | None = None, environ: Mapping[str, str] = os.environ) -> 
         from .existing import ExistingProvider
 
         return ExistingProvider()
-    raise UsageError(f"there is no cluster provider {name!r}: choose one of {', '.join(NAMES)}")
+    raise UsageError(f"unknown cluster provider {name!r}: choose one of {', '.join(NAMES)}")
 
 
 def docker_answers() -> bool:

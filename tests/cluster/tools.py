@@ -26,7 +26,7 @@ def find() -> dict[str, Path]:
     found = {name: shutil.which(name, path=search) for name in NEEDED}
     if missing := [name for name, path in found.items() if path is None]:
         raise ClusterError(
-            f"{' and '.join(missing)} not found: put it on PATH, or name the folder that has it in CLUSTER_TOOLS"
+            f"{' and '.join(missing)} not found: install on PATH, or set CLUSTER_TOOLS to a folder with helm and crane"
         )
     return {name: Path(path) for name, path in found.items() if path is not None}
 
@@ -37,6 +37,6 @@ def _built() -> list[Path]:
         if program.is_file() and os.access(program, os.X_OK):
             done = subprocess.run([program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
             if done.returncode:
-                raise ClusterError(f"{program} failed with exit code {done.returncode}; its message is above")
+                raise ClusterError(f"{program} failed with exit code {done.returncode}; see its message above")
             return [Path(done.stdout.strip())]
     return []

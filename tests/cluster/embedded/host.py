@@ -39,7 +39,7 @@ def check() -> None:
     """
     if platform.system() != "Linux":
         raise CannotRunHereError(
-            f"the embedded cluster needs Linux, this is {platform.system()}; "
+            f"the embedded cluster needs Linux, but this is {platform.system()}; "
             "use --provider kind (with Docker) or --provider existing (with a KUBECONFIG)"
         )
     if os.geteuid() != 0:
@@ -48,7 +48,7 @@ def check() -> None:
             "run it as root, or use --provider kind (with Docker) or --provider existing (with a KUBECONFIG)"
         )
     if not Path("/sys/fs/cgroup").is_dir() or not os.access("/sys/fs/cgroup", os.W_OK):
-        raise CannotRunHereError("the embedded cluster needs cgroups mounted writable at /sys/fs/cgroup")
+        raise CannotRunHereError("the embedded cluster needs writable cgroups: mount them read-write at /sys/fs/cgroup")
 
 
 def cni_folder() -> Path:
@@ -60,7 +60,8 @@ def cni_folder() -> Path:
     for folder in _CNI_FOLDERS:
         if all((folder / plugin).exists() for plugin in _CNI_PLUGINS):
             return folder
-    raise ClusterError(f"the CNI plugins ({', '.join(_CNI_PLUGINS)}) are in none of {[str(f) for f in _CNI_FOLDERS]}")
+    folders = " or ".join(map(str, _CNI_FOLDERS))
+    raise ClusterError(f"the CNI plugins are missing: install {', '.join(_CNI_PLUGINS)} in {folders}")
 
 
 def missing_packages() -> list[str]:
@@ -83,8 +84,8 @@ def install_missing() -> None:
         return
     if not shutil.which("apt-get"):
         raise CannotRunHereError(
-            "the embedded cluster needs what Debian calls "
-            f"{', '.join(missing)}; there is no apt-get here, so install them your distribution's way"
+            f"the embedded cluster needs these Debian packages: {', '.join(missing)}; "
+            "this machine has no apt-get, so install their equivalents yourself"
         )
     say(f"installing Debian packages: {' '.join(missing)}")
     with _no_services():

@@ -37,21 +37,21 @@ class EmbeddedProvider(Provider):
     name = "embedded"
 
     def up(self) -> None:
-        """Start the cluster, or a new one in place of what is stale, half-dead or of other code."""
+        """Start the cluster, or replace one that is outdated or unhealthy."""
         host.check()
         with state.lock():
             wanted = state.fingerprint()
             found = state.read()
             if found and found.fingerprint == wanted and self._is_or_gets_healthy():
-                say("the cluster is up already, healthy, and of this very code")
+                say("the cluster is already up, healthy and current")
                 return
             host.install_missing()
             clients = tools.find()
             modules = [KUBERNETES, REGISTRY, *(image.module for image in _IMAGES)]
             programs = artifacts.build(modules)
             if leftovers := teardown.leftovers():
-                why = "of other code" if found and found.fingerprint != wanted else "not healthy"
-                with step(f"removing the cluster that is there, {why} ({', '.join(leftovers)})"):
+                why = "outdated" if found and found.fingerprint != wanted else "unhealthy"
+                with step(f"removing the {why} cluster ({', '.join(leftovers)})"):
                     teardown.remove_everything()
             self._start(programs, clients)
             state.write(state.State(wanted))
@@ -62,7 +62,7 @@ class EmbeddedProvider(Provider):
         with state.lock():
             leftovers = teardown.leftovers()
             if not leftovers:
-                say("there is no cluster on this machine")
+                say("this machine has no cluster")
                 return
             with step(f"removing {', '.join(leftovers)}"):
                 teardown.remove_everything()
@@ -97,7 +97,7 @@ class EmbeddedProvider(Provider):
         host.check()
         namespace = network.path(FIRST)
         if not namespace.exists():
-            raise ClusterError("there is no embedded cluster on this machine: start one with `up`")
+            raise ClusterError("this machine has no embedded cluster: start one with `up`")
         return ["nsenter", f"--net={namespace}", "--", *argv]
 
     def _run(self, argv: Sequence[str], stdin: str = "") -> str:
@@ -125,7 +125,7 @@ class EmbeddedProvider(Provider):
         kubernetes = programs[KUBERNETES]
         registry = control_plane.registry(programs[REGISTRY] / REGISTRY.name)
 
-        say("making namespaces, keys and configuration")
+        say("creating namespaces, keys and configuration")
         teardown.make_private_folders()
         cgroups.create()
         network.create()
@@ -230,7 +230,7 @@ class EmbeddedProvider(Provider):
         def ready_or_dead() -> bool:
             if processes.pid_of(daemon) is None:
                 raise ClusterError(
-                    f"{daemon.name} ended after {time.monotonic() - started:.0f}s; the end of {daemon.log}:\n"
+                    f"{daemon.name} exited after {time.monotonic() - started:.0f}s; the last lines of {daemon.log}:\n"
                     f"{processes.last_words(daemon)}"
                 )
             return ready()

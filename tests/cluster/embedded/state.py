@@ -61,6 +61,6 @@ def lock() -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("waiting for another up or down on this machine")
+            say("waiting for another `up` or `down` on this machine to finish")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -43,7 +43,7 @@ def remove_everything() -> None:
     """
     if survivors := cgroups.kill_all():
         raise ClusterError(
-            f"processes {survivors} of the cluster do not end; see /proc/PID/stack, then run `down` again"
+            f"cannot kill the cluster's processes {survivors}: look at /proc/PID/stack, then run `down` again"
         )
     network.remove()
     cgroups.remove()
@@ -58,4 +58,4 @@ def _remove_tree(folder: Path) -> None:
     # --one-file-system: should something be mounted below after all, its content is not ours to remove.
     done = subprocess.run(["rm", "-rf", "--one-file-system", str(folder)], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ClusterError(f"could not remove {folder}: {done.stderr.strip()}")
+        raise ClusterError(f"cannot remove {folder}: {done.stderr.strip()}")

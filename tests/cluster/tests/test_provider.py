@@ -34,7 +34,7 @@ def test_the_provider_is_named_or_suits_the_machine(
 
 
 def test_an_unknown_provider_is_named_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="no cluster provider 'minikube': choose one of embedded, kind, existing"):
+    with pytest.raises(UsageError, match="unknown cluster provider 'minikube': choose one of embedded, kind, existing"):
         provider.choose("minikube", {})
 
 
@@ -64,14 +64,14 @@ def test_kind_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_existing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [Health("API server", healthy=True, detail=""), Health("trainjobs", healthy=False, detail="not found")]
     monkeypatch.setattr(ExistingProvider, "status", lambda self: parts)
-    with pytest.raises(ClusterError, match=r"(?s)does not know trainjobs.*helm install kubeflow-trainer oci://"):
+    with pytest.raises(ClusterError, match=r"(?s)has no trainjobs.*helm install kubeflow-trainer oci://"):
         ExistingProvider().up()
 
 
 def test_existing_says_that_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     dead = [Health("API server", healthy=False, detail="connection refused")]
     monkeypatch.setattr(ExistingProvider, "status", lambda self: dead)
-    with pytest.raises(ClusterError, match="no cluster answers: connection refused\nset KUBECONFIG"):
+    with pytest.raises(ClusterError, match="no cluster answers: connection refused\npoint KUBECONFIG"):
         ExistingProvider().up()
 
 
@@ -86,7 +86,7 @@ def test_existing_passes_the_users_settings_on(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("system", "user", "message"), [("Darwin", 0, "needs Linux, this is Darwin"), ("Linux", 1000, "needs root")]
+    ("system", "user", "message"), [("Darwin", 0, "needs Linux, but this is Darwin"), ("Linux", 1000, "needs root")]
 )
 def test_the_embedded_provider_says_why_it_cannot_run(
     system: str, user: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
