@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import sysconfig
-import venv
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """An environment with the wheel."""
     folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=False, symlinks=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (packages,) = (folder / "lib").glob("python*/site-packages")
     pip("--python", folder / "bin" / "python", "install", *_PIP, wheel)
     for name in _DEPENDENCIES:
