@@ -16,6 +16,8 @@ from typing import Any
 # The booleans that HfArgumentParser accepts (transformers/hf_argparser.py: string_to_bool).
 _TRUE = ("true", "t", "yes", "y", "1")
 _FALSE = ("false", "f", "no", "n", "0")
+# The source of the settings that a `--config` file holds.
+CONFIG_FILE = "config file"
 # Words that argparse reads as values although they begin with a dash.
 _NEGATIVE = re.compile(r"^-\d+$|^-\d*\.\d+$")
 # torch keeps counts in 64-bit integers.

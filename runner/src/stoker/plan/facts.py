@@ -48,7 +48,7 @@ class Facts:
 
     @property
     def accelerator(self) -> str:
-        """The accelerator profile of the runtime (`STOKER_ACCELERATOR`); if unset, `nvidia` with devices, else `cpu`."""
+        """The runtime's accelerator profile (`STOKER_ACCELERATOR`); if unset, `nvidia` with devices, else `cpu`."""
         return self.get("STOKER_ACCELERATOR") or ("nvidia" if self.devices else "cpu")
 
     @property

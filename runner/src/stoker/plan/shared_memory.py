@@ -25,8 +25,9 @@ def shared_memory_problems(facts: Facts, processes: int, workers: int) -> list[s
         return []
     users = [f"{processes} GPU processes exchange data there"] if nccl else []
     users += [f"each process has {workers} data loader workers"] if workers else []
-    return [
+    problem = (
         f"/dev/shm has {facts.shm_bytes // 2**20} MiB but needs {needed // 2**20} MiB ({', '.join(users)}): "
         "mount an emptyDir with `medium: Memory` and a larger sizeLimit there, within the container's memory limit "
         "(Stoker's runtimes do)"
-    ]
+    )
+    return [problem]
