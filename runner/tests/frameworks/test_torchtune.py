@@ -141,7 +141,7 @@ def test_a_variable_sets_a_key_and_its_first_double_underscore_is_a_dot() -> Non
         ("+seed=1", "write seed=<value>"),
         ("~dataset", "TorchTune removes no component"),
         ("~dataset.pack", "did you mean dataset.packed?"),
-        ("compile=maybe", "takes true or false, not 'maybe'"),
+        ("compile=maybe", "compile must be true or false, not 'maybe'"),
         ("batch_size=two", "batch_size takes a whole number, 1 or more, not 'two'"),
         ("batch_size=null", "batch_size needs a whole number"),
         ("batch_size=", "takes a whole number, 1 or more, not ''"),

@@ -239,7 +239,7 @@ def test_a_workspace_that_cannot_be_written_to_is_78_with_the_fix(tmp_path: Path
     code, message = run(plan, signals)
     assert code is ExitCode.CONFIG
     assert "cannot be written to" in message
-    assert "GID 0 with group write" in message
+    assert "make the volume's folder writable for GID 0" in message
 
 
 def test_a_python_without_the_trainer_is_78_and_not_tried_again(tmp_path: Path, signals: Signals) -> None:

@@ -75,19 +75,19 @@ def test_command_lines_are_read_as_the_trainer_reads_them(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--learning_rat", "1"], "is an abbreviation, which trl 1.0 (sft) may take for another flag: "),
+        (["--learning_rat", "1"], "is an abbreviation, which trl 1.0 (sft) may misread: write --learning_rate ("),
         (["--leanring_rate", "1"], "did you mean --learning_rate?"),
-        (["--zzz"], "see `stoker flags sft`"),
+        (["--zzz"], "`stoker flags sft` lists its flags"),
         (["--max_seq_length", "9"], "--max_seq_length is called --max_length in trl 1.0 (sft): write --max_length"),
-        (["--old_flag"], "--old_flag is gone from trl 1.0 (sft): write nothing instead"),
-        (["--local_rank", "0"], "--local_rank is set by stoker itself: leave it out"),
+        (["--old_flag"], "trl 1.0 (sft) no longer has --old_flag: write nothing instead"),
+        (["--local_rank", "0"], "stoker sets --local_rank itself: leave it out"),
         (["--learning_rate"], "--learning_rate needs a value: write --learning_rate <float>"),
-        (["--learning_rate", "fast"], "--learning_rate takes a number, not 'fast'"),
-        (["--learning_rate", "1e30"], "--learning_rate takes a number below 2^63, not '1e30'"),
-        (["--max_steps", "1.5"], "--max_steps takes a whole number, not '1.5'"),
-        (["--packing", "maybe"], "--packing takes true or false, not 'maybe'"),
+        (["--learning_rate", "fast"], "--learning_rate must be a number, not 'fast'"),
+        (["--learning_rate", "1e30"], "--learning_rate must be a number below 2^63, not '1e30'"),
+        (["--max_steps", "1.5"], "--max_steps must be a whole number, not '1.5'"),
+        (["--packing", "maybe"], "--packing must be true or false, not 'maybe'"),
         (["--run_name", "a", "b"], "--run_name takes one value, got 2: 'a b'"),
-        (["--optim", "adam"], "--optim takes one of adamw, sgd, not 'adam'; did you mean 'adamw'?"),
+        (["--optim", "adam"], "--optim must be one of adamw, sgd, not 'adam'; did you mean 'adamw'?"),
         (["--no_packing", "true"], "--no_packing is not a flag of"),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_flag_of_another_method_is_told_apart_from_nonsense() -> None:
 
 def test_a_word_that_belongs_to_no_flag_is_refused() -> None:
     _, problems = split_args(["sft.yaml", "--packing"])
-    assert problems == ["'sft.yaml' is not a flag: trainer arguments are written --flag value"]
+    assert problems == ["'sft.yaml' is not a flag: write trainer arguments as --flag value"]
 
 
 def test_all_problems_are_told_at_once() -> None:
@@ -154,7 +154,7 @@ def test_a_runtimes_foreign_default_is_dropped_with_a_notice() -> None:
     resolution = resolve(TABLE, [layer])
     assert resolution.settings == ()
     assert resolution.problems == ()
-    assert resolution.notices == ("runtime default dropped, it is foreign to sft: STOKER_ARG_NUM_GENERATIONS",)
+    assert resolution.notices == ("dropped the runtime default STOKER_ARG_NUM_GENERATIONS: sft has no such flag",)
 
 
 def test_a_users_foreign_value_is_refused_under_the_name_it_was_given() -> None:
@@ -176,7 +176,7 @@ def test_the_tables_agree_with_themselves(method: str) -> None:
 def test_a_renamed_flag_whose_new_name_is_another_methods_is_called_that() -> None:
     problem = get_framework("trl").flag_table("sft").refusal("max_new_tokens")
     assert problem == (
-        "--max_new_tokens is called --max_completion_length now, a flag of orpo, grpo, rloo, distillation, "
+        "--max_new_tokens is now --max_completion_length, a flag of orpo, grpo, rloo, distillation, "
         "not of trl 1.16.0 (sft): leave it out, or choose another method"
     )
 

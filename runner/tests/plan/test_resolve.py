@@ -119,7 +119,7 @@ def test_a_runtime_default_foreign_to_the_method_is_dropped_with_a_notice() -> N
     defaults = {"STOKER_ARG_PACKING": "true"}
     plan = plan_of("trl.scripts.dpo", env={**defaults, "STOKER_RUNTIME_DEFAULTS": json.dumps(defaults)})
     assert "--packing" not in plan.trainer_argv
-    assert plan.notices == ("runtime default dropped, it is foreign to dpo: STOKER_ARG_PACKING",)
+    assert plan.notices == ("dropped the runtime default STOKER_ARG_PACKING: dpo has no such flag",)
 
 
 @pytest.mark.parametrize(
@@ -152,12 +152,12 @@ def test_an_empty_variable_is_unset() -> None:
             ["--max_steps 3"],
             None,
             ExitCode.USAGE,
-            "is one word: write the flag and its value as two, --max_steps and '3'",
+            "is one word: write the flag and its value as two words, --max_steps and '3'",
         ),
         ({}, ["--max_stps", "1"], None, ExitCode.USAGE, "did you mean --max_steps?"),
         ({}, ["--config"], None, ExitCode.USAGE, "--config takes one file"),
         ({}, ["--config", "/c"], {"learning_rat": 1}, ExitCode.USAGE, "is an abbreviation"),
-        ({}, ["--config", "/c"], {"max_steps": "many"}, ExitCode.USAGE, "key max_steps of /c takes a whole number"),
+        ({}, ["--config", "/c"], {"max_steps": "many"}, ExitCode.USAGE, "key max_steps of /c must be a whole number"),
         ({}, ["--config", "/c"], {"run_name": date(2026, 1, 1)}, ExitCode.USAGE, "is read as a date by YAML"),
         ({}, ["--config", "/c"], {"save_strategy": False}, ExitCode.USAGE, "put them in quotes"),
         ({}, ["--config", "/c"], {"env": {"RANK": 1}}, ExitCode.USAGE, "RANK under env of --config /c is not for a"),
@@ -187,14 +187,14 @@ def test_an_empty_variable_is_unset() -> None:
             [],
             None,
             ExitCode.USAGE,
-            "sets max_steps, which another variable sets too",
+            "and another variable both set max_steps: keep one",
         ),
-        ({"STOKER_RESTART_ATTEMPT": "x"}, [], None, ExitCode.CONFIG, "STOKER_RESTART_ATTEMPT is no whole number"),
-        ({"STOKER_ARG_": "3"}, [], None, ExitCode.USAGE, "a flag without a name"),
+        ({"STOKER_RESTART_ATTEMPT": "x"}, [], None, ExitCode.CONFIG, "STOKER_RESTART_ATTEMPT must be a whole number"),
+        ({"STOKER_ARG_": "3"}, [], None, ExitCode.USAGE, "a flag needs a name: write --<flag>"),
         ({"PET_NODE": "2"}, [], None, ExitCode.USAGE, "did you mean PET_NNODES?"),
         ({"PET_STANDALONE": "1"}, [], None, ExitCode.USAGE, "torchrun is told by the plan"),
-        ({}, ["--max_steps", "9" * 33], None, ExitCode.USAGE, "takes a whole number below 2^63, not '999"),
-        ({}, ["--learning_rate", "9" * 500], None, ExitCode.USAGE, "takes a number below 2^63, not '999"),
+        ({}, ["--max_steps", "9" * 33], None, ExitCode.USAGE, "must be a whole number below 2^63, not '999"),
+        ({}, ["--learning_rate", "9" * 500], None, ExitCode.USAGE, "must be a number below 2^63, not '999"),
         ({}, ["--num_train_epochs", "0"], None, ExitCode.USAGE, "nothing would be trained, write a number above 0"),
         ({}, ["--lora_r", "8"], None, ExitCode.USAGE, "--lora_r (args) means nothing without --use_peft: add that"),
         ({"STOKER_ARG_USE_DORA": "yes"}, [], None, ExitCode.USAGE, "--use_dora (TrainJob env) means nothing without"),
@@ -234,31 +234,37 @@ def test_an_empty_variable_is_unset() -> None:
         ({}, ["trl", "orpo"], None, ExitCode.USAGE, "begin the arguments with stoker.scripts.orpo"),
         ({}, ["torchrun", "-m", "trl.scripts.kto"], None, ExitCode.USAGE, "begin the arguments with trl.scripts.kto"),
         ({"STOKER_METHOD": ""}, ["sft"], None, ExitCode.USAGE, "begin the arguments with trl.scripts.sft"),
-        ({"STOKER_METHOD": ""}, [], None, ExitCode.USAGE, "no method is named: set STOKER_METHOD"),
+        ({"STOKER_METHOD": ""}, [], None, ExitCode.USAGE, "the method is missing: set STOKER_METHOD"),
         ({"STOKER_METHD": "sft"}, [], None, ExitCode.USAGE, "did you mean STOKER_METHOD?"),
         (NO_MODEL, [], None, ExitCode.USAGE, "no model is named"),
         ({"STOKER_ARG_DATASET_NAME": ""}, [], None, ExitCode.USAGE, "no data is named"),
         ({"STOKER_FRAMEWORK": "keras"}, [], None, ExitCode.CONFIG, "framework 'keras' is unknown"),
         ({"STOKER_RESUME": "maybe"}, [], None, ExitCode.CONFIG, "must be one of auto, never, require"),
-        ({"STOKER_RUN_ID": ""}, [], None, ExitCode.CONFIG, "STOKER_RUN_ID is not set in a run of several nodes"),
+        ({"STOKER_RUN_ID": ""}, [], None, ExitCode.CONFIG, "STOKER_RUN_ID is not set, but this run has several"),
         ({"STOKER_RUN_ID": "../../x"}, [], None, ExitCode.CONFIG, "STOKER_RUN_ID is '../../x'"),
         ({"STOKER_GRACE_PERIOD_SECONDS": "soon"}, [], None, ExitCode.CONFIG, "whole number of seconds"),
-        ({"STOKER_RUNTIME_DEFAULTS": "{"}, [], None, ExitCode.CONFIG, "STOKER_RUNTIME_DEFAULTS is no JSON object"),
-        ({"STOKER_RUNTIME_DEFAULTS": "[]"}, [], None, ExitCode.CONFIG, "STOKER_RUNTIME_DEFAULTS is no JSON object"),
+        ({"STOKER_RUNTIME_DEFAULTS": "{"}, [], None, ExitCode.CONFIG, "STOKER_RUNTIME_DEFAULTS must be a JSON obj"),
+        ({"STOKER_RUNTIME_DEFAULTS": "[]"}, [], None, ExitCode.CONFIG, "STOKER_RUNTIME_DEFAULTS must be a JSON obj"),
         ({}, ["--save_total_limit", "1"], None, ExitCode.USAGE, "--save_total_limit 1 deletes the last checkpoint"),
         ({}, ["--save_only_model"], None, ExitCode.USAGE, "--save_only_model (args): without the optimizer's"),
         ({}, ["--config", "/c.yaml"], {"save_on_each_node": True}, ExitCode.USAGE, "all nodes share one output folder"),
         ({}, ["--output_dir", "out"], None, ExitCode.CONFIG, "write an absolute path"),
-        ({}, ["--output_dir", "/workspace/model/"], None, ExitCode.CONFIG, "the model /workspace/model lies in output"),
-        ({}, ["--output_dir", "/"], None, ExitCode.CONFIG, "the data set /workspace/dataset lies in output_dir /,"),
+        (
+            {},
+            ["--output_dir", "/workspace/model/"],
+            None,
+            ExitCode.CONFIG,
+            "the model /workspace/model is inside output",
+        ),
+        ({}, ["--output_dir", "/"], None, ExitCode.CONFIG, "the data set /workspace/dataset is inside output_dir /,"),
         (
             {"STOKER_ARG_MODEL_NAME_OR_PATH": "/workspace/output/checkpoint-9"},
             ["--output_dir", "/workspace/x/../output"],
             None,
             ExitCode.CONFIG,
-            "the model /workspace/output/checkpoint-9 lies in output_dir",
+            "the model /workspace/output/checkpoint-9 is inside output_dir",
         ),
-        ({"PET_NODE_RANK": "7"}, [], None, ExitCode.CONFIG, "ranks go from 0 to 1"),
+        ({"PET_NODE_RANK": "7"}, [], None, ExitCode.CONFIG, "write a number from 0 to 1"),
     ],
 )
 def test_what_cannot_work_is_refused_with_code_and_fix(
@@ -330,13 +336,13 @@ def test_a_token_reaches_the_trainer_and_nobody_else(args: list[str]) -> None:
 
 def test_a_flag_that_will_be_gone_is_a_notice() -> None:
     (notice,) = plan_of("--gradient_checkpointing", "false").notices
-    assert notice == "--gradient_checkpointing will be gone from a later trl: write --activation_checkpointing"
+    assert notice == "a later trl will drop --gradient_checkpointing: write --activation_checkpointing"
 
 
 def test_an_output_folder_outside_the_workspace_is_a_notice() -> None:
     assert len(plan_of("--output_dir", "/workspace/../results").notices) == 1
     (notice,) = plan_of("--output_dir", "/results").notices
-    assert "lies outside the workspace" in notice
+    assert "is outside the workspace /workspace" in notice
     assert plan_of("--output_dir", "/results", single=True).notices == ()
 
 
@@ -432,7 +438,7 @@ def test_a_teacher_and_a_reward_model_are_checked_and_make_the_run_another_one()
     assert (check.what, check.code, check.fix) == (
         "teacher's model",
         ExitCode.NO_INPUT,
-        "put it there, mount it, or give another in --teacher_model_name_or_path",
+        "put it there, mount it, or set another one with --teacher_model_name_or_path",
     )
     assert taught("/models/big").fingerprint != taught("/models/bigger").fingerprint
     rewarded = plan_of("trl.scripts.grpo", "--reward_model_name_or_path", "/models/judge")

@@ -25,13 +25,13 @@ def problems(*args: str, devices: tuple[str, ...] = (), shm_mib: int | None = 64
 def test_several_processes_with_gpus_need_more_than_a_container_engines_default() -> None:
     refused = problems(devices=GPUS, processes=2)
     assert refused.startswith("78 ")
-    assert "/dev/shm has 64 MiB, but 128 MiB are needed for 2 processes that share their GPUs' data" in refused
+    assert "/dev/shm has 64 MiB but needs 128 MiB (2 GPU processes exchange data there)" in refused
     assert "medium: Memory" in refused
     assert problems(devices=GPUS, processes=2, shm_mib=128) == ""
 
 
 def test_data_loader_workers_need_it_too() -> None:
-    assert "96 MiB are needed for 6 data loader workers" in problems("--dataloader_num_workers", "6")
+    assert "needs 96 MiB (each process has 6 data loader workers)" in problems("--dataloader_num_workers", "6")
 
 
 @pytest.mark.parametrize(("devices", "processes"), [(GPUS, 1), ((), 4), ((), 1)])

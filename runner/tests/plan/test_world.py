@@ -75,9 +75,9 @@ def problems_of(facts: Facts, options: Mapping[str, str] | None = None) -> str:
 @pytest.mark.parametrize(
     ("env", "expected"),
     [
-        ({"PET_NODE_RANK": ""}, "PET_NODE_RANK is not set in a run of several nodes"),
-        ({"PET_MASTER_ADDR": ""}, "PET_MASTER_ADDR is not set in a run of several nodes"),
-        ({"PET_NODE_RANK": "2"}, "node_rank is 2 but there are 2 nodes: ranks go from 0 to 1"),
+        ({"PET_NODE_RANK": ""}, "PET_NODE_RANK is not set, but this run has several nodes"),
+        ({"PET_MASTER_ADDR": ""}, "PET_MASTER_ADDR is not set, but this run has several nodes"),
+        ({"PET_NODE_RANK": "2"}, "node_rank is 2, but the run has 2 nodes: write a number from 0 to 1"),
         ({"PET_NNODES": "two"}, "nnodes is 'two' (PET_NNODES)"),
         ({"PET_NNODES": "0"}, "nnodes is '0' (PET_NNODES)"),
         ({"PET_NNODES": "1:2"}, "nnodes is '1:2' (PET_NNODES)"),
@@ -86,7 +86,7 @@ def problems_of(facts: Facts, options: Mapping[str, str] | None = None) -> str:
         ({"PET_MASTER_PORT": "70000"}, "master_port is '70000' (PET_MASTER_PORT)"),
         ({"PET_NPROC_PER_NODE": "many"}, "nproc_per_node is 'many' (PET_NPROC_PER_NODE)"),
         ({"PET_NPROC_PER_NODE": "0"}, "write auto or a whole number"),
-        ({"PET_NPROC_PER_NODE": "8", **NVIDIA}, "8 processes per node were asked for (PET_NPROC_PER_NODE)"),
+        ({"PET_NPROC_PER_NODE": "8", **NVIDIA}, "8 processes per node (PET_NPROC_PER_NODE) need 8 nvidia devices"),
         ({"PET_NPROC_PER_NODE": "auto", **NVIDIA}, "this container sees no such device"),
     ],
 )
@@ -95,7 +95,7 @@ def test_what_cannot_work_is_refused_by_name(env: Mapping[str, str], expected: s
 
 
 def test_a_pod_that_trainer_told_nothing_does_not_train_alone() -> None:
-    assert "this pod is number 1 of its job but PET_NNODES is not set" in problems_of(
+    assert "PET_NNODES is not set, so this pod, number 1 of its job, would train alone" in problems_of(
         alone({"JOB_COMPLETION_INDEX": "1"})
     )
     assert problems_of(alone({"JOB_COMPLETION_INDEX": "0"})) == ""
@@ -114,7 +114,7 @@ def test_a_command_may_repeat_the_trainjob_and_name_its_own_number_of_processes(
 def test_a_command_with_another_number_of_processes_than_the_trainjob_is_told_of() -> None:
     world = resolve_world(pod({"PET_NPROC_PER_NODE": "4"}), {"nproc_per_node": "2"})
     assert world.size == 4
-    assert world.notices == ("2 processes per node as the command says, not 4 (PET_NPROC_PER_NODE)",)
+    assert world.notices == ("using the command's 2 processes per node, not 4 (PET_NPROC_PER_NODE)",)
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ REFUSED: list[tuple[Callable[[], TRLConfig | TorchTuneConfig], str]] = [
     (lambda: TRLConfig(method=TRLGRPOConfig(reward_funcs=["a"], vllm_mode="server")), "write use_vllm=True"),
     (lambda: TRLConfig(method=TRLGRPOConfig(reward_funcs=["a"], reward_weights=[1, 2])), "2 entries for 1 rewards"),
     (lambda: TRLConfig(method=TRLDPOConfig(loss_weights=[1, 2])), "2 entries for 1 of loss_type"),
-    (lambda: TRLConfig(method=TRLSFTConfig(loss_type="x")), "--loss_type takes one of"),  # type: ignore[arg-type]
+    (lambda: TRLConfig(method=TRLSFTConfig(loss_type="x")), "--loss_type must be one of"),  # type: ignore[arg-type]
     (lambda: TRLConfig(method=TRLSFTConfig(packing_strategy="bfd")), "write packing=True"),
     (lambda: TRLConfig(method=TRLSFTConfig(max_seq_length=8, max_length=9)), "the same flag"),
     (lambda: TRLConfig(peft_config=TRLPeftConfig(), use_peft=True), "both describe the adapter"),
@@ -191,7 +191,7 @@ REFUSED: list[tuple[Callable[[], TRLConfig | TorchTuneConfig], str]] = [
     (lambda: TRLConfig(peft_config={"r": 8}), "peft_config is a dict: write a TRLPeftConfig"),  # type: ignore[arg-type]
     (lambda: TRLConfig(method="stf"), "'stf' is no training method: write one of sft, dpo, orpo"),
     (lambda: TRLConfig(extra_args={"max_steps": None}), "max_steps=None: leave it out"),  # type: ignore[dict-item]
-    (lambda: TRLConfig(learning_rate="fast"), "--learning_rate takes a number"),  # type: ignore[arg-type]
+    (lambda: TRLConfig(learning_rate="fast"), "--learning_rate must be a number"),  # type: ignore[arg-type]
     (lambda: TRLConfig(num_nodes=0), "num_nodes is 0: it must be a whole number, 1 or more"),
     (lambda: TRLConfig(resources_per_node={1: 2}), "write resource names and amounts"),  # type: ignore[dict-item]
     (lambda: TRLConfig(extra_args={"fp16": True}), "--bf16 and --fp16 are both on: choose one"),

@@ -150,7 +150,7 @@ def test_torchtune_on_a_runtime_whose_name_spells_no_model_leaves_the_runtimes_c
         ("sft --name Run", 64, "the name 'Run' is not one Trainer takes"),
         (f"sft --name {'x' * 40}", 64, "33"),
         ("sft --name x --set learning_rat=1", 64, "write --learning_rate"),
-        ("sft --name x --set learning_rate=fast", 64, "takes a number, not 'fast'"),
+        ("sft --name x --set learning_rate=fast", 64, "must be a number, not 'fast'"),
         ("sft --name x --set packing", 64, "--set 'packing' is no pair: write --set NAME=VALUE"),
         ("sft --name x --lora --set use_peft=false", 64, "--lora and --set use_peft=false are about the same"),
         ("sft --name x --qlora --set load-in-4bit=true", 64, "--qlora and --set load_in_4bit=true are about the same"),

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stoker.plan.arguments import Setting, config_words, split_args
+from stoker.plan.arguments import CONFIG_FILE, Setting, config_words, split_args
 from stoker.plan.framework import Command, Dataset, FlagNames, Words
 
-# The source of what a `--config` file says, which the trainer reads there by itself.
-_CONFIG_FILE = "config file"
-# transformers' names.
+# The names that transformers uses.
 FLAG_NAMES = FlagNames(
     batch_size="--per_device_train_batch_size",
     length="--max_length",
@@ -59,7 +57,7 @@ def keys_with_values(content: Mapping[str, Any]) -> tuple[str, ...]:
 
 def argv_of(settings: Mapping[str, Setting], config: str | None) -> tuple[str, ...]:
     """Return the command line that gives these settings to a trainer that reads its config file itself."""
-    given = (setting for setting in settings.values() if setting.source != _CONFIG_FILE)
+    given = (setting for setting in settings.values() if setting.source != CONFIG_FILE)
     return (*(("--config", config) if config else ()), *(word for setting in given for word in setting.to_argv()))
 
 

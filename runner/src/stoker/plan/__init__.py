@@ -1,1 +1,1 @@
-"""Decides a run from facts and arguments. Pure, but for reading the facts."""
+"""Decides a run from facts and arguments. Everything here is pure, except reading the facts."""

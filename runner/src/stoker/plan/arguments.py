@@ -1,4 +1,4 @@
-"""Trainer flags from every layer: parsed, checked against the flag table, and laid over each other.
+"""Trainer flags: parse each layer, check it against the flag table, and merge the layers.
 
 Pure: the flag table is data (generated from the trainer's real parsers), so nothing here imports a trainer.
 """
@@ -13,15 +13,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# What HfArgumentParser takes for a boolean (transformers/hf_argparser.py: string_to_bool).
+# The booleans that HfArgumentParser accepts (transformers/hf_argparser.py: string_to_bool).
 _TRUE = ("true", "t", "yes", "y", "1")
 _FALSE = ("false", "f", "no", "n", "0")
-# What argparse does not take for a flag though it begins with a dash.
+# The source of the settings that a `--config` file holds.
+CONFIG_FILE = "config file"
+# Words that argparse reads as values although they begin with a dash.
 _NEGATIVE = re.compile(r"^-\d+$|^-\d*\.\d+$")
-# Counts end up in 64-bit integers of torch; nobody writes a number with more characters.
+# torch keeps counts in 64-bit integers.
 _GREATEST = 2.0**63
 _DIGITS = re.compile(r"^[-+]?[0-9]+(\.0*)?$")
 _FLOAT = re.compile(r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$")
+# Nobody writes a longer number on purpose.
 _LONGEST_NUMBER = 40
 
 
@@ -30,10 +33,10 @@ class Flag:
     """One flag of a trainer's command line.
 
     Attributes:
-        name: the flag without its dashes, words joined by `_`.
+        name: the flag without dashes, its words joined by `_`.
         type: `bool`, `int`, `float` or `str`.
         many: True if it takes several values.
-        choices: the values it takes; empty if any.
+        choices: the allowed values; empty if every value is allowed.
         default: the trainer's own default, as text.
         help: the trainer's own help text.
     """
@@ -48,19 +51,19 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class FlagTable:
-    """The flags one method of one trainer version knows, and what became of those it no longer knows.
+    """The flags of one method in one trainer version, and what replaced the flags that are gone.
 
     Attributes:
-        trainer: the trainer and version the table was made from, e.g. `trl 1.16.0`.
-        method: the method, e.g. `sft`.
+        trainer: the trainer and version of this table, for example `trl 1.16.0`.
+        method: the method, for example `sft`.
         flags: every flag by name.
-        renamed: old name → today's name.
+        renamed: old name → current name.
         removed: old name → what to do instead.
         reserved: flags the runner sets itself → what to write instead.
-        deprecated: flags that still work → what to write before they are gone.
+        deprecated: flags that still work → what to write instead.
         methods_with: returns the other methods of this trainer that have a flag.
-        config: the trainer's own config that the flags are laid over; None without one.
-        notices: what a user should know about how it was chosen.
+        config: the trainer's own config, whose values the flags override; None without one.
+        notices: what a user should know about how the config was chosen.
     """
 
     trainer: str
@@ -79,38 +82,33 @@ class FlagTable:
         return f"--{name}"
 
     def refusal(self, name: str) -> str | None:
-        """Say why a flag of that name cannot be given, and what to write instead; None if it can."""
+        """Return why a flag of that name is refused, and what to write instead; None if it is accepted."""
         if name in self.reserved:
-            return f"--{name} is set by stoker itself: {self.reserved[name]}"
+            return f"stoker sets --{name} itself: {self.reserved[name]}"
         if name in self.flags:
             return None
         if not name:
-            return "a flag without a name: write --<flag>, or STOKER_ARG_<FLAG> for a variable"
+            return "a flag needs a name: write --<flag>, or STOKER_ARG_<FLAG> for a variable"
         head, *rest = name.split(maxsplit=1) or [""]
         if rest and head in self.flags:
-            return f"{name!r} is one word: write the flag and its value as two, --{head} and {rest[0]!r}"
+            return f"{name!r} is one word: write the flag and its value as two words, --{head} and {rest[0]!r}"
         if name == "config":
-            return "a config file is named in the arguments alone: write --config <file> there"
+            return "only the arguments can name a config file: write --config <file> there"
         where = f"{self.trainer} ({self.method})"
         if self.renamed.get(name) in self.flags:
             return f"--{name} is called --{self.renamed[name]} in {where}: write --{self.renamed[name]}"
         if name in self.removed:
-            return f"--{name} is gone from {where}: {self.removed[name]}"
+            return f"{where} no longer has --{name}: {self.removed[name]}"
         others = self.methods_with(self.renamed.get(name, name))
-        if others and name in self.renamed:
-            return (
-                f"--{name} is called --{self.renamed[name]} now, a flag of {', '.join(others)}, not of {where}: "
-                "leave it out, or choose another method"
-            )
         if others:
-            return f"--{name} is a flag of {', '.join(others)}, not of {where}: leave it out, or choose another method"
+            renamed = f"is now --{self.renamed[name]}, " if name in self.renamed else "is "
+            has_it = f"--{name} {renamed}a flag of {', '.join(others)}"
+            return f"{has_it}, not of {where}: leave it out, or choose another method"
         longer = [known for known in self.flags if known.startswith(name)]
         if longer:
-            return (
-                f"--{name} is an abbreviation, which {where} may take for another flag: write --{min(longer, key=len)}"
-            )
+            return f"--{name} is an abbreviation, which {where} may misread: write --{min(longer, key=len)}"
         close = difflib.get_close_matches(name, self.flags, n=1)
-        advice = f"did you mean --{close[0]}?" if close else f"see `stoker flags {self.method}` for those it has"
+        advice = f"did you mean --{close[0]}?" if close else f"`stoker flags {self.method}` lists its flags"
         return f"--{name} is not a flag of {where}: {advice}"
 
 
@@ -119,10 +117,10 @@ class Setting:
     """One resolved value and where it came from.
 
     Attributes:
-        name: flag or fact, e.g. `learning_rate`.
-        value: its value as text; a tuple for a flag that takes several.
-        source: the layer that won, e.g. `args`, `TrainJob env`, `runtime`, `recipe`.
-        reason: why that layer set it; empty where the source says it all.
+        name: flag or fact, for example `learning_rate`.
+        value: its value as text; a tuple for a flag that takes several values.
+        source: the layer that won, for example `args`, `TrainJob env`, `runtime` or `recipe`.
+        reason: why that layer set it; empty if the source explains it.
     """
 
     name: str
@@ -134,19 +132,19 @@ class Setting:
         """Return the words that give this setting to the trainer."""
         if isinstance(self.value, tuple):
             return [f"--{self.name}", *self.value]
-        # argparse takes a word that begins with a dash for a flag, but not behind an equals sign.
+        # argparse reads a word that begins with a dash as a flag, except after an equals sign.
         return [f"--{self.name}={self.value}"] if self.value.startswith("-") else [f"--{self.name}", self.value]
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The settings of one origin, before they are laid over each other.
+    """The settings of one origin, before the layers are merged.
 
     Attributes:
         source: the origin's name, as `stoker plan` prints it.
-        values: flag → words as they were given (not yet checked).
-        foreign: what to do with a flag the method does not know: `refuse` or `drop` (with a notice).
-        label: how to name a flag of this layer in a message; `{flag}` is replaced.
+        values: flag → its words, not yet checked.
+        foreign: what to do with a flag that the method does not have: `refuse` or `drop` (with a notice).
+        label: how a message names a flag of this layer; `{flag}` and `{FLAG}` are replaced.
         reasons: flag → why this layer sets it.
     """
 
@@ -159,7 +157,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """The settings that won, with what was wrong and what is worth saying."""
+    """The settings that won, the problems and the notices."""
 
     settings: tuple[Setting, ...]
     problems: tuple[str, ...]
@@ -170,25 +168,25 @@ def split_args(words: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[s
     """Split a trainer's command line into flags and their words.
 
     Args:
-        words: e.g. `["--learning_rate", "2e-4", "--packing"]`; `--flag=value` and `--flag-name` are taken too.
+        words: for example `["--learning_rate", "2e-4", "--packing"]`; `--flag=value` and `--flag-name` work too.
 
     Returns:
-        flag → its words (a flag given twice keeps the last, as argparse does), and a list of problems.
+        flag → its words (of a flag given twice, the last, as in argparse), and a list of problems.
     """
     flags: dict[str, tuple[str, ...]] = {}
     problems: list[str] = []
     name: str | None = None
     for word in words:
         if word == "--":
-            problems.append("'--' is not a flag: trainer arguments are written --flag value")
+            problems.append("'--' is not a flag: write trainer arguments as --flag value")
         elif word.startswith("--"):
             flag, equals, value = word[2:].partition("=")
             name = flag.replace("-", "_")
-            # At the place of the last of them: `--no_<flag>` may stand between.
+            # A repeated flag moves to its last position, because `--no_<flag>` may stand between the two.
             flags.pop(name, None)
             flags[name] = (value,) if equals else ()
         elif name is None:
-            problems.append(f"{word!r} is not a flag: trainer arguments are written --flag value")
+            problems.append(f"{word!r} is not a flag: write trainer arguments as --flag value")
         else:
             flags[name] = (*flags[name], word)
     return flags, problems
@@ -197,8 +195,8 @@ def split_args(words: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[s
 def split_env(text: str, flag: Flag) -> tuple[str, ...]:
     """Split the text of a `STOKER_ARG_…` variable by the flag's type.
 
-    A flag that takes several values reads a JSON list or words parted by spaces or commas; any other takes the
-    text as it is, so that a string such as `no` or `1:30` stays one.
+    A flag that takes several values reads a JSON list, or words separated by spaces or commas. Any other flag takes the
+    text as it is, so that `no` and `1:30` stay strings.
     """
     if not flag.many:
         return (text,)
@@ -211,7 +209,7 @@ def split_env(text: str, flag: Flag) -> tuple[str, ...]:
 
 
 def config_words(value: Any) -> tuple[str, ...]:
-    """Return a value of a `--config` file as the words a command line would carry."""
+    """Return a value of a `--config` file as words of a command line."""
     if isinstance(value, list):
         return tuple(str(item) for item in value)
     if isinstance(value, dict):
@@ -220,10 +218,10 @@ def config_words(value: Any) -> tuple[str, ...]:
 
 
 def resolve(table: FlagTable, layers: Iterable[Layer]) -> Resolution:
-    """Lay the layers over each other, weakest first, and check what each of them says.
+    """Merge the layers and check the values of each.
 
     Args:
-        table: the flags the method knows.
+        table: the method's flags.
         layers: weakest first.
     """
     winners: dict[str, Setting] = {}
@@ -232,29 +230,28 @@ def resolve(table: FlagTable, layers: Iterable[Layer]) -> Resolution:
     for layer in layers:
         for name, words in layer.values.items():
             name, words = _without_negation(name, words, table)
-            said = layer.label.replace("{flag}", name).replace("{FLAG}", name.upper().replace(".", "__"))
+            label = layer.label.replace("{flag}", name).replace("{FLAG}", name.upper().replace(".", "__"))
             refusal = table.refusal(name)
             if refusal is not None:
                 if layer.foreign == "drop":
-                    notices.append(f"{layer.source} default dropped, it is foreign to {table.method}: {said}")
+                    notices.append(f"dropped the {layer.source} default {label}: {table.method} has no such flag")
                 else:
-                    problems.append(f"{refusal} (given as {said} by {layer.source})")
+                    problems.append(f"{refusal} (given as {label} by {layer.source})")
                 continue
             flag = table.flags[name]
             wrong = wrong_value(flag, words)
             if wrong is not None:
-                problems.append(f"{said} {wrong} (given by {layer.source})")
+                problems.append(f"{label} {wrong} (given by {layer.source})")
                 continue
             if name in table.deprecated and layer.source != "recipe":
-                notices.append(
-                    f"{said} will be gone from a later {table.trainer.split()[0]}: write {table.deprecated[name]}"
-                )
+                trainer = table.trainer.split()[0]
+                notices.append(f"a later {trainer} will drop {label}: write {table.deprecated[name]}")
             winners[name] = Setting(name, _value(flag, words), layer.source, layer.reasons.get(name, ""))
     return Resolution(tuple(winners[name] for name in sorted(winners)), tuple(problems), tuple(notices))
 
 
 def wrong_value(flag: Flag, words: Sequence[str]) -> str | None:
-    """Say what is wrong with a flag's words, as the end of a sentence; None if nothing is."""
+    """Return what is wrong with a flag's words, as the end of a sentence; None if nothing is."""
     if not words:
         return None if flag.type == "bool" else f"needs a value: write --{flag.name} <{flag.type}>"
     if len(words) > 1 and not flag.many:
@@ -265,13 +262,13 @@ def wrong_value(flag: Flag, words: Sequence[str]) -> str | None:
             hint = f"; did you mean {close[0]!r}?" if close else ""
             if word in ("True", "False"):
                 hint = " (YAML reads words such as no and on as false and true: put them in quotes)"
-            return f"takes one of {', '.join(flag.choices)}, not {word!r}{hint}"
+            return f"must be one of {', '.join(flag.choices)}, not {word!r}{hint}"
         if flag.type == "bool" and word.lower() not in _TRUE + _FALSE:
-            return f"takes true or false, not {word!r}"
+            return f"must be true or false, not {word!r}"
         if flag.type in ("int", "float") and not _is_number(word, flag.type):
             kind = "a whole number" if flag.type == "int" else "a number"
             bound = " below 2^63" if (_DIGITS if flag.type == "int" else _FLOAT).match(word) else ""
-            return f"takes {kind}{bound}, not {_short(word)}"
+            return f"must be {kind}{bound}, not {_short(word)}"
         if flag.many and word.startswith("-") and not _NEGATIVE.match(word):
             return f"takes values that do not begin with a dash, not {word!r}"
     return None
@@ -283,12 +280,12 @@ def is_true(value: str | tuple[str, ...]) -> bool:
 
 
 def without_negations(values: Mapping[str, tuple[str, ...]], table: FlagTable) -> dict[str, tuple[str, ...]]:
-    """Return a command line's flags with `--no_<flag>` as `<flag>` off; of the two the last one counts."""
+    """Return a command line's flags with `--no_<flag>` read as `<flag>` off; the last of the two counts."""
     return dict(_without_negation(name, words, table) for name, words in values.items())
 
 
 def _without_negation(name: str, words: tuple[str, ...], table: FlagTable) -> tuple[str, tuple[str, ...]]:
-    # HfArgumentParser gives every boolean that is on by default a twin `--no_<flag>`.
+    # HfArgumentParser adds `--no_<flag>` for every boolean that is on by default.
     positive = name.removeprefix("no_")
     if name not in table.flags and positive != name and not words:
         flag = table.flags.get(positive)
@@ -304,7 +301,7 @@ def _value(flag: Flag, words: tuple[str, ...]) -> str | tuple[str, ...]:
 
 
 def _is_number(word: str, kind: str) -> bool:
-    # Python also reads 1_000, nan, inf, and digits of every script, which no run can mean.
+    # Python also reads 1_000, nan, inf and the digits of every script.
     if "_" in word or not word.isascii() or len(word) > _LONGEST_NUMBER:
         return False
     try:

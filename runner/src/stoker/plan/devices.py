@@ -1,9 +1,9 @@
-"""The accelerators a container sees, by the device nodes that their device plugins put into it.
+"""The accelerators that a container sees, found by the device nodes that device plugins mount.
 
-What the plugins mount: NVIDIA (k8s-device-plugin) /dev/nvidia<N>; AMD (ROCm/k8s-device-plugin) /dev/kfd and a
-/dev/dri/renderD<N> for each GPU; Intel (intel-device-plugins-for-kubernetes) a /dev/dri/renderD<N> for each GPU, or
-/dev/accel/accel<N> for Gaudi (older drivers /dev/hl<N>); Google TPU /dev/accel<N> (v4, v5e) or /dev/vfio/<N> (v5p and
-later). A display card has a renderD too, so which nodes count follows from the runtime's accelerator profile.
+NVIDIA (k8s-device-plugin) mounts /dev/nvidia<N>. AMD (ROCm/k8s-device-plugin) mounts /dev/kfd and one
+/dev/dri/renderD<N> per GPU. Intel (intel-device-plugins-for-kubernetes) mounts one /dev/dri/renderD<N> per GPU, or
+/dev/accel/accel<N> for Gaudi (older drivers /dev/hl<N>). Google mounts /dev/accel<N> for TPU v4 and v5e, /dev/vfio/<N>
+for v5p and later. Display cards have a renderD node too, so the accelerator profile decides which nodes count.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _INDEX = re.compile(r"[0-9]{1,6}")
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How the devices of one accelerator profile are found.
+    """How to find the devices of one accelerator profile.
 
     Attributes:
-        nodes: patterns of device nodes below /dev; the first that matches anything says how many devices there are.
-        narrowed_by: variables with which a user or a plugin narrows them, in the order in which the libraries apply
-            them; of a group in one tuple the first that is set counts.
-        needs: a node without which none of them is usable.
+        nodes: patterns of device nodes below /dev; only the first pattern that matches counts.
+        narrowed_by: groups of variables that hide some devices, in the order in which the libraries apply them; in
+            each group only the first variable that is set counts.
+        needs: a node that the devices cannot work without; None without one.
     """
 
     nodes: tuple[str, ...]
@@ -34,7 +34,7 @@ class _Kind:
 
 _KINDS: Mapping[str, _Kind] = {
     "nvidia": _Kind((r"nvidia\d+",), (("CUDA_VISIBLE_DEVICES",),)),
-    # HIP counts within what ROCR leaves, and takes CUDA's variable for its own.
+    # HIP counts the devices that ROCR leaves, and reads CUDA's variable too.
     "amd": _Kind(
         (r"dri/renderD\d+",), (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")), "kfd"
     ),
@@ -47,8 +47,8 @@ def visible_devices(accelerator: str, environ: Mapping[str, str], dev: Path) -> 
     """Return a name for each device that a process in this container can use.
 
     Args:
-        accelerator: the accelerator profile; none for `cpu` and for a profile that is not known.
-        environ: the environment that may narrow them.
+        accelerator: the accelerator profile; `cpu` and unknown profiles have no devices.
+        environ: the environment, whose variables may hide devices.
         dev: the folder with the device nodes.
     """
     kind = _KINDS.get(accelerator)
@@ -56,9 +56,9 @@ def visible_devices(accelerator: str, environ: Mapping[str, str], dev: Path) -> 
         return ()
     devices = next((found for pattern in kind.nodes if (found := _matching(dev, pattern))), ())
     for variables in kind.narrowed_by:
-        told = next((environ[name] for name in variables if name in environ), None)
-        if told is not None:
-            devices = _narrowed(devices, told)
+        visible = next((environ[name] for name in variables if name in environ), None)
+        if visible is not None:
+            devices = _narrowed(devices, visible)
     return tuple(devices)
 
 
@@ -72,14 +72,14 @@ def _matching(dev: Path, pattern: str) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda entry: (len(entry), entry)))
 
 
-def _narrowed(devices: Sequence[str], told: str) -> tuple[str, ...]:
-    """Return what a variable leaves of the devices: CUDA's rule, which the others follow.
+def _narrowed(devices: Sequence[str], visible: str) -> tuple[str, ...]:
+    """Return the devices that a variable leaves, by CUDA's rule, which the other libraries follow.
 
-    Entries are numbers or names; the list ends at the first number that is none of a device. With MIG, or tiles, one
-    device node holds several instances, each named in the variable.
+    Entries are numbers or names. The first number without a device ends the list. With MIG or tiles, one device node
+    holds several instances, and the variable names each.
     """
     left: list[str] = []
-    for entry in (word.strip() for word in told.split(",")):
+    for entry in (word.strip() for word in visible.split(",")):
         index = int(entry) if _INDEX.fullmatch(entry) else None
         if not devices or not entry or entry.startswith("-") or (index is not None and index >= len(devices)):
             break

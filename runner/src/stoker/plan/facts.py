@@ -1,6 +1,6 @@
-"""What this container was told and can see, read once and frozen.
+"""The environment and machine of this container, read once and frozen.
 
-Nothing here decides anything: values stay as they were found, and :mod:`stoker.plan` judges them.
+This module decides nothing: it keeps values as they are, and :mod:`stoker.plan.resolve` judges them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from stoker.contract.variables import kept_variables, termination_log_of, workspace_of
 from stoker.plan.devices import visible_devices
 
-# No number of this program needs more; Python refuses to read thousands of digits.
-_MAX_DIGITS = 18
+# Python refuses to read thousands of digits; no number here needs more than these.
+MAX_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class Facts:
     """Everything a plan depends on besides the command line.
 
     Attributes:
-        env: the variables that start with `PET_`, `STOKER_` or name this pod, as they were found.
-        devices: accelerators the container sees, e.g. `nvidia0` (see :mod:`stoker.devices`); empty on CPU.
+        env: the variables that Stoker reads (see :func:`stoker.contract.variables.kept_variables`), unchanged.
+        devices: accelerators the container sees, such as `nvidia0` (see :mod:`stoker.plan.devices`); empty on CPUs.
         cpus: CPU cores this process may use.
-        shm_bytes: size of /dev/shm in bytes; None where there is none.
+        shm_bytes: size of /dev/shm in bytes; None without one.
         uid: effective user id.
         gid: effective group id.
     """
@@ -48,12 +48,12 @@ class Facts:
 
     @property
     def accelerator(self) -> str:
-        """The accelerator profile of the runtime (`STOKER_ACCELERATOR`), else what the devices tell."""
+        """The runtime's accelerator profile (`STOKER_ACCELERATOR`); if unset, `nvidia` with devices, else `cpu`."""
         return self.get("STOKER_ACCELERATOR") or ("nvidia" if self.devices else "cpu")
 
     @property
     def image_version(self) -> str:
-        """The image's tag (`STOKER_IMAGE_VERSION`), `unversioned` outside an image of ours."""
+        """The image's tag (`STOKER_IMAGE_VERSION`); `unversioned` outside Stoker's images."""
         return self.get("STOKER_IMAGE_VERSION") or "unversioned"
 
     @property
@@ -63,25 +63,25 @@ class Facts:
 
     @property
     def job_id(self) -> str:
-        """The id of the job over all its attempts (`STOKER_JOB_ID`), empty where nobody gave one."""
+        """The id of the job over all its attempts (`STOKER_JOB_ID`); empty if unset."""
         return self.get("STOKER_JOB_ID") or ""
 
     @property
     def attempt(self) -> int:
-        """How often the JobSet was restarted before this attempt (0 at first)."""
+        """How often the JobSet restarted before this attempt; 0 in the first attempt."""
         return whole_number(self.get("STOKER_RESTART_ATTEMPT") or "0") or 0
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that a text of digits means; None for anything else, such as a sign or endless digits."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else None
+    """Return the number in a text of ASCII digits; None for any other text, a sign, or more than 18 digits."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
 def read_facts(environ: Mapping[str, str] | None = None, dev: Path = Path("/dev")) -> Facts:
     """Read the facts of this container.
 
     Args:
-        environ: the environment to read; the process's own by default.
+        environ: the environment to read; by default that of this process.
         dev: the folder with the device nodes.
     """
     environ = os.environ if environ is None else environ

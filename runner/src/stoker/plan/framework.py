@@ -1,4 +1,4 @@
-"""What a plan asks of a training framework: three small interfaces, and what goes through them."""
+"""The three interfaces of a training framework (read, decide, check), and the types they exchange."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Words = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A trainer's command line, read.
+    """A trainer's command line, split into its parts.
 
     Attributes:
         method: the training method it names; None if it names none.
         config: what `--config` names; None without one.
         values: flag → its words.
-        problems: what cannot be read, a line each.
+        problems: one line for each part that cannot be read.
     """
 
     method: str | None
@@ -33,14 +33,14 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """What `--config` names, read.
+    """The content of what `--config` names.
 
     Attributes:
-        path: the file to read; None where `--config` names something else.
+        path: the file to read; None if `--config` names something else.
         values: the flags it sets, each with its words.
         keys: every key with a value, flags or not.
         variables: the environment variables it sets.
-        identity: settings that are no flags, but make another run, such as a mixture of data sets.
+        identity: settings that are not flags but belong to the fingerprint, such as a mixture of data sets.
     """
 
     path: str | None = None
@@ -52,7 +52,7 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the flags of a run, and Stoker's own defaults, may depend on.
+    """What the user asks for; the flags of the run and Stoker's defaults may depend on it.
 
     Attributes:
         method: the training method.
@@ -60,9 +60,9 @@ class Asked:
         workspace: the folder shared by all pods.
         world_size: the number of processes of the run.
         config: what `--config` names; None without one.
-        content: what that file holds; None where it is no file, or was not read.
-        values: the flags given in args and env, the stronger over the weaker.
-        by_command: True if the command line names the method, which may then stand for a close relative.
+        content: the content of that file; None if it is not a file or was not read.
+        values: the flags in config file, args and env; the stronger layer wins.
+        by_command: True if the command line names the method, which may then mean a closely related one.
     """
 
     method: str
@@ -77,12 +77,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The flags that this very run may be given, and Stoker's defaults for them.
+    """The flags that this run accepts, and Stoker's defaults for them.
 
     Attributes:
-        method: the method that is meant.
+        method: the method to run.
         table: its flags.
-        recipe: flag → (value, why), where the user does not say.
+        recipe: flag → (default, why).
     """
 
     method: str
@@ -92,13 +92,13 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class FlagNames:
-    """How a framework writes the settings that advice is about; empty where it has no such setting.
+    """How a framework spells the settings that advice names; empty if it has no such setting.
 
     Attributes:
         batch_size: rows per process and step.
-        length: tokens after which a row is cut.
-        loader_workers: processes that load data, for each training process.
-        kept_checkpoints: how many checkpoints are kept.
+        length: the number of tokens to cut a row to.
+        loader_workers: data loading processes per training process.
+        kept_checkpoints: how many checkpoints to keep.
         split: the part of the data to train on.
     """
 
@@ -111,12 +111,12 @@ class FlagNames:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A local data set that can be looked into before the start.
+    """A local data set to inspect before the start.
 
     Attributes:
         path: its folder or file, as the pods see it.
-        config: the configuration of it that is asked for; None for its only one.
-        split: the split that is trained on.
+        config: the data set's configuration; None if it has only one.
+        split: the split to train on.
     """
 
     path: str
@@ -126,19 +126,19 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a framework makes of a run's settings.
+    """How a framework runs the settings.
 
     Attributes:
-        module: the trainer's Python module, or its own name of what trains.
-        argv: the trainer's command line, without its module.
-        fingerprint: what a checkpoint must share to be resumed from.
-        budget: how much training was asked for, under the name of its unit (`steps` or `epochs`).
-        base_model: the model that is trained and its revision, as the manifest names them.
-        inputs: the models and data sets it reads.
-        dataset: the data set to look into before the start; None where there is none.
-        model: the model's folder to look into before the start; None where there is none.
-        loader_workers: processes that load data, for each training process.
-        packages_needed: packages that its settings need and an image may lack → the setting as it is written.
+        module: the trainer's Python module, or the trainer's own name for it.
+        argv: the trainer's command line, without the module.
+        fingerprint: what a checkpoint must have in common with the run to be resumed.
+        budget: how much to train, by unit (`steps` or `epochs`).
+        base_model: the model to train and its revision, as the manifest names them.
+        inputs: the models and data sets that the run reads.
+        dataset: the data set to inspect before the start; None without one.
+        model: the model folder to inspect before the start; None without one.
+        loader_workers: data loading processes per training process.
+        packages_needed: package that an image may lack → the setting that needs it, as written.
     """
 
     module: str
@@ -165,35 +165,35 @@ class Reader(ABC):
         """Read what `--config` names.
 
         Args:
-            named: the file, or the name of one of the framework's own configs.
-            content: what the file holds; None where it was not read.
+            named: the file, or the name of a config that the framework ships.
+            content: the content of the file; None if it was not read.
         """
 
 
 class Decider(ABC):
-    """Decides what is run."""
+    """Decides what to run."""
 
     @abstractmethod
     def options(self, asked: Asked) -> Options:
-        """Return the flags that the run may be given, and Stoker's defaults.
+        """Return the flags that the run accepts, and Stoker's defaults.
 
         Raises:
-            RunError: nothing is decided before the user says more (64).
+            RunError: the user must say more first (64).
         """
 
     @abstractmethod
     def decide(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Decision:
-        """Return what the settings come to.
+        """Return how to run the settings.
 
         Args:
-            asked: what the run is asked for.
-            table: the flags it may be given.
-            settings: what the layers came to, and the config file's identity.
+            asked: what the user asks for.
+            table: the flags that the run accepts.
+            settings: the merged settings, and the config file's identity.
         """
 
 
 class Checker(ABC):
-    """Checks what could go wrong."""
+    """Finds what would fail later."""
 
     @abstractmethod
     def check_settings(
@@ -204,7 +204,7 @@ class Checker(ABC):
     def check_inputs(
         self, method: str, settings: Mapping[str, Setting], data: DatasetColumns | None, model: ModelFolder | None
     ) -> Iterable[tuple[ExitCode, str]]:
-        """Return why a run could not train on this data with this model, each with its exit code."""
+        """Return why the run cannot train on this data with this model, each with its exit code."""
         return ()
 
 
@@ -214,12 +214,12 @@ class TrainingFramework(Reader, Decider, Checker):
     Attributes:
         name: value of the label `trainer.kubeflow.org/framework`.
         methods: the training methods it has.
-        methods_gone: methods that it had, or has without our launching them → what to use instead.
+        methods_gone: methods that Stoker does not launch, or that are gone → what to use instead.
         training: the module that runs it inside each training process; it has `train(job)` (see `stoker.rank.job`).
-        packages: the distributions it is made of, each importable by its name; the manifest records their versions.
-        secrets: flags whose values nobody may read in a log.
-        has_configs: True if it brings configs with names, so that a variable may choose one (STOKER_ARG_CONFIG).
-        flag_names: how it writes the settings that advice is about.
+        packages: its distributions, each importable by its name; the manifest records their versions.
+        secrets: flags whose values must not appear in a log.
+        has_configs: True if it ships named configs; STOKER_ARG_CONFIG may then choose one.
+        flag_names: how it spells the settings that advice names.
     """
 
     name: ClassVar[str]
@@ -237,4 +237,4 @@ class TrainingFramework(Reader, Decider, Checker):
 
     @abstractmethod
     def trainer_module(self, method: str, world_size: int = 1) -> str:
-        """Return what trains with this method in a world of this size, e.g. the Python module `trl.scripts.sft`."""
+        """Return what trains with this method and world size, for example the Python module `trl.scripts.sft`."""

@@ -1,4 +1,4 @@
-"""The models and data sets of a run, and what is known of them."""
+"""The models and data sets of a run, and what Stoker knows about them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Input:
 
     Attributes:
         value: its folder, file or Hub id.
-        what: what it is to the user, e.g. `model`.
+        what: what messages call it, for example `model`.
         initializer: the field of a TrainJob that fetches it; empty if none does.
-        flag: how the flag that names it is written.
+        flag: the flag that names it, as the user writes it.
     """
 
     value: str
@@ -28,9 +28,9 @@ class DatasetColumns:
     """A data set's columns.
 
     Attributes:
-        path: the file they were read from, or the folder.
+        path: the file with the columns, or the folder.
         columns: column → `text`, `messages` or `other`.
-        problem: why the folder cannot be read as a data set; None if nothing is known against it.
+        problem: why the folder cannot be read as a data set; None if it can, as far as Stoker knows.
     """
 
     path: str
@@ -40,12 +40,12 @@ class DatasetColumns:
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """What a model folder says.
+    """What a model folder says about the model.
 
     Attributes:
         path: the folder.
-        positions: the longest sequence it was made for; None if it does not say.
-        has_chat_template: False if there is a tokenizer without one; None if there is no tokenizer to tell.
+        positions: the longest sequence the model supports; None if unknown.
+        has_chat_template: whether the tokenizer has a chat template; None without a tokenizer.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""A run, decided: the one frozen plan that is printed, carried out on a node, and read by each training process."""
+"""The plan of a run: frozen, printed for users, carried out on each node, and read by each training process."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stoker.plan.arguments import Setting
 from stoker.plan.framework import Dataset, FlagNames
 from stoker.plan.world import World
 
-# In the place of a value that nobody may read in a log.
+# Replaces a secret value in output.
 HIDDEN = "(not shown)"
 _SECRET = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|(API|ACCESS|PRIVATE|ACCOUNT)_?KEY|CREDENTIAL|_(PAT|PWD|DSN)$", re.IGNORECASE
 )
-# Addresses of proxies and databases, with who asks and the password.
+# Addresses of proxies and databases that contain a user and a password.
 _SECRET_IN_ADDRESS = re.compile(r"://[^/\s]*:[^/\s]*@")
-# What the processes need, and `stoker plan --output json` leaves out.
+# Fields for the training processes, which `stoker plan --output json` leaves out.
 _INTERNAL = ("trainer_argv", "training", "packages", "packages_needed", "secrets", "flag_names", "dataset", "model")
 
 
@@ -33,10 +33,10 @@ class Check:
 
     Attributes:
         kind: `writable` or `exists`.
-        path: the file or folder it is about.
-        what: what that path is to the user, e.g. `model`.
-        code: the exit code if it does not hold.
-        fix: what to do then.
+        path: the file or folder to check.
+        what: what messages call that path, for example `model`.
+        code: the exit code if the check fails.
+        fix: what to do if the check fails.
     """
 
     kind: str
@@ -48,42 +48,42 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run, decided.
+    """The plan of a run.
 
     Attributes:
         framework: the framework's name.
         method: the training method.
         module: the trainer's Python module.
-        world: the processes and where they meet.
+        world: the number of processes and where they meet.
         settings: the trainer's flags, each with its origin.
-        config: what `--config` names, handed to the trainer as it is; None without one.
+        config: what `--config` names, passed to the trainer unchanged; None without one.
         workspace: folder shared by all pods.
         output_dir: folder of checkpoints, the model and the manifest.
         resume: `auto`, `never` or `require`.
-        job_id: id of the job over all its attempts; empty if nobody gave one.
+        job_id: id of the job over all its attempts; empty if unset.
         run_id: id of this attempt, the same on all nodes.
         attempt: restarts before this attempt.
         image_version: tag of the image.
         accelerator: accelerator profile of the runtime.
-        fingerprint: what a checkpoint must share to be resumed from.
-        base_model: the model that is trained and its revision, as far as they are named.
-        budget: how much training was asked for, under the name of its unit (`steps` or `epochs`).
+        fingerprint: what a checkpoint must have in common with the run to be resumed.
+        base_model: the model to train and its revision; None for each that is not named.
+        budget: how much to train, by unit (`steps` or `epochs`).
         checks: what must hold before the start.
         env: variables added for the trainer's processes.
         grace_seconds: time between SIGTERM and SIGKILL.
         rendezvous_seconds: how long to wait for the other nodes.
-        hang_seconds: how long a step may take before the run counts as hung; 0 for ever.
+        hang_seconds: how long a step may take before the run counts as hung; 0 for no limit.
         termination_log: file for the one-line reason of the ending.
         notices: what a user should know.
-        config_env: those of `env` that the `--config` file sets.
-        trainer_argv: the trainer's command line, without its module and what it reads in its `--config` file itself.
+        config_env: the names in `env` that the `--config` file sets.
+        trainer_argv: the trainer's command line, without its module and without the settings of the `--config` file.
         training: the module that runs the trainer inside each process.
-        packages: distributions the framework is made of.
-        packages_needed: packages that settings need and an image may lack → the setting as it is written.
-        secrets: flags whose values nobody may read in a log.
-        flag_names: how the framework writes the settings that advice is about.
-        dataset: the data set to look into before the start; None where there is none.
-        model: the model's folder to look into before the start; None where there is none.
+        packages: the framework's distributions.
+        packages_needed: package that an image may lack → the setting that needs it, as written.
+        secrets: flags whose values must not appear in a log.
+        flag_names: how the framework spells the settings that advice names.
+        dataset: the data set to inspect before the start; None without one.
+        model: the model folder to inspect before the start; None without one.
     """
 
     framework: str
@@ -122,7 +122,7 @@ class Plan:
 
     @property
     def shown_env(self) -> dict[str, str]:
-        """What `env` adds, for people to read: a value that is secret, by its name or for a password in it, is not."""
+        """`env` for output: values are hidden if the name is that of a secret, or if they contain a password."""
         return {
             name: HIDDEN if _SECRET.search(name) or _SECRET_IN_ADDRESS.search(value) else value
             for name, value in self.env.items()
@@ -130,12 +130,12 @@ class Plan:
 
     @property
     def shown_settings(self) -> tuple[Setting, ...]:
-        """The settings, for people to read: values of flags that are secret are left out."""
+        """The settings for output, without the values of secret flags."""
         return tuple(replace(s, value=HIDDEN) if s.name in self.secrets else s for s in self.settings)
 
     @property
     def shown_argv(self) -> list[str]:
-        """The trainer's command line, for people to read: values of flags that are secret are left out."""
+        """The trainer's command line for output, without the values of secret flags."""
         hidden = {word for s in self.settings if s.name in self.secrets for word in s.to_argv()[-1:]}
         shown = {word: replace(s, value=HIDDEN).to_argv()[-1] for s in self.settings for word in s.to_argv()[-1:]}
         return [shown[word] if word in hidden else word for word in self.trainer_argv]
@@ -164,7 +164,7 @@ class Plan:
 
     @property
     def hash(self) -> str:
-        """A digest of all that the nodes of a run must agree on."""
+        """A digest of everything that the nodes of a run must agree on."""
         agreed = {
             "framework": self.framework,
             "method": self.method,
@@ -178,7 +178,7 @@ class Plan:
         return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON-ready data for people and tools (`stoker plan --output json`), without secrets."""
+        """Return the plan as JSON-ready data without secrets (`stoker plan --output json`)."""
         data = {name: value for name, value in asdict(self).items() if name not in _INTERNAL}
         data["world"] = {
             "size": self.world.size,
@@ -195,7 +195,7 @@ class Plan:
         }
 
     def write(self, path: Path) -> None:
-        """Write the whole plan where the training processes read it.
+        """Write the whole plan to a file for the training processes.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -204,7 +204,7 @@ class Plan:
 
     @classmethod
     def read(cls, path: Path) -> Plan | None:
-        """Return the plan in a file; None where there is none."""
+        """Return the plan in a file; None if the file holds none."""
         data: dict[str, Any] | None = read_json(path)
         if data is None:
             return None
@@ -224,5 +224,5 @@ def _settings(entries: list[dict[str, Any]]) -> tuple[Setting, ...]:
 
 
 def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    # JSON has no tuples: a list in a file of ours was one.
+    # JSON has no tuples, so every list in the file was one.
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}

@@ -1,6 +1,6 @@
-"""Decides a run. Pure: facts, a framework, a command line and its config file's content go in, a plan comes out.
+"""Makes the plan of a run from facts, a framework, a command line and the content of its config file. Pure.
 
-What is wrong ends in one :class:`RunError` that lists every problem.
+One :class:`RunError` lists all problems.
 """
 
 from __future__ import annotations
@@ -16,35 +16,34 @@ from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.variables import ARG_PREFIX, unknown_variables
-from stoker.plan.arguments import FlagTable, Layer, Setting, resolve, split_env, without_negations
+from stoker.plan.arguments import CONFIG_FILE, FlagTable, Layer, Setting, resolve, split_env, without_negations
 from stoker.plan.facts import Facts, whole_number
-from stoker.plan.framework import Asked, Command, ConfigFile, TrainingFramework, Words
+from stoker.plan.framework import Asked, Command, ConfigFile, Options, TrainingFramework, Words
 from stoker.plan.inputs import Input
 from stoker.plan.plan import Check, Plan
 from stoker.plan.shared_memory import shared_memory_problems
 from stoker.plan.world import World, resolve_world
 
 RESUME_CHOICES = ("auto", "never", "require")
+_RUNTIME_SETS_IT = "the runtime sets it, do not override it"
 
-_CONFIG_FILE = "config file"
-
-# The id names a folder in the workspace whose siblings of older attempts are cleared away.
+# The id names a folder in the workspace.
 _RUN_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What a container was asked for, read once.
+    """What the user and the runtime ask of a container.
 
     Attributes:
-        facts: what the container was told and sees.
-        framework: what is to train.
-        command: the command line, read.
-        world: what a launcher's options said of the world, by torchrun's names.
+        facts: the facts of the container.
+        framework: the training framework.
+        command: the trainer's command line.
+        world: a launcher's options about the world, by torchrun's names.
         runtime: the runtime's flags in the env.
         trainjob: the TrainJob's flags in the env.
-        config: what names the config; None without one.
-        config_file: the file to read before the plan is made; None where there is none.
+        config: what `--config` or STOKER_ARG_CONFIG names; None without one.
+        config_file: the file to read before making the plan; None without one.
     """
 
     facts: Facts
@@ -60,13 +59,13 @@ class RunRequest:
 def read_request(
     facts: Facts, framework: TrainingFramework, args: Sequence[str], world: Mapping[str, str] | None = None
 ) -> RunRequest:
-    """Read what a container was asked for.
+    """Read the arguments and the environment of a container.
 
     Args:
-        facts: what the container was told and sees.
-        framework: what is to train.
-        args: the trainer's arguments, the method's module perhaps first (`trl.scripts.sft`).
-        world: what a launcher's options said of the world, by torchrun's names.
+        facts: the facts of the container.
+        framework: the training framework.
+        args: the trainer's arguments; the first may be the method's module (`trl.scripts.sft`).
+        world: a launcher's options about the world, by torchrun's names.
 
     Raises:
         RunError: the env contradicts itself; 64 for arguments, 78 for configuration.
@@ -82,14 +81,14 @@ def read_request(
 
 
 def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) -> Plan:
-    """Decide a run.
+    """Make the plan of a run.
 
     Args:
-        request: what the container was asked for.
-        content: what its config file holds; None without one, or where it cannot be read yet.
+        request: what the user and the runtime ask for.
+        content: the content of the config file; None without one, or if it cannot be read yet.
 
     Raises:
-        RunError: the run cannot be what was asked; 64 for arguments, 78 for configuration. Lists every problem.
+        RunError: the run cannot work; 64 for arguments, 78 for configuration. Lists all problems.
     """
     facts, framework, command = request.facts, request.framework, request.command
     method = _method(framework, facts, command)
@@ -103,7 +102,7 @@ def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) 
         world.size,
         request.config,
         content,
-        # What the command line says comes last: of a flag and its `--no_` twin the last one counts.
+        # The command line comes last: of a flag and its `--no_<flag>`, the last counts.
         {**{name: words for name, words in weaker.items() if name not in command.values}, **command.values},
         by_command=command.method is not None,
     )
@@ -111,28 +110,20 @@ def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) 
     table = options.table
     given = without_negations(command.values, table)
     asked = replace(asked, method=options.method, values={**weaker, **given})
-    usage = [*command.problems, *unknown_variables(name for name, value in facts.env.items() if value)]
-    layers = [
-        Layer(
-            "recipe",
-            {name: (value,) for name, (value, _) in options.recipe.items()},
-            foreign="drop",
-            reasons={name: why for name, (_, why) in options.recipe.items()},
-        ),
-        *_env_layers(table, request.runtime, request.trainjob),
-        Layer(_CONFIG_FILE, config.values, label=f"key {{flag}} of {request.config}"),
-        Layer("args", given, label=table.spell("{flag}")),
-    ]
-    resolution = resolve(table, layers)
+    resolution = resolve(table, _layers(request, options, config, given))
     named = {setting.name: setting for setting in resolution.settings}
-    usage += resolution.problems
-    # A file that was not read may say anything, so nothing is called missing then.
+    # An unread file may set any flag, so none counts as missing.
     unread = request.config_file is not None and content is None
-    usage += framework.check_settings(asked, table, named, tuple(table.flags) if unread else config.keys)
+    usage = [
+        *command.problems,
+        *unknown_variables(name for name, value in facts.env.items() if value),
+        *resolution.problems,
+        *framework.check_settings(asked, table, named, tuple(table.flags) if unread else config.keys),
+    ]
     if usage:
         raise RunError(ExitCode.USAGE, "\n".join(usage))
 
-    identity = {name: Setting(name, value, _CONFIG_FILE) for name, value in config.identity.items()}
+    identity = {name: Setting(name, value, CONFIG_FILE) for name, value in config.identity.items()}
     decision = framework.decide(asked, table, {**named, **identity})
     configuration = [
         *world.problems,
@@ -145,14 +136,10 @@ def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) 
     grace = _seconds(facts, "STOKER_GRACE_PERIOD_SECONDS", 30, configuration)
     rendezvous = _seconds(facts, "STOKER_RENDEZVOUS_TIMEOUT_SECONDS", 1800, configuration)
     if facts.get("STOKER_RESTART_ATTEMPT") and whole_number(facts.env["STOKER_RESTART_ATTEMPT"]) is None:
-        configuration.append("STOKER_RESTART_ATTEMPT is no whole number: it is the runtime's, leave it be")
+        configuration.append(f"STOKER_RESTART_ATTEMPT must be a whole number; {_RUNTIME_SETS_IT}")
     hang = _seconds(facts, "STOKER_HANG_TIMEOUT_SECONDS", 1200, configuration, least=0)
     output_dir = str(named["output_dir"].value)
-    if not facts.workspace.is_absolute():
-        configuration.append(f"STOKER_WORKSPACE is {str(facts.workspace)!r}: write an absolute path, e.g. /workspace")
-    elif not output_dir.startswith("/"):
-        configuration.append(f"output_dir is {output_dir!r}: write an absolute path, e.g. {facts.workspace}/output")
-    configuration += _within_output(decision.inputs, output_dir)
+    configuration += _misplaced_folders(facts, decision.inputs, output_dir)
     if configuration:
         raise RunError(ExitCode.CONFIG, "\n".join(configuration))
 
@@ -175,7 +162,7 @@ def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) 
         budget=decision.budget,
         base_model=decision.base_model,
         checks=_checks(facts, decision.inputs, request.config_file, output_dir),
-        # A trainer that sets a file's variables itself does so once torch is loaded, which is too late for most.
+        # A trainer sets its config file's variables after torch is loaded, which is too late for most of them.
         env={**_process_env(facts, world), **config.variables},
         grace_seconds=grace,
         rendezvous_seconds=rendezvous,
@@ -197,27 +184,48 @@ def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) 
 def _outside(facts: Facts, world: World, output_dir: str) -> list[str]:
     if world.nnodes == 1 or PurePosixPath(normpath(output_dir)).is_relative_to(normpath(facts.workspace)):
         return []
-    return [f"output_dir {output_dir} lies outside the workspace {facts.workspace}: all pods must share its volume too"]
+    return [f"output_dir {output_dir} is outside the workspace {facts.workspace}: all pods must share its volume too"]
 
 
-def _within_output(inputs: Sequence[Input], output_dir: str) -> list[str]:
-    """Return a problem for each input that lies where the output goes: it would be overwritten, or set aside."""
+def _layers(request: RunRequest, options: Options, config: ConfigFile, given: Words) -> list[Layer]:
+    """Return the layers of settings, weakest first."""
     return [
-        f"the {source.what} {source.value} lies in output_dir {output_dir}, where this run writes and sets aside what "
-        f"it finds: give the run an output_dir of its own, or move the {source.what}"
+        Layer(
+            "recipe",
+            {name: (value,) for name, (value, _) in options.recipe.items()},
+            foreign="drop",
+            reasons={name: why for name, (_, why) in options.recipe.items()},
+        ),
+        *_env_layers(options.table, request.runtime, request.trainjob),
+        Layer(CONFIG_FILE, config.values, label=f"key {{flag}} of {request.config}"),
+        Layer("args", given, label=options.table.spell("{flag}")),
+    ]
+
+
+def _misplaced_folders(facts: Facts, inputs: Sequence[Input], output_dir: str) -> list[str]:
+    """Return a problem for each relative path, and for each input that the run would overwrite or rename."""
+    problems = []
+    if not facts.workspace.is_absolute():
+        problems.append(f"STOKER_WORKSPACE is {str(facts.workspace)!r}: write an absolute path such as /workspace")
+    elif not output_dir.startswith("/"):
+        problems.append(f"output_dir is {output_dir!r}: write an absolute path such as {facts.workspace}/output")
+    problems += [
+        f"the {source.what} {source.value} is inside output_dir {output_dir}, where this run writes files and renames "
+        f"old ones: choose another output_dir, or move the {source.what}"
         for source in inputs
         if source.value.startswith("/") and PurePosixPath(normpath(source.value)).is_relative_to(normpath(output_dir))
     ]
+    return problems
 
 
 def _method(framework: TrainingFramework, facts: Facts, command: Command) -> str:
     method = command.method or facts.get("STOKER_METHOD")
     if method is None:
-        told = (
-            f"no method is named: set STOKER_METHOD to one of {', '.join(framework.methods)}, "
+        missing = (
+            f"the method is missing: set STOKER_METHOD to one of {', '.join(framework.methods)}, "
             f"or begin the arguments with {framework.trainer_module(framework.methods[0])}"
         )
-        raise RunError(ExitCode.USAGE, "\n".join(command.problems or [told]))
+        raise RunError(ExitCode.USAGE, "\n".join(command.problems or [missing]))
     if method not in framework.methods:
         gone = framework.methods_gone.get(method)
         close = difflib.get_close_matches(method.lower(), framework.methods, n=1)
@@ -227,36 +235,34 @@ def _method(framework: TrainingFramework, facts: Facts, command: Command) -> str
 
 
 def _env_words(facts: Facts) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
-    """Return the runtime's and the TrainJob's flags: in a pod they are one env, told apart by the runtime's record."""
+    """Return the runtime's and the TrainJob's flags; in a pod both are in one env, and the runtime lists its own."""
     try:
         defaults = json.loads(facts.get("STOKER_RUNTIME_DEFAULTS") or "{}")
     except (ValueError, RecursionError):
         defaults = None
     if not isinstance(defaults, dict):
-        raise RunError(ExitCode.CONFIG, "STOKER_RUNTIME_DEFAULTS is no JSON object: it is the runtime's, leave it be")
+        raise RunError(ExitCode.CONFIG, f"STOKER_RUNTIME_DEFAULTS must be a JSON object; {_RUNTIME_SETS_IT}")
     runtime: dict[str, tuple[str, ...]] = {}
-    user: dict[str, tuple[str, ...]] = {}
+    trainjob: dict[str, tuple[str, ...]] = {}
     for variable, text in facts.env.items():
         if variable.startswith(ARG_PREFIX) and text:
-            target = runtime if defaults.get(variable) == text else user
+            target = runtime if defaults.get(variable) == text else trainjob
             flag = flag_of_variable(variable)
             if flag in target:
-                raise RunError(ExitCode.USAGE, f"{variable} sets {flag}, which another variable sets too: keep one")
+                raise RunError(ExitCode.USAGE, f"{variable} and another variable both set {flag}: keep one")
             target[flag] = (text,)
-    return runtime, user
+    return runtime, trainjob
 
 
-def _env_layers(
-    table: FlagTable, runtime: Mapping[str, tuple[str, ...]], user: Mapping[str, tuple[str, ...]]
-) -> list[Layer]:
-    def split(words: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def _env_layers(table: FlagTable, runtime: Words, trainjob: Words) -> list[Layer]:
+    def split(words: Words) -> dict[str, tuple[str, ...]]:
         flags = table.flags
         return {name: split_env(text, flags[name]) if name in flags else (text,) for name, (text,) in words.items()}
 
     label = ARG_PREFIX + "{FLAG}"
     return [
         Layer("runtime", split(runtime), foreign="drop", label=label),
-        Layer("TrainJob env", split(user), label=label),
+        Layer("TrainJob env", split(trainjob), label=label),
     ]
 
 
@@ -267,13 +273,13 @@ def flag_of_variable(variable: str) -> str:
 
 def _process_env(facts: Facts, world: World) -> dict[str, str]:
     env = {
-        # One writer of progress: the callback that transformers would add on its own is switched off.
+        # Only Stoker's callback may report progress, so this disables the one in transformers.
         "DISABLE_KUBEFLOW_INTEGRATION": "TRUE",
         "PYTHONUNBUFFERED": "1",
         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     }
     if facts.accelerator == "cpu" and facts.get("OMP_NUM_THREADS") is None:
-        # Left alone, each process starts a thread for every core of the node, whatever share of it the pod has.
+        # By default each process starts a thread for every core of the node, whatever the pod's share is.
         share = whole_number(facts.get("STOKER_CPU_REQUEST") or "") or facts.cpus
         env["OMP_NUM_THREADS"] = str(max(1, share // world.nproc_per_node))
     return env
@@ -284,13 +290,13 @@ def _run_id(facts: Facts, world: World, problems: list[str]) -> str:
     if run_id is None:
         if world.nnodes > 1:
             problems.append(
-                "STOKER_RUN_ID is not set in a run of several nodes, which tell each other under it how they ended: "
-                "give it a value that all pods of an attempt share and the next attempt does not, "
+                "STOKER_RUN_ID is not set, but this run has several nodes, which use it to share how they ended: "
+                "set it to a value that is the same in all pods of an attempt and differs between attempts, "
                 "such as the pod label batch.kubernetes.io/controller-uid"
             )
         return "local"
     if not _RUN_ID.match(run_id):
-        problems.append(f"STOKER_RUN_ID is {run_id!r}: it must consist of letters, digits, '.', '_' and '-'")
+        problems.append(f"STOKER_RUN_ID is {run_id!r}: write only letters, digits, '.', '_' and '-'")
     return run_id
 
 
@@ -300,7 +306,7 @@ def _seconds(facts: Facts, name: str, default: int, problems: list[str], least: 
         return default
     seconds = whole_number(text)
     if seconds is None or seconds < least:
-        problems.append(f"{name} is {text!r}: it must be a whole number of seconds, {least} or more")
+        problems.append(f"{name} is {text!r}: write a whole number of seconds, {least} or more")
         return default
     return seconds
 
@@ -312,17 +318,17 @@ def _checks(facts: Facts, inputs: Sequence[Input], config_path: str | None, outp
             path,
             what,
             ExitCode.CONFIG,
-            f"this process runs as UID {facts.uid}, GID {facts.gid}: give the volume's folder to GID 0 with group "
-            "write, or set fsGroup, or choose a storage class whose volumes such a pod can write to",
+            f"this process runs as UID {facts.uid}, GID {facts.gid}: make the volume's folder writable for GID 0, "
+            "set fsGroup, or choose a storage class whose volumes this pod can write to",
         )
         for path, what in ((str(facts.workspace), "workspace"), (output_dir, "output folder"))
     ]
     for source in inputs:
         if source.value.startswith("/"):
-            fetched = f" ({source.initializer} of the TrainJob does)" if source.initializer else ""
-            fix = f"put it there{fetched}, mount it, or give another in {source.flag}"
+            fetched = f" ({source.initializer} of the TrainJob does that)" if source.initializer else ""
+            fix = f"put it there{fetched}, mount it, or set another one with {source.flag}"
             checks.append(Check("exists", source.value, source.what, ExitCode.NO_INPUT, fix))
     if config_path is not None:
         fix = "mount it, or correct the path in --config"
-        checks.append(Check("exists", config_path, "config file", ExitCode.NO_INPUT, fix))
+        checks.append(Check("exists", config_path, CONFIG_FILE, ExitCode.NO_INPUT, fix))
     return tuple(checks)

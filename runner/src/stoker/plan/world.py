@@ -1,4 +1,4 @@
-"""How many processes a run has and where they meet: resolved from what Trainer, the runtime and the user said.
+"""How many processes a run has and where they meet, resolved from Trainer, the runtime and the user.
 
 Pure. Trainer's rules are those of its torch plugin (kubeflow/trainer v2.3.0, pkg/runtime/framework/plugins/torch).
 """
@@ -15,24 +15,24 @@ DEFAULT_PORT = 29500
 ACCELERATORS = ("nvidia", "amd", "intel", "tpu", "cpu")
 AUTO = ("auto", "gpu")
 
-# The most pods an Indexed Job of Kubernetes may have.
+# The largest number of pods in an Indexed Job of Kubernetes.
 _MAX_NODES = 100_000
 _MAX_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The group of processes a run asked for, seen from one node.
+    """The processes of a run, seen from one node.
 
     Attributes:
         nnodes: number of nodes (pods).
-        nproc_per_node: processes on each.
+        nproc_per_node: processes on each node.
         node_rank: this node's rank, from 0.
         master_addr: host name of node 0.
-        master_port: port of the rendezvous there.
+        master_port: port of the rendezvous on node 0.
         settings: the five values with their origins.
         notices: what a user should know about how they were chosen.
-        problems: what contradicts; not empty means the run must not start.
+        problems: what is wrong; the run must not start unless this is empty.
     """
 
     nnodes: int
@@ -50,9 +50,9 @@ class World:
         return self.nnodes * self.nproc_per_node
 
     def peers(self) -> tuple[str, ...]:
-        """Return the host names of all nodes by rank; empty where they follow from nothing (one node, no DNS).
+        """Return the host names of all nodes by rank; empty with one node, or if node 0's name is not JobSet's.
 
-        JobSet names a pod `<jobset>-<job>-<replica>-<index>.<jobset>`; Trainer gives node 0's name as the master.
+        JobSet names a pod `<jobset>-<job>-<replica>-<index>.<jobset>`; Trainer sets node 0's name as the master.
         """
         host, dot, domain = self.master_addr.partition(".")
         if self.nnodes == 1 or not dot or not host.endswith("-0") or host.replace("-", "").isdigit():
@@ -60,8 +60,8 @@ class World:
         return tuple(f"{host[:-1]}{index}.{domain}" for index in range(self.nnodes))
 
 
-class _Said:
-    """Collects settings, notices and problems while a world is resolved."""
+class _Draft:
+    """Collects the settings, notices and problems of a world."""
 
     def __init__(self, facts: Facts, options: Mapping[str, str]) -> None:
         self.facts = facts
@@ -71,27 +71,28 @@ class _Said:
         self.problems: list[str] = []
 
     def text(self, name: str, default: str | None) -> tuple[str | None, str]:
-        """Return a value and its origin: the command line's option, Trainer's variable, or the default."""
-        told = self.facts.get(f"PET_{name.upper()}")
+        """Return a value and its origin: the command's option, Trainer's variable, or the default."""
+        variable = f"PET_{name.upper()}"
+        value = self.facts.get(variable)
         option = self.options.get(name)
         if option is not None:
-            if told is not None and told != option and name != "nproc_per_node":
+            if value is not None and value != option and name != "nproc_per_node":
                 self.problems.append(
-                    f"the command says --{name}={option} but the TrainJob says {told} (PET_{name.upper()}): "
+                    f"the command says --{name}={option} but the TrainJob says {value} ({variable}): "
                     f"leave --{name} out of the command and set spec.trainer in the TrainJob"
                 )
             return option, "command"
-        if told is not None:
-            return told, f"PET_{name.upper()}"
+        if value is not None:
+            return value, variable
         return default, "runner"
 
     def number(self, name: str, default: int | None, minimum: int, maximum: int) -> int:
-        """Return a whole number, noting its origin; a problem and the minimum where it is none."""
+        """Return a whole number and record its origin; record a problem and return the minimum if it is wrong."""
         text, source = self.text(name, None if default is None else str(default))
         if text is None:
             self.problems.append(
-                f"PET_{name.upper()} is not set in a run of several nodes: start it from a TrainJob, "
-                "or set it for each node"
+                f"PET_{name.upper()} is not set, but this run has several nodes: start it from a TrainJob, "
+                "or set the variable on each node"
             )
             return minimum
         value = whole_number(text)
@@ -103,105 +104,107 @@ class _Said:
 
 
 def resolve_world(facts: Facts, options: Mapping[str, str] | None = None) -> World:
-    """Resolve the world a run asked for.
+    """Resolve the world of a run.
 
     Args:
-        facts: what the container was told.
-        options: what the command itself said, by torchrun's names, e.g. `{"nproc_per_node": "2"}`.
+        facts: the facts of the container.
+        options: the command's own options by torchrun's names, for example `{"nproc_per_node": "2"}`.
     """
-    said = _Said(facts, options or {})
-    nnodes = said.number("nnodes", 1, 1, _MAX_NODES)
+    draft = _Draft(facts, options or {})
+    nnodes = draft.number("nnodes", 1, 1, _MAX_NODES)
     index = facts.get("JOB_COMPLETION_INDEX")
     if nnodes == 1 and facts.get("PET_NNODES") is None and index not in (None, "0"):
-        said.problems.append(
-            f"this pod is number {index} of its job but PET_NNODES is not set, so it would train alone: "
+        draft.problems.append(
+            f"PET_NNODES is not set, so this pod, number {index} of its job, would train alone: "
             "add `trainer: {}` to the TrainJob's spec, or PET_NNODES to the runtime's env"
         )
-    node_rank = said.number("node_rank", 0 if nnodes == 1 else None, 0, _MAX_NODES)
+    node_rank = draft.number("node_rank", 0 if nnodes == 1 else None, 0, _MAX_NODES)
     if node_rank >= nnodes:
-        said.problems.append(f"node_rank is {node_rank} but there are {nnodes} nodes: ranks go from 0 to {nnodes - 1}")
-    master_port = said.number("master_port", DEFAULT_PORT, 1, _MAX_PORT)
-    master_addr = _master_addr(said, nnodes)
+        draft.problems.append(
+            f"node_rank is {node_rank}, but the run has {nnodes} nodes: write a number from 0 to {nnodes - 1}"
+        )
+    master_port = draft.number("master_port", DEFAULT_PORT, 1, _MAX_PORT)
+    master_addr = _master_addr(draft, nnodes)
     if facts.accelerator not in ACCELERATORS:
-        said.problems.append(
+        draft.problems.append(
             f"STOKER_ACCELERATOR is {facts.accelerator!r}: it must be one of {', '.join(ACCELERATORS)}"
         )
-    nproc = _nproc_per_node(said)
+    nproc = _nproc_per_node(draft)
     return World(
         nnodes,
         nproc,
         node_rank,
         master_addr,
         master_port,
-        tuple(said.settings),
-        tuple(said.notices),
-        tuple(said.problems),
+        tuple(draft.settings),
+        tuple(draft.notices),
+        tuple(draft.problems),
     )
 
 
-def _master_addr(said: _Said, nnodes: int) -> str:
+def _master_addr(draft: _Draft, nnodes: int) -> str:
     if nnodes == 1:
-        # One node needs no name of its own, so a slow cluster DNS cannot hold it up.
-        said.settings.append(Setting("master_addr", "127.0.0.1", "runner", "one node meets itself"))
+        # Without a host name, a slow cluster DNS cannot delay a single node.
+        draft.settings.append(Setting("master_addr", "127.0.0.1", "runner", "the run has one node"))
         return "127.0.0.1"
-    text, source = said.text("master_addr", None)
+    text, source = draft.text("master_addr", None)
     if text is None:
-        said.problems.append(
-            "PET_MASTER_ADDR is not set in a run of several nodes: start it from a TrainJob, or set it to node 0's name"
+        draft.problems.append(
+            "PET_MASTER_ADDR is not set, but this run has several nodes: start it from a TrainJob, "
+            "or set the variable to node 0's host name"
         )
         return ""
-    said.settings.append(Setting("master_addr", text, source))
+    draft.settings.append(Setting("master_addr", text, source))
     return text
 
 
-def _nproc_per_node(said: _Said) -> int:
-    facts = said.facts
-    text, source = said.text("nproc_per_node", "auto")
+def _nproc_per_node(draft: _Draft) -> int:
+    facts = draft.facts
+    text, source = draft.text("nproc_per_node", "auto")
     profile = facts.get("STOKER_NPROC_PER_NODE")
-    told = facts.get("PET_NPROC_PER_NODE")
+    trainers = facts.get("PET_NPROC_PER_NODE")
     reason = ""
-    # Trainer's number may be derived, so the command's is no contradiction to it; but a user's it may be too.
-    if source == "command" and told not in (None, *AUTO, "1", facts.get("STOKER_CPU_REQUEST"), text):
-        said.notices.append(f"{text} processes per node as the command says, not {told} (PET_NPROC_PER_NODE)")
+    # If nobody asks for a number, Trainer writes 1 or the CPU count (v2.3.0 torch.go), so these two are weaker.
+    derived = trainers in (None, *AUTO, "1", facts.get("STOKER_CPU_REQUEST"))
+    if source == "command" and not derived and trainers != text:
+        draft.notices.append(f"using the command's {text} processes per node, not {trainers} (PET_NPROC_PER_NODE)")
     if source != "command" and profile is not None and profile != text:
-        # Trainer writes 1 or the CPU count where nobody asked for a number (v2.3.0 torch.go), so those two give way.
-        derived = told in (None, *AUTO, "1", facts.get("STOKER_CPU_REQUEST"))
         if derived:
-            reason = f"wins over PET_NPROC_PER_NODE={told}, which Trainer derives when nobody asks"
-            if told not in (None, *AUTO):
-                said.notices.append(
-                    f"{profile} processes per node (STOKER_NPROC_PER_NODE), not {told} (PET_NPROC_PER_NODE): Trainer's "
-                    "number equals what it writes unasked. If you did ask for it, set STOKER_NPROC_PER_NODE in "
+            reason = f"wins over PET_NPROC_PER_NODE={trainers}, Trainer's default"
+            if trainers not in (None, *AUTO):
+                draft.notices.append(
+                    f"using {profile} processes per node (STOKER_NPROC_PER_NODE), not {trainers} (PET_NPROC_PER_NODE), "
+                    f"which looks like Trainer's default: if you want {trainers}, set STOKER_NPROC_PER_NODE in "
                     "spec.trainer.env too"
                 )
             text, source = profile, "STOKER_NPROC_PER_NODE"
         else:
-            said.notices.append(f"{text} processes per node as the TrainJob asks, not the runtime's {profile}")
+            draft.notices.append(f"using the TrainJob's {text} processes per node, not the runtime's {profile}")
     if text in AUTO:
-        return _from_devices(said, source)
+        return _from_devices(draft, source)
     nproc = whole_number(text or "")
     if nproc is None or nproc < 1:
-        said.problems.append(f"nproc_per_node is {text!r} ({source}): write auto or a whole number, 1 or more")
+        draft.problems.append(f"nproc_per_node is {text!r} ({source}): write auto or a whole number, 1 or more")
         return 1
     if facts.accelerator in ACCELERATORS and facts.accelerator != "cpu" and nproc > len(facts.devices):
-        said.problems.append(
-            f"{nproc} processes per node were asked for ({source}) but this container sees {len(facts.devices)} "
-            f"{facts.accelerator} devices: ask for {nproc} in resourcesPerNode, or for fewer processes"
+        draft.problems.append(
+            f"{nproc} processes per node ({source}) need {nproc} {facts.accelerator} devices, but this container sees "
+            f"{len(facts.devices)}: request {nproc} in resourcesPerNode, or use fewer processes"
         )
-    said.settings.append(Setting("nproc_per_node", str(nproc), source, reason))
+    draft.settings.append(Setting("nproc_per_node", str(nproc), source, reason))
     return nproc
 
 
-def _from_devices(said: _Said, source: str) -> int:
-    facts = said.facts
+def _from_devices(draft: _Draft, source: str) -> int:
+    facts = draft.facts
     if facts.devices:
         count = len(facts.devices)
-        said.settings.append(Setting("nproc_per_node", str(count), source, f"auto: {count} devices visible"))
+        draft.settings.append(Setting("nproc_per_node", str(count), source, f"auto: one per visible device ({count})"))
         return count
     if facts.accelerator in ACCELERATORS and facts.accelerator != "cpu":
-        said.problems.append(
-            f"the runtime is for {facts.accelerator} but this container sees no such device: "
+        draft.problems.append(
+            f"the runtime is for {facts.accelerator}, but this container sees no such device: "
             "check resourcesPerNode and the node's device plugin, or choose a runtime for cpu"
         )
-    said.settings.append(Setting("nproc_per_node", "1", source, "auto: no device, so one process"))
+    draft.settings.append(Setting("nproc_per_node", "1", source, "auto: one process without devices"))
     return 1
