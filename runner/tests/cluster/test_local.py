@@ -18,6 +18,7 @@ import yaml
 from builders import RUNTIME, container, pod_of, replicated_jobs, trainjob, with_initializers
 from stoker.cluster import local as local_run
 from stoker.cluster.pods import initializers_of, job_of
+from stoker.cluster.processes import Container, Stop, run_attempt
 from stoker.contract.exits import ExitCode, RunError
 
 # Writes down each start of a node as a file `<attempt>-<rank>` and then does what the test says.
@@ -214,7 +215,7 @@ while True: time.sleep(0.02)
     local.wait_for("asked")
     assert process.stdout is not None
     said = process.stdout.readline()
-    assert said == "[stoker] stopping: 600 s to save what there is; Ctrl-C once more ends all at once\n"
+    assert said == "[stoker] stopping: 600 s to save the work; press Ctrl-C again to end at once\n"
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 70, output
@@ -249,7 +250,7 @@ def test_a_file_with_several_trainjobs_is_refused(local: Local) -> None:
     local.run("")
     job = (local.folder / "job.yaml").read_text()
     (local.folder / "job.yaml").write_text(f"{job}---\n{job.replace('name: sft', 'name: dpo')}")
-    with pytest.raises(RunError, match="holds 2 TrainJobs, and one is run at a time: sft, dpo") as refused:
+    with pytest.raises(RunError, match="has 2 TrainJobs, but only one can run at a time: sft, dpo") as refused:
         local_run.run(local.folder / "job.yaml", local.folder / "runtime.yaml", local.workspace, ())
     assert refused.value.code is ExitCode.USAGE
 
@@ -274,21 +275,21 @@ child = subprocess.Popen(["sleep", "60"])
 
 def test_a_stop_asked_for_before_the_nodes_exist_reaches_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    stop = local_run._Stop()
+    stop = Stop()
     stop.asked = True
     job = job_of(trainjob(command=["sleep", "60"]), RUNTIME)
     started = time.monotonic()
-    node = local_run._Container("node-0", job, 0, sys.executable, {"/workspace": str(tmp_path)})
-    local_run._attempt([node], "job", 0, stop)
+    node = Container("node-0", job, 0, sys.executable, {"/workspace": str(tmp_path)})
+    run_attempt([node], "job", 0, stop)
     assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--volume", "shm"], 64, "write NAME=DIR, NAME one of the pod's volumes: cache, initializer, shm, tmp"),
-        (["--volume", "bogus=/tmp"], 64, "NAME one of the pod's volumes"),
-        (["--volume", "shm=/missing"], 66, "there is no folder /missing"),
+        (["--volume", "shm"], 64, "write NAME=DIR, where NAME is a volume of the pod: cache, initializer, shm, tmp"),
+        (["--volume", "bogus=/tmp"], 64, "NAME is a volume of the pod"),
+        (["--volume", "shm=/missing"], 66, "the folder /missing does not exist"),
     ],
 )
 def test_volumes_are_checked(local: Local, options: list[str], code: int, message: str) -> None:
@@ -298,7 +299,7 @@ def test_volumes_are_checked(local: Local, options: list[str], code: int, messag
 
 def test_a_volume_that_the_job_reads_and_no_folder_stands_for_is_named(local: Local, tmp_path: Path) -> None:
     inputs = {"initializer": {}, "initializer_mounts": [{"name": "inputs", "mountPath": "/mnt/inputs"}]}
-    told = "the volume inputs at /mnt/inputs has no folder here: --volume inputs=DIR names one"
+    told = "the volume inputs at /mnt/inputs has no folder here: name one with --volume inputs=DIR"
     speaks = {"initializer_command": ["true", "/mnt/inputs/model"], **inputs}
     assert told in local.run("", **speaks)[1]
     assert told not in local.run("", **speaks, options=["--volume", f"inputs={tmp_path}"])[1]
@@ -308,7 +309,7 @@ def test_a_volume_that_the_job_reads_and_no_folder_stands_for_is_named(local: Lo
 def test_a_command_that_is_not_there_is_named(local: Local) -> None:
     code, output = local.run("", command=["no-such-command"])
     assert code == 78
-    assert "the job's command 'no-such-command' cannot be started here" in output
+    assert "the job's command 'no-such-command' is not installed here" in output
     assert "Traceback" not in output
 
 
@@ -326,7 +327,7 @@ def test_a_runtime_without_a_command_is_refused(local: Local) -> None:
         text=True,
     )
     assert done.returncode == 64
-    assert done.stderr == "stoker: neither the runtime nor the TrainJob names a command\n"
+    assert done.stderr == "stoker: the job has no command: write one in the runtime or in the TrainJob\n"
 
 
 def test_initializers_run_before_the_nodes(local: Local) -> None:
@@ -364,12 +365,12 @@ sys.exit([75, 69, 0][len(starts.read_text()) - 1])
 """
     code, output = local.run("", initializer={}, initializer_command=["python", "-c", command])
     assert code == 0, output
-    assert "[stoker] model-initializer ended with 75 (stopped by a signal, resumable): once more" in output
+    assert "[stoker] model-initializer ended with 75 (stopped by a signal, resumable): trying again" in output
     assert local.starts == ["0-0"]
     code, output = local.run("", initializer={}, initializer_command=["python", "-c", "import sys; sys.exit(70)"])
     assert code == 70
     # maxRestarts 3 of the job, backoffLimit 1 of the initializer.
-    assert output.count("model-initializer ended with 70 (the trainer crashed): once more") == 4
+    assert output.count("model-initializer ended with 70 (the trainer crashed): trying again") == 4
     assert "no restart left of 3" in output
 
 
@@ -393,7 +394,7 @@ def test_a_file_stands_in_for_a_secret(local: Local) -> None:
     code, output = local.run("", initializer=wanted, options=["--secret", f"store={local.folder}/store.env"])
     assert (code, "ACCESS_KEY_ID and SECRET_ACCESS_KEY go together" in output) == (64, True), output
     _, output = local.run("", initializer={"dataset": {"storageUri": "", "secretRef": {"name": "store"}}})
-    assert "the secret store is in the cluster alone: --secret store=FILE stands in for it" in output
+    assert "the secret store is only in the cluster: give a file to use instead with --secret store=FILE" in output
 
 
 def test_each_framework_has_its_own_python(local: Local) -> None:
@@ -419,7 +420,7 @@ def test_nothing_outlives_a_local_run_that_is_killed(local: Local) -> None:
     ("options", "code", "message"),
     [
         (["--python", "trl"], 64, "--python trl: write FRAMEWORK=PATH"),
-        (["--python", "trl=/missing"], 66, "/missing is no program"),
+        (["--python", "trl=/missing"], 66, "/missing is not a program"),
         (["--secret", "store"], 64, "--secret store: write NAME=FILE"),
         (["--secret", "store=/missing"], 66, "/missing cannot be read"),
     ],

@@ -166,12 +166,12 @@ def broken(change: str) -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("another runtime", "the TrainJob refers to runtime 'other', but --runtime is 'trl-distributed'"),
-        ("another kind", "a manifest of kind 'Job' was given: expected TrainJob"),
-        ("no spec", "has no 'spec'"),
-        ("a list for a mapping", "is not of the shape that Kubernetes takes"),
+        ("another runtime", "the TrainJob names runtime 'other', but --runtime is 'trl-distributed'"),
+        ("another kind", "a resource of kind 'Job' was given: give a TrainJob"),
+        ("no spec", "lacks the field 'spec'"),
+        ("a list for a mapping", "has a field of the wrong type"),
         ("words for a number", "numNodes of the TrainJob is 'two': it must be a whole number, 1 or more"),
-        ("no trainer job", "has no job labelled trainer.kubeflow.org/trainjob-ancestor-step: trainer"),
+        ("no trainer job", "has no job with the label trainer.kubeflow.org/trainjob-ancestor-step: trainer"),
         ("no container", "has no container named node"),
     ],
 )
@@ -185,9 +185,9 @@ def test_manifests_that_do_not_fit_are_refused(change: str, message: str) -> Non
 @pytest.mark.parametrize(
     ("trainer", "message"),
     [
-        ({"args": ["--max_steps", 20]}, 'command or args of the TrainJob or its runtime holds 20, .* write "20"'),
-        ({"env": [{"name": "A", "value": 20}]}, 'env of the TrainJob or its runtime holds 20, .* write "20"'),
-        ({"args": ["--packing", True]}, 'holds true, .* write "true"'),
+        ({"args": ["--max_steps", 20]}, 'command or args of the TrainJob or its runtime has 20, .* write "20"'),
+        ({"env": [{"name": "A", "value": 20}]}, 'env of the TrainJob or its runtime has 20, .* write "20"'),
+        ({"args": ["--packing", True]}, 'has true, .* write "true"'),
         ({"args": "--max_steps 3"}, "command and args of a TrainJob are lists"),
         ({"numNodes": 0}, "numNodes of the TrainJob is 0: it must be a whole number, 1 or more"),
         ({"numNodes": -2}, "numNodes of the TrainJob is -2"),

@@ -90,7 +90,7 @@ def test_the_examples_are_valid(name: str) -> None:
         ({"args": ["--max_stps", "1"]}, ExitCode.USAGE, "did you mean --max_steps?"),
         ({"args": ["--max_steps", 1]}, ExitCode.USAGE, 'write "1"'),
         ({"env": [{"name": "STOKER_RESUME", "value": "x"}]}, ExitCode.CONFIG, "STOKER_RESUME is 'x'"),
-        ({"env": [{"name": "PET_NNODES", "value": "x"}]}, ExitCode.USAGE, "env PET_NNODES is Trainer's own"),
+        ({"env": [{"name": "PET_NNODES", "value": "x"}]}, ExitCode.USAGE, "env PET_NNODES is set by Trainer"),
         ({"numNodes": 0}, ExitCode.USAGE, "numNodes of the TrainJob is 0"),
         ({"args": ["trl.scripts.ppo"]}, ExitCode.USAGE, "'ppo' is not a method of trl"),
         ({"command": ["torchrun", "--no-python", "-m", "trl.scripts.sft"]}, ExitCode.USAGE, "cannot be carried over"),
@@ -127,7 +127,7 @@ def test_every_way_to_start_is_planned(command: Sequence[str], args: list[str], 
 def test_a_command_that_is_not_stokers_is_said_to_be_unjudged() -> None:
     verdict = of(command=["python", "train.py"])
     assert (verdict.code, verdict.plan) == (ExitCode.FINISHED, None)
-    assert "the command 'python' is none that stoker launches" in str(verdict)
+    assert "stoker does not launch the command 'python'" in str(verdict)
 
 
 def test_devices_are_those_asked_for() -> None:
@@ -184,20 +184,20 @@ def test_what_only_the_cluster_knows_is_a_notice() -> None:
     secret = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}}
     verdict = of(env=[secret])
     assert verdict.code is ExitCode.FINISHED
-    assert verdict.notices == ("env HF_TOKEN comes from the cluster and was not looked at",)
+    assert verdict.notices == ("env HF_TOKEN comes from the cluster and was not checked",)
 
 
 @pytest.mark.parametrize("field", ["metadata.name", "status.podIP", "spec.nodeName"])
 def test_fields_of_a_pod_that_only_a_cluster_has_are_a_notice(field: str) -> None:
     verdict = of(env=[{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": field}}}])
-    assert (verdict.code, verdict.notices) == (0, ("env POD comes from the cluster and was not looked at",))
+    assert (verdict.code, verdict.notices) == (0, ("env POD comes from the cluster and was not checked",))
 
 
 def test_a_config_file_in_a_volume_is_read_where_the_volume_is_given(tmp_path: Path) -> None:
     job = write(tmp_path, trainjob(args=["--config", "/workspace/sft.yaml"]))
     unread = invoke(job, "--runtime", RUNTIME_FILE)
     assert unread.exit_code == 0
-    assert "--config /workspace/sft.yaml lies in the pods and was not read" in unread.output
+    assert "--config /workspace/sft.yaml is in the pods and was not read" in unread.output
 
     # What is missing may be in it: an adapter for these settings, rewards, a teacher.
     args = ["--config", "/workspace/c.yaml", "--lora_r", "8", "--load_in_4bit"]
@@ -273,7 +273,7 @@ def test_a_name_that_the_api_server_makes_up_is_as_good_as_one_given(tmp_path: P
     result = invoke(write(tmp_path, unnamed), "--runtime", RUNTIME_FILE)
     assert (result.exit_code, "is too long" in result.output) == (64, True), result.output
     unnamed["metadata"] = {"generateName": "SFT-"}
-    assert "is not one Trainer takes" in invoke(write(tmp_path, unnamed), "--runtime", RUNTIME_FILE).output
+    assert "Trainer refuses the name 'SFT-abcde'" in invoke(write(tmp_path, unnamed), "--runtime", RUNTIME_FILE).output
 
 
 def fetching_runtime(command: Sequence[str]) -> dict[str, Any]:
@@ -354,8 +354,8 @@ def test_the_runtime_is_read_from_the_cluster(tmp_path: Path) -> None:
     [
         ("echo 'Error from server (NotFound): x not found' >&2; exit 1", 64, "correct spec.runtimeRef"),
         ("echo 'Unable to connect to the server' >&2; exit 1", 69, "Unable to connect"),
-        ("echo nonsense", 69, "is no JSON"),
-        ("echo '[]'", 64, "expected ClusterTrainingRuntime"),
+        ("echo nonsense", 69, "did not answer with JSON"),
+        ("echo '[]'", 64, "give a ClusterTrainingRuntime"),
     ],
 )
 def test_a_cluster_that_has_no_such_runtime_is_told(tmp_path: Path, script: str, code: int, message: str) -> None:
@@ -367,9 +367,9 @@ def test_a_cluster_that_has_no_such_runtime_is_told(tmp_path: Path, script: str,
 @pytest.mark.parametrize(
     ("reference", "advice"),
     [
-        ({"name": "trl-distribute"}, "The files have trl-distributed: if that is meant, correct spec.runtimeRef.name"),
-        ({"name": "trl-distributed", "kind": "TrainingRuntime"}, "is a ClusterTrainingRuntime: if that is meant"),
-        ({"name": "other"}, "give its manifest with --runtime FILE"),
+        ({"name": "trl-distribute"}, "The files have trl-distributed: to use that one, correct spec.runtimeRef.name"),
+        ({"name": "trl-distributed", "kind": "TrainingRuntime"}, "is a ClusterTrainingRuntime: to use that one"),
+        ({"name": "other"}, "give its file with --runtime FILE"),
     ],
 )
 def test_the_nearest_runtime_of_the_files_is_named(tmp_path: Path, reference: Any, advice: str) -> None:
@@ -382,7 +382,7 @@ def test_the_nearest_runtime_of_the_files_is_named(tmp_path: Path, reference: An
 def test_without_kubectl_the_file_is_asked_for(tmp_path: Path) -> None:
     result = invoke(write(tmp_path, trainjob()), env={"PATH": str(tmp_path)})
     assert result.exit_code == ExitCode.USAGE
-    assert "give its manifest with --runtime FILE" in result.output
+    assert "give its file with --runtime FILE" in result.output
 
 
 def test_a_runtime_of_a_namespace_is_asked_for_there(tmp_path: Path) -> None:
@@ -431,8 +431,11 @@ def test_no_command_or_variable_ends_in_a_traceback(words: list[str], env: dict[
         (["stoker", "plan", "--output", "json", "--max_steps", "3"], "valid: trl sft"),
         (["stoker", "run", "--max_steps", "3", "--", "--bf16"], "'--' is not a flag"),
         (["stoker", "run", "trl.scripts.sft", "--help"], "--help is not a flag"),
-        (["stoker", "run", "--help"], "none that stoker launches: only the manifest was judged"),
-        (["stoker", "run", "--bf16", "-h"], "none that stoker launches: only the manifest was judged"),
+        (
+            ["stoker", "run", "--help"],
+            "stoker does not launch the command 'stoker': only the fields of the TrainJob were",
+        ),
+        (["stoker", "run", "--bf16", "-h"], "stoker does not launch the command 'stoker': only the fields"),
     ],
 )
 def test_the_runners_own_options_are_read_as_it_reads_them(command: list[str], said: str) -> None:

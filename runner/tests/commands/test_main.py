@@ -81,11 +81,11 @@ def test_run_refuses_what_plan_refuses_and_leaves_the_reason(tmp_path: Path) -> 
     ("content", "code", "message"),
     [
         (None, ExitCode.NO_INPUT, "cannot be read (No such file or directory)"),
-        (b"a: [", ExitCode.USAGE, "is no YAML"),
+        (b"a: [", ExitCode.USAGE, "is not YAML"),
         (b"- a", ExitCode.USAGE, "must hold a mapping of flags to values"),
         (b"1: 2", ExitCode.USAGE, "must hold a mapping of flags to values"),
         (b"", ExitCode.USAGE, "must hold a mapping of flags to values"),
-        (b"\xff\xfe\xff", ExitCode.USAGE, "is no YAML"),
+        (b"\xff\xfe\xff", ExitCode.USAGE, "is not YAML"),
         (b"max_steps: 1\nmax_steps: 2", ExitCode.USAGE, "key max_steps is there twice: keep one"),
         (b"a: &a {b: 1}\nc: {<<: *a, b: 2}", ExitCode.USAGE, "--a is an abbreviation"),
         (b"max_steps: 1\n---\nmax_steps: 2", ExitCode.USAGE, "must hold a mapping of flags to values"),
@@ -138,7 +138,7 @@ def test_local_says_why_a_workspace_cannot_be_made(tmp_path: Path) -> None:
     options = ["--runtime", str(runtime), "--workspace", str(tmp_path / "file"), "--volume", f"inputs={tmp_path}"]
     result = invoke("local", str(example), *options)
     assert result.exit_code == ExitCode.CONFIG
-    assert result.stderr.startswith(f"stoker: --workspace {tmp_path}/file cannot be made (File exists)")
+    assert result.stderr.startswith(f"stoker: --workspace {tmp_path}/file cannot be created (File exists)")
 
 
 def test_doctor_shows_no_token(tmp_path: Path) -> None:

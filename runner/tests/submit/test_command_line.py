@@ -147,7 +147,7 @@ def test_torchtune_on_a_runtime_whose_name_spells_no_model_leaves_the_runtimes_c
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ("sft --name Run", 64, "the name 'Run' is not one Trainer takes"),
+        ("sft --name Run", 64, "Trainer refuses the name 'Run'"),
         (f"sft --name {'x' * 40}", 64, "33"),
         ("sft --name x --set learning_rat=1", 64, "write --learning_rate"),
         ("sft --name x --set learning_rate=fast", 64, "must be a number, not 'fast'"),

@@ -1,8 +1,8 @@
-"""What Kubeflow Trainer and JobSet would refuse of a TrainJob, or take without doing what is meant. Pure.
+"""What Kubeflow Trainer and JobSet would refuse in a TrainJob, or accept with an unexpected effect. Pure.
 
 Rules of Trainer v2.3.0 (the CRD, kept as schemas/trainjob-v1alpha1.json; pkg/runtime/framework/plugins/{torch,jobset}:
-Validate) and of JobSet v0.12.0 (pkg/webhooks/jobset_webhook.go). What Trainer refuses at `kubectl apply` is told here
-before; what JobSet refuses would only show up as an event of the TrainJob.
+Validate) and of JobSet v0.12.0 (pkg/webhooks/jobset_webhook.go). Trainer refuses at `kubectl apply`; what JobSet
+refuses shows only as an event of the TrainJob.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _NODE = "node"
 _NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 _URI = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://.+$")
 _MAX_NAME = 63
-# What Kubernetes adds to a pod's name, and without its dash to generateName.
+# Kubernetes adds this to a pod's name, and the part after the dash to generateName.
 _POD_SUFFIX = "-abcde"
-# Older names → today's.
+# Old name → current name.
 _MOVED = dict.fromkeys(("podSpecOverrides", "podTemplateOverrides"), "runtimePatches (Trainer v2.2 and later)")
 
-# What Kubernetes itself has in metadata, which a CRD leaves to it.
+# A CRD leaves metadata to Kubernetes, so its schema stands here.
 _LABEL = {"type": "string", "maxLength": 63, "pattern": "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"}
 _TEXT = {"type": "string"}
 _METADATA = {
@@ -48,11 +48,11 @@ _METADATA = {
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What the cluster would say to a TrainJob.
+    """How the cluster would answer a TrainJob.
 
     Attributes:
-        problems: why it would be refused, or could never start.
-        notices: what it would take, but with a meaning that is easily missed.
+        problems: why the cluster would refuse it, or could never start it.
+        notices: what the cluster would accept, with an effect that is easy to miss.
     """
 
     problems: tuple[str, ...]
@@ -60,11 +60,11 @@ class Admission:
 
 
 def admission_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Admission:
-    """Say what the cluster would say.
+    """Return how the cluster would answer a TrainJob.
 
     Args:
-        trainjob: a TrainJob manifest, of whatever shape.
-        runtime: the manifest of its (Cluster)TrainingRuntime, of whatever shape.
+        trainjob: a TrainJob, valid or not.
+        runtime: its (Cluster)TrainingRuntime, valid or not.
     """
     trainjob = without_nulls(trainjob)
     jobs = list(_jobs(runtime))
@@ -101,9 +101,9 @@ def _environment(trainjob: Mapping[str, Any]) -> Iterator[str]:
     for entry in _items(_at(trainjob, "spec", "trainer", "env")):
         source = entry.get("valueFrom")
         if source is not None and entry.get("value"):
-            yield f"env {entry.get('name')} has both value and valueFrom: Kubernetes takes one, and no pod would start"
+            yield f"env {entry.get('name')} has both value and valueFrom, so no pod can start: keep one of them"
         if isinstance(source, dict) and len(source) != 1:
-            yield f"valueFrom of env {entry.get('name')} names {len(source)} sources: write one, e.g. secretKeyRef"
+            yield f"valueFrom of env {entry.get('name')} has {len(source)} sources: write one, for example secretKeyRef"
 
 
 def _version(trainjob: Mapping[str, Any]) -> Iterator[str]:
@@ -123,16 +123,16 @@ def _name(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]
         yield "the TrainJob has no name: write metadata.name"
         return
     if not _NAME.match(name):
-        yield f"the name {name!r} is not one Trainer takes: small letters, digits and '-', a letter first"
+        yield f"Trainer refuses the name {name!r}: write lowercase letters, digits and '-', and begin with a letter"
     nodes = _at(trainjob, "spec", "trainer", "numNodes")
     for job, _ in jobs:
         last = nodes - 1 if job == _NODE and isinstance(nodes, int) and nodes > 0 else 0
         too_long = len(f"{name}-{job}-0-{last}{_POD_SUFFIX}") - _MAX_NAME
         if too_long > 0:
             yield (
-                f"the name {name!r} is too long: pods of the runtime's job {job!r} are named after it and may have "
-                f"{_MAX_NAME} characters, so write {len(name) - too_long} or fewer (JobSet refuses it, and only an "
-                "event of the TrainJob tells)"
+                f"the name {name!r} is too long: the pods of the runtime's job {job!r} get longer names, and "
+                f"{_MAX_NAME} characters are allowed; write {len(name) - too_long} or fewer (JobSet refuses it, and "
+                "only an event of the TrainJob says so)"
             )
             return
 
@@ -153,7 +153,7 @@ def _torch(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]
 
 
 def _gpus(trainer: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]) -> int | None:
-    """Return the GPUs of each pod as Trainer counts them; None where nobody names resources."""
+    """Return the GPUs of each pod as Trainer counts them; None if no resources are named."""
     nodes = (c for name, pod in jobs if name == _NODE for c in _items(pod.get("containers")) if c.get("name") == _NODE)
     resources = trainer.get("resourcesPerNode") or next((c.get("resources") for c in nodes), None)
     if not isinstance(resources, dict):
@@ -170,8 +170,8 @@ def _reserved(trainjob: Mapping[str, Any]) -> Iterator[str]:
     for entry in _items(_at(trainjob, "spec", "trainer", "env")):
         if entry.get("name") in LAUNCHER:
             yield (
-                f"env {entry['name']} is Trainer's own and refused in spec.trainer.env: write numNodes for the nodes "
-                "and numProcPerNode for the processes on each"
+                f"env {entry['name']} is set by Trainer, which refuses it in spec.trainer.env: write numNodes for the "
+                "number of nodes and numProcPerNode for the processes on each"
             )
 
 
@@ -182,16 +182,16 @@ def _initializers(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str
             continue
         uri = asked.get("storageUri")
         if uri and not _URI.match(str(uri)):
-            yield f"spec.initializer.{part}.storageUri is {uri!r}: write scheme://…, e.g. hf://owner/name"
+            yield f"spec.initializer.{part}.storageUri is {uri!r}: write scheme://…, for example hf://owner/name"
         pods = [pod for name, pod in jobs if name == job]
         containers = [c for pod in pods for c in _items(pod.get("containers")) if c.get("name") == job]
         if not containers:
             yield (
                 f"spec.initializer.{part} is set, but the runtime has no job {job!r} with a container of that name: "
-                f"leave it out, or choose a runtime that fetches the {part}"
+                f"remove it, or choose a runtime that fetches the {part}"
             )
         elif not any(m.get("name") == _VOLUME for c in containers for m in _items(c.get("volumeMounts"))):
-            yield f"the runtime's container {job!r} mounts no volume {_VOLUME!r}, which Trainer wants for it"
+            yield f"the runtime's container {job!r} mounts no volume {_VOLUME!r}: Trainer requires it, so add the mount"
 
 
 def _patches(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
@@ -199,11 +199,11 @@ def _patches(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any
     for patch in _items(_at(trainjob, "spec", "runtimePatches")):
         manager = patch.get("manager")
         if not isinstance(manager, str) or not re.match(r"^[a-z0-9.-]+/\S+$", manager):
-            yield f"manager of a runtimePatch is {manager!r}: write <your domain>/<name>, e.g. example.com/team"
+            yield f"manager of a runtimePatch is {manager!r}: write <your domain>/<name>, for example example.com/team"
         for job in _items(_at(patch, "trainingRuntimeSpec", "template", "spec", "replicatedJobs")):
             name = str(job.get("name"))
             if name not in pods:
-                yield f"a runtimePatch is about job {name!r}, which the runtime has not: it has {', '.join(pods)}"
+                yield f"a runtimePatch names job {name!r}, but the runtime only has: {', '.join(pods)}"
                 continue
             patched = _at(job, "template", "spec", "template", "spec")
             for kind in ("initContainers", "containers"):
@@ -217,18 +217,19 @@ def _patches(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any
 def _container_patch(job: str, container: Mapping[str, Any], has: set[str]) -> Iterator[str]:
     name = str(container.get("name"))
     if name not in has:
-        yield f"a runtimePatch is about container {name!r}, which the runtime's job {job!r} has not"
+        others = ", ".join(sorted(has))
+        yield f"a runtimePatch names container {name!r}, but the runtime's job {job!r} only has: {others}"
     elif container.get("env") and name in (_NODE, *_INITIALIZERS.values()):
         where = "spec.trainer.env" if name == _NODE else "spec.initializer"
-        yield f"a runtimePatch sets env of container {name!r}, which Trainer refuses: write it in {where}"
+        yield f"a runtimePatch sets env of container {name!r}, but Trainer refuses that: write it in {where}"
 
 
 def _mounts(container: Mapping[str, Any], volumes: set[str]) -> Iterator[str]:
     for mount in _items(container.get("volumeMounts")):
         if mount.get("name") not in volumes:
             yield (
-                f"a runtimePatch mounts volume {mount.get('name')!r}, which neither the runtime's pod nor the patch "
-                f"has: add it to the patch's volumes, or write one of {', '.join(sorted(volumes))}"
+                f"a runtimePatch mounts volume {mount.get('name')!r}, but neither the runtime's pod nor the patch has "
+                f"it: add it to the patch's volumes, or write one of {', '.join(sorted(volumes))}"
             )
 
 
@@ -237,13 +238,13 @@ def _notices(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Iterato
         yield "spec.suspend is true: nothing starts until it is set to false"
     image = _at(trainjob, "spec", "trainer", "image")
     if image:
-        yield f"the TrainJob brings its own image, {image}: it was judged as if it held this version of stoker"
+        yield f"the TrainJob uses its own image, {image}: it was checked as if the image had this version of stoker"
     if _at(runtime, "metadata", "labels", "trainer.kubeflow.org/support") == "deprecated":
-        yield "the runtime is deprecated (its label trainer.kubeflow.org/support): choose another before it is removed"
+        yield "the runtime is deprecated (label trainer.kubeflow.org/support): choose another before it is removed"
 
 
 def _jobs(runtime: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield name and pod spec of the runtime's jobs."""
+    """Yield the name and the pod spec of each job of a runtime."""
     for job in _items(_at(runtime, "spec", "template", "spec", "replicatedJobs")):
         pod = _at(job, "template", "spec", "template", "spec")
         yield str(job.get("name")), pod if isinstance(pod, dict) else {}

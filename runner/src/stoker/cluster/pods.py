@@ -1,7 +1,7 @@
-"""A TrainJob and its runtime as plain data: what each node's container would be started with. Pure.
+"""Merges a TrainJob and its runtime into what each node's container starts with. Pure.
 
-Follows Kubeflow Trainer v2.3.0 (pkg/runtime/framework/plugins/torch, pkg/runtime/core): what it injects, what a
-TrainJob replaces and what it merges.
+Follows Kubeflow Trainer v2.3.0 (pkg/runtime/framework/plugins/torch, pkg/runtime/core): what Trainer injects, and what
+a TrainJob replaces or merges.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stoker.contract.exits import ExitCode, RunError
 _ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
 _FRAMEWORK = "trainer.kubeflow.org/framework"
 _CONTAINER = "node"
-# Kubernetes' own defaults of terminationGracePeriodSeconds and of a Job's backoffLimit.
+# Defaults of Kubernetes for terminationGracePeriodSeconds and of a Job's backoffLimit.
 _GRACE_SECONDS = 30
 _BACKOFF_LIMIT = 6
 # Stands for the five characters that the API server adds to generateName.
@@ -31,7 +31,7 @@ _SPEC_FIELDS = (
 )
 _INITIALIZER_FIELDS = ("storageUri", "env", "secretRef")
 _TRAINER_FIELDS = ("image", "command", "args", "env", "numNodes", "resourcesPerNode", "numProcPerNode")
-# Metadata of a node's pod that a runtime's env may read (JobSet v0.12 and the Job controller set them).
+# An annotation of a node's pod that a runtime's env may read (the Job controller sets it).
 _RANK_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
@@ -47,15 +47,15 @@ class NodeJob:
         name: the TrainJob's name.
         nodes: number of pods.
         argv: command and arguments of the container, unexpanded.
-        env: the container's env entries, as the runtime and the TrainJob give them.
+        env: the container's env entries, from the runtime and the TrainJob.
         mounts: volume name → mount path.
         max_restarts: restarts the JobSet allows.
         resources: requests, else limits, of the container.
-        counted: those that Trainer derives the number of processes from: the TrainJob's alone, if it gives any.
-        claims: True if the container claims devices (DRA), whose number no quantity tells.
+        counted: resources that Trainer derives the number of processes from: only the TrainJob's, if it has any.
+        claims: True if the container claims devices (DRA), which have no quantity.
         processes: the TrainJob's numProcPerNode; None if it gives none.
-        injected: True if Trainer injects PET_* (it does if spec.trainer is there).
-        labels: labels of the trainer's pods, as far as the runtime gives them.
+        injected: True if Trainer injects PET_* (it does if spec.trainer exists).
+        labels: labels of the trainer's pods that the runtime sets.
         grace_seconds: time between SIGTERM and SIGKILL.
     """
 
@@ -75,22 +75,22 @@ class NodeJob:
 
     @property
     def framework(self) -> str:
-        """The framework that the pods' label names; empty if they have none."""
+        """The framework in the pods' label; empty without that label."""
         return str(self.labels.get(_FRAMEWORK, ""))
 
     def environment(self, node: int, attempt: int, job_id: str, run_id: str, address: str, port: int) -> dict[str, str]:
-        """Return the env of one node's container, references resolved.
+        """Return the env of one node's container, with references resolved.
 
         Args:
             node: its rank.
             attempt: restarts before this attempt.
             job_id: stands for the JobSet's UID.
             run_id: stands for the Job's UID.
-            address: what stands for node 0's host name.
+            address: stands for node 0's host name.
             port: the rendezvous port there.
 
         Raises:
-            RunError: the runtime refers to something that only a cluster has (78).
+            RunError: a variable comes from something that only a cluster has (78).
         """
         metadata = {
             **self.labels,
@@ -126,7 +126,7 @@ class NodeJob:
         raise RunError(
             ExitCode.CONFIG,
             f"env {entry['name']} comes from {', '.join(source)}, which only a cluster has: "
-            "for a local run give it a `value` in the TrainJob's spec.trainer.env",
+            "for a local run, give it a `value` in the TrainJob's spec.trainer.env",
         )
 
     def _processes_per_node(self) -> str:
@@ -138,19 +138,19 @@ class NodeJob:
 
 
 def quantity(text: str) -> float:
-    """Return a Kubernetes quantity as a number, e.g. 0.5 for `500m`.
+    """Return a Kubernetes quantity as a number, for example 0.5 for `500m`.
 
     Raises:
-        RunError: it is none (64).
+        RunError: the text is not a quantity (64).
     """
     match = _QUANTITY.match(str(text))
     if match is None:
-        raise RunError(ExitCode.USAGE, f"{text!r} is not a quantity: write e.g. 500m, 2 or 4Gi")
+        raise RunError(ExitCode.USAGE, f"{text!r} is not a quantity: write for example 500m, 2 or 4Gi")
     return float(match[1]) * (10.0 ** int(match[3]) if match[3] else _FACTORS[match[2]])
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` as the kubelet does: by earlier variables, unknown names left as they are, `$$` for `$`."""
+    """Replace `$(NAME)` by the variable and `$$` by `$`, as the kubelet does. Unknown names stay as they are."""
     return re.sub(
         r"\$(?:\$|\(([^)]*)\))", lambda match: "$" if match[0] == "$$" else values.get(match[1], match[0]), text
     )
@@ -160,11 +160,11 @@ def job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
     """Return what the nodes of a TrainJob run on a runtime.
 
     Args:
-        trainjob: a TrainJob manifest.
-        runtime: a ClusterTrainingRuntime or TrainingRuntime manifest.
+        trainjob: a TrainJob.
+        runtime: a ClusterTrainingRuntime or TrainingRuntime.
 
     Raises:
-        RunError: the two do not fit, or one has another shape (64).
+        RunError: the two do not fit, or one is invalid (64).
     """
     trainjob = without_nulls(trainjob)
     _expect_kind(trainjob, ("TrainJob",))
@@ -179,10 +179,10 @@ class InitializerJob:
 
     Attributes:
         name: the name of its job and container.
-        job: its container, as that of a job with one node.
-        secret: name of the secret whose keys become variables of it; None if the TrainJob names none.
-        backoff_limit: how often it is tried again by itself, before the whole run is.
-        is_ours: True if the runtime has it run `stoker fetch`, False if it is left to an image.
+        job: its container, as a job with one node.
+        secret: name of the secret whose keys become its variables; None if the TrainJob names none.
+        backoff_limit: how often it is retried alone before the whole run is.
+        is_ours: True if the runtime makes it run `stoker fetch`, False if its image decides.
     """
 
     name: str
@@ -193,12 +193,12 @@ class InitializerJob:
 
 
 def initializers_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> tuple[InitializerJob, ...]:
-    """Return the initializers of a TrainJob on a runtime, in the order in which they are run here.
+    """Return the initializers of a TrainJob on a runtime, in the order they run here.
 
-    They run for every TrainJob, also for one that says nothing of them.
+    They run for every TrainJob, even if it does not mention them.
 
     Raises:
-        RunError: the two do not fit, or one has another shape (64).
+        RunError: the two do not fit, or one is invalid (64).
     """
     trainjob = without_nulls(trainjob)
     with _shape_errors():
@@ -219,7 +219,7 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
             return None
         raise RunError(
             ExitCode.USAGE,
-            f"spec.initializer.{kind} is set, but runtime {given} has no job {name}: take a runtime that has one",
+            f"spec.initializer.{kind} is set, but runtime {given} has no job {name}: choose a runtime that has one",
         )
     template, backoff_limit = spec_of_job["template"], int(spec_of_job.get("backoffLimit", _BACKOFF_LIMIT))
     pod = template["spec"]
@@ -238,7 +238,7 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
     job = NodeJob(
         name=_name_of(trainjob["metadata"]),
         nodes=1,
-        # What upstream's images start without being told to.
+        # Upstream's images start this by default.
         argv=argv or ("stoker", "fetch", kind),
         env=env,
         mounts={mount["name"]: mount["mountPath"] for mount in mounts},
@@ -256,15 +256,15 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
 
 @contextmanager
 def _shape_errors() -> Iterator[None]:
-    """Turn a manifest's odd shape, wherever it is stumbled over, into a message."""
+    """Turn any error about the shape of a resource into a message."""
     try:
         yield
     except KeyError as error:
-        raise RunError(ExitCode.USAGE, f"the TrainJob or its runtime has no {error} where there must be one") from error
+        raise RunError(ExitCode.USAGE, f"the TrainJob or its runtime lacks the field {error}: add it") from error
     except (AttributeError, TypeError, ValueError) as error:
         raise RunError(
             ExitCode.USAGE,
-            f"the TrainJob or its runtime is not of the shape that Kubernetes takes ({error}): "
+            f"the TrainJob or its runtime has a field of the wrong type ({error}): "
             "`kubectl apply --dry-run=server` names the field",
         ) from error
 
@@ -274,7 +274,7 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
     if wanted != given:
         raise RunError(
             ExitCode.USAGE,
-            f"the TrainJob refers to runtime {wanted!r}, but --runtime is {given!r}: give the right file",
+            f"the TrainJob names runtime {wanted!r}, but --runtime is {given!r}: give the right file",
         )
     spec = trainjob["spec"]
     trainer = spec.get("trainer")
@@ -283,7 +283,7 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
     jobset = runtime["spec"]["template"]["spec"]
     spec_of_job = _job_spec(jobset, "trainer")
     if spec_of_job is None:
-        raise RunError(ExitCode.USAGE, f"runtime {given} has no job labelled {_ANCESTOR}: trainer")
+        raise RunError(ExitCode.USAGE, f"runtime {given} has no job with the label {_ANCESTOR}: trainer; add it")
     template = spec_of_job["template"]
     pod = template["spec"]
     container = _named(pod.get("containers", ()), _CONTAINER, given)
@@ -324,30 +324,30 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
 
 
 def _name_of(metadata: Mapping[str, Any]) -> str:
-    """Return a TrainJob's name; of one that the API server is to name, one as it would make up."""
+    """Return a TrainJob's name; with generateName, a name such as the API server would generate."""
     if not metadata.get("name") and metadata.get("generateName"):
         return f"{metadata['generateName']}{_GENERATED}"
     return str(metadata["name"])
 
 
 def rewritten(text: str, folders: Mapping[str, str]) -> str:
-    """Replace mount paths in a text by local folders: whole path components only, the longest mount first."""
+    """Replace mount paths in a text by local folders: only whole path components, the longest mount first."""
     if not folders:
         return text
     mounts = "|".join(re.escape(path) for path in sorted(folders, key=len, reverse=True))
     return re.sub(rf"(?<![\w./-])({mounts})(?=/|$|[^\w.-])", lambda match: folders[match[1]], text)
 
 
-def _expect_kind(manifest: Mapping[str, Any], kinds: Sequence[str]) -> None:
-    if manifest.get("kind") not in kinds:
-        raise RunError(ExitCode.USAGE, f"a manifest of kind {manifest.get('kind')!r} was given: expected {kinds[0]}")
+def _expect_kind(resource: Mapping[str, Any], kinds: Sequence[str]) -> None:
+    if resource.get("kind") not in kinds:
+        raise RunError(ExitCode.USAGE, f"a resource of kind {resource.get('kind')!r} was given: give a {kinds[0]}")
 
 
 def _expect_fields(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
     for name, _ in given.items():
         if name not in known:
             close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-            advice = f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
+            advice = f"did you mean {close[0]}?" if close else f"its fields are {', '.join(known)}"
             raise RunError(ExitCode.USAGE, f"{where} of the TrainJob has no field {name!r}: {advice}")
 
 
@@ -365,13 +365,13 @@ def _expect_strings(field: str, words: Sequence[Any]) -> None:
             text = str(word).lower() if isinstance(word, bool) else word
             raise RunError(
                 ExitCode.USAGE,
-                f"{field} of the TrainJob or its runtime holds {text}, but Kubernetes takes only text there: "
+                f"{field} of the TrainJob or its runtime has {text}, but Kubernetes accepts only text there: "
                 f'write "{text}"',
             )
 
 
 def _job_spec(jobset: Mapping[str, Any], ancestor: str) -> Mapping[str, Any] | None:
-    """Return the spec of the job with a label of Trainer's, None if there is none."""
+    """Return the spec of the job with this ancestor label, None without one."""
     for job in jobset["replicatedJobs"]:
         template = job["template"]
         if template.get("metadata", {}).get("labels", {}).get(_ANCESTOR) == ancestor:
@@ -385,7 +385,7 @@ def _named(items: Sequence[Mapping[str, Any]], name: str, runtime: str) -> Mappi
         if item.get("name") == name:
             return item
     job = "trainer" if name == _CONTAINER else name
-    raise RunError(ExitCode.USAGE, f"the {job} job of runtime {runtime} has no container named {name}")
+    raise RunError(ExitCode.USAGE, f"the {job} job of runtime {runtime} has no container named {name}: add it")
 
 
 def _patched_mounts(spec: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
@@ -401,7 +401,7 @@ def _patched_mounts(spec: Mapping[str, Any], name: str) -> Iterator[Mapping[str,
 def _merged_env(
     runtime: Sequence[Mapping[str, Any]], trainjob: Sequence[Mapping[str, Any]]
 ) -> tuple[Mapping[str, Any], ...]:
-    # By name, in place; new names go to the end (pkg/apply: UpsertEnvVars).
+    # Merges by name and in place; new names go to the end (pkg/apply: UpsertEnvVars).
     merged = {entry["name"]: entry for entry in runtime}
     merged.update({entry["name"]: entry for entry in trainjob})
     return tuple(merged.values())

@@ -1,4 +1,4 @@
-"""Kubernetes manifests as a user hands them over: a file with one document or many, standard input, or the cluster."""
+"""Reads the Kubernetes resources that a user gives: from a file, from standard input, or from the cluster."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ from typing import Any
 
 import yaml
 
+from stoker.cluster.kubernetes_yaml import read_kubernetes_yaml
 from stoker.contract.exits import ExitCode, RunError
-from stoker.contract.strict_yaml import read_manifests
 
-Manifest = Mapping[str, Any]
+Resource = Mapping[str, Any]
 
 RUNTIME_KINDS = ("ClusterTrainingRuntime", "TrainingRuntime")
-# By its full name, so that no other API group's kind of the same name is asked for.
+# kubectl gets the full name, because another API group may have a kind of the same name.
 _GROUP = "trainer.kubeflow.org"
 _KUBECTL_SECONDS = 30
 
 
-def read_documents(path: Path) -> list[Manifest]:
-    """Return the YAML documents of a file, lists (`kind: List`) taken apart; `-` is standard input.
+def read_resources(path: Path) -> list[Resource]:
+    """Return the resources of a file, those inside a `kind: List` too; `-` is standard input.
 
     Raises:
-        RunError: it cannot be read (66) or is no YAML (64).
+        RunError: the file cannot be read (66), or is not YAML (64).
     """
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-        documents = read_manifests(text)
+        documents = read_kubernetes_yaml(text)
     except OSError as error:
         raise RunError(ExitCode.NO_INPUT, f"{path} cannot be read ({error.strerror}): correct the path") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        # ValueError: text that is not UTF-8, a number of thousands of digits, a NUL in the path.
-        raise RunError(ExitCode.USAGE, f"{path} is no YAML: {' '.join(str(error).split())}") from error
-    found: list[Manifest] = []
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RunError(ExitCode.USAGE, f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    found: list[Resource] = []
     for document in documents:
         if isinstance(document, dict):
             items = document.get("items")
@@ -46,26 +45,26 @@ def read_documents(path: Path) -> list[Manifest]:
     return found
 
 
-def of_kind(documents: Iterable[Manifest], *kinds: str) -> list[Manifest]:
-    """Return the documents of these kinds."""
-    return [document for document in documents if document.get("kind") in kinds]
+def of_kind(resources: Iterable[Resource], *kinds: str) -> list[Resource]:
+    """Return the resources of these kinds."""
+    return [resource for resource in resources if resource.get("kind") in kinds]
 
 
-def name_of(manifest: Manifest) -> str:
-    """Return a manifest's name as text; empty if it has none."""
-    metadata = manifest.get("metadata")
+def name_of(resource: Resource) -> str:
+    """Return a resource's name as text; empty if it has none."""
+    metadata = resource.get("metadata")
     return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
 
 
 def volume_folders(known: Collection[str], volumes: Iterable[str]) -> dict[str, Path]:
-    """Return the local folders that stand for volumes of a job's pods, by the volume's name.
+    """Return the local folders to use as volumes of a job's pods, by the volume's name.
 
     Args:
-        known: names of the volumes that its pods have.
-        volumes: `NAME=DIR`, as options give them.
+        known: names of the volumes of its pods.
+        volumes: `NAME=DIR`, from the command line.
 
     Raises:
-        RunError: the pods have no such volume (64), or there is no such folder (66).
+        RunError: the pods have no such volume (64), or the folder does not exist (66).
     """
     folders = {}
     for text in volumes:
@@ -73,31 +72,35 @@ def volume_folders(known: Collection[str], volumes: Iterable[str]) -> dict[str, 
         if not equals or name not in known:
             raise RunError(
                 ExitCode.USAGE,
-                f"--volume {text}: write NAME=DIR, NAME one of the pod's volumes: {', '.join(sorted(known))}",
+                f"--volume {text}: write NAME=DIR, where NAME is a volume of the pod: {', '.join(sorted(known))}",
             )
         if not folder or not Path(folder).is_dir():
-            raise RunError(ExitCode.NO_INPUT, f"--volume {text}: there is no folder {folder}")
+            raise RunError(ExitCode.NO_INPUT, f"--volume {text}: the folder {folder} does not exist: create it")
         folders[name] = Path(folder).resolve()
     return folders
 
 
-def trainjobs_of(documents: Sequence[Manifest], path: Path) -> list[Manifest]:
-    """Return the TrainJobs among the documents of a file.
+def trainjobs_of(resources: Sequence[Resource], path: Path) -> list[Resource]:
+    """Return the TrainJobs of a file.
 
     Raises:
-        RunError: there is none (64).
+        RunError: the file has none (64).
     """
-    found = of_kind(documents, "TrainJob")
+    found = of_kind(resources, "TrainJob")
     if not found:
-        raise RunError(ExitCode.USAGE, f"{path} holds no TrainJob: give a manifest with `kind: TrainJob`")
+        raise RunError(ExitCode.USAGE, f"{path} has no TrainJob: give a file with `kind: TrainJob`")
     return found
 
 
-def runtime_of(trainjob: Manifest, known: Sequence[Manifest]) -> Manifest:
-    """Return the runtime that a TrainJob refers to: of those that are known, else as the cluster has it.
+def runtime_of(trainjob: Resource, known: Sequence[Resource]) -> Resource:
+    """Return the runtime that a TrainJob names: from the files, else from the cluster.
+
+    Args:
+        trainjob: the TrainJob.
+        known: the runtimes in the files.
 
     Raises:
-        RunError: it names none, or the cluster has none of that name (64); the cluster does not answer (69).
+        RunError: it names no runtime, or the cluster has none of that name (64); the cluster does not answer (69).
     """
     spec = trainjob.get("spec")
     reference = spec.get("runtimeRef") if isinstance(spec, dict) else None
@@ -116,33 +119,33 @@ def runtime_of(trainjob: Manifest, known: Sequence[Manifest]) -> Manifest:
         raise RunError(error.code, error.message + _advice(reference["name"], known)) from error
 
 
-def _advice(wanted: str, known: Sequence[Manifest]) -> str:
-    """Return what to try instead of a runtime that is in none of the files: the nearest that is."""
+def _advice(wanted: str, known: Sequence[Resource]) -> str:
+    """Return what to try instead of a runtime that is in no file: the nearest name in the files."""
     names = {str(name_of(runtime)): runtime["kind"] for runtime in known}
     if wanted in names:
-        return f". In the files {wanted} is a {names[wanted]}: if that is meant, write spec.runtimeRef.kind"
+        return f". In the files, {wanted} is a {names[wanted]}: to use that one, write spec.runtimeRef.kind"
     close = difflib.get_close_matches(wanted, names, n=1)
-    return f". The files have {close[0]}: if that is meant, correct spec.runtimeRef.name" if close else ""
+    return f". The files have {close[0]}: to use that one, correct spec.runtimeRef.name" if close else ""
 
 
-def _runtime_from_cluster(kind: str, name: str, namespace: str | None) -> Manifest:
-    """Return a runtime from the cluster that `kubectl` speaks to.
+def _runtime_from_cluster(kind: str, name: str, namespace: str | None) -> Resource:
+    """Return a runtime from the cluster that `kubectl` uses.
 
     Raises:
-        RunError: there is no kubectl, or the cluster has no such runtime (64); the cluster does not answer (69).
+        RunError: kubectl is not installed, or the cluster has no such runtime (64); the cluster does not answer (69).
     """
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         raise RunError(
             ExitCode.USAGE,
-            f"runtime {name!r} is in none of the files: give its manifest with --runtime FILE (`helm template` prints "
-            "it), or put kubectl on the PATH to have it read from your cluster",
+            f"runtime {name!r} is in none of the files: give its file with --runtime FILE (`helm template` prints it), "
+            "or put kubectl on the PATH to read it from your cluster",
         )
     where = ["--namespace", namespace] if namespace and kind == "TrainingRuntime" else []
     command = [kubectl, "get", f"{kind.lower()}.{_GROUP}", name, "--output=json", "--request-timeout=10s", *where]
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_KUBECTL_SECONDS)
-    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+    except (OSError, subprocess.TimeoutExpired) as error:
         raise RunError(ExitCode.UNAVAILABLE, f"kubectl did not answer: {error}") from error
     if done.returncode:
         said = done.stderr.strip().splitlines()
@@ -152,13 +155,13 @@ def _runtime_from_cluster(kind: str, name: str, namespace: str | None) -> Manife
             ExitCode.USAGE if missing else ExitCode.UNAVAILABLE,
             f"runtime {name!r} is in none of the files, and kubectl could not read it from the cluster ({reason}): "
             + (
-                "correct spec.runtimeRef, or give its manifest with --runtime FILE"
+                "correct spec.runtimeRef, or give its file with --runtime FILE"
                 if missing
-                else "give --runtime FILE"
+                else "give its file with --runtime FILE"
             ),
         )
     try:
         found = json.loads(done.stdout)
     except ValueError as error:
-        raise RunError(ExitCode.UNAVAILABLE, f"kubectl answered something that is no JSON: {error}") from error
+        raise RunError(ExitCode.UNAVAILABLE, f"kubectl did not answer with JSON: {error}") from error
     return found if isinstance(found, dict) else {}

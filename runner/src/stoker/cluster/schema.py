@@ -1,7 +1,7 @@
-"""The shape of a value against a structural schema, as the Kubernetes API server reads a custom resource's. Pure.
+"""Compares a value with a structural schema, as the Kubernetes API server does with a custom resource. Pure.
 
-Structural schemas are a small part of JSON Schema. The API server takes null for a field that is not there, refuses
-fields that it does not know where a client asks it to, as kubectl does, and tells entries of keyed lists apart.
+Structural schemas are a small part of JSON Schema. The API server treats a null field as missing, refuses unknown
+fields when a client such as kubectl asks for that, and refuses two entries with the same key in a keyed list.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _LARGEST = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 
 
 def without_nulls(value: Any) -> Any:
-    """Return a value without the fields that are null, at any depth; entries of lists stay."""
+    """Return a value without null fields, at any depth. Null entries of lists stay."""
     if isinstance(value, dict):
         return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def shape_problems(value: Any, schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Yield one problem for each place where a value has another shape.
+    """Yield one problem for each place where a value does not fit a schema.
 
     Args:
         value: the value, without nulls (see :func:`without_nulls`).
         schema: a structural schema.
-        path: where the value lies, for messages.
+        path: the path of the value, for messages.
     """
     if schema.get("x-kubernetes-int-or-string"):
         yield from _quantity(value, schema, path)
@@ -64,11 +64,11 @@ def _fields(value: Mapping[Any, Any], schema: Mapping[str, Any], path: str) -> I
             yield from shape_problems(inner, others, where)
         elif known is not None:
             close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-            advice = f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
-            yield f"{path or 'the manifest'} has no field {name!r}: {advice}"
+            advice = f"did you mean {close[0]}?" if close else f"its fields are {', '.join(known)}"
+            yield f"{path or 'the TrainJob'} has no field {name!r}: {advice}"
     for name in schema.get("required", ()):
         if name not in value:
-            yield f"{path or 'the manifest'} has no {name}: write one"
+            yield f"{path or 'the TrainJob'} has no {name}: write one"
 
 
 def _bounds(value: Any, schema: Mapping[str, Any], path: str) -> Iterator[str]:
@@ -77,7 +77,7 @@ def _bounds(value: Any, schema: Mapping[str, Any], path: str) -> Iterator[str]:
         if "enum" in schema and value not in schema["enum"]:
             yield f"{path} is {value!r}: it must be {' or '.join(schema['enum'])}"
         if pattern is not None and not re.search(pattern, value):
-            yield f"{path} is {value!r}, which does not match {pattern}"
+            yield f"{path} is {value!r}: it must match {pattern}"
         if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value)):
             yield f"{path} has {len(value)} characters: write {_range(schema, 'minLength', 'maxLength')}"
     elif isinstance(value, int | float) and not isinstance(value, bool):

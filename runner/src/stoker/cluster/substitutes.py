@@ -1,4 +1,4 @@
-"""What stands in, on this machine, for what a cluster gives a job: folders, environments and secrets."""
+"""What a local run uses instead of a cluster's volumes, images and secrets."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _WORKSPACE_VOLUME = "initializer"
 
 @dataclass(frozen=True, slots=True)
 class Substitutes:
-    """What stands in here for what a cluster gives a job.
+    """What a local run uses instead of what a cluster gives a job.
 
     Attributes:
-        volumes: volume → folder.
-        pythons: framework, or `fetch` for the initializers → the Python whose environment has it.
-        secrets: name of a secret → what it holds.
+        volumes: volume → folder on this machine.
+        pythons: framework, or `fetch` for the initializers → the Python that has it.
+        secrets: name of a secret → its keys and values.
     """
 
     volumes: Mapping[str, str]
@@ -31,11 +31,11 @@ class Substitutes:
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def folders(self, mounts: Mapping[str, str]) -> dict[str, str]:
-        """Return mount path → folder, for the mounts of a container."""
+        """Return mount path → folder for the mounts of a container."""
         return {path: self.volumes[name] for name, path in mounts.items() if name in self.volumes}
 
     def missing(self, job: NodeJob) -> dict[str, str]:
-        """Return volume → mount path, of those a job speaks of although nothing stands in for them here."""
+        """Return volume → mount path of the volumes that a job names but that have no folder here."""
         words = [*job.argv, *(str(entry.get("value") or "") for entry in job.env)]
         return {
             name: path
@@ -49,23 +49,23 @@ class Substitutes:
 def substitutes_of(
     jobs: Sequence[NodeJob], workspace: Path, volumes: Sequence[str], pythons: Sequence[str], secrets: Sequence[str]
 ) -> Substitutes:
-    """Return the surroundings that options describe.
+    """Return the substitutes that the options describe.
 
     Args:
-        jobs: that of the nodes, then those of the initializers.
-        workspace: folder in the place of the workspace volume.
+        jobs: the job of the nodes, then those of the initializers.
+        workspace: folder to use as the workspace volume.
         volumes: `NAME=DIR`.
         pythons: `FRAMEWORK=PATH`.
         secrets: `NAME=FILE`.
 
     Raises:
-        RunError: an option is not of that form (64), or names what is not there (66).
+        RunError: an option has another form (64), or names a missing file (66).
     """
     return Substitutes(_volumes(jobs, workspace, volumes), _pythons(pythons), _secrets(secrets))
 
 
 def local_uri(uri: str, folders: Mapping[str, str]) -> str:
-    """Return where a folder of a mounted volume lies here; any other URI as it is."""
+    """Return the local `file://` URI of a folder in a mounted volume; any other URI unchanged."""
     quoted = {mount: quote(folder) for mount, folder in folders.items()}
     for prefix, root in (("pvc://", f"{CLAIMS}/"), ("file://", "")):
         path = root + uri[len(prefix) :]
@@ -78,7 +78,9 @@ def _volumes(jobs: Sequence[NodeJob], workspace: Path, volumes: Sequence[str]) -
     """Return volume → local folder."""
     given = {_WORKSPACE_VOLUME: workspace, **volume_folders({name for job in jobs for name in job.mounts}, volumes)}
     if _WORKSPACE_VOLUME not in jobs[0].mounts:
-        raise RunError(ExitCode.USAGE, f"the runtime mounts no volume named {_WORKSPACE_VOLUME}")
+        raise RunError(
+            ExitCode.USAGE, f"the runtime mounts no volume named {_WORKSPACE_VOLUME}: add one, mounted at the workspace"
+        )
     return {name: str(folder.resolve()) for name, folder in given.items()}
 
 
@@ -90,8 +92,8 @@ def _pythons(given: Sequence[str]) -> dict[str, str]:
         if not equals or not name:
             raise RunError(ExitCode.USAGE, f"--python {text}: write FRAMEWORK=PATH, such as torchtune=venv/bin/python")
         if not os.access(python, os.X_OK) or Path(python).is_dir():
-            raise RunError(ExitCode.NO_INPUT, f"--python {text}: {python} is no program: name a Python")
-        # Not resolved: a virtual environment is known by the path of its Python.
+            raise RunError(ExitCode.NO_INPUT, f"--python {text}: {python} is not a program: name a Python")
+        # Not resolved: Python finds its virtual environment by this path.
         found[name] = str(Path(python).absolute())
     return found
 

@@ -12,10 +12,10 @@ from stoker.cluster.admission import Admission, admission_of
 from stoker.cluster.pods import NodeJob, expand, initializers_of, job_of, quantity, rewritten
 from stoker.cluster.read import (
     RUNTIME_KINDS,
-    Manifest,
+    Resource,
     name_of,
     of_kind,
-    read_documents,
+    read_resources,
     runtime_of,
     trainjobs_of,
     volume_folders,
@@ -42,21 +42,21 @@ _RESOURCES = {
     "intel": ("gpu.intel.com/", "habana.ai/"),
     "tpu": ("google.com/tpu",),
 }
-# Sources of a variable's value that only the cluster can read; of a pod's fields its labels and annotations are known.
+# Sources of a variable that only the cluster can read. Of a pod's fields, only its labels and annotations are known.
 _UNSEEN = ("secretKeyRef", "configMapKeyRef", "fileKeyRef")
 _KNOWN_FIELDS = ("metadata.labels['", "metadata.annotations['")
-_NODES_LOOKED_AT = 16
+_NODES_CHECKED = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What is to be said of one TrainJob.
+    """What is wrong with one TrainJob, and how it would run.
 
     Attributes:
         name: the TrainJob's name.
-        plan: node 0's plan; None if there is none to be made.
-        problems: what would end it, each with the exit code its pods would end with.
-        notices: what else a user should know.
+        plan: node 0's plan; None if no plan can be made.
+        problems: why it would fail, each with the exit code of its pods.
+        notices: what else the user should know.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Validation:
 
     @property
     def code(self) -> ExitCode:
-        """The exit code of `stoker run` in its pods; 0 if nothing speaks against it."""
+        """The exit code of `stoker run` in its pods; 0 if there is no problem."""
         return min((code for code, _ in self.problems), key=PRECEDENCE.index, default=ExitCode.FINISHED)
 
     def __str__(self) -> str:
@@ -74,31 +74,31 @@ class Validation:
         if self.problems:
             return "\n".join([*(f"{self.name}: {text}" for _, text in self.problems), *notes])
         if self.plan is None:
-            return "\n".join([f"{self.name}: the manifest is valid", *notes])
+            return "\n".join([f"{self.name}: the TrainJob is valid", *notes])
         world = self.plan.world
         size = f"{world.nnodes} nodes × {world.nproc_per_node} processes"
         return "\n".join([f"{self.name}: valid: {self.plan.framework} {self.plan.method} on {size}", *notes])
 
 
 def validate(trainjob: Path, runtimes: Sequence[Path], volumes: Sequence[str]) -> list[Validation]:
-    """Judge every TrainJob of a file.
+    """Check every TrainJob of a file.
 
     Args:
-        trainjob: file with one TrainJob or several, perhaps with their runtimes; `-` is standard input.
-        runtimes: further files with runtimes; where none has the one that is wanted, the cluster is asked.
-        volumes: `NAME=DIR`, a folder that holds what a volume of the pods will.
+        trainjob: file with TrainJobs and perhaps their runtimes; `-` is standard input.
+        runtimes: more files with runtimes; the cluster is asked for a runtime that no file has.
+        volumes: `NAME=DIR`, a folder with the content of a volume of the pods.
 
     Raises:
-        RunError: a file, an option or the cluster gives no manifest to judge.
+        RunError: a file or an option is wrong, or the runtime cannot be found.
     """
-    documents = read_documents(trainjob)
-    jobs = trainjobs_of(documents, trainjob)
-    known = of_kind([*documents, *(d for path in runtimes for d in read_documents(path))], *RUNTIME_KINDS)
+    resources = read_resources(trainjob)
+    jobs = trainjobs_of(resources, trainjob)
+    known = of_kind([*resources, *(r for path in runtimes for r in read_resources(path))], *RUNTIME_KINDS)
     return [judge(job, runtime_of(job, known), volumes) for job in jobs]
 
 
-def judge(trainjob: Manifest, runtime: Manifest, volumes: Sequence[str] = ()) -> Validation:
-    """Judge one TrainJob on its runtime: what the cluster would refuse, then the plan of every node.
+def judge(trainjob: Resource, runtime: Resource, volumes: Sequence[str] = ()) -> Validation:
+    """Check one TrainJob on its runtime: what the cluster would refuse, then the plan of every node.
 
     Raises:
         RunError: an option does not fit the runtime.
@@ -109,7 +109,7 @@ def judge(trainjob: Manifest, runtime: Manifest, volumes: Sequence[str] = ()) ->
     try:
         job = job_of(trainjob, runtime)
     except RunError as error:
-        # Where the shape is wrong, both have found it.
+        # Both checks report a wrong shape: once is enough.
         return Validation(name, None, tuple(problems) or _problems(error), admission.notices)
     problems += _fetching(trainjob, runtime)
     return _judge_nodes(
@@ -130,18 +130,18 @@ def _judge_nodes(
 ) -> Validation:
     notices = list(admission.notices)
     job, unseen = _without_unseen(job)
-    notices += [f"env {variable} comes from the cluster and was not looked at" for variable in unseen]
+    notices += [f"env {variable} comes from the cluster and was not checked" for variable in unseen]
     plans: list[Plan] = []
-    # Nodes differ in their rank alone, so a few of a large run stand for all.
-    for node in sorted({*range(min(job.nodes, _NODES_LOOKED_AT)), job.nodes - 1}):
+    # Nodes differ only in their rank, so a few of a large run are enough.
+    for node in sorted({*range(min(job.nodes, _NODES_CHECKED)), job.nodes - 1}):
         try:
             environment = _environment(job, node)
             launch = _launch_of([expand(word, environment) for word in job.argv], job.nodes)
             if launch is None:
                 notices.append(
-                    f"the command {job.argv[0]!r} is none that stoker launches: only the manifest was judged"
+                    f"stoker does not launch the command {job.argv[0]!r}: only the fields of the TrainJob were checked"
                     if job.argv
-                    else "the image's own command runs: only the manifest was judged"
+                    else "the image's own command runs: only the fields of the TrainJob were checked"
                 )
                 break
             facts = assumed_facts(job, environment)
@@ -161,11 +161,11 @@ def _judge_nodes(
     return Validation(name, plan, tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(notices)))
 
 
-def _fetching(trainjob: Manifest, runtime: Manifest) -> Iterator[tuple[ExitCode, str]]:
+def _fetching(trainjob: Resource, runtime: Resource) -> Iterator[tuple[ExitCode, str]]:
     """Yield what `stoker fetch` would refuse of each initializer's variables."""
     try:
         found = initializers_of(trainjob, runtime)
-    except RunError:  # of a shape, or without a job, that the cluster refuses too
+    except RunError:  # the cluster refuses it too, and that problem is reported
         return
     for initializer in found:
         if not initializer.is_ours:
@@ -174,7 +174,7 @@ def _fetching(trainjob: Manifest, runtime: Manifest) -> Iterator[tuple[ExitCode,
         kind = initializer.name.removesuffix("-initializer")
         try:
             environment = job.environment(0, 0, "job", "run", "", DEFAULT_PORT)
-            # One of the two may be in the secret.
+            # The secret may hold one of the two credentials.
             known = {name: value for name, value in environment.items() if name not in CREDENTIALS}
             if problems := unknown_variables(kept_variables(known)):
                 raise RunError(ExitCode.USAGE, "\n".join(problems))
@@ -184,12 +184,12 @@ def _fetching(trainjob: Manifest, runtime: Manifest) -> Iterator[tuple[ExitCode,
 
 
 def assumed_facts(job: NodeJob, environment: Mapping[str, str]) -> Facts:
-    """Return the facts that a node's container would find, its devices taken from the resources it asks for."""
+    """Return the facts that a node's container would find, with the devices it requests."""
     accelerator = environment.get("STOKER_ACCELERATOR") or "nvidia"
     prefixes = _RESOURCES.get(accelerator, ())
     count = sum(int(quantity(job.resources[name])) for name in job.resources if name.startswith(prefixes or ("?",)))
     if job.claims:
-        # A claim is for as many devices as the runtime has processes for them.
+        # A claim asks for one device per process of the runtime.
         count = max(count, whole_number(environment.get("STOKER_NPROC_PER_NODE", "")) or 1)
     return Facts(
         env=kept_variables(environment),
@@ -202,9 +202,9 @@ def _environment(job: NodeJob, node: int) -> dict[str, str]:
     address = f"{job.name}-node-0-0.{job.name}"
     environment = job.environment(node, 0, "job", "run", address, DEFAULT_PORT)
     if job.injected and job.processes is None and environment.get("STOKER_NPROC_PER_NODE"):
-        # Unlike a pod, we know that nobody asked for the number that Trainer writes.
+        # Unlike a pod, we know that Trainer chose this number, not the user.
         environment["PET_NPROC_PER_NODE"] = "auto"
-    # Kubernetes tells every pod of an Indexed Job its number.
+    # Kubernetes sets this in every pod of an Indexed Job.
     return {**environment, "JOB_COMPLETION_INDEX": str(node)}
 
 
@@ -222,10 +222,10 @@ def _is_unseen(source: object) -> bool:
 
 
 def _launch_of(argv: Sequence[str], nodes: int) -> Launch | None:
-    """Return what a container's command line launches; None if it is none of stoker's business.
+    """Return what a container's command line launches; None if stoker does not launch it.
 
     Raises:
-        RunError: it trains with a trainer's module but has an option with no equivalent (64).
+        RunError: it starts a trainer with a launcher option that stoker does not have (64).
     """
     if not argv:
         return None
@@ -240,18 +240,18 @@ def _launch_of(argv: Sequence[str], nodes: int) -> Launch | None:
 
 
 def _config(request: RunRequest, folders: Mapping[str, str]) -> tuple[Mapping[str, Any] | None, str | None]:
-    """Return the content of the `--config` file if it lies in a folder that was given, else why it was not read."""
+    """Return the content of the `--config` file if its volume was given, else a notice."""
     path = request.config_file
     if path is None:
         return None, None
     local = rewritten(path, folders)
     if local == path:
-        return None, f"--config {path} lies in the pods and was not read: give its volume with --volume NAME=DIR"
+        return None, f"--config {path} is in the pods and was not read: give its volume with --volume NAME=DIR"
     return read_config(Path(local), named=path), None
 
 
 def _missing(plan: Plan, folders: Mapping[str, str]) -> list[tuple[ExitCode, str]]:
-    """Return a problem for each path of the plan that must be there, lies in a folder that was given, and is not."""
+    """Return a problem for each path that the plan needs and that is missing from a given volume."""
     problems = []
     for check in plan.checks:
         local = rewritten(check.path, folders)

@@ -68,7 +68,7 @@ def read_config(path: Path, named: str | None = None) -> Mapping[str, Any]:
         ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         # ValueError: text that is not UTF-8, a date such as 2026-13-45, a NUL in the path.
-        raise RunError(ExitCode.USAGE, f"--config {said} is no YAML: {' '.join(str(error).split())}") from error
+        raise RunError(ExitCode.USAGE, f"--config {said} is not YAML: {' '.join(str(error).split())}") from error
     content = documents[0] if len(documents) == 1 else None
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise RunError(ExitCode.USAGE, f"--config {said} must hold a mapping of flags to values, e.g. max_steps: 100")
