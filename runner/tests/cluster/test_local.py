@@ -326,7 +326,7 @@ def test_a_runtime_without_a_command_is_refused(local: Local) -> None:
         text=True,
     )
     assert done.returncode == 64
-    assert done.stderr == "stoker: neither the runtime nor the TrainJob names a command\n"
+    assert done.stderr == "stoker: error: neither the runtime nor the TrainJob names a command\n"
 
 
 def test_initializers_run_before_the_nodes(local: Local) -> None:
