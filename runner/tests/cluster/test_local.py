@@ -327,7 +327,7 @@ def test_a_runtime_without_a_command_is_refused(local: Local) -> None:
         text=True,
     )
     assert done.returncode == 64
-    assert done.stderr == "stoker: the job has no command: write one in the runtime or in the TrainJob\n"
+    assert done.stderr == "stoker: error: the job has no command: write one in the runtime or in the TrainJob\n"
 
 
 def test_initializers_run_before_the_nodes(local: Local) -> None:

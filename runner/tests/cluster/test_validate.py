@@ -238,7 +238,7 @@ def test_a_file_may_hold_everything_and_come_by_standard_input(tmp_path: Path) -
     result = invoke("-", stdin=yaml.safe_dump_all([trainjob(), second, {"kind": "List", "items": [RUNTIME]}, None]))
     assert result.exit_code == ExitCode.USAGE
     assert "sft: valid" in result.stdout
-    assert "dpo: --packing is a flag of sft" in result.stderr
+    assert "stoker: error: dpo: --packing is a flag of sft" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_a_file_without_a_trainjob_is_refused(tmp_path: Path, text: str, code: i
     path.write_text(text)
     result = invoke(path, "--runtime", RUNTIME_FILE)
     assert result.exit_code == code
-    assert result.stderr.startswith("stoker: ")
+    assert result.stderr.startswith("stoker: error: ")
     assert "Traceback" not in result.output
 
 

@@ -58,7 +58,17 @@ def test_version() -> None:
     "arguments", ["", "bogus", "--bogus", "plan --output xml", "flags", "flags bogus", "local", "doctor x"]
 )
 def test_wrong_commands_are_64(arguments: str) -> None:
-    assert invoke(*arguments.split()).exit_code == ExitCode.USAGE
+    result = invoke(*arguments.split())
+    assert result.exit_code == ExitCode.USAGE
+    if arguments:
+        assert all(line.startswith("stoker: error: ") for line in result.stderr.splitlines())
+    else:
+        assert "Usage: stoker [OPTIONS] COMMAND" in result.stderr
+
+
+def test_what_click_refuses_is_told_as_our_errors_are() -> None:
+    assert invoke("flags").stderr == "stoker: error: missing argument 'METHOD' (see `stoker flags --help`)\n"
+    assert invoke("adapters", "--bogus").stderr.startswith("stoker: error: no such option")
 
 
 def test_a_refusal_is_one_line_per_problem_and_its_code() -> None:
@@ -66,7 +76,7 @@ def test_a_refusal_is_one_line_per_problem_and_its_code() -> None:
     assert result.exit_code == ExitCode.USAGE
     lines = result.stderr.splitlines()
     assert len(lines) == 2
-    assert all(line.startswith("stoker: --") for line in lines)
+    assert all(line.startswith("stoker: error: --") for line in lines)
     assert result.stdout == ""
 
 
@@ -110,7 +120,7 @@ def test_an_output_without_room_is_78_and_a_closed_one_nothing() -> None:
         ["sh", "-c", f"{command} > /dev/full"], check=False, capture_output=True, text=True, env=environ
     )
     assert done.returncode == ExitCode.CONFIG
-    assert done.stderr.startswith("stoker: what this command writes to cannot be used (No space left on device)")
+    assert done.stderr.startswith("stoker: error: the output of this command cannot be used (No space left on device)")
     assert "Traceback" not in done.stderr
     done = subprocess.run(
         ["sh", "-c", f"{command} | head -1"], check=False, capture_output=True, text=True, env=environ
@@ -138,7 +148,7 @@ def test_local_says_why_a_workspace_cannot_be_made(tmp_path: Path) -> None:
     options = ["--runtime", str(runtime), "--workspace", str(tmp_path / "file"), "--volume", f"inputs={tmp_path}"]
     result = invoke("local", str(example), *options)
     assert result.exit_code == ExitCode.CONFIG
-    assert result.stderr.startswith(f"stoker: --workspace {tmp_path}/file cannot be created (File exists)")
+    assert result.stderr.startswith(f"stoker: error: --workspace {tmp_path}/file cannot be created (File exists)")
 
 
 def test_doctor_shows_no_token(tmp_path: Path) -> None:

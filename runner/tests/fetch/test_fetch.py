@@ -381,7 +381,7 @@ def test_a_refusal_is_the_pods_termination_message(container: Container) -> None
     code, output = container.run(STORAGE_URI="nowhere")
     assert code == 64
     assert container.log.read_text().startswith("wrong arguments: STORAGE_URI 'nowhere' has a scheme")
-    assert output.startswith("stoker: STORAGE_URI 'nowhere'")
+    assert output.startswith("stoker: error: STORAGE_URI 'nowhere'")
 
 
 def test_another_source_is_refused_by_name_and_replaced_where_that_is_asked_for(container: Container) -> None:

@@ -108,7 +108,7 @@ def test_a_config_in_a_file(tmp_path: Path) -> None:
         ],
     }
     result = invoke(f"{path}:config", "--name", "tune")
-    assert (result.exit_code, result.output) == (64, "stoker: no runtime fits any run of torchtune: name one\n")
+    assert (result.exit_code, result.output) == (64, "stoker: error: no runtime fits any run of torchtune: name one\n")
 
 
 def test_a_config_in_a_file_imports_what_lies_beside_it(tmp_path: Path) -> None:

@@ -69,15 +69,28 @@ class Validation:
         """The exit code of `stoker run` in its pods; 0 if there is no problem."""
         return min((code for code, _ in self.problems), key=PRECEDENCE.index, default=ExitCode.FINISHED)
 
+    @property
+    def errors(self) -> str:
+        """The problems, a line each; empty if there are none."""
+        return "\n".join(f"{self.name}: {text}" for _, text in self.problems)
+
+    @property
+    def summary(self) -> str:
+        """What else there is to say: the run if there are no problems, and the notices."""
+        lines = [f"{self.name}: note: {notice}" for notice in self.notices]
+        if not self.problems:
+            lines.insert(0, f"{self.name}: {self._valid()}")
+        return "\n".join(lines)
+
     def __str__(self) -> str:
-        notes = [f"{self.name}: note: {notice}" for notice in self.notices]
-        if self.problems:
-            return "\n".join([*(f"{self.name}: {text}" for _, text in self.problems), *notes])
+        return "\n".join(filter(None, (self.errors, self.summary)))
+
+    def _valid(self) -> str:
         if self.plan is None:
-            return "\n".join([f"{self.name}: the TrainJob is valid", *notes])
+            return "the TrainJob is valid"
         world = self.plan.world
         size = f"{world.nnodes} nodes × {world.nproc_per_node} processes"
-        return "\n".join([f"{self.name}: valid: {self.plan.framework} {self.plan.method} on {size}", *notes])
+        return f"valid: {self.plan.framework} {self.plan.method} on {size}"
 
 
 def validate(trainjob: Path, runtimes: Sequence[Path], volumes: Sequence[str]) -> list[Validation]:

@@ -1,4 +1,4 @@
-"""What all commands share: exit codes for what click refuses, and errors as one message."""
+"""What all commands share: our exit codes and our error lines, also for what click refuses."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import Any, NoReturn, ParamSpec
 import click
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.words import report_error, say
 
 P = ParamSpec("P")
 
 
 class Commands(click.Group):
-    """The commands; what click itself refuses ends with our exit code for wrong arguments."""
+    """The commands. What click refuses ends with our exit code for wrong arguments."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Parse the group's own options."""
@@ -36,37 +37,48 @@ def _usage_code() -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
-        error.show()
+        if isinstance(error, _HELP):
+            error.show()
+        else:
+            report_error(_told(error))
         raise click.exceptions.Exit(ExitCode.USAGE) from error
 
 
-# Whether it can be read is for who reads it, who has a code of ours for it.
+# A group without a command prints its help (click 8.2 and newer).
+_HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
+
+def _told(error: click.UsageError) -> str:
+    """Return what click refused, as our errors are written."""
+    message = error.format_message().rstrip(".")
+    where = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
+    return f"{message[:1].lower()}{message[1:]}{where}"
+
+
+# The command that reads the path reports an unreadable one, with our exit code.
 PATH = click.Path(path_type=Path, readable=False)
 
 
 def reported(command: Callable[P, int | None]) -> Callable[P, NoReturn]:
-    """Turn a command's return value, RunError or OSError into the process's exit code and one message."""
+    """Turn a command's return value, RunError or OSError into an exit code and error lines."""
 
     @wraps(command)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> NoReturn:
         try:
             sys.exit(command(*args, **kwargs) or 0)
         except RunError as error:
-            for line in error.message.splitlines():
-                click.echo(f"stoker: {line}", err=True)
+            report_error(error.message)
             sys.exit(error.code)
-        except BrokenPipeError:  # `| head`, which click ends quietly
+        except BrokenPipeError:  # `| head`: click ends quietly
             raise
         except OSError as error:
-            where = error.filename or "what this command writes to"
-            click.echo(
-                f"stoker: {where} cannot be used ({error.strerror}): it must be there, have room, and be for UID "
-                f"{os.geteuid()}, GID {os.getegid()}",
-                err=True,
+            report_error(
+                f"{error.filename or 'the output of this command'} cannot be used ({error.strerror}): it must exist, "
+                f"have free space, and be open to UID {os.geteuid()}, GID {os.getegid()}"
             )
             sys.exit(ExitCode.NO_INPUT if isinstance(error, FileNotFoundError) else ExitCode.CONFIG)
         except KeyboardInterrupt:
-            click.echo("stoker: interrupted", err=True)
+            say("interrupted")
             sys.exit(ExitCode.STOPPED)
 
     return wrapper

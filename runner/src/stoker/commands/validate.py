@@ -8,6 +8,7 @@ import click
 
 from stoker.commands.group import PATH, reported
 from stoker.contract.exits import PRECEDENCE
+from stoker.contract.words import report_error
 
 
 @click.command(
@@ -41,5 +42,7 @@ def validate_command(trainjob: Path, runtimes: tuple[Path, ...], volumes: tuple[
 
     verdicts = validate.validate(trainjob, runtimes, volumes)
     for verdict in verdicts:
-        click.echo(str(verdict), err=bool(verdict.problems))
+        report_error(verdict.errors)
+        if verdict.summary:
+            click.echo(verdict.summary, err=bool(verdict.problems))
     return min((verdict.code for verdict in verdicts), key=PRECEDENCE.index)

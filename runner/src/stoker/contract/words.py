@@ -1,4 +1,4 @@
-"""How every part speaks: a line in the log, and the one line that outlives the pod."""
+"""How every part speaks: progress lines, error lines, and the one line that outlives the pod."""
 
 from __future__ import annotations
 
@@ -13,15 +13,25 @@ _MESSAGE_BYTES = 4000
 
 
 def say(text: str) -> None:
-    """Print one line of the runner's own, apart from the trainer's output."""
+    """Print a progress line, told apart from the trainer's output by its prefix."""
     write_line(sys.stderr, f"[stoker] {text}")
 
 
-def write_line(stream: TextIO, line: str) -> None:
-    """Write a line at once, so that those of several writers do not mix; from when nobody takes them they are dropped.
+def report_error(message: str) -> None:
+    """Print an error that ends a command: what is wrong, where, and what to write instead.
 
-    A reader that went away, such as `head`, or `tee` at Ctrl-C, a full disk under the log, or a terminal that lacks a
-    character is no reason to end a run, nor to keep it waiting for who would have read its output.
+    Args:
+        message: one line for each problem; every line gets the prefix.
+    """
+    for line in message.splitlines():
+        write_line(sys.stderr, f"stoker: error: {line}")
+
+
+def write_line(stream: TextIO, line: str) -> None:
+    """Write a line at once, so that lines of several writers do not mix. Lines that nobody takes are dropped.
+
+    A run goes on when its reader is gone (`head`, or `tee` after Ctrl-C), when the disk under the log is full, and when
+    a terminal lacks a character.
     """
     try:
         try:
@@ -30,14 +40,14 @@ def write_line(stream: TextIO, line: str) -> None:
             stream.write(f"{line}\n".encode(stream.encoding, "backslashreplace").decode(stream.encoding))
         stream.flush()
     except OSError:
-        # What is still in the buffer would fail again at the exit.
+        # The rest of the buffer would fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def write_termination_message(path: Path, text: str) -> None:
-    """Write the line that `kubectl describe pod` shows; does nothing where no such file can be written."""
+    """Write the line that `kubectl describe pod` shows; do nothing if the file cannot be written."""
     try:
-        # A cut through a character, or a stray byte of a file's name, must not reach the API server.
+        # Half a character, or a stray byte from a file name, must not reach the API server.
         cut = text.encode("utf-8", "replace")[:_MESSAGE_BYTES].decode("utf-8", "ignore")
         path.write_text(cut, encoding="utf-8")
     except OSError:
@@ -45,5 +55,5 @@ def write_termination_message(path: Path, text: str) -> None:
 
 
 def timestamp() -> str:
-    """Return the time as files of ours carry it, e.g. `2026-11-22T06:41:41Z`."""
+    """Return the time as our files write it, for example `2026-11-22T06:41:41Z`."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from stoker.contract.exits import RunError
+from stoker.contract.words import report_error
 from stoker.entry.launchers import translate
 
 
@@ -35,7 +36,7 @@ def start(command: str, argv: list[str], own_folder: Path) -> None:
         if found is not None:
             sys.exit(launch.start(found.args, found.world))
     except RunError as error:
-        click.echo("\n".join(f"stoker: {line}" for line in error.message.splitlines()), err=True)
+        report_error(error.message)
         sys.exit(error.code)
     real = real_command(command, os.environ.get("PATH", ""), own_folder)
     if real is None:

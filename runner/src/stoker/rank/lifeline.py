@@ -31,7 +31,9 @@ def main() -> None:
     try:
         os.execv(argv[0], argv)
     except OSError as error:
-        print(f"stoker: the job's command {argv[0]!r} cannot be started here: {error.strerror}", file=sys.stderr)
+        from stoker.contract.words import report_error
+
+        report_error(f"the job's command {argv[0]!r} cannot be started here: {error.strerror}")
         sys.exit(78)
 
 
