@@ -1,4 +1,4 @@
-"""What this container sees, a line each, and whether a run could work in it."""
+"""What this container sees, a line each, and whether a run could work in it; elsewhere, what works on this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import importlib
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -15,8 +16,8 @@ import click
 
 from stoker import __version__
 from stoker.contract.exits import ExitCode
-from stoker.contract.variables import ARG_PREFIX, unknown_variables
-from stoker.frameworks import known_frameworks
+from stoker.contract.variables import ARG_PREFIX, LAUNCHER, unknown_variables
+from stoker.frameworks import TRL, TorchTune, known_frameworks
 from stoker.plan.facts import Facts, read_facts
 from stoker.plan.plan import HIDDEN
 from stoker.plan.resolve import flag_of_variable
@@ -25,6 +26,17 @@ from stoker.submit import broken_plugins, get_registered_backends
 
 # Below this the loaders' worker processes and NCCL run out of shared memory.
 _SHM_WANTED = 64 * 2**20
+
+# What `stoker fetch` imports, and what submitting from Python does.
+FETCHING = ("huggingface_hub", "fsspec", "s3fs", "gcsfs")
+SUBMITTING = ("kubeflow",)
+# Only a pod or an image of ours has one of these.
+_IN_A_POD = ("KUBERNETES_SERVICE_HOST", "STOKER_IMAGE_VERSION", "STOKER_JOB_ID", "STOKER_RUN_ID", *LAUNCHER)
+# Where a framework's packages come from on a machine that is no pod.
+_BROUGHT_BY = {
+    TRL.name: "from a checkout, pip install './runner[local]'",
+    TorchTune.name: "from a checkout, use the Python that images/torchtune/venv --with-runner makes",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,38 +48,50 @@ class Line:
         text: what was found.
         flaw: why a run could not work with that, and the fix; empty if it could.
         warning: what is wrong without hindering a run that does not need it, and the fix; empty if nothing is.
+        missing: how to get what is not installed; empty if nothing is missing.
     """
 
     name: str
     text: str
     flaw: str = ""
     warning: str = ""
+    missing: str = ""
+
+    @property
+    def mark(self) -> str:
+        """The word that the line begins with."""
+        return "FAIL" if self.flaw else "warn" if self.warning else "missing" if self.missing else "ok"
 
 
 def run(image_only: bool) -> ExitCode:
     """Print all findings; return 0, or 78 if one of them would stop a run."""
     facts = read_facts()
-    findings: list[Callable[[Facts], Iterator[Line]]] = [_versions, _backends]
-    if not image_only:
-        findings += [_identity, _hardware, _memory, _folders, _variables, _world]
+    findings: list[Callable[[Facts], Iterator[Line]]]
+    if image_only:
+        findings = [_image, _backends]
+    elif any(os.environ.get(name) for name in _IN_A_POD):
+        findings = [_image, _backends, _identity, _hardware, _memory, _folders, _variables, _world]
+    else:
+        findings = [_machine, _backends, _variables]
     failed = False
     for finding in findings:
         for line in finding(facts):
             failed = failed or bool(line.flaw)
-            mark = "FAIL" if line.flaw else "warn" if line.warning else "ok"
-            click.echo(f"{mark:<4}  {line.name:<16}  {line.text}")
-            if line.flaw or line.warning:
-                click.echo(f"      {'':<16}  fix: {line.flaw or line.warning}")
+            head = f"{line.mark:<4}  "
+            click.echo(f"{head}{line.name:<{22 - len(head)}}  {line.text}")
+            fix = line.flaw or line.warning or line.missing
+            if fix:
+                click.echo(f"      {'':<16}  fix: {fix}")
     return ExitCode.CONFIG if failed else ExitCode.FINISHED
 
 
-def _versions(facts: Facts) -> Iterator[Line]:
+def _image(facts: Facts) -> Iterator[Line]:
     yield Line("stoker", f"{__version__}, image {facts.image_version}, frameworks {', '.join(known_frameworks())}")
     yield Line("python", f"{platform.python_version()} on {platform.machine()}")
     wanted = facts.get("STOKER_FRAMEWORK") or "trl"
     framework = known_frameworks().get(wanted)
     if framework is None:
-        yield Line("framework", f"{wanted} is unknown", "correct STOKER_FRAMEWORK, or use an image that has it")
+        yield _unknown(wanted)
         return
     for name in framework.packages:
         try:
@@ -75,6 +99,46 @@ def _versions(facts: Facts) -> Iterator[Line]:
             yield Line(name, metadata.version(name))
         except Exception as error:  # noqa: BLE001 - a broken package may raise anything at import
             yield Line(name, f"{type(error).__name__}: {error}", f"install {name}, or use an image that has it")
+
+
+def _machine(facts: Facts) -> Iterator[Line]:
+    frameworks = known_frameworks()
+    yield Line("stoker", f"{__version__}, outside a pod: this is what works on this machine")
+    yield Line("python", f"{platform.python_version()} on {platform.machine()}, {sys.executable}")
+    wanted = facts.get("STOKER_FRAMEWORK")
+    if wanted is not None and wanted not in frameworks:
+        yield _unknown(wanted)
+    yield Line("commands", "plan, validate, trainjob, flags and recipe need no more packages")
+    for name, framework in sorted(frameworks.items()):
+        fix = _BROUGHT_BY.get(name, f"install them beside the package that brings {name}")
+        yield _needing(name, "stoker local", framework.packages, fix)
+    yield _needing("fetch", "stoker fetch", FETCHING, "from a checkout, pip install './runner[fetch]'")
+    yield _needing("sdk", "submitting from Python", SUBMITTING, "from a checkout, pip install './runner[sdk]'")
+    if shutil.which("kubectl"):
+        yield Line("kubectl", "validate and local can read runtimes from your cluster")
+    else:
+        text = "validate and local need it to read runtimes from your cluster"
+        yield Line("kubectl", text, missing="install kubectl, or name a file with the runtimes: --runtime FILE")
+
+
+def _needing(name: str, user: str, packages: Sequence[str], fix: str) -> Line:
+    # Without importing them: torch and the trainers take many seconds.
+    found = {package: _version(package) for package in packages}
+    absent = [package for package, version in found.items() if version is None]
+    if absent:
+        return Line(name, f"{user} needs {', '.join(absent)}", missing=fix)
+    return Line(name, f"{user} has {', '.join(f'{package} {version}' for package, version in found.items())}")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _unknown(framework: str) -> Line:
+    return Line("framework", f"{framework} is unknown", "correct STOKER_FRAMEWORK, or use an image that has it")
 
 
 def _backends(facts: Facts) -> Iterator[Line]:

@@ -8,10 +8,13 @@ from stoker.commands.group import reported
 
 
 @click.command("doctor", epilog="\b\nExamples:\n  stoker doctor\n  stoker doctor --image   # in an image build")
-@click.option("--image", is_flag=True, help="Check what is installed, not where this container runs.")
+@click.option("--image", is_flag=True, help="Check only what is installed, as an image build does.")
 @reported
 def doctor_command(image: bool) -> int:
-    """Print what this container sees, a line each; exit with 78 if a run could not work."""
+    """Print what this container sees, one line each; exit with 78 if a run could not work.
+
+    Outside a pod, print what works on this machine, and how to install what is missing.
+    """
     from stoker.commands import doctor
 
     return doctor.run(image_only=image)

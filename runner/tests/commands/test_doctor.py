@@ -1,0 +1,83 @@
+"""`stoker doctor` judges a pod and an image, and tells a laptop what works there and how to get the rest."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+
+import pytest
+from click.testing import CliRunner, Result
+from runner.tests.samples import POD
+
+from stoker.commands import doctor
+from stoker.commands.main import main
+from stoker.contract.exits import ExitCode
+from stoker.contract.variables import KNOWN
+from stoker.frameworks import TRL, TorchTune
+
+
+def examine(*options: str, **env: str) -> Result:
+    told: dict[str, str | None] = dict.fromkeys([*KNOWN, *POD, "KUBERNETES_SERVICE_HOST"])
+    return CliRunner().invoke(main, ["doctor", *options], env={**told, **env})
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The packages of this Python: those that a test adds here."""
+    packages: set[str] = set()
+
+    def version(name: str) -> str:
+        if name not in packages:
+            raise metadata.PackageNotFoundError(name)
+        return "1.2"
+
+    monkeypatch.setattr(metadata, "version", version)
+    return packages
+
+
+def test_a_laptop_is_told_what_works_and_how_to_get_the_rest(
+    installed: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    ended = examine()
+    assert ended.exit_code == 0
+    assert "FAIL" not in ended.output
+    assert re.search(r"^ok    commands +plan, validate, trainjob", ended.output, re.MULTILINE)
+    for name, needs, fix in (
+        ("trl", ", ".join(TRL.packages), "pip install './runner[local]'"),
+        ("torchtune", ", ".join(TorchTune.packages), "images/torchtune/venv --with-runner"),
+        ("fetch", ", ".join(doctor.FETCHING), "pip install './runner[fetch]'"),
+        ("sdk", "kubeflow", "pip install './runner[sdk]'"),
+        ("kubectl", "it to read runtimes", "--runtime FILE"),
+    ):
+        assert re.search(
+            rf"^missing  {name} +.* needs? {needs}.*\n +fix: .*{re.escape(fix)}", ended.output, re.MULTILINE
+        )
+
+
+def test_a_laptop_is_told_the_versions_of_what_is_there(installed: set[str]) -> None:
+    installed |= {*TRL.packages, *doctor.FETCHING[1:]}
+    output = examine().output
+    assert re.search(r"^ok    trl +stoker local has torch 1\.2, .*datasets 1\.2$", output, re.MULTILINE)
+    assert re.search(r"^missing  fetch +stoker fetch needs huggingface_hub$", output, re.MULTILINE)
+
+
+def test_what_is_broken_fails_on_a_laptop_too() -> None:
+    ended = examine(STOKER_FRAMEWORK="nope")
+    assert (ended.exit_code, "FAIL  framework         nope is unknown" in ended.output) == (ExitCode.CONFIG, True)
+
+
+@pytest.mark.parametrize("variable", ["KUBERNETES_SERVICE_HOST", "PET_NNODES", "STOKER_RUN_ID", "STOKER_IMAGE_VERSION"])
+def test_a_pod_that_cannot_run_fails(variable: str, installed: set[str]) -> None:
+    ended = examine(**{variable: "1"})
+    assert ended.exit_code == ExitCode.CONFIG
+    assert re.search(r"^FAIL  trl +", ended.output, re.MULTILINE)
+    assert "missing  " not in ended.output
+    assert re.search(r"^\w+ +world size +", ended.output, re.MULTILINE)
+
+
+def test_an_image_is_judged_by_what_is_installed(installed: set[str]) -> None:
+    ended = examine("--image")
+    assert ended.exit_code == ExitCode.CONFIG
+    assert re.search(r"^FAIL  torch +", ended.output, re.MULTILINE)
+    assert "world size" not in ended.output

@@ -1,0 +1,41 @@
+"""The package's extras hold what the images hold, so that a run on a laptop is the run in the cluster."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from images.builder.locking import pins
+
+from stoker.commands.doctor import FETCHING, SUBMITTING
+from stoker.frameworks import TRL
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "runner/pyproject.toml").read_text())["project"]
+
+
+def named(requirements: str) -> set[str]:
+    """Return the packages that a requirements file names itself."""
+    return set(re.findall(r"^(\w[\w.-]*)", requirements, re.MULTILINE))
+
+
+@pytest.mark.parametrize(("extra", "image"), [("local", "trl"), ("fetch", "fetch")])
+def test_an_extra_is_what_the_image_locks(extra: str, image: str) -> None:
+    folder = ROOT / "images" / image / "requirements"
+    locked: dict[str, str] = {}
+    for path in (folder / "stack.lock", folder / "torch.lock"):
+        locked |= pins(path.read_text()) if path.exists() else {}
+    wanted = {name: locked[name.replace("_", "-")] for name in named((folder / f"{image}.in").read_text())}
+    found = pins("\n".join(PROJECT["optional-dependencies"][extra]))
+    assert found == wanted, f"write these versions into the extra {extra!r} of runner/pyproject.toml"
+
+
+@pytest.mark.parametrize(("extra", "packages"), [("local", TRL.packages), ("fetch", FETCHING), ("sdk", SUBMITTING)])
+def test_doctor_looks_for_what_the_extra_brings(extra: str, packages: tuple[str, ...]) -> None:
+    assert named("\n".join(PROJECT["optional-dependencies"][extra])) == set(packages)
+
+
+def test_the_bare_package_needs_click_and_pyyaml_alone() -> None:
+    assert named("\n".join(PROJECT["dependencies"])) == {"click", "pyyaml"}
