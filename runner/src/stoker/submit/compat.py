@@ -109,18 +109,14 @@ def take_placement(config: _Placed, num_nodes: int | None, resources_per_node: d
         config.resources_per_node = resources_per_node
 
 
-class _WithArgs(Protocol):
-    def to_args(self, initializer: Initialized | None = None) -> list[str]:
-        """Return the arguments of the trainer container."""
-
-
 class ConfigMethods:
     """The methods that only one of the texts has."""
 
-    def args_for(self: _WithArgs, initializer: Initialized | None = None) -> list[str]:
+    def args_for(self: Any, initializer: Initialized | None = None) -> list[str]:
         """Return the arguments. A class after the second or the newest text has a `to_args` without parameters."""
         takes_one = bool(inspect.signature(self.to_args).parameters)
-        return self.to_args(initializer) if takes_one and initializer is not None else self.to_args()
+        args: list[str] = self.to_args(initializer) if takes_one and initializer is not None else self.to_args()
+        return args
 
     def get_train_func(self) -> Callable[..., Any] | None:
         """Return None: a config has no function (second text)."""
@@ -130,6 +126,6 @@ class ConfigMethods:
         """Return None, as there is no function (second text)."""
         return None
 
-    def get_framework_args(self: _WithArgs) -> dict[str, Any]:
+    def get_framework_args(self: Any) -> dict[str, Any]:
         """Return the arguments as the second text wraps them."""
         return {"_config_args": self.to_args()}
