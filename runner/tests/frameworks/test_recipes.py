@@ -89,6 +89,6 @@ def test_recipes_are_shown_with_their_reasons() -> None:
     assert everything.exit_code == 0
     assert len(everything.stdout.splitlines()) == len(DEFAULTS)
     shown = CliRunner().invoke(main, ["recipe", "show", "--tuning", "lora"]).stdout
-    assert "dtype                   bfloat16    frozen base weights need no float32" in shown
+    assert "dtype                   bfloat16    frozen base weights do not need TRL's default, float32" in shown
     assert "use_cpu" not in shown
     assert CliRunner().invoke(main, ["recipe", "show", "--tuning", "x"]).exit_code == 64

@@ -85,7 +85,7 @@ def test_every_method_has_a_shape() -> None:
     ("method", "row", "args", "message"),
     [
         ("dpo", {"text": "a", "id": 1}, (), "has the columns text, id, but dpo needs chosen and rejected: rename the"),
-        ("dpo", {"text": "a"}, (), "or choose a method that takes these (sft)"),
+        ("dpo", {"text": "a"}, (), "or choose a method that uses these (sft)"),
         ("sft", PAIR, (), "sft needs text, or messages, or prompt and completion, or conversations"),
         ("sft", {"text": "a"}, ("--dataset_text_field", "body"), "sft needs body, or messages"),
         ("kto", {"prompt": "a", "completion": "b"}, (), "kto needs prompt and completion and label, or chosen"),
@@ -110,7 +110,7 @@ def test_other_data_is_65_with_what_is_there_and_what_is_needed(
 def test_a_reward_that_compares_needs_something_to_compare_with(tmp_path: Path) -> None:
     write(tmp_path / "dataset", {"train.jsonl": [{"prompt": TALK}]})
     _, text = refusal(tmp_path, "grpo", "--reward_funcs", "accuracy_reward")
-    assert "compares with the column solution" in text
+    assert "needs the column solution" in text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Training frameworks: what the runner must know of each, looked up by the value of the runtime's label."""
+"""The training frameworks, by the value of the runtime's label `trainer.kubeflow.org/framework`."""
 
 from __future__ import annotations
 
@@ -17,33 +17,30 @@ _BUILT_IN: tuple[type[TrainingFramework], ...] = (TRL, TorchTune)
 
 
 def known_frameworks() -> Mapping[str, TrainingFramework]:
-    """Return every framework the runner can launch, by the value of the label `trainer.kubeflow.org/framework`.
-
-    Those of installed packages' backends are among them.
-    """
-    brought = {name: runner() for name, runner in runners().items()}
-    return {**brought, **{framework.name: framework() for framework in _BUILT_IN}}
+    """Return every framework the runner can launch, by the value of the label; installed plugins add theirs."""
+    plugins = {name: runner() for name, runner in runners().items()}
+    return {**plugins, **{framework.name: framework() for framework in _BUILT_IN}}
 
 
 def get_framework(name: str | None = None) -> TrainingFramework:
-    """Return what the runner knows of a framework.
+    """Return a framework by its name.
 
     Args:
         name: value of the label; None for TRL.
 
     Raises:
-        RunError: nothing (78).
+        RunError: there is no such framework (78).
     """
     name = name or TRL.name
     for framework in _BUILT_IN:
-        if framework.name == name:  # without a search for installed packages
+        if framework.name == name:  # saves searching the installed packages
             return framework()
     known = known_frameworks()
     if name not in known:
-        broken = "".join(f"\n{plugin} could not be loaded" for plugin in broken_plugins())
+        broken = "".join(f"\na plugin could not be loaded: {plugin}" for plugin in broken_plugins())
         raise RunError(
             ExitCode.CONFIG,
-            f"framework {name!r} is unknown: the label trainer.kubeflow.org/framework of the runtime's pods "
-            f"(STOKER_FRAMEWORK) must be one of {', '.join(sorted(known))}{broken}",
+            f"framework {name!r} is unknown: set the label trainer.kubeflow.org/framework of the runtime's pods "
+            f"(STOKER_FRAMEWORK) to one of {', '.join(sorted(known))}{broken}",
         )
     return known[name]

@@ -1,6 +1,6 @@
-"""A training framework of flags with dashes, to derive from: what a plugin fills in is a method for each question.
+"""The base class for plugins whose trainer takes flags with dashes: each method answers one question.
 
-`stoker.frameworks.Framework` by its public name. The interfaces that the runner asks are in `stoker.plan.framework`.
+Its public name is `stoker.frameworks.Framework`. The interfaces that the runner calls are in `stoker.plan.framework`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Framework(TrainingFramework):
 
     @abstractmethod
     def recipe(self, asked: Asked, table: FlagTable) -> Mapping[str, tuple[str, str]]:
-        """Return what is set where the user says nothing: flag → (value, why)."""
+        """Return the defaults for flags that the user does not set: flag → (value, why)."""
 
     @abstractmethod
     def problems(self, table: FlagTable, settings: Mapping[str, Setting], config_keys: Sequence[str]) -> list[str]:
@@ -38,32 +38,32 @@ class Framework(TrainingFramework):
 
     @abstractmethod
     def inputs(self, table: FlagTable, settings: Mapping[str, Setting]) -> list[Input]:
-        """Return the models and data sets that a run reads."""
+        """Return the models and data sets that the run reads."""
 
     @abstractmethod
     def base_model(self, table: FlagTable, settings: Mapping[str, Setting]) -> tuple[str | None, str | None]:
-        """Return the model that is trained and its revision, as the manifest names them."""
+        """Return the model to train and its revision, as the manifest names them."""
 
     @abstractmethod
     def budget(self, table: FlagTable, settings: Mapping[str, Setting]) -> dict[str, float]:
-        """Return how much training was asked for, under the name of its unit, e.g. `{"epochs": 3.0}`."""
+        """Return how much to train, by unit, for example `{"epochs": 3.0}`."""
 
     @abstractmethod
     def fingerprint(self, table: FlagTable, settings: Mapping[str, Setting], world_size: int) -> dict[str, object]:
-        """Return what a checkpoint must share with a run that resumes from it."""
+        """Return what a checkpoint must have in common with the run to be resumed."""
 
     def contradictions(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Iterable[str]:
-        """Return one problem for each setting that is wrong, alone or beside another."""
+        """Return one problem for each setting that is wrong, or that contradicts another."""
         return ()
 
     def needed_packages(self, settings: Mapping[str, Setting]) -> Mapping[str, str]:
-        """Return packages that settings need and an image may lack: package → the setting as it is written."""
+        """Return packages that an image may lack: package → the setting that needs it, as written."""
         return {}
 
     def data_problems(
         self, method: str, settings: Mapping[str, Setting], data: DatasetColumns | None, model: ModelFolder | None
     ) -> Iterable[tuple[ExitCode, str]]:
-        """Return why a run could not train on this data with this model, each with its exit code."""
+        """Return why the run cannot train on this data with this model, each with its exit code."""
         return ()
 
     def read(self, args: Sequence[str]) -> Command:
@@ -82,7 +82,7 @@ class Framework(TrainingFramework):
         return Options(asked.method, table, self.recipe(asked, table))
 
     def decide(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Decision:
-        """Return what the settings come to, by the answers of this class."""
+        """Return how to run the settings."""
         return Decision(
             module=self.trainer_module(asked.method, asked.world_size),
             argv=command_line.argv_of(settings, asked.config),
@@ -99,11 +99,11 @@ class Framework(TrainingFramework):
     def check_settings(
         self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting], config_keys: Sequence[str]
     ) -> Iterable[str]:
-        """Return the answers of `problems` and `contradictions`."""
+        """Return the results of `problems` and `contradictions`."""
         return [*self.problems(table, settings, config_keys), *self.contradictions(asked, table, settings)]
 
     def check_inputs(
         self, method: str, settings: Mapping[str, Setting], data: DatasetColumns | None, model: ModelFolder | None
     ) -> Iterable[tuple[ExitCode, str]]:
-        """Return the answers of `data_problems`."""
+        """Return the results of `data_problems`."""
         return self.data_problems(method, settings, data, model)

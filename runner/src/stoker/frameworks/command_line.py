@@ -1,4 +1,4 @@
-"""Command lines of flags with dashes, as TRL and other trainers on transformers have them."""
+"""Command lines whose flags begin with dashes, as in TRL and other trainers that use transformers."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ FLAG_NAMES = FlagNames(
 def read_command(
     args: Sequence[str], methods: Sequence[str], method_of: Callable[[str], str | None], start: Callable[[str], str]
 ) -> Command:
-    """Read a command line of flags with dashes, the trainer's module perhaps first.
+    """Read a command line of flags with dashes; its first word may be the trainer's module.
 
     Args:
         args: the words.
         methods: the training methods of the framework.
         method_of: returns the method that a word names, None if it names none.
-        start: returns the word that a command line of a method begins with.
+        start: returns the first word of a method's command line.
     """
     method = method_of(args[0]) if args else None
     words = args[1:] if method is not None else args
     values, problems = split_args(words)
-    # Of `trl sft …`, `-m trl.scripts.sft …` or `sft …` the method is meant, without what starts it.
+    # Users also write `trl sft …`, `-m trl.scripts.sft …` or `sft …`: tell them how to name the method.
     stray = words[: next((at for at, word in enumerate(words) if word.startswith("--")), len(words))]
     named = (word if word in methods else method_of(word) for word in stray)
     meant = next((found for found in named if found in methods), None)
@@ -46,23 +46,23 @@ def read_command(
 
 
 def config_flags(content: Mapping[str, Any]) -> Words:
-    """Return the flags that a `--config` file of flags sets, each with its words."""
+    """Return the flags that a `--config` file sets, each with its words."""
     return {key: config_words(value) for key, value in content.items() if value is not None}
 
 
 def keys_with_values(content: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the keys of a config file that say something."""
+    """Return the keys of a config file whose value is neither empty, zero nor false."""
     return tuple(key for key, value in content.items() if value)
 
 
 def argv_of(settings: Mapping[str, Setting], config: str | None) -> tuple[str, ...]:
-    """Return the command line that gives these settings to a trainer that reads its config file itself."""
+    """Return the command line with these settings, for a trainer that reads its config file itself."""
     given = (setting for setting in settings.values() if setting.source != CONFIG_FILE)
     return (*(("--config", config) if config else ()), *(word for setting in given for word in setting.to_argv()))
 
 
 def local_dataset(settings: Mapping[str, Setting]) -> Dataset | None:
-    """Return the data set to look into, by the flags that TRL names it with; None if it is not a path."""
+    """Return the data set to inspect, which TRL's flags name; None if it is not a path."""
 
     def text(flag: str) -> str | None:
         return str(settings[flag].value) if flag in settings else None
@@ -74,16 +74,12 @@ def local_dataset(settings: Mapping[str, Setting]) -> Dataset | None:
 
 
 def local_model(settings: Mapping[str, Setting]) -> str | None:
-    """Return the model's folder to look into; None if it is not a path."""
+    """Return the model folder to inspect; None if the model is not a path."""
     setting = settings.get("model_name_or_path")
     return str(setting.value) if setting is not None and str(setting.value).startswith("/") else None
 
 
 def loader_workers(settings: Mapping[str, Setting]) -> int:
-    """Return how many processes load data for each training process."""
+    """Return the number of data loading processes per training process."""
     setting = settings.get("dataloader_num_workers")
-    return (
-        int(setting.value)
-        if setting is not None and isinstance(setting.value, str) and setting.value.isdecimal()
-        else 0
-    )
+    return int(str(setting.value)) if setting is not None and str(setting.value).isdecimal() else 0

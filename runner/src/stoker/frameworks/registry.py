@@ -1,7 +1,7 @@
-"""The registry of backends: ours, those a user registers, and those that installed packages bring.
+"""The registry of backends: Stoker's, those that users register, and those of installed packages.
 
-A package brings one with an entry point in the group `stoker.backends`, whose object is the config class. A plugin that
-fails to load is kept with its error and does not stop the others.
+A package adds a backend with an entry point in the group `stoker.backends` that names the config class. A plugin that
+fails to load does not stop the others; the registry keeps its error.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ ENTRY_POINT_GROUP = "stoker.backends"
 
 
 class Backend:
-    """What the registry must know of a config class.
+    """What the registry needs to know about a config class.
 
     Attributes:
-        framework: value of the label `trainer.kubeflow.org/framework` of the runtimes it runs on.
-        supported_frameworks: the same by the name of KEP-2839's second text; a class declares either.
-        command: what the arguments are meant for; one word or more.
-        runner: what `stoker run` must know of the framework; None where stoker only submits it.
+        framework: value of the label `trainer.kubeflow.org/framework` of its runtimes.
+        supported_frameworks: the same, as KEP-2839's second text names it; a class declares either.
+        command: the command that takes the arguments; one word or more.
+        runner: the framework class for `stoker run`; None if Stoker only submits the backend.
     """
 
     framework: ClassVar[str]
@@ -35,7 +35,7 @@ class Backend:
     runner: ClassVar[type[TrainingFramework] | None] = None
 
     def __init_subclass__(cls, **more: Any) -> None:
-        """Fill in the label under the name that the class did not use."""
+        """Copy the label to the attribute that the class did not declare."""
         super().__init_subclass__(**more)
         own = vars(cls)
         if isinstance(own.get("framework"), str):
@@ -46,6 +46,7 @@ class Backend:
 
 B = TypeVar("B", bound=type[Backend])
 
+_BACKEND = "a subclass of stoker.backends.LLMBackend"
 _log = logging.getLogger(__name__)
 _registered: dict[str, type[Backend]] = {}
 
@@ -57,7 +58,7 @@ class BrokenPlugin:
     Attributes:
         name: the entry point's name.
         target: the object it names.
-        package: the distribution it is from, with its version.
+        package: its distribution, with the version.
         error: what went wrong.
     """
 
@@ -74,10 +75,10 @@ def register_backend(name: str) -> Callable[[B], B]:
     """Return a class decorator that registers a backend under a name.
 
     Args:
-        name: the backend's name, commonly its framework's.
+        name: the backend's name, usually that of its framework.
 
     Raises:
-        ValueError: the name is taken, or the class lacks what a backend needs.
+        ValueError: the name is taken, or the class is not a complete backend.
     """
 
     def decorate(backend: B) -> B:
@@ -99,7 +100,7 @@ def register_framework(backend: B) -> B:
     """Register a backend under its framework's label, as a decorator without arguments (KEP-2839's newest text).
 
     Raises:
-        ValueError: the label is taken, or the class lacks what a backend needs.
+        ValueError: the label is taken, or the class is not a complete backend.
     """
     _expect_backend(backend)
     return register_backend(backend.framework)(backend)
@@ -111,7 +112,7 @@ def get_backend(name: str) -> type[Backend] | None:
 
 
 def get_registered_backends() -> dict[str, type[Backend]]:
-    """Return all backends by name, those of installed packages included."""
+    """Return all backends by name, including those of installed packages."""
     broken_plugins()
     return dict(_registered)
 
@@ -124,10 +125,10 @@ def broken_plugins() -> tuple[BrokenPlugin, ...]:
         try:
             backend = entry.load()
             if not (inspect.isclass(backend) and issubclass(backend, Backend)):
-                raise TypeError(f"{entry.value} is no subclass of stoker.backends.LLMBackend")
+                raise TypeError(f"{entry.value} is not {_BACKEND}")
             if _registered.get(entry.name) is not backend:
                 register_backend(entry.name)(backend)
-        # A plugin may do anything when it is imported, exit included.
+        # The import of a plugin may do anything, even exit.
         except (Exception, SystemExit) as error:  # noqa: BLE001
             package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown package"
             broken.append(BrokenPlugin(entry.name, entry.value, package, f"{type(error).__name__}: {error}"))
@@ -143,7 +144,7 @@ def runners() -> Mapping[str, type[TrainingFramework]]:
 
 def _expect_backend(backend: type) -> None:
     if not (inspect.isclass(backend) and issubclass(backend, Backend)):
-        raise ValueError(f"{backend!r} is no subclass of stoker.backends.LLMBackend")
+        raise ValueError(f"{backend!r} is not {_BACKEND}")
     label, command = getattr(backend, "framework", ""), getattr(backend, "command", ())
     if not (isinstance(label, str) and label and isinstance(command, tuple) and command):
         raise ValueError(
@@ -157,19 +158,20 @@ def _expect_new_runner(name: str, backend: type[Backend]) -> None:
     if runner is None:
         return
     if not (inspect.isclass(runner) and issubclass(runner, TrainingFramework)):
-        raise ValueError(f"{runner!r}, the runner of backend {name!r}, is no subclass of stoker.frameworks.Framework")
+        raise ValueError(f"runner {runner!r} of backend {name!r} is not a subclass of stoker.frameworks.Framework")
+    which = f"runner {runner.__qualname__} of backend {name!r}"
     if inspect.isabstract(runner):
         missing = ", ".join(sorted(getattr(runner, "__abstractmethods__", ())))
-        raise ValueError(f"{runner.__qualname__}, the runner of backend {name!r}, does not define {missing}")
+        raise ValueError(f"{which} does not define {missing}")
     # The pod's label is all that `stoker run` knows of the backend.
     if runner().name != backend.framework:
         raise ValueError(
-            f"{runner.__qualname__}, the runner of backend {name!r}, is named {runner.name!r}, but the label of its "
-            f"runtimes is {backend.framework!r}: give both the same name"
+            f"{which} is named {runner.name!r}, but the label of its runtimes is {backend.framework!r}: "
+            "give both the same name"
         )
     for other, holder in _registered.items():
         if holder.runner is not None and holder.runner is not runner and holder.runner.name == runner.name:
             raise ValueError(
-                f"{runner.__qualname__}, the runner of backend {name!r}, is for framework {runner.name!r}, which "
-                f"{holder.runner.__qualname__} of backend {other!r} runs already"
+                f"{which} runs framework {runner.name!r}, but {holder.runner.__qualname__} of backend {other!r} "
+                "already runs it: give the framework another name"
             )

@@ -1,1 +1,1 @@
-"""TRL: what it is told, what that means, what could go wrong, and its trainers."""
+"""TRL: reads the user's arguments, decides what to run, checks it, and trains."""

@@ -1,6 +1,6 @@
-"""What happens inside the training loop: guard, stop flag, seal on checkpoints, progress.
+"""Stoker's callbacks in the training loop: guard, stop flag, checkpoint seals, progress.
 
-Imports transformers, so only training processes import this module.
+Only training processes import this module, because it imports transformers.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class GuardCallback(TrainerCallback):
 
 
 class RunCallback(TrainerCallback):
-    """Follows a run: agrees on a stop, seals checkpoints, reports progress, records the outcome.
+    """Follows a run: agrees with all ranks on a stop, seals checkpoints, reports progress, records the outcome.
 
     Args:
-        stop_flag: file whose existence on any node stops all ranks.
+        stop_flag: a file that stops all ranks once it exists on any node.
         fingerprint: written into each checkpoint's seal.
-        outcome: filled in as training goes on.
+        outcome: updated during training.
         pulse: shows the runner that this process is alive.
-        on_training: called when the first step is about to start.
+        on_training: called just before the first step.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class RunCallback(TrainerCallback):
         self._first_step = 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Note where training starts, and start reporting."""
+        """Record where training starts, and start to report."""
         self._first_step = state.global_step
         self._outcome.step, self._outcome.total = state.global_step, state.max_steps
         for logged in state.log_history:
-            # What was measured before this attempt counts where it has nothing newer to say.
+            # Metrics of earlier attempts count until this attempt has newer ones.
             self._outcome.metrics.update(_finite({name: value for name, value in logged.items() if name != "step"}))
         if state.is_world_process_zero:
             self._progress = Progress(state.global_step, state.max_steps, achieved_world_size())
@@ -80,13 +80,13 @@ class RunCallback(TrainerCallback):
         self._show_step(state)
 
     def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Show that gradient accumulation goes on."""
+        """Show that gradient accumulation continues."""
         self._show_step(state)
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Show that an evaluation goes on."""
+        """Show that an evaluation continues."""
         self._pulse.beat(EVALUATING, state.global_step)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -94,24 +94,24 @@ class RunCallback(TrainerCallback):
         self._pulse.beat(self._next_phase(control), state.global_step)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Show what follows the epoch: an evaluation, a checkpoint, or the next one's first step."""
-        self._log_what_is_saved(state, control)
+        """Show what follows the epoch: an evaluation, a checkpoint, or the first step of the next epoch."""
+        self._log_before_saving(state, control)
         self._pulse.beat(self._next_phase(control), state.global_step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Agree with all ranks on a stop; then every rank saves this very step."""
+        """Agree with all ranks on a stop; every rank then saves this same step."""
         self._outcome.step = state.global_step
         if any_rank(self._stop_flag.exists(), args.device) and state.global_step < state.max_steps:
             self._stopping = True
-            # The grace period is for the checkpoint: transformers would evaluate first.
+            # transformers would evaluate first, but the grace period is for the checkpoint.
             control.should_evaluate, control.should_save = False, True
-        self._log_what_is_saved(state, control)
+        self._log_before_saving(state, control)
         self._pulse.beat(self._next_phase(control), state.global_step)
         if self._progress is not None:
             self._progress.step(state.global_step)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Seal the checkpoint once every rank has written its part; leave if a stop was agreed on."""
+        """Seal the checkpoint after every rank wrote its part; end if the ranks agreed on a stop."""
         barrier()
         if state.is_world_process_zero:
             folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
@@ -130,10 +130,10 @@ class RunCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Report progress; end the run if the loss is no number any more."""
+        """Report progress; end the run if the loss is NaN or infinite."""
         numbers = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, int | float)}
         if "train_runtime" in numbers and state.global_step == self._first_step:
-            return  # the summary of an attempt that had no step left to do
+            return  # the summary of an attempt without any step left
         self._outcome.metrics.update(_finite(numbers))
         loss = numbers.get("loss", 0.0)
         if not math.isfinite(loss):
@@ -143,12 +143,12 @@ class RunCallback(TrainerCallback):
                 "the data",
             )
         if self._progress is not None:
-            # TRL's trainers count the tokens of all ranks; transformers does if `include_num_input_tokens_seen` is set.
+            # TRL counts the tokens of all ranks; transformers does so if `include_num_input_tokens_seen` is set.
             tokens = numbers.get("num_tokens", state.num_input_tokens_seen or None)
             self._outcome.metrics.update(self._progress.log(state.global_step, numbers, tokens))
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Record that the loop ended, and whether all its steps were done."""
+        """Record that the loop ended, and whether it did all its steps."""
         self._outcome.step, self._outcome.total = state.global_step, state.max_steps
         self._outcome.finished = state.global_step >= state.max_steps
         self._pulse.beat(FINISHING, state.global_step)
@@ -160,10 +160,10 @@ class RunCallback(TrainerCallback):
         self._pulse.beat(FIRST_STEP if state.global_step == self._first_step else TRAINING, state.global_step)
 
     @staticmethod
-    def _log_what_is_saved(state: TrainerState, control: TrainerControl) -> None:
-        """Have the loss logged before a checkpoint and at the end, so that one that is no number reaches neither.
+    def _log_before_saving(state: TrainerState, control: TrainerControl) -> None:
+        """Log the loss before each checkpoint and at the end, so that a run with a NaN loss saves neither.
 
-        transformers logs first, then saves; what was not logged by the last step would never be looked at.
+        transformers logs before it saves. It would never log the steps after the last logging step.
         """
         if control.should_save or state.global_step >= state.max_steps:
             control.should_log = True
@@ -182,7 +182,7 @@ class RunCallback(TrainerCallback):
 
 
 def _finite(numbers: Mapping[str, Any]) -> dict[str, float]:
-    """Return what JSON can hold of some numbers, and nothing that is none."""
+    """Return only the finite numbers, because JSON has no NaN and no infinity."""
     return {
         name: float(value) for name, value in numbers.items() if isinstance(value, int | float) and math.isfinite(value)
     }

@@ -1,7 +1,7 @@
-"""Settings of TRL that parse but cannot be meant, or that contradict each other. Pure.
+"""Finds settings of TRL that parse but cannot work, or that contradict each other. Pure.
 
-TRL finds most of these itself, but in every process of a run that has begun: rules of TRL 1.16 (its configs'
-`__post_init__`) and transformers 5 (`TrainingArguments`).
+TRL finds most of these too, but only in the processes of a run that has started. The rules are those of TRL 1.16 (its
+configs' `__post_init__`) and transformers 5 (`TrainingArguments`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from stoker.frameworks.base import Asked
-from stoker.plan.arguments import FlagTable, Setting, is_true
+from stoker.plan.arguments import CONFIG_FILE, FlagTable, Setting, is_true
+from stoker.plan.framework import Asked
 
-# Flag → the least and the greatest value that can be meant; None is no bound.
+# Flag → its smallest and largest value; None for no bound.
 _RANGES: Mapping[str, tuple[float | None, float | None]] = {
     **dict.fromkeys(
         ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"), (1, None)
@@ -26,11 +26,11 @@ _RANGES: Mapping[str, tuple[float | None, float | None]] = {
     "dataloader_num_workers": (0, None),
     **dict.fromkeys(("lora_dropout", "label_smoothing_factor", "top_p"), (0, 1)),
     "num_generations": (2, None),
-    # numpy's generators take no other.
+    # The range of numpy's generators.
     "seed": (0, 2**32 - 1),
 }
-# A fraction of all steps below 1, else a number of steps.
 _ABOVE_ZERO = ("num_train_epochs",)
+# Below 1 these are a fraction of all steps, otherwise a number of steps.
 _STEPS_OR_FRACTION = ("save_steps", "eval_steps", "logging_steps")
 # trl/scripts/utils.py: DatasetConfig.
 _MIXED = ("path", "name", "data_dir", "data_files", "split", "columns", "fraction")
@@ -38,9 +38,9 @@ _BATCH = "per_device_train_batch_size"
 # trl/scripts/grpo.py, rloo.py: reward_funcs_registry.
 _REWARDS = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward", "get_soft_overlong_punishment")
 _GENERATING = ("grpo", "rloo")
-# Flags of several values for which TRL takes one word from a file as it is; of any other it would read the letters.
+# Flags of several values that may be a single word in a file; TRL would split the word of any other into letters.
 _WORD_FOR_LIST = ("lora_target_modules", "report_to", "loss_type")
-# Package → the optimizers it brings (transformers/trainer_optimizer.py).
+# Package → its optimizers (transformers/trainer_optimizer.py).
 _OPTIMIZERS = {
     "bitsandbytes": (
         *("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "ademamix", "ademamix_8bit"),
@@ -60,7 +60,7 @@ _OPTIMIZERS = {
     "optimi": ("stable_adamw",),
 }
 _ANY = "*"
-# Flag → its value (or any) → the package that it needs, where images may do without.
+# Flag → its value, or any → the package that it needs and that an image may lack.
 _PACKAGES: Mapping[str, Mapping[str, str]] = {
     "reward_funcs": {"accuracy_reward": "math_verify", "reasoning_accuracy_reward": "math_verify"},
     "report_to": {name: name for name in ("wandb", "mlflow", "trackio", "tensorboard", "comet_ml", "swanlab")},
@@ -71,32 +71,32 @@ _PACKAGES: Mapping[str, Mapping[str, str]] = {
     "optim": {name: package for package, names in _OPTIMIZERS.items() for name in names},
     "deepspeed": {_ANY: "deepspeed"},
 }
-# Switch → the flags that mean nothing without it, by their beginnings: TRL would ignore them without a word.
+# Switch → prefixes of the flags that TRL silently ignores without it.
 _SWITCHED: Mapping[str, tuple[str, ...]] = {
     "use_peft": ("lora_", "use_rslora", "use_dora"),
     "load_in_4bit": ("bnb_4bit_", "use_bnb_nested_quant"),
     "use_vllm": ("vllm_",),
 }
-# The layers whose settings a user or a runtime writes, the weakest first.
-_STRENGTH = ("runtime", "TrainJob env", "config file", "args")
-# Flag → its keys that TRL's scripts lay over what other flags say, and those flags.
+# The layers that a user or a runtime writes, weakest first.
+_STRENGTH = ("runtime", "TrainJob env", CONFIG_FILE, "args")
+# Flag → its keys that override other flags in TRL's scripts → those flags.
 _LAID_OVER: Mapping[str, Mapping[str, str]] = {
     "model_init_kwargs": {"revision": "model_revision", "dtype": "dtype", "torch_dtype": "dtype"},
     "teacher_model_init_kwargs": {"revision": "teacher_model_revision"},
 }
-# Variables a `--config` file may not set: the runner's and the launcher's own.
+# Variables that only the runner and the launcher may set, not a `--config` file.
 _OWN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 _OWN_PREFIXES = ("STOKER_", "PET_", "TORCHELASTIC_", "KUBEFLOW_TRAINER_")
 _SWITCHED_OFF = "DISABLE_KUBEFLOW_INTEGRATION"
 
 
 def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Iterator[str]:
-    """Yield one problem for each setting that cannot be meant, alone or beside another.
+    """Yield one problem for each setting that cannot work, or that contradicts another.
 
     Args:
-        asked: what the run is asked for.
+        asked: what the user asks for.
         table: the method's flags, with the trainer's defaults.
-        settings: what the layers came to.
+        settings: the merged settings.
     """
 
     def number(name: str) -> float | None:
@@ -111,23 +111,23 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
 
     yield from _out_of_range(settings)
     if "datasets" in settings:
-        yield f"--datasets ({settings['datasets'].source}) takes no words: write the mixture in a --config file"
+        yield f"--datasets ({settings['datasets'].source}) is not a flag: write the mixture in a --config file"
     if asked.config is not None and asked.content is None:
-        # A file that was not read may say what is missing here.
+        # An unread file may set what is missing here.
         return
     yield from _exclusive(settings)
     if on("load_in_4bit") or on("load_in_8bit"):
         if not on("use_peft"):
-            yield "a quantized model cannot be trained itself, only an adapter on it: add --use_peft"
+            yield "quantized weights cannot be trained, only an adapter on them: add --use_peft"
         if asked.accelerator == "cpu":
-            yield "a quantized model needs a GPU (bitsandbytes): leave --load_in_4bit and --load_in_8bit out on CPUs"
+            yield "a quantized model needs a GPU (bitsandbytes): leave out --load_in_4bit and --load_in_8bit on CPUs"
     yield from _without_switch(table, settings, on)
     yield from _laid_over(settings)
     yield from _ignored_epochs(settings)
     if asked.accelerator == "cpu" and _value(settings, "ddp_backend", "gloo") == "nccl":
         yield "--ddp_backend nccl needs GPUs: leave it out, or choose a runtime with an accelerator"
     if on("load_best_model_at_end") and str(_value(settings, "eval_strategy", "no")) == "no":
-        yield "--load_best_model_at_end needs evaluations to know the best by: add --eval_strategy steps"
+        yield "--load_best_model_at_end needs evaluations to find the best model: add --eval_strategy steps"
     if asked.method in _GENERATING:
         yield from _rewards(settings)
         yield from _generation_batch(asked.world_size, settings, number)
@@ -139,7 +139,7 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
 
 
 def self_contradictions(settings: Mapping[str, Setting]) -> Iterator[str]:
-    """Yield one problem for each setting that no runtime can give a meaning to."""
+    """Yield one problem for each setting that is wrong on every runtime."""
     yield from _out_of_range(settings)
     yield from _exclusive(settings)
 
@@ -154,47 +154,48 @@ def _rewards(settings: Mapping[str, Setting]) -> Iterator[str]:
     names = _value(settings, "reward_funcs", ())
     if not names and not _value(settings, "reward_model_name_or_path", ""):
         yield (
-            f"no reward is named: write --reward_funcs with one of {', '.join(_REWARDS)}, a dotted path into a module "
-            "of yours, or --reward_model_name_or_path"
+            f"the reward is missing: write --reward_funcs with one of {', '.join(_REWARDS)} or the dotted path of your "
+            "function, or write --reward_model_name_or_path"
         )
     for name in names:
         if "." not in name and name not in _REWARDS:
-            yield f"--reward_funcs {name} is none of {', '.join(_REWARDS)}: write one, or the dotted path of your own"
+            rewards = ", ".join(_REWARDS)
+            yield f"--reward_funcs {name} is unknown: write one of {rewards}, or the dotted path of your function"
 
 
 def _without_switch(table: FlagTable, settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iterator[str]:
-    for switch, beginnings in _SWITCHED.items():
+    for switch, prefixes in _SWITCHED.items():
         if switch not in table.flags or on(switch):
             continue
         for name, setting in settings.items():
-            # A runtime may have them ready for those who do switch it on.
-            ready = setting.source in ("runtime", "recipe") or setting.value == "false"
-            if name.startswith(beginnings) and not ready:
-                yield f"--{name} ({setting.source}) means nothing without --{switch}: add that, or leave it out"
+            # A runtime may set them for users who turn the switch on.
+            harmless = setting.source in ("runtime", "recipe") or setting.value == "false"
+            if name.startswith(prefixes) and not harmless:
+                yield f"--{name} ({setting.source}) has no effect without --{switch}: add --{switch}, or leave it out"
 
 
 def _ignored_epochs(settings: Mapping[str, Setting]) -> Iterator[str]:
-    """Yield a problem if a number of steps from a weaker layer would rule over a number of epochs from a stronger."""
+    """Yield a problem if the steps of a weaker layer would override the epochs of a stronger one."""
     steps, epochs = settings.get("max_steps"), settings.get("num_train_epochs")
     if steps is None or epochs is None or float(str(steps.value)) <= 0:
         return
     if {steps.source, epochs.source} <= {*_STRENGTH} and _STRENGTH.index(steps.source) < _STRENGTH.index(epochs.source):
         yield (
-            f"--num_train_epochs {epochs.value} ({epochs.source}) would be ignored, for --max_steps {steps.value} "
-            f"({steps.source}) rules over it: add --max_steps -1, or leave the epochs out"
+            f"--max_steps {steps.value} ({steps.source}) overrides --num_train_epochs {epochs.value} "
+            f"({epochs.source}): add --max_steps -1, or leave out the epochs"
         )
 
 
 def _laid_over(settings: Mapping[str, Setting]) -> Iterator[str]:
-    """Yield one problem for each key by which another model or type would be loaded than plan and manifest say."""
+    """Yield one problem for each key that would load another model or type than plan and manifest say."""
     for flag, keys in _LAID_OVER.items():
         try:
-            told = json.loads(str(settings[flag].value)) if flag in settings else {}
+            options = json.loads(str(settings[flag].value)) if flag in settings else {}
         except (ValueError, RecursionError):
-            continue  # which TRL refuses
-        for key in told if isinstance(told, dict) else ():
+            continue  # TRL refuses it
+        for key in options if isinstance(options, dict) else ():
             if key in keys:
-                yield f"--{flag} ({settings[flag].source}) has {key}, for which there is a flag: write --{keys[key]}"
+                yield f"--{flag} ({settings[flag].source}) sets {key}, which has its own flag: write --{keys[key]}"
 
 
 def _out_of_range(settings: Mapping[str, Setting]) -> Iterator[str]:
@@ -203,11 +204,11 @@ def _out_of_range(settings: Mapping[str, Setting]) -> Iterator[str]:
             continue
         given = f"--{name} is {setting.value} ({setting.source})"
         if name == "max_steps" and (float(setting.value) == 0 or float(setting.value) < -1):
-            yield f"{given}: write 1 or more, or leave it out to train by --num_train_epochs"
+            yield f"{given}: write 1 or more, or leave it out to use --num_train_epochs"
         if name in _ABOVE_ZERO and float(setting.value) <= 0:
-            yield f"{given}: nothing would be trained, write a number above 0"
+            yield f"{given}, which trains nothing: write a number above 0"
         if name in _STEPS_OR_FRACTION and not _is_steps_or_fraction(float(setting.value)):
-            yield f"{given}: write a whole number of steps, or a fraction of all of them below 1"
+            yield f"{given}: write a whole number of steps, or a fraction of all steps below 1"
         if name in _RANGES:
             least, greatest = _RANGES[name]
             if least is not None and float(setting.value) < least:
@@ -223,7 +224,7 @@ def _is_steps_or_fraction(value: float) -> bool:
 def _generation_batch(
     world_size: int, settings: Mapping[str, Setting], number: Callable[[str], float | None]
 ) -> Iterator[str]:
-    """Yield what TRL would say of the generation batch (GRPOConfig and RLOOConfig: `__post_init__`)."""
+    """Yield the problems that TRL finds with the generation batch (GRPOConfig and RLOOConfig: `__post_init__`)."""
     per_device, generations = number("per_device_train_batch_size"), number("num_generations")
     batch, steps = number("generation_batch_size"), number("steps_per_generation")
     if per_device is None or generations is None or per_device < 1 or generations < 2:
@@ -231,29 +232,32 @@ def _generation_batch(
     together = per_device * world_size
     where = f"per_device_train_batch_size {per_device:g} × {world_size} processes"
     if batch is not None and steps is not None:
-        yield "--generation_batch_size and --steps_per_generation say the same: choose one"
+        yield "--generation_batch_size and --steps_per_generation set the same thing: choose one"
         return
     if batch is not None:
         if batch % together:
-            yield f"--generation_batch_size {batch:g} is no multiple of {together:g} ({where})"
+            yield f"--generation_batch_size is {batch:g}: write a multiple of {together:g} ({where})"
     else:
         steps = steps or number("gradient_accumulation_steps") or 1
         batch = together * steps
         where += f" × {steps:g} steps"
     if batch % generations:
         yield (
-            f"a generation batch of {batch:g} ({where}) holds no whole number of groups of --num_generations "
-            f"{generations:g}: change one so that {generations:g} divides the batch"
+            f"a generation batch of {batch:g} ({where}) cannot be split into groups of --num_generations "
+            f"{generations:g}: change one of them so that {generations:g} divides the batch"
         )
     if str(_value(settings, "eval_strategy", "no")) != "no":
         evaluating = number("num_generations_eval") or generations
         evaluated = (number("per_device_eval_batch_size") or 8) * world_size
         if evaluated % evaluating:
-            yield f"an evaluation batch of {evaluated:g} holds no whole number of groups of {evaluating:g} generations"
+            yield (
+                f"an evaluation batch of {evaluated:g} cannot be split into groups of {evaluating:g} generations: "
+                f"change --per_device_eval_batch_size so that {evaluating:g} divides the batch"
+            )
 
 
 def needed_packages(settings: Mapping[str, Setting]) -> dict[str, str]:
-    """Return the Python packages, beyond TRL's own, that settings need: package → the setting as it is written."""
+    """Return the optional Python packages that settings need: package → the setting, as written."""
     needed = {}
     for flag, packages in _PACKAGES.items():
         value = settings[flag].value if flag in settings else ()
@@ -269,26 +273,31 @@ def _value(settings: Mapping[str, Setting], name: str, default: str | tuple[str,
 
 
 def config_problems(content: Mapping[str, Any], table: FlagTable, path: str) -> Iterator[str]:
-    """Yield one problem for each value of a `--config` file that TRL would read as something else."""
+    """Yield one problem for each value of a `--config` file that TRL would misread."""
     for name, value in content.items():
         flag = table.flags.get(name)
         if isinstance(value, datetime.date):
-            yield f"key {name} of {path} is read as a date by YAML: put it in quotes"
+            yield f"YAML reads key {name} of {path} as a date: put it in quotes"
         if flag is not None and flag.many and isinstance(value, str) and name not in (*_WORD_FOR_LIST, "datasets"):
-            yield f"key {name} of {path} takes a list: write [{value}]"
+            yield f"key {name} of {path} must be a list: write [{value}]"
         if flag is not None and not flag.many and flag.type != "str" and isinstance(value, list):
-            # TRL would take the list itself, and any list that is not empty for true.
-            yield f"key {name} of {path} takes one value, not a list: write it without brackets"
+            # TRL would keep the list, and read any non-empty list as true.
+            yield f"key {name} of {path} must be one value, not a list: write it without brackets"
     yield from _mixture_problems(content.get("datasets"), path)
-    told = content.get("env")
-    if told is not None and not isinstance(told, dict):
-        yield f"key env of {path} must hold a mapping of variables to values"
+    yield from _variable_problems(content.get("env"), path)
+
+
+def _variable_problems(variables: Any, path: str) -> Iterator[str]:
+    if variables is None:
         return
-    for name, value in (told or {}).items():
+    if not isinstance(variables, dict):
+        yield f"key env of {path} must be a mapping of variables to values: write env: {{NAME: value}}"
+        return
+    for name, value in variables.items():
         if not isinstance(name, str) or not name or not name.isascii() or {"=", "\0"} & {*name}:
-            yield f"{name!r} under env of {path} is no variable's name"
+            yield f"{name!r} under env of {path} is not a variable name: write ASCII without '='"
         elif name in _OWN_VARIABLES or name == _SWITCHED_OFF or name.startswith(_OWN_PREFIXES):
-            yield f"{name} under env of {path} is not for a config file: set it in spec.trainer.env, or leave it out"
+            yield f"a config file may not set {name} (env of {path}): set it in spec.trainer.env, or leave it out"
         elif value is None or isinstance(value, dict | list) or "\0" in str(value):
             yield f"{name} under env of {path} must be text: put it in quotes"
 
@@ -297,19 +306,19 @@ def _mixture_problems(mixture: Any, path: str) -> Iterator[str]:
     if mixture is None:
         return
     if not isinstance(mixture, list) or not mixture:
-        yield f"key datasets of {path} must hold a list of data sets, each with a path: write [{{path: owner/name}}]"
+        yield f"key datasets of {path} must be a list of data sets, each with a path: write [{{path: owner/name}}]"
         return
     for entry in mixture:
         if not isinstance(entry, dict) or not entry.get("path"):
-            yield f"an entry under datasets of {path} names no data set: write path: <folder or Hub id>"
+            yield f"an entry under datasets of {path} has no path: write path: <folder or Hub id>"
         for key in entry if isinstance(entry, dict) else ():
             if key not in _MIXED:
                 close = difflib.get_close_matches(str(key), _MIXED, n=1)
-                advice = f"did you mean {close[0]}?" if close else f"it has {', '.join(_MIXED)}"
-                yield f"an entry under datasets of {path} has no key {key}: {advice}"
+                advice = f"did you mean {close[0]}?" if close else f"choose from {', '.join(_MIXED)}"
+                yield f"an entry under datasets of {path} has the unknown key {key}: {advice}"
 
 
 def config_variables(content: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables that a `--config` file sets; TRL does so in each process, once torch is loaded."""
-    told = content.get("env")
-    return {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
+    """Return the variables that a `--config` file sets; TRL sets them in each process after torch is loaded."""
+    variables = content.get("env")
+    return {str(name): str(value) for name, value in variables.items()} if isinstance(variables, dict) else {}

@@ -1,6 +1,6 @@
-"""Does a data set fit a TRL method, and the model both? Pure.
+"""Checks that data set, TRL method and model fit together. Pure.
 
-Columns as TRL 1.16's trainers look for them (docs/source/dataset_formats.md and each trainer's `_prepare_dataset`).
+The columns are those that TRL 1.16's trainers read (docs/source/dataset_formats.md, each trainer's `_prepare_dataset`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from stoker.plan.arguments import Setting
 from stoker.plan.inputs import DatasetColumns, ModelFolder
 
 _PAIRS = (("chosen", "rejected"),)
-# Method → the sets of columns it can train on.
+# Method → the sets of columns that it can train on.
 _NEEDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "sft": (("text",), ("messages",), ("prompt", "completion"), ("conversations",), ("input_ids",)),
     "dpo": _PAIRS,
@@ -25,7 +25,7 @@ _NEEDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 }
 # Columns that may hold a conversation (trl.data_utils.is_conversational, is_conversational_from_value).
 _CONVERSATIONS = ("messages", "prompt", "chosen", "rejected", "completion", "conversations")
-# TRL's own rewards that read the content of a message, and those that compare with a solution.
+# TRL's rewards that read the content of a message, and those that compare with a solution.
 _REWARDS_OF_MESSAGES = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward")
 _REWARDS_OF_SOLUTIONS = ("accuracy_reward", "reasoning_accuracy_reward")
 _LENGTHS = ("max_length", "max_completion_length")
@@ -36,13 +36,13 @@ Problem = tuple[ExitCode, str]
 def data_problems(
     method: str, settings: Mapping[str, Setting], data: DatasetColumns | None, model: ModelFolder | None
 ) -> Iterator[Problem]:
-    """Yield why the run could not train on this data with this model.
+    """Yield why the run cannot train on this data with this model.
 
     Args:
         method: the training method.
         settings: the run's flags.
-        data: what is known of the data set.
-        model: what is known of the model.
+        data: the data set's columns, if known.
+        model: the model folder, if known.
     """
     if data is not None:
         if data.problem is not None:
@@ -67,7 +67,7 @@ def _wrong_columns(method: str, settings: Mapping[str, Setting], data: DatasetCo
     if any({*needed} <= data.columns.keys() for needed in needs):
         return
     others = [m for m, n in _NEEDS.items() if m != method and any({*needed} <= data.columns.keys() for needed in n)]
-    hint = f", or choose a method that takes these ({', '.join(others)})" if others else ""
+    hint = f", or choose a method that uses these ({', '.join(others)})" if others else ""
     wanted = ", or ".join(" and ".join(needed) for needed in needs if not needed[0].endswith("_ids"))
     yield (
         ExitCode.BAD_DATA,
@@ -79,8 +79,8 @@ def _wrong_columns(method: str, settings: Mapping[str, Setting], data: DatasetCo
 
 
 def _wrong_rewards(settings: Mapping[str, Setting], data: DatasetColumns) -> Iterator[Problem]:
-    told = settings.get("reward_funcs")
-    names = told.value if told is not None and isinstance(told.value, tuple) else ()
+    rewards = settings.get("reward_funcs")
+    names = rewards.value if rewards is not None and isinstance(rewards.value, tuple) else ()
     for name in names:
         if name in _REWARDS_OF_MESSAGES and data.columns.get("prompt") == "text":
             yield (
@@ -94,8 +94,8 @@ def _wrong_rewards(settings: Mapping[str, Setting], data: DatasetColumns) -> Ite
             yield (
                 ExitCode.BAD_DATA,
                 (
-                    f"--reward_funcs {name} compares with the column solution, which {data.path} has not "
-                    f"(it has {', '.join(data.columns)}): add it, or choose another reward"
+                    f"--reward_funcs {name} needs the column solution, but {data.path} only has "
+                    f"{', '.join(data.columns)}: add the column, or choose another reward"
                 ),
             )
 
@@ -109,13 +109,13 @@ def _no_template(
     found = [name for name in _CONVERSATIONS if name in used and data.columns.get(name) == "messages"]
     if found:
         option = (
-            "give one with --chat_template_path" if method in ("sft", "reward") else "use an instruction-tuned model"
+            "name one with --chat_template_path" if method in ("sft", "reward") else "use an instruction-tuned model"
         )
         yield (
             ExitCode.BAD_DATA,
             (
-                f"the column {found[0]} of {data.path} holds messages, but the model {model.path} has no chat template "
-                f"to write them with: put a chat_template.jinja into it, or {option}"
+                f"the column {found[0]} of {data.path} holds messages, but the model {model.path} has no chat "
+                f"template: add a chat_template.jinja to the model, or {option}"
             ),
         )
 
@@ -127,7 +127,7 @@ def _too_long(settings: Mapping[str, Setting], model: ModelFolder, positions: in
             yield (
                 ExitCode.CONFIG,
                 (
-                    f"--{flag} {setting.value} ({setting.source}) is more than the {positions} positions that the "
-                    f"model {model.path} has (max_position_embeddings in its config.json): write {positions} or less"
+                    f"--{flag} {setting.value} ({setting.source}) is too long for the model {model.path}, which has "
+                    f"{positions} positions (max_position_embeddings in its config.json): write {positions} or less"
                 ),
             )

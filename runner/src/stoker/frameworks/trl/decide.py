@@ -1,4 +1,4 @@
-"""What TRL makes of a run's settings: recipe, command line, fingerprint, budget and inputs."""
+"""Decides how TRL runs the settings: recipe, command line, fingerprint, budget and inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stoker.plan.arguments import FlagTable, Setting, is_true, without_negations
 from stoker.plan.framework import Asked, Decider, Decision, Options
 from stoker.plan.inputs import Input
 
-# What makes two runs the same run: a resume with any of these changed would train another model.
+# The fingerprint: a resume with another value of any of these would train another model.
 _IDENTITY = {
     "model": (
         *("model_name_or_path", "model_revision", "teacher_model_name_or_path", "teacher_model_revision"),
@@ -41,14 +41,14 @@ class TRLDecider(Decider):
     """Decides what TRL runs."""
 
     def options(self, asked: Asked) -> Options:
-        """Return the method's flags, and the recipe of the accelerator, the kind of tuning and the method."""
+        """Return the method's flags, and the recipe for accelerator, kind of tuning and method."""
         table = flag_table(asked.method)
         return Options(
             asked.method, table, _recipe(replace(asked, values=without_negations(asked.values, table)), table)
         )
 
     def decide(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Decision:
-        """Return what the settings come to."""
+        """Return how to run the settings."""
         name, revision = (
             None if setting is None else str(setting.value)
             for setting in (settings.get(flag) for flag in ("model_name_or_path", "model_revision"))
@@ -60,7 +60,7 @@ class TRLDecider(Decider):
             budget=_budget(table, settings),
             base_model=(name, revision),
             inputs=inputs_of(table, settings),
-            # A mixture of data sets stands in the place of the one.
+            # A mixture of data sets replaces the single one.
             dataset=None if "datasets" in settings else command_line.local_dataset(settings),
             model=command_line.local_model(settings),
             loader_workers=command_line.loader_workers(settings),
@@ -90,7 +90,7 @@ def _recipe(asked: Asked, table: FlagTable) -> Mapping[str, tuple[str, str]]:
 
 
 def inputs_of(table: FlagTable, settings: Mapping[str, Setting]) -> tuple[Input, ...]:
-    """Return the model and the data set, where a flag names them."""
+    """Return the models and the data set that flags name."""
     found = []
     for flag, what, initializer in (
         ("model_name_or_path", "model", "spec.initializer.model"),
@@ -105,7 +105,7 @@ def inputs_of(table: FlagTable, settings: Mapping[str, Setting]) -> tuple[Input,
 
 
 def _budget(table: FlagTable, settings: Mapping[str, Setting]) -> dict[str, float]:
-    """Return `{"steps": n}` if max_steps is over 0, for then it rules; else `{"epochs": n}`."""
+    """Return `{"steps": n}` if max_steps is above 0, because it then overrides epochs; else `{"epochs": n}`."""
 
     def number(name: str) -> float:
         setting = settings.get(name)

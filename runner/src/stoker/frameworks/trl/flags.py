@@ -14,8 +14,8 @@ METHODS = ("sft", "dpo", "kto", "orpo", "grpo", "rloo", "reward", "distillation"
 
 _RESERVED = {
     "resume_from_checkpoint": "leave it out and set STOKER_RESUME to auto, never or require",
-    "enable_jit_checkpoint": "leave it out, a stop is checkpointed anyway, in step on all ranks",
-    "local_rank": "leave it out, torchrun tells each process its rank",
+    "enable_jit_checkpoint": "leave it out, all ranks save the same step when a run is stopped",
+    "local_rank": "leave it out, torchrun sets the rank of each process",
 }
 
 

@@ -31,5 +31,5 @@ class TRL(TRLReader, TRLDecider, TRLChecker, TrainingFramework):
         return flag_table(method)
 
     def trainer_module(self, method: str, world_size: int = 1) -> str:
-        """Return TRL's module for the method, or ours where TRL has the trainer alone."""
+        """Return TRL's script for the method, or Stoker's if TRL has only the trainer."""
         return module_of(method)

@@ -1,4 +1,4 @@
-"""What a user wrote for TRL: a command line of flags, and the file that `--config` names."""
+"""Reads what a user wrote for TRL: a command line of flags, and the file that `--config` names."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from stoker.frameworks.trl.flags import METHODS
 from stoker.plan.framework import Command, ConfigFile, Reader
 
 MODULE_PREFIX = "trl.scripts."
-# Methods whose trainer TRL has without a script.
+# Methods for which TRL has a trainer but no script.
 _OWN_SCRIPTS = {"orpo": "stoker.scripts.orpo"}
-# Keys of a `--config` file that are no flags (trl/scripts/utils.py: TrlParser, DatasetMixtureConfig).
+# Keys of a `--config` file that are not flags (trl/scripts/utils.py: TrlParser, DatasetMixtureConfig).
 _CONFIG_SECTIONS = ("env", "datasets")
 
 
 def module_of(method: str) -> str:
-    """Return TRL's module for a method, or ours where TRL has the trainer alone."""
+    """Return TRL's script for a method, or Stoker's if TRL has only the trainer."""
     return _OWN_SCRIPTS.get(method, MODULE_PREFIX + method)
 
 
 def method_of(word: str) -> str | None:
-    """Return `sft` for `trl.scripts.sft`; any other module of TRL's scripts by its last part too.
+    """Return the last part of a module of TRL's scripts, for example `sft` for `trl.scripts.sft`.
 
-    A script of ours is named as if it were TRL's.
+    Stoker's scripts can be named like TRL's: `trl.scripts.orpo`.
     """
     for method, module in _OWN_SCRIPTS.items():
         if word == module:
@@ -44,7 +44,7 @@ class TRLReader(Reader):
     def read_config(self, named: str, content: Mapping[str, Any] | None) -> ConfigFile:
         """Read a file of flags, with sections for variables and a mixture of data sets."""
         content = content or {}
-        # TRL ignores keys of the file that it does not know; a typing error must not train with a default.
+        # TRL ignores unknown keys, and would then train with a default instead of a misspelled key's value.
         flags = {key: value for key, value in content.items() if key not in _CONFIG_SECTIONS}
         mixture = content.get("datasets")
         return ConfigFile(
@@ -52,6 +52,6 @@ class TRLReader(Reader):
             command_line.config_flags(flags),
             command_line.keys_with_values(content),
             config_variables(content),
-            # A mixture is no flag, but another mixture is other data.
+            # Another mixture is other data, so it belongs to the fingerprint.
             {} if mixture is None else {"datasets": json.dumps(mixture, sort_keys=True, default=str)},
         )

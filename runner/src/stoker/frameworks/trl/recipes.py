@@ -1,4 +1,4 @@
-"""TRL's defaults that surprise, set by us, visibly: data by accelerator, kind of tuning and method."""
+"""Stoker's replacements for surprising defaults of TRL, by accelerator, kind of tuning and method."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Default:
 
     Attributes:
         flag: the trainer's flag.
-        value: what it is set to where nobody says otherwise.
+        value: the default, unless a stronger layer sets the flag.
         reason: why.
-        accelerators: the accelerator profiles it is for; empty for all.
-        tunings: the kinds of tuning it is for; empty for all.
-        methods: the methods it is for; empty for all.
-        unless: a flag that stands against it once it is switched on or given a value.
+        accelerators: the accelerator profiles it applies to; empty for all.
+        tunings: the kinds of tuning it applies to; empty for all.
+        methods: the methods it applies to; empty for all.
+        unless: a flag that disables it if set; None without one.
     """
 
     flag: str
@@ -34,61 +34,59 @@ class Default:
 
     @property
     def where(self) -> str:
-        """Which runs it is for, in a few words."""
+        """The runs it applies to, in a few words."""
         parts = [" ".join(names) for names in (self.accelerators, self.tunings, self.methods) if names]
         return ", ".join(parts) + (f", unless --{self.unless}" if self.unless else "") or "every run"
 
 
 DEFAULTS = (
-    Default("report_to", "none", "nothing is sent to a tracker unless asked for"),
-    Default("disable_tqdm", "true", "progress bars fill a pod's log; each logging step is one line there"),
-    Default("logging_nan_inf_filter", "false", "a loss that is no number must be seen, not averaged away"),
-    Default("save_total_limit", "3", "an unbounded number of checkpoints fills the claim"),
+    Default("report_to", "none", "trackers get data only if you ask for it"),
+    Default("disable_tqdm", "true", "progress bars fill a pod's log; each logging step writes one line instead"),
+    Default("logging_nan_inf_filter", "false", "a NaN loss must stop the run, not vanish in an average"),
+    Default("save_total_limit", "3", "without a limit, checkpoints fill the volume"),
     Default("use_cpu", "true", "the runtime has no accelerator", accelerators=("cpu",)),
-    Default(
-        "bf16", "false", "TRL turns bf16 on unless told otherwise, which CPUs compute slowly", accelerators=("cpu",)
-    ),
+    Default("bf16", "false", "CPUs compute bf16 slowly, and TRL turns it on by default", accelerators=("cpu",)),
     Default("ddp_backend", "gloo", "NCCL needs GPUs", accelerators=("cpu",)),
     Default("dataloader_pin_memory", "false", "there is no device memory to copy to", accelerators=("cpu",)),
     Default(
         "dtype",
         "float32",
-        "weights that are trained keep float32: in bfloat16 small updates are rounded away",
+        "trained weights need float32: bfloat16 loses small updates",
         accelerators=_DEVICES,
         tunings=("full",),
     ),
     Default(
         "dtype",
         "bfloat16",
-        "frozen base weights need no float32, TRL's default: half the memory",
+        "frozen base weights do not need TRL's default, float32, which takes twice the memory",
         accelerators=_DEVICES,
         tunings=("lora",),
     ),
     Default(
         "dtype",
         "bfloat16",
-        "the type that quantized weights are computed in; TRL's default, float32, is several times slower",
+        "quantized weights are computed in this type; TRL's default, float32, is several times slower",
         accelerators=_DEVICES,
         tunings=("qlora",),
     ),
     Default(
         "bf16",
         "true",
-        "computed in bfloat16 by autocast, whatever the weights are kept in",
+        "autocast computes in bfloat16, whatever type the weights have",
         accelerators=_DEVICES,
         unless="fp16",
     ),
     Default(
         "lora_task_type",
         "SEQ_CLS",
-        "a reward model classifies; with TRL's default, CAUSAL_LM, its head would not be trained",
+        "a reward model classifies; TRL's default, CAUSAL_LM, would not train its head",
         tunings=("lora", "qlora"),
         methods=("reward",),
     ),
     Default(
         "lora_target_modules",
         "all-linear",
-        "PEFT's own choice is two layers of attention in models it knows, and an error in any other",
+        "PEFT's default is two attention layers in models it knows, and an error in others",
         tunings=("lora", "qlora"),
         unless="lora_target_parameters",
     ),
@@ -99,8 +97,8 @@ def recipe_for(accelerator: str, tuning: str, method: str) -> tuple[Default, ...
     """Return the recipe of a run.
 
     Args:
-        accelerator: the runtime's accelerator profile, e.g. `cpu` or `nvidia`.
-        tuning: `full`, `lora` (an adapter is trained), or `qlora` (on quantized weights).
+        accelerator: the runtime's accelerator profile, for example `cpu` or `nvidia`.
+        tuning: `full`, `lora` (an adapter) or `qlora` (an adapter on quantized weights).
         method: the training method.
     """
     return tuple(

@@ -1,4 +1,4 @@
-"""Trainers on transformers' `Trainer` (TRL): callbacks among the defaults that every Trainer starts with."""
+"""Runs TRL's scripts, with Stoker's callbacks added to the defaults of transformers' `Trainer`."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ def train(job: Job) -> Outcome:
     """Run the trainer's module to its end.
 
     Raises:
-        RunError, StopRequested, and whatever the trainer raises.
+        RunError, StopRequested, and any exception of the trainer.
     """
     outcome = Outcome()
-    following = RunCallback(job.stop_flag, job.plan.fingerprint, outcome, job.pulse, job.on_training)
-    # The trainer's script builds its own Trainer; the default callbacks are what every Trainer starts with.
-    trainer.DEFAULT_CALLBACKS.extend([GuardCallback(job.guard), following])
-    _do_no_step_too_many()
+    callback = RunCallback(job.stop_flag, job.plan.fingerprint, outcome, job.pulse, job.on_training)
+    # The script builds its Trainer itself, but every Trainer starts with the default callbacks.
+    trainer.DEFAULT_CALLBACKS.extend([GuardCallback(job.guard), callback])
+    _skip_steps_after_the_last()
     resume = ["--resume_from_checkpoint", str(job.checkpoint)] if job.checkpoint else []
     sys.argv = [job.plan.module, *job.plan.trainer_argv, *resume]
     runpy.run_module(job.plan.module, run_name="__main__", alter_sys=True)
     return outcome
 
 
-def _do_no_step_too_many() -> None:
-    """Have a run that goes on from a checkpoint of its last step do no more steps.
+def _skip_steps_after_the_last() -> None:
+    """Stop a run that resumes from a checkpoint of its last step from doing another one.
 
-    transformers 5 asks whether all steps are done only after a step, so it would do one more.
+    transformers 5 checks only after a step whether all steps are done.
     """
     run_epoch = Trainer._run_epoch
 
-    def run_what_is_left(self: Trainer, *args: Any, **options: Any) -> None:
+    def run_remaining(self: Trainer, *args: Any, **options: Any) -> None:
         if self.state.global_step < self.state.max_steps:
             run_epoch(self, *args, **options)
         else:
             self.control.should_training_stop = True
 
-    Trainer._run_epoch = run_what_is_left
+    Trainer._run_epoch = run_remaining
