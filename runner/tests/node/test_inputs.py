@@ -133,9 +133,9 @@ def test_a_package_the_image_lacks_is_78(tmp_path: Path, args: tuple[str, ...]) 
     ("name", "content", "damage"),
     [
         ("config.json", "{", "Expecting property name"),
-        ("model.safetensors", "version https://git-lfs.github.com/spec/v1", "its header has no sensible length"),
-        ("model-00001-of-00002.safetensors", "", "it ends in its header"),
-        ("pytorch_model.bin", "", "it holds nothing"),
+        ("model.safetensors", "version https://git-lfs.github.com/spec/v1", "its header has an impossible length"),
+        ("model-00001-of-00002.safetensors", "", "it ends inside its header"),
+        ("pytorch_model.bin", "", "it is empty"),
     ],
 )
 def test_a_damaged_model_is_66_with_the_file(tmp_path: Path, name: str, content: str, damage: str) -> None:
