@@ -225,7 +225,7 @@ def test_a_config_file_in_a_volume_is_read_where_the_volume_is_given(tmp_path: P
     (volume / "dataset").mkdir()
     unfit = invoke(*options)
     assert unfit.exit_code == ExitCode.BAD_DATA
-    assert "holds no file" in unfit.output
+    assert "has no files" in unfit.output
     (volume / "dataset" / "train.jsonl").write_text('{"text": "a"}\n')
     assert invoke(*options).exit_code == 0
 
