@@ -96,7 +96,7 @@ def test_run_refuses_what_plan_refuses_and_leaves_the_reason(tmp_path: Path) -> 
         (b"1: 2", ExitCode.USAGE, "must be a mapping of flags to values"),
         (b"", ExitCode.USAGE, "must be a mapping of flags to values"),
         (b"\xff\xfe\xff", ExitCode.USAGE, "is not YAML"),
-        (b"max_steps: 1\nmax_steps: 2", ExitCode.USAGE, "key max_steps is there twice: keep one"),
+        (b"max_steps: 1\nmax_steps: 2", ExitCode.USAGE, "key max_steps appears twice: keep one"),
         (b"a: &a {b: 1}\nc: {<<: *a, b: 2}", ExitCode.USAGE, "--a is an abbreviation"),
         (b"max_steps: 1\n---\nmax_steps: 2", ExitCode.USAGE, "must be a mapping of flags to values"),
         (b"max_stps: 1", ExitCode.USAGE, "did you mean --max_steps?"),

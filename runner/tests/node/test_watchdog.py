@@ -81,11 +81,11 @@ _STUCK = """
 import ctypes, sys
 from pathlib import Path
 from stoker.rank.pulse import TRAINING, Pulse
-def in_the_collective():
+def in_the_collective(pulse):
+    pulse.beat(TRAINING, 5)
     while True:
         ctypes.PyDLL(None).sleep(60)
-Pulse(Path(sys.argv[1]), 1).beat(TRAINING, 5)
-in_the_collective()
+in_the_collective(Pulse(Path(sys.argv[1]), 1))
 """
 
 

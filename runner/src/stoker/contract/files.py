@@ -51,7 +51,7 @@ def read_json(path: Path) -> Any | None:
         return None
 
 
-def is_there(path: Path) -> bool:
+def exists(path: Path) -> bool:
     """Return whether a path exists and can be reached; `Path.exists` would raise if it cannot be reached."""
     try:
         path.stat()

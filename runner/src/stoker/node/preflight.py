@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
-from stoker.contract.files import is_there
+from stoker.contract.files import exists
 from stoker.contract.weights import damage_of
 from stoker.contract.words import say
 from stoker.frameworks import get_framework
@@ -120,7 +120,7 @@ def input_problems(plan: Plan, locate: Callable[[str], str | None]) -> Iterator[
 
     def local(path: str | None) -> Path | None:
         found = None if path is None else locate(path)
-        return Path(found) if found is not None and is_there(Path(found)) else None
+        return Path(found) if found is not None and exists(Path(found)) else None
 
     dataset, model = local(plan.dataset.path if plan.dataset else None), local(plan.model)
     columns = None
