@@ -59,7 +59,7 @@ def test_a_plain_python_on_two_pods_is_refused_not_trained_twice(runs: Mapping[s
     assert run.restarts().total == 0
     code, message = run.endings()[0]
     assert code == 78
-    assert "the world size is 1 but 2 was asked for" in message
+    assert "the world size is 1, but 2 was requested" in message
 
 
 def test_a_users_own_script_is_left_alone(runs: Mapping[str, Run]) -> None:

@@ -25,11 +25,11 @@ def test_whole_files_have_no_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "it ends in its header"),
-        (b"\xff" * 64, "no sensible length"),
-        (struct.pack("<Q", 4) + b"oops" + bytes(20), "no JSON"),
-        (struct.pack("<Q", 2) + b"[]", "no JSON object"),
-        (struct.pack("<Q", 8) + b'{"w":{}}', "does not place its tensors"),
+        (b"", "it ends inside its header"),
+        (b"\xff" * 64, "an impossible length"),
+        (struct.pack("<Q", 4) + b"oops" + bytes(20), "not JSON"),
+        (struct.pack("<Q", 2) + b"[]", "not a JSON object"),
+        (struct.pack("<Q", 8) + b'{"w":{}}', "does not say where its tensors are"),
     ],
 )
 def test_a_broken_safetensors_header_is_seen(tmp_path: Path, content: bytes, says: str) -> None:
@@ -50,9 +50,9 @@ def test_a_cut_or_zeroed_torch_archive_and_a_broken_json_are_seen(tmp_path: Path
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("data.pkl", b"x" * 1000)
     path.write_bytes(path.read_bytes()[:600])
-    assert damage_of(path) == "the archive has no end"
+    assert damage_of(path) == "the archive is cut off"
     path.write_bytes(bytes(600))
-    assert damage_of(path) == "it holds nothing"
+    assert damage_of(path) == "it is empty"
     state = tmp_path / "trainer_state.json"
     state.write_text('{"step": ')
     assert damage_of(state)

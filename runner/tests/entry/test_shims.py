@@ -90,19 +90,27 @@ def test_everything_else_is_left_to_the_real_command(command: str, words: str) -
 @pytest.mark.parametrize(
     ("command", "words", "names"),
     [
-        ("torchrun", "--standalone -m trl.scripts.sft", "torchrun: --standalone cannot"),
+        ("torchrun", "--standalone -m trl.scripts.sft", "torchrun: stoker does not support --standalone: drop it"),
         (
             "torchrun",
             "--rdzv-backend c10d --max-restarts=3 -m trl.scripts.sft",
-            "--rdzv-backend, --max-restarts cannot",
+            "not support --rdzv-backend, --max-restarts: drop them",
         ),
-        ("accelerate", "launch --use_fsdp -m trl.scripts.sft", "accelerate launch: --use_fsdp cannot"),
-        ("accelerate", "launch --config_file a.yaml -m trl.scripts.sft", "--config_file cannot"),
+        (
+            "accelerate",
+            "launch --use_fsdp -m trl.scripts.sft",
+            "accelerate launch: stoker does not support --use_fsdp: drop it",
+        ),
+        ("accelerate", "launch --config_file a.yaml -m trl.scripts.sft", "not support --config_file: drop it"),
         ("accelerate", "launch --num_machines 2 --num_processes 3 -m trl.scripts.sft", "write a multiple of 2"),
-        ("accelerate", "launch --num_processes four -m trl.scripts.sft", "--num_processes four cannot be spread"),
-        ("trl", "sft --accelerate_config zero3", "trl: --accelerate_config cannot"),
-        ("trl", "sft --accelerate_config=zero3", "trl: --accelerate_config cannot"),
-        ("tune", "run --max-restarts 3 full_finetune_distributed --config llama3_2/1B_full", "--max-restarts cannot"),
+        ("accelerate", "launch --num_processes four -m trl.scripts.sft", "--num_processes four cannot be split"),
+        ("trl", "sft --accelerate_config zero3", "trl: stoker does not support --accelerate_config: drop it"),
+        ("trl", "sft --accelerate_config=zero3", "trl: stoker does not support --accelerate_config: drop it"),
+        (
+            "tune",
+            "run --max-restarts 3 full_finetune_distributed --config llama3_2/1B_full",
+            "tune run: stoker does not support --max-restarts: drop it",
+        ),
     ],
 )
 def test_options_with_no_equivalent_are_refused_by_name(command: str, words: str, names: str) -> None:

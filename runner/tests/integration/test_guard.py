@@ -35,10 +35,10 @@ def test_a_group_that_is_what_was_asked_for_trains(results: dict[str, tuple[int,
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("larger world", "the world size is 2 but 4 was asked for: these processes would train in another group"),
-        ("other plan", "ranks 1 and 0 carry different plans (plan-1, plan-0)"),
+        ("larger world", "the world size is 2, but 4 was requested: this process would train in another group"),
+        ("other plan", "ranks 1 and 0 have different plans (plan-1, plan-0)"),
         ("other image", "rank 1 runs image 1.1, rank 0 runs 1.0"),
-        ("own folders", "the workspace is not shared: rank 1 does not see what rank 0 wrote"),
+        ("own folders", "the workspace is not shared: rank 1 does not see the file of rank 0"),
     ],
 )
 def test_any_other_group_is_refused(results: dict[str, tuple[int, str] | None], case: str, message: str) -> None:

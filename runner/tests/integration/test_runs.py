@@ -62,7 +62,7 @@ def test_a_finished_run_started_again_is_done_at_once(finished: LocalJob) -> Non
     before = finished.manifest()
     ended = finished.run(nodes=2)
     assert ended.code == 0
-    assert ended.output.count("this run had finished already, with step 20") == 2
+    assert ended.output.count("this run has already finished, at step 20") == 2
     assert finished.manifest() == before
 
 
@@ -151,7 +151,7 @@ def test_a_crash_that_repeats_itself_is_not_tried_a_third_time(job: LocalJob) ->
     ended = job.run("--lora_target_modules", "nowhere")
     assert ended.code == 78, ended.output
     assert "attempt 0: 1 nodes ended with 70 (the trainer crashed)" in ended.output
-    assert "crashed twice in a row with no new checkpoint between (newest: step 0)" in ended.output
+    assert "crashed twice without a new checkpoint between the crashes (newest: step 0)" in ended.output
     assert "attempt 2" not in ended.output
 
 

@@ -56,8 +56,8 @@ def test_a_bare_trainer_does_not_train_alone_in_a_job_of_two_nodes(job: LocalJob
         text=True,
     )
     assert done.returncode == 78, done.stderr
-    assert "the world size is 1 but 2 was asked for: these processes would train alone" in done.stderr
-    assert log.read_text().startswith("wrong configuration: the world size is 1 but 2 was asked for")
+    assert "the world size is 1, but 2 was requested: this process would train alone" in done.stderr
+    assert log.read_text().startswith("wrong configuration: the world size is 1, but 2 was requested")
     assert not list(job.workspace.rglob("*.safetensors"))
 
 

@@ -93,7 +93,7 @@ def test_a_finished_tune_run_started_again_is_done_at_once(finished: tuple[TuneJ
     job, _ = finished
     ended = job.run(*TWO_EPOCHS, nodes=2)
     assert ended.code == 0
-    assert ended.output.count("this run had finished already, with step 8") == 2
+    assert ended.output.count("this run has already finished, at step 8") == 2
 
 
 @pytest.mark.full

@@ -126,16 +126,16 @@ def test_a_package_the_image_lacks_is_78(tmp_path: Path, args: tuple[str, ...]) 
     write(tmp_path / "dataset", {"train.jsonl": [{"prompt": TALK, "solution": "a"}]})
     code, text = refusal(tmp_path, "grpo", *args)
     assert code is ExitCode.CONFIG
-    assert "which this image has not" in text
+    assert "which is not installed: drop the setting, or use an image that has the package" in text
 
 
 @pytest.mark.parametrize(
     ("name", "content", "damage"),
     [
         ("config.json", "{", "Expecting property name"),
-        ("model.safetensors", "version https://git-lfs.github.com/spec/v1", "its header has no sensible length"),
-        ("model-00001-of-00002.safetensors", "", "it ends in its header"),
-        ("pytorch_model.bin", "", "it holds nothing"),
+        ("model.safetensors", "version https://git-lfs.github.com/spec/v1", "its header has an impossible length"),
+        ("model-00001-of-00002.safetensors", "", "it ends inside its header"),
+        ("pytorch_model.bin", "", "it is empty"),
     ],
 )
 def test_a_damaged_model_is_66_with_the_file(tmp_path: Path, name: str, content: str, damage: str) -> None:
@@ -283,7 +283,7 @@ def test_a_compressed_file_is_read(tmp_path: Path) -> None:
     [
         ({"state.json": "{}", "data-0.arrow": ""}, "was written by save_to_disk"),
         ({"dataset_dict.json": "{}", "train/state.json": "{}"}, "was written by save_to_disk"),
-        ({".keep": ""}, "holds no file"),
+        ({".keep": ""}, "has no files"),
     ],
 )
 def test_a_folder_the_library_would_refuse_is_65(tmp_path: Path, files: Mapping[str, Any], message: str) -> None:

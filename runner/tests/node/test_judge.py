@@ -48,7 +48,9 @@ def test_a_killed_rank_explains_the_ones_that_only_lost_it() -> None:
     statuses = [ended(0, 69, "lost rank 1", primary=False), RankStatus(1, 1, "training")]
     verdict = judged(statuses, 1, [{"rank": 1, "exitcode": -9, "pid": 7}])
     assert verdict.code is ExitCode.CRASHED
-    assert "rank 1 was killed (SIGKILL), most likely out of memory: raise the memory limit" in verdict.message
+    assert (
+        "rank 1 was killed (SIGKILL), probably because it was out of memory: raise the memory limit" in verdict.message
+    )
 
 
 @pytest.mark.parametrize(

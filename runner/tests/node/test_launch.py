@@ -255,14 +255,14 @@ def test_a_finished_run_is_finished(tmp_path: Path, signals: Signals) -> None:
     output.mkdir()
     done = {"fingerprint": plan.fingerprint, "budget": plan.budget, "steps": 5, "settings": plan.recorded_settings}
     (output / MANIFEST).write_text(json.dumps(done))
-    assert run(plan, signals) == (ExitCode.FINISHED, "this run had finished already, with step 5")
+    assert run(plan, signals) == (ExitCode.FINISHED, "this run has already finished, at step 5")
     assert (output / MANIFEST).exists()
 
     # Neither makes it another run, but nobody is to think that it was trained with them.
     args = ("--max_steps", "5", "--learning_rate", "1e-3", "--hub_token", "hf_secret")
     code, message = run(plan_in(tmp_path, *args), signals)
     assert code is ExitCode.FINISHED
-    assert message.startswith("this run had finished already, with step 5; nothing was trained now, though ")
+    assert message.startswith("this run has already finished, at step 5; nothing was trained, although ")
     assert "learning_rate was None, now 1e-3" in message
     assert "hf_secret" not in message
     assert "STOKER_RESUME=never" in message
@@ -290,7 +290,7 @@ def test_peers_that_never_come_are_69_and_named(
     env = {"PET_MASTER_ADDR": "sft-node-0-0.invalid", "STOKER_RENDEZVOUS_TIMEOUT_SECONDS": "1"}
     code, message = run(plan_in(tmp_path, env=env), signals)
     assert code is ExitCode.UNAVAILABLE
-    assert "after 1 s these nodes of 2 are missing: 1 (sft-node-0-1.invalid)" in message
+    assert "after 1 s, these nodes of 2 are missing: 1 (sft-node-0-1.invalid)" in message
 
 
 def test_a_peer_that_failed_early_is_not_waited_for(tmp_path: Path, signals: Signals) -> None:

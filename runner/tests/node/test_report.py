@@ -90,7 +90,7 @@ def test_a_second_crash_with_no_checkpoint_between_is_final(tmp_path: Path) -> N
     assert report.settle_crash(attempt(tmp_path, 0), CRASH) == CRASH
     verdict = report.settle_crash(attempt(tmp_path, 1), CRASH)
     assert verdict.code is ExitCode.CONFIG
-    assert "crashed twice in a row with no new checkpoint between (newest: step 0)" in verdict.message
+    assert "crashed twice without a new checkpoint between the crashes (newest: step 0)" in verdict.message
     assert CRASH.message in verdict.message
 
 

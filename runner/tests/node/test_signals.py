@@ -48,7 +48,7 @@ def stopped_early(tmp_path: Path, *args: str) -> subprocess.CompletedProcess[str
 def test_a_stop_during_the_imports_of_a_run_ends_it_before_training(tmp_path: Path) -> None:
     done = stopped_early(tmp_path, "run")
     assert done.returncode == ExitCode.STOPPED, done.stderr
-    assert "stopped before training began, nothing was lost" in (tmp_path / "termination-log").read_text()
+    assert "stopped before training began; nothing was lost" in (tmp_path / "termination-log").read_text()
 
 
 def test_another_command_just_ends(tmp_path: Path) -> None:

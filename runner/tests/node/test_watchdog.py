@@ -56,8 +56,8 @@ def test_every_sign_of_life_counts_even_within_a_step() -> None:
     [
         ({0: 9, 1: 8}, "no sign of life from rank 1 after step 5 (training) while the others wait"),
         ({0: 8, 1: 8, 2: 9}, "no sign of life from ranks 0, 1 after step 5 (training) while the others wait"),
-        ({0: 8, 1: 8}, "no sign of life from ranks 0, 1 after step 5 (training). The log"),
-        ({3: 8}, "no sign of life from rank 3 after step 5 (training). The log"),
+        ({0: 8, 1: 8}, "no sign of life from ranks 0, 1 after step 5 (training). See the log"),
+        ({3: 8}, "no sign of life from rank 3 after step 5 (training). See the log"),
     ],
 )
 def test_the_rank_that_fell_silent_first_is_named_with_its_step(counts: Mapping[int, int], says: str) -> None:
@@ -81,11 +81,11 @@ _STUCK = """
 import ctypes, sys
 from pathlib import Path
 from stoker.rank.pulse import TRAINING, Pulse
-def in_the_collective():
+def in_the_collective(pulse):
+    pulse.beat(TRAINING, 5)
     while True:
         ctypes.PyDLL(None).sleep(60)
-Pulse(Path(sys.argv[1]), 1).beat(TRAINING, 5)
-in_the_collective()
+in_the_collective(Pulse(Path(sys.argv[1]), 1))
 """
 
 
@@ -103,7 +103,7 @@ def test_a_process_stuck_in_c_still_shows_its_stacks(tmp_path: Path) -> None:
             time.sleep(0.02)
         said: list[str] = []
         print_stacks(beats, said.append)
-        assert said == ["rank 1 (training, step 5 done), its stacks:"]
+        assert said == ["stacks of rank 1 (training, step 5 done):"]
         assert "in in_the_collective" in log.read_text()
         assert stuck.poll() is None
     finally:

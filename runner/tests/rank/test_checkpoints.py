@@ -26,7 +26,7 @@ def test_a_sealed_checkpoint_is_complete(tmp_path: Path) -> None:
 
 def test_a_checkpoint_without_a_seal_was_not_saved_to_its_end(tmp_path: Path) -> None:
     saved(tmp_path, 5, sealed=False)
-    assert flaw_of(tmp_path) == "it was not saved to its end"
+    assert flaw_of(tmp_path) == "the save did not finish"
 
 
 def test_a_seal_shares_files_with_the_group_and_leaves_those_that_are_shared_alone(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_checkpoint_whose_weights_lost_their_header_is_set_aside_for_the_one_b
     weights.write_bytes(bytes(weights.stat().st_size))
     chosen, aside = checkpoints.choose(tmp_path, MINE, "auto", anew=False)
     assert chosen == whole
-    assert aside == [(weights.parent, "model.safetensors is damaged: its header is no JSON")]
+    assert aside == [(weights.parent, "model.safetensors is damaged: its header is not JSON")]
 
 
 def test_a_missing_file_is_a_flaw(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_missing_file_is_a_flaw(tmp_path: Path) -> None:
 )
 def test_a_seal_of_another_make_is_a_flaw(tmp_path: Path, content: str) -> None:
     (saved(tmp_path, 5) / checkpoints.SEAL).write_text(content)
-    assert "is not what this program writes" in flaw_of(tmp_path)
+    assert "was not written by stoker" in flaw_of(tmp_path)
 
 
 @pytest.mark.parametrize("name", [checkpoints.SEAL, "model.safetensors"])
@@ -130,7 +130,7 @@ def test_the_newest_complete_one_is_chosen_and_broken_ones_set_aside(tmp_path: P
     broken = saved(tmp_path, 10, sealed=False)
     chosen, aside = checkpoints.choose(tmp_path, MINE, "auto", anew=False)
     assert chosen == good
-    assert aside == [(broken, "it was not saved to its end")]
+    assert aside == [(broken, "the save did not finish")]
 
 
 def test_setting_aside_hides_it_from_trainers_and_never_overwrites(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_where_nothing_has_finished_nothing_is_moved(tmp_path: Path) -> None:
 
 def test_require_fails_without_a_complete_checkpoint(tmp_path: Path) -> None:
     saved(tmp_path, 5, sealed=False)
-    with pytest.raises(RunError, match="holds no complete checkpoint") as refused:
+    with pytest.raises(RunError, match="has no complete checkpoint") as refused:
         checkpoints.choose(tmp_path, MINE, "require", anew=False)
     assert refused.value.code is ExitCode.CONFIG
 
@@ -248,7 +248,7 @@ def test_without_a_manifest_nothing_is_finished(tmp_path: Path) -> None:
 
 def test_another_runs_finished_output_is_refused(tmp_path: Path) -> None:
     finished(tmp_path, {})
-    with pytest.raises(RunError, match=r"the finished output in .* is of another run: world_size was 2, now 4"):
+    with pytest.raises(RunError, match=r"the finished output in .* belongs to another run: world_size was 2, now 4"):
         checkpoints.finished_manifest(tmp_path, {**MINE, "world_size": 4}, {})
 
 
@@ -265,5 +265,5 @@ def test_a_manifest_of_another_make_is_moved_aside_alone(tmp_path: Path, files: 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"fingerprint": {}}', '{"fingerprint": null, "budget": {}}'])
 def test_a_manifest_of_another_make_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / MANIFEST).write_text(content)
-    with pytest.raises(RunError, match="is not what this program writes"):
+    with pytest.raises(RunError, match="was not written by stoker"):
         checkpoints.finished_manifest(tmp_path, MINE, {})

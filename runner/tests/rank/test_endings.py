@@ -47,7 +47,12 @@ def named(name: str, text: str, *bases: type[BaseException]) -> BaseException:
             "/dev/shm is full: mount an emptyDir",
         ),
         (OSError(30, "Read-only file system"), ExitCode.CONFIG, True, "the disk is read-only"),
-        (PermissionError(13, "Permission denied", "/cache/x"), ExitCode.CONFIG, True, "/cache/x is not for UID"),
+        (
+            PermissionError(13, "Permission denied", "/cache/x"),
+            ExitCode.CONFIG,
+            True,
+            " cannot use /cache/x (Permission denied)",
+        ),
         (
             named(
                 "SafetensorError",
@@ -103,8 +108,8 @@ def named(name: str, text: str, *bases: type[BaseException]) -> BaseException:
         ),
         (ValueError("no such column"), ExitCode.CRASHED, True, "ValueError: no such column"),
         (SystemExit(2), ExitCode.USAGE, True, "refused its arguments"),
-        (SystemExit(0), ExitCode.CRASHED, True, "before its end"),
-        (SystemExit(), ExitCode.CRASHED, True, "before its end"),
+        (SystemExit(0), ExitCode.CRASHED, True, "exited before the end"),
+        (SystemExit(), ExitCode.CRASHED, True, "exited before the end"),
         (SystemExit(78), ExitCode.CONFIG, True, "78"),
         (SystemExit("text"), ExitCode.CRASHED, True, "text"),
         (SystemExit(3), ExitCode.CRASHED, True, "3"),
@@ -125,7 +130,7 @@ def test_a_missing_split_is_bad_data(tmp_path: Path) -> None:
         runpy.run_path(str(module))
     verdict = ending_of(raised.value, TRL.flag_names)
     assert verdict.code is ExitCode.BAD_DATA
-    assert verdict.message == "the data has no split 'nowhere': name one it has in --dataset_train_split"
+    assert verdict.message == "the data has no split 'nowhere': name an existing split in --dataset_train_split"
 
 
 def test_the_error_behind_an_error_counts() -> None:

@@ -111,7 +111,7 @@ def _version(trainjob: Mapping[str, Any]) -> Iterator[str]:
         yield f"apiVersion of the TrainJob is {trainjob.get('apiVersion')!r}: write {API_VERSION}"
     group = _at(trainjob, "spec", "runtimeRef", "apiGroup")
     if group and group != API_VERSION.partition("/")[0]:
-        yield f"spec.runtimeRef.apiGroup is {group!r}: leave it out, or write {API_VERSION.partition('/')[0]}"
+        yield f"spec.runtimeRef.apiGroup is {group!r}: drop it, or write {API_VERSION.partition('/')[0]}"
 
 
 def _name(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:

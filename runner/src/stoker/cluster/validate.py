@@ -21,7 +21,7 @@ from stoker.cluster.read import (
     volume_folders,
 )
 from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
-from stoker.contract.files import is_there
+from stoker.contract.files import exists
 from stoker.contract.variables import kept_variables, unknown_variables
 from stoker.entry.hook import launcher_of
 from stoker.entry.launchers import Launch, translate
@@ -71,12 +71,12 @@ class Validation:
 
     @property
     def errors(self) -> str:
-        """The problems, a line each; empty if there are none."""
+        """The problems, one per line; empty without problems."""
         return "\n".join(f"{self.name}: {text}" for _, text in self.problems)
 
     @property
     def summary(self) -> str:
-        """What else there is to say: the run if there are no problems, and the notices."""
+        """What to print besides the errors: the run, if it is valid, and the notices."""
         lines = [f"{self.name}: note: {notice}" for notice in self.notices]
         if not self.problems:
             lines.insert(0, f"{self.name}: {self._valid()}")
@@ -268,7 +268,7 @@ def _missing(plan: Plan, folders: Mapping[str, str]) -> list[tuple[ExitCode, str
     problems = []
     for check in plan.checks:
         local = rewritten(check.path, folders)
-        if check.kind == "exists" and local != check.path and not is_there(Path(local)):
+        if check.kind == "exists" and local != check.path and not exists(Path(local)):
             problems.append((check.code, f"the {check.what} {check.path} does not exist in {local}: {check.fix}"))
     return problems
 

@@ -1,4 +1,4 @@
-"""Small files that other processes read while we write them: whole or not there at all."""
+"""Small files that other processes read while we write them: either complete or missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GROUP = 0o060
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a JSON file atomically: readers see the old content or the new, never half of it.
+    """Write a JSON file atomically: readers see the old content or the new, never a part.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -33,10 +33,10 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def share_with_group(path: Path) -> None:
-    """Let the group read and write a file that a library made for its user alone.
+    """Let the group read and write a file that a library made private to its user.
 
-    Whoever reads a volume next (another pod, the server) shares the group 0, not the user. A file that is shared
-    already may be another user's, whose mode only that user can change.
+    The next reader of a volume (another pod, the server) shares group 0, not the user. A file that is already shared
+    stays untouched, because it may belong to another user.
     """
     mode = path.stat().st_mode
     if mode & _GROUP != _GROUP:
@@ -44,17 +44,17 @@ def share_with_group(path: Path) -> None:
 
 
 def read_json(path: Path) -> Any | None:
-    """Return a JSON file's content; None if it is missing, unreadable or no JSON."""
+    """Return a JSON file's content; None if it is missing, unreadable or not JSON."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError):
         return None
 
 
-def is_there(path: Path) -> bool:
-    """Return whether there is something at a path that can be looked at; never raises, as `Path.exists` may."""
+def exists(path: Path) -> bool:
+    """Return whether a path exists and can be reached; `Path.exists` would raise if it cannot be reached."""
     try:
         path.stat()
-    except (OSError, ValueError):
+    except OSError:
         return False
     return True

@@ -38,7 +38,7 @@ class StrictLoader(yaml.SafeLoader):
             name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
             if name in seen and name is not None and key.tag != MERGE_TAG:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key.value} is there twice: keep one", key.start_mark
+                    None, None, f"key {key.value} appears twice: keep one", key.start_mark
                 )
             seen.add(name)
         return super().construct_mapping(node, deep)

@@ -1,4 +1,4 @@
-"""Looks inside the files of models and checkpoints without loading them, or the libraries that wrote them."""
+"""Checks the structure of model and checkpoint files without loading them or the libraries that wrote them."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ _MAX_HEADER_BYTES = 100_000_000
 
 
 def read_header(path: Path) -> bytes:
-    """Return the header of a safetensors file as it stands there.
+    """Return the raw header of a safetensors file.
 
     Format: 8 bytes of length (little endian), that many bytes of JSON, then the tensors.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no safetensors file.
+        ValueError: it is not a safetensors file.
     """
     with path.open("rb") as stream:
         start = stream.read(8)
         if len(start) < 8:
-            raise ValueError("it ends in its header")
+            raise ValueError("it ends inside its header")
         (length,) = struct.unpack("<Q", start)
         if length > _MAX_HEADER_BYTES:
-            raise ValueError("its header has no sensible length")
+            raise ValueError("its header has an impossible length")
         return stream.read(length)
 
 
 def parse_header(header: bytes) -> dict[str, Any]:
-    """Return what a safetensors header says: tensor's name → dtype, shape and place in the file.
+    """Return the entries of a safetensors header: tensor's name → dtype, shape and place in the file.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the header is not valid.
     """
     try:
         entries = json.loads(header)
     except ValueError as error:
-        raise ValueError("its header is no JSON") from error
+        raise ValueError("its header is not JSON") from error
     if not isinstance(entries, dict):
-        raise ValueError("its header is no JSON object")
+        raise ValueError("its header is not a JSON object")
     return {name: entry for name, entry in entries.items() if name != "__metadata__"}
 
 
 def damage_of(path: Path) -> str:
-    """Return what is wrong with a file's structure; empty where nothing is, or where its kind is not known here.
+    """Return what is wrong with a file's structure; empty if nothing is wrong, or the kind of file is unknown.
 
-    The values of tensors are not looked at: that would mean to read all of them.
+    Values of tensors are not checked, because that would read the whole file.
     """
     try:
         return damage_found_in(path)
@@ -61,10 +61,10 @@ def damage_of(path: Path) -> str:
 
 
 def damage_found_in(path: Path) -> str:
-    """Return what :func:`damage_of` does, of a file that can be read.
+    """Return the same as :func:`damage_of`, but raise if the file cannot be read.
 
     Raises:
-        OSError: it cannot, so that nobody knows.
+        OSError: the file cannot be read, so its state is unknown.
     """
     try:
         if path.suffix == ".safetensors":
@@ -84,7 +84,7 @@ def _damage_of_safetensors(path: Path) -> str:
         ends = [entry["data_offsets"][1] for entry in parse_header(header).values()]
         expected = 8 + len(header) + max(ends, default=0)
     except (KeyError, IndexError, TypeError):
-        return "its header does not place its tensors"
+        return "its header does not say where its tensors are"
     size = path.stat().st_size
     return "" if size == expected else f"it has {size} bytes, its header says {expected}"
 
@@ -92,7 +92,7 @@ def _damage_of_safetensors(path: Path) -> str:
 def _damage_of_archive(path: Path) -> str:
     with path.open("rb") as stream:
         start = stream.read(len(_ZIP_MAGIC))
-    # Older formats and those of other libraries carry the same suffixes, but nobody writes a file of nothing.
+    # Other formats use the same suffixes, so only an empty file is certainly wrong.
     if start == _ZIP_MAGIC and not zipfile.is_zipfile(path):
-        return "the archive has no end"
-    return "it holds nothing" if not start.strip(b"\0") else ""
+        return "the archive is cut off"
+    return "it is empty" if not start.strip(b"\0") else ""

@@ -1,1 +1,1 @@
-"""How other start commands become `stoker run`: launchers on the PATH, and a hook at Python's start."""
+"""Turns other start commands into `stoker run`: launchers on the PATH, and a hook when Python starts."""

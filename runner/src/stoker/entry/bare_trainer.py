@@ -1,4 +1,4 @@
-"""Guards a trainer process that `stoker run` did not start, once transformers' Trainer is imported in it."""
+"""Guards a trainer process that `stoker run` did not start, as soon as it imports transformers' Trainer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _TRAINER = "transformers.trainer"
 
 
 class GuardFinder(MetaPathFinder):
-    """Lets `transformers.trainer` load as usual, then adds the guard to the callbacks every Trainer starts with."""
+    """Loads `transformers.trainer` as usual, then adds the guard to the callbacks of every Trainer."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Wrap the loader of the one module that is waited for."""
+        """Wrap the loader of `transformers.trainer`."""
         if fullname != _TRAINER:
             return None
         sys.meta_path.remove(self)
@@ -32,7 +32,7 @@ class _GuardLoader(Loader):
         self._loader = loader
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Leave that to the real loader."""
+        """Let the real loader create it."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -44,12 +44,12 @@ class _GuardLoader(Loader):
 
 
 def guard_bare_process() -> None:
-    """Guard a trainer that carries no orders of ours: its world must be the one its pod was told.
+    """Guard a trainer that has no plan: its world must match the variables of its pod.
 
-    Leaves the process with the guard's exit code if it is not.
+    Exits with the guard's exit code if it does not.
     """
     from stoker.contract.exits import ExitCode, RunError
-    from stoker.contract.words import say, write_termination_message
+    from stoker.contract.words import report_error, write_termination_message
     from stoker.plan.facts import read_facts
     from stoker.plan.world import resolve_world
     from stoker.rank.guard import Identity, guard
@@ -61,6 +61,6 @@ def guard_bare_process() -> None:
             raise RunError(ExitCode.CONFIG, "\n".join(world.problems))
         guard(world.size, Identity("", facts.image_version), None)
     except RunError as error:
-        say(error.message)
+        report_error(error.message)
         write_termination_message(facts.termination_log, f"{error.code.meaning}: {error.message}")
         sys.exit(error.code)

@@ -1,12 +1,12 @@
-"""Guards trainers that were started past the PATH shims. Armed from `stoker_guard.pth` at Python start-up.
+"""Guards trainers that bypass the PATH shims. `stoker_guard.pth` runs this when Python starts.
 
 - `python -m torch.distributed.run … -m trl.scripts.sft`, or a launcher by its absolute path, becomes the runner's
-  launch, as it would have through the PATH.
-- A trainer process that exists already (`python -m trl.scripts.sft`, a worker of some other launcher) gets the
-  world-size guard at train start.
-A user's own script matches neither and is left alone.
+  launch, as on the PATH.
+- A trainer process (`python -m trl.scripts.sft`, or a worker of another launcher) gets the world-size guard when
+  training starts.
+A user's own script matches neither and runs unchanged.
 
-Every Python of the image imports this module, so it imports nothing itself that Python has not imported already.
+Every Python of the image imports this module, so it imports only what Python has already imported.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # as of typing, which takes milliseconds to import
+TYPE_CHECKING = False  # typing has it too, but takes milliseconds to import
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# contract.variables.PLAN_FILE, which is not imported: every Python start of the image would pay for it.
+# The same as contract.variables.PLAN_FILE: importing it would slow down every Python of the image.
 PLAN_FILE = "STOKER_PLAN"
 
 _LAUNCHERS = {"torchrun", "trl", "accelerate", "tune"}
-# Module → the command it is, with the words the command has on top.
+# Module → its command, with the first words that the command would have.
 _LAUNCHER_MODULES = {
     "torch.distributed.run": ("torchrun",),
     "torch.distributed.launch": ("torchrun",),
@@ -37,10 +37,10 @@ _VALUED = {"-W", "-X", "--check-hash-based-pycs"}
 
 
 def launcher_of(argv: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Return the launcher and its arguments that a Python command line starts; None if it starts none.
+    """Return the launcher that a Python command line starts, and its arguments; None if it starts none.
 
     Args:
-        argv: `sys.orig_argv`, e.g. `["python", "-m", "torch.distributed.run", "--nnodes=2", …]`.
+        argv: `sys.orig_argv`, for example `["python", "-m", "torch.distributed.run", "--nnodes=2", …]`.
     """
     module, script, rest = _started(argv)
     if module in _LAUNCHER_MODULES:
@@ -51,17 +51,17 @@ def launcher_of(argv: Sequence[str]) -> tuple[str, list[str]] | None:
 
 
 def is_trainer(argv: Sequence[str]) -> bool:
-    """Return True if a Python command line runs a training script of TRL's, or of ours, itself."""
+    """Return True if a Python command line runs a training script of TRL or of stoker directly."""
     module, script, _ = _started(argv)
     return module.startswith(_SCRIPTS) or ".".join(script.split("/")[-3:]).startswith(_SCRIPTS)
 
 
 def _started(argv: Sequence[str]) -> tuple[str, str, list[str]]:
-    """Return the module or the script that a Python command line runs (the other is empty), and its arguments."""
+    """Return the module and the script that a Python command line runs (one is empty), and the arguments."""
     words = list(argv[1:])
     while words:
         word = words.pop(0)
-        # Python takes short options in one word: `-um` is `-u -m`.
+        # Python accepts short options in one word: `-um` is `-u -m`.
         if _ends_short_options(word, "m"):
             return words[0] if words else "", "", words[1:]
         if _ends_short_options(word, "c"):
@@ -78,7 +78,7 @@ def _ends_short_options(word: str, option: str) -> bool:
 
 
 def arm() -> None:
-    """Look at how this Python was started, and redirect or guard it; do nothing for anything else."""
+    """Redirect or guard this Python, depending on its command line; do nothing for anything else."""
     if PLAN_FILE in os.environ:
         return
     found = launcher_of(sys.orig_argv)

@@ -1,7 +1,7 @@
-"""The start commands people type, translated to one launch. Pure.
+"""Translates other start commands into one launch. Pure.
 
-What trains with a framework's own module becomes `stoker run`; everything else (a user's own script, `--help`, other
-subcommands) is left to the real command.
+A command that trains with a framework's own module becomes `stoker run`. Everything else (a user's own script,
+`--help`, other subcommands) goes to the real command.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Launch:
 
     Attributes:
         args: the trainer's arguments, its module first.
-        world: what the launcher's options said of the world, by torchrun's names.
+        world: the launcher's options about the world, by torchrun's names.
     """
 
     args: tuple[str, ...]
     world: Mapping[str, str]
 
 
-# accelerate counts the processes of all nodes together, for which torchrun has no name.
+# accelerate counts the processes of all nodes together; torchrun has no option for that.
 _TOTAL = "total"
-# Options that say something about the world → torchrun's name for it.
+# Options about the world → torchrun's name.
 _TORCHRUN = {
     "nnodes": "nnodes",
     "nproc_per_node": "nproc_per_node",
@@ -45,10 +45,10 @@ _ACCELERATE = {
     "main_process_port": "master_port",
     "num_processes": _TOTAL,
 }
-# Options that only repeat what holds anyway.
+# Options that change nothing here.
 _IMPLIED = {"m", "module", "multi_gpu"}
-# Options that take no value (torch 2.13 and accelerate 1.15; a test compares them with the real parsers). Of any
-# other the next word is the value, so that the first word left over is what the command line starts.
+# Options without a value (torch 2.13 and accelerate 1.15; a test compares them with the real parsers). Any other option
+# takes the next word as its value. The first word that is left is what the command line starts.
 VALUELESS = {
     "torchrun": frozenset({"h", "help", "m", "module", "no_python", "run_path", "standalone", "virtual_local_rank"}),
     "accelerate launch": frozenset(
@@ -64,15 +64,15 @@ VALUELESS = {
 
 
 def translate(command: str, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Launch | None:
-    """Return the launch that a command line stands for; None if the real command should have it.
+    """Return the launch that a command line asks for; None if the real command should run.
 
     Args:
         command: `torchrun`, `trl`, `accelerate` or `tune`.
         argv: its arguments.
-        environ: the environment it is started in; this process's own by default.
+        environ: its environment; that of this process by default.
 
     Raises:
-        RunError: it trains with a framework's module but has an option with no equivalent (64).
+        RunError: it trains with a framework's module, but has an option that stoker does not support (64).
     """
     environ = os.environ if environ is None else environ
     if command == "torchrun":
@@ -95,11 +95,10 @@ def _launcher(
     world = {world_options[_option(word)]: value for word, value in options if _option(word) in world_options}
     refused = [word for word, _ in options if _option(word) not in {*world_options, *_IMPLIED}]
     if refused:
-        raise RunError(
-            ExitCode.USAGE,
-            f"{name}: {', '.join(refused)} cannot be carried over to the runner's launch: leave it out. The number of "
-            "nodes and processes comes from the TrainJob (numNodes, numProcPerNode); precision and sharding are "
-            "trainer flags (--bf16, --fsdp, --deepspeed), written after the module",
+        raise _unsupported(
+            name,
+            refused,
+            ". Precision and sharding are trainer flags (--bf16, --fsdp, --deepspeed): write them after the module",
         )
     total = world.pop(_TOTAL, None)
     if total is not None:
@@ -127,7 +126,7 @@ def _per_node(name: str, total: str, nodes: str) -> str:
     if not total.isdecimal() or not nodes.isdecimal() or int(nodes) == 0 or int(total) % int(nodes):
         raise RunError(
             ExitCode.USAGE,
-            f"{name}: --num_processes {total} cannot be spread evenly over {nodes} nodes: write a multiple of {nodes}",
+            f"{name}: --num_processes {total} cannot be split evenly over {nodes} nodes: write a multiple of {nodes}",
         )
     return str(int(total) // int(nodes))
 
@@ -137,35 +136,34 @@ def _trl(argv: Sequence[str]) -> Launch | None:
     framework = known_frameworks()["trl"]
     if method not in framework.methods:
         return None
-    for word in rest:
-        if word.partition("=")[0] == "--accelerate_config":
-            raise RunError(
-                ExitCode.USAGE,
-                "trl: --accelerate_config cannot be carried over to the runner's launch: leave it out. The number of "
-                "nodes and processes comes from the TrainJob; sharding is a trainer flag (--fsdp, --deepspeed)",
-            )
+    if "--accelerate_config" in {word.partition("=")[0] for word in rest}:
+        raise _unsupported("trl", ["--accelerate_config"], ". Sharding is a trainer flag (--fsdp, --deepspeed)")
     return Launch((framework.trainer_module(method), *rest), {})
 
 
 def _tune(argv: Sequence[str]) -> Launch | None:
-    """Return the launch of `tune run [torchrun's options] recipe --config …`, also as Kubeflow Trainer rewrites it."""
+    """Return the launch of `tune run [torchrun's options] recipe --config …`, also when Kubeflow Trainer rewrote it."""
     options, started = _split(argv, VALUELESS["torchrun"])
     if not started or known_frameworks()["torchtune"].read([started[0]]).method is None or {"-h", "--help"} & {*argv}:
         return None
     world = {_TORCHRUN[_option(word)]: value for word, value in options if _option(word) in _TORCHRUN}
     refused = [word for word, _ in options if _option(word) not in {*_TORCHRUN, "rdzv_endpoint", "standalone"}]
     if refused:
-        raise RunError(
-            ExitCode.USAGE,
-            f"tune run: {', '.join(refused)} cannot be carried over to the runner's launch: leave it out. The number "
-            "of nodes and processes comes from the TrainJob (numNodes, numProcPerNode)",
-        )
+        raise _unsupported("tune run", refused)
     endpoint = next((value for word, value in options if _option(word) == "rdzv_endpoint"), "")
     host, _, port = endpoint.partition(":")
-    # Upstream's runtimes write localhost whatever the number of nodes; then the address comes from the pod's env.
+    # Upstream's runtimes write localhost for any number of nodes; then the address comes from the pod's env.
     if host and host not in ("localhost", "127.0.0.1"):
         world |= {"master_addr": host, **({"master_port": port} if port else {})}
     return Launch(tuple(started), world)
+
+
+def _unsupported(launcher: str, options: Sequence[str], advice: str = "") -> RunError:
+    return RunError(
+        ExitCode.USAGE,
+        f"{launcher}: stoker does not support {', '.join(options)}: drop {'it' if len(options) == 1 else 'them'}. "
+        f"The TrainJob sets the number of nodes and processes (numNodes, numProcPerNode){advice}",
+    )
 
 
 def _is_trainer_module(word: str) -> bool:
@@ -173,6 +171,6 @@ def _is_trainer_module(word: str) -> bool:
 
 
 def _as_module(word: str) -> str:
-    """Return `trl.scripts.sft` for the path of that script, ours likewise; any other word as it is."""
+    """Return the module of a training script's path, such as `trl.scripts.sft`; any other word unchanged."""
     parts = Path(word).with_suffix("").parts if word.endswith(".py") else ()
     return ".".join(parts[-3:]) if parts[-3:-1] in (("trl", "scripts"), ("stoker", "scripts")) else word

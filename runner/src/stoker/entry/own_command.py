@@ -1,4 +1,4 @@
-"""`stoker run` and `stoker plan` as words: where the trainer's arguments begin."""
+"""Finds the trainer's arguments in `stoker run …` and `stoker plan …`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 COMMANDS = ("run", "plan")
 HELP_OPTIONS = ("-h", "--help")
-# The trainer's flags are not ours: the first word that is no option of ours ends ours.
+# Our options end at the first word that is not one of them; the rest is the trainer's.
 PASS_THROUGH: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 OUTPUT = click.Option(
     ["--output"], type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format."
@@ -17,12 +17,12 @@ OUTPUT = click.Option(
 
 
 def trainer_arguments() -> click.Argument:
-    """Return the parameter that takes the trainer's arguments as they are."""
+    """Return the parameter that takes the trainer's arguments unchanged."""
     return click.Argument(["trainer_args"], nargs=-1, type=click.UNPROCESSED)
 
 
 def own_arguments(words: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the trainer's arguments of `run …` or `plan …`; None for another command, or if it prints its help."""
+    """Return the trainer's arguments of `run …` or `plan …`; None for another command or for help."""
     if not words or words[0] not in COMMANDS:
         return None
     name, *rest = words

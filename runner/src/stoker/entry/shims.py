@@ -1,4 +1,4 @@
-"""`torchrun`, `trl`, `accelerate` and `tune`: the images put links of these names before the real commands."""
+"""The shims `torchrun`, `trl`, `accelerate` and `tune`: in the images they come before the real commands."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import os
 import sys
 from pathlib import Path
 
-import click
-
 from stoker.contract.exits import RunError
 from stoker.contract.words import report_error
 from stoker.entry.launchers import translate
 
 
 def real_command(name: str, path: str, own_folder: Path) -> str | None:
-    """Return the command of that name that is not one of ours: the next on the PATH."""
+    """Return the real command of that name: the next one on the PATH after the shims."""
     for folder in path.split(os.pathsep):
         candidate = Path(folder) / name
         if folder and Path(folder).resolve() != own_folder.resolve() and os.access(candidate, os.X_OK):
@@ -23,12 +21,12 @@ def real_command(name: str, path: str, own_folder: Path) -> str | None:
 
 
 def main() -> None:
-    """Entry point of all shims; which one it is, its own file name tells."""
+    """Entry point of all shims; the file name says which one it is."""
     start(Path(sys.argv[0]).name, sys.argv[1:], Path(sys.argv[0]).parent)
 
 
 def start(command: str, argv: list[str], own_folder: Path) -> None:
-    """Launch through the runner, or become the real command. Does not return."""
+    """Launch with the runner, or become the real command. Does not return."""
     from stoker.node import launch
 
     try:
@@ -40,11 +38,11 @@ def start(command: str, argv: list[str], own_folder: Path) -> None:
         sys.exit(error.code)
     real = real_command(command, os.environ.get("PATH", ""), own_folder)
     if real is None:
-        click.echo(f"{command}: command not found", err=True)
+        report_error(f"{command}: command not found")
         sys.exit(127)
     os.execv(real, [real, *argv])
 
 
 if __name__ == "__main__":
-    # `python -m stoker.entry.shims NAME ARGS…`: a shim without its link, for where no link is on the PATH.
+    # `python -m stoker.entry.shims NAME ARGS…` works without a link on the PATH.
     start(sys.argv[1], sys.argv[2:], Path(__file__).parent)

@@ -1,1 +1,1 @@
-"""What happens on one pod: checks, torchrun as a child process, signals, and the exit code."""
+"""Acts on one pod: checks, torchrun as a child process, signals, and the exit code."""

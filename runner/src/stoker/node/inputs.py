@@ -1,6 +1,6 @@
-"""What a local model folder and a local data set say of themselves, read without torch or datasets.
+"""Reads facts about a local model folder and a local data set, without torch or datasets.
 
-Only what can be told for sure: anything that `datasets.load_dataset` might read in another way is left untold.
+Only certain facts: anything that `datasets.load_dataset` might read in another way is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stoker.plan.inputs import DatasetColumns, ModelFolder
 _ROWS = 50
 _BYTES = 2**20
 _PARQUET_SECONDS = 60
-# Suffix → how it is read; others (images, archives, …) are for `datasets` alone.
+# Suffix → format. Only `datasets` reads others (images, archives, …).
 _READ_AS = {
     ".jsonl": "json",
     ".ndjson": "json",
@@ -33,7 +33,7 @@ _READ_AS = {
     ".parquet": "parquet",
 }
 _NO_DATA = re.compile(r"^(readme.*|license.*|dataset_infos?\.json|dataset_dict\.json|state\.json|.*\.lock|\..*)$", re.I)
-# What `save_to_disk` leaves (datasets 5), which `load_dataset` refuses.
+# Files of `save_to_disk` (datasets 5), which `load_dataset` refuses.
 _SAVED_TO_DISK = ("state.json", "dataset_dict.json")
 # Names of splits in files and folders, as `datasets` finds them (datasets/data_files.py: SPLIT_KEYWORDS).
 _SPLITS = {
@@ -42,16 +42,13 @@ _SPLITS = {
     "validation": ("validation", "valid", "dev", "val"),
 }
 _WORDS = re.compile(r"[^A-Za-z]+")
-# What files may raise that are not what their names say, or that a dataset card names in a way of its own: a CSV's
-# endless field, a cut or damaged gzip file, an absolute pattern, and the pattern `.` (Python 3.11: IndexError).
-_UNREADABLE = (
-    *(OSError, EOFError, ValueError, RecursionError),
-    *(csv.Error, zlib.error, NotImplementedError, IndexError),
-)
+# Errors of files with unexpected content, and of patterns in a dataset card: a CSV field without end, a damaged gzip
+# file, an absolute pattern, and the pattern `.` (Python 3.11: IndexError).
+_UNREADABLE = (OSError, EOFError, ValueError, csv.Error, zlib.error, NotImplementedError, IndexError)
 
 
 def read_model(folder: Path) -> ModelFolder:
-    """Read a model folder's configuration; what cannot be read is left untold."""
+    """Read a model folder's configuration; what cannot be read stays None."""
     config = _json(folder / "config.json")
     text = config.get("text_config")
     config = {**config, **text} if isinstance(text, dict) else config
@@ -63,7 +60,7 @@ def read_model(folder: Path) -> ModelFolder:
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:
-    """Return the longest sequence that a model's configuration allows; None if it does not say."""
+    """Return the longest sequence that a model's configuration allows; None if it sets no limit."""
     positions = config.get("max_position_embeddings")
     scaling = config.get("rope_scaling") or config.get("rope_parameters")
     factor = scaling.get("factor", 1) if isinstance(scaling, dict) else 1
@@ -83,24 +80,22 @@ def _names(folder: Path) -> set[str]:
 
 
 def read_data(path: Path, config: str | None, split: str) -> DatasetColumns | None:
-    """Return the columns of a local data set; None where they cannot be told for sure.
+    """Return the columns of a local data set; None if they are not certain.
 
     Args:
         path: its folder or file.
-        config: the configuration of it that is asked for.
-        split: the split that is trained on.
+        config: its configuration to use.
+        split: the split to train on.
     """
     try:
         if path.is_file():
             return _columns(path)
         files = [file for file in sorted(path.rglob("*")) if file.is_file() and not _hidden(file, path)]
         if any(file.name in _SAVED_TO_DISK for file in files):
-            problem = (
-                "was written by save_to_disk, which load_dataset does not read: write it with to_parquet or to_json"
-            )
+            problem = "was written by save_to_disk, which load_dataset cannot read: write it with to_parquet or to_json"
             return DatasetColumns(str(path), {}, problem)
         if not files:
-            return DatasetColumns(str(path), {}, "holds no file: write jsonl, csv or parquet files there")
+            return DatasetColumns(str(path), {}, "has no files: put jsonl, csv or parquet files there")
         wanted = _files_of_card(path, config, split)
         if wanted is None:
             data = [file for file in files if not _NO_DATA.match(file.name)]
@@ -109,14 +104,14 @@ def read_data(path: Path, config: str | None, split: str) -> DatasetColumns | No
             return None
         return _columns(wanted[0])
     except _UNREADABLE:
-        # Whether it can be read at all is checked elsewhere.
+        # Another check reports files that cannot be read.
         return None
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -130,7 +125,7 @@ def _suffix(file: Path) -> str:
 
 
 def _files_of_card(folder: Path, config: str | None, split: str) -> list[Path] | None:
-    """Return the files that the dataset card (README.md) names for a split; None if it names none at all."""
+    """Return the files that the dataset card (README.md) names for a split; None if it names no files."""
     card = folder / "README.md"
     if not card.is_file():
         return None
@@ -164,7 +159,7 @@ def _of_split(files: list[Path], folder: Path, split: str) -> list[Path]:
             if words & {*keywords}:
                 named.setdefault(name, []).append(file)
     if not named:
-        # Without the name of a split anywhere, all of it is `train`.
+        # If no file names a split, all files are `train`.
         return files if split == "train" else []
     return named.get(split, [])
 
@@ -206,7 +201,7 @@ def _json_columns(stream: IO[str]) -> dict[str, str] | None:
         except ValueError:
             pass
     else:
-        # The last line may have been cut off.
+        # The last line may be incomplete.
         lines = [line for line in head.splitlines()[: _ROWS + 1] if line.strip()]
         complete = lines[:-1] if len(lines) > 1 else lines
         rows = [json.loads(line) for line in complete]
@@ -228,7 +223,7 @@ def _kind(value: Any) -> str:
     return "other"
 
 
-# In a process of its own: pyarrow would stay in the runner's memory while the trainer runs.
+# In another process, because pyarrow would stay in the runner's memory while the trainer runs.
 _PARQUET = """
 import json, sys
 import pyarrow.parquet, pyarrow.types as types

@@ -1,4 +1,4 @@
-"""How a node's part of a run ended, derived from what its processes left. Pure."""
+"""Decides how a node's part of a run ended, from what its processes left. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from stoker.rank.folders import RankStatus, Verdict, most_telling
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known once the launcher of a node is gone.
+    """What is known after the launcher of a node has ended.
 
     Attributes:
-        processes: ranks the node was to have.
-        statuses: what each of them last said.
-        failures: `rank`, `exitcode` and `pid` of the processes that the launcher saw fail, the first to fail first.
-        returncode: the launcher's own exit code, negative for a signal.
+        processes: number of ranks planned for the node.
+        statuses: the last status of each rank.
+        failures: `rank`, `exitcode` and `pid` of the processes that the launcher saw fail, in that order.
+        returncode: the launcher's exit code, negative for a signal.
         stopped: True if the node was asked to stop.
-        peer: why this node ended its processes: another node's failure, or a hang; None if they ended by themselves.
-        shortage: a sentence on kills at the memory limit; empty if there was none, None if the kernel does not say.
+        peer: why this node ended its processes: another node's failure, or a hang; None if they ended alone.
+        shortage: a sentence about kills at the memory limit; empty without kills, None if the kernel does not count.
     """
 
     processes: int
@@ -35,14 +35,14 @@ class Evidence:
 
 
 def all_ended(processes: int, statuses: Sequence[RankStatus]) -> bool:
-    """Return True if every rank of the node has said how it ended."""
+    """Return True if every rank of the node has reported its end."""
     return len(statuses) == processes and all(status.phase == "ended" for status in statuses)
 
 
 def judge(seen: Evidence) -> Verdict:
-    """Return how this node's part ended: its ranks' word first, then a peer's, a stop, and the launcher's."""
+    """Return how this node's part ended: its ranks' verdicts first, then a peer's, a stop, and the launcher's."""
     ended = [Verdict(ExitCode(s.code), s.message, s.primary) for s in seen.statuses if s.code]
-    # What the ranks say counts: a launcher that fails once they have all finished takes nothing back.
+    # The ranks decide: if all have finished, a later failure of the launcher changes nothing.
     if all_ended(seen.processes, seen.statuses) and not ended:
         return Verdict(ExitCode.FINISHED, "finished")
     if ended and most_telling(ended).primary:
@@ -52,7 +52,7 @@ def judge(seen: Evidence) -> Verdict:
     if seen.stopped:
         return Verdict(
             ExitCode.STOPPED,
-            "stopped, and ended before all processes had said that they saved: the newest complete checkpoint counts",
+            "stopped before every process reported a saved checkpoint: the newest complete checkpoint counts",
         )
     killed = _killed(seen)
     if killed is not None:
@@ -67,18 +67,18 @@ def judge(seen: Evidence) -> Verdict:
 
 
 def _explained(verdict: Verdict, shortage: str | None) -> Verdict:
-    """Name the kernel's kill as the cause of a crash: whoever lost the process to it saw only that it was gone."""
+    """Name the kernel's kill as the cause of a crash: the launcher only saw that the process was gone."""
     if not shortage or verdict.code is not ExitCode.CRASHED:
         return verdict
     return Verdict(verdict.code, f"{shortage} ({verdict.message})")
 
 
 def _killed(seen: Evidence) -> Verdict | None:
-    """Return the verdict on a rank that was killed, or died without a word; None if the launcher saw none."""
+    """Return the verdict on a rank that died without a status; None if the launcher saw none."""
     spoken = {status.rank for status in seen.statuses if status.code is not None}
     for failure in seen.failures:
         code = failure["exitcode"]
-        # SIGTERM is how the launcher ends the ranks that are left once one has failed.
+        # When one rank fails, the launcher ends the others with SIGTERM.
         if failure["rank"] in spoken or code == -signal.SIGTERM:
             continue
         return Verdict(ExitCode.CRASHED, f"rank {failure['rank']} {_death(code, seen.shortage)}")
@@ -88,11 +88,11 @@ def _killed(seen: Evidence) -> Verdict | None:
 def _death(code: int, shortage: str | None) -> str:
     if code == -signal.SIGKILL and shortage == "":
         return (
-            "was killed (SIGKILL), not at this container's memory limit: the node may be out of memory "
-            "(kubectl describe node), or somebody killed it"
+            "was killed (SIGKILL), but not at this container's memory limit: the node may be out of memory "
+            "(see `kubectl describe node`), or somebody killed the process"
         )
     if code == -signal.SIGKILL and shortage is None:
-        return "was killed (SIGKILL), most likely out of memory: raise the memory limit"
+        return "was killed (SIGKILL), probably because it was out of memory: raise the memory limit"
     if code < 0:
         # Most real-time signals have no name.
         named = -code in list(signal.Signals)

@@ -1,4 +1,4 @@
-"""Carries a plan out on this node: preflight, the launcher as a child process, signals, and the exit code."""
+"""Runs a plan on this node: preflight, the launcher as a child process, signals, and the exit code."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ from stoker.rank.folders import LocalFolder, SharedFolder, Verdict, local_folder
 from stoker.rank.pulse import Beat, read_beats
 
 _POLL_SECONDS = 0.25
-# How often the shared folder is read: it may be a network filesystem.
+# How often the shared folder is read; it may be on a network filesystem.
 _SHARED_POLL_SECONDS = 2.0
-# How long a node that has failed waits for the others to say how they ended: as long as they need to notice
-# (_SHARED_POLL_SECONDS, _PEER_FAILURE_SECONDS) and to end their processes.
+# How long a failed node waits for the verdicts of the others: the time they need to notice (_SHARED_POLL_SECONDS,
+# _PEER_FAILURE_SECONDS) and to end their processes.
 _PEER_WORD_SECONDS = 20.0
-# Once a peer has failed, how long this node's own processes get to notice.
+# Time for this node's processes to notice that a peer has failed.
 _PEER_FAILURE_SECONDS = 10.0
-# Once every process of this node has said how it ended, how long the launcher gets to end too.
+# Time for the launcher to end after every process of this node has reported its end.
 _TEARDOWN_SECONDS = 30.0
-# Once this node has noticed a hang, how long the others get to say where their ranks are.
+# Time for the other nodes to report their ranks after this node has noticed a hang.
 _HANG_WORD_SECONDS = 10.0
 _KILL_SECONDS = 5.0
-# torchrun's nodes get at least this long to meet, however late the last of them came.
+# Least time for torchrun's nodes to meet, even if the last one came late.
 _LEAST_RENDEZVOUS_SECONDS = 120
 
 
 def start(args: Sequence[str], world: Mapping[str, str] | None = None) -> ExitCode:
-    """Plan and run what a command line asks for, and return the exit code of the pod.
+    """Plan and run a command line, and return the exit code of the pod.
 
     Args:
         args: the trainer's arguments.
-        world: what a launcher's options said of the world, by torchrun's names.
+        world: a launcher's options about the world, by torchrun's names.
 
     Raises:
-        RunError: the run cannot be what was asked.
+        RunError: the run is refused.
     """
     signals = listen()
-    # Pods of another user share the volume through the group.
+    # Pods with another user share the volume through the group.
     os.umask(0o002)
     return run(planning.plan(args, world), signals)
 
@@ -70,10 +70,10 @@ def run(plan: Plan, signals: Signals) -> ExitCode:
     verdict = _attempt(plan, shared, signals)
     if verdict.code is not ExitCode.FINISHED:
         own = settle_crash(plan, verdict)
-        # Written before the others are waited for: a grace period may end meanwhile.
+        # Recorded before waiting for the others, because the grace period may end first.
         _record(plan, own)
         verdict = _agree(plan, shared, own, signals)
-    # Again, so that of several nodes with a cause the one whose verdict counts has the last word.
+    # Recorded again, so that the verdict that all nodes agreed on is the last.
     _record(plan, verdict)
     say(f"exit {int(verdict.code)}: {_line(verdict)}")
     return verdict.code
@@ -90,7 +90,7 @@ def _line(verdict: Verdict) -> str:
 
 
 class _PeerFailedError(Exception):
-    """Another node has failed while this one was getting ready."""
+    """Another node failed while this one was preparing."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.message)
@@ -109,7 +109,7 @@ def _attempt(plan: Plan, shared: SharedFolder, signals: Signals) -> Verdict:
         wait_for_peers(plan, lambda: _give_up(shared, signals))
         signals.refuse_if_stopped()
         check_packages(plan)
-        # One deadline for all the waiting: torchrun gets what is left of it.
+        # One deadline for all waiting: torchrun gets the rest of it.
         left = max(_LEAST_RENDEZVOUS_SECONDS, plan.rendezvous_seconds - round(time.monotonic() - began))
         with local_folder() as local:
             return _launch(replace(plan, rendezvous_seconds=left), shared, local, signals)
@@ -117,20 +117,20 @@ def _attempt(plan: Plan, shared: SharedFolder, signals: Signals) -> Verdict:
         return Verdict(error.code, error.message)
     except _PeerFailedError as failed:
         return failed.verdict
-    except Exception as error:  # noqa: BLE001 - any other way out would be an exit code that nobody documented
+    except Exception as error:  # noqa: BLE001 - any other end would have an undocumented exit code
         verdict = ending_of(error, plan.flag_names)
         if verdict.code is ExitCode.CRASHED:
             traceback.print_exc()
-        return replace(verdict, message=f"the runner could not go on: {verdict.message}")
+        return replace(verdict, message=f"the runner failed: {verdict.message}")
 
 
 def _finished_before(plan: Plan, manifest: Mapping[str, Any]) -> str:
-    message = f"this run had finished already, with step {manifest['steps']}"
+    message = f"this run has already finished, at step {manifest['steps']}"
     changed = checkpoints.changed_settings(manifest, plan.recorded_settings)
     if changed:
         message += (
-            f"; nothing was trained now, though {'; '.join(changed)}: to train with that, give this run its own "
-            "workspace or output_dir, or set STOKER_RESUME=never"
+            f"; nothing was trained, although {'; '.join(changed)}: to train with the new values, give this run its "
+            "own workspace or output_dir, or set STOKER_RESUME=never"
         )
     return message
 
@@ -142,7 +142,7 @@ def _already_finished(plan: Plan) -> Mapping[str, Any] | None:
     else:
         done = checkpoints.finished_manifest(output, plan.fingerprint, plan.budget)
     if done is None and plan.world.node_rank == 0:
-        # The manifest says "finished": it must not outlive the decision to train on.
+        # The manifest means "finished", so it must go before training continues.
         checkpoints.retire_output(output)
     return done
 
@@ -165,7 +165,7 @@ def _launch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signa
     argv = [sys.executable, "-m", "stoker.node.torchrun", str(local.failures), str(os.getpid()), *plan.torchrun_argv]
     environ = {**os.environ, **plan.env, PLAN_FILE: str(local.plan)}
     memory = read_memory()
-    # A session of its own: a signal to our process group must not reach the trainer before we decide.
+    # In a new session, because a signal to our process group must not reach the trainer before we decide.
     child = Child(os.posix_spawn(argv[0], argv, environ, setsid=True))
     given_up = _watch(plan, shared, local, signals, child)
     verdict = judge(
@@ -189,7 +189,7 @@ def _launch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signa
 
 @dataclass(slots=True)
 class Child:
-    """The launcher's process, leader of its own process group.
+    """The launcher's process, leader of its process group.
 
     Attributes:
         pid: its process id.
@@ -200,7 +200,7 @@ class Child:
     returncode: int | None = None
 
     def reap(self) -> None:
-        """Collect every child that has ended: as PID 1 this process inherits orphans too."""
+        """Collect every child that has ended; as PID 1, this process inherits orphans too."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -212,7 +212,7 @@ class Child:
                 self.returncode = os.waitstatus_to_exitcode(status)
 
     def end(self) -> None:
-        """Ask the whole group to end, then make it."""
+        """Ask the whole group to end, then kill it."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             deadline = time.monotonic() + _KILL_SECONDS
             with suppress(ProcessLookupError):
@@ -223,7 +223,7 @@ class Child:
 
 
 def _watch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signals, child: Child) -> Verdict | None:
-    """Wait for the child; pass a stop on; end it if a peer has failed or the run hangs, and return that verdict."""
+    """Wait for the child and pass a stop on. If a peer fails or the run hangs, end the child and return the verdict."""
     peer: Verdict | None = None
     peer_since = 0.0
     next_look = 0.0
@@ -269,7 +269,7 @@ def _watch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signal
 
 
 def _hang(plan: Plan, shared: SharedFolder, own: Mapping[int, Beat]) -> Verdict:
-    """Exchange with the other nodes where all ranks are, and return what all of them will say."""
+    """Exchange the beats of all ranks with the other nodes, and return the verdict that all nodes reach."""
     beats = dict(own)
     if plan.world.nnodes > 1:
         deadline = time.monotonic() + _HANG_WORD_SECONDS
@@ -296,10 +296,10 @@ def _by_node(rank: int, verdict: Verdict) -> str:
 
 
 def _agree(plan: Plan, shared: SharedFolder, verdict: Verdict, signals: Signals) -> Verdict:
-    """Tell the other nodes how this one ended, hear how they did, and return the verdict that says most.
+    """Exchange verdicts with the other nodes, and return the one that explains the end best.
 
-    Waits until all have spoken, so that every pod exits with the same code and no echo of a failure (a lost peer)
-    reaches Kubernetes before its cause.
+    Waits for all nodes, so that every pod exits with the same code, and Kubernetes does not see the echo of a failure
+    (a lost peer) before its cause.
     """
     if plan.world.nnodes == 1:
         return verdict
@@ -314,7 +314,7 @@ def _agree(plan: Plan, shared: SharedFolder, verdict: Verdict, signals: Signals)
             try:
                 shared.publish(verdict)
             except OSError as error:
-                say(f"the other nodes could not be told: {error}")
+                say(f"the other nodes cannot learn of this failure: the workspace cannot be written to ({error})")
                 return verdict
         if time.monotonic() > deadline or len(shared.verdicts()) == plan.world.nnodes - 1:
             return verdict

@@ -1,4 +1,4 @@
-"""What the kernel counts against this container's memory: its limit, and how often it has killed at that limit."""
+"""Reads this container's memory limit, and how often the kernel killed a process at that limit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stoker.plan.framework import FlagNames
 
-# cgroup v1 writes "no limit" as the largest multiple of a page; no machine has an exbibyte.
+# cgroup v1 writes "no limit" as the largest multiple of a page. No machine has an exbibyte.
 _NO_LIMIT = 2**60
 
 
@@ -16,19 +16,19 @@ class MemoryCount:
     """The memory of this process's cgroup.
 
     Attributes:
-        limit_bytes: its limit; None where it has none or does not say.
-        kills: processes the kernel has killed in it for want of memory; None where the kernel does not count them.
+        limit_bytes: its limit; None without a limit.
+        kills: processes that the kernel killed there because memory ran out; None if the kernel does not count them.
     """
 
     limit_bytes: int | None = None
     kills: int | None = None
 
     def shortage_since(self, before: MemoryCount, names: FlagNames) -> str | None:
-        """Return a sentence on the kills since an earlier reading, empty if there was none, None if nobody knows.
+        """Return a sentence about kills since an earlier reading; empty without kills, None if they are not counted.
 
         Args:
             before: the earlier reading.
-            names: how the framework writes the settings that advice is about.
+            names: how the framework writes the settings that the advice names.
         """
         if self.kills is None or before.kills is None:
             return None
@@ -51,7 +51,7 @@ def read_memory(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/p
 
     Args:
         root: where cgroups are mounted.
-        membership: the file that says which cgroups this process is in.
+        membership: the file with this process's cgroups.
     """
     for folder, limit, events in (
         *((f, "memory.max", "memory.events") for f in _folders(root, membership, "")),
@@ -64,7 +64,7 @@ def read_memory(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/p
 
 
 def _folders(mount: Path, membership: Path, controller: str) -> list[Path]:
-    """Return where the cgroup may lie: at its path below the mount, or, as containers see it, at the mount."""
+    """Return where the cgroup may be: at its path below the mount or, in a container, at the mount."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:
@@ -86,6 +86,6 @@ def _kills(events: Path) -> int | None:
 def _limit(path: Path) -> int | None:
     try:
         limit = int(path.read_text())
-    except (OSError, ValueError):  # `max`: none
+    except (OSError, ValueError):  # `max` means no limit
         return None
     return limit if limit < _NO_LIMIT else None

@@ -1,4 +1,4 @@
-"""From the process's surroundings to a plan: the few reads that planning itself must not do."""
+"""Reads the facts and the `--config` file, and makes the plan from them: planning itself reads nothing."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def resolve(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan
 
     Args:
         args: the trainer's arguments.
-        world: what a launcher's options said of the world, by torchrun's names.
+        world: a launcher's options about the world, by torchrun's names.
 
     Raises:
-        RunError: the run cannot be what was asked.
+        RunError: the run is refused.
     """
     return _resolve(read_facts(), args, world)
 
 
 def plan(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
-    """Make the plan of a pod; a refusal is left as the pod's termination message too.
+    """Make the plan of a pod. If the run is refused, the reason becomes the pod's termination message.
 
     Raises:
-        RunError: the run cannot be what was asked.
+        RunError: the run is refused.
     """
     facts = read_facts()
     try:
@@ -53,11 +53,11 @@ def read_config(path: Path, named: str | None = None) -> Mapping[str, Any]:
     """Return the content of a `--config` file.
 
     Args:
-        path: where it lies here.
-        named: what to call it in a message, where that is another path.
+        path: its path on this machine.
+        named: its path for messages, if that is another one.
 
     Raises:
-        RunError: it cannot be read (66), or holds no mapping of flags to values (64).
+        RunError: it cannot be read (66), or is not a mapping of flags to values (64).
     """
     said = named or path
     try:
@@ -66,10 +66,12 @@ def read_config(path: Path, named: str | None = None) -> Mapping[str, Any]:
         raise RunError(
             ExitCode.NO_INPUT, f"--config {said} cannot be read ({error.strerror}): mount it, or correct the path"
         ) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        # ValueError: text that is not UTF-8, a date such as 2026-13-45, a NUL in the path.
+    except (yaml.YAMLError, ValueError) as error:
+        # ValueError: text that is not UTF-8, or an impossible date such as 2026-13-45.
         raise RunError(ExitCode.USAGE, f"--config {said} is not YAML: {' '.join(str(error).split())}") from error
     content = documents[0] if len(documents) == 1 else None
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise RunError(ExitCode.USAGE, f"--config {said} must hold a mapping of flags to values, e.g. max_steps: 100")
+        raise RunError(
+            ExitCode.USAGE, f"--config {said} must be a mapping of flags to values, for example max_steps: 100"
+        )
     return content

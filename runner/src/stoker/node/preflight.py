@@ -1,4 +1,4 @@
-"""Checks that need the world outside: done once, on this node, before a trainer process exists."""
+"""Checks that need files, packages or the network: they run once on this node, before any trainer process."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
-from stoker.contract.files import is_there
+from stoker.contract.files import exists
 from stoker.contract.weights import damage_of
 from stoker.contract.words import say
 from stoker.frameworks import get_framework
 from stoker.node.inputs import read_data, read_model
 from stoker.plan.plan import Check, Plan
 
-# Of a model's folder: what every trainer reads first, and its weights.
+# Files of a model that every trainer reads first, and its weights.
 _MODEL_FILES = ("*config.json", "*.safetensors", "*.bin", "*.pt", "*.pth")
 _SECONDS_BETWEEN_LOOKUPS = 1.0
 _SECONDS_BETWEEN_MESSAGES = 15.0
 
 
 def check_paths(plan: Plan) -> None:
-    """Carry out the plan's checks of files and folders.
+    """Run the plan's checks of files and folders.
 
     Raises:
-        RunError: the first that does not hold.
+        RunError: the first check that fails.
     """
     for check in plan.checks:
         if check.kind == "writable":
@@ -45,12 +45,10 @@ def _check_there(check: Check) -> None:
         absent = isinstance(error, FileNotFoundError | NotADirectoryError)
         found = "does not exist" if absent else f"cannot be reached ({error.strerror})"
         raise RunError(check.code, f"the {check.what} {check.path} {found}: {check.fix}") from error
-    except ValueError as error:  # a NUL in the path
-        raise RunError(check.code, f"the {check.what} {check.path!r} is no path: {check.fix}") from error
 
 
 def _check_readable(check: Check) -> None:
-    # Libraries that write weights for their user alone, and call a file they may not read missing, make this common.
+    # Common, because some libraries write private weights, and others report an unreadable file as missing.
     path = Path(check.path)
     try:
         found = [path, *sorted(path.iterdir())] if path.is_dir() else [path]
@@ -61,7 +59,7 @@ def _check_readable(check: Check) -> None:
             raise RunError(
                 check.code,
                 f"the {check.what} {entry} cannot be read by UID {os.geteuid()}, GID {os.getegid()}: "
-                "make it readable for the group 0 (chmod -R g+rX)",
+                "make it readable for group 0 (chmod -R g+rX)",
             )
 
 
@@ -79,25 +77,25 @@ def _check_writable(check: Check) -> None:
 
 
 def check_packages(plan: Plan) -> None:
-    """Look whether this Python has what the framework is made of, without importing it.
+    """Check that this Python has the framework's packages, without importing them.
 
     Raises:
-        RunError: packages are missing (78): no retry in the same image would find them.
+        RunError: packages are missing (78); a retry in the same image would not help.
     """
     missing = [name for name in plan.packages if find_spec(name) is None]
     if missing:
         raise RunError(
             ExitCode.CONFIG,
-            f"{sys.executable} has no {', '.join(missing)}, which {plan.framework} needs: use an image that has them, "
-            f"or where there is none a Python that does (`stoker local … --python {plan.framework}=PATH`)",
+            f"{sys.executable} has no {', '.join(missing)}, but {plan.framework} needs it: use an image that has it, "
+            f"or, without images, a Python that has it (`stoker local … --python {plan.framework}=PATH`)",
         )
 
 
 def check_inputs(plan: Plan) -> None:
-    """Look at the run's local inputs, and for the packages that its settings need.
+    """Check the run's local inputs, and the packages that its settings need.
 
     Raises:
-        RunError: the inputs cannot be trained on (65), or not so, or a package is missing (78); lists every problem.
+        RunError: the data does not fit (65), a setting does not fit or a package is missing (78); lists every problem.
     """
     problems = [*input_problems(plan, lambda path: path), *_missing_packages(plan)]
     if problems:
@@ -108,23 +106,21 @@ def check_inputs(plan: Plan) -> None:
 def _missing_packages(plan: Plan) -> Iterable[tuple[ExitCode, str]]:
     for package, needing in plan.packages_needed.items():
         if find_spec(package) is None:
-            text = (
-                f"{needing} needs the Python package {package}, which this image has not: leave it out, or use an image"
-            )
-            yield ExitCode.CONFIG, f"{text} that has it (spec.trainer.image)"
+            text = f"{needing} needs the Python package {package}, which is not installed: drop the setting, or use an"
+            yield ExitCode.CONFIG, f"{text} image that has the package (spec.trainer.image)"
 
 
 def input_problems(plan: Plan, locate: Callable[[str], str | None]) -> Iterator[tuple[ExitCode, str]]:
-    """Yield why the run could not train on its data with its model, each with its exit code.
+    """Yield why the run cannot train this model on this data, each problem with its exit code.
 
     Args:
         plan: the run.
-        locate: returns where a path of the pods lies here; None for one that does not.
+        locate: returns the local path of a path in the pods; None if there is none.
     """
 
     def local(path: str | None) -> Path | None:
         found = None if path is None else locate(path)
-        return Path(found) if found is not None and is_there(Path(found)) else None
+        return Path(found) if found is not None and exists(Path(found)) else None
 
     dataset, model = local(plan.dataset.path if plan.dataset else None), local(plan.model)
     columns = None
@@ -137,7 +133,7 @@ def input_problems(plan: Plan, locate: Callable[[str], str | None]) -> Iterator[
 
 
 def _damaged(plan: Plan, locate: Callable[[str], str | None]) -> Iterator[tuple[ExitCode, str]]:
-    """Yield a problem for each file of a model that ends too early, or is a pointer to what was never fetched."""
+    """Yield a problem for each model file that is incomplete, or is a pointer to a file that was never fetched."""
     for found in plan.checks:
         local = locate(found.path) if found.kind == "exists" and found.what.endswith("model") else None
         if local is None:
@@ -149,14 +145,14 @@ def _damaged(plan: Plan, locate: Callable[[str], str | None]) -> Iterator[tuple[
 
 
 def wait_for_peers(plan: Plan, give_up: Callable[[], None]) -> None:
-    """Wait until every node of the run has a name in DNS, so that a node that is still scaling up is waited for.
+    """Wait until every node of the run has a name in DNS: a node may still be scaling up.
 
     Args:
         plan: the run.
-        give_up: called between look-ups; raises to end the waiting (a stop was asked for, a peer has failed).
+        give_up: called between look-ups; raises to end the wait (a stop request, a failed peer).
 
     Raises:
-        RunError: the deadline passed; lists the nodes that are missing (69).
+        RunError: the deadline passed; lists the missing nodes (69).
     """
     missing = dict(enumerate(plan.world.peers()))
     deadline = time.monotonic() + plan.rendezvous_seconds
@@ -170,9 +166,9 @@ def wait_for_peers(plan: Plan, give_up: Callable[[], None]) -> None:
         if now > deadline:
             raise RunError(
                 ExitCode.UNAVAILABLE,
-                f"after {plan.rendezvous_seconds} s these nodes of {plan.world.nnodes} are missing: {listed}. "
-                "See why their pods do not start (`kubectl describe pod`): no room, quota, or an image that cannot be "
-                "pulled",
+                f"after {plan.rendezvous_seconds} s, these nodes of {plan.world.nnodes} are missing: {listed}. "
+                "See why their pods do not start (`kubectl describe pod`): no free node, a quota, or an image that "
+                "cannot be pulled",
             )
         if now > next_message:
             say(f"waiting for node {listed}, {round(deadline - now)} s left")

@@ -14,24 +14,24 @@ from stoker.plan.plan import Plan
 from stoker.rank.checkpoints import newest_step
 from stoker.rank.folders import Verdict
 
-# Apart from the last error, which a node that only lost its peers may write before the one with the cause looks.
+# Not in the last error: a node that only lost its peers may write that file before the node with the cause reads it.
 _CRASHES = ".stoker/crashes.json"
 # Described in contract/schemas/last-error-v1.json.
 LAST_ERROR_VERSION = 1
 
 
 def settle_crash(plan: Plan, verdict: Verdict) -> Verdict:
-    """Put a crash of this node on record, and stop the retries of a run that crashes twice with no checkpoint between.
+    """Record a crash of this node. Two crashes without a new checkpoint between them stop the retries.
 
     Returns:
-        the verdict; a final one (78) if the attempt before crashed at the same checkpoint.
+        the verdict; a final one (78) if the previous attempt crashed at the same checkpoint.
     """
     if verdict.code is not ExitCode.CRASHED or not verdict.primary:
         return verdict
     path = Path(plan.workspace) / _CRASHES
     step = newest_step(Path(plan.output_dir))
     record = read_json(path)
-    # Attempt → the newest checkpoint at its crash. Several nodes may crash at once: each adds to what there was.
+    # Attempt → the newest checkpoint at its crash. Several nodes may crash at once, so each adds to the record.
     steps = record.get("steps", {}) if isinstance(record, dict) and record.get("job_id") == plan.job_id else {}
     if plan.attempt == 0:
         steps = {}
@@ -42,14 +42,14 @@ def settle_crash(plan: Plan, verdict: Verdict) -> Verdict:
     if steps.get(str(plan.attempt - 1)) == step:
         return Verdict(
             ExitCode.CONFIG,
-            f"crashed twice in a row with no new checkpoint between (newest: step {step}), so it is not tried again: "
+            f"crashed twice without a new checkpoint between the crashes (newest: step {step}), so it is not retried: "
             f"{verdict.message}",
         )
     return verdict
 
 
 def write_last_error(plan: Plan, verdict: Verdict) -> None:
-    """Record the failure in the workspace, where it outlives the pod. The node with the cause has the last word."""
+    """Record the failure in the workspace, where it outlives the pod. The node with the cause wins over the others."""
     path = Path(plan.output_dir) / LAST_ERROR
     before = read_json(path)
     if not verdict.primary and isinstance(before, dict) and before.get("run_id") == plan.run_id:
@@ -76,7 +76,7 @@ def write_run_manifest(plan: Plan, result: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         plan: the run.
-        result: what rank 0 reported at its end.
+        result: the result that rank 0 reported.
 
     Returns:
         the manifest.

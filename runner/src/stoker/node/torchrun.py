@@ -1,8 +1,8 @@
-"""torchrun, with its verdict written down.
+"""Runs torchrun, and records as JSON how its workers failed.
 
-torchrun exits with 1 whatever its workers exited with, and prints which of them died how only for humans. This
-module launches through torch's own parser and launcher and leaves the same facts as JSON.
-Started as `python -m stoker.node.torchrun FAILURES.json <process id of the runner> <torchrun arguments>`.
+torchrun always exits with 1 when a worker fails, and prints the cause only for people. This module uses torch's own
+parser and launcher, and writes the same facts as JSON.
+Usage: `python -m stoker.node.torchrun FAILURES.json <process id of the runner> <torchrun arguments>`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from stoker.rank.lifeline import end_with_parent
 
 
 def main(argv: list[str]) -> int:
-    """Launch, and write `[{rank, exitcode, pid}]` of the processes that failed, the first to fail first.
+    """Launch, and write `[{rank, exitcode, pid}]` of the failed processes in the order of failure.
 
     Returns:
-        0, 69 if the nodes did not find each other, 128 and the signal's number if one came, or 1 if a process failed.
+        0; 1 if a process failed; 69 if the nodes did not find each other; 128 plus the number of a signal.
     """
     failures_path, runner, *arguments = argv
     end_with_parent(int(runner))
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     from torch.distributed.launcher.api import elastic_launch
     from torch.distributed.run import config_from_args, parse_args
 
-    # torchrun reads an option's default from PET_<OPTION>; the plan says all there is to say.
+    # torchrun reads defaults from PET_<OPTION>, but the plan already sets every option.
     for name in [name for name in os.environ if name.startswith("PET_")]:
         del os.environ[name]
     config, entrypoint, entrypoint_args = config_from_args(parse_args(arguments))

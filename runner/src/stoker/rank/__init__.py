@@ -1,1 +1,1 @@
-"""What happens in one training process, whatever the framework."""
+"""Acts in one training process, with any framework."""

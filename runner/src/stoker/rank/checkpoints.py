@@ -1,7 +1,7 @@
-"""Checkpoints: which is the newest complete one, whether a run may go on from it, and what "finished" means.
+"""Checkpoints: finds the newest complete one, decides whether a run may resume from it, and whether a run has finished.
 
-A checkpoint is complete once its seal is there: a file written last, after every rank has saved, that names all
-other files with their sizes and carries the run's fingerprint. Knowing no trainer's file names, it fits them all.
+A checkpoint is complete when it has a seal: a file written last, after every rank has saved. The seal lists all other
+files with their sizes and has the run's fingerprint. It depends on no trainer's file names.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from stoker.contract.manifest import MANIFEST
 from stoker.contract.weights import damage_found_in
 
 SEAL = "stoker-checkpoint.json"
-# In the workspace, one for each output folder: jobs that share a workspace tell theirs apart by it.
+# One file in the workspace for each output folder, because jobs may share a workspace.
 _STARTED_ANEW = ".stoker/started-anew-{}.json"
 _CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
-# What the system says of a file that is not there. Anything else says that nobody could look.
+# Errors that mean "there is no such file". With any other error nobody knows.
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
@@ -38,7 +38,7 @@ class Checkpoint:
         step: the step it was saved at.
         fingerprint: the run it belongs to; None if it has no seal.
         flaw: why it cannot be used; empty if it is complete.
-        error: what kept it from being looked at, in which case it may well be complete.
+        error: why it could not be checked; it may still be complete.
     """
 
     path: Path
@@ -49,7 +49,7 @@ class Checkpoint:
 
 
 def seal(folder: Path, step: int, fingerprint: Mapping[str, Any]) -> None:
-    """Declare a checkpoint complete, and share it with the group. Call once every rank has written its part.
+    """Mark a checkpoint as complete, and share it with the group. Call after every rank has written its part.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -62,7 +62,7 @@ def seal(folder: Path, step: int, fingerprint: Mapping[str, Any]) -> None:
 
 
 def read_checkpoints(output_dir: Path) -> list[Checkpoint]:
-    """Return all checkpoints of a run, newest first, each with its flaw; none where there is no such folder.
+    """Return all checkpoints of a run, newest first, each with its flaw; none if the folder does not exist.
 
     Raises:
         OSError: the folder cannot be read.
@@ -88,14 +88,14 @@ def _inspected(path: Path, step: int) -> Checkpoint:
     """Return a checkpoint with its flaw.
 
     Raises:
-        OSError: a file of it is there, but cannot be read.
+        OSError: one of its files exists, but cannot be read.
     """
     try:
         data = json.loads((path / SEAL).read_bytes())
     except (FileNotFoundError, ValueError):
-        return Checkpoint(path, step, None, "it was not saved to its end")
+        return Checkpoint(path, step, None, "the save did not finish")
     if not isinstance(data, dict) or not all(isinstance(data.get(key), dict) for key in ("files", "fingerprint")):
-        return Checkpoint(path, step, None, f"{SEAL} is not what this program writes")
+        return Checkpoint(path, step, None, f"{SEAL} was not written by stoker")
     for name, size in data["files"].items():
         found = _size(path, name)
         if found is None:
@@ -109,11 +109,9 @@ def _inspected(path: Path, step: int) -> Checkpoint:
 
 
 def _size(folder: Path, name: str) -> int | None:
-    """Return a file's size in bytes, None where there is no such file."""
+    """Return a file's size in bytes, None if it does not exist."""
     try:
         return (folder / name).stat().st_size
-    except ValueError:  # a name that no file can have
-        return None
     except OSError as error:
         if error.errno not in _ABSENT:
             raise
@@ -121,7 +119,7 @@ def _size(folder: Path, name: str) -> int | None:
 
 
 def newest_step(output_dir: Path) -> int:
-    """Return the step of the newest complete checkpoint that can be read, 0 without one."""
+    """Return the step of the newest complete checkpoint, 0 if there is none or the folder cannot be read."""
     try:
         return next((c.step for c in read_checkpoints(output_dir) if not c.flaw), 0)
     except OSError:
@@ -129,13 +127,13 @@ def newest_step(output_dir: Path) -> int:
 
 
 def starts_anew(workspace: Path, output_dir: Path, resume: str, job_id: str, attempt: int) -> bool:
-    """Return whether this attempt must ignore all that earlier runs left (`STOKER_RESUME=never`).
+    """Return whether this attempt must ignore everything from earlier runs (`STOKER_RESUME=never`).
 
-    A job starts anew once; its restarts go on from its own checkpoints. Whether it did is on record under its id;
-    where nobody gave it one, the first attempt is the one that does.
+    A job starts anew once; its restarts resume from its own checkpoints. A file in the workspace records the id of the
+    job that started anew. Without an id, only the first attempt starts anew.
 
     Raises:
-        OSError: the record is there, but cannot be read.
+        OSError: the record exists, but cannot be read.
     """
     if resume != "never":
         return False
@@ -149,7 +147,7 @@ def starts_anew(workspace: Path, output_dir: Path, resume: str, job_id: str, att
 
 
 def record_anew(workspace: Path, output_dir: Path, job_id: str) -> None:
-    """Put on record that a job has started anew. Call once nothing of earlier runs can be taken for its own.
+    """Record that a job has started anew. Call after checkpoints of earlier runs are set aside.
 
     Raises:
         OSError: the workspace cannot be written to.
@@ -164,20 +162,20 @@ def _anew_record(workspace: Path, output_dir: Path) -> Path:
 def choose(
     output_dir: Path, fingerprint: Mapping[str, Any], resume: str, anew: bool
 ) -> tuple[Path | None, list[tuple[Path, str]]]:
-    """Choose the checkpoint to go on from. Pure reading: nothing is renamed here.
+    """Choose the checkpoint to resume from. Only reads; renames nothing.
 
     Args:
         output_dir: the run's output folder.
         fingerprint: the run about to start.
         resume: `auto`, `never` or `require`.
-        anew: True to start at step 0 whatever there is (see :func:`starts_anew`).
+        anew: True to start at step 0 in any case (see :func:`starts_anew`).
 
     Returns:
         the folder to resume from (None: start at step 0), and the folders to set aside, each with the reason.
 
     Raises:
-        RunError: the newest complete checkpoint is another run's, or `require` found none (78).
-        OSError: one that is newer than the newest complete one cannot be read: it may be the one to go on from.
+        RunError: the newest complete checkpoint belongs to another run, or `require` found none (78).
+        OSError: a checkpoint cannot be read, and may be the newest complete one.
     """
     checkpoints = read_checkpoints(output_dir)
     if anew:
@@ -194,14 +192,14 @@ def choose(
     if resume == "require":
         raise RunError(
             ExitCode.CONFIG,
-            f"STOKER_RESUME=require, but {output_dir} holds no complete checkpoint: "
+            f"STOKER_RESUME=require, but {output_dir} has no complete checkpoint: "
             "set it to auto to start at step 0, or mount the volume of the run to resume",
         )
     return None, aside
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a checkpoint so that no trainer takes it for one, and return its new name.
+    """Rename a checkpoint so that no trainer loads it, and return its new path.
 
     Raises:
         OSError: it cannot be renamed.
@@ -210,9 +208,9 @@ def set_aside(path: Path) -> Path:
 
 
 def retire_output(output_dir: Path) -> None:
-    """Move what an earlier finished run left, as its manifest lists it, into a folder of its own; nothing is lost.
+    """Move the output of an earlier finished run, as its manifest lists it, into a new folder; nothing is lost.
 
-    Does nothing where no run has finished. The manifest goes first: its existence says "finished".
+    Does nothing if no run has finished. The manifest moves first, because its existence means "finished".
 
     Raises:
         OSError: the folder cannot be written to.
@@ -225,7 +223,7 @@ def retire_output(output_dir: Path) -> None:
     (output_dir / MANIFEST).rename(folder / MANIFEST)
     listed = manifest.get("files") if isinstance(manifest, dict) else ()
     names = [entry.get("path") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
-    # By what lies there: a manifest that somebody has edited names nothing else.
+    # Compared with the files that exist, because a user may have edited the manifest.
     for path in [path for path in output_dir.iterdir() if path.name in names and path.is_file()]:
         path.rename(folder / path.name)
 
@@ -241,13 +239,13 @@ def refuse_other_run(what: str, theirs: Mapping[str, Any], ours: Mapping[str, An
     """Raise if two fingerprints differ.
 
     Raises:
-        RunError: they do; names each difference (78).
+        RunError: they differ; names each difference (78).
     """
     differences = _differences(theirs, ours)
     if differences:
         raise RunError(
             ExitCode.CONFIG,
-            f"{what} is of another run: {'; '.join(differences)}. "
+            f"{what} belongs to another run: {'; '.join(differences)}. "
             "Give this run its own workspace or output_dir, or set STOKER_RESUME=never to start anew",
         )
 
@@ -264,18 +262,18 @@ def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any], prefix: str
 
 
 def _plain(value: Any) -> Any:
-    # JSON has no tuples: what was written as one is read back as a list.
+    # JSON has no tuples: a tuple comes back as a list.
     return list(value) if isinstance(value, tuple) else value
 
 
 def finished_manifest(output_dir: Path, fingerprint: Mapping[str, Any], budget: Mapping[str, float]) -> Any | None:
-    """Return the manifest of this very run if it has finished already, None if there is training to do.
+    """Return the manifest of this run if it has already finished, None if there is more to train.
 
-    A larger budget means there is, and so does one in another unit: ten steps say nothing about three epochs.
+    There is more to train if the budget is larger, or in another unit: ten steps say nothing about three epochs.
 
     Raises:
-        RunError: the folder holds another run's finished output (78).
-        OSError: the manifest is there, but cannot be read.
+        RunError: the folder has the finished output of another run (78).
+        OSError: the manifest exists, but cannot be read.
     """
     try:
         manifest = json.loads((output_dir / MANIFEST).read_bytes())
@@ -284,7 +282,7 @@ def finished_manifest(output_dir: Path, fingerprint: Mapping[str, Any], budget: 
     if not isinstance(manifest, dict) or not all(isinstance(manifest.get(k), dict) for k in ("fingerprint", "budget")):
         raise RunError(
             ExitCode.CONFIG,
-            f"{output_dir / MANIFEST} is not what this program writes: give this run its own output_dir, or remove it",
+            f"{output_dir / MANIFEST} was not written by stoker: give this run its own output_dir, or remove the file",
         )
     refuse_other_run(f"the finished output in {output_dir}", manifest["fingerprint"], fingerprint)
     done = {unit: count for unit, count in manifest["budget"].items() if isinstance(count, int | float)}
@@ -292,9 +290,9 @@ def finished_manifest(output_dir: Path, fingerprint: Mapping[str, Any], budget: 
 
 
 def changed_settings(manifest: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
-    """Return what a finished run was told otherwise than now, such as `learning_rate was 2e-4, now 1e-4`.
+    """Return the settings of a finished run that differ now, such as `learning_rate was 2e-4, now 1e-4`.
 
-    Nothing where its manifest does not say: those of older runners have no settings.
+    Manifests of older runners have no settings; for those, nothing is returned.
     """
     before = manifest.get("settings")
     return _differences(before, settings) if isinstance(before, Mapping) else []

@@ -1,4 +1,4 @@
-"""Turns what a trainer raised into how the run ended: exit code, one line, and whether the cause lies here."""
+"""Turns an exception of a trainer into the end of the run: exit code, one line, and whether the cause is here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.plan.framework import FlagNames
 from stoker.rank.folders import Verdict
 
-# Exception classes by name: importing the packages that define them is the trainer's business, not ours.
+# Exception classes by name, because only the trainer imports the packages that define them.
 _MISSING = {
     "DatasetNotFoundError",
     "RepositoryNotFoundError",
@@ -25,13 +25,13 @@ _MISSING = {
 }
 _LOST_PEER = re.compile(
     r"connection (closed by peer|reset by peer|refused|timed out)|broken pipe|socket (timeout|closed)|"
-    # gloo's words for a node that vanished, and for a connection that another collective gave up.
+    # gloo, about a node that vanished, and about a connection that another collective closed.
     r"no route to host|host is down|caused pair closure|"
     r"remote process exited|NCCL (remote|communicator was aborted)|"
     r"timed out (after|waiting) \d+ ?(ms|milliseconds|seconds)",
     re.IGNORECASE,
 )
-# What transformers and datasets say when a model or data set, or a file of it, is not there or cannot be reached.
+# transformers and datasets, about a model or data set that is missing or cannot be reached.
 _NOT_FOUND = re.compile(
     r"not a local folder and is not a valid model identifier|couldn't connect to|couldn't reach|offline mode|"
     r"does not appear to have a file named|couldn't find any data file|unrecognized model in|"
@@ -42,20 +42,20 @@ _NO_DEVICE_MEMORY = re.compile(
     r"(CUDA|HIP|XPU)( error)?:? out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED", re.IGNORECASE
 )
 _NO_HOST_MEMORY = re.compile(r"DefaultCPUAllocator: |cannot allocate memory|std::bad_alloc", re.IGNORECASE)
-# safetensors (Rust) and torch (C++) put the operating system's word into errors of their own.
+# safetensors (Rust) and torch (C++) put the operating system's message into their own errors.
 _FULL = re.compile(r"no space left on device|StorageFull|disk quota exceeded|os error (28|122)\b", re.IGNORECASE)
-# The same words about memory: NCCL's segments, and the files of torch's data loaders (torch_shm_manager).
+# The same messages mean memory for NCCL's segments and the files of torch's data loaders (torch_shm_manager).
 _SHARED_MEMORY = re.compile(r"/dev/shm|shared memory|</torch_\d", re.IGNORECASE)
 _READ_ONLY = re.compile(r"read-only file system|ReadOnlyFilesystem|os error 30\b", re.IGNORECASE)
 _BAD_DATA = {"DatasetGenerationError", "DatasetGenerationCastError", "CastError", "UnexpectedSplitsError"}
 
 
 def ending_of(error: BaseException, names: FlagNames) -> Verdict:
-    """Return the ending that an exception out of the trainer stands for.
+    """Return how a run ended, from the exception that the trainer raised.
 
     Args:
-        error: what was raised; a `SystemExit` with code 0 or None is a normal end.
-        names: how the framework writes the settings that advice is about.
+        error: the exception.
+        names: how the framework writes the settings that the advice names.
     """
     name = type(error).__name__
     text = " ".join(str(error).split())
@@ -76,16 +76,16 @@ def ending_of(error: BaseException, names: FlagNames) -> Verdict:
             )
         return Verdict(
             ExitCode.CONFIG,
-            "the disk is full: enlarge the volume, remove what is not needed (set-aside-…, earlier-output-…)"
-            f"{_or_lower(names.kept_checkpoints)}; training goes on from the newest checkpoint ({text[:200]})",
+            "the disk is full: enlarge the volume, remove old files (set-aside-…, earlier-output-…)"
+            f"{_or_lower(names.kept_checkpoints)}; training resumes from the newest checkpoint ({text[:200]})",
         )
     if _is_storage(error, {errno.EROFS}, _READ_ONLY):
         return Verdict(ExitCode.CONFIG, f"the disk is read-only: mount the volume for writing ({text[:200]})")
     if isinstance(error, PermissionError) and error.filename is not None:
         return Verdict(
             ExitCode.CONFIG,
-            f"{error.filename} is not for UID {os.geteuid()}, GID {os.getegid()} ({error.strerror}): give it to GID 0 "
-            "with group read and write; or if it is a cache, set HF_HOME or HOME to a folder this user may write to",
+            f"UID {os.geteuid()}, GID {os.getegid()} cannot use {error.filename} ({error.strerror}): give it to GID 0 "
+            "with group read and write, or, for a cache, set HF_HOME or HOME to a folder that this user can write to",
         )
     if name == "OutOfMemoryError" or _NO_DEVICE_MEMORY.search(text):
         return Verdict(
@@ -95,16 +95,16 @@ def ending_of(error: BaseException, names: FlagNames) -> Verdict:
     if isinstance(error, MemoryError) or _NO_HOST_MEMORY.search(text):
         return Verdict(ExitCode.CRASHED, f"out of host memory: raise the memory limit ({text[:200]})")
     if _is_missing_split(error):
-        return Verdict(ExitCode.BAD_DATA, f"the data has no split {text}: name one it has in {names.split}")
+        return Verdict(ExitCode.BAD_DATA, f"the data has no split {text}: name an existing split in {names.split}")
     if _named(error) & _BAD_DATA:
-        return Verdict(ExitCode.BAD_DATA, f"the data cannot be read as a table: {text[:400]}. Mend its rows")
+        return Verdict(ExitCode.BAD_DATA, f"the data cannot be read as a table: {text[:400]}. Correct its rows")
     if _named(error) & _MISSING or _NOT_FOUND.search(text):
         return Verdict(
             ExitCode.NO_INPUT,
-            f"model or data not found: {text[:400]}. Give a folder that is mounted in the pod, or let the TrainJob's "
+            f"model or data not found: {text[:400]}. Name a folder that is mounted in the pod, or let the TrainJob's "
             "initializer fetch it",
         )
-    # torch raises RuntimeErrors. A tracker or a server that refuses a connection is no rank.
+    # torch raises RuntimeErrors; a tracker or a server that refuses a connection raises others.
     lost = isinstance(error, RuntimeError) and _LOST_PEER.search(text)
     if lost or _named(error) & {"DistError", "DistNetworkError", "DistBackendError"}:
         return Verdict(ExitCode.UNAVAILABLE, f"lost another rank: {text[:300]}", primary=False)
@@ -122,7 +122,7 @@ def _listed(*flags: str) -> str:
 
 
 def _named(error: BaseException) -> set[str]:
-    """Return the class names of an error, of its bases, and of the errors that led to it."""
+    """Return the class names of an error, of its base classes, and of the errors that caused it."""
     names: set[str] = set()
     cause: BaseException | None = error
     while cause is not None:
@@ -132,7 +132,7 @@ def _named(error: BaseException) -> set[str]:
 
 
 def _is_storage(error: BaseException, numbers: set[int], words: re.Pattern[str]) -> bool:
-    """Return True if an error, or one that led to it, is of a disk: by its number, or by its words."""
+    """Return True if an error, or one of its causes, is about a disk, by its number or its message."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in numbers:
@@ -144,16 +144,16 @@ def _is_storage(error: BaseException, numbers: set[int], words: re.Pattern[str])
 
 
 def _is_missing_split(error: BaseException) -> bool:
-    # `dataset["test"]` raises a bare KeyError, told apart by where it comes from.
+    # `dataset["test"]` raises a bare KeyError; only its origin identifies it.
     frames = traceback.extract_tb(error.__traceback__)
     return isinstance(error, KeyError) and bool(frames) and Path(frames[-1].filename).name == "dataset_dict.py"
 
 
 def _of_system_exit(error: SystemExit) -> Verdict:
     if error.code in (None, 0):
-        return Verdict(ExitCode.CRASHED, "the trainer left before its end")
+        return Verdict(ExitCode.CRASHED, "the trainer exited before the end of training")
     if error.code == 2:
         return Verdict(ExitCode.USAGE, "the trainer refused its arguments (see the log above)")
     if isinstance(error.code, int) and error.code in list(ExitCode):
-        return Verdict(ExitCode(error.code), f"the trainer left with {error.code}")
-    return Verdict(ExitCode.CRASHED, f"the trainer left with {error.code!r}")
+        return Verdict(ExitCode(error.code), f"the trainer exited with {error.code}")
+    return Verdict(ExitCode.CRASHED, f"the trainer exited with {error.code!r}")

@@ -1,7 +1,7 @@
-"""What the processes of one attempt tell each other: through the shared workspace, and inside one pod.
+"""Folders through which the processes of one attempt communicate: in the shared workspace, and inside one pod.
 
-`<workspace>/.stoker/runs/<run id>/` is seen by every node and holds each node's verdict. A local folder in the
-pod holds what concerns only its own processes: the plan, the stop flag, and one status file per rank.
+Every node sees `<workspace>/.stoker/runs/<run id>/`, which has each node's verdict. A folder inside the pod has what
+only its own processes need: the plan, the stop flag, and one status file per rank.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stoker.contract.exits import PRECEDENCE, ExitCode
 from stoker.contract.files import read_json, write_json
 from stoker.rank.pulse import Beat
 
-# How long the folders of earlier attempts are kept, which may be those of other jobs that still run.
+# How long folders of other attempts are kept: they may belong to jobs that still run.
 _KEPT_SECONDS = 7 * 24 * 3600
 
 
@@ -30,7 +30,7 @@ class Verdict:
     Attributes:
         code: the exit code.
         message: one line a human understands.
-        primary: True if the cause lies on this node; False if it only lost its peers.
+        primary: True if the cause is on this node; False if it only lost its peers.
     """
 
     code: ExitCode
@@ -40,16 +40,16 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class RankStatus:
-    """What one training process last said of itself.
+    """The last status of one training process.
 
     Attributes:
         rank: its rank in the whole run.
         pid: its process id.
         phase: `starting`, `training` or `ended`.
-        code: exit code once it ended; None before.
+        code: its exit code; None until it ends.
         message: why it ended.
         primary: False if it ended only because others did.
-        result: what the finished training was (rank 0): steps, loss, versions.
+        result: the result of the finished training (rank 0): steps, loss, versions.
     """
 
     rank: int
@@ -86,7 +86,7 @@ class SharedFolder:
     def verdicts(self) -> dict[int, Verdict]:
         """Return the other nodes' verdicts so far, by node rank."""
         found = {}
-        # Listing the folder first makes network filesystems look again instead of trusting "not found".
+        # Listing the folder makes network filesystems drop a cached "not found".
         for path in _listed(self.path, "node-*.json"):
             rank = int(path.stem.removeprefix("node-"))
             data = read_json(path)
@@ -111,9 +111,9 @@ class SharedFolder:
         return {int(rank): Beat(**beat) for data in told if data for rank, beat in data.items()}
 
     def forget_older_runs(self) -> None:
-        """Remove what attempts of long ago left."""
+        """Remove the folders of old attempts."""
         for path in _listed(self.path.parent, "*"):
-            # Another node may be doing the same.
+            # Another node may remove the same folder.
             with suppress(OSError):
                 if path != self.path and path.stat().st_mtime < time.time() - _KEPT_SECONDS:
                     shutil.rmtree(path)
@@ -132,7 +132,7 @@ class LocalFolder:
 
     @property
     def failures(self) -> Path:
-        """The file in which the launcher says which process ended how."""
+        """The file in which the launcher records how processes failed."""
         return self.path / "failures.json"
 
     @property
@@ -146,17 +146,17 @@ class LocalFolder:
         return self.path / "ranks"
 
     def write_status(self, status: RankStatus) -> None:
-        """Record what a rank says of itself."""
+        """Record the status of a rank."""
         write_json(self.ranks / f"{status.rank}.json", asdict(status))
 
     def statuses(self) -> list[RankStatus]:
-        """Return what each rank of this node last said, by rank."""
+        """Return the last status of each rank of this node, ordered by rank."""
         read = (read_json(path) for path in _listed(self.ranks, "*.json"))
         return sorted((RankStatus(**data) for data in read if data is not None), key=lambda status: status.rank)
 
 
 def most_telling(verdicts: list[Verdict]) -> Verdict:
-    """Return the verdict that says most about how a run ended."""
+    """Return the verdict that explains best how a run ended."""
     return min(verdicts, key=lambda verdict: (PRECEDENCE.index(verdict.code), not verdict.primary))
 
 
@@ -169,7 +169,7 @@ def _listed(folder: Path, pattern: str) -> list[Path]:
 
 @contextmanager
 def local_folder() -> Iterator[LocalFolder]:
-    """Make the pod's own folder, and remove it at the end."""
-    # A process that is being killed may still write into it.
+    """Create the pod's own folder, and remove it at the end."""
+    # A dying process may still write into it.
     with tempfile.TemporaryDirectory(prefix="stoker-", ignore_cleanup_errors=True) as path:
         yield LocalFolder(Path(path))

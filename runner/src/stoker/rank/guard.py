@@ -1,4 +1,4 @@
-"""The world-size guard: runs at train start in every process, however it was started."""
+"""The world-size guard: runs when training starts in every process, however it was started."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Identity:
 
 
 def achieved_world_size() -> int:
-    """Return the number of processes in this process's group; a process without a group is alone."""
+    """Return the number of processes in this process's group; 1 without a group."""
     import torch.distributed as dist
 
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def guard(expected: int, identity: Identity, shared: Path | None) -> None:
-    """Check that this process trains in the world that was asked for.
+    """Check that this process trains in the requested world.
 
     Args:
         expected: nodes times processes per node.
         identity: this rank's plan and image.
-        shared: the run's folder in the workspace, to prove that all ranks see the same one; None to leave that out.
+        shared: the run's folder in the workspace, to check that all ranks share it; None to skip that check.
 
     Raises:
         RunError: the group has another size, the ranks differ, or the workspace is not shared (78).
@@ -48,7 +48,7 @@ def guard(expected: int, identity: Identity, shared: Path | None) -> None:
     if achieved != expected:
         raise RunError(
             ExitCode.CONFIG,
-            f"the world size is {achieved} but {expected} was asked for: these processes would train "
+            f"the world size is {achieved}, but {expected} was requested: this process would train "
             f"{'alone' if achieved == 1 else 'in another group'}. Start the trainer with `stoker run` or "
             "`torchrun -m trl.scripts.<method>`, not with a plain `python`",
         )
@@ -71,11 +71,11 @@ def _same_everywhere(identity: Identity) -> None:
             raise RunError(
                 ExitCode.CONFIG,
                 f"rank {rank} runs image {other.image_version}, rank {dist.get_rank()} runs {identity.image_version}: "
-                "use one image, by a tag that does not move or by digest",
+                "use one image, by a fixed tag or by digest",
             )
         raise RunError(
             ExitCode.CONFIG,
-            f"ranks {rank} and {dist.get_rank()} carry different plans ({other.plan_hash}, {identity.plan_hash}): "
+            f"ranks {rank} and {dist.get_rank()} have different plans ({other.plan_hash}, {identity.plan_hash}): "
             "give all pods of the run the same args and env; `stoker plan` in each shows the difference",
         )
 
@@ -96,8 +96,8 @@ def _same_workspace(shared: Path) -> None:
     if blind:
         raise RunError(
             ExitCode.CONFIG,
-            f"the workspace is not shared: rank {', '.join(blind)} does not see what rank 0 wrote to {shared}. "
-            "Mount one read-write-many volume at the workspace of all pods",
+            f"the workspace is not shared: rank {', '.join(blind)} does not see the file of rank 0 in {shared}. "
+            "Mount one ReadWriteMany volume as the workspace of all pods",
         )
 
 

@@ -1,4 +1,4 @@
-"""What every framework's module in this package is given, tells the runner, and needs of the process group."""
+"""What a framework's training module gets from the runner, returns to it, and shares with other ranks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class StopRequested(BaseException):
-    """All ranks leave the training loop because a stop was asked for.
+    """All ranks leave the training loop because of a stop request.
 
     Args:
-        step: the last step done.
-        kept: what became of the work, e.g. `checkpoint saved`.
+        step: the last completed step.
+        kept: what happened to the work, for example `checkpoint saved`.
     """
 
     def __init__(self, step: int, kept: str = "checkpoint saved") -> None:
@@ -30,12 +30,12 @@ class StopRequested(BaseException):
 
 @dataclass(slots=True)
 class Outcome:
-    """What the training loop came to.
+    """The result of the training loop.
 
     Attributes:
-        step: steps done.
-        total: steps asked for.
-        finished: True once the loop ended with all steps done.
+        step: steps completed.
+        total: steps requested.
+        finished: True if the loop completed all steps.
         metrics: the last logged numbers.
     """
 
@@ -50,12 +50,12 @@ class Job:
     """One process's part of a run.
 
     Attributes:
-        plan: what was planned.
+        plan: the plan of the run.
         checkpoint: the folder to resume from, the same on all ranks; None to start at step 0.
-        guard: call once the process group exists; raises if this process must not train.
-        stop_flag: file whose existence on any node stops all ranks.
-        pulse: beat it at every sign of life from the first step on: a rank that falls silent counts as hung.
-        on_training: call when the first step is about to start.
+        guard: call it once the process group exists; raises if this process must not train.
+        stop_flag: if this file exists on any node, all ranks stop.
+        pulse: beat it regularly from the first step on; a rank without beats counts as hung.
+        on_training: call it right before the first step.
     """
 
     plan: Plan

@@ -1,4 +1,4 @@
-"""Ties a process's life to that of its parent, so that a runner killed outright leaves no trainer behind."""
+"""Ends a process together with its parent, so that a killed runner leaves no trainer behind."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """Have the kernel kill this process once the one that started it is gone.
+    """Let the kernel kill this process when its parent ends.
 
-    In a pod the container ends with its first process anyway; a local run has no container around it.
+    In a pod, the container ends with its first process anyway. A local run has no container.
 
     Args:
-        parent: process id of the one that started it, where known: it may be gone already.
+        parent: the parent's process id if known; the parent may already be gone.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if parent is not None and os.getppid() != parent:
@@ -33,7 +33,7 @@ def main() -> None:
     except OSError as error:
         from stoker.contract.words import report_error
 
-        report_error(f"the job's command {argv[0]!r} cannot be started here: {error.strerror}")
+        report_error(f"the job's command {argv[0]!r} cannot start here: {error.strerror}")
         sys.exit(78)
 
 

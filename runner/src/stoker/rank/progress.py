@@ -1,7 +1,7 @@
-"""Progress of a run, and the only writer of it: to Kubeflow Trainer's status server (KEP-2779), else to the terminal.
+"""Reports a run's progress to Kubeflow Trainer's status server (KEP-2779) and to the terminal. Nothing else reports it.
 
-Each POST replaces the whole status. A slow or absent server never holds up training: posts happen on a thread of
-their own, the newest status wins, and the last one is waited for.
+Each POST replaces the whole status. A slow or missing server never delays training: a separate thread posts the
+newest status, and only the last post is waited for.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _MAX_CHARACTERS = 64
 _MAX_METRICS = 256
 _SECONDS_BETWEEN = 5.0
 _REQUEST_SECONDS = 10.0
-# Of a name that is too long its end is replaced by so many characters of its digest, so that names stay apart.
+# A name that is too long ends in this many characters of its digest, so that names stay distinct.
 _DIGEST_CHARACTERS = 8
-# How often a step makes an update; and, where no terminal can rewrite its line, a line.
+# How often a step sends an update, and how often it prints a line if the output is not a terminal.
 _SECONDS_BETWEEN_STEPS = 1.0
 _SECONDS_BETWEEN_LINES = 10.0
 _CLEAR_TO_END = "\x1b[K"
 
 
 class Progress:
-    """Follows a run's steps, on rank 0, and tells of them.
+    """Follows a run's steps on rank 0, and reports them.
 
     Args:
         first_step: step at which this attempt began.
-        total: steps asked for, over all attempts.
+        total: steps requested, over all attempts.
         world_size: processes that train.
-        environ: says where the status server is, if there is one.
+        environ: has the address of the status server, if there is one.
         stream: where progress lines go outside a cluster.
     """
 
@@ -60,33 +60,33 @@ class Progress:
         self._world_size = world_size
         self._began = self._last = time.monotonic()
         self._step = self._told = first_step
-        # Tokens so far, and when they were counted.
+        # Tokens so far, and the time of that count.
         self._tokens: tuple[float, float] | None = None if first_step else (0.0, self._began)
         self._metrics: dict[str, float] = {}
         self._reporter = ProgressReporter(environ)
         # Kubernetes sets this variable in every container.
         self._line = None if "KUBERNETES_SERVICE_HOST" in environ else ProgressLine(stream or sys.stderr)
-        # A run that fails closes nothing, but its last step is news too.
+        # A failing run does not call `close`, but its last step must be reported too.
         atexit.register(self.close)
         self._tell(first_step, self._began)
 
     def step(self, step: int) -> None:
-        """Note that a step is done; cheap enough for every step."""
+        """Record that a step is complete; cheap enough for every step."""
         now = time.monotonic()
         self._step = step
         if now - self._last >= _SECONDS_BETWEEN_STEPS or step >= self._total:
             self._tell(step, now)
 
     def log(self, step: int, metrics: Mapping[str, float], tokens: float | None = None) -> dict[str, float]:
-        """Note the numbers of a step.
+        """Record the metrics of a step.
 
         Args:
-            step: steps done.
-            metrics: name → value; those of before stay until there are newer ones.
+            step: steps completed.
+            metrics: name → value; earlier metrics stay until they get a new value.
             tokens: tokens trained on so far by all ranks, if the trainer counts them.
 
         Returns:
-            the newest value of all numbers so far, and of `tokens_per_second`.
+            the newest value of every metric so far, and of `tokens_per_second`.
         """
         now = time.monotonic()
         self._metrics.update({name: value for name, value in metrics.items() if math.isfinite(value)})
@@ -98,7 +98,7 @@ class Progress:
         return dict(self._metrics)
 
     def close(self) -> None:
-        """Tell what has not been told yet, and wait for that; once is enough."""
+        """Report the last step if it is not reported yet, and wait for that; call it once."""
         atexit.unregister(self.close)
         if self._told != self._step:
             self._tell(self._step, time.monotonic(), last=True)
@@ -116,12 +116,12 @@ class Progress:
 
 
 def seconds_left(first_step: int, step: int, total: int, elapsed: float) -> float | None:
-    """Return the estimated remaining time in seconds, None before there is a step to judge by.
+    """Return the estimated remaining time in seconds, None before the first step.
 
     Args:
-        first_step: step at which this attempt began: what earlier attempts did took none of its time.
-        step: steps done.
-        total: steps asked for.
+        first_step: step at which this attempt began; earlier steps took none of its time.
+        step: steps completed.
+        total: steps requested.
         elapsed: seconds since this attempt began to train.
     """
     done = step - first_step
@@ -129,12 +129,12 @@ def seconds_left(first_step: int, step: int, total: int, elapsed: float) -> floa
 
 
 def percentage_of(step: int, total: int) -> int:
-    """Return the progress in whole percent, rounded down: 100 only once all steps are done."""
+    """Return the progress in whole percent, rounded down: 100 only when all steps are complete."""
     return max(0, min(100, 100 * step // total)) if total > 0 else 0
 
 
 def line_of(step: int, total: int, left: float | None, metrics: Mapping[str, float]) -> str:
-    """Return a progress line, e.g. `step 12 of 100 (12 %), 1:30 left, loss 1.23, 5120 tokens/s`."""
+    """Return a progress line, for example `step 12 of 100 (12 %), 1:30 left, loss 1.23, 5120 tokens/s`."""
     parts = [f"step {step} of {total} ({percentage_of(step, total)} %)"]
     if left is not None and step < total:
         minutes, seconds = divmod(round(left), 60)
@@ -148,10 +148,10 @@ def line_of(step: int, total: int, left: float | None, metrics: Mapping[str, flo
 
 
 class ProgressLine:
-    """A line that a terminal rewrites; where there is none, a line now and then.
+    """Rewrites one line on a terminal; elsewhere, prints a line from time to time.
 
     Args:
-        stream: where it goes.
+        stream: where the lines go.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -166,12 +166,12 @@ class ProgressLine:
         Args:
             text: the line.
             now: seconds of a clock that never goes back.
-            last: True if nothing will follow it.
+            last: True if no other state follows.
         """
         if text == self._text:
             return
         if self._terminal:
-            # The cursor stays at the line's start, so that whatever is printed next takes its place.
+            # The cursor stays at the start of the line, so that the next output overwrites it.
             self._write(f"[stoker] {text}{_CLEAR_TO_END}\r")
         elif last or now - self._shown >= _SECONDS_BETWEEN_LINES:
             self._write(f"[stoker] {text}\n")
@@ -188,7 +188,7 @@ class ProgressLine:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except OSError:  # nobody reads it any more
+        except OSError:  # nobody reads the output any more
             return
 
 
@@ -196,10 +196,10 @@ def status_body(step: int, total: int, seconds_left: float | None, metrics: Mapp
     """Return the body of one update.
 
     Args:
-        step: steps done.
-        total: steps asked for.
+        step: steps completed.
+        total: steps requested.
         seconds_left: estimated remaining time; None if unknown.
-        metrics: name → value; names are shortened to what the server takes, values that are no number left out.
+        metrics: name → value; long names are shortened for the server, and values that are not finite are dropped.
     """
     listed = [
         {"name": _shortened(name), "value": _shortened(f"{value:.6g}")}
@@ -224,10 +224,10 @@ def _shortened(text: str) -> str:
 
 
 class ProgressReporter:
-    """Posts the newest status at most every five seconds, and the last one always.
+    """Posts the newest status at most every five seconds, and always the last one.
 
     Args:
-        environ: where Trainer put the server's address and the paths of its CA and token.
+        environ: has the server's address and the paths of its CA and token, set by Trainer.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
@@ -245,13 +245,13 @@ class ProgressReporter:
             self._thread.start()
 
     def report(self, body: dict[str, Any]) -> None:
-        """Hand over the newest status; returns at once."""
+        """Queue the newest status; returns at once."""
         with self._wake:
             self._pending = body
             self._wake.notify()
 
     def close(self) -> None:
-        """Post what is pending, and wait for that (bounded by the request's time-out)."""
+        """Post the pending status, and wait for it (at most two request time-outs)."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -276,7 +276,7 @@ class ProgressReporter:
 
     def _post(self, body: dict[str, Any]) -> None:
         try:
-            # The kubelet renews the token's file, so it is read each time.
+            # The kubelet renews the token, so read it each time.
             token = Path(self._token).read_text().strip() if self._token else ""
             request = urllib.request.Request(
                 str(self._url),
@@ -287,7 +287,7 @@ class ProgressReporter:
             context = ssl.create_default_context(cafile=self._ca) if self._ca else None
             with urllib.request.urlopen(request, timeout=_REQUEST_SECONDS, context=context):
                 pass
-        # HTTPException: what answers is no web server, such as one that wants TLS.
+        # HTTPException: the server does not answer in HTTP, for example because it expects TLS.
         except (OSError, ValueError, HTTPException) as error:
             if not self._complained:
                 self._complained = True

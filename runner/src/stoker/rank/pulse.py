@@ -1,7 +1,7 @@
-"""The signs of life of a training process, as a few bytes that its runner reads: what it does, and at which step.
+"""The signs of life of a training process: a few bytes that its runner reads, with its phase and step.
 
-The bytes lie in a file mapped into memory, so that a beat costs less than a microsecond. A process with a pulse also
-answers SIGUSR1 with the stack of every thread, whatever those threads are doing.
+The bytes are in a memory-mapped file, so a beat costs less than a microsecond. On SIGUSR1, a process with a pulse
+prints the stack of every thread, even if the threads are blocked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-# What a training process may be doing.
+# The phases of a training process.
 FIRST_STEP = "first step"
 TRAINING = "training"
 EVALUATING = "evaluating"
@@ -34,7 +34,7 @@ class Beat:
 
     Attributes:
         count: beats so far.
-        step: steps done.
+        step: steps completed.
         phase: one of `PHASES`.
         pid: the rank's process id on its node.
     """
@@ -46,7 +46,7 @@ class Beat:
 
 
 class Pulse:
-    """The pulse of this process. Its first beat, and with it the watch over it, is the caller's.
+    """The pulse of this process. The runner watches it from its first beat on.
 
     Args:
         folder: the folder of the node's ranks.
@@ -57,7 +57,7 @@ class Pulse:
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
-        # In C, so that it answers while the main thread holds the interpreter's lock or waits in a collective.
+        # faulthandler is written in C, so it works while the main thread holds the GIL or waits in a collective.
         faulthandler.register(STACKS_SIGNAL, all_threads=True, chain=False)
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / f"{rank}.pulse", os.O_RDWR | os.O_CREAT, 0o660)
@@ -72,15 +72,15 @@ class Pulse:
         """Show a sign of life.
 
         Args:
-            phase: what the process does from here on, one of `PHASES`.
-            step: steps done.
+            phase: what the process does next, one of `PHASES`.
+            step: steps completed.
         """
         self._count += 1
         _RECORD.pack_into(self._memory, 0, self._count, step, PHASES.index(phase), os.getpid())
 
 
 def read_beats(folder: Path) -> dict[int, Beat]:
-    """Return the last beat of each rank of this node that has begun to train, by rank."""
+    """Return the last beat of each rank of this node that has started training, by rank."""
     found = {}
     for path in folder.glob("*.pulse"):
         try:

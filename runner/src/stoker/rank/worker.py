@@ -1,6 +1,6 @@
-"""Runs inside every process torchrun starts: chooses the checkpoint with the others, then becomes the trainer.
+"""Runs in every process that torchrun starts: agrees on the checkpoint with the other ranks, then trains.
 
-Started as `python -m stoker.rank.worker`, with the plan in the file that STOKER_PLAN names.
+The command is `python -m stoker.rank.worker`; STOKER_PLAN names the file with the plan.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from stoker.rank.folders import LocalFolder, RankStatus, SharedFolder, Verdict
 from stoker.rank.lifeline import end_with_parent
 from stoker.rank.pulse import Pulse
 
-# Recorded in the manifest too, in images that have it: it makes 4-bit weights and 8-bit optimizers.
+# Recorded in the manifest if installed, because it provides 4-bit weights and 8-bit optimizers.
 _WHERE_INSTALLED = ("bitsandbytes",)
 
 
 def main() -> int:
-    """Train as one rank and return the exit code; the reason is in the rank's status file."""
+    """Train as one rank and return the exit code; the rank's status file has the reason."""
     end_with_parent()
     plan, local = read_plan()
     status = RankStatus(rank=int(os.environ.get("RANK", "0")), pid=os.getpid(), phase="starting")
@@ -61,10 +61,10 @@ def main() -> int:
 
 
 def read_plan() -> tuple[Plan, LocalFolder]:
-    """Return the plan of this process, and the pod's folder that it lies in.
+    """Return the plan of this process, and the pod's folder with it.
 
     Raises:
-        RunError: there is none; the module was not started by `stoker run` (64).
+        RunError: there is no plan, because `stoker run` did not start this module (64).
     """
     path = Path(os.environ.get(PLAN_FILE, ""))
     plan = Plan.read(path)
@@ -74,7 +74,7 @@ def read_plan() -> tuple[Plan, LocalFolder]:
 
 
 def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -> dict[str, object]:
-    """Run the framework's trainer to its end and return what it came to.
+    """Run the framework's trainer to its end and return the result.
 
     Raises:
         RunError, StopRequested, and whatever the trainer raises.
@@ -102,7 +102,7 @@ def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -
     if not outcome.finished:
         raise RunError(
             ExitCode.CRASHED,
-            f"{plan.module} ended after step {outcome.step} of {outcome.total}: less than was asked for",
+            f"{plan.module} ended early, after step {outcome.step} of {outcome.total}: see the log",
         )
     return {
         "steps": outcome.step,
@@ -116,7 +116,7 @@ def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -
 
 
 def _leave_group_to_the_exit(*_: Any, **__: Any) -> None:
-    """Stand in for `destroy_process_group`: wait for the others, and let the end of the process free the group.
+    """Replaces `destroy_process_group`: wait for the others, and let the end of the process free the group.
 
     Destroying a gloo group can deadlock (torch 2.13): the main thread joins the group's threads with the GIL held,
     while one of them needs the GIL to drop the tensors of its last collective.
@@ -139,13 +139,13 @@ def _agree_on_checkpoint(plan: Plan, rank: int) -> Path | None:
     """Let rank 0 choose the checkpoint and set broken ones aside, and return its choice.
 
     Raises:
-        RunError: there is none this run may go on from (78), or rank 0 did not answer (69).
+        RunError: this run cannot resume from the checkpoint (78), or rank 0 did not answer (69).
     """
     if plan.world.size == 1:
         return _choose_checkpoint(plan)
     from torch.distributed import DistError, TCPStore
 
-    # The launcher on node 0 keeps a store at the rendezvous' address; the process group does not exist yet.
+    # The launcher on node 0 has a store at the rendezvous address; the process group does not exist yet.
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=plan.rendezvous_seconds))
     key = f"stoker/checkpoint/{plan.run_id}"

@@ -119,7 +119,7 @@ def test_tokens_that_the_servers_tokenizer_does_not_know(tmp_path: Path, model: 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("adapter_model.safetensors", b"", "adapter_model.safetensors: it ends in its header"),
+        ("adapter_model.safetensors", b"", "adapter_model.safetensors: it ends inside its header"),
         ("adapter_model.safetensors", None, "adapter_model.safetensors is missing"),
         ("adapter_config.json", b"[]", "adapter_config.json is no JSON object"),
         ("adapter_config.json", None, "adapter_config.json is missing"),
