@@ -135,17 +135,17 @@ def test_wrong_adapters_are_reported_by_name_and_the_others_go_on(stack: Stack, 
         assert stoker(trainer, "publish", stack.folder / "wrong" / name, folder, name).returncode == 0
     refused = stoker(trainer, "publish", stack.folder / "wrong/corrupt", folder, "corrupt")
     assert refused.returncode == 65
-    assert "adapter_model.safetensors is not what the run wrote" in refused.stderr
+    assert "adapter_model.safetensors has changed since the run" in refused.stderr
     # Somebody who copies by hand is not stopped by the publisher, only by the server.
     copied = folder / "corrupt/.draft"
     copied.parent.mkdir()
     subprocess.run(["cp", "-r", stack.folder / "wrong/corrupt", copied], check=True)
     copied.rename(folder / "corrupt/1")
     wanted = {
-        "corrupt:1": "is not what the run wrote: its checksum differs",
+        "corrupt:1": "has changed since the run: its checksum differs",
         "no-effect:1": "it has no effect",
         "other-base:1": "its matrices do not fit",
-        "too-large:1": "its rank is 32, the server has room for 8: raise lora.maxRank",
+        "too-large:1": "its rank is 32, but the server takes at most 8: raise lora.maxRank",
     }
     stack.until("all to be reported", lambda: adapters(stack)["problems"].keys() == wanted.keys(), 90)
     problems = adapters(stack)["problems"]

@@ -99,14 +99,14 @@ def test_wrong_adapters_are_reported_by_name_and_the_others_go_on(server: Server
     for name in ("no-effect", "other-base", "too-large"):
         client.run("stoker", "adapters", "publish", f"/claims/{MODELS}/wrong/{name}", FOLDER, name)
     refused = client.run("stoker", "adapters", "publish", f"/claims/{MODELS}/wrong/corrupt", FOLDER, "no", check=False)
-    assert "adapter_model.safetensors is not what the run wrote" in refused
+    assert "adapter_model.safetensors has changed since the run" in refused
     # Somebody who copies by hand is not stopped by the publisher, only by the server.
     client.run("sh", "-c", f"mkdir {FOLDER}/corrupt && cp -r /claims/{MODELS}/wrong/corrupt {FOLDER}/corrupt/1")
     wanted = {
-        "corrupt:1": "is not what the run wrote: its checksum differs",
+        "corrupt:1": "has changed since the run: its checksum differs",
         "no-effect:1": "it has no effect",
         "other-base:1": "its matrices do not fit",
-        "too-large:1": "its rank is 32, the server has room for 8: raise lora.maxRank",
+        "too-large:1": "its rank is 32, but the server takes at most 8: raise lora.maxRank",
     }
 
     def reported() -> list[dict[str, str]] | None:

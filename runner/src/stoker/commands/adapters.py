@@ -25,12 +25,12 @@ def adapters_group() -> None:
 )
 @click.argument("folder", type=PATH)
 @click.option("--model", required=True, type=PATH, help="Folder of the server's base model.")
-@click.option("--source", default="", help="Where that model came from, such as Qwen/Qwen3-0.6B.")
+@click.option("--source", default="", help="Where the model came from, e.g. Qwen/Qwen3-0.6B.")
 @click.option("--max-rank", default=512, show_default=True, help="Largest rank the server has room for.")
 @click.option("--foreign", is_flag=True, help="Accept an adapter without the manifest of a run.")
 @reported
 def adapters_check_command(folder: Path, model: Path, source: str, max_rank: int, foreign: bool) -> None:
-    """Say whether a server with a base model can serve the adapter in FOLDER; end with 78 if it cannot."""
+    """Check that a server can serve the adapter in FOLDER. Exit with 78 if it cannot."""
     from stoker.serve.adapters import prepare
 
     click.echo(prepare.verdict(folder, model, source, max_rank, require_manifest=not foreign))
@@ -41,11 +41,14 @@ def adapters_check_command(folder: Path, model: Path, source: str, max_rank: int
     epilog="\b\nExamples:\n  stoker adapters prepare --settings /settings/adapters.yaml --output /config\n"
     "  vllm serve /models/qwen --config /config/vllm.yaml",
 )
-@click.option("--settings", required=True, type=PATH, help="What the adapters are (YAML).")
-@click.option("--output", required=True, type=PATH, help="Folder to write vllm.yaml into.")
+@click.option("--settings", required=True, type=PATH, help="Settings of the adapters (YAML).")
+@click.option("--output", required=True, type=PATH, help="Folder for vllm.yaml.")
 @reported
 def adapters_prepare_command(settings: Path, output: Path) -> None:
-    """Check the adapters a server starts with and write vLLM's configuration; end with 78 if one cannot be served."""
+    """Write vLLM's configuration for the adapters it starts with.
+
+    The command checks them first, and exits with 78 if the server cannot serve one.
+    """
     from stoker.serve.adapters import prepare
     from stoker.serve.adapters.settings import load
 
@@ -56,20 +59,23 @@ def adapters_prepare_command(settings: Path, output: Path) -> None:
     "watch",
     epilog="\b\nExamples:\n  stoker adapters watch --settings /settings/adapters.yaml --server http://127.0.0.1:8000",
 )
-@click.option("--settings", required=True, type=PATH, help="What the adapters are (YAML).")
+@click.option("--settings", required=True, type=PATH, help="Settings of the adapters (YAML).")
 @click.option("--server", default="http://127.0.0.1:8000", show_default=True, help="This replica's vLLM.")
-@click.option("--host", default="", help="Address of /readyz, /adapters and /metrics (default: all).")
-@click.option("--port", type=click.IntRange(1, 65535), default=8081, show_default=True, help="Their port.")
+@click.option("--host", default="", help="Address to report at; by default all of this machine.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8081, show_default=True, help="Port to report at.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0, min_open=True),
     default=1.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between two checks.",
 )
 @reported
 def adapters_watch_command(settings: Path, server: str, host: str, port: int, interval: float) -> int:
-    """Keep this replica's adapters as they are published, and say which it has."""
+    """Load and unload adapters as they are published and retracted.
+
+    The command watches one replica, and reports its adapters at /readyz, /adapters and /metrics.
+    """
     from stoker.serve.adapters import watch
     from stoker.serve.adapters.settings import load
 
@@ -84,10 +90,14 @@ def adapters_watch_command(settings: Path, server: str, host: str, port: int, in
 @click.argument("output", type=PATH)
 @click.argument("folder", type=PATH)
 @click.argument("name")
-@click.option("--version", type=int, help="The version's number; the next one by default.")
+@click.option("--version", type=int, help="Number of the version; by default the next one.")
 @reported
 def adapters_publish_command(output: Path, folder: Path, name: str, version: int | None) -> None:
-    """Publish the adapter of a finished run (OUTPUT) in FOLDER as a new version of NAME, and print what to call it."""
+    """Publish a finished run's adapter as a new version.
+
+    OUTPUT is the run's output folder, FOLDER the servers' folder, NAME the adapter's name. The command prints the
+    version's name.
+    """
     from stoker.serve.adapters import versions
 
     click.echo(versions.publish(output, folder, name, version).name)
@@ -99,7 +109,7 @@ def adapters_publish_command(output: Path, folder: Path, name: str, version: int
 @click.argument("version", type=int)
 @reported
 def adapters_retract_command(folder: Path, name: str, version: int) -> None:
-    """Take VERSION of NAME out of FOLDER: servers unload it."""
+    """Remove VERSION of NAME from FOLDER. Servers unload it."""
     from stoker.serve.adapters import versions
 
     versions.retract(folder, name, version)

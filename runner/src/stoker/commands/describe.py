@@ -14,7 +14,7 @@ from stoker.plan.world import ACCELERATORS
 
 
 def plan(plan: Plan) -> str:
-    """Return a plan as `stoker plan` prints it: every value with where it came from."""
+    """Return a plan as `stoker plan` prints it: every value, and where it came from."""
     world = plan.world
     size = f"world size {world.size} = {world.nnodes} nodes × {world.nproc_per_node} processes"
     lines = [
@@ -64,7 +64,7 @@ def flags(method: str, containing: str) -> str:
     """Return a method's flags, a line each.
 
     Raises:
-        RunError: no framework has the method, or no flag of it that text in its name (64).
+        RunError: no framework has the method, or no flag of the method has that text in its name (64).
     """
     for framework in known_frameworks().values():
         if method in framework.methods:
@@ -72,7 +72,7 @@ def flags(method: str, containing: str) -> str:
             found = [flag for flag in table.flags.values() if containing in flag.name]
             if not found:
                 raise RunError(
-                    ExitCode.USAGE, f"no flag of {method} has {containing!r} in its name: ask for less of it"
+                    ExitCode.USAGE, f"no flag of {method} has {containing!r} in its name: use a shorter text"
                 )
             return "\n".join(
                 f"{table.spell(flag.name)} <{'|'.join(flag.choices) or flag.type}{'…' if flag.many else ''}>"
@@ -84,15 +84,15 @@ def flags(method: str, containing: str) -> str:
 
 
 def recipe_list() -> str:
-    """Return every default that is ours, with the runs it is for and why."""
+    """Return every default that Stoker sets, for which runs, and why."""
     return "\n".join(_columns([(d.flag, d.value, d.where, d.reason) for d in DEFAULTS]))
 
 
 def recipe(accelerator: str, tuning: str, method: str) -> str:
-    """Return the defaults of one kind of run, with why.
+    """Return the defaults for one kind of run, and why.
 
     Raises:
-        RunError: there is no such accelerator, kind of tuning or method (64).
+        RunError: the accelerator, the kind of tuning or the method is unknown (64).
     """
     for what, given, known in (
         ("--accelerator", accelerator, ACCELERATORS),

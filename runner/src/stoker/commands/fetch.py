@@ -14,14 +14,14 @@ from stoker.commands.group import reported
     "  STORAGE_URI=hf://trl-lib/Capybara@main/data stoker fetch dataset --dry-run\n"
     "  STORAGE_URI=s3://bucket/prefix ENDPOINT=https://s3.example.com stoker fetch dataset",
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be fetched and what is left out, and why.")
+@click.option("--dry-run", is_flag=True, help="Print which files would be fetched, which are skipped, and why.")
 @click.argument("kind", type=click.Choice(["model", "dataset"]), required=False)
 @reported
 def fetch_command(kind: str | None, dry_run: bool) -> None:
-    """Put the model or data set of STORAGE_URI into the workspace, as a TrainJob's initializers do.
+    """Fetch the model or data set of STORAGE_URI into the workspace, as a TrainJob's initializers do.
 
-    Without `model` or `dataset` the pod's host name says which. Nothing is done where STORAGE_URI is empty; what is
-    there already is not fetched again.
+    Without `model` or `dataset`, the pod's host name decides. The command does nothing if STORAGE_URI is empty or the
+    workspace already has the files.
     """
     from stoker.fetch import command
 

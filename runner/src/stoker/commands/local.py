@@ -20,19 +20,19 @@ from stoker.commands.group import PATH, reported
 @click.option(
     "--runtime",
     type=PATH,
-    help="Rendered runtimes; one that is not in there is read from your cluster, with kubectl.",
+    help="File with rendered runtimes; kubectl reads any other runtime from your cluster.",
 )
-@click.option("--workspace", required=True, type=PATH, help="Folder in the place of the /workspace volume.")
-@click.option("--volume", "volumes", multiple=True, metavar="NAME=DIR", help="Folder in the place of a pod volume.")
+@click.option("--workspace", required=True, type=PATH, help="Folder to use as the /workspace volume.")
+@click.option("--volume", "volumes", multiple=True, metavar="NAME=DIR", help="Folder to use as a pod volume.")
 @click.option(
     "--python",
     "pythons",
     multiple=True,
     metavar="FRAMEWORK=PATH",
-    help="Python that has a framework, `fetch` for the initializers; this one by default.",
+    help="Python that has a framework, or `fetch` for the initializers; by default this one.",
 )
 @click.option(
-    "--secret", "secrets", multiple=True, metavar="NAME=FILE", help="File of KEY=VALUE lines in the place of a secret."
+    "--secret", "secrets", multiple=True, metavar="NAME=FILE", help="File of KEY=VALUE lines to use as a secret."
 )
 @reported
 def local_command(
@@ -43,9 +43,9 @@ def local_command(
     pythons: tuple[str, ...],
     secrets: tuple[str, ...],
 ) -> int:
-    """Run TRAINJOB as local processes, one group per node, with the environment Trainer would give them.
+    """Run TRAINJOB as local processes, one group for each node, with the environment that Trainer would set.
 
-    The runtime's initializers come first. Restarts follow the runtime's rules; the exit code is the job's.
+    The runtime's initializers run first. Restarts follow the runtime's rules. The exit code is the job's.
     """
     from stoker.cluster import local
 

@@ -28,7 +28,7 @@ def doctor_command(image: bool) -> int:
 @click.argument("containing", default="")
 @reported
 def flags_command(method: str, containing: str) -> None:
-    """List the trainer flags of METHOD (of those CONTAINING a text), with type, default and help."""
+    """List the trainer flags of METHOD with type, default and help; only names CONTAINING a text, if given."""
     from stoker.commands import describe
 
     click.echo(describe.flags(method, containing))
@@ -36,13 +36,13 @@ def flags_command(method: str, containing: str) -> None:
 
 @click.group("recipe", epilog="\b\nExamples:\n  stoker recipe list\n  stoker recipe show --tuning lora")
 def recipe_group() -> None:
-    """The trainer defaults that Stoker sets where the trainer's own surprise, each with its reason."""
+    """The trainer defaults that Stoker changes, each with its reason."""
 
 
 @recipe_group.command("list", epilog="\b\nExamples:\n  stoker recipe list")
 @reported
 def recipe_list_command() -> None:
-    """List every default of Stoker's, the runs it is for, and why."""
+    """List every default that Stoker sets, for which runs, and why."""
     from stoker.commands import describe
 
     click.echo(describe.recipe_list())
@@ -57,7 +57,7 @@ def recipe_list_command() -> None:
 @click.option("--method", default="sft", show_default=True, help="Training method.")
 @reported
 def recipe_show_command(accelerator: str, tuning: str, method: str) -> None:
-    """Show the defaults of one kind of run, and why."""
+    """Show the defaults for one kind of run, and why."""
     from stoker.commands import describe
 
     click.echo(describe.recipe(accelerator, tuning, method))

@@ -1,4 +1,4 @@
-"""The command `stoker`: all its commands, each from the file of its group."""
+"""The command `stoker`, put together from one file for each group of commands."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from stoker.entry.own_command import OUTPUT, PASS_THROUGH, trainer_arguments
 def run_command(trainer_args: tuple[str, ...]) -> int:
     """Train on this node, as a TrainJob's pods do.
 
-    TRAINER_ARGS are the trainer's own flags, its module perhaps first; defaults come from STOKER_ARG_<FLAG> in the
-    environment. See `stoker plan` for what would run.
+    TRAINER_ARGS are the trainer's own flags. The trainer's module may come first. Defaults come from STOKER_ARG_<FLAG>
+    in the environment. `stoker plan` shows what would run.
     """
     from stoker.node import launch
 
@@ -41,7 +41,7 @@ def run_command(trainer_args: tuple[str, ...]) -> int:
 )
 @reported
 def plan_command(output: str, trainer_args: tuple[str, ...]) -> None:
-    """Print what `stoker run` would do, with the origin of every value. Options of this command come first."""
+    """Print what `stoker run` would do, and where every value comes from. Options of this command come first."""
     from stoker.commands import describe
     from stoker.node import planning
 

@@ -19,22 +19,22 @@ from stoker.commands.group import reported
 )
 @click.argument("subject", metavar="METHOD|FILE.py:NAME")
 @click.option("--name", required=True, help="Name of the TrainJob.")
-@click.option("--runtime", help="Name of the runtime; by default the one that fits any run, e.g. trl-distributed.")
+@click.option("--runtime", help="Name of the runtime; by default the one for any run, e.g. trl-distributed.")
 @click.option("--namespace", help="Namespace of the TrainJob; by default kubectl's.")
-@click.option("--model", help="Model: an address to fetch it from (hf://…), or a folder or Hub id for the trainer.")
-@click.option("--dataset", help="Data: an address to fetch it from (hf://…), or a folder or Hub id for the trainer.")
-@click.option("--secret", default="", help="Secret with what the initializers need, such as ACCESS_TOKEN.")
+@click.option("--model", help="Model: an address to fetch (hf://…), or a folder or Hub id for the trainer.")
+@click.option("--dataset", help="Data: an address to fetch (hf://…), or a folder or Hub id for the trainer.")
+@click.option("--secret", default="", help="Secret for the initializers, with keys such as ACCESS_TOKEN.")
 @click.option("--nodes", type=int, help="Number of pods.")
 @click.option("--resources", multiple=True, metavar="NAME=AMOUNT", help="Resource of each pod, e.g. gpu=1.")
 @click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Flag of the trainer.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Variable of the trainer container.")
-@click.option("--lora", "adapter", flag_value="lora", help="Train an adapter, on every linear layer unless set.")
-@click.option("--qlora", "adapter", flag_value="qlora", help="The same, on a base model in 4 bits.")
+@click.option("--lora", "adapter", flag_value="lora", help="Train an adapter, by default on every linear layer.")
+@click.option("--qlora", "adapter", flag_value="qlora", help="Train an adapter on a base model in 4 bits.")
 @reported
 def trainjob_command(subject: str, adapter: str | None, **words: Any) -> None:
-    """Print a TrainJob for `kubectl apply`, its flags checked.
+    """Check the flags and print a TrainJob for `kubectl apply`.
 
-    METHOD is one of TRL's, e.g. sft. FILE.py:NAME is a config in a Python file, which is run to get it.
+    METHOD is a method of TRL, e.g. sft. FILE.py:NAME is a config in a Python file; the command runs the file to get it.
     """
     from stoker.submit import command_line
 

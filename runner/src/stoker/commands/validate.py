@@ -15,7 +15,7 @@ from stoker.contract.words import report_error
     "validate",
     epilog="\b\nExamples:\n"
     "  stoker validate trainjob.yaml --runtime runtime.yaml\n"
-    "  stoker validate trainjob.yaml     # the runtime is read from your cluster, with kubectl\n"
+    "  stoker validate trainjob.yaml     # kubectl reads the runtime from your cluster\n"
     "  helm template charts/training-runtimes --set skipApiCheck=true > runtimes.yaml &&\n"
     "    stoker validate trainjob.yaml --runtime runtimes.yaml\n"
     "  cat trainjob.yaml runtime.yaml | stoker validate -\n"
@@ -29,14 +29,14 @@ from stoker.contract.words import report_error
     type=PATH,
     help="File with rendered (Cluster)TrainingRuntimes, one or many.",
 )
-@click.option("--volume", "volumes", multiple=True, metavar="NAME=DIR", help="Folder with what a pod volume will hold.")
+@click.option("--volume", "volumes", multiple=True, metavar="NAME=DIR", help="Folder with a pod volume's content.")
 @reported
 def validate_command(trainjob: Path, runtimes: tuple[Path, ...], volumes: tuple[str, ...]) -> int:
-    """Say what would become of TRAINJOB, before it is submitted: nothing is started, no cluster is changed.
+    """Check TRAINJOB before you submit it. The command starts nothing and changes no cluster.
 
-    Every TrainJob of the file (`-` is standard input) is judged as the cluster would judge it, and planned as each of
-    its pods would plan it. The exit code is the one its pods would end with. Devices are taken from the resources
-    asked for; what lies in a volume is looked at only where --volume says what it holds.
+    It checks every TrainJob in the file (`-` is standard input) as the cluster would, and plans it as its pods would.
+    The exit code is the one that the pods would end with. Devices come from the requested resources. The content of a
+    volume is checked only if --volume names a folder for it.
     """
     from stoker.cluster import validate
 

@@ -1,6 +1,6 @@
-"""The output manifest `stoker.json`: what a finished run leaves for whoever serves it. Written, read and checked here.
+"""The output manifest `stoker.json`: what a finished run leaves for a server. Written, read and checked here.
 
-Described in schemas/manifest-v1.json. Its existence means that the run finished.
+schemas/manifest-v1.json describes it. If it exists, the run finished.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MANIFEST_VERSION = 1
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
-# Low-rank weights by their names in a PEFT adapter (peft 0.21), and what embeddings and output heads are called.
+# Names of low-rank weights in a PEFT adapter (peft 0.21), and of embeddings and output heads.
 _LOW_RANK = re.compile(r"\.(lora|dora)_")
 _EMBEDDING = re.compile(r"(^|\.)(embed\w*|lm_head|wte|wpe|word_embeddings|output_layer)\.")
-# Up to this size a file is hashed whole; of larger weights the size and the safetensors header are recorded.
+# Files up to this size are hashed whole. For larger weights the size and the safetensors header are recorded.
 _HASHED_BYTES = 256 * 2**20
 
 
@@ -34,7 +34,7 @@ def write_manifest(output: Path, run: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         output: the run's output folder.
-        run: what is known of the run, by the names of the schema; `base_model` among them.
+        run: the run's fields, by the names of the schema; `base_model` is needed.
 
     Returns:
         the manifest.
@@ -59,22 +59,23 @@ def write_manifest(output: Path, run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unfinished(manifest: Mapping[str, Any]) -> str:
-    """Return why a manifest is not that of a finished run; empty if it is."""
+    """Return why a manifest is not from a finished run; empty if it is."""
     status = manifest.get("status")
     return "" if status == "finished" else f"{MANIFEST} says the run is {status!r}, not 'finished'"
 
 
 def manifest_flaws(manifest: Mapping[str, Any]) -> Iterable[str]:
-    """Yield what of a manifest is not what its schema says, as far as it is read: anybody may have written it."""
+    """Yield where a manifest differs from its schema, in the fields that are read: anybody may have written it."""
     if manifest.get("schemaVersion") != MANIFEST_VERSION:
-        yield f"{MANIFEST} has schemaVersion {manifest.get('schemaVersion')!r}, this Stoker reads {MANIFEST_VERSION}"
+        found = manifest.get("schemaVersion")
+        yield f"{MANIFEST} has schemaVersion {found!r}, but this Stoker reads {MANIFEST_VERSION}"
         return
     for key, kind, word in (("files", list, "a list"), ("base_model", dict, "an object")):
         if not isinstance(manifest.get(key), kind):
             yield f"{MANIFEST}: {key} is {manifest.get(key)!r}, not {word}"
     adapter = manifest.get("adapter")
     if not isinstance(adapter, dict | None):
-        yield f"{MANIFEST}: adapter is {adapter!r}, neither an object nor null"
+        yield f"{MANIFEST}: adapter is {adapter!r}, not an object or null"
     elif adapter is not None and not is_names(adapter.get("changed_embeddings", [])):
         yield f"{MANIFEST}: adapter.changed_embeddings is {adapter['changed_embeddings']!r}, not a list of names"
 
@@ -85,7 +86,7 @@ def is_names(value: object) -> TypeGuard[list[str]]:
 
 
 def changed_files(path: Path, manifest: Mapping[str, Any]) -> Iterable[str]:
-    """Yield what differs between a folder and the list of files in its manifest."""
+    """Yield the differences between a folder and the list of files in its manifest."""
     listed = [entry.get("path") for entry in manifest["files"] if isinstance(entry, dict)]
     if manifest.get("adapter") is not None:
         yield from (
@@ -93,22 +94,22 @@ def changed_files(path: Path, manifest: Mapping[str, Any]) -> Iterable[str]:
         )
     for entry in manifest["files"]:
         if not isinstance(entry, dict) or Path(str(entry.get("path"))).name != entry.get("path"):
-            yield f"{MANIFEST} does not list its files as this program does"
+            yield f"{MANIFEST} lists its files in an unknown form"
             continue
         file = path / entry["path"]
-        # What a manifest lists besides, such as a model card, may stay behind when an adapter is copied.
+        # Other listed files, such as a model card, may be missing from a copy of an adapter.
         if not file.exists():
             if entry["path"] in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
                 yield f"{entry['path']} is missing"
             continue
         if not file.is_file():
-            yield f"{MANIFEST} lists {entry['path']!r}, which is no file"
+            yield f"{MANIFEST} lists {entry['path']!r}, which is not a file"
         elif file.stat().st_size != entry.get("bytes"):
-            yield f"{entry['path']} has {file.stat().st_size} bytes, {MANIFEST} says {entry.get('bytes')}"
+            yield f"{entry['path']} has {file.stat().st_size} bytes, but {MANIFEST} says {entry.get('bytes')}"
         elif "sha256" in entry and _digest(file) != entry["sha256"]:
-            yield f"{entry['path']} is not what the run wrote: its checksum differs from {MANIFEST}"
+            yield f"{entry['path']} has changed since the run: its checksum differs from {MANIFEST}"
         elif entry.get("header_sha256") and not _has_header(file, entry["header_sha256"]):
-            yield f"{entry['path']} is not what the run wrote: its header differs from {MANIFEST}"
+            yield f"{entry['path']} has changed since the run: its header differs from {MANIFEST}"
 
 
 def _digest(path: Path) -> str:
@@ -117,10 +118,10 @@ def _digest(path: Path) -> str:
 
 
 def _header_digest(path: Path) -> str:
-    """Return the digest of a safetensors header as it stands in the file.
+    """Return the digest of a safetensors header.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the file has no such header.
     """
     return hashlib.sha256(read_header(path)).hexdigest()
 
@@ -133,9 +134,9 @@ def _has_header(path: Path, digest: str) -> bool:
 
 
 def _complete_adapter_config(output: Path, base_model: object) -> Any | None:
-    """Return the adapter's configuration, None without one; name the base model in it where the trainer did not.
+    """Return the adapter's configuration, None without one; add the base model if the trainer left it out.
 
-    TorchTune 0.6.1 leaves the base model out, without which no server can load the adapter.
+    TorchTune 0.6.1 leaves it out, and no server can load the adapter without it.
     """
     config = read_json(output / ADAPTER_CONFIG)
     if not isinstance(config, dict):
@@ -163,7 +164,7 @@ def _adapter(config: Mapping[str, Any], weights: Path) -> dict[str, Any]:
 
 
 def _changed_embeddings(weights: Path) -> list[str]:
-    """Return the tensors of an adapter that stand in for embeddings or the output head, or extend them."""
+    """Return the tensors of an adapter that replace or extend embeddings or the output head."""
     try:
         names = parse_header(read_header(weights))
     except (OSError, ValueError):  # another format, which PEFT does not write by default

@@ -1,1 +1,1 @@
-"""Serving: vLLM's HTTP interface, and the adapters of one replica."""
+"""Serving: vLLM's HTTP API, and the adapters of one replica."""

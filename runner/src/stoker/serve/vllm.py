@@ -1,4 +1,4 @@
-"""vLLM's own interface, as this pod alone can reach it: models, adapters, one token, log-probabilities."""
+"""The client of vLLM's HTTP API, which only this pod can reach: models, adapters, one token, log-probabilities."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-# A text that any adapter changes the probabilities of, unless it changes nothing.
+# Every adapter changes the probabilities of this text, unless it changes nothing.
 _PROBE = "Question: What is the capital of France?\nAnswer: The capital of France is Paris, and it is known for"
 
 
 class ServerError(Exception):
-    """vLLM did not do what it was asked.
+    """vLLM failed at a request.
 
     Args:
-        message: what it said.
-        status: its HTTP status; 0 if there was no answer.
+        message: what vLLM answered.
+        status: the HTTP status; 0 if there was no answer.
     """
 
     def __init__(self, message: str, status: int = 0) -> None:
@@ -35,11 +35,11 @@ class Server:
     def __init__(self, address: str, timeout: float = 60.0) -> None:
         self._address = address.rstrip("/")
         self._timeout = timeout
-        # An adapter server inside the pod is never behind the proxy that the environment may name.
+        # The server is in this pod, so requests never go through a proxy that the environment may name.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
     def models(self) -> dict[str, tuple[str, bool]]:
-        """Return every name it serves: the folder it is from, and whether it is an adapter.
+        """Return every name that it serves: its folder, and whether it is an adapter.
 
         Raises:
             ServerError: it does not answer.
@@ -50,12 +50,12 @@ class Server:
         """Load an adapter.
 
         Raises:
-            ServerError: it could not; status 404 if the folder is not there for it.
+            ServerError: it could not; status 404 if it does not see the folder.
         """
         self._call("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
 
     def unload(self, name: str) -> None:
-        """Take an adapter's name away.
+        """Unload an adapter.
 
         Raises:
             ServerError: it could not; status 404 if it has no such name.
@@ -63,7 +63,7 @@ class Server:
         self._call("/v1/unload_lora_adapter", {"lora_name": name})
 
     def answers(self, model: str) -> None:
-        """Let a model say one token, or embed a text where it says none.
+        """Let a model generate one token, or embed a text if it cannot generate.
 
         Raises:
             ServerError: it did not.
@@ -73,7 +73,7 @@ class Server:
         except ServerError as error:
             if error.status != 404:
                 raise
-            # vLLM has the paths of what a model can do; one that gives rewards has neither.
+            # vLLM only has paths for what the model can do; a reward model has neither.
             try:
                 self._call("/v1/embeddings", {"model": model, "input": _PROBE})
             except ServerError as other:
@@ -81,7 +81,7 @@ class Server:
                     raise
 
     def log_probabilities(self, model: str) -> list[float]:
-        """Return the log-probability a model gives each token of a fixed text but the first, in nats.
+        """Return a model's log-probability of each token of a fixed text except the first, in nats.
 
         Raises:
             ServerError: it did not answer.
@@ -90,7 +90,7 @@ class Server:
             "/v1/completions",
             {"model": model, "prompt": _PROBE, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0},
         )
-        # Each entry maps the ids of a few tokens to theirs; with 0 there is only the text's own.
+        # Each entry maps token ids to log-probabilities; with 0 it only has the text's own token.
         return [next(iter(entry.values()))["logprob"] for entry in answer["choices"][0]["prompt_logprobs"] if entry]
 
     def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:

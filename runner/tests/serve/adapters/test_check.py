@@ -32,17 +32,20 @@ def test_a_path_in_a_trainers_pod_says_nothing_of_the_base_model(tmp_path: Path,
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"peft_type": "IA3"}, "it is of PEFT's kind 'IA3', vLLM serves 'LORA'"),
-        ({"r": "2"}, "its rank r is '2', not a positive number"),
-        ({"bias": "all"}, "it was trained with bias='all', which vLLM does not serve"),
-        ({"use_dora": True}, "use_dora, which vLLM does not serve"),
-        ({"modules_to_save": ["lm_head", "score"]}, "it replaces whole modules (lm_head), which vLLM does not serve"),
+        ({"peft_type": "IA3"}, "its PEFT type is 'IA3', but vLLM only serves 'LORA'"),
+        ({"r": "2"}, "its rank r is '2': it must be a whole number, 1 or more"),
+        ({"bias": "all"}, "it was trained with bias='all', but vLLM only serves bias='none'"),
+        ({"use_dora": True}, "use_dora, but vLLM does not serve DoRA: merge it into its base model"),
+        (
+            {"modules_to_save": ["lm_head", "score"]},
+            "it replaces whole modules (lm_head), but vLLM does not serve those",
+        ),
         ({"modules_to_save": 5}, "its modules_to_save is 5, not a list of names"),
-        ({"rank_pattern": {"q_proj": 4}}, "rank_pattern={'q_proj': 4}, which vLLM would ignore"),
-        ({"trainable_token_indices": [7]}, "trainable_token_indices=[7], which vLLM would ignore"),
-        ({"invented_later": 1}, "invented_later=1, which vLLM would ignore"),
-        ({"init_lora_weights": "pissa_niter_4"}, "on a changed base model: convert it when it is saved"),
-        ({"r": 64}, "its rank is 64, the server has room for 16: raise lora.maxRank"),
+        ({"rank_pattern": {"q_proj": 4}}, "rank_pattern={'q_proj': 4}, but vLLM ignores that"),
+        ({"trainable_token_indices": [7]}, "trainable_token_indices=[7], but vLLM ignores that"),
+        ({"invented_later": 1}, "invented_later=1, but vLLM ignores that"),
+        ({"init_lora_weights": "pissa_niter_4"}, "on a changed base model: convert it when you save it"),
+        ({"r": 64}, "its rank is 64, but the server takes at most 16: raise lora.maxRank"),
     ],
 )
 def test_a_configuration_that_vllm_does_not_serve(
@@ -54,17 +57,20 @@ def test_a_configuration_that_vllm_does_not_serve(
 @pytest.mark.parametrize(
     ("manifest", "message"),
     [
-        ({"schemaVersion": 2}, "stoker.json has schemaVersion 2, this Stoker reads 1"),
+        ({"schemaVersion": 2}, "stoker.json has schemaVersion 2, but this Stoker reads 1"),
         ({"status": "stopped"}, "the run is 'stopped', not 'finished'"),
         ({"adapter": None}, "its run trained the whole model, not an adapter: serve the output as the model"),
-        ({"adapter": {"changed_embeddings": ["model.embed_tokens.weight"]}}, "which vLLM leaves out: merge it into"),
+        ({"adapter": {"changed_embeddings": ["model.embed_tokens.weight"]}}, "but vLLM ignores those: merge it into"),
         ({"base_model": "acme/tiny"}, "stoker.json: base_model is 'acme/tiny', not an object"),
-        ({"adapter": "lora"}, "stoker.json: adapter is 'lora', neither an object nor null"),
+        ({"adapter": "lora"}, "stoker.json: adapter is 'lora', not an object or null"),
         ({"adapter": {"changed_embeddings": 5}}, "adapter.changed_embeddings is 5, not a list of names"),
         ({"files": None}, "stoker.json: files is None, not a list"),
         ({"files": []}, "stoker.json does not list adapter_model.safetensors"),
-        ({"files": [{"path": "..", "bytes": 1}]}, "stoker.json lists '..', which is no file"),
-        ({"base_model": {"name_or_path": "acme/other"}}, f"it was trained on acme/other, the server has {BASE}"),
+        ({"files": [{"path": "..", "bytes": 1}]}, "stoker.json lists '..', which is not a file"),
+        (
+            {"base_model": {"name_or_path": "acme/other"}},
+            f"it was trained on acme/other, but the server has {BASE}: serve it with its base model",
+        ),
     ],
 )
 def test_a_manifest_that_speaks_against_it(tmp_path: Path, model: Path, manifest: dict[str, Any], message: str) -> None:
@@ -74,19 +80,19 @@ def test_a_manifest_that_speaks_against_it(tmp_path: Path, model: Path, manifest
 def test_another_revision_of_the_base_model(tmp_path: Path, model: Path) -> None:
     adapter = make_adapter(tmp_path / "a", manifest={"base_model": {"name_or_path": BASE, "revision": "one"}})
     (problem,) = check.problems(read_adapter(adapter), read_model(model, BASE, "two"), 16)
-    assert problem == f"it was trained on revision one of {BASE}, the server has two"
+    assert problem == f"it was trained on revision one of {BASE}, but the server has two"
 
 
 def test_an_adapter_without_a_manifest_is_served_only_where_that_is_allowed(output: Path, model: Path) -> None:
     (output / "stoker.json").unlink()
-    assert "stoker.json is missing, so nothing says that the run finished" in problems(output, model)
+    assert "stoker.json is missing, so the run may not have finished" in problems(output, model)
     assert problems(output, model, require_manifest=False) == ""
 
 
 def test_modules_that_the_base_model_does_not_have(tmp_path: Path, model: Path) -> None:
     shapes = {f"{PREFIX}.query.lora_A.weight": (2, HIDDEN), f"{PREFIX}.query.lora_B.weight": (HIDDEN, 2)}
     found = problems(make_adapter(tmp_path / "a", shapes=shapes), model)
-    assert found.startswith("the base model has no layers.0.self_attn.query: it is of another model")
+    assert found.startswith("the base model has no layers.0.self_attn.query: the adapter is for another model")
 
 
 def test_a_base_model_of_another_size(tmp_path: Path, output: Path) -> None:
@@ -108,12 +114,12 @@ def test_a_quantized_base_models_tensors_are_known_by_their_modules(tmp_path: Pa
 
 
 def test_weights_without_any_matrix(tmp_path: Path, model: Path) -> None:
-    assert "holds no LoRA matrices" in problems(make_adapter(tmp_path / "a", shapes={"x": (1,)}), model)
+    assert "has no LoRA matrices" in problems(make_adapter(tmp_path / "a", shapes={"x": (1,)}), model)
 
 
 def test_tokens_that_the_servers_tokenizer_does_not_know(tmp_path: Path, model: Path) -> None:
     found = problems(make_adapter(tmp_path / "a", added_tokens=2), model)
-    assert found.startswith("its tokenizer knows 12 tokens, the base model's 10")
+    assert found.startswith("its tokenizer has 12 tokens, but the base model's has 10")
 
 
 @pytest.mark.parametrize(
@@ -121,9 +127,9 @@ def test_tokens_that_the_servers_tokenizer_does_not_know(tmp_path: Path, model: 
     [
         ("adapter_model.safetensors", b"", "adapter_model.safetensors: it ends inside its header"),
         ("adapter_model.safetensors", None, "adapter_model.safetensors is missing"),
-        ("adapter_config.json", b"[]", "adapter_config.json is no JSON object"),
+        ("adapter_config.json", b"[]", "adapter_config.json is not a JSON object"),
         ("adapter_config.json", None, "adapter_config.json is missing"),
-        ("stoker.json", b"half", "stoker.json is no JSON object"),
+        ("stoker.json", b"half", "stoker.json is not a JSON object"),
     ],
 )
 def test_a_broken_file(output: Path, model: Path, name: str, content: bytes | None, message: str) -> None:
@@ -140,7 +146,7 @@ def test_a_bit_that_changed_since_the_run_wrote_it(output: Path, model: Path) ->
     content[-1] ^= 1
     weights.write_bytes(content)
     assert problems(output, model) == (
-        "adapter_model.safetensors is not what the run wrote: its checksum differs from stoker.json"
+        "adapter_model.safetensors has changed since the run: its checksum differs from stoker.json"
     )
 
 
@@ -160,7 +166,7 @@ def test_large_weights_without_a_header(tmp_path: Path, model: Path) -> None:
         entry.pop("sha256")
         entry["header_sha256"] = "0" * 64
     (adapter / "stoker.json").write_text(json.dumps(manifest))
-    assert "tokenizer.json is not what the run wrote: its header differs" in problems(adapter, model)
+    assert "tokenizer.json has changed since the run: its header differs" in problems(adapter, model)
 
 
 @pytest.mark.parametrize("name", ["stoker.json", "adapter_config.json"])
@@ -189,7 +195,7 @@ def test_a_sharded_base_model_is_read_by_its_index(model: Path, output: Path) ->
 
 
 def test_a_folder_without_a_model_is_missing_input(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="holds no model") as ending:
+    with pytest.raises(RunError, match="has no model") as ending:
         read_model(tmp_path)
     assert ending.value.code is ExitCode.NO_INPUT
 

@@ -69,7 +69,7 @@ def test_adapters_that_others_load_turn_lora_on_where_their_rank_has_a_bound(tmp
 
 
 def test_later_versions_need_a_bound_for_their_rank(tmp_path: Path, model: Path) -> None:
-    with pytest.raises(RunError, match=r"lora\.maxRank is needed") as ending:
+    with pytest.raises(RunError, match=r"lora\.maxRank is missing") as ending:
         run(tmp_path, model, published={"folder": "/adapters"})
     assert ending.value.code is ExitCode.CONFIG
 
@@ -81,9 +81,10 @@ def test_every_wrong_adapter_is_named_with_what_is_wrong(tmp_path: Path, model: 
     with pytest.raises(RunError) as ending:
         run(tmp_path, model, adapters=named, lora={"maxRank": 16})
     assert ending.value.code is ExitCode.CONFIG
+    base = f"it was trained on acme/other, but the server has {BASE}: serve it with its base model"
     assert ending.value.message.splitlines() == [
-        f"adapter other ({other}): it was trained on acme/other, the server has {BASE}",
-        f"adapter large ({large}): its rank is 64, the server has room for 16: raise lora.maxRank",
+        f"adapter other ({other}): {base}",
+        f"adapter large ({large}): its rank is 64, but the server takes at most 16: raise lora.maxRank",
     ]
     assert not (tmp_path / "config").exists()
 
@@ -97,10 +98,10 @@ def test_an_adapter_that_is_not_there_is_missing_input(tmp_path: Path, model: Pa
 @pytest.mark.parametrize(
     ("adapters", "message"),
     [
-        ([{"name": "a"}], "an adapter is {name, path}"),
-        ([{"name": "a", "path": "/x", "rank": 8}], "an adapter is {name, path}"),
-        ([{"name": "a b", "path": "/x"}], "'a b' is no name"),
-        ([{"name": "a", "path": "/x"}, {"name": "a", "path": "/y"}], "two adapters are called a"),
+        ([{"name": "a"}], "is wrong: write {name: NAME, path: FOLDER}"),
+        ([{"name": "a", "path": "/x", "rank": 8}], "is wrong: write {name: NAME, path: FOLDER}"),
+        ([{"name": "a b", "path": "/x"}], "adapter name 'a b' is wrong"),
+        ([{"name": "a", "path": "/x"}, {"name": "a", "path": "/y"}], "two adapters have the name a"),
     ],
 )
 def test_wrong_settings_are_refused(tmp_path: Path, model: Path, adapters: list[Any], message: str) -> None:

@@ -79,7 +79,7 @@ def test_a_broken_output_is_not_published(output: Path, tmp_path: Path) -> None:
 
 def test_a_run_that_has_not_finished_is_not_published(output: Path, tmp_path: Path) -> None:
     (output / "stoker.json").unlink()
-    with pytest.raises(RunError, match="the run has not finished") as ending:
+    with pytest.raises(RunError, match="is missing: wait until the run has finished") as ending:
         publish(output, tmp_path / "adapters", "support")
     assert ending.value.code is ExitCode.NO_INPUT
 
@@ -88,7 +88,7 @@ def test_a_run_that_has_not_finished_is_not_published(output: Path, tmp_path: Pa
     ("manifest", "message", "code"),
     [
         ({"status": "running"}, "stoker.json says the run is 'running', not 'finished'", ExitCode.NO_INPUT),
-        ({"schemaVersion": 2}, "stoker.json has schemaVersion 2, this Stoker reads 1", ExitCode.BAD_DATA),
+        ({"schemaVersion": 2}, "stoker.json has schemaVersion 2, but this Stoker reads 1", ExitCode.BAD_DATA),
         ({"files": None}, "stoker.json: files is None, not a list", ExitCode.BAD_DATA),
         ({"files": []}, "stoker.json does not list adapter_config.json", ExitCode.BAD_DATA),
     ],
@@ -106,14 +106,14 @@ def test_what_every_server_would_refuse_is_not_published(
 @pytest.mark.parametrize("name", ["", "Support", "../x", "a/b", "a:1", ".hidden", "a\n", "a" * 64])
 def test_a_name_that_is_none_is_refused(output: Path, tmp_path: Path, name: str) -> None:
     for act in (lambda: publish(output, tmp_path / "adapters", name), lambda: retract(tmp_path / "adapters", name, 1)):
-        with pytest.raises(RunError, match="is no name for an adapter") as ending:
+        with pytest.raises(RunError, match="is wrong: use up to 63 small letters") as ending:
             act()
         assert ending.value.code is ExitCode.USAGE
 
 
 @pytest.mark.parametrize("number", [0, -1, 10**18])
 def test_a_number_that_no_server_looks_at_is_refused(output: Path, tmp_path: Path, number: int) -> None:
-    with pytest.raises(RunError, match="a version is a positive number of 18 digits at most") as ending:
+    with pytest.raises(RunError, match="is wrong: use a number from 1, with at most 18 digits") as ending:
         publish(output, tmp_path / "adapters", "support", number)
     assert ending.value.code is ExitCode.USAGE
 
@@ -134,7 +134,7 @@ def test_a_retracted_version_is_gone_and_its_number_is_not_missed(output: Path, 
     publish(output, folder, "support")
     retract(folder, "support", 1)
     assert names(folder) == ["support:2"]
-    with pytest.raises(RunError, match="has no support:1"):
+    with pytest.raises(RunError, match="has no version support:1"):
         retract(folder, "support", 1)
 
 
@@ -161,7 +161,9 @@ def test_a_full_folder_is_named_and_keeps_no_draft(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source))  # as copyfile says it
 
     monkeypatch.setattr("shutil.copyfile", full)
-    with pytest.raises(RunError, match=r"adapters is full \(No space left on device\): make room") as ending:
+    with pytest.raises(
+        RunError, match=r"adapters is full \(No space left on device\): enlarge it, or retract old versions"
+    ) as ending:
         publish(output, tmp_path / "adapters", "support")
     assert ending.value.code is ExitCode.CONFIG
     assert list((tmp_path / "adapters" / "support").iterdir()) == []

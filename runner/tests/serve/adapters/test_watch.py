@@ -197,7 +197,7 @@ def test_an_adapter_of_the_start_that_the_server_does_not_have_is_reported(
     settings = Settings(model, "tiny", BASE, adapters=(Declared("first", output),))
     state = Watch(settings, Server(vllm.address, 5), read_model(model, BASE), clock).look()
     assert not state.ready
-    assert state.problems == {"first": "vLLM was started without it"}
+    assert state.problems == {"first": "vLLM started without it"}
 
 
 def test_an_unfit_version_takes_no_good_ones_place(watch: Watch, vllm: Vllm, tmp_path: Path, folder: Path) -> None:
@@ -210,8 +210,8 @@ def test_an_unfit_version_takes_no_good_ones_place(watch: Watch, vllm: Vllm, tmp
     assert sorted(vllm.adapters) == ["a:1", "a:2"]
     assert state.ready
     assert state.problems == {
-        "a:3": f"it was trained on acme/other, the server has {BASE}",
-        "a:4": "its rank is 16, the server has room for 8: raise lora.maxRank",
+        "a:3": f"it was trained on acme/other, but the server has {BASE}: serve it with its base model",
+        "a:4": "its rank is 16, but the server takes at most 8: raise lora.maxRank",
     }
 
 
@@ -249,7 +249,7 @@ def test_an_adapter_that_the_server_ends_at_is_not_asked_for_forever(
         watch.look()
         start_over(watch, vllm)
     state = watch.look()
-    assert "vLLM ended 2 times after it was asked for it" in state.problems["a:1"]
+    assert "it crashed vLLM 2 times, so it is skipped" in state.problems["a:1"]
     assert (list(vllm.adapters), state.ready) == (["b:1"], True)
     clock.now += RETRY
     vllm.unloadable.clear()
@@ -306,7 +306,7 @@ def test_an_adapter_without_effect_is_served_and_reported(watch: Watch, vllm: Vl
 def test_an_adapter_that_gives_no_numbers_is_reported(watch: Watch, vllm: Vllm, output: Path, folder: Path) -> None:
     vllm.broken.add("a:1")
     publish(output, folder, "a")
-    assert watch.look().problems == {"a:1": "its log-probabilities are no numbers: its training went wrong"}
+    assert watch.look().problems == {"a:1": "its log-probabilities are NaN: its training failed"}
 
 
 def test_an_adapter_whose_effect_cannot_be_asked_for_is_reported_and_asked_again_now_and_then(
@@ -315,7 +315,7 @@ def test_an_adapter_whose_effect_cannot_be_asked_for_is_reported_and_asked_again
     vllm.mute.add("a:1")
     publish(output, folder, "a")
     for _ in range(3):
-        assert "its effect is not known: Out of range float values" in watch.look().problems["a:1"]
+        assert "its effect is unknown: Out of range float values" in watch.look().problems["a:1"]
     assert vllm.asked.count("a:1") == 1
     vllm.mute.clear()
     clock.now += RETRY
@@ -356,7 +356,7 @@ def test_adapters_of_a_list_come_and_go(watch: Watch, vllm: Vllm, output: Path, 
     listed.write_text("[{name: support}]")
     state = watch.look()
     assert state.loaded == {"support": str(output)}, "a list that is none changes nothing"
-    assert "an adapter is {name, path}, not" in state.problems[str(listed)]
+    assert "is wrong: write {name: NAME, path: FOLDER}" in state.problems[str(listed)]
     for wrong in ("7", "[{name: support, path: 2026-13-45}]", "[{"):
         listed.write_text(wrong)
         assert "cannot be read" in watch.look().problems[str(listed)]
@@ -434,7 +434,9 @@ def test_what_a_replica_has_is_told_to_probes_and_prometheus(
 
 
 def test_an_address_that_is_none_is_refused(model: Path) -> None:
-    with pytest.raises(RunError, match="--server 'localhost:8000' is no address: write one such as http://") as ending:
+    with pytest.raises(
+        RunError, match="--server 'localhost:8000' is not an address: write one such as http://"
+    ) as ending:
         serve(Settings(model, "tiny"), "localhost:8000", ("", 0), 1)
     assert ending.value.code is ExitCode.USAGE
 
@@ -449,9 +451,7 @@ def test_a_number_out_of_range_is_a_usage_error(words: list[str]) -> None:
 def test_a_port_that_is_taken_is_named(model: Path, vllm: Vllm, monkeypatch: pytest.MonkeyPatch) -> None:
     port = int(vllm.address.rpartition(":")[2])
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    with pytest.raises(
-        RunError, match=f"port {port} of 127.0.0.1 cannot be listened at .Address already in use."
-    ) as ending:
+    with pytest.raises(RunError, match=f"cannot listen on port {port} of 127.0.0.1 .Address already in use.") as ending:
         serve(Settings(model, "tiny"), vllm.address, ("127.0.0.1", port), 1)
     assert ending.value.code is ExitCode.CONFIG
 

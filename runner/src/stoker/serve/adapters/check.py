@@ -1,7 +1,7 @@
-"""Whether a server with a given base model can serve an adapter. Pure: every verdict follows from what was read.
+"""Whether a server with a given base model can serve an adapter. Pure.
 
-What vLLM cannot do with an adapter is from its sources (0.31: `vllm/lora/peft_helper.py`, `lora_model.py`); what it
-does not read there it ignores in silence, so a setting that changes an adapter's meaning is refused here by name.
+What vLLM refuses is from its sources (0.31: `vllm/lora/peft_helper.py`, `lora_model.py`). It silently ignores every
+setting that it does not read there, so settings that change an adapter's meaning are refused here by name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stoker.serve.adapters.files import Adapter, BaseModel
 ALLOWED_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM's --max-lora-rank takes (0.31, `vllm/config/lora.py`)."""
 
-# adapter_config.json (PEFT 0.21): what vLLM reads, what only training reads, and what says where it came from.
+# adapter_config.json (PEFT 0.21): what vLLM reads, what only training reads, and what names the origin.
 _READ = {"r", "lora_alpha", "target_modules", "bias", "modules_to_save", "use_rslora", "use_dora", "peft_type"}
 _TRAINING = {
     "arrow_config", "corda_config", "ensure_weight_tying", "eva_config", "exclude_modules", "inference_mode",
@@ -24,7 +24,7 @@ _TRAINING = {
     "megatron_config", "megatron_core", "qalora_group_size", "runtime_config", "task_type",
 }  # fmt: skip
 _ORIGIN = {"auto_mapping", "base_model_name_or_path", "peft_version", "revision"}
-# Initializations that take a part out of the base model's weights, and so need that changed base model.
+# Initializations that move a part of the base model's weights into the adapter, so that it needs the changed model.
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 # vLLM's own list for classification models.
 _SAVED_MODULES = {"classifier", "score"}
@@ -35,19 +35,19 @@ _SHOWN = 3
 
 
 def snapped(rank: int) -> int | None:
-    """Return the smallest rank that vLLM's --max-lora-rank takes and that is enough; None if there is none."""
+    """Return the smallest value of vLLM's --max-lora-rank that is enough for a rank; None if there is none."""
     return next((allowed for allowed in ALLOWED_RANKS if allowed >= rank), None)
 
 
 def rank_of(adapter: Adapter) -> int:
-    """Return an adapter's largest rank, by its configuration and by its tensors."""
+    """Return the largest rank in an adapter's configuration and tensors."""
     shapes = [shape[0] for name, shape in adapter.tensors.items() if name.endswith("lora_A.weight") and shape]
     configured = adapter.config.get("r")
     return max([configured if isinstance(configured, int) else 0, *shapes])
 
 
 def problems(adapter: Adapter, model: BaseModel, max_rank: int, *, require_manifest: bool = True) -> list[str]:
-    """Return why a server cannot serve an adapter, a sentence each; none if it can.
+    """Return why a server cannot serve an adapter, one text for each reason; none if it can.
 
     Args:
         adapter: what was read of the adapter.
@@ -55,12 +55,12 @@ def problems(adapter: Adapter, model: BaseModel, max_rank: int, *, require_manif
         max_rank: the largest rank the server has room for.
         require_manifest: refuse adapters without the manifest of the run that made them.
     """
-    if adapter.damage:  # the rest would only repeat it
+    if adapter.damage:  # the other checks would only repeat it
         return list(adapter.damage)
     found = [*_origin(adapter, model, require_manifest=require_manifest), *_kind(adapter.config)]
     rank = rank_of(adapter)
     if rank > max_rank:
-        found.append(f"its rank is {rank}, the server has room for {max_rank}: raise lora.maxRank")
+        found.append(f"its rank is {rank}, but the server takes at most {max_rank}: raise lora.maxRank")
     return [*found, *_modules(adapter, model), *_vocabulary(adapter, model)]
 
 
@@ -69,8 +69,8 @@ def _origin(adapter: Adapter, model: BaseModel, *, require_manifest: bool) -> It
     if manifest is None:
         if require_manifest:
             yield (
-                f"{MANIFEST} is missing, so nothing says that the run finished: "
-                "name a finished run's output, or set lora.requireManifest to false for adapters from elsewhere"
+                f"{MANIFEST} is missing, so the run may not have finished: "
+                "name the output of a finished run, or set lora.requireManifest to false for adapters of other tools"
             )
         manifest = {}
     elif problem := unfinished(manifest):
@@ -78,15 +78,15 @@ def _origin(adapter: Adapter, model: BaseModel, *, require_manifest: bool) -> It
     elif manifest.get("adapter") is None:
         yield "its run trained the whole model, not an adapter: serve the output as the model"
     elif changed := manifest["adapter"].get("changed_embeddings"):
-        yield f"it changes embeddings ({_shown(set(changed))}), which vLLM leaves out: merge it into its base model"
+        yield f"it changes embeddings ({_shown(set(changed))}), but vLLM ignores those: merge it into its base model"
     base = manifest.get("base_model") or {}
     trained_on = base.get("name_or_path") or adapter.config.get("base_model_name_or_path")
-    # A path says where a model lay in the trainer's pod, nothing of what it is.
+    # A path in the trainer's pod does not tell which model it was.
     if _is_hub_name(trained_on) and _is_hub_name(model.source):
         if trained_on.lower() != model.source.lower():
-            yield f"it was trained on {trained_on}, the server has {model.source}"
+            yield f"it was trained on {trained_on}, but the server has {model.source}: serve it with its base model"
         elif base.get("revision") and model.revision and base["revision"] != model.revision:
-            yield f"it was trained on revision {base['revision']} of {trained_on}, the server has {model.revision}"
+            yield f"it was trained on revision {base['revision']} of {trained_on}, but the server has {model.revision}"
 
 
 def _is_hub_name(name: object) -> TypeGuard[str]:
@@ -96,36 +96,37 @@ def _is_hub_name(name: object) -> TypeGuard[str]:
 def _kind(config: Mapping[str, Any]) -> Iterator[str]:
     kind = config.get("peft_type")
     if kind != "LORA":
-        yield f"it is of PEFT's kind {kind!r}, vLLM serves 'LORA'"
+        yield f"its PEFT type is {kind!r}, but vLLM only serves 'LORA'"
         return
     if not isinstance(config.get("r"), int) or config["r"] < 1:
-        yield f"its rank r is {config.get('r')!r}, not a positive number"
+        yield f"its rank r is {config.get('r')!r}: it must be a whole number, 1 or more"
     if config.get("bias", "none") != "none":
-        yield f"it was trained with bias={config['bias']!r}, which vLLM does not serve"
+        yield f"it was trained with bias={config['bias']!r}, but vLLM only serves bias='none'"
     if config.get("use_dora"):
-        yield "it was trained with use_dora, which vLLM does not serve"
+        yield "it was trained with use_dora, but vLLM does not serve DoRA: merge it into its base model"
     saved = config.get("modules_to_save") or []
     if not is_names(saved):
         yield f"its modules_to_save is {saved!r}, not a list of names"
     elif saved := sorted(set(saved) - _SAVED_MODULES):
-        yield f"it replaces whole modules ({', '.join(saved)}), which vLLM does not serve: merge it into its base model"
+        names = ", ".join(saved)
+        yield f"it replaces whole modules ({names}), but vLLM does not serve those: merge it into its base model"
     init = config.get("init_lora_weights")
     if isinstance(init, str) and init.startswith(_CHANGES_BASE):
-        yield f"it was trained with init_lora_weights={init!r} on a changed base model: convert it when it is saved"
+        yield f"it was trained with init_lora_weights={init!r} on a changed base model: convert it when you save it"
     for name in sorted(set(config) - _READ - _TRAINING - _ORIGIN):
         if config[name]:
-            yield f"it was trained with {name}={config[name]!r}, which vLLM would ignore"
+            yield f"it was trained with {name}={config[name]!r}, but vLLM ignores that: train it without"
 
 
 def _modules(adapter: Adapter, model: BaseModel) -> Iterator[str]:
     """Compare each pair of matrices with the weight it is added to."""
     if not any(_LORA.match(name) for name in adapter.tensors):
-        yield f"{ADAPTER_WEIGHTS} holds no LoRA matrices"
+        yield f"{ADAPTER_WEIGHTS} has no LoRA matrices"
         return
     if not model.tensors:
         return
     weights = {_tail(name.removesuffix(".weight")): shape for name, shape in model.tensors.items()}
-    if model.quantized:  # a module has several tensors (qweight, scales, absmax, …), of shapes of their own
+    if model.quantized:  # a module has several tensors (qweight, scales, absmax, …) of other shapes
         weights = {_tail(module): () for name in model.tensors for module in _parents(name)}
     missing, wrong = set(), set()
     for name, shape in adapter.tensors.items():
@@ -135,7 +136,7 @@ def _modules(adapter: Adapter, model: BaseModel) -> Iterator[str]:
         module = _tail(match["module"])
         weight = weights.get(module)
         if weight is None:
-            # Experts that a checkpoint keeps in one tensor have no weight of their own, nor has a tied head.
+            # Experts kept in one tensor have no weight each, and a tied head has none.
             if ".experts." not in module and module != "lm_head":
                 missing.add(module)
         elif len(weight) == 2 and match["half"] and len(shape) == 2:
@@ -143,7 +144,7 @@ def _modules(adapter: Adapter, model: BaseModel) -> Iterator[str]:
             if (match["half"] == "A" and shape[1] != inner) or (match["half"] == "B" and shape[0] != outer):
                 wrong.add(f"{module} is {outer}×{inner} in the base model")
     if missing:
-        yield f"the base model has no {_shown(missing)}: it is of another model, or its modules have other names"
+        yield f"the base model has no {_shown(missing)}: the adapter is for another model, or names modules differently"
     if wrong:
         yield f"its matrices do not fit: {_shown(wrong)}"
 
@@ -155,7 +156,7 @@ def _parents(name: str) -> Iterator[str]:
 
 
 def _tail(name: str) -> str:
-    """Return a module's name from its layer on: what stands before differs between PEFT, the hub and vLLM."""
+    """Return a module's name from its layer on: the part before differs between PEFT, the Hub and vLLM."""
     start = re.search(r"(?:^|\.)(layers|h|blocks)\.\d+\.", name)
     return name[start.start(1) :] if start else name.rsplit(".", 1)[-1]
 
@@ -168,6 +169,6 @@ def _shown(names: set[str]) -> str:
 def _vocabulary(adapter: Adapter, model: BaseModel) -> Iterator[str]:
     if adapter.tokens is not None and model.tokens is not None and adapter.tokens > model.tokens:
         yield (
-            f"its tokenizer knows {adapter.tokens} tokens, the base model's {model.tokens}: "
-            "vLLM uses the base model's, which would cut the added ones into pieces"
+            f"its tokenizer has {adapter.tokens} tokens, but the base model's has {model.tokens}: "
+            "vLLM uses the base model's, which would split the added tokens; merge it into its base model"
         )

@@ -1,4 +1,4 @@
-"""What a server has to load and unload. Pure: what is published and what is loaded decide."""
+"""What a server has to load and unload, from what is published and what is loaded. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Unload:
-    """Take a name away."""
+    """Unload the adapter with a name."""
 
     name: str
 
@@ -28,12 +28,12 @@ Action = Load | Unload
 
 
 def newest(versions: Iterable[Version], keep: int, unfit: Collection[str] = ()) -> dict[str, str]:
-    """Return what should be served of the published versions: of each adapter the newest that can be.
+    """Return the versions to serve: the newest of each adapter that can be served.
 
     Args:
-        versions: all there are.
-        keep: how many of each adapter.
-        unfit: names of versions that cannot be served; they take no other version's place.
+        versions: all published versions.
+        keep: how many versions of each adapter.
+        unfit: names of versions that cannot be served. A bad version never replaces a working one.
 
     Returns:
         the folder of each, by name.
@@ -47,15 +47,15 @@ def newest(versions: Iterable[Version], keep: int, unfit: Collection[str] = ()) 
 
 
 def decide(wanted: Mapping[str, str], loaded: Mapping[str, str], fixed: Collection[str] = ()) -> list[Action]:
-    """Return what brings a server from what it has to what it should have.
+    """Return the actions that bring a server from what it has to what it should have.
 
-    New names come before old ones go, so that there is no moment without a version. Only a name that is to come from
-    another folder has to go first, since a server has one folder for a name.
+    New names are loaded before old ones are unloaded, so that some version is always served. Only a name that moves to
+    another folder is unloaded first, since a server has one folder for a name.
 
     Args:
         wanted: folder by name.
-        loaded: folder by name, as the server tells.
-        fixed: names the server was started with, which are left alone.
+        loaded: folder by name, as the server reports it.
+        fixed: names that never change, such as those the server was started with.
     """
     mine = {name: path for name, path in loaded.items() if name not in fixed}
     wanted = {name: path for name, path in wanted.items() if name not in fixed}

@@ -1,4 +1,4 @@
-"""Reads what an adapter's and a model's folder say, without loading a tensor. Nothing here judges."""
+"""Reads the folder of an adapter or a model without loading a tensor. Nothing here judges."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Adapter:
 
     Attributes:
         path: the folder.
-        config: PEFT's adapter_config.json; empty where it is missing.
-        manifest: what the run wrote at its end (stoker.json); None where it is missing.
+        config: PEFT's adapter_config.json; empty if it is missing.
+        manifest: what the run wrote at its end (stoker.json); None if it is missing.
         tensors: shape of each tensor in the weights.
-        tokens: how many tokens the tokenizer beside it knows; None without one.
-        damage: what is missing or broken, a line each.
+        tokens: number of tokens in the adapter's tokenizer; None without one.
+        damage: what is missing or broken, one text each.
     """
 
     path: Path
@@ -45,11 +45,11 @@ class BaseModel:
 
     Attributes:
         path: its folder.
-        source: where it came from, such as `Qwen/Qwen3-0.6B`; empty where nobody said.
-        revision: its revision there; empty where nobody said.
-        tensors: shape of each tensor in the weights; empty where they are not in safetensors.
-        tokens: how many tokens its tokenizer knows; None without one.
-        quantized: its weights are packed, so that their names and shapes are not those of the modules.
+        source: where it came from, such as `Qwen/Qwen3-0.6B`; empty if not known.
+        revision: its revision there; empty if not known.
+        tensors: shape of each tensor in the weights; empty if they are not in safetensors.
+        tokens: number of tokens in its tokenizer; None without one.
+        quantized: True if its weights are packed, so that their names and shapes differ from those of the modules.
     """
 
     path: Path
@@ -61,20 +61,20 @@ class BaseModel:
 
 
 def read_adapter(path: Path) -> Adapter:
-    """Read an adapter's folder; what is wrong with its files is in the result.
+    """Read an adapter's folder. The result lists what is wrong with its files.
 
     Raises:
-        OSError: the folder cannot be read, which may pass (a shared file system that lags).
+        OSError: the folder cannot be read; later it may be (a shared file system that lags).
     """
-    # Listing the folder first lets a network file system forget that a file was not there a moment ago.
+    # Listing the folder first makes a network file system look again for files that were missing a moment ago.
     names = {entry.name for entry in path.iterdir()}
     damage = [f"{name} is missing" for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS) if name not in names]
     config = _object(path / ADAPTER_CONFIG) if ADAPTER_CONFIG in names else {}
     if config is None:
-        damage.append(f"{ADAPTER_CONFIG} is no JSON object")
+        damage.append(f"{ADAPTER_CONFIG} is not a JSON object")
     manifest = _object(path / MANIFEST) if MANIFEST in names else None
     if MANIFEST in names and manifest is None:
-        damage.append(f"{MANIFEST} is no JSON object")
+        damage.append(f"{MANIFEST} is not a JSON object")
     tensors: Shapes = {}
     if ADAPTER_WEIGHTS in names:
         try:
@@ -89,7 +89,7 @@ def read_adapter(path: Path) -> Adapter:
 
 
 def _object(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in a file; None if it holds something else. Raises OSError where it cannot be read."""
+    """Return the JSON object in a file; None if it holds something else. Raise OSError if it cannot be read."""
     try:
         found = json.loads(path.read_text())
     except ValueError:
@@ -101,10 +101,10 @@ def read_model(path: Path, source: str = "", revision: str = "") -> BaseModel:
     """Read a base model's folder.
 
     Raises:
-        RunError: 66, there is no model in it.
+        RunError: 66, the folder has no model.
     """
     if not (path / "config.json").is_file():
-        raise RunError(ExitCode.NO_INPUT, f"{path} holds no model: config.json is missing")
+        raise RunError(ExitCode.NO_INPUT, f"{path} has no model: config.json is missing")
     index = read_json(path / _INDEX)
     try:
         names = (
@@ -122,13 +122,13 @@ def read_model(path: Path, source: str = "", revision: str = "") -> BaseModel:
 
 
 def _shapes(path: Path) -> Shapes:
-    """Return the shapes of a safetensors file's tensors; raise ValueError where its header does not say them."""
+    """Return the shapes of a safetensors file's tensors; raise ValueError if its header does not have them."""
     try:
         shapes = {name: tuple(entry["shape"]) for name, entry in parse_header(read_header(path)).items()}
     except (KeyError, TypeError) as error:
-        raise ValueError("its header does not say what shapes its tensors have") from error
+        raise ValueError("its header has no shapes of tensors") from error
     if not all(isinstance(length, int) for shape in shapes.values() for length in shape):
-        raise ValueError("its header has shapes that are no numbers")
+        raise ValueError("its header has shapes that are not numbers")
     return shapes
 
 

@@ -22,13 +22,13 @@ def prepare(settings: Settings, output: Path) -> dict[str, Any]:
 
     Args:
         settings: what the adapters are.
-        output: folder to write to; adapters whose configuration has to be rewritten get a folder in it.
+        output: folder to write to. Adapters whose configuration must be rewritten get a folder in it.
 
     Returns:
         the configuration.
 
     Raises:
-        RunError: an adapter cannot be served (78) or is not there (66); a line for each problem.
+        RunError: an adapter cannot be served (78) or is missing (66); one line for each problem.
     """
     model = read_model(settings.model, settings.source, settings.revision)
     found = [(one, _read(one)) for one in settings.adapters]
@@ -62,27 +62,28 @@ def prepare(settings: Settings, output: Path) -> dict[str, Any]:
 
 
 def room(settings: Settings, adapters: list[Adapter]) -> int:
-    """Return the value of vLLM's --max-lora-rank: enough for the settings, else for the adapters there are.
+    """Return the value of vLLM's --max-lora-rank: from the settings, else from the adapters.
 
     Raises:
-        RunError: 78, adapters come later and nobody said how large they may be, or vLLM takes no such rank.
+        RunError: 78, adapters come later and the settings give no largest rank, or vLLM serves no such rank.
     """
     if settings.max_rank is None and settings.changes:
         raise RunError(
-            ExitCode.CONFIG, "lora.maxRank is needed where adapters are published later: the largest rank they may have"
+            ExitCode.CONFIG,
+            "lora.maxRank is missing: set it to the largest rank of the adapters that will be published",
         )
     asked = settings.max_rank or max((check.rank_of(adapter) for adapter in adapters), default=1)
     limit = check.snapped(max(asked, 1))
     if limit is None:
-        raise RunError(ExitCode.CONFIG, f"rank {asked} is more than vLLM serves ({check.ALLOWED_RANKS[-1]})")
+        raise RunError(ExitCode.CONFIG, f"rank {asked} is too large: vLLM serves ranks up to {check.ALLOWED_RANKS[-1]}")
     return limit
 
 
 def view(adapter: Adapter, model: BaseModel, folder: Path) -> Path:
     """Return an adapter's folder with the server's base model in its configuration.
 
-    A trainer that read its model from a volume wrote that path down. The folder is the adapter's own where nothing has
-    to change, else one of links beside a rewritten configuration; the adapter itself is never written to.
+    A trainer that read its model from a volume recorded that path. If nothing has to change, this is the adapter's own
+    folder. Otherwise it is a folder with links and a rewritten configuration. The adapter's folder is never changed.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -113,7 +114,7 @@ def verdict(folder: Path, model: Path, source: str, max_rank: int, *, require_ma
     """Return one line about an adapter that a server with a base model can serve.
 
     Raises:
-        RunError: it cannot (78), or is not there (66).
+        RunError: the server cannot serve it (78), or it is missing (66).
     """
     adapter = _read(Declared(folder.name, folder))
     found = check.problems(adapter, read_model(model, source), max_rank, require_manifest=require_manifest)

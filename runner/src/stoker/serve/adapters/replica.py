@@ -90,7 +90,7 @@ class Replica:
             self._server.unload(name)
         except ServerError as error:
             if error.status != 404:
-                say(f"adapter {name} could not be taken away: {error}")
+                say(f"adapter {name} could not be unloaded: {error}")
                 return
         loaded.pop(name, None)
         self.effects.pop(name, None)
@@ -114,14 +114,14 @@ class Replica:
             self.effects[name] = _distance(base, self._server.log_probabilities(name))
         except ServerError as error:
             self._findings.server_failed(name, error, now)
-            self._findings.note(name, path, f"its effect is not known: {error}", now)
+            self._findings.note(name, path, f"its effect is unknown: {error}", now)
             return
         problem = ""
         if math.isnan(self.effects[name]):
-            problem = "its log-probabilities are no numbers: its training went wrong"
+            problem = "its log-probabilities are NaN: its training failed"
         elif self.effects[name] <= max(_NOISE_NATS, _NOISE_FACTOR * noise):
             problem = (
-                "it has no effect: every log-probability is the base model's (wrong module names, or never trained)"
+                "it has no effect: every log-probability equals the base model's (wrong module names, or no training)"
             )
         self._findings.note(name, path, problem, now)
 

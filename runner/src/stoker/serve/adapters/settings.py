@@ -1,4 +1,4 @@
-"""The one file that says what a server's adapters are; the chart writes it, `prepare` and `watch` read it."""
+"""The settings of a server's adapters. The chart writes the file; `prepare` and `watch` read it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$")
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An adapter that is named by hand.
+    """An adapter that the settings or the list name.
 
     Attributes:
         name: what requests call it.
@@ -30,22 +30,22 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a server's adapters are.
+    """The settings of a server's adapters.
 
     Attributes:
         model: folder of the base model.
         model_name: what requests call the base model.
-        source: where the model came from, such as `Qwen/Qwen3-0.6B`; empty where nobody said.
-        revision: its revision there; empty where nobody said.
+        source: where the model came from, such as `Qwen/Qwen3-0.6B`; empty if not known.
+        revision: its revision there; empty if not known.
         adapters: those the server starts with.
-        folder: where versions are published while it runs; None for nowhere.
-        listed: file with a further list of adapters, read again and again; None for none.
-        keep: how many of the newest versions of an adapter are kept loaded.
+        folder: where versions are published while the server runs; None if they are not.
+        listed: file with a further list of adapters, which may change; None if there is none.
+        keep: how many of the newest versions of an adapter stay loaded.
         max_rank: the largest rank of any adapter.
         max_loras: adapters in one batch.
         max_cpu_loras: adapters in memory.
         require_manifest: refuse adapters without the manifest of the run that made them.
-        others: somebody else loads adapters too, whose names are left alone.
+        others: True if others load adapters too; their names are left alone.
     """
 
     model: Path
@@ -77,14 +77,14 @@ def load(path: Path) -> Settings:
     """Read the settings.
 
     Raises:
-        RunError: the file is missing (66) or is not what it should be (78).
+        RunError: the file cannot be read (66) or is wrong (78).
     """
     try:
         data = yaml.safe_load(path.read_text())
     except OSError as error:
         raise RunError(ExitCode.NO_INPUT, f"{path} cannot be read: {error.strerror}") from error
     except yaml.YAMLError as error:
-        raise RunError(ExitCode.CONFIG, f"{path} is no YAML: {error}") from error
+        raise RunError(ExitCode.CONFIG, f"{path} is not YAML: {error}") from error
     try:
         model, lora, published = data["model"], data.get("lora") or {}, data.get("published") or {}
         return Settings(
@@ -103,23 +103,28 @@ def load(path: Path) -> Settings:
             others=bool(lora.get("others", False)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(ExitCode.CONFIG, f"{path} is not what it should be: {type(error).__name__} {error}") from error
+        raise RunError(
+            ExitCode.CONFIG, f"{path} has a missing or wrong setting: {type(error).__name__} {error}"
+        ) from error
 
 
 def declared(entries: Any, where: str) -> tuple[Declared, ...]:
     """Return the adapters of a list of `{name, path}`.
 
     Raises:
-        RunError: 78, an entry is not of that shape, or two have one name.
+        RunError: 78, an entry has another form, or two have the same name.
     """
     found: dict[str, Declared] = {}
     for entry in entries:
         if not isinstance(entry, Mapping) or set(entry) != {"name", "path"}:
-            raise RunError(ExitCode.CONFIG, f"{where}: an adapter is {{name, path}}, not {entry!r}")
+            raise RunError(ExitCode.CONFIG, f"{where}: adapter {entry!r} is wrong: write {{name: NAME, path: FOLDER}}")
         name = str(entry["name"])
         if not _NAME.match(name):
-            raise RunError(ExitCode.CONFIG, f"{where}: {name!r} is no name: letters, digits, '.', '_' and '-'")
+            raise RunError(
+                ExitCode.CONFIG,
+                f"{where}: adapter name {name!r} is wrong: use letters, digits, '.', '_' and '-', at most 128",
+            )
         if name in found:
-            raise RunError(ExitCode.CONFIG, f"{where}: two adapters are called {name}")
+            raise RunError(ExitCode.CONFIG, f"{where}: two adapters have the name {name}: rename one")
         found[name] = Declared(name, Path(str(entry["path"])))
     return tuple(found.values())

@@ -1,4 +1,4 @@
-"""What one replica has, as its readiness, its metrics and a person see it."""
+"""What one replica has: for its readiness, its metrics and people."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 _HELP = {
     "stoker_serving_up": "1 if the model answers.",
     "stoker_adapter_loaded": "1 for each adapter this replica serves.",
-    "stoker_adapter_problem": "1 for each adapter that is wanted and cannot be served, or has no effect.",
-    "stoker_adapter_effect_nats": "Largest difference an adapter makes to a log-probability of a fixed text.",
-    "stoker_adapter_publish_seconds": "Seconds from an adapter's publishing to its first answer here.",
-    "stoker_adapters_missing": "Number of adapters that are wanted and not served.",
-    "stoker_adapters_last_look_timestamp_seconds": "When the folder was last compared with the server.",
+    "stoker_adapter_problem": "1 for each adapter that cannot be served or has no effect.",
+    "stoker_adapter_effect_nats": "Largest change an adapter makes to a log-probability of a fixed text.",
+    "stoker_adapter_publish_seconds": "Seconds from publishing an adapter until this replica serves it.",
+    "stoker_adapters_missing": "Number of adapters that should be served but are not.",
+    "stoker_adapters_last_look_timestamp_seconds": "Time of the last comparison of the folder with the server.",
 }
 
 
@@ -23,12 +23,12 @@ class State:
 
     Attributes:
         up: the model answers.
-        settled: since its start, every adapter wanted then was loaded or found unfit.
-        time: when it was looked, seconds since the epoch.
+        settled: every adapter that was published when the server started has been loaded or found unfit.
+        time: when, in seconds since the epoch.
         loaded: folder of each adapter it serves, by name.
-        missing: names that are wanted and not served.
+        missing: names that should be served but are not.
         problems: what is wrong with an adapter, by name.
-        effects: largest difference an adapter makes to a log-probability, in nats, by name.
+        effects: largest change an adapter makes to a log-probability, in nats, by name.
         delays: seconds from publishing to loaded, by name.
     """
 
@@ -43,9 +43,9 @@ class State:
 
     @property
     def ready(self) -> bool:
-        """True if requests may come: the model answers, and what was published before is in place.
+        """True if requests may come: the model answers, and what was published before is loaded.
 
-        A version that fails later does not take the replica away from all others: metrics and alerts tell of it.
+        A version that fails later does not make the replica unready; metrics and alerts report it.
         """
         return self.up and self.settled
 

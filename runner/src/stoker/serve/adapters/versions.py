@@ -1,6 +1,6 @@
-"""Published versions: `<folder>/<adapter>/<version>`, each whole or not there at all, never changed afterwards.
+"""Published versions: `<folder>/<adapter>/<version>`. Each one appears whole and never changes.
 
-A version is a positive number, and requests call it `<adapter>:<version>`.
+A version is a positive number. Requests name it `<adapter>:<version>`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stoker.serve.adapters.files import read_adapter
 
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")
 _VERSION = re.compile(r"^[1-9][0-9]{0,17}$")
-# What stays of a version that was taken away: its number, which a server may still know it by, is never given again.
+# Marks the number of a retracted version. A server may still know the number, so it is never used again.
 _RETRACTED = ".retracted-"
 
 
@@ -44,12 +44,12 @@ class Version:
 
     @property
     def name(self) -> str:
-        """What requests call it."""
+        """The name in requests."""
         return f"{self.adapter}:{self.number}"
 
 
 def read_published(folder: Path) -> list[Version]:
-    """Return all versions in a folder, oldest first; none where there is no such folder yet.
+    """Return all versions in a folder, oldest first; none if the folder does not exist yet.
 
     Raises:
         OSError: the folder cannot be read.
@@ -62,7 +62,7 @@ def read_published(folder: Path) -> list[Version]:
     for adapter in adapters:
         try:
             names = [entry.name for entry in adapter.iterdir()]
-        except FileNotFoundError:  # taken away meanwhile
+        except FileNotFoundError:  # removed meanwhile
             continue
         found += [Version(adapter.name, int(name), adapter / name) for name in names if _VERSION.match(name)]
     return sorted(found)
@@ -78,24 +78,30 @@ def publish(output: Path, folder: Path, adapter: str, number: int | None = None)
         number: its version; the next one by default.
 
     Raises:
-        RunError: a name is wrong (64), there is no finished adapter (66), it is broken (65), the version exists or was
-            retracted, or the folder cannot be written to (78).
+        RunError: a name is wrong (64), the run has no adapter or has not finished (66), the adapter is broken (65), the
+            version exists or was retracted, or the folder cannot be written to (78).
     """
     _refuse_words(adapter, number)
     if not (output / MANIFEST).is_file():
         raise RunError(
-            ExitCode.NO_INPUT, f"{output / MANIFEST} is missing: the run has not finished, or left elsewhere"
+            ExitCode.NO_INPUT,
+            f"{output / MANIFEST} is missing: wait until the run has finished, or name its output folder",
         )
     with _file_errors(output):
         source = read_adapter(output)
     if source.damage:
         raise RunError(ExitCode.BAD_DATA, "\n".join(f"{output}: {line}" for line in source.damage))
     if not source.manifest or source.manifest.get("adapter") is None:
-        raise RunError(ExitCode.NO_INPUT, f"{output} holds no adapter: its run trained the whole model")
+        raise RunError(
+            ExitCode.NO_INPUT, f"{output} has no adapter: its run trained the whole model; serve it as the model"
+        )
     if problem := unfinished(source.manifest):
         raise RunError(ExitCode.NO_INPUT, f"{output}: {problem}")
     if check.snapped(check.rank_of(source)) is None:
-        raise RunError(ExitCode.CONFIG, f"rank {check.rank_of(source)} is more than vLLM serves")
+        raise RunError(
+            ExitCode.CONFIG,
+            f"rank {check.rank_of(source)} is too large: vLLM serves ranks up to {check.ALLOWED_RANKS[-1]}",
+        )
     target = folder / adapter
     with _file_errors(folder):
         _share(target)
@@ -108,18 +114,18 @@ def publish(output: Path, folder: Path, adapter: str, number: int | None = None)
 
 
 def _refuse_words(adapter: str, number: int | None) -> None:
-    """Refuse (64) a name or a version that no server would look at."""
+    """Refuse (64) a name or a version that servers would ignore."""
     if not _NAME.fullmatch(adapter):
         raise RunError(
             ExitCode.USAGE,
-            f"{adapter!r} is no name for an adapter: up to 63 small letters and digits, '.', '_' and '-' inside",
+            f"adapter name {adapter!r} is wrong: use up to 63 small letters and digits, with '.', '_' and '-' inside",
         )
     if number is not None and not _VERSION.fullmatch(str(number)):
-        raise RunError(ExitCode.USAGE, f"a version is a positive number of 18 digits at most, not {number}")
+        raise RunError(ExitCode.USAGE, f"version {number} is wrong: use a number from 1, with at most 18 digits")
 
 
 def _share(folder: Path) -> None:
-    """Make a folder, and what is missing above it, for all of the group: the next publisher may be another user."""
+    """Make a folder and its parents open to the group: the next publisher may be another user."""
     if folder.is_dir():
         return
     _share(folder.parent)
@@ -132,14 +138,14 @@ def _share(folder: Path) -> None:
 
 @contextmanager
 def _file_errors(folder: Path) -> Iterator[None]:
-    """Turn failures of a folder's file system into messages."""
+    """Turn errors of the file system into messages."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the file that is named may be the one that was copied
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the error may name the file that is copied
             raise RunError(
                 ExitCode.CONFIG,
-                f"{folder} is full ({error.strerror}): make room, e.g. with `stoker adapters retract` of old versions",
+                f"{folder} is full ({error.strerror}): enlarge it, or retract old versions (`stoker adapters retract`)",
             ) from error
         raise RunError(
             ExitCode.CONFIG,
@@ -149,7 +155,7 @@ def _file_errors(folder: Path) -> Iterator[None]:
 
 
 def _copy(output: Path, draft: Path, names: list[str]) -> None:
-    """Copy a run's files, the manifest last, down to the disk; a model card and the like may have stayed behind."""
+    """Copy a run's files to the disk, the manifest last. Files such as a model card may be missing."""
     for name in [*(name for name in names if (output / name).exists()), MANIFEST]:
         shutil.copyfile(output / name, draft / name)
         share_with_group(draft / name)
@@ -159,14 +165,14 @@ def _copy(output: Path, draft: Path, names: list[str]) -> None:
 
 
 def _place(draft: Path, target: Path, number: int | None) -> int:
-    """Give a draft its number; another publisher may take a number first, which a rename notices."""
+    """Give a draft its number. If another publisher takes the number first, the rename fails."""
     while True:
         names = {entry.name for entry in target.iterdir()}
         taken = (name.removeprefix(_RETRACTED) for name in names)
         chosen = 1 + max((int(name) for name in taken if _VERSION.match(name)), default=0) if number is None else number
         if f"{_RETRACTED}{chosen}" in names:
             raise RunError(
-                ExitCode.CONFIG, f"{target.name}:{chosen} was retracted, and a version never changes: take a new number"
+                ExitCode.CONFIG, f"{target.name}:{chosen} was retracted, and a version never changes: use a new number"
             )
         try:
             draft.rename(target / str(chosen))
@@ -175,22 +181,23 @@ def _place(draft: Path, target: Path, number: int | None) -> int:
                 raise
             if number is not None:
                 raise RunError(
-                    ExitCode.CONFIG, f"{target.name}:{number} exists, and a version never changes: take a new number"
+                    ExitCode.CONFIG, f"{target.name}:{number} exists, and a version never changes: use a new number"
                 ) from error
         else:
             return chosen
 
 
 def retract(folder: Path, adapter: str, number: int) -> None:
-    """Take a version away: servers unload it.
+    """Remove a version. Servers unload it.
 
     Raises:
-        RunError: a name or number is none (64), there is no such version (66), or the folder cannot be written to (78).
+        RunError: the name or number is wrong (64), the version does not exist (66), or the folder cannot be written to
+            (78).
     """
     _refuse_words(adapter, number)
     path = folder / adapter / str(number)
     if not path.is_dir():
-        raise RunError(ExitCode.NO_INPUT, f"{folder} has no {adapter}:{number}")
+        raise RunError(ExitCode.NO_INPUT, f"{folder} has no version {adapter}:{number}")
     gone = path.with_name(f".draft-retracted-{number}-{os.getpid()}")
     with _file_errors(folder):
         path.with_name(f"{_RETRACTED}{number}").touch()

@@ -110,7 +110,7 @@ class Wanted:
     def _fits(self, name: str, path: str, now: float, loaded: Mapping[str, str]) -> bool:
         """Return whether an adapter can be served, by the last check or a new one."""
         if self._findings.crashes_server(name):
-            self._findings.note(name, path, f"vLLM ended {CRASHES} times after it was asked for it; take it back", now)
+            self._findings.note(name, path, f"it crashed vLLM {CRASHES} times, so it is skipped: retract it", now)
             return False
         known = self._findings.of(name)
         if known and known.path == path:

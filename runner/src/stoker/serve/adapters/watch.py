@@ -1,4 +1,4 @@
-"""Keeps one replica's adapters as they are published: looks, decides, acts, and tells what the replica has."""
+"""Keeps one replica's adapters as they are published: looks, decides, acts, and reports."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Watch:
         self._replica.measure([*wanted, *(fixed & set(loaded))], loaded, now)
         for one in self._settings.adapters:
             if one.name not in loaded:
-                self._findings.note(one.name, str(one.path), "vLLM was started without it", now)
+                self._findings.note(one.name, str(one.path), "vLLM started without it", now)
 
     def _seen(self, wanted: Mapping[str, str], loaded: Mapping[str, str], now: float) -> State:
         missing = tuple(sorted({*wanted, *(one.name for one in self._settings.adapters)} - set(loaded)))
@@ -125,10 +125,12 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
         interval: seconds between two looks.
 
     Raises:
-        RunError: the address is none (64), the settings or the model are wrong (78, 66), or the port is taken (78).
+        RunError: the address is wrong (64), the settings or the model are wrong (78, 66), or the port is taken (78).
     """
     if not address.startswith(("http://", "https://")):
-        raise RunError(ExitCode.USAGE, f"--server {address!r} is no address: write one such as http://127.0.0.1:8000")
+        raise RunError(
+            ExitCode.USAGE, f"--server {address!r} is not an address: write one such as http://127.0.0.1:8000"
+        )
     watch = Watch(settings, Server(address), read_model(settings.model, settings.source, settings.revision))
     stop = threading.Event()
 
@@ -142,11 +144,11 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
     except OSError as error:
         raise RunError(
             ExitCode.CONFIG,
-            f"port {listen[1]} of {listen[0] or 'this machine'} cannot be listened at ({error.strerror}): "
+            f"cannot listen on port {listen[1]} of {listen[0] or 'this machine'} ({error.strerror}): "
             "give a --host of this machine and a free --port",
         ) from error
     threading.Thread(target=web.serve_forever, daemon=True).start()
-    say(f"watching {settings.folder or settings.listed or 'the server'}; state at port {listen[1]}, /adapters")
+    say(f"watching {settings.folder or settings.listed or 'the server'}; state on port {listen[1]}, /adapters")
     while not stop.is_set():
         watch.look()
         stop.wait(interval)
