@@ -160,7 +160,7 @@ def test_doctor_shows_no_token(tmp_path: Path) -> None:
 def test_doctor_fails_where_nothing_is_installed(tmp_path: Path) -> None:
     result = invoke("doctor", env={"STOKER_WORKSPACE": str(tmp_path / "missing"), "PET_NNODES": "two"})
     assert result.exit_code == ExitCode.CONFIG
-    assert re.search(r"^FAIL  workspace .* is no folder$", result.output, re.MULTILINE)
+    assert re.search(r"^FAIL  workspace .* is not a folder$", result.output, re.MULTILINE)
     assert re.search(r"^FAIL  world size ", result.output, re.MULTILINE)
     assert result.output.count("FAIL") == result.output.count("fix: ")
 

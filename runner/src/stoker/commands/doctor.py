@@ -187,7 +187,7 @@ def _folders(facts: Facts) -> Iterator[Line]:
     for name, path in (("workspace", facts.workspace), ("home", Path(os.environ.get("HOME", "/")))):
         if not path.is_dir():
             fix = "mount a volume there, or set STOKER_WORKSPACE" if name == "workspace" else "set HOME to a folder"
-            yield Line(name, f"{path} is no folder", fix)
+            yield Line(name, f"{path} is not a folder", fix)
         elif os.access(path, os.W_OK):
             yield Line(name, f"{path}, {_mebibytes(shutil.disk_usage(path).free)} free")
         else:
