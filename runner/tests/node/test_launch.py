@@ -245,7 +245,7 @@ def test_a_workspace_that_cannot_be_written_to_is_78_with_the_fix(tmp_path: Path
 def test_a_python_without_the_trainer_is_78_and_not_tried_again(tmp_path: Path, signals: Signals) -> None:
     code, message = run(plan_in(tmp_path, env={"PET_NNODES": "1"}), signals)
     assert code is ExitCode.CONFIG
-    assert f"{sys.executable} has no torch, transformers, trl" in message
+    assert f"{sys.executable} lacks torch, transformers, trl" in message
     assert "--python trl=PATH" in message
 
 

@@ -17,7 +17,7 @@ from stoker.contract.variables import kept_variables, termination_log_of, unknow
 from stoker.contract.words import say, write_termination_message
 from stoker.fetch.request import FetchRequest, kind_of, request_of
 from stoker.fetch.selection import Selection, select
-from stoker.fetch.source import FileSource
+from stoker.fetch.source import INSTALL, FileSource
 from stoker.fetch.target import Target
 from stoker.fetch.transfer import Transfer, human, listing, persist
 
@@ -82,7 +82,7 @@ def source_of(request: FetchRequest) -> FileSource:
     except ImportError as error:
         raise RunError(
             ExitCode.CONFIG,
-            f"{request.uri} needs the Python package {error.name}: the image `fetch` has it, or pip install it",
+            f"{request.uri} needs the Python package {error.name}: {INSTALL}",
         ) from error
 
 

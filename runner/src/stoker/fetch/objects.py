@@ -14,7 +14,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.fetch.request import FetchRequest
 from stoker.fetch.selection import File
-from stoker.fetch.source import FileSource, Unavailable
+from stoker.fetch.source import INSTALL, FileSource, Unavailable
 
 # One ranged request; between two of them a change of the object is noticed.
 _BLOCK_BYTES = 16 * 2**20
@@ -107,9 +107,7 @@ class Objects(FileSource):
         except PermissionError as error:
             raise self._refused(error) from error
         except ImportError as error:
-            raise RunError(
-                ExitCode.CONFIG, f"{uri} needs the package {error.name}, which the image `fetch` has: use that image"
-            ) from error
+            raise RunError(ExitCode.CONFIG, f"{uri} needs the Python package {error.name}: {INSTALL}") from error
         except Exception as error:
             if _code(error) in _EXPIRED:
                 self._connect()  # takes the role anew

@@ -9,6 +9,9 @@ from pathlib import Path
 from stoker.fetch.request import FetchRequest
 from stoker.fetch.selection import File
 
+# What to do where a store's client library is missing.
+INSTALL = "use the image `fetch`, or from a checkout, pip install './runner[fetch]'"
+
 
 class Unavailable(Exception):  # noqa: N818 - it says what is the case, as the exit code does
     """The source did not answer, or not to the end: worth another try."""
