@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from images.builder import cache
 from runner.tests.integration.jobs import LocalJob, leftovers
-from runner.tests.integration.tune_jobs import TuneJob, make_tiny_llama
+from runner.tests.integration.tune_jobs import TINY_LLAMA, TuneJob
 
 ROOT = Path(__file__).parents[3]
 
@@ -37,12 +38,17 @@ def _environment(image: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def inputs(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `model` and `dataset`."""
-    folder = tmp_path_factory.mktemp("inputs")
-    script = Path(__file__).with_name("tiny_inputs.py")
-    subprocess.run([trainer_python, script, folder], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    return folder
+def inputs(trainer_python: Path) -> Path:
+    """A folder with `model` and `dataset`, made once for all sessions: no test writes to it."""
+    return _made_once("trl", trainer_python, Path(__file__).with_name("tiny_inputs.py"))
+
+
+def _made_once(image: str, python: Path, script: Path) -> Path:
+    def build(folder: Path) -> None:
+        subprocess.run([python, script, folder], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+    key = cache.digest([], [script, ROOT / "images" / image / "requirements"], ROOT)
+    return cache.entry(cache.root() / "tests" / f"{image}-{key}", image, build)
 
 
 @pytest.fixture
@@ -53,9 +59,9 @@ def job(trainer_python: Path, inputs: Path, tmp_path: Path) -> Iterator[LocalJob
 
 
 @pytest.fixture(scope="session")
-def tiny_llama(tune_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `model`, `dataset` and `preferences`."""
-    return make_tiny_llama(tune_python, tmp_path_factory.mktemp("tiny-llama"))
+def tiny_llama(tune_python: Path) -> Path:
+    """A folder with `model`, `dataset` and `preferences`, made once for all sessions: no test writes to it."""
+    return _made_once("torchtune", tune_python, TINY_LLAMA)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from builders import replicated_jobs
 ROOT = Path(__file__).parents[3]
 # The catalogue on CPU nodes, as the chart renders it.
 CATALOGUE = ROOT / "tests/charts/golden/training-runtimes/cpu.yaml"
+TINY_LLAMA = Path(__file__).with_name("tiny_torchtune.py")
 FULL = "torchtune.models.llama3_2.llama3_2"
 LORA = "torchtune.models.llama3_2.lora_llama3_2"
 # The model of tiny_torchtune.py.
@@ -31,8 +32,7 @@ SIZE = {
 
 def make_tiny_llama(python: Path, folder: Path, *embed_dim: str) -> Path:
     """Fill the folder by tiny_torchtune.py, with TorchTune's Python, and return it."""
-    script = Path(__file__).with_name("tiny_torchtune.py")
-    subprocess.run([python, script, folder, *embed_dim], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    subprocess.run([python, TINY_LLAMA, folder, *embed_dim], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return folder
 
 
