@@ -19,7 +19,7 @@ def test_known_names_and_flags_are_no_problem() -> None:
 
 def test_a_typing_error_is_named_with_what_was_meant() -> None:
     assert unknown_variables(["STOKER_METHD"]) == [
-        "STOKER_METHD is not a variable stoker knows: did you mean STOKER_METHOD?"
+        "STOKER_METHD is not a variable that stoker reads: did you mean STOKER_METHOD?"
     ]
 
 

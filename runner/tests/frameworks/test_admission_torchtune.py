@@ -43,15 +43,20 @@ def test_what_trainer_takes(name: str) -> None:
 @pytest.mark.parametrize(
     ("runtime", "args", "trainer", "message"),
     [
-        ("torchtune-distributed", [], {}, "whose name spells no model: leave the command to the runtime, or choose"),
-        ("torchtune-llama3.2-1b", [], {"numNodes": 2}, "numNodes is 2, but Trainer takes the command `tune run` on"),
-        ("torchtune-llama3.3-70b", [LORA], {"numNodes": 2}, "numNodes is 2, but Trainer takes LoRA"),
-        ("torchtune-llama3.3-70b", [QLORA], {"numNodes": 2}, "numNodes is 2, but Trainer takes LoRA"),
-        ("torchtune-qwen2.5-1.5b", [LORA, QLORA], {}, "Trainer takes no QLoRA with `tune run` for qwen2_5/1.5B"),
+        ("torchtune-distributed", [], {}, "'torchtune-distributed' names none: leave out the command, or choose"),
+        (
+            "torchtune-llama3.2-1b",
+            [],
+            {"numNodes": 2},
+            "numNodes is 2, but Trainer accepts `tune run` on one node only",
+        ),
+        ("torchtune-llama3.3-70b", [LORA], {"numNodes": 2}, "numNodes is 2, but Trainer accepts LoRA"),
+        ("torchtune-llama3.3-70b", [QLORA], {"numNodes": 2}, "numNodes is 2, but Trainer accepts LoRA"),
+        ("torchtune-qwen2.5-1.5b", [LORA, QLORA], {}, "Trainer refuses QLoRA with `tune run` for qwen2_5/1.5B"),
         ("torchtune-llama3.2-1b", [QLORA], {"resourcesPerNode": gpus(2)}, "on one GPU only"),
         ("torchtune-llama3.2-3b", [QLORA], {"resourcesPerNode": {"limits": {"cpu": 2}}}, "on one GPU only"),
-        ("torchtune-llama3.2-1b", ["output_dir=/x"], {}, "output_dir=/x is the runtime's own with `tune run`"),
-        ("torchtune-llama3.2-1b", ["tokenizer.path=/x"], {}, "tokenizer.path=/x is the runtime's own"),
+        ("torchtune-llama3.2-1b", ["output_dir=/x"], {}, "Trainer refuses output_dir=/x with `tune run`"),
+        ("torchtune-llama3.2-1b", ["tokenizer.path=/x"], {}, "because the runtime sets tokenizer.path: leave it out"),
     ],
 )
 def test_what_trainer_refuses(runtime: str, args: list[str], trainer: dict[str, Any], message: str) -> None:

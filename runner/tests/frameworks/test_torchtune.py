@@ -139,37 +139,37 @@ def test_a_variable_sets_a_key_and_its_first_double_underscore_is_a_dot() -> Non
         ("optimizer.learning_rate=1", "optimizer.learning_rate is not a key"),
         ("model.embed_dim=64", "model.embed_dim is not a key"),
         ("+seed=1", "write seed=<value>"),
-        ("~dataset", "TorchTune removes no component"),
+        ("~dataset", "~dataset names a component, but TorchTune removes only single keys"),
         ("~dataset.pack", "did you mean dataset.packed?"),
         ("compile=maybe", "compile must be true or false, not 'maybe'"),
-        ("batch_size=two", "batch_size takes a whole number, 1 or more, not 'two'"),
-        ("batch_size=null", "batch_size needs a whole number"),
-        ("batch_size=", "takes a whole number, 1 or more, not ''"),
-        ("epochs=0", "epochs takes a whole number, 1 or more, not '0'"),
-        ("epochs=${batch_size}", "epochs is '${batch_size}': write the number itself"),
-        ("max_steps_per_epoch=" + 33 * "3", "of at most 18 digits, not '333"),
-        ("seed=abc", "seed takes a whole number, 0 or more"),
-        ("tokenizer.max_seq_len=2.5", "takes a whole number, 1 or more"),
-        ("model.lora_rank=0", "takes a whole number, 1 or more"),
-        ("model.lora_dropout=2", "takes 1 or less, not 2"),
-        ("optimizer.lr=-1", "takes 0 or more, not -1"),
-        ("optimizer.lr=nan", "takes a number as in the config (0.0003), not 'nan'"),
-        ("loss=nope", "loss takes the dotted path of a component, e.g. torchtune.modules.loss.CEWith"),
+        ("batch_size=two", "batch_size must be a whole number, 1 or more, not 'two'"),
+        ("batch_size=null", "batch_size must be a whole number, 1 or more"),
+        ("batch_size=", "must be a whole number, 1 or more, not ''"),
+        ("epochs=0", "epochs must be a whole number, 1 or more, not '0'"),
+        ("epochs=${batch_size}", "epochs is '${batch_size}': write a number"),
+        ("max_steps_per_epoch=" + 33 * "3", "and at most 18 digits, not '333"),
+        ("seed=abc", "seed must be a whole number, 0 or more"),
+        ("tokenizer.max_seq_len=2.5", "must be a whole number, 1 or more"),
+        ("model.lora_rank=0", "must be a whole number, 1 or more"),
+        ("model.lora_dropout=2", "must be 1 or less, not 2"),
+        ("optimizer.lr=-1", "must be 0 or more, not -1"),
+        ("optimizer.lr=nan", "must be a number as in the config (0.0003), not 'nan'"),
+        ("loss=nope", "loss must be the dotted path of a component such as torchtune.modules.loss.CEWith"),
         ("optimizer=torch.optim.AdamX", "did you mean torch.optim.Adam"),
         ("dataset._component_=torchtune.datasets.alpaka_dataset", "did you mean torchtune.datasets.alpaca_dataset?"),
-        ("model.lora_attn_modules=q_proj,v_proj", "takes a list, not 'q_proj,v_proj': write [q_proj,v_proj]"),
+        ("model.lora_attn_modules=q_proj,v_proj", "must be a list, not 'q_proj,v_proj': write [q_proj,v_proj]"),
         ("model.lora_attn_modules=[q_proj,o_proj]", "a list of q_proj, k_proj, v_proj, output_proj"),
-        ("checkpointer.checkpoint_files=model.safetensors", "takes a list, not 'model.safetensors': write [model.sa"),
-        ("dtype=fp16", "dtype takes one of fp32, bf16, not 'fp16'"),
+        ("checkpointer.checkpoint_files=model.safetensors", "must be a list, not 'model.safetensors': write [model.sa"),
+        ("dtype=fp16", "dtype must be one of fp32, bf16, not 'fp16'"),
         ("device=cuda:0", "device is 'cuda:0', but the runtime has no accelerator"),
         ("metric_logger.log_dir=${output_dri}/logs", "did you mean ${output_dir}?"),
-        ("metric_logger.log_dir=${output_dir", "a reference is written ${key}"),
-        ("~epochs", "~epochs: lora_finetune_distributed needs that key"),
-        ("epochs", "'epochs' is no key=value"),
-        ("--epochs=2", "'--epochs=2' is no key=value"),
+        ("metric_logger.log_dir=${output_dir", "write a reference as ${key}"),
+        ("~epochs", "~epochs removes a key that lora_finetune_distributed needs"),
+        ("epochs", "'epochs' is not a setting: write key=value"),
+        ("--epochs=2", "'--epochs=2' is not a setting: write key=value"),
         ("dataset.filter=a=b", "has a second '='"),
         ("resume_from_checkpoint=True", "set STOKER_RESUME"),
-        ("enable_async_checkpointing=True", "a checkpoint counts only once it is complete"),
+        ("enable_async_checkpointing=True", "stoker seals only complete checkpoints"),
         ("dataset.packed=True", "write tokenizer.max_seq_len=<tokens>"),
     ],
 )
@@ -182,7 +182,7 @@ def test_what_torchtune_would_take_in_silence_is_refused(word: str, advice: str)
     [
         ("lora_finetune_distribute", "did you mean lora_finetune_distributed?"),
         ("lora_dpo", "did you mean lora_dpo_distributed?"),
-        ("ppo_full_finetune_single_device", "is no recipe that stoker launches: it launches full_finetune_single"),
+        ("ppo_full_finetune_single_device", "is not a recipe that stoker launches: choose one of full_finetune_sing"),
     ],
 )
 @pytest.mark.parametrize("method", ["", "lora"])
@@ -213,7 +213,7 @@ def test_keys_of_components_and_of_the_recipe_are_taken(words: tuple[str, ...]) 
 
 @pytest.mark.parametrize(
     ("named", "advice"),
-    [("llama3_2/1C", "did you mean llama3_2/1B"), ("llama3_2/1B_full", "is no config of torchtune 0.6.1 (lora)")],
+    [("llama3_2/1C", "did you mean llama3_2/1B"), ("llama3_2/1B_full", "is not a config of torchtune 0.6.1 (lora)")],
 )
 def test_a_config_that_the_method_has_not_is_refused(named: str, advice: str) -> None:
     assert advice in refusal("lora_finetune_distributed", "--config", named)
@@ -318,13 +318,13 @@ def test_qlora_quantizes_where_the_configs_own_word_for_it_is_taken_out() -> Non
 
 @pytest.mark.parametrize("word", ["epochs=010", "batch_size=010", "model.lora_alpha=010", "seed=+07"])
 def test_a_number_that_yaml_takes_for_another_is_refused(word: str) -> None:
-    assert "which YAML takes for the octal number" in refusal(*LORA, word)
+    assert "but YAML reads it as the octal number" in refusal(*LORA, word)
 
 
 def test_a_variable_with_a_value_that_torchtune_cannot_read_is_refused() -> None:
     env = {"STOKER_ARG_DATASET__NEW_SYSTEM_PROMPT": "a=b"}
     message = refusal(*LORA, "dataset=torchtune.datasets.instruct_dataset", env=env)
-    assert "dataset.new_system_prompt (TrainJob env) has a '=' in its value" in message
+    assert "the value of dataset.new_system_prompt (TrainJob env) contains '='" in message
 
 
 def test_what_a_launch_alone_may_say_is_refused_in_an_own_config_too() -> None:
@@ -337,7 +337,7 @@ def test_what_a_launch_alone_may_say_is_refused_in_an_own_config_too() -> None:
         ({"checkpointer": {**config["checkpointer"], "recipe_checkpoint": "r.pt"}}, "checkpointer.recipe_checkpoint"),
     ):
         message = refusal(*words, nodes=1, config={**config, **changed})
-        assert f"{key} in --config /workspace/my.yaml is set by stoker itself: leave it out" in message
+        assert f"stoker sets {key} itself, but --config /workspace/my.yaml has it: leave it out" in message
 
 
 def test_the_base_model_of_an_own_config_is_known() -> None:
@@ -436,10 +436,10 @@ def test_a_users_own_config_is_checked_at_its_top_and_may_hold_names_of_its_own(
     )
     del own["bach_size"]
     for wrong, advice in (
-        ({"epochs": None}, "epochs needs a whole number"),
-        ({"epochs": "two"}, "epochs takes a whole number"),
-        ({"seed": "x"}, "seed takes a whole number"),
-        ({"model": {"_component_": "torchtune.models.llama3_2.llama"}}, "which torchtune 0.6.1 has not"),
+        ({"epochs": None}, "epochs must be a whole number, 1 or more"),
+        ({"epochs": "two"}, "epochs must be a whole number"),
+        ({"seed": "x"}, "seed must be a whole number"),
+        ({"model": {"_component_": "torchtune.models.llama3_2.llama"}}, "but torchtune 0.6.1 has no such component"),
         (
             {"optimizer": {"_component_": "torch.optim.AdamW", "weight_decy": 0.1}},
             "is not a key of torch.optim.AdamW: did you mean optimizer.weight_decay?",

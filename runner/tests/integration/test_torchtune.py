@@ -126,7 +126,7 @@ def test_a_stop_says_what_is_lost_and_the_next_start_goes_on_after_the_newest_ep
     epochs = step // 16 + 1
     ended = tune.run(*args, f"epochs={epochs}", nodes=2)
     assert ended.code == 0, ended.output
-    assert f"going on after step {step} of {epochs * 16}" in ended.output
+    assert f"resuming after step {step} of {epochs * 16}" in ended.output
     assert tune.manifest()["resumed_from"] == f"checkpoint-{step}"
 
 
@@ -200,7 +200,7 @@ def test_tune_run_as_trainer_rewrites_it_is_the_same_launch(tune: TuneJob) -> No
     [
         (["model.lora_rnak=8"], 64, "did you mean model.lora_rank?"),
         (["checkpointer.checkpoint_dir=/missing"], 66, "the model /missing does not exist"),
-        (["batch_size=100"], 65, "the data has fewer rows than one step takes"),
+        (["batch_size=100"], 65, "the data has fewer rows than one step needs"),
     ],
     ids=["an unknown key", "a missing model", "too few rows"],
 )

@@ -204,7 +204,7 @@ def test_an_empty_variable_is_unset() -> None:
         ({"STOKER_RESTART_ATTEMPT": "x"}, [], None, ExitCode.CONFIG, "STOKER_RESTART_ATTEMPT must be a whole number"),
         ({"STOKER_ARG_": "3"}, [], None, ExitCode.USAGE, "a flag needs a name: write --<flag>"),
         ({"PET_NODE": "2"}, [], None, ExitCode.USAGE, "did you mean PET_NNODES?"),
-        ({"PET_STANDALONE": "1"}, [], None, ExitCode.USAGE, "torchrun is told by the plan"),
+        ({"PET_STANDALONE": "1"}, [], None, ExitCode.USAGE, "stoker sets torchrun's options"),
         ({}, ["--max_steps", "9" * 33], None, ExitCode.USAGE, "must be a whole number below 2^63, not '999"),
         ({}, ["--learning_rate", "9" * 500], None, ExitCode.USAGE, "must be a number below 2^63, not '999"),
         ({}, ["--num_train_epochs", "0"], None, ExitCode.USAGE, "which trains nothing: write a number above 0"),

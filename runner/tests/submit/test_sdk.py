@@ -128,9 +128,9 @@ def test_a_runtime_that_the_sdk_cannot_read_does_not_stand_in_the_way_of_a_named
 @pytest.mark.parametrize(
     ("name", "config", "message"),
     [
-        ("torchtune-distributed", TUNE, "whose name spells no model: leave the command to the runtime, or choose one"),
-        ("torchtune-llama3.2-1b", TorchTuneConfig(num_nodes=2), "numNodes is 2, but Trainer takes the command"),
-        ("torchtune-qwen2.5-1.5b", TUNE, "takes no QLoRA with `tune run` for qwen2_5/1.5B"),
+        ("torchtune-distributed", TUNE, "'torchtune-distributed' names none: leave out the command, or choose one"),
+        ("torchtune-llama3.2-1b", TorchTuneConfig(num_nodes=2), "numNodes is 2, but Trainer accepts `tune run`"),
+        ("torchtune-qwen2.5-1.5b", TUNE, "refuses QLoRA with `tune run` for qwen2_5/1.5B"),
     ],
 )
 def test_what_trainer_refuses_of_torchtune_is_told_before(

@@ -1,4 +1,4 @@
-"""The exit codes a run can end with, and the one exception that carries them."""
+"""The exit codes of a run, and the exception that carries one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import IntEnum
 class ExitCode(IntEnum):
     """How a run ended, as the process exit code (numbers from BSD's sysexits.h).
 
-    The retry rules of the runtimes key on these numbers, so they are a contract.
+    The numbers are a contract: the runtimes' retry rules use them.
     """
 
     FINISHED = 0
@@ -22,12 +22,12 @@ class ExitCode(IntEnum):
 
     @property
     def is_final(self) -> bool:
-        """True if running the same thing again cannot help, so that Kubernetes must not retry."""
+        """True if a retry cannot help, so that Kubernetes must not try again."""
         return self in (ExitCode.USAGE, ExitCode.BAD_DATA, ExitCode.NO_INPUT, ExitCode.CONFIG)
 
     @property
     def meaning(self) -> str:
-        """What the code says, in a few words."""
+        """What the code means, in a few words."""
         return _MEANINGS[self]
 
 
@@ -42,8 +42,8 @@ _MEANINGS = {
     ExitCode.CONFIG: "wrong configuration",
 }
 
-# When several nodes of one run report different endings, the first of these found is the run's: an ending
-# that no retry can mend says most, a lost peer (often only the echo of another node's ending) least.
+# If nodes of one run end differently, the first of these codes is the run's. Codes that no retry can help come first. A
+# lost peer comes late, because it is often only the effect of another node's ending.
 PRECEDENCE = (
     ExitCode.CONFIG,
     ExitCode.USAGE,
@@ -57,11 +57,11 @@ PRECEDENCE = (
 
 
 class RunError(Exception):
-    """An ending that the user can do something about.
+    """An error that the user can fix.
 
     Args:
         code: the exit code to end with.
-        message: what was wrong, where, and what to write instead; one line per problem.
+        message: what is wrong, where, and what to write instead; one line per problem.
     """
 
     def __init__(self, code: ExitCode, message: str) -> None:

@@ -1,1 +1,1 @@
-"""TorchTune: what it is told, what that means, what could go wrong, and its recipes."""
+"""TorchTune: reads the user's arguments, decides what to run, checks it, and runs its recipes."""

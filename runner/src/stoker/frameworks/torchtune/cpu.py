@@ -1,6 +1,6 @@
-"""What TorchTune 0.6.1 needs to train on a CPU: its recipes were written for GPUs. One function for each reason.
+"""Changes that let the recipes of TorchTune 0.6.1, written for GPUs, train on a CPU; one function for each reason.
 
-A test (`cpu_cases.py`) fails for each that upstream no longer needs.
+A test (`cpu_cases.py`) fails when upstream no longer needs one of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def apply(recipe: ModuleType) -> None:
 
 
 def use_gloo_alone(recipe: ModuleType) -> None:
-    """Make the process group of a recipe on gloo: LoRA, DPO and KD ask for NCCL, which a torch without CUDA lacks."""
+    """Use gloo for a recipe's process group: LoRA, DPO and KD ask for NCCL, which a torch without CUDA lacks."""
     if not hasattr(recipe, "init_process_group"):
         return
     from torch.distributed import init_process_group
@@ -29,7 +29,7 @@ def use_gloo_alone(recipe: ModuleType) -> None:
 
 
 def leave_out_memory_stats() -> None:
-    """Measure no device memory: the recipes do so after loading a model, and `get_memory_stats` raises on a CPU."""
+    """Skip measuring device memory: recipes do so after loading a model, and `get_memory_stats` raises on a CPU."""
     from torchtune import training
 
     vars(training)["get_memory_stats"] = lambda *_, **__: {}
@@ -37,7 +37,7 @@ def leave_out_memory_stats() -> None:
 
 
 def leave_out_device_cache() -> None:
-    """Give `torch.cpu` the two functions of `torch.cuda` that `cleanup_before_training` calls; a CPU has no cache."""
+    """Add the two functions that `cleanup_before_training` calls to `torch.cpu`; a CPU has no cache to empty."""
     import torch
 
     for name in ("empty_cache", "reset_peak_memory_stats"):

@@ -1,4 +1,4 @@
-"""What TorchTune makes of a run's settings: config, recipe, command line, fingerprint, budget and inputs."""
+"""Decides how TorchTune runs the settings: config, recipe, command line, fingerprint, budget and inputs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from stoker.frameworks.torchtune.keys import (
 from stoker.frameworks.torchtune.read import is_own_file
 from stoker.frameworks.torchtune.values import QUANTIZE, joined, keys_of, quantizes, value_of, values_of
 from stoker.plan.arguments import FlagTable, Setting
-from stoker.plan.framework import Asked, Decider, Decision, Options
+from stoker.plan.framework import Asked, Decider, Decision, Options, Words
 from stoker.plan.inputs import Input
 
 _LORA = ("lora", "qlora", "lora_dpo", "kd")
-# Models whose adapters TorchTune does not write in PEFT's layout (FullModelHFCheckpointer.save_checkpoint).
+# TorchTune does not write adapters of these models in PEFT's layout (FullModelHFCheckpointer.save_checkpoint).
 _NO_PEFT = ("PHI3_MINI", "PHI4")
-# What makes two runs the same run, by the first part of a key. TorchTune goes on with the checkpoint's own
-# max_steps_per_epoch whatever it is told, and counts steps by epochs, so what makes an epoch belongs here too.
+# The fingerprint, by the first part of a key. It includes what makes an epoch, because TorchTune counts steps by epochs
+# and always resumes with the checkpoint's max_steps_per_epoch.
 _IDENTITY = {
     "model": (
         *("model", "teacher_model", "tokenizer", "dtype"),
@@ -49,51 +49,50 @@ class TorchTuneDecider(Decider):
     """Decides what TorchTune runs."""
 
     def options(self, asked: Asked) -> Options:
-        """Return the keys of the config that is meant, of the recipe, and of the components they name.
+        """Return the keys of the config, of the recipe and of their components, and Stoker's defaults.
 
         Raises:
-            RunError: no config is named, or the method has none of that name (64).
+            RunError: the config is missing, or the method has no such config (64).
         """
         if asked.by_command:
-            asked = replace(asked, method=_method_meant(asked))
+            asked = replace(asked, method=_lora_or_qlora(asked))
         table = _table_for(asked)
         return Options(asked.method, table, _recipe(asked, table))
 
     def decide(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Decision:
-        """Return what the settings come to."""
+        """Return how to run the settings."""
         keys = keys_of(table)
         return Decision(
             module=recipe_of(asked.method, asked.world_size),
             argv=_argv(settings.values(), table.config),
             fingerprint=_fingerprint(keys, settings, asked.world_size),
-            # What an epoch is, the fingerprint says.
+            # The fingerprint says what an epoch is.
             budget={"epochs": float(value_of(keys, settings, "epochs") or 0)},
             base_model=_base_model(keys, settings),
             inputs=_inputs(keys, settings),
         )
 
 
-def _method_meant(asked: Asked) -> str:
-    """Return which of the two methods of a LoRA recipe is meant: the weights' quantization tells, as in Trainer."""
+def _lora_or_qlora(asked: Asked) -> str:
+    """Return `qlora` for a LoRA recipe on quantized weights, as Trainer does; otherwise the method."""
     if asked.method != "lora" or asked.config is None:
         return asked.method
-    given = {key: " ".join(words) for key, words in asked.values.items()}
-    return "qlora" if quantizes(keys_of(_table_for(asked)), given) else asked.method
+    return "qlora" if quantizes(keys_of(_table_for(asked)), _texts(asked.values)) else asked.method
 
 
 def _table_for(asked: Asked) -> FlagTable:
-    """Return the keys of the config that is meant, of the recipe, and of the components they name.
+    """Return the keys of the config, of the recipe and of their components.
 
     Raises:
-        RunError: no config is named, or the method has none of that name (64).
+        RunError: the config is missing, or the method has no such config (64).
     """
     if asked.config is None:
         raise RunError(
             ExitCode.USAGE,
-            "no config is named: write --config <model>/<size>, e.g. llama3_2/1B, or set STOKER_ARG_CONFIG; "
+            "the config is missing: write --config <model>/<size>, such as llama3_2/1B, or set STOKER_ARG_CONFIG; "
             f"torchtune {VERSION} ({asked.method}) has {', '.join(sorted(configs_of(asked.method)))}",
         )
-    given = {key: " ".join(words) for key, words in asked.values.items()}
+    given = _texts(asked.values)
     if is_own_file(asked.config):
         defaults = dict(flat(asked.content or {}))
         table = key_table(asked.method, asked.world_size, asked.config, defaults, given)
@@ -104,15 +103,14 @@ def _table_for(asked: Asked) -> FlagTable:
 
 
 def _recipe(asked: Asked, table: FlagTable) -> Mapping[str, tuple[str, str]]:
-    """Return the workspace's paths in the place of the config's own, and what a CPU needs."""
+    """Return the defaults: the workspace's paths instead of the config's, and what a CPU needs."""
     defaults = keys_of(table).defaults
     found = {"output_dir": (f"{asked.workspace}/output", "the run's folder in the workspace")}
     found.update(_paths(defaults, asked.workspace))
     found.update(_source(defaults, asked.values))
     if asked.method in _LORA and defaults.get("checkpointer.model_type") not in _NO_PEFT:
-        found["save_adapter_weights_only"] = ("True", "the adapter is what was trained; the base model is there")
-    given = {key: " ".join(words) for key, words in asked.values.items()}
-    if asked.method == "qlora" and not quantizes(keys_of(table), given):
+        found["save_adapter_weights_only"] = ("True", "only the adapter is new; the base model already exists")
+    if asked.method == "qlora" and not quantizes(keys_of(table), _texts(asked.values)):
         found[QUANTIZE] = ("True", "the method is qlora")
     if asked.accelerator == "cpu":
         found.update(_ON_CPU)
@@ -120,24 +118,28 @@ def _recipe(asked: Asked, table: FlagTable) -> Mapping[str, tuple[str, str]]:
             if defaults.get(key):
                 found[key] = ("False", "there is no device memory")
         if defaults.get("compile"):
-            found["compile"] = ("False", "compiling for a CPU needs a compiler, which the image has not")
+            found["compile"] = ("False", "compiling for a CPU needs a compiler, and the image has none")
         if str(defaults.get(f"optimizer.{COMPONENT}", "")).startswith("bitsandbytes."):
             found[f"optimizer.{COMPONENT}"] = ("torch.optim.AdamW", "bitsandbytes needs a GPU")
     return found
+
+
+def _texts(values: Words) -> dict[str, str]:
+    return {key: joined(words) for key, words in values.items()}
 
 
 def _argv(settings: Iterable[Setting], config: str | None) -> tuple[str, ...]:
     """Return `--config <name or path> key=value …`."""
     given = {setting.name: joined(setting.value) for setting in settings}
     if given.get("dataset.data_dir") == given.get("dataset.source"):
-        # A folder that is the source itself cannot be told a folder within it by its whole path.
+        # `datasets` refuses a data_dir that is the source itself.
         given.pop("dataset.data_dir", None)
     words = [name if name.startswith("~") else f"{name}={value}" for name, value in given.items()]
     return (*(("--config", config) if config else ()), *words)
 
 
 def _inputs(keys: KeyTable, settings: Mapping[str, Setting]) -> tuple[Input, ...]:
-    """Return the model, the tokenizer's files, a teacher's or reference model, and the data."""
+    """Return the model, the tokenizer's files, a teacher or reference model, and the data."""
     found = []
     for key, what, initializer in (
         ("checkpointer.checkpoint_dir", "model", "spec.initializer.model"),
@@ -155,14 +157,14 @@ def _inputs(keys: KeyTable, settings: Mapping[str, Setting]) -> tuple[Input, ...
 
 
 def _base_model(keys: KeyTable, settings: Mapping[str, Setting]) -> tuple[str | None, None]:
-    """Return the model's folder; TorchTune knows no revisions."""
+    """Return the model's folder; TorchTune has no revisions."""
     folder = value_of(keys, settings, "checkpointer.checkpoint_dir")
-    # What a reference such as ${model_dir} stands for, only OmegaConf tells.
+    # Only OmegaConf can resolve a reference such as ${model_dir}.
     return (None if folder is None or "${" in folder else folder), None
 
 
 def _fingerprint(keys: KeyTable, settings: Mapping[str, Setting], world_size: int) -> dict[str, object]:
-    """Return model, data, method and world size, with the config's own values where nothing was laid over them."""
+    """Return model, data, method and world size, including values that come from the config."""
     values = values_of(keys, settings)
     found: dict[str, object] = {"framework": "torchtune", "method": keys.method, "world_size": world_size}
     found["config"] = str(keys.config)
@@ -173,7 +175,7 @@ def _fingerprint(keys: KeyTable, settings: Mapping[str, Setting], world_size: in
 
 
 def _before_pattern(path: str) -> str:
-    """Return the folder that a pattern of files (`/data/*.jsonl`) looks in; any other path, or Hub id, as it is."""
+    """Return the folder of a file pattern such as `/data/*.jsonl`; return any other path or Hub id unchanged."""
     parts = PurePosixPath(path).parts
     plain = [*takewhile(lambda part: not {*"*?["} & {*part}, parts)]
     return str(PurePosixPath(*plain)) if path.startswith("/") and len(plain) < len(parts) else path
@@ -184,7 +186,7 @@ def _plain(value: object) -> object:
 
 
 def _paths(defaults: Mapping[str, Any], workspace: str) -> dict[str, tuple[str, str]]:
-    """Return the model's paths in the workspace: a config's own lie below `/tmp/<model>`."""
+    """Return the model's paths in the workspace, for those that the config has below `/tmp/<model>`."""
     folder = PurePosixPath(str(defaults.get("checkpointer.checkpoint_dir") or ""))
     if len(folder.parts) < 3 or folder.parts[:2] != ("/", "tmp"):
         return {}
@@ -197,17 +199,17 @@ def _paths(defaults: Mapping[str, Any], workspace: str) -> dict[str, tuple[str, 
     return found
 
 
-# The builders of `datasets` by the ending of a file.
+# File suffix → the builder of `datasets`.
 _BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "csv", ".arrow": "arrow", ".txt": "text"}
 
 
 def _source(defaults: Mapping[str, Any], values: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, str]]:
-    """Return the source of a data set of which only files or a folder were given, as Kubeflow's SDK gives them."""
+    """Return the source of a data set if only files or a folder are set, as Kubeflow's SDK does."""
     if "dataset.source" in values:
         return {}
     if words := values.get("dataset.data_files"):
         builder = _BUILDERS.get(PurePosixPath(words[0]).suffix)
-        return {"dataset.source": (builder, "by the ending of dataset.data_files")} if builder else {}
+        return {"dataset.source": (builder, "from the suffix of dataset.data_files")} if builder else {}
     if words := values.get("dataset.data_dir"):
         return {"dataset.source": (words[0], "dataset.data_dir holds the data")}
     return {}

@@ -1,7 +1,7 @@
-"""The keys that a TorchTune run may be given: those of its config, of its recipe, and of the components it names.
+"""The keys that a TorchTune run accepts: those of its config, of its recipe, and of their components.
 
-TorchTune takes any `key=value` in silence: a wrong key of a component fails once the model is loaded, a wrong key of
-the recipe never does. The data is generated from the package (`make generate-flags`).
+TorchTune accepts any `key=value` silently: a wrong key of a component fails after the model is loaded, a wrong key of
+the recipe never fails. The data is generated from the package (`make generate-flags`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stoker.plan.arguments import Flag, FlagTable
 VERSION = "0.6.1"
 COMPONENT = "_component_"
 
-# method → its recipes, for one process (None: the distributed one serves) and for several.
+# method → its recipes for one process (None: use the distributed one) and for several.
 RECIPES: Mapping[str, tuple[str | None, str]] = {
     "full": ("full_finetune_single_device", "full_finetune_distributed"),
     "lora": ("lora_finetune_single_device", "lora_finetune_distributed"),
@@ -30,7 +30,7 @@ RECIPES: Mapping[str, tuple[str | None, str]] = {
     "full_dpo": (None, "full_dpo_distributed"),
     "kd": ("knowledge_distillation_single_device", "knowledge_distillation_distributed"),
 }
-# How TorchTune names a model's configs: the endings to look for, the best first, for one process and for several.
+# The endings of TorchTune's config names for one process and for several, the best first.
 _ENDINGS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "full": (("_full_single_device", "_full_low_memory", "_full"), ("_full", "_full_single_device")),
     "lora": (("_lora_single_device", "_lora"), ("_lora", "_lora_single_device")),
@@ -40,15 +40,15 @@ _ENDINGS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "kd": (("_KD_lora_single_device", "_KD_lora_distributed"), ("_KD_lora_distributed", "_KD_lora_single_device")),
 }
 _REFERENCE = re.compile(r"\$\{\s*([\w.]+)\s*\}")
-# Keys that a TorchTune run is given by the launch alone, and what to write instead.
+_SET_RESUME = "leave it out and set STOKER_RESUME to auto, never or require"
+_NEWEST = "leave it out, a run resumes from its newest complete checkpoint"
+# Keys that only Stoker sets → what to write instead.
 _RESERVED = {
-    "resume_from_checkpoint": "leave it out and set STOKER_RESUME to auto, never or require",
-    "checkpointer.resume_from_checkpoint": "leave it out and set STOKER_RESUME to auto, never or require",
-    "checkpointer.should_load_recipe_state": "leave it out and set STOKER_RESUME to auto, never or require",
-    "checkpointer.recipe_checkpoint": "leave it out, a run goes on from its newest complete checkpoint",
-    "checkpointer.adapter_checkpoint": "leave it out, a run goes on from its newest complete checkpoint",
+    **dict.fromkeys(("resume_from_checkpoint", "checkpointer.resume_from_checkpoint"), _SET_RESUME),
+    "checkpointer.should_load_recipe_state": _SET_RESUME,
+    **dict.fromkeys(("checkpointer.recipe_checkpoint", "checkpointer.adapter_checkpoint"), _NEWEST),
     "checkpointer.output_dir": "leave it out and set output_dir",
-    "enable_async_checkpointing": "leave it out, a checkpoint counts only once it is complete",
+    "enable_async_checkpointing": "leave it out, stoker seals only complete checkpoints",
 }
 
 
@@ -61,7 +61,7 @@ def data(name: str) -> Mapping[str, Any]:
 
 
 def recipe_of(method: str, world_size: int) -> str:
-    """Return the recipe that trains with a method in a world of this size."""
+    """Return the recipe of a method for a world size."""
     single, distributed = RECIPES[method]
     return single if single is not None and world_size == 1 else distributed
 
@@ -76,7 +76,7 @@ def configs_of(method: str) -> dict[str, str]:
 
 
 def choose_config(method: str, named: str, world_size: int) -> str:
-    """Return the full name of the config that a name means: its own, or a model's such as `llama3_2/1B`.
+    """Return the full name of a config, from that name or from a model such as `llama3_2/1B`.
 
     Raises:
         RunError: the method has no such config (64).
@@ -89,8 +89,8 @@ def choose_config(method: str, named: str, world_size: int) -> str:
             return named + ending
     models = sorted({_model_of(config) for config in configs})
     close = difflib.get_close_matches(named, [*configs, *models], n=1)
-    advice = f"did you mean {close[0]}?" if close else f"it has those of {', '.join(models)}"
-    raise RunError(ExitCode.USAGE, f"--config {named} is no config of torchtune {VERSION} ({method}): {advice}")
+    advice = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(models)}"
+    raise RunError(ExitCode.USAGE, f"--config {named} is not a config of torchtune {VERSION} ({method}): {advice}")
 
 
 def _model_of(config: str) -> str:
@@ -103,8 +103,8 @@ class KeyTable(FlagTable):
 
     Attributes:
         recipe: TorchTune's name of the recipe.
-        defaults: the config's values by key, before anything is laid over them.
-        unread: True if the config is a file that was not read, so that any key may be in it.
+        defaults: the config's values by key, which settings override.
+        unread: True if the config is a file that was not read and may have any key.
     """
 
     recipe: str = ""
@@ -112,45 +112,44 @@ class KeyTable(FlagTable):
     unread: bool = False
 
     def spell(self, name: str) -> str:
-        """Return the key as it is: TorchTune's are written without dashes."""
+        """Return the key unchanged: TorchTune's keys have no dashes."""
         return name
 
     def refusal(self, name: str) -> str | None:
-        """Say why a key cannot be given, and what to write instead; None if it can."""
+        """Return why a key is refused, and what to write instead; None if it is accepted."""
         if name.startswith("+"):
-            return f"{name} is not TorchTune's way to add a key: write {name.lstrip('+')}=<value>"
+            return f"{name} begins with '+', but TorchTune adds keys without it: write {name.lstrip('+')}=<value>"
         bare = name.removeprefix("~")
         if bare in self.reserved:
-            return f"{name} is set by stoker itself: {self.reserved[bare]}"
+            return f"stoker sets {name} itself: {self.reserved[bare]}"
         if name.startswith("~"):
             if bare.rpartition(".")[2] == COMPONENT or f"{bare}.{COMPONENT}" in self.defaults:
-                return f"{name}: TorchTune removes no component, only single keys"
+                return f"{name} names a component, but TorchTune removes only single keys: leave it out"
             if bare in self.defaults or any(key.startswith(bare + ".") for key in self.defaults):
                 return None
         elif name in self.flags:
             return None
         known = [*self.defaults] if name.startswith("~") else [*self.flags]
         close = difflib.get_close_matches(bare, known, n=1)
-        advice = f"did you mean {close[0]}?" if close else f"see `stoker flags {self.method}` for those it has"
+        advice = f"did you mean {close[0]}?" if close else f"`stoker flags {self.method}` lists its keys"
         return f"{name} is not a key of {self.trainer} ({self.recipe}, config {self.config}): {advice}"
 
 
 def key_table(
     method: str, world_size: int, config: str, defaults: Mapping[str, Any], given: Mapping[str, str]
 ) -> KeyTable:
-    """Return the keys that a run may be given.
+    """Return the keys that a run accepts.
 
     Args:
         method: the training method.
         world_size: the number of processes.
         config: the config's name or path.
-        defaults: what it holds, by key.
-        given: the keys and values laid over it.
+        defaults: the config's values, by key.
+        given: the keys and values that override them.
     """
     recipe = recipe_of(method, world_size)
-    told = data("recipes")[recipe]
     flags = {key: Flag(key, _type(value), default=_text(value)) for key, value in defaults.items()}
-    for key in (*told["needs"], *told["reads"]):
+    for key in _recipe_keys(recipe):
         if not any(name == key or name.startswith(key + ".") for name in flags):
             flags[key] = Flag(key, "str")
     sections = {key.removesuffix(f".{COMPONENT}") for key in defaults if key.endswith(f".{COMPONENT}")}
@@ -167,11 +166,17 @@ def key_table(
     )
 
 
+def _recipe_keys(recipe: str) -> tuple[str, ...]:
+    """Return the keys that a recipe needs or reads."""
+    keys = data("recipes")[recipe]
+    return (*keys["needs"], *keys["reads"])
+
+
 def _keys_of_component(
     section: str, path: str, defaults: Mapping[str, Any], given: Mapping[str, str]
 ) -> Iterator[tuple[str, Flag]]:
     if f"{section}.{COMPONENT}" in defaults:
-        # `dataset=<component>` is TorchTune's short form of `dataset._component_=<component>`.
+        # TorchTune's short form of `dataset._component_=<component>` is `dataset=<component>`.
         yield section, Flag(section, "str")
     yield f"{section}.{COMPONENT}", Flag(f"{section}.{COMPONENT}", "str", default=path)
     parameters = data("components").get(path)
@@ -183,40 +188,40 @@ def _keys_of_component(
         own = [name for name in parameters or () if name != "**"]
         for key in given:
             head, dot, name = key.partition(".")
-            # Whatever is not a slip of one of its own parameters is handed on, e.g. to `datasets.load_dataset`.
+            # The component passes other keys on, for example to `datasets.load_dataset`; misspelled parameters are not.
             if dot and head == section and not difflib.get_close_matches(name, own, n=1, cutoff=0.8):
                 yield key, Flag(key, "str")
 
 
 def unknown_keys(table: KeyTable) -> list[str]:
-    """Return one problem for each key of a user's own config that nothing reads.
+    """Return one problem for each unused key of a user's config.
 
-    At the top, keys that other values refer to (`${model_dir}`) are the user's own; a section's are its component's.
+    At the top level, users may add keys that other values refer to (`${model_dir}`). A section has the keys of its
+    component.
     """
-    told = data("recipes")[table.recipe]
-    read = {*told["needs"], *told["reads"]}
+    read = {*_recipe_keys(table.recipe)}
     referred = {ref.partition(".")[0] for value in table.defaults.values() for ref in _REFERENCE.findall(str(value))}
     problems = []
     for key in {key.partition(".")[0]: None for key in table.defaults}:
         if key not in read | referred:
             close = difflib.get_close_matches(key, read, n=1)
-            advice = f"did you mean {close[0]}?" if close else "take it out"
+            advice = f"did you mean {close[0]}?" if close else "remove it"
             problems.append(f"{key} in --config {table.config} is not a key of {table.recipe}: {advice}")
     return [*problems, *_unknown_parameters(table)]
 
 
 def reserved_keys(table: KeyTable) -> list[str]:
-    """Return one problem for each key of a user's own config that is the launch's alone, and is not switched off."""
+    """Return one problem for each key of a user's config that only Stoker sets and that is not off there."""
     return [
-        f"{key} in --config {table.config} is set by stoker itself: {advice}"
+        f"stoker sets {key} itself, but --config {table.config} has it: {advice}"
         for key, advice in table.reserved.items()
-        # Copies of TorchTune's configs have a folder there, which nothing is written to.
+        # Copies of TorchTune's configs have this folder, but Stoker overrides it.
         if key != "checkpointer.output_dir" and table.defaults.get(key)
     ]
 
 
 def _unknown_parameters(table: KeyTable) -> Iterator[str]:
-    """Yield one problem for each key of a section that its component does not take; it would fail on it in the pods."""
+    """Yield one problem for each key of a section that its component does not have; the pods would fail on it."""
     for key in table.defaults:
         section, _, name = key.partition(".")
         name = name.partition(".")[0]
@@ -227,7 +232,7 @@ def _unknown_parameters(table: KeyTable) -> Iterator[str]:
             continue
         if not {f"~{key}", f"~{section}.{name}"} & {*table.flags}:
             close = difflib.get_close_matches(name, parameters, n=1)
-            advice = f"did you mean {section}.{close[0]}?" if close else f"it takes {', '.join(parameters)}"
+            advice = f"did you mean {section}.{close[0]}?" if close else f"choose from {', '.join(parameters)}"
             yield f"{key} in --config {table.config} is not a key of {component}: {advice}"
 
 
@@ -241,7 +246,7 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _type(value: Any) -> str:
-    # A key that may be a number may also be null or refer to another key, which only text can say.
+    # A number may also be null or refer to another key, so it stays text.
     return "bool" if isinstance(value, bool) else "str"
 
 

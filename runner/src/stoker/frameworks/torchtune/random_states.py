@@ -1,4 +1,4 @@
-"""The states of a rank's random generators, kept in a checkpoint for trainers that do not keep them themselves."""
+"""Saves and restores the random states of a rank in a checkpoint, because TorchTune does not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def save(folder: Path, rank: int) -> None:
-    """Write this rank's states into a checkpoint's folder, which is made if need be.
+    """Write this rank's states into a checkpoint's folder; create the folder if it is missing.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -27,10 +27,10 @@ def save(folder: Path, rank: int) -> None:
 
 
 def restore(folder: Path, rank: int) -> None:
-    """Go on with the states that this rank had when the checkpoint was saved.
+    """Restore the states that this rank had when the checkpoint was saved.
 
     Raises:
-        OSError: the checkpoint has none of this rank.
+        OSError: the checkpoint has no states of this rank.
     """
     states = torch.load(_path(folder, rank), map_location="cpu", weights_only=True)
     kind, keys, *rest = states["numpy"]

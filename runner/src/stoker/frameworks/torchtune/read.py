@@ -1,4 +1,4 @@
-"""What a user wrote for TorchTune: `[recipe] [--config name] key=value …`."""
+"""Reads what a user wrote for TorchTune: `[recipe] [--config name] key=value …`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from stoker.plan.framework import Command, ConfigFile, Reader
 
 
 def method_of(word: str) -> str | None:
-    """Return the method that a recipe's name stands for; `full` for `full_finetune_distributed`."""
+    """Return the method of a recipe, for example `full` for `full_finetune_distributed`; None if it is no recipe."""
     return next((method for method, recipes in RECIPES.items() if word in recipes), None)
 
 
 def is_own_file(config: str) -> bool:
-    """Return whether a config is a user's own file, not the name of one of TorchTune's."""
+    """Return whether a config is a user's file, not the name of one of TorchTune's configs."""
     return config.endswith((".yaml", ".yml"))
 
 
@@ -44,7 +44,7 @@ class TorchTuneReader(Reader):
             elif word.startswith("~"):
                 values[key] = ("",)
             elif word.startswith("-") or not equals:
-                problems.append(f"{word!r} is no key=value: TorchTune's settings are written batch_size=2")
+                problems.append(f"{word!r} is not a setting: write key=value, for example batch_size=2")
             elif "=" in value:
                 problems.append(f"{word!r} has a second '=', which TorchTune cannot read: write it in a --config file")
             else:
@@ -52,7 +52,7 @@ class TorchTuneReader(Reader):
         return Command(method, config or None, values, tuple(problems))
 
     def read_config(self, named: str, content: Mapping[str, Any] | None) -> ConfigFile:
-        """Return where a user's own config lies; it sets no flags: it holds the defaults that flags are laid over."""
+        """Return the path of a user's config; its values are the defaults that flags override, not flags."""
         return ConfigFile(named if is_own_file(named) else None)
 
 
@@ -61,5 +61,5 @@ def _not_a_recipe(word: str) -> str:
     close = difflib.get_close_matches(word, recipes, n=1, cutoff=0.95)
     if word in RECIPES:
         close = [RECIPES[word][1]]
-    advice = f"did you mean {close[0]}?" if close else f"it launches {', '.join(recipes)}"
-    return f"{word!r} is no recipe that stoker launches: {advice}"
+    advice = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(recipes)}"
+    return f"{word!r} is not a recipe that stoker launches: {advice}"

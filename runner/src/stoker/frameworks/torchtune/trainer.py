@@ -1,7 +1,7 @@
-"""TorchTune's recipes, followed: guard, stop at a step, sealed checkpoints, progress, and the result at the root.
+"""Runs TorchTune's recipes with Stoker's guard, stop, sealed checkpoints, progress and published result.
 
-A recipe is a script whose class has a training loop of its own, with nothing to hook into. It is loaded as a module,
-and a subclass takes the class's place: its `global_step` tells every step, its `save_checkpoint` every save.
+A recipe is a script with one class whose training loop has no hooks. This module loads the script as a module and
+replaces the class with a subclass: its `global_step` reports every step, its `save_checkpoint` every save.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from stoker.rank.progress import Progress
 from stoker.rank.pulse import FINISHING, FIRST_STEP, SAVING, TRAINING
 
 _RECIPES = Path(torchtune.__file__).parent.parent / "recipes"
-# A save goes here first, and gets its name once it is whole.
+# A checkpoint is written here, and renamed when it is complete.
 _DRAFT = ".saving"
-# As many as the recipe for TRL keeps; each holds the optimizer's state too.
+# The same number as in the recipe for TRL; each checkpoint includes the optimizer's state.
 _KEPT_CHECKPOINTS = 3
-# The numbers logged last, beside TorchTune's own files of a checkpoint.
+# The last metrics, stored beside TorchTune's files of a checkpoint.
 _METRICS = "stoker-metrics.json"
 _FILES = "checkpointer.checkpoint_files"
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
@@ -47,7 +47,7 @@ def train(job: Job) -> Outcome:
     """Run the recipe to its end.
 
     Raises:
-        RunError, StopRequested, and whatever the recipe raises.
+        RunError, StopRequested, and any exception of the recipe.
     """
     words = words_of(job)
     recipe = _load(job.plan.module)
@@ -66,7 +66,7 @@ def train(job: Job) -> Outcome:
 
 
 def words_of(job: Job) -> list[str]:
-    """Return the recipe's words: the config by its path, what the plan lays over it, and where to go on from."""
+    """Return the recipe's words: the config's path, the plan's settings, and the checkpoint to resume from."""
     _, config, *words = job.plan.trainer_argv
     file = configs_of(job.plan.method).get(config)
     path = str(_RECIPES / "configs" / file) if file else config
@@ -81,12 +81,12 @@ def words_of(job: Job) -> list[str]:
 
 
 def _is_numbered(config: Any, key: str) -> bool:
-    """Return whether a config gives a model's files by a pattern and a number, over which no list can be laid."""
+    """Return whether a config names a model's files by a pattern and a number, which a list cannot override."""
     return key.endswith(_FILES) and OmegaConf.is_dict(OmegaConf.select(config, key))
 
 
 def _load(name: str) -> ModuleType:
-    # The folder of recipes is no package: importing from it is refused.
+    # The folder of recipes is not a package, so a normal import fails.
     spec = importlib.util.spec_from_file_location(f"torchtune_recipe_{name}", _RECIPES / f"{name}.py")
     if spec is None or spec.loader is None:
         raise RunError(ExitCode.CONFIG, f"{_RECIPES} has no recipe {name}: use an image with the pinned torchtune")
@@ -97,18 +97,18 @@ def _load(name: str) -> ModuleType:
 
 
 def resume_words(checkpoint: Path) -> list[str]:
-    """Return the keys that make a recipe go on from one of our checkpoints, laid out like an output of TorchTune's."""
+    """Return the keys that make a recipe resume from one of Stoker's checkpoints, which has TorchTune's layout."""
     (epoch,) = checkpoint.glob("epoch_*")
     words = ["resume_from_checkpoint=True", f"checkpointer.output_dir={checkpoint}"]
     if (epoch / "adapter_model.pt").exists():
-        # The base model is read from its own folder, as at the start.
+        # The recipe reads the base model from its folder, as in the first attempt.
         return words
     files = sorted(path.name for path in epoch.iterdir() if path.suffix in _WEIGHTS)
     return [*words, f"{_FILES}=[{','.join(f'{epoch.name}/{name}' for name in files)}]"]
 
 
 def follow(recipe: ModuleType, follower: _Follower) -> None:
-    """Put a subclass that tells the follower what happens in the place of a recipe's class."""
+    """Replace a recipe's class with a subclass that tells the follower what happens."""
     (original,) = (
         thing
         for thing in vars(recipe).values()
@@ -141,13 +141,13 @@ def follow(recipe: ModuleType, follower: _Follower) -> None:
 
         def save_checkpoint(self, epoch: int) -> None:
             with follower.saving(self._checkpointer, epoch):
-                # The last epoch's checkpoint too gets the state that a longer run goes on from.
+                # TorchTune saves no recipe state in the last epoch, but a run with more epochs needs it.
                 self.total_epochs += 1
                 super().save_checkpoint(epoch=epoch)
                 self.total_epochs -= 1
 
     vars(recipe)[original.__name__] = Followed
-    # One line for each logged step, in the place of a bar that fills a pod's log.
+    # Stoker prints one line per logged step instead of a progress bar, which fills a pod's log.
     vars(recipe)["tqdm"] = _no_bar
 
 
@@ -156,7 +156,7 @@ def _no_bar(*args: Any, **options: Any) -> Any:
 
 
 class _Follower:
-    """Follows a recipe: agrees on a stop, seals checkpoints, reports progress, records the outcome."""
+    """Follows a recipe: agrees with all ranks on a stop, seals checkpoints, reports progress, records the outcome."""
 
     def __init__(self, job: Job, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -171,7 +171,7 @@ class _Follower:
         self._progress: Progress | None = None
 
     def made(self, recipe: Any) -> None:
-        """Check the world, before a model is loaded."""
+        """Check the world before the recipe loads a model."""
         self._recipe = recipe
         self._job.guard()
         client = getattr(recipe, "_checkpoint_client", None)
@@ -189,38 +189,38 @@ class _Follower:
         client.save_checkpoint = followed
 
     def ready(self, recipe: Any, cfg: Any) -> None:
-        """Note where training starts, and start reporting."""
+        """Record where training starts, and start to report."""
         self._epoch_steps = recipe._steps_per_epoch
         self._log_every = recipe._log_every_n_steps
         if self._epoch_steps < 1:
             raise RunError(
                 ExitCode.BAD_DATA,
-                "the data has fewer rows than one step takes (batch_size × gradient_accumulation_steps × "
-                f"{achieved_world_size()} processes), so no step would be done: lower them, or give more data",
+                "the data has fewer rows than one step needs (batch_size × gradient_accumulation_steps × "
+                f"{achieved_world_size()} processes): lower these numbers, or add data",
             )
         self._dropout = float(cfg.model.get("lora_dropout", None) or 0.0)
         self.outcome.step, self.outcome.total = recipe.global_step, recipe.total_epochs * self._epoch_steps
         if recipe.global_step and self._is_first:
-            print(f"[stoker] going on after step {recipe.global_step} of {self.outcome.total}", flush=True)
+            print(f"[stoker] resuming after step {recipe.global_step} of {self.outcome.total}", flush=True)
         if self._is_first:
             self._progress = Progress(recipe.global_step, self.outcome.total, achieved_world_size())
             recipe._metric_logger = _Relay(recipe._metric_logger, self.logged)
         self._job.pulse.beat(FIRST_STEP, recipe.global_step)
         self._job.on_training()
         if self._job.checkpoint is not None:
-            # What was measured before this attempt counts where it has nothing newer to say: it may have no step to do.
+            # Metrics of earlier attempts count until this attempt has newer ones; it may have no step left.
             self.outcome.metrics.update(read_json(self._job.checkpoint / _METRICS) or {})
-            # Last: TorchTune seeds them anew in each start.
+            # This comes last, because TorchTune seeds the generators in each start.
             random_states.restore(self._job.checkpoint, self._rank)
 
     def stepped(self, recipe: Any) -> None:
-        """Agree with all ranks on a stop once a step is done; an epoch's last step is saved before that."""
+        """Agree with all ranks on a stop after each step; after the last step of an epoch, the recipe saves first."""
         if not self._epoch_steps or recipe.global_step <= self.outcome.step:
             return
         self._job.pulse.beat(TRAINING, recipe.global_step)
         self.outcome.step = recipe.global_step
         lost = recipe.global_step % self._epoch_steps
-        # The recipe logs next. What it is about to save is logged in any case: a loss that is no number must be seen.
+        # The recipe logs next. It always logs before it saves, so that a run with a NaN loss saves nothing.
         recipe._log_every_n_steps = self._log_every if lost else 1
         if self._progress is not None:
             self._progress.step(recipe.global_step)
@@ -228,16 +228,15 @@ class _Follower:
             self._stopping = True
         if self._stopping and lost:
             self._close()
-            kept = f"{self._newest.name} is the newest" if self._newest else "there is none yet"
+            newest = f"the newest checkpoint is {self._newest.name}" if self._newest else "there is no checkpoint yet"
             raise StopRequested(
                 recipe.global_step,
-                f"{lost} steps of this epoch are lost: TorchTune saves at the end of an epoch only, and of its "
-                f"checkpoints {kept}",
+                f"{lost} steps of this epoch are lost, because TorchTune saves only at the end of an epoch: {newest}",
             )
 
     @contextmanager
     def saving(self, checkpointer: Any, epoch: int) -> Iterator[None]:
-        """Let a save go into a folder of its own, and seal it as a checkpoint once every rank is done."""
+        """Direct a save into the draft folder, and seal it as a checkpoint after every rank is done."""
         draft = self._output / _DRAFT
         self._job.pulse.beat(SAVING, self.outcome.step)
         if self._is_first:
@@ -245,7 +244,7 @@ class _Follower:
         checkpointer._output_dir = draft
         yield
         barrier()
-        # Dropout draws from each rank's own; TorchTune keeps none.
+        # Dropout uses the random states of each rank, which TorchTune does not save.
         random_states.save(draft, self._rank)
         barrier()
         folder = self._output / f"checkpoint-{self.outcome.step}"
@@ -264,7 +263,7 @@ class _Follower:
             raise StopRequested(self.outcome.step)
 
     def _complete(self, epoch: Path) -> None:
-        """Write into an adapter's config what TorchTune leaves out and PEFT and vLLM read."""
+        """Add the fields that PEFT and vLLM read, and that TorchTune leaves out, to an adapter's config."""
         path = epoch / "adapter_config.json"
         config = read_json(path)
         if isinstance(config, dict):
@@ -284,12 +283,12 @@ class _Follower:
     def _prune(self) -> None:
         sealed = [c for c in checkpoints.read_checkpoints(self._output) if not c.flaw]
         for old in sealed[_KEPT_CHECKPOINTS:]:
-            # The seal goes first, so that half a removal never looks complete.
+            # Remove the seal first, so that a half-removed checkpoint never looks complete.
             (old.path / checkpoints.SEAL).unlink()
             shutil.rmtree(old.path, ignore_errors=True)
 
     def logged(self, numbers: dict[str, float], step: int) -> None:
-        """Report progress; end the run if the loss is no number any more."""
+        """Report progress; end the run if the loss is NaN or infinite."""
         rate = numbers.pop("tokens_per_second_per_gpu", None)
         if rate is not None:
             numbers["tokens_per_second"] = rate * achieved_world_size()
@@ -301,13 +300,13 @@ class _Follower:
                 ExitCode.CRASHED,
                 f"the loss is {loss} at step {step}: lower optimizer.lr, or look for broken rows in the data",
             )
-        said = " ".join(f"{name}={value:.6g}" for name, value in numbers.items())
-        print(f"[stoker] step {step} of {self.outcome.total}: {said}", flush=True)
+        shown = " ".join(f"{name}={value:.6g}" for name, value in numbers.items())
+        print(f"[stoker] step {step} of {self.outcome.total}: {shown}", flush=True)
         if self._progress is not None:
             self.outcome.metrics.update(self._progress.log(step, numbers))
 
     def trained(self) -> None:
-        """Record that all epochs were done, and put the result where it is looked for."""
+        """Record that all epochs are done, and publish the result."""
         self.outcome.finished = self.outcome.step >= self.outcome.total
         self._job.pulse.beat(FINISHING, self.outcome.step)
         if self._is_first and self._newest is not None:
@@ -331,7 +330,7 @@ class _Follower:
 
 
 class _Relay:
-    """A metric logger that tells the follower too."""
+    """A metric logger that also tells the follower."""
 
     def __init__(self, logger: Any, logged: Callable[[dict[str, float], int], None]) -> None:
         self._logger = logger
@@ -349,14 +348,13 @@ class _Relay:
 def publish(epoch: Path, output: Path) -> None:
     """Put an epoch's files at the root of the output: the whole model, or the adapter with its tokenizer.
 
-    A model that the adapter was merged into goes to a folder `merged` beside it, so that a server that is given the
-    root finds one thing there.
+    A merged model goes into the folder `merged` next to the adapter, so that a server finds one thing at the root.
     """
     adapter = [path for path in sorted(epoch.iterdir()) if path.name.startswith("adapter_")]
     if not adapter:
         _link_tree(epoch, output)
         return
-    # TorchTune's own format, which it resumes from, is all there is for models that PEFT's layout was not written for.
+    # `.pt` is TorchTune's format, from which it resumes; models without PEFT's layout have no other file.
     served = [path for path in adapter if path.suffix != ".pt"] or adapter
     for path in sorted(epoch.iterdir()):
         if path in served or path.name.startswith(("tokenizer", "special_tokens", "vocab", "merges", "chat_template")):
@@ -372,7 +370,7 @@ def _link_tree(source: Path, target: Path, leave_out: tuple[str, ...] = ()) -> N
 
 
 def _link(source: Path, target: Path) -> None:
-    """Give a file a second name; copy it where the volume has no such links."""
+    """Hard-link a file; copy it if the volume has no hard links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     try:

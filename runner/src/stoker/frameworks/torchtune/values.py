@@ -1,4 +1,4 @@
-"""What the keys of a TorchTune run come to: the config's own values, and what is laid over them."""
+"""The values of a TorchTune run: the config's defaults, and the settings that override them."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ def keys_of(table: FlagTable) -> KeyTable:
 
 
 def value_of(keys: KeyTable, settings: Mapping[str, Setting], key: str) -> str | None:
-    """Return a key's value as text: what was laid over the config, else the config's own."""
+    """Return a key's value as text: the setting, or else the config's default; None if it has none."""
     value = values_of(keys, settings).get(key)
     return None if value is None or value == "null" else joined(value)
 
 
 def values_of(keys: KeyTable, settings: Mapping[str, Setting]) -> dict[str, object]:
-    """Return what the recipe reads: the config's values, less those taken out, and what is laid over them.
+    """Return the values that the recipe reads: the config's defaults, without removed keys, and the settings.
 
-    `dataset=<component>` counts as what it is short for.
+    The short form `dataset=<component>` counts as `dataset._component_=<component>`.
     """
-    gone = tuple(name[1:] for name in settings if name.startswith("~"))
-    kept = {k: v for k, v in keys.defaults.items() if k not in gone and not k.startswith(tuple(f"{g}." for g in gone))}
+    removed = tuple(name[1:] for name in settings if name.startswith("~"))
+    sections = tuple(f"{key}." for key in removed)
+    values = {key: v for key, v in keys.defaults.items() if key not in removed and not key.startswith(sections)}
     for name, setting in settings.items():
         if not name.startswith("~"):
-            kept[f"{name}.{COMPONENT}" if f"{name}.{COMPONENT}" in keys.defaults else name] = setting.value
-    return kept
+            values[f"{name}.{COMPONENT}" if f"{name}.{COMPONENT}" in keys.defaults else name] = setting.value
+    return values
 
 
 def joined(value: object) -> str:
@@ -46,23 +47,23 @@ def joined(value: object) -> str:
 
 
 def quantizes(keys: KeyTable, given: Mapping[str, str]) -> bool:
-    """Say whether the model's weights are quantized: as its builder is told, else as the builder does by itself.
+    """Return whether the model's weights are quantized, by `model.quantize_base`, or else by the model's builder.
 
     Args:
-        keys: the run's keys, with the config's values.
-        given: what is laid over them.
+        keys: the run's keys, with the config's defaults.
+        given: the settings that override them.
     """
-    if is_told(keys, given):
+    if is_quantization_set(keys, given):
         return is_true(given.get(QUANTIZE, str(keys.defaults.get(QUANTIZE))))
     return builder_of(keys).rpartition(".")[2].startswith("qlora")
 
 
-def is_told(keys: KeyTable, given: Mapping[str, str]) -> bool:
-    """Return whether the config, or what is laid over it, says if the model is quantized."""
+def is_quantization_set(keys: KeyTable, given: Mapping[str, str]) -> bool:
+    """Return whether the config or a setting has `model.quantize_base`."""
     return QUANTIZE in given or (QUANTIZE in keys.defaults and f"~{QUANTIZE}" not in given)
 
 
 def builder_of(keys: KeyTable) -> str:
-    """Return what makes the model: the config's builder, or the one laid over it."""
+    """Return the function that builds the model: the setting, or else the config's default."""
     component = keys.flags.get(f"model.{COMPONENT}")
     return "" if component is None else str(component.default)
