@@ -86,8 +86,8 @@ def check_packages(plan: Plan) -> None:
     if missing:
         raise RunError(
             ExitCode.CONFIG,
-            f"{sys.executable} lacks {', '.join(missing)}, which {plan.framework} needs: use an image that has them, or "
-            f"without images a Python that does (`stoker local … --python {plan.framework}=PATH`; for TRL, from a "
+            f"{sys.executable} lacks {', '.join(missing)}, which {plan.framework} needs: use an image that has them, "
+            f"or without images a Python that does (`stoker local … --python {plan.framework}=PATH`; for TRL, from a "
             "checkout, pip install './runner[local]')",
         )
 
