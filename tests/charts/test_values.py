@@ -128,7 +128,7 @@ REFUSED = [
         "1e-4",
         f"{OVERRIDE}.args.rate: no method of trl has this flag. Run `stoker flags METHOD`",
     ),
-    Refused(f"{OVERRIDE}.args.local_rank", "0", "stoker sets --local_rank itself: leave it out"),
+    Refused(f"{OVERRIDE}.args.local_rank", "0", "--local_rank is reserved for stoker: leave it out"),
     Refused(f"{OVERRIDE}.args.torch_dtype", "auto", "is called --dtype in trl"),
     Refused(
         f"{OVERRIDE}.env.STOKER_RESUM",

@@ -337,7 +337,7 @@ def test_what_a_launch_alone_may_say_is_refused_in_an_own_config_too() -> None:
         ({"checkpointer": {**config["checkpointer"], "recipe_checkpoint": "r.pt"}}, "checkpointer.recipe_checkpoint"),
     ):
         message = refusal(*words, nodes=1, config={**config, **changed})
-        assert f"stoker sets {key} itself, but --config /workspace/my.yaml has it: leave it out" in message
+        assert f"{key} in --config /workspace/my.yaml is reserved for stoker: leave it out" in message
 
 
 def test_the_base_model_of_an_own_config_is_known() -> None:

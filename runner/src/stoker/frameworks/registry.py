@@ -107,7 +107,7 @@ def register_framework(backend: B) -> B:
 
 
 def get_backend(name: str) -> type[Backend] | None:
-    """Return the backend registered under a name, None if there is none."""
+    """Return the backend registered under a name; None without one."""
     return get_registered_backends().get(name)
 
 

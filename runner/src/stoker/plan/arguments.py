@@ -84,7 +84,7 @@ class FlagTable:
     def refusal(self, name: str) -> str | None:
         """Return why a flag of that name is refused, and what to write instead; None if it is accepted."""
         if name in self.reserved:
-            return f"stoker sets --{name} itself: {self.reserved[name]}"
+            return f"--{name} is reserved for stoker: {self.reserved[name]}"
         if name in self.flags:
             return None
         if not name:
@@ -98,7 +98,7 @@ class FlagTable:
         if self.renamed.get(name) in self.flags:
             return f"--{name} is called --{self.renamed[name]} in {where}: write --{self.renamed[name]}"
         if name in self.removed:
-            return f"{where} no longer has --{name}: {self.removed[name]}"
+            return f"--{name} no longer exists in {where}: {self.removed[name]}"
         others = self.methods_with(self.renamed.get(name, name))
         if others:
             renamed = f"is now --{self.renamed[name]}, " if name in self.renamed else "is "

@@ -121,7 +121,7 @@ class KeyTable(FlagTable):
             return f"{name} begins with '+', but TorchTune adds keys without it: write {name.lstrip('+')}=<value>"
         bare = name.removeprefix("~")
         if bare in self.reserved:
-            return f"stoker sets {name} itself: {self.reserved[bare]}"
+            return f"{name} is reserved for stoker: {self.reserved[bare]}"
         if name.startswith("~"):
             if bare.rpartition(".")[2] == COMPONENT or f"{bare}.{COMPONENT}" in self.defaults:
                 return f"{name} names a component, but TorchTune removes only single keys: leave it out"
@@ -213,7 +213,7 @@ def unknown_keys(table: KeyTable) -> list[str]:
 def reserved_keys(table: KeyTable) -> list[str]:
     """Return one problem for each key of a user's config that only Stoker sets and that is not off there."""
     return [
-        f"stoker sets {key} itself, but --config {table.config} has it: {advice}"
+        f"{key} in --config {table.config} is reserved for stoker: {advice}"
         for key, advice in table.reserved.items()
         # Copies of TorchTune's configs have this folder, but Stoker overrides it.
         if key != "checkpointer.output_dir" and table.defaults.get(key)
