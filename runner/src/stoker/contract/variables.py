@@ -11,6 +11,8 @@ from pathlib import Path
 ARG_PREFIX = "STOKER_ARG_"
 # The path of the plan, for the processes that `stoker run` starts.
 PLAN_FILE = "STOKER_PLAN"
+# Disables transformers' progress reports to Trainer, because only Stoker's callback may report progress.
+DISABLE_PROGRESS = "DISABLE_KUBEFLOW_INTEGRATION"
 
 _PREFIX = "STOKER_"
 

@@ -15,7 +15,7 @@ from posixpath import normpath
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.contract.variables import ARG_PREFIX, unknown_variables
+from stoker.contract.variables import ARG_PREFIX, DISABLE_PROGRESS, unknown_variables
 from stoker.plan.arguments import CONFIG_FILE, FlagTable, Layer, Setting, resolve, split_env, without_negations
 from stoker.plan.facts import Facts, whole_number
 from stoker.plan.framework import Asked, Command, ConfigFile, Options, TrainingFramework, Words
@@ -273,8 +273,7 @@ def flag_of_variable(variable: str) -> str:
 
 def _process_env(facts: Facts, world: World) -> dict[str, str]:
     env = {
-        # Only Stoker's callback may report progress, so this disables the one in transformers.
-        "DISABLE_KUBEFLOW_INTEGRATION": "TRUE",
+        DISABLE_PROGRESS: "TRUE",
         "PYTHONUNBUFFERED": "1",
         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     }

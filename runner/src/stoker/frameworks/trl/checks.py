@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from stoker.contract.variables import DISABLE_PROGRESS
 from stoker.plan.arguments import CONFIG_FILE, FlagTable, Setting, is_true
 from stoker.plan.framework import Asked
 
@@ -87,7 +88,6 @@ _LAID_OVER: Mapping[str, Mapping[str, str]] = {
 # Variables that only the runner and the launcher may set, not a `--config` file.
 _OWN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 _OWN_PREFIXES = ("STOKER_", "PET_", "TORCHELASTIC_", "KUBEFLOW_TRAINER_")
-_SWITCHED_OFF = "DISABLE_KUBEFLOW_INTEGRATION"
 
 
 def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Iterator[str]:
@@ -117,10 +117,7 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
         return
     yield from _exclusive(settings)
     if on("load_in_4bit") or on("load_in_8bit"):
-        if not on("use_peft"):
-            yield "quantized weights cannot be trained, only an adapter on them: add --use_peft"
-        if asked.accelerator == "cpu":
-            yield "a quantized model needs a GPU (bitsandbytes): leave out --load_in_4bit and --load_in_8bit on CPUs"
+        yield from _quantization(on("use_peft"), asked.accelerator)
     yield from _without_switch(table, settings, on)
     yield from _laid_over(settings)
     yield from _ignored_epochs(settings)
@@ -128,14 +125,25 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
         yield "--ddp_backend nccl needs GPUs: leave it out, or choose a runtime with an accelerator"
     if on("load_best_model_at_end") and str(_value(settings, "eval_strategy", "no")) == "no":
         yield "--load_best_model_at_end needs evaluations to find the best model: add --eval_strategy steps"
+    yield from _of_method(asked, settings, number)
+
+
+def _of_method(asked: Asked, settings: Mapping[str, Setting], number: Callable[[str], float | None]) -> Iterator[str]:
+    """Yield the problems that only the run's method has."""
     if asked.method in _GENERATING:
         yield from _rewards(settings)
         yield from _generation_batch(asked.world_size, settings, number)
-
     if asked.method == "distillation" and not _value(settings, "teacher_model_name_or_path", ""):
         yield "distillation needs a teacher: write --teacher_model_name_or_path <folder or Hub id>"
     if asked.method == "kto" and _value(settings, "loss_type", "kto") == "kto" and number(_BATCH) == 1:
         yield f"kto estimates its KL term from the batch: write --{_BATCH} 2 or more (accumulated steps do not count)"
+
+
+def _quantization(has_adapter: bool, accelerator: str) -> Iterator[str]:
+    if not has_adapter:
+        yield "quantized weights cannot be trained, only an adapter on them: add --use_peft"
+    if accelerator == "cpu":
+        yield "a quantized model needs a GPU (bitsandbytes): leave out --load_in_4bit and --load_in_8bit on CPUs"
 
 
 def self_contradictions(settings: Mapping[str, Setting]) -> Iterator[str]:
@@ -296,7 +304,7 @@ def _variable_problems(variables: Any, path: str) -> Iterator[str]:
     for name, value in variables.items():
         if not isinstance(name, str) or not name or not name.isascii() or {"=", "\0"} & {*name}:
             yield f"{name!r} under env of {path} is not a variable name: write ASCII without '='"
-        elif name in _OWN_VARIABLES or name == _SWITCHED_OFF or name.startswith(_OWN_PREFIXES):
+        elif name in _OWN_VARIABLES or name == DISABLE_PROGRESS or name.startswith(_OWN_PREFIXES):
             yield f"a config file may not set {name} (env of {path}): set it in spec.trainer.env, or leave it out"
         elif value is None or isinstance(value, dict | list) or "\0" in str(value):
             yield f"{name} under env of {path} must be text: put it in quotes"
