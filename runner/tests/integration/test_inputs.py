@@ -10,7 +10,7 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 import pyarrow, pyarrow.parquet
-from stoker.node.inputs import read_data
+from stoker.node.read_inputs import read_data
 folder = Path(sys.argv[1])
 rows = [{"prompt": [{"role": "user", "content": "a"}], "chosen": "b", "score": 1.5}]
 pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "train-00000-of-00001.parquet")

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from stoker.cluster.pods import NodeJob, rewritten
-from stoker.cluster.read import volume_folders
+from stoker.cluster.resources import volume_folders
 from stoker.contract.exits import ExitCode, RunError
 from stoker.fetch.request import CLAIMS
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from stoker.cluster.admission import Admission, admission_of
 from stoker.cluster.pods import NodeJob, expand, initializers_of, job_of, quantity, rewritten
-from stoker.cluster.read import (
+from stoker.cluster.resources import (
     RUNTIME_KINDS,
     Resource,
     name_of,

@@ -8,8 +8,8 @@ from stoker import __version__
 from stoker.commands.adapters import adapters_group
 from stoker.commands.fetch import fetch_command
 from stoker.commands.group import Commands
+from stoker.commands.info import doctor_command, flags_command, recipe_group
 from stoker.commands.local import local_command
-from stoker.commands.look import doctor_command, flags_command, recipe_group
 from stoker.commands.run import plan_command, run_command
 from stoker.commands.trainjob import trainjob_command
 from stoker.commands.validate import validate_command

@@ -15,7 +15,7 @@ from stoker.contract.files import exists
 from stoker.contract.weights import damage_of
 from stoker.contract.words import say
 from stoker.frameworks import get_framework
-from stoker.node.inputs import read_data, read_model
+from stoker.node.read_inputs import read_data, read_model
 from stoker.plan.plan import Check, Plan
 
 # Files of a model that every trainer reads first, and its weights.

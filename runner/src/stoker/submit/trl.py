@@ -7,8 +7,8 @@ from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any, ClassVar
 
 from stoker.frameworks.registry import register_backend
-from stoker.frameworks.trl.checks import self_contradictions
 from stoker.frameworks.trl.framework import TRL
+from stoker.frameworks.trl.setting_checks import self_contradictions
 from stoker.plan.arguments import Layer, resolve, split_args
 from stoker.submit import initializer as staged
 from stoker.submit.base import LLMBackend

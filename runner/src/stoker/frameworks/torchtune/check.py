@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from stoker.frameworks.torchtune.checks import value_problems
 from stoker.frameworks.torchtune.keys import COMPONENT, KeyTable, reserved_keys, unknown_keys
 from stoker.frameworks.torchtune.read import is_own_file
+from stoker.frameworks.torchtune.value_checks import value_problems
 from stoker.frameworks.torchtune.values import (
     QUANTIZE,
     builder_of,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from stoker.contract.exits import ExitCode
-from stoker.frameworks.trl.checks import config_problems, contradictions
-from stoker.frameworks.trl.data import data_problems
+from stoker.frameworks.trl.data_checks import data_problems
 from stoker.frameworks.trl.decide import inputs_of
+from stoker.frameworks.trl.setting_checks import config_problems, contradictions
 from stoker.plan.arguments import FlagTable, Setting, is_true
 from stoker.plan.framework import Asked, Checker
 from stoker.plan.inputs import DatasetColumns, ModelFolder

@@ -15,8 +15,8 @@ from runner.tests.samples import alone, resolve
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks.trl.framework import TRL
-from stoker.node.inputs import _json_columns, read_data, read_model
 from stoker.node.preflight import check_inputs
+from stoker.node.read_inputs import _json_columns, read_data, read_model
 from stoker.plan.inputs import DatasetColumns
 from stoker.plan.plan import Plan
 
