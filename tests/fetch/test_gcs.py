@@ -45,4 +45,4 @@ def test_an_account_that_may_not_read_is_answered_with_what_to_do(bucket: gcs.St
     bucket.refuses = True
     code, output = initializer(STORAGE_EMULATOR_HOST=bucket.address).run("dataset", "gs://shelf/models/tiny")
     assert (code, "access refused (403)" in output) == (66, True), output
-    assert "give the pod's service account an identity that may" in output
+    assert "give the pod's service account that access" in output

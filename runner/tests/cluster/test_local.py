@@ -392,7 +392,7 @@ def test_a_file_stands_in_for_a_secret(local: Local) -> None:
     (local.folder / "store.env").write_text("# a comment\nACCESS_KEY_ID=someone\n")
     wanted = {"dataset": {"storageUri": "s3://bucket/x", "secretRef": {"name": "store"}}}
     code, output = local.run("", initializer=wanted, options=["--secret", f"store={local.folder}/store.env"])
-    assert (code, "ACCESS_KEY_ID and SECRET_ACCESS_KEY go together" in output) == (64, True), output
+    assert (code, "only one of ACCESS_KEY_ID and SECRET_ACCESS_KEY is set" in output) == (64, True), output
     _, output = local.run("", initializer={"dataset": {"storageUri": "", "secretRef": {"name": "store"}}})
     assert "the secret store is only in the cluster: give a file to use instead with --secret store=FILE" in output
 

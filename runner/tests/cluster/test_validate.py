@@ -296,8 +296,8 @@ def fetching_runtime(command: Sequence[str]) -> dict[str, Any]:
             {"storageUri": "s3://b/x", "env": [{"name": "ACCESS_KEY_ID", "value": "k"}], "secretRef": {"name": "s"}},
             None,
         ),
-        ({"storageUri": "ftp://host/x"}, "has a scheme that cannot be fetched from"),
-        ({"storageUri": "hf://datasets/org/name"}, "names no model"),
+        ({"storageUri": "ftp://host/x"}, "has an unknown scheme"),
+        ({"storageUri": "hf://datasets/org/name"}, "is not a model: write hf://ORG/NAME of a model"),
         ({"env": [{"name": "STOKER_FETCH_REPLCE", "value": "true"}]}, "STOKER_FETCH_REPLACE"),
     ],
 )

@@ -167,48 +167,48 @@ REFUSED: list[tuple[Callable[[], TRLConfig | TorchTuneConfig], str]] = [
     (lambda: TRLConfig(method="sft", bf16=True, fp16=True), "exclude each other"),
     (lambda: TRLConfig(kto_config=TRLKTOConfig()), "kto_config should not be set when the method is sft"),
     (lambda: TRLConfig(sft_config=TRLKTOConfig()), "sft_config is a TRLKTOConfig: write a TRLSFTConfig"),  # type: ignore[arg-type]
-    (lambda: TRLConfig(TRLTrainerType.GRPO), "grpo needs reward_funcs or reward_model_name_or_path: give one"),
+    (lambda: TRLConfig(TRLTrainerType.GRPO), "grpo needs reward_funcs or reward_model_name_or_path: set one"),
     (lambda: TRLConfig(method="rloo"), "rloo needs reward_funcs or reward_model"),
     (
         lambda: TRLConfig(method=TRLDistillationConfig()),
-        "distillation needs teacher_model_name_or_path: give one in a TRLDistillationConfig",
+        "distillation needs teacher_model_name_or_path: set one in a TRLDistillationConfig",
     ),
-    (lambda: TRLConfig(method=TRLGRPOConfig(reward_funcs=["a"], num_generations=1)), "write 2 or more"),
+    (lambda: TRLConfig(method=TRLGRPOConfig(reward_funcs=["a"], num_generations=1)), "it needs 2 or more"),
     (lambda: TRLConfig(method=TRLGRPOConfig(reward_funcs=["a"], vllm_mode="server")), "write use_vllm=True"),
     (lambda: TRLConfig(method=TRLGRPOConfig(reward_funcs=["a"], reward_weights=[1, 2])), "2 entries for 1 rewards"),
-    (lambda: TRLConfig(method=TRLDPOConfig(loss_weights=[1, 2])), "2 entries for 1 of loss_type"),
+    (lambda: TRLConfig(method=TRLDPOConfig(loss_weights=[1, 2])), "2 entries, but loss_type has 1"),
     (lambda: TRLConfig(method=TRLSFTConfig(loss_type="x")), "--loss_type must be one of"),  # type: ignore[arg-type]
     (lambda: TRLConfig(method=TRLSFTConfig(packing_strategy="bfd")), "write packing=True"),
     (lambda: TRLConfig(method=TRLSFTConfig(max_seq_length=8, max_length=9)), "the same flag"),
     (lambda: TRLConfig(peft_config=TRLPeftConfig(), use_peft=True), "both describe the adapter"),
-    (lambda: TRLConfig(lora_r=8), "lora_r means nothing without an adapter: write use_peft=True"),
-    (lambda: TRLConfig(use_peft=False, lora_r=8), "write use_peft=True, or leave it out"),
+    (lambda: TRLConfig(lora_r=8), "lora_r needs an adapter: write use_peft=True"),
+    (lambda: TRLConfig(use_peft=False, lora_r=8), "write use_peft=True, or drop it"),
     (lambda: TRLConfig(peft_config=TRLPeftConfig(load_in_4bit=True, load_in_8bit=True)), "exclude each other"),
     (lambda: TRLConfig(peft_config=TRLPeftConfig(use_bnb_nested_quant=True)), "write load_in_4bit=True"),
     (lambda: TRLConfig(peft_config=TRLPeftConfig(r=0)), "r is 0: it must be a whole number, 1 or more"),
     (lambda: TRLConfig(peft_config=TRLPeftConfig(r="8")), "r is '8': it must be a whole number"),  # type: ignore[arg-type]
     (lambda: TRLConfig(peft_config=TRLPeftConfig(lora_dropout="x")), "lora_dropout is 'x'"),  # type: ignore[arg-type]
     (lambda: TRLConfig(peft_config={"r": 8}), "peft_config is a dict: write a TRLPeftConfig"),  # type: ignore[arg-type]
-    (lambda: TRLConfig(method="stf"), "'stf' is no training method: write one of sft, dpo, orpo"),
-    (lambda: TRLConfig(extra_args={"max_steps": None}), "max_steps=None: leave it out"),  # type: ignore[dict-item]
+    (lambda: TRLConfig(method="stf"), "'stf' is not a training method: write one of sft, dpo, orpo"),
+    (lambda: TRLConfig(extra_args={"max_steps": None}), "max_steps=None: drop it"),  # type: ignore[dict-item]
     (lambda: TRLConfig(learning_rate="fast"), "--learning_rate must be a number"),  # type: ignore[arg-type]
     (lambda: TRLConfig(num_nodes=0), "num_nodes is 0: it must be a whole number, 1 or more"),
-    (lambda: TRLConfig(resources_per_node={1: 2}), "write resource names and amounts"),  # type: ignore[dict-item]
+    (lambda: TRLConfig(resources_per_node={1: 2}), "it must map resource names to amounts"),  # type: ignore[dict-item]
     (lambda: TRLConfig(extra_args={"fp16": True}), "--bf16 and --fp16 are both on: choose one"),
     (lambda: TRLConfig(num_train_epochs=0), "which trains nothing: write a number above 0"),
     (lambda: TRLConfig(extra_args={"learning_rat": 1}), "write --learning_rate"),
     (lambda: TRLConfig(extra_args={"resume_from_checkpoint": "x"}), "STOKER_RESUME"),
     (lambda: TorchTuneConfig(batch_size=0), "batch_size is 0: it must be a whole number, 1 or more"),
-    (lambda: TorchTuneConfig(dtype="bf16"), "dtype is 'bf16': write DataType.BF16, DataType.FP32"),  # type: ignore[arg-type]
+    (lambda: TorchTuneConfig(dtype="bf16"), "dtype is 'bf16': write one of DataType.BF16, DataType.FP32"),  # type: ignore[arg-type]
     (lambda: TorchTuneConfig(peft_config=TorchTuneLora(lora_rank=0)), "lora_rank is 0"),
     (lambda: TorchTuneConfig(peft_config=TorchTuneLora(lora_rank="8")), "lora_rank is '8'"),  # type: ignore[arg-type]
     (lambda: TorchTuneConfig(peft_config={"lora_rank": 8}), "write a LoraConfig"),  # type: ignore[arg-type]
     (lambda: TorchTuneConfig(dataset_preprocess_config={}), "write a TorchTuneInstructDataset"),  # type: ignore[arg-type]
     (
         lambda: TorchTuneConfig(dataset_preprocess_config=TorchTuneInstructDataset(source="json")),  # type: ignore[arg-type]
-        "source is 'json': write DataFormat.JSON",
+        "source is 'json': write one of DataFormat.JSON",
     ),
-    (lambda: TorchTuneConfig(peft_config=TorchTuneLora(lora_attn_modules=["q"])), "names q: choose of q_proj"),
+    (lambda: TorchTuneConfig(peft_config=TorchTuneLora(lora_attn_modules=["q"])), "names q: choose from q_proj"),
     (lambda: TorchTuneConfig(peft_config=TorchTuneLora(lora_attn_modules=[])), "name a layer"),
 ]
 
@@ -233,13 +233,13 @@ def test_a_mapping_goes_to_the_trainer_as_json() -> None:
 
 
 def test_every_problem_is_named_at_once() -> None:
-    with pytest.raises(ValueError, match=r"(?s)bf16 and fp16.*lora_r means nothing.*num_nodes is 0"):
+    with pytest.raises(ValueError, match=r"(?s)bf16 and fp16.*lora_r needs an adapter.*num_nodes is 0"):
         TRLConfig(fp16=True, lora_r=1, num_nodes=0).validate()
 
 
 def test_two_models_are_refused_and_a_folder_of_the_fetched_one_is_not() -> None:
     fetched = Initializer(model=Source("hf://Qwen/Qwen3-0.6B"))
-    with pytest.raises(ValueError, match="leave model_name_or_path out, or the initializer"):
+    with pytest.raises(ValueError, match="drop model_name_or_path, or the initializer"):
         TRLConfig(model_name_or_path="Qwen/Qwen3-4B").to_args(fetched)
     config = TRLConfig(method="sft", model_name_or_path="/workspace/model/inner")
     assert config.to_args(fetched)[1:3] == ["--model_name_or_path", "/workspace/model/inner"]

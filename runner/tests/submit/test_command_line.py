@@ -108,7 +108,10 @@ def test_a_config_in_a_file(tmp_path: Path) -> None:
         ],
     }
     result = invoke(f"{path}:config", "--name", "tune")
-    assert (result.exit_code, result.output) == (64, "stoker: error: no runtime fits any run of torchtune: name one\n")
+    assert (result.exit_code, result.output) == (
+        64,
+        "stoker: error: torchtune has no default runtime: name a runtime\n",
+    )
 
 
 def test_a_config_in_a_file_imports_what_lies_beside_it(tmp_path: Path) -> None:
@@ -151,25 +154,29 @@ def test_torchtune_on_a_runtime_whose_name_spells_no_model_leaves_the_runtimes_c
         (f"sft --name {'x' * 40}", 64, "33"),
         ("sft --name x --set learning_rat=1", 64, "write --learning_rate"),
         ("sft --name x --set learning_rate=fast", 64, "must be a number, not 'fast'"),
-        ("sft --name x --set packing", 64, "--set 'packing' is no pair: write --set NAME=VALUE"),
-        ("sft --name x --lora --set use_peft=false", 64, "--lora and --set use_peft=false are about the same"),
-        ("sft --name x --qlora --set load-in-4bit=true", 64, "--qlora and --set load_in_4bit=true are about the same"),
+        ("sft --name x --set packing", 64, "--set 'packing' has no `=`: write --set NAME=VALUE"),
+        ("sft --name x --lora --set use_peft=false", 64, "--lora and --set use_peft=false set the same flag"),
+        ("sft --name x --qlora --set load-in-4bit=true", 64, "--qlora and --set load_in_4bit=true set the same flag"),
         ("sft --name x --qlora --set load_in_8bit=true", 64, "--load_in_4bit and --load_in_8bit are both on"),
         ("sft --name x --model hf://a/b --set model_name_or_path=/m", 64, "--model and --set model_name_or_path=/m"),
-        ("sft --name x --dataset /d --set dataset_name=/e", 64, "--dataset and --set dataset_name=/e are about"),
+        (
+            "sft --name x --dataset /d --set dataset_name=/e",
+            64,
+            "--dataset and --set dataset_name=/e set the same flag",
+        ),
         ("sft --name x --set bf16=true --set fp16=true", 64, "--bf16 and --fp16 are both on: choose one"),
         ("sft --name x --set learning_rate=-1", 64, "--learning_rate is -1 (config): write 0 or more"),
         ("sft --name x --env PET_NNODES=2", 64, "PET_NNODES"),
         ("sft --name x --nodes 0", 64, "num_nodes is 0"),
-        ("ppo --name x", 64, "'ppo' is neither a method nor a config: choose one of sft, dpo"),
-        ("grpo --name x", 64, "grpo needs reward_funcs or reward_model_name_or_path: give one"),
+        ("ppo --name x", 64, "'ppo' is not a method or a config: choose one of sft, dpo"),
+        ("grpo --name x", 64, "grpo needs reward_funcs or reward_model_name_or_path: set one"),
         ("sft --name x --resources gpu=1 --resources mig-1g.5gb=1", 64, "a pod gets devices of one kind"),
-        ("none.py:config --name x", 66, "none.py is no file"),
+        ("none.py:config --name x", 66, "none.py is not a file"),
         ("none.py --name x", 64, "write FILE.py:NAME"),
         ("{folder}/broken.py:config --name x", 64, "broken.py, line 2: NameError: name 'nope' is not defined"),
         ("{folder}/other.py:config --name x", 64, "config in {folder}/other.py is a int: it must be a config"),
         ("{folder}/other.py:none --name x", 64, "none in {folder}/other.py is nothing"),
-        ("{folder}/other.py:config --name x --lora", 64, "is for a method: write it into the config"),
+        ("{folder}/other.py:config --name x --lora", 64, "only goes with a method: set it in the config"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, arguments: str, code: int, message: str) -> None:

@@ -157,7 +157,7 @@ def test_a_runtime_of_another_framework_is_refused(client: Any, api: Api) -> Non
 def test_what_cannot_be_meant_is_refused_before_anything_is_submitted(client: Any, api: Api) -> None:
     with pytest.raises(ValueError, match="needs reward_funcs"):
         sdk.train(TRLConfig(method=TRLGRPOConfig()), client)
-    with pytest.raises(ValueError, match="env cannot be given"):
+    with pytest.raises(ValueError, match="env cannot be set"):
         sdk.train(TUNE, client, env={"A": "1"})
     assert api.submitted == []
 

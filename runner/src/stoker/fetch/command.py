@@ -1,4 +1,4 @@
-"""What `stoker fetch` does, from the environment to the target folder."""
+"""What `stoker fetch` does: from the environment to the target folder."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from stoker.fetch.source import INSTALL, FileSource
 from stoker.fetch.target import Target
 from stoker.fetch.transfer import Transfer, human, listing, persist
 
-# What a file needs on the disk besides its bytes is little; this much must stay free for others.
+# Files need little space besides their bytes; this much must stay free.
 _SPARE_BYTES = 32 * 2**20
-_STOPPED = "stopped by a signal; what was fetched so far is kept, and gone on with"
+_STOPPED = "stopped by a signal; the next attempt continues with the files fetched so far"
 
 
 class _Stopped(BaseException):
-    """A signal asked for the end. No `Exception`: clients swallow those where they can do without what they asked."""
+    """A signal asked to stop. Not an `Exception`: clients swallow some of those."""
 
 
 def run(given: str | None, dry_run: bool) -> None:
@@ -35,10 +35,10 @@ def run(given: str | None, dry_run: bool) -> None:
 
     Args:
         given: `model` or `dataset`; None to take it from the pod's host name.
-        dry_run: only say what would be fetched.
+        dry_run: only print what would be fetched.
 
     Raises:
-        RunError: it could not be fetched; the code says why.
+        RunError: the fetch failed; the code tells why.
     """
     try:
         if problems := unknown_variables(kept_variables(os.environ)):
@@ -61,10 +61,10 @@ def run(given: str | None, dry_run: bool) -> None:
 
 
 def source_of(request: FetchRequest) -> FileSource:
-    """Return the source that a request names; its client library is imported here.
+    """Return the source that a request names, and import its client library.
 
     Raises:
-        RunError: the library is not installed (78), or access is not to be had (66, 69).
+        RunError: the library is not installed (78), or access fails (66, 69).
     """
     try:
         if request.scheme == "hf":
@@ -77,17 +77,17 @@ def source_of(request: FetchRequest) -> FileSource:
             return Folder(request)
         from stoker.fetch.objects import Objects
 
-        # A role is taken on the way, from a server that may not answer.
+        # This may assume a role, from a server that may not answer.
         return persist(request.uri, lambda: Objects(request))
     except ImportError as error:
         raise RunError(
             ExitCode.CONFIG,
-            f"{request.uri} needs the Python package {error.name}: {INSTALL}",
+            f"{request.uri} needs the Python package {error.name}, which is not installed: {INSTALL}",
         ) from error
 
 
 def describe(request: FetchRequest, source: FileSource) -> str:
-    """Return what would be fetched, in words.
+    """Return what would be fetched, as text.
 
     Raises:
         RunError: the source cannot be listed.
@@ -96,13 +96,13 @@ def describe(request: FetchRequest, source: FileSource) -> str:
     target = Target(request)
     record = target.described(selection, source.revision)
     known = target.record()
-    state = "as it is" if known and _same(known, record) else "empty" if target.is_empty() else "holds something else"
+    state = "up to date" if known and _same(known, record) else "empty" if target.is_empty() else "has other files"
     lines = [
         f"{request.kind}     {request.uri}" + (f" at {source.revision}" if source.revision else ""),
         f"target    {request.target} ({state})",
         f"fetched   {len(selection.files)} files, {human(selection.bytes)}",
         listing(selection.files),
-        f"left out  {len(selection.ignored)} files",
+        f"skipped   {len(selection.ignored)} files",
         *(f"  {path}: {why}" for path, why in sorted(selection.ignored.items())),
     ]
     return "\n".join(lines)
@@ -113,7 +113,7 @@ def _fetch(request: FetchRequest) -> None:
     with target.locked(), _disk_errors(request):
         known = target.record()
         if known and request.job_id and known.get("job_id") == request.job_id and _asked_alike(known, request):
-            # A restart: what the first attempt began with must not change under the others, nor need a network.
+            # A restart: the input must not change between attempts, nor need a network.
             say(f"{request.target} is there: {_named(known)}, fetched for this job")
             return
         source = source_of(request)
@@ -129,7 +129,7 @@ def _fetch(request: FetchRequest) -> None:
         _check_space(request, selection, staging.bytes())
         say(
             f"fetching {_named(record)} into {request.target}: {len(selection.files)} files, "
-            f"{human(selection.bytes)}; {len(selection.ignored)} left out (see stoker fetch --dry-run)"
+            f"{human(selection.bytes)}; {len(selection.ignored)} skipped (see stoker fetch --dry-run)"
         )
         Transfer(source, selection, staging).run()
         target.publish(staging, record)
@@ -155,16 +155,16 @@ def _named(record: dict[str, Any]) -> str:
 
 def _refusal(request: FetchRequest, known: dict[str, Any] | None, record: dict[str, Any]) -> str:
     if known is None:
-        what = "files that were not fetched by this command, or not to the end"
+        what = "files that this command did not fetch, or not completely"
     elif known["uri"] != request.uri:
         what = _named(known)
     elif known.get("revision") != record["revision"]:
-        what = f"its revision {known.get('revision')}, and the source is at {record['revision']} now"
+        what = f"revision {known.get('revision')} of it, while the source is now at {record['revision']}"
     else:
-        what = "other files of it, since the source or IGNORE_PATTERNS has changed"
+        what = "other files of it: the source or IGNORE_PATTERNS has changed"
     return (
-        f"{request.target} should get {request.uri}, but holds {what}. Checkpoints in this workspace may come from it: "
-        "give the job a workspace of its own, or set STOKER_FETCH_REPLACE=true in "
+        f"{request.target} is for {request.uri}, but has {what}. Checkpoints in this workspace may come from it: "
+        "use another workspace, or set STOKER_FETCH_REPLACE=true in "
         f"spec.initializer.{request.kind}.env to replace it"
     )
 
@@ -174,14 +174,14 @@ def _check_space(request: FetchRequest, selection: Selection, there: int) -> Non
     if needed > free:
         raise RunError(
             ExitCode.CONFIG,
-            f"{request.uri} needs {human(needed)} more, and the volume at {request.target.parent} has {human(free)} "
-            "free: make the workspace's claim larger",
+            f"{request.uri} needs {human(needed)} more, but the volume at {request.target.parent} has {human(free)} "
+            "free: enlarge the workspace's claim",
         )
 
 
 @contextmanager
 def _disk_errors(request: FetchRequest) -> Iterator[None]:
-    """Turn failures of the workspace's disk into messages."""
+    """Turn errors of the workspace's disk into messages."""
     try:
         yield
     except OSError as error:
@@ -189,11 +189,11 @@ def _disk_errors(request: FetchRequest) -> Iterator[None]:
         raise RunError(
             ExitCode.CONFIG,
             f"{error.filename or request.target} cannot be written: {error.strerror or error}"
-            + (": make the workspace's claim larger" if full else ""),
+            + (": enlarge the workspace's claim" if full else ""),
         ) from error
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    # Once: another signal must not break off what is done about this one.
+    # Once: a second signal must not interrupt the handling of this one.
     signal.signal(number, signal.SIG_IGN)
     raise _Stopped

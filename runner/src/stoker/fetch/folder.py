@@ -1,4 +1,4 @@
-"""A folder that is mounted into the container: `file://` and `pvc://`."""
+"""A folder mounted into the container: `file://` and `pvc://`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stoker.fetch.source import FileSource, Unavailable
 
 
 class Folder(FileSource):
-    """A folder, or a single file, that is copied."""
+    """A folder or a single file to copy."""
 
     def files(self) -> Sequence[File]:
-        """List the folder; links are followed, since what they lead to may not be mounted in the trainer's pods."""
+        """List the folder. Links are followed, since their targets may not be mounted in the trainer's pods."""
         root = Path(self.request.place)
         try:
             if root.is_file():
@@ -30,7 +30,7 @@ class Folder(FileSource):
         except OSError as error:
             raise RunError(
                 ExitCode.NO_INPUT,
-                f"{error.filename} of {self.request.uri} cannot be read by user {os.getuid()} ({error.strerror}): "
+                f"user {os.getuid()} cannot read {error.filename} of {self.request.uri} ({error.strerror}): "
                 "make it readable for group 0",
             ) from error
 
@@ -41,27 +41,26 @@ class Folder(FileSource):
         if not Path(file.remote).exists():
             raise RunError(
                 ExitCode.NO_INPUT,
-                f"{file.remote} of {self.request.uri} is a link that leads nowhere: mount what it leads to as well, "
-                "or leave it out by IGNORE_PATTERNS",
+                f"{file.remote} of {self.request.uri} is a broken link: mount its target as well, "
+                "or skip it with IGNORE_PATTERNS",
             )
         if not os.access(file.remote, os.R_OK):
             raise RunError(
                 ExitCode.NO_INPUT,
-                f"{file.remote} of {self.request.uri} cannot be read by user {os.getuid()}: "
-                "make it readable for group 0",
+                f"user {os.getuid()} cannot read {file.remote} of {self.request.uri}: make it readable for group 0",
             )
         shutil.copyfile(file.remote, target)
         if _file(Path(file.remote), file.path).tag != file.tag:
-            raise Unavailable(f"{file.remote} of {self.request.uri} was changed while it was copied")
+            raise Unavailable(f"{file.remote} of {self.request.uri} changed while it was copied")
         return target
 
     def _advice(self) -> str:
         place = Path(self.request.place)
         if not self.request.uri.lower().startswith("pvc:"):
-            return "correct the path, or mount the volume into the initializer by the TrainJob's runtimePatches"
+            return "correct the path, or mount the volume into the initializer with the TrainJob's runtimePatches"
         claim = place.relative_to(CLAIMS).parts[0]
         return (
-            f"mount the claim {claim} at {CLAIMS / claim} into the container {self.request.kind}-initializer by the "
+            f"mount the claim {claim} at {CLAIMS / claim} into the container {self.request.kind}-initializer with the "
             "TrainJob's runtimePatches, or correct the folder"
         )
 
@@ -73,7 +72,7 @@ def _walk(root: Path) -> Iterator[Path]:
     seen = set()
     for folder, folders, names in os.walk(root, onerror=refuse, followlinks=True):
         real = Path(folder).resolve()
-        if real in seen:  # a link that leads back
+        if real in seen:  # a link to a parent folder
             folders.clear()
             continue
         seen.add(real)
@@ -82,6 +81,6 @@ def _walk(root: Path) -> Iterator[Path]:
 
 
 def _file(path: Path, relative: str) -> File:
-    # A link that leads nowhere is listed too, so that it is refused unless it is left out.
+    # A broken link is listed too, so that it is refused unless it is skipped.
     found = path.stat() if path.exists() else path.lstat()
     return File(relative, str(path), found.st_size, str(found.st_mtime_ns))

@@ -1,4 +1,4 @@
-"""Hugging Face Hub and its mirrors, by the hub's own client."""
+"""Hugging Face Hub and its mirrors, through the Hub's own client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stoker.fetch.request import FetchRequest
 from stoker.fetch.selection import File
 from stoker.fetch.source import FileSource, Unavailable
 
-# A failing disk, which the client reports beside a failing network.
+# Failures of the disk, which the client reports like failures of the network.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENAMETOOLONG)
 
 
@@ -28,7 +28,7 @@ class Hub(FileSource):
 
     def __init__(self, request: FetchRequest) -> None:
         super().__init__(request)
-        # Bars of many files at once fill a pod's log; progress is one line now and then.
+        # Progress bars of many files fill a pod's log; we print one line now and then.
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
         import huggingface_hub
 
@@ -43,7 +43,7 @@ class Hub(FileSource):
         return self._commit
 
     def files(self) -> Sequence[File]:
-        """List the repository at the revision, resolved to a commit once."""
+        """List the repository at the revision, which is resolved to a commit once."""
         repo: dict[str, Any] = {"repo_id": self.request.place, "repo_type": self.request.kind}
         with self._told_apart():
             if self._commit is None:
@@ -52,10 +52,10 @@ class Hub(FileSource):
             return [_file(entry) for entry in tree if hasattr(entry, "blob_id")]
 
     def fetch(self, file: File, folder: Path) -> Path:
-        """Bring one file.
+        """Fetch one file.
 
-        By plain HTTP it goes on where an earlier try stopped, which the client itself no longer does (it names
-        unfinished files at random). What the hub keeps in Xet comes by that protocol, many times as fast, and anew.
+        Plain HTTP continues where an earlier try stopped. The client itself cannot: it gives unfinished files random
+        names. Files that the Hub keeps in Xet come through that protocol, much faster, and always from the start.
         """
         from huggingface_hub import file_download, utils
 
@@ -69,7 +69,7 @@ class Hub(FileSource):
                 xet = folder / ".xet"
                 return Path(self._api.hf_hub_download(self.request.place, file.remote, local_dir=xet, **where))
         headers = utils.build_hf_headers(token=self._token)
-        # A content network's address is signed instead, and for a while only.
+        # The address of a content network is signed instead, for a limited time.
         signed = urlsplit(found.location).netloc != urlsplit(url).netloc
         if signed:
             headers.pop("authorization", None)
@@ -83,10 +83,10 @@ class Hub(FileSource):
 
     @contextmanager
     def _told_apart(self, *, signed: bool = False) -> Iterator[None]:
-        """Turn the client's failures into ours.
+        """Turn the client's exceptions into ours.
 
         Args:
-            signed: True where a signed address is asked, which refuses access once it has expired.
+            signed: True for a signed address, which refuses access once it has expired.
         """
         from huggingface_hub import errors
 
@@ -98,23 +98,25 @@ class Hub(FileSource):
             raise RunError(
                 ExitCode.NO_INPUT,
                 f"{uri} is gated: accept its terms at {page} and {token}"
-                + (" of the account that did (the one given has no access)" if self._token else ""),
+                + (" of an account that accepted them (the given one has no access)" if self._token else ""),
             ) from error
         except errors.RevisionNotFoundError as error:
             raise RunError(
-                ExitCode.NO_INPUT, f"{uri}: there is no revision {self.request.revision!r} in {self.request.place}"
+                ExitCode.NO_INPUT,
+                f"{uri}: {self.request.place} has no revision {self.request.revision!r}: correct it in storageUri",
             ) from error
         except errors.RepositoryNotFoundError as error:
             raise RunError(
                 ExitCode.NO_INPUT,
-                f"{uri} was not found at {self._endpoint}: correct the name, or if it is private "
-                + ("give the token of an account that may read it" if self._token else token),
+                f"{uri} was not found at {self._endpoint}: correct the name; if it is private, "
+                + ("use the token of an account that may read it" if self._token else token),
             ) from error
-        except errors.LocalEntryNotFoundError as error:  # the client's word for: the server did not answer
+        except errors.LocalEntryNotFoundError as error:  # the client means: the server did not answer
             raise Unavailable(f"{self._endpoint} does not answer ({_cause(error)})") from error
         except errors.OfflineModeIsEnabled as error:
             raise RunError(
-                ExitCode.CONFIG, f"HF_HUB_OFFLINE is set, so {uri} cannot be fetched: remove it from the runtime's env"
+                ExitCode.CONFIG,
+                f"{uri} cannot be fetched while HF_HUB_OFFLINE is set: remove it from the runtime's env",
             ) from error
         except errors.EntryNotFoundError as error:
             raise RunError(ExitCode.NO_INPUT, f"{uri}: {_first_line(error)}") from error
@@ -130,8 +132,8 @@ class Hub(FileSource):
         if status in (401, 403) and not signed:
             raise RunError(
                 ExitCode.NO_INPUT,
-                f"{self._endpoint} refuses access to {self.request.uri} ({status}): is the ACCESS_TOKEN in the secret "
-                f"of {self.request.secret_field} valid, and may its account read this?",
+                f"{self._endpoint} refuses access to {self.request.uri} ({status}): put a valid ACCESS_TOKEN of an "
+                f"account that may read it into the secret of {self.request.secret_field}",
             ) from error
         if status in (400, 404, 410, 451):
             raise RunError(ExitCode.NO_INPUT, f"{self.request.uri}: {_first_line(error)}") from error
@@ -152,5 +154,5 @@ def _cause(error: BaseException) -> str:
 
 def _first_line(error: BaseException) -> str:
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    # Who reads a log must not read with the signature of an address that the client was sent to.
+    # The signature of an address gives access, so it must not appear in a log.
     return re.sub(r"(https?://[^\s?'\"]*)\?[^\s'\"]*", r"\1?…", line)

@@ -1,4 +1,4 @@
-"""Object stores, by fsspec: S3 and what speaks like it, Google Cloud Storage."""
+"""Object stores, through fsspec: S3 and compatible stores, Google Cloud Storage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stoker.fetch.request import FetchRequest
 from stoker.fetch.selection import File
 from stoker.fetch.source import INSTALL, FileSource, Unavailable
 
-# One ranged request; between two of them a change of the object is noticed.
+# The size of one ranged request. A change of the object is noticed between two requests.
 _BLOCK_BYTES = 16 * 2**20
 _CONNECT_SECONDS = 10
 _READ_SECONDS = 60
@@ -41,10 +41,10 @@ class Objects(FileSource):
             self._fs = fsspec.filesystem(request.scheme, skip_instance_cache=True, use_listings_cache=False, **options)
 
     def files(self) -> Sequence[File]:
-        """List what lies below the prefix; objects that only stand for folders are left out."""
+        """List the objects below the prefix, without those that only stand for folders."""
         where = "/".join(filter(None, (self.request.place, self.request.path)))
         with self._told_apart():
-            # An empty listing is also that of a missing bucket; info tells them apart.
+            # A missing bucket gives an empty listing too; info tells the two apart.
             found = self._fs.find(where, detail=True) or {where: self._fs.info(where)}
         return [
             self._file(path, info)
@@ -53,30 +53,30 @@ class Objects(FileSource):
         ]
 
     def fetch(self, file: File, folder: Path) -> Path:
-        """Bring one object, from where an earlier try stopped."""
+        """Fetch one object, from where an earlier try stopped."""
         target = folder / file.path
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("ab") as output:
             if output.tell() > file.size:
                 output.truncate(0)
             with self._told_apart():
-                # S3's client asks for each range on the condition that the object is still this one.
+                # S3's client requests each range on condition that the object has not changed.
                 stream = self._fs.open(file.remote, "rb", block_size=_BLOCK_BYTES, cache_type="none")
                 if self._file(file.remote, stream.details).tag != file.tag:
-                    raise Unavailable(f"{self.request.uri}: {file.path} was changed while it was fetched")
+                    raise Unavailable(f"{self.request.uri}: {file.path} changed during the fetch")
                 stream.seek(output.tell())
             while True:
                 with self._told_apart():
                     block = stream.read(_BLOCK_BYTES)
                 if not block:
                     break
-                output.write(block)  # not in there: a full disk is no failure of the store
+                output.write(block)  # outside the block above: a full disk is not the store's failure
         return target
 
     def _file(self, remote: str, info: Mapping[str, Any]) -> File:
         path, size = remote.removeprefix(f"{self.request.place}/"), int(info["size"])
         if self.request.scheme == "s3":
-            # The MD5 of what was put in one piece and not encrypted by a key of KMS; of nothing else.
+            # An MD5 only if the object was uploaded in one piece and not encrypted with a KMS key.
             tag = str(info["ETag"]).strip('"')
             return File(path, remote, size, tag, f"md5:{tag}" if _MD5.fullmatch(tag) else "")
         md5 = info.get("md5Hash")
@@ -84,7 +84,7 @@ class Objects(FileSource):
         return File(path, remote, size, tag, f"md5:{base64.b64decode(md5).hex()}" if md5 else "")
 
     def is_digest(self, file: File) -> bool:
-        """Ask whether an S3 object's ETag is a checksum at all, once it did not match."""
+        """Ask whether an S3 object's ETag is a checksum at all, after it did not match."""
         if self.request.scheme != "s3":
             return True
         with self._told_apart():
@@ -94,7 +94,7 @@ class Objects(FileSource):
 
     @contextmanager
     def _told_apart(self) -> Iterator[None]:
-        """Turn the clients' failures into ours."""
+        """Turn the clients' exceptions into ours."""
         uri = self.request.uri
         try:
             yield
@@ -107,10 +107,12 @@ class Objects(FileSource):
         except PermissionError as error:
             raise self._refused(error) from error
         except ImportError as error:
-            raise RunError(ExitCode.CONFIG, f"{uri} needs the Python package {error.name}: {INSTALL}") from error
+            raise RunError(
+                ExitCode.CONFIG, f"{uri} needs the Python package {error.name}, which is not installed: {INSTALL}"
+            ) from error
         except Exception as error:
             if _code(error) in _EXPIRED:
-                self._connect()  # takes the role anew
+                self._connect()  # assumes the role again
             elif _is_final(error) or type(error).__name__ in _NO_CREDENTIALS:
                 raise self._refused(error) from error
             raise Unavailable(f"{uri}: {type(error).__name__}: {error}") from error
@@ -121,25 +123,25 @@ class Objects(FileSource):
         return RunError(
             ExitCode.NO_INPUT,
             f"{self.request.uri}: access refused ({code}): put {names} of an account that may list and read it into "
-            f"the secret of {self.request.secret_field}, or give the pod's service account an identity that may",
+            f"the secret of {self.request.secret_field}, or give the pod's service account that access",
         )
 
 
 def _code(error: BaseException) -> str:
-    """Return the store's own code of a failure: botocore's, else an HTTP status; empty if there is none."""
+    """Return the store's error code: botocore's, else an HTTP status; empty if there is none."""
     for found in (error, error.__cause__):
         response = getattr(found, "response", None)
         if isinstance(response, dict):
             return str(response.get("Error", {}).get("Code", ""))
         if isinstance(getattr(found, "code", None), int):
             return str(found.code)  # type: ignore[union-attr]
-        if isinstance(found, OSError) and str(found).startswith("Forbidden:"):  # all that gcsfs leaves of a 403
+        if isinstance(found, OSError) and str(found).startswith("Forbidden:"):  # gcsfs keeps no more of a 403
             return "403"
     return ""
 
 
 def _is_final(error: BaseException) -> bool:
-    """Return whether the store said that it is the request that is wrong, so that no other try mends it."""
+    """Return whether the store blames the request, so that another try cannot help."""
     response = getattr(error.__cause__ or error, "response", None)
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else _code(error)
     return str(status).startswith("4") and str(status) not in ("408", "412", "416", "429")
@@ -158,11 +160,11 @@ def _s3_options(request: FetchRequest) -> dict[str, Any]:
     timeouts = {"connect_timeout": _CONNECT_SECONDS, "read_timeout": _READ_SECONDS}
     options["config_kwargs"] = {**timeouts, "retries": {"max_attempts": 2, "mode": "standard"}}
     if role and os.environ.get("AWS_WEB_IDENTITY_TOKEN_FILE") and "ACCESS_KEY_ID" not in given:
-        os.environ["AWS_ROLE_ARN"] = role  # the pod's own identity takes the role, and renews it
+        os.environ["AWS_ROLE_ARN"] = role  # the pod's identity assumes the role, and renews it
     elif role:
         options |= _assumed(request, role)
     elif "ACCESS_KEY_ID" not in given and get_session().get_credentials() is None:
-        say(f"no credentials for {request.uri}: asking as anybody may")
+        say(f"no credentials for {request.uri}: trying public access")
         options["anon"] = True
     return options
 
@@ -183,8 +185,8 @@ def _assumed(request: FetchRequest, role: str) -> dict[str, str]:
 
 
 def _gs_options(request: FetchRequest) -> dict[str, Any]:
-    # Else the client first asks by gRPC what kind of bucket it is, at Google whatever the endpoint, and waits for
-    # minutes where that is not to be reached. Only zonal buckets need it.
+    # Otherwise the client first asks Google over gRPC for the kind of bucket, whatever the endpoint, and waits for
+    # minutes if it cannot reach it. Only zonal buckets need this.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     options: dict[str, Any] = {"timeout": _READ_SECONDS, "requests_timeout": _READ_SECONDS}
     if "ENDPOINT" in request.options:

@@ -1,4 +1,4 @@
-"""What an initializer's container was asked to fetch, from its environment alone. Pure.
+"""Reads what to fetch from the environment of an initializer's container. Pure.
 
 The names of the variables are Kubeflow Trainer's (v2.3.0, pkg/initializers/types) and its SDK's (0.5.0).
 """
@@ -14,13 +14,13 @@ from urllib.parse import unquote, urlsplit
 from stoker.contract.exits import ExitCode, RunError
 
 KINDS = ("dataset", "model")
-# The jobs of a runtime are named so, and a pod's host name is <TrainJob>-<job>-<index>-<index>.
+# Names of a runtime's jobs. A pod's host name is <TrainJob>-<job>-<index>-<index>.
 _HOST = re.compile(rf"(?:^|-)({'|'.join(KINDS)})-initializer-\d+-\d+$")
 _REPO_PART = re.compile(r"[A-Za-z0-9._-]+")
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
-# Go together.
+# Both or neither.
 CREDENTIALS = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")
-# Where a claim named by pvc:// must be mounted in the initializer's container, as KServe does.
+# Where the claim of a pvc:// address must be mounted in the initializer's container, as in KServe.
 CLAIMS = Path("/mnt/pvc")
 _FORMS = (
     "hf://ORG/NAME[@REVISION][/FOLDER], s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, file:///FOLDER or pvc://CLAIM/FOLDER"
@@ -35,14 +35,14 @@ class FetchRequest:
         kind: `model` or `dataset`.
         uri: STORAGE_URI as given.
         scheme: `hf`, `s3`, `gs` or `file`.
-        place: what holds it: a repository's name, a bucket, or an absolute folder.
-        path: the folder, file or prefix inside; empty for all of it.
+        place: a repository's name, a bucket, or an absolute folder.
+        path: the folder, file or prefix inside the place; empty for all of it.
         revision: branch, tag or commit of a repository; None for its default.
-        target: the folder it goes to.
-        ignore: patterns of files to leave out; None if the runner is to choose.
+        target: the folder for the files.
+        ignore: patterns of files to skip; None lets the runner choose.
         options: the other variables of the contract that are set, by name.
         job_id: the job's id, the same in all its attempts; empty if not known.
-        replace: True if something else in the target is to be replaced.
+        replace: True to replace other content of the target.
     """
 
     kind: str
@@ -59,24 +59,26 @@ class FetchRequest:
 
     @property
     def secret_field(self) -> str:
-        """Where a TrainJob names the secret with the credentials."""
+        """The field of a TrainJob that names the secret with the credentials."""
         return f"spec.initializer.{self.kind}.secretRef"
 
 
 def kind_of(given: str | None, host: str) -> str:
-    """Return what to fetch: as the command says, else as the pod's host name does.
+    """Return what to fetch: from the command, else from the pod's host name.
 
     Raises:
-        RunError: neither says it (64).
+        RunError: neither has it (64).
     """
     named = given or (match[1] if (match := _HOST.search(host)) else None)
     if named is None:
-        raise RunError(ExitCode.USAGE, "say what to fetch: `stoker fetch model` or `stoker fetch dataset`")
+        raise RunError(
+            ExitCode.USAGE, "nothing to fetch is named: write `stoker fetch model` or `stoker fetch dataset`"
+        )
     return named
 
 
 def request_of(kind: str, env: Mapping[str, str], workspace: Path) -> FetchRequest | None:
-    """Return what the environment asks for, None if it asks for nothing.
+    """Return what the environment asks for; None if it asks for nothing.
 
     Args:
         kind: `model` or `dataset`.
@@ -84,7 +86,7 @@ def request_of(kind: str, env: Mapping[str, str], workspace: Path) -> FetchReque
         workspace: the job's workspace.
 
     Raises:
-        RunError: STORAGE_URI or another variable is not what it must be (64).
+        RunError: STORAGE_URI or another variable is wrong (64).
     """
     uri = env.get("STORAGE_URI", "").strip()
     if not uri:
@@ -93,9 +95,11 @@ def request_of(kind: str, env: Mapping[str, str], workspace: Path) -> FetchReque
     names = ("ACCESS_TOKEN", "ENDPOINT", *CREDENTIALS, "REGION", "ROLE_ARN")
     options = {name: env[name].strip() for name in names if env.get(name, "").strip()}
     if sum(name in options for name in CREDENTIALS) == 1:
-        raise RunError(ExitCode.USAGE, f"{' and '.join(CREDENTIALS)} go together: put both into the secret")
+        raise RunError(ExitCode.USAGE, f"only one of {' and '.join(CREDENTIALS)} is set: put both into the secret")
     if "ENDPOINT" in options and not re.match(r"https?://[^/\s]+", options["ENDPOINT"]):
-        raise RunError(ExitCode.USAGE, f"ENDPOINT is {options['ENDPOINT']!r}: write an address like https://host:port")
+        raise RunError(
+            ExitCode.USAGE, f"ENDPOINT is {options['ENDPOINT']!r}: write an address such as https://host:port"
+        )
     ignored = env.get("IGNORE_PATTERNS")
     replace = env.get("STOKER_FETCH_REPLACE", "").strip().lower()
     if replace not in ("", "true", "false"):
@@ -120,52 +124,54 @@ def _parsed(kind: str, uri: str) -> tuple[str, str, str, str | None]:
     try:
         parts = urlsplit(uri)
     except ValueError as error:
-        raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} is no URI ({error}): write {_FORMS}") from error
+        raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} is not a URI ({error}): write {_FORMS}") from error
     scheme = parts.scheme.lower()
     if "\0" in uri or parts.query or parts.fragment or (scheme != "hf" and "@" in parts.netloc):
         raise RunError(
             ExitCode.USAGE,
-            f"STORAGE_URI {_masked(uri)!r} holds more than a place and a path: write {_FORMS}; credentials go into a "
+            f"STORAGE_URI {_masked(uri)!r} has more than a place and a path: write {_FORMS}; put credentials into a "
             "secret",
         )
     inside = unquote(parts.path).strip("/")
     if ".." in inside.split("/"):
-        raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} leads out of itself with `..`: write the path itself")
+        raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} contains `..`: write the path without it")
     if scheme == "hf":
         return "hf", *_repository(kind, uri)
     if scheme in ("s3", "gs"):
         if not _BUCKET.fullmatch(parts.netloc):
-            raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} names no bucket: write {scheme}://BUCKET/PREFIX")
+            raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} has no bucket: write {scheme}://BUCKET/PREFIX")
         return scheme, parts.netloc, inside, None
     if scheme == "file":
         if parts.netloc not in ("", "localhost") or not inside:
-            raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} names no folder: write file:///FOLDER, three slashes")
+            raise RunError(
+                ExitCode.USAGE, f"STORAGE_URI {uri!r} has no folder: write file:///FOLDER, with three slashes"
+            )
         return "file", f"/{inside}", "", None
     if scheme == "pvc":
         if not parts.netloc:
-            raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} names no claim: write pvc://CLAIM/FOLDER")
+            raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} has no claim: write pvc://CLAIM/FOLDER")
         return "file", str(CLAIMS / parts.netloc / inside), "", None
     if scheme == "cache":
         raise RunError(
             ExitCode.USAGE,
-            f"STORAGE_URI {uri!r}: Kubeflow Trainer's data cache is a service of its own, not a source: write {_FORMS}",
+            f"STORAGE_URI {uri!r} names Kubeflow Trainer's data cache, which is not a source: write {_FORMS}",
         )
-    raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} has a scheme that cannot be fetched from: write {_FORMS}")
+    raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} has an unknown scheme: write {_FORMS}")
 
 
 def _masked(uri: str) -> str:
-    """Return a URI without the credentials that people write before an `@` or after a `?`: logs are for all to read."""
+    """Return a URI without credentials before an `@` or after a `?`: everybody may read logs."""
     return re.sub(r"\?.*", "?…", re.sub(r"//[^/]*@", "//…@", uri), flags=re.DOTALL)
 
 
 def _repository(kind: str, uri: str) -> tuple[str, str, str | None]:
-    """Return name, path and revision of `hf://…`; `datasets/` may come first, as the hub's own URIs have it."""
+    """Return name, path and revision of `hf://…`; `datasets/` may come first, as in the Hub's own URIs."""
     words = uri.split("://", 1)[1].strip("/").split("/")
     if words[0] in ("datasets", "models") and len(words) >= 3:
         if words[0] != f"{kind}s":
-            raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} names no {kind}: write hf://ORG/NAME of a {kind}")
+            raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} is not a {kind}: write hf://ORG/NAME of a {kind}")
         words = words[1:]
-    # A name of one word is one of the hub's oldest repositories, such as gpt2; its revision ends it.
+    # Only the Hub's oldest repositories, such as gpt2, have one word; then a revision follows it.
     size = 1 if "@" in words[0] else 2
     name, at, revision = "/".join(words[:size]).partition("@")
     inside = [unquote(word) for word in words[size:]]
@@ -179,7 +185,7 @@ def _repository(kind: str, uri: str) -> tuple[str, str, str | None]:
     ):
         raise RunError(
             ExitCode.USAGE,
-            f"STORAGE_URI {uri!r} names no repository: write hf://ORG/NAME, hf://ORG/NAME@REVISION or "
-            "hf://ORG/NAME/FOLDER (a / in a revision is written %2F)",
+            f"STORAGE_URI {uri!r} is not a repository: write hf://ORG/NAME, hf://ORG/NAME@REVISION or "
+            "hf://ORG/NAME/FOLDER (write / in a revision as %2F)",
         )
     return name, "/".join(inside), unquote(revision) or None

@@ -1,4 +1,4 @@
-"""Which files of a source are fetched, and where they go. Pure."""
+"""Decides which files of a source are fetched, and where they go. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class File:
     """A file of a source.
 
     Attributes:
-        path: where it lies below the source's place; after the selection, below the target.
-        remote: what the source calls it.
+        path: its path below the source's place; after the selection, below the target.
+        remote: its name in the source.
         size: bytes.
-        tag: names this content in the source (an ETag, a hash, a time); another content has another tag.
-        digest: `sha256:…`, `md5:…` or `git:…` (a Git blob's SHA-1) of the content; empty if the source tells none.
+        tag: identifies this content in the source (an ETag, a hash, a time); other content has another tag.
+        digest: `sha256:…`, `md5:…` or `git:…` (a Git blob's SHA-1) of the content; empty if the source has none.
     """
 
     path: str
@@ -32,11 +32,11 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is fetched and what is left.
+    """What is fetched and what is skipped.
 
     Attributes:
-        files: to be fetched, with their paths in the target.
-        ignored: paths that are left out → why.
+        files: files to fetch, with their paths in the target.
+        ignored: skipped paths → why.
     """
 
     files: tuple[File, ...]
@@ -48,7 +48,7 @@ class Selection:
         return sum(file.size for file in self.files)
 
 
-# Copies of the weights for other frameworks, which no trainer here reads.
+# Copies of the weights for other frameworks. No trainer here reads them.
 _OTHER_FRAMEWORKS = {
     "*.msgpack": "weights for Flax",
     "*.h5": "weights for TensorFlow",
@@ -60,7 +60,7 @@ _OTHER_FRAMEWORKS = {
     "*.onnx_data": "weights for ONNX",
     "openvino_*": "weights for OpenVINO",
 }
-# Left out only beside safetensors, which hold the same and cannot run code when they are read.
+# Skipped only beside safetensors, which hold the same weights and cannot run code when they are read.
 _OTHER_COPIES = {
     "*.bin": "pickled weights beside safetensors",
     "*.pt": "pickled weights beside safetensors",
@@ -68,18 +68,18 @@ _OTHER_COPIES = {
     "*.ckpt": "pickled weights beside safetensors",
     "*.gguf": "quantized weights beside safetensors",
 }
-# The weights once more in the makers' own layout, beside those that Transformers reads.
-_CONSOLIDATED = {"consolidated*.safetensors": "the weights a second time"}
+# The same weights in the makers' own layout, beside those that Transformers reads.
+_CONSOLIDATED = {"consolidated*.safetensors": "a second copy of the weights"}
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
-_HOUSEKEEPING = {".gitattributes": "Git's own", "*/.gitattributes": "Git's own"}
-# Says in the target what it holds. Trainers and the `datasets` library pass over names that begin with a dot.
+_HOUSEKEEPING = {".gitattributes": "a file for Git", "*/.gitattributes": "a file for Git"}
+# Records in the target what it holds. Trainers and the `datasets` library ignore names that begin with a dot.
 RECORD = ".stoker-fetch.json"
 
 
 def defaults(kind: str, paths: Sequence[str]) -> dict[str, str]:
-    """Return the patterns that are ignored unless IGNORE_PATTERNS is set → why.
+    """Return the patterns to skip if IGNORE_PATTERNS is not set → why.
 
-    Everything else is kept: the tokenizer in whatever format, `chat_template.jinja`, configurations and code.
+    Everything else is kept: the tokenizer in any format, `chat_template.jinja`, configurations and code.
     """
     if kind != "model":
         return dict(_HOUSEKEEPING)
@@ -93,18 +93,18 @@ def defaults(kind: str, paths: Sequence[str]) -> dict[str, str]:
 
 
 def select(request: FetchRequest, files: Sequence[File]) -> Selection:
-    """Choose the files that a request is about.
+    """Choose the files of a request.
 
     Args:
         request: what was asked for.
         files: all files of the source.
 
     Raises:
-        RunError: nothing is left of it (66), or a file's name leads out of the target (65).
+        RunError: no file is left (66), or a file's name points outside the target (65).
     """
     below = [file for file in files if _is_below(file.path, request.path)]
     if not below:
-        raise RunError(ExitCode.NO_INPUT, f"{request.uri} holds no file: correct the path in storageUri")
+        raise RunError(ExitCode.NO_INPUT, f"{request.uri} has no files: correct the path in storageUri")
     if request.ignore is None:
         patterns = defaults(request.kind, [file.path for file in below])
     else:
@@ -115,25 +115,25 @@ def select(request: FetchRequest, files: Sequence[File]) -> Selection:
         target = _target_path(request, file.path)
         if reason is not None:
             ignored[file.path] = reason
-        elif target == RECORD:  # of a folder that was itself fetched; the target gets one of its own
+        elif target == RECORD:  # of a folder that was itself fetched; the target gets a new one
             ignored[file.path] = f"the record of an earlier fetch ({RECORD})"
         elif _leads_out(target):
             raise RunError(
                 ExitCode.BAD_DATA,
-                f"{file.remote!r} of {request.uri} has a name that leads out of the folder it would be fetched into: "
-                "rename it there, or leave it out by IGNORE_PATTERNS",
+                f"{file.remote!r} of {request.uri} points outside the target folder: "
+                "rename it in the source, or skip it with IGNORE_PATTERNS",
             )
         else:
             chosen.append(replace(file, path=target))
     if not chosen:
-        raise RunError(ExitCode.NO_INPUT, f"IGNORE_PATTERNS leaves no file of {request.uri}: name fewer patterns")
+        raise RunError(ExitCode.NO_INPUT, f"IGNORE_PATTERNS skips every file of {request.uri}: remove some patterns")
     if request.kind == "model" and not _has_weights(chosen):
         lost = sorted(path for path in ignored if path.endswith(_WEIGHTS))
         if lost:
             raise RunError(
                 ExitCode.NO_INPUT,
-                f"IGNORE_PATTERNS leaves no weights of {request.uri}: {lost[0]} matches {ignored[lost[0]]}; "
-                "set IGNORE_PATTERNS in the TrainJob's spec.initializer.model.env to what may be left out",
+                f"IGNORE_PATTERNS skips all weights of {request.uri}: {lost[0]} matches {ignored[lost[0]]}; "
+                "set IGNORE_PATTERNS in the TrainJob's spec.initializer.model.env to what may be skipped",
             )
     return Selection(tuple(sorted(chosen, key=lambda file: file.path)), ignored)
 
@@ -152,15 +152,15 @@ def _leads_out(path: str) -> bool:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    # As huggingface_hub reads them: on the whole path, a folder with all it holds.
+    # As huggingface_hub reads them: patterns match the whole path, and a folder includes its content.
     return fnmatchcase(path, f"{pattern}*" if pattern.endswith("/") else pattern)
 
 
 def _target_path(request: FetchRequest, path: str) -> str:
     """Return where a file goes below the target.
 
-    A data set of the hub keeps its layout, since the Kubeflow SDK's trainers are told `/workspace/dataset/<folder>`;
-    of all else the folder that was asked for becomes the target.
+    A data set of the Hub keeps its layout, since the Kubeflow SDK passes `/workspace/dataset/<folder>` to trainers. For
+    everything else, the requested folder becomes the target.
     """
     if not request.path or (request.scheme == "hf" and request.kind == "dataset"):
         return path

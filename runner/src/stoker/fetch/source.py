@@ -1,4 +1,4 @@
-"""What a source of files can do, and how its failures are told apart."""
+"""The interface of a source of files, and how it reports failures."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from stoker.fetch.selection import File
 INSTALL = "use the image `fetch`, or from a checkout, pip install './runner[fetch]'"
 
 
-class Unavailable(Exception):  # noqa: N818 - it says what is the case, as the exit code does
-    """The source did not answer, or not to the end: worth another try."""
+class Unavailable(Exception):  # noqa: N818 - named after the exit code
+    """The source did not answer, or broke off: worth another try."""
 
 
 class FileSource(ABC):
     """A place that files come from.
 
-    Every method raises `Unavailable` for what another try may mend and `RunError` for what it cannot.
+    Every method raises `Unavailable` if another try may help, and `RunError` if it cannot.
     """
 
     def __init__(self, request: FetchRequest) -> None:
@@ -28,22 +28,22 @@ class FileSource(ABC):
 
     @abstractmethod
     def files(self) -> Sequence[File]:
-        """Return all files below the place that was asked for."""
+        """Return all files below the requested place."""
 
     @property
     def revision(self) -> str | None:
-        """The exact revision that `files` listed; None where there are none."""
+        """The exact revision that `files` listed; None if the source has no revisions."""
         return None
 
     def is_digest(self, file: File) -> bool:
-        """Return whether a file's digest is one; asked when a file does not match it."""
+        """Return whether a file's digest can be trusted; asked when a file does not match it."""
         return True
 
     @abstractmethod
     def fetch(self, file: File, folder: Path) -> Path:
-        """Bring one file into a folder, going on from what an earlier try left there, and return where it lies.
+        """Fetch one file into a folder, continuing an earlier try, and return its path.
 
         Args:
             file: the file as listed.
-            folder: holds unfinished files; what is in it is this source's own affair.
+            folder: holds unfinished files; its layout is up to the source.
         """

@@ -1,7 +1,7 @@
-"""The folder that a model or data set is put into: whole, verified and told apart from any other, or not there.
+"""The folder for a model or data set. It appears whole and verified, with a record of what it holds, or not at all.
 
-Files come into `<workspace>/.stoker/fetch/<kind>-<key>`, the key naming the source and exactly what it held. A fetch
-that is interrupted goes on there. The whole is then renamed to the target in one step, with a record in it.
+Files are fetched into `<workspace>/.stoker/fetch/<kind>-<key>`; the key stands for the source and its exact content. An
+interrupted fetch continues there. Then the folder is renamed to the target in one step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
 class Target:
-    """The target of a request, and the folder where it is made.
+    """The target of a request, and the folder where it is prepared.
 
     Args:
         request: what is fetched.
@@ -43,7 +43,7 @@ class Target:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the target's lock: of several pods that share the volume one fetches and the others wait.
+        """Hold the target's lock: if several pods share the volume, one fetches and the others wait.
 
         Raises:
             RunError: the workspace cannot be written to (78).
@@ -55,7 +55,7 @@ class Target:
         except OSError as error:
             raise RunError(
                 ExitCode.CONFIG,
-                f"{error.filename or path} cannot be written by user {os.getuid()} ({error.strerror}): mount the "
+                f"user {os.getuid()} cannot write {error.filename or path} ({error.strerror}): mount the "
                 f"volume `initializer` at {self.path.parent}, writable for group 0",
             ) from error
         with stream:
@@ -63,13 +63,13 @@ class Target:
             waiting = False
             while not _lock(stream.fileno()):
                 if not waiting:
-                    say(f"another pod is at {self.path}: waiting for it")
+                    say(f"another pod is fetching {self.path}: waiting for it")
                 waiting = True
                 time.sleep(_LOCK_POLL_SECONDS)
             yield
 
     def record(self) -> dict[str, Any] | None:
-        """Return what the target's record says, None if what it names is not there whole."""
+        """Return the target's record; None if a file that it lists is missing or incomplete."""
         found = read_json(self.path / RECORD)
         if not isinstance(found, dict) or not isinstance(found.get("files"), list):
             return None
@@ -80,7 +80,7 @@ class Target:
         return found if whole else None
 
     def is_empty(self) -> bool:
-        """Return whether nothing is in the target that would be lost."""
+        """Return whether the target has no files."""
         try:
             return not any(self.path.iterdir())
         except FileNotFoundError:
@@ -101,7 +101,7 @@ class Target:
         }
 
     def adopt(self, known: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-        """Make what is there this job's own, so that its restarts keep it too. Needs the lock.
+        """Record that this job uses the existing files, so that its restarts keep them. Needs the lock.
 
         Raises:
             OSError: the target cannot be written to.
@@ -112,7 +112,7 @@ class Target:
             _share(self.path / RECORD)
 
     def staging(self, record: Mapping[str, Any]) -> Staging:
-        """Return the folder where this content is made; those of other contents are removed. Needs the lock.
+        """Return the folder where this content is prepared, and remove those of other contents. Needs the lock.
 
         Raises:
             OSError: the workspace cannot be written to.
@@ -127,7 +127,7 @@ class Target:
         return Staging(folder)
 
     def publish(self, staging: Staging, record: Mapping[str, Any]) -> None:
-        """Put what was made in the place of the target in one step. Needs the lock.
+        """Replace the target with the finished folder in one step. Needs the lock.
 
         Raises:
             RunError: the target cannot be replaced (78).
@@ -145,19 +145,19 @@ class Target:
         except OSError as error:
             raise RunError(
                 ExitCode.CONFIG,
-                f"{self.path} cannot be made ({error.strerror}): mount the volume `initializer` at "
+                f"{self.path} cannot be created ({error.strerror}): mount the volume `initializer` at "
                 f"{self.path.parent}, not below it",
             ) from error
         shutil.rmtree(staging.path, ignore_errors=True)
 
 
 class Staging:
-    """A folder in which a target is made.
+    """The folder where a target is prepared.
 
     Attributes:
         path: the folder.
-        whole: files that are complete and verified, at their places.
-        unfinished: the source's own folder for files on their way.
+        whole: complete and verified files, at their final paths.
+        unfinished: the source's folder for unfinished files.
     """
 
     def __init__(self, path: Path) -> None:
@@ -168,7 +168,7 @@ class Staging:
             folder.mkdir(parents=True, exist_ok=True)
 
     def has(self, file: File) -> bool:
-        """Return whether a file is there, complete and verified."""
+        """Return whether a file is complete and verified."""
         try:
             return (self.whole / file.path).stat().st_size == file.size
         except OSError:
@@ -181,7 +181,7 @@ class Staging:
         fetched.rename(place)
 
     def bytes(self) -> int:
-        """Return how much is on the disk so far."""
+        """Return how many bytes are on the disk so far."""
         total = 0
         for folder, _, names in os.walk(self.path):
             for name in names:
@@ -193,18 +193,18 @@ class Staging:
 
 
 def mismatch(file: File, path: Path) -> str | None:
-    """Return how a fetched file differs from what its source says of it, None if it does not.
+    """Return how a fetched file differs from its description in the source; None if it does not.
 
     Raises:
         OSError: it cannot be read.
     """
     size = path.stat().st_size
     if size != file.size:
-        return f"it has {size} bytes of {file.size}"
+        return f"it has {size} of {file.size} bytes"
     algorithm, _, expected = file.digest.partition(":")
     if not expected:
         return None
-    # Git names a blob by the SHA-1 of a header and its content.
+    # Git's name of a blob is the SHA-1 of a header and the content.
     total = hashlib.sha1(f"blob {size}\0".encode()) if algorithm == "git" else hashlib.new(algorithm)
     with path.open("rb") as stream:
         while block := stream.read(2**20):
@@ -220,15 +220,15 @@ def _lock(descriptor: int) -> bool:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        say("this volume has no locks: two pods that fetch into it at once would disturb each other")
+        say("this volume has no file locks: do not let two pods fetch into it at the same time")
     return True
 
 
 def _share(path: Path) -> None:
-    """Let group 0 read and write what another pod's user may have to read or remove."""
+    """Let group 0 read and write a path, since other pods may run as other users."""
     try:
         share_with_group(path)
         if path.is_dir():
             path.chmod(path.stat().st_mode | 0o070)
-    except PermissionError:  # another user's, who has done it
+    except PermissionError:  # it belongs to another user, who has shared it
         return

@@ -1,4 +1,4 @@
-"""Brings files, several at once, with retries, verification and a line of progress now and then."""
+"""Fetches files, several at once, with retries, verification and progress lines."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stoker.fetch.target import Staging, mismatch
 
 T = TypeVar("T")
 
-# Between tries; a try that brought something starts the count anew.
+# Between tries. A try that made progress starts the count again.
 WAITS_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0)
 _AT_ONCE = 4
 _PROGRESS_SECONDS = 10.0
-# A file that arrives broken so often is broken at its source.
+# A file that arrives broken this often is broken in the source.
 _BROKEN_TRIES = 3
 
 
@@ -28,12 +28,12 @@ def persist(what: str, action: Callable[[], T], progress: Callable[[], int] = la
     """Try until it works.
 
     Args:
-        what: for the messages.
-        action: raises Unavailable for what another try may mend.
-        progress: grows while something is brought, which starts the count anew.
+        what: name for the messages.
+        action: raises Unavailable if another try may help.
+        progress: grows while bytes arrive, which starts the count again.
 
     Raises:
-        RunError: it never did (69), or another try would not help.
+        RunError: no try worked (69), or another try cannot help.
     """
     tries, seen = 0, progress()
     while True:
@@ -44,7 +44,7 @@ def persist(what: str, action: Callable[[], T], progress: Callable[[], int] = la
             tries, seen = (tries + 1, seen) if now <= seen else (1, now)
             if tries > len(WAITS_SECONDS):
                 raise RunError(
-                    ExitCode.UNAVAILABLE, f"{what}: {error} (given up after {len(WAITS_SECONDS) + 1} tries)"
+                    ExitCode.UNAVAILABLE, f"{what}: {error} (gave up after {len(WAITS_SECONDS) + 1} tries)"
                 ) from error
             wait = WAITS_SECONDS[tries - 1]
             say(f"{what}: {error}; trying again in {wait:.0f} s")
@@ -52,7 +52,7 @@ def persist(what: str, action: Callable[[], T], progress: Callable[[], int] = la
 
 
 class Transfer:
-    """Brings the files of a selection into a staging folder.
+    """Fetches the files of a selection into a staging folder.
 
     Args:
         source: where they come from.
@@ -68,16 +68,16 @@ class Transfer:
         self._done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
     def run(self) -> None:
-        """Bring all that is not there yet.
+        """Fetch every missing file.
 
         Raises:
-            RunError: a file cannot be had.
+            RunError: a file cannot be fetched.
             OSError: this machine's disk fails.
         """
         missing = [file for file in self._selection.files if not self._staging.has(file)]
         for file in sorted(missing, key=lambda file: file.size, reverse=True):
             self._todo.put(file)
-        # Daemons: a failure or a stop ends the program, whatever the others are at. What they wrote is gone on with.
+        # Daemons: a failure or a stop ends the program at once. The next attempt continues with what they wrote.
         for _ in range(min(_AT_ONCE, len(missing))):
             threading.Thread(target=self._work, daemon=True).start()
         meter = _Meter(self._selection.bytes, self._staging)
@@ -118,7 +118,7 @@ class Transfer:
         raise RunError(
             ExitCode.BAD_DATA,
             f"{file.path} of {self._source.request.uri} is broken: {wrong}, {_BROKEN_TRIES} times in a row; "
-            "put the right file there",
+            "upload the file again",
         )
 
     def _is_digest(self, file: File) -> bool:
@@ -126,7 +126,7 @@ class Transfer:
 
 
 class _Meter:
-    """Says how far a transfer is."""
+    """Prints the progress of a transfer."""
 
     def __init__(self, total: int, staging: Staging) -> None:
         self._total = total

@@ -1,4 +1,4 @@
-"""What a user writes in Python to describe a run: a config that knows its framework's label, command and arguments."""
+"""What a user writes in Python to describe a run: a config with its framework's label, command and arguments."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ class LLMBackend(ConfigMethods, Backend, ABC):
     """A run of one training framework, as plain data (KEP-2839).
 
     Attributes:
-        generic_runtime: the runtime that fits any run of the framework and is taken when none is named; None if there
-            is no such runtime.
-        num_nodes: number of pods; None leaves it to the runtime.
-        resources_per_node: resources of each pod, e.g. `{"gpu": 1}`; None leaves them to the runtime.
+        generic_runtime: the default runtime, which fits any run of the framework; None if there is none.
+        num_nodes: number of pods; None leaves that to the runtime.
+        resources_per_node: resources of each pod, e.g. `{"gpu": 1}`; None leaves that to the runtime.
     """
 
     generic_runtime: ClassVar[str | None] = None
 
-    # Keyword-only, so that a config's own fields keep the positions they have in the KEP's text.
+    # Keyword-only, so that a config's own fields keep their positions in the KEP's text.
     _: KW_ONLY
     num_nodes: int | None = None
     resources_per_node: dict[str, Any] | None = None
@@ -36,18 +35,18 @@ class LLMBackend(ConfigMethods, Backend, ABC):
         """Return the arguments of the trainer container.
 
         Args:
-            initializer: the TrainJob's initializer, whose model and data then stand for those of the config.
+            initializer: the TrainJob's initializer; its model and data replace the config's.
 
         Raises:
             ValueError: the config names something that the framework no longer has.
         """
 
     def to_command(self) -> tuple[str, ...]:
-        """Return the command that the arguments are meant for."""
+        """Return the command for the arguments."""
         return self.command
 
     def command_on(self, runtime: str) -> tuple[str, ...] | None:
-        """Return the command that a TrainJob must carry, None for the runtime's own: in Stoker's that is `stoker run`.
+        """Return the command for the TrainJob; None for the runtime's own, which is `stoker run` in our runtimes.
 
         Args:
             runtime: the runtime's name.
@@ -58,7 +57,7 @@ class LLMBackend(ConfigMethods, Backend, ABC):
         """Check the config; a subclass calls this and adds its own checks.
 
         Raises:
-            ValueError: it contradicts itself, or asks for what the framework does not have; names every problem.
+            ValueError: one line for each contradiction, and for each thing that the framework does not have.
         """
         problems = placement_problems(self.num_nodes, self.resources_per_node)
         if problems:
@@ -72,7 +71,7 @@ class LLMBackend(ConfigMethods, Backend, ABC):
             more: see :func:`stoker.submit.sdk.train_arguments`.
 
         Raises:
-            ValueError: the config cannot be meant, or no runtime fits or several do.
+            ValueError: the config is wrong, no runtime fits, or several do.
         """
         return sdk.train_arguments(self, client, **more)
 
@@ -83,12 +82,14 @@ def placement_problems(num_nodes: object, resources: object) -> list[str]:
     if resources is not None and (
         not isinstance(resources, Mapping) or not all(isinstance(name, str) for name in resources)
     ):
-        problems.append(f'resources_per_node is {resources!r}: write resource names and amounts, e.g. {{"gpu": 1}}')
+        problems.append(
+            f'resources_per_node is {resources!r}: it must map resource names to amounts, e.g. {{"gpu": 1}}'
+        )
     return problems
 
 
 def count_problems(**values: object) -> list[str]:
-    """Return a problem for each value, by its name, that is no whole number of 1 or more; None is not given."""
+    """Return a problem for each value that is not a whole number of 1 or more. None means not given."""
     return [
         f"{name} is {value!r}: it must be a whole number, 1 or more"
         for name, value in values.items()
@@ -97,7 +98,7 @@ def count_problems(**values: object) -> list[str]:
 
 
 def dropout_problems(value: object) -> list[str]:
-    """Return what is wrong with an adapter's dropout; None is not given."""
+    """Return what is wrong with an adapter's dropout. None means not given."""
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1):
         return []
     return [f"lora_dropout is {value!r}: it must be a number, 0 or more and less than 1"]

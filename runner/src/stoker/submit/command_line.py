@@ -1,4 +1,4 @@
-"""What `stoker trainjob` was told, as a config: a method with flags, or an object in a user's Python file."""
+"""Turns the words of `stoker trainjob` into a config: a method with flags, or an object in a user's Python file."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Wanted:
     Attributes:
         subject: a method, or `FILE.py:NAME`.
         name: the TrainJob's name.
-        runtime: the runtime's name; None takes the one that fits any run of the framework.
+        runtime: the runtime's name; None takes the framework's default runtime.
         namespace: the TrainJob's namespace; None leaves that to kubectl.
-        model: address, folder or Hub id of the model; None leaves it to the config and the runtime.
-        dataset: the same of the data.
+        model: address, folder or Hub id of the model; None leaves that to the config and the runtime.
+        dataset: address, folder or Hub id of the data; None leaves that to the config and the runtime.
         secret: Secret for the initializers; empty for none.
         nodes: number of pods.
         settings: `FLAG=VALUE` of the trainer.
@@ -57,7 +57,7 @@ def render(wanted: Wanted) -> str:
     """Return the TrainJob as YAML.
 
     Raises:
-        RunError: it cannot be what was asked (64), or the file is not there (66).
+        RunError: the words are wrong (64), or the file is missing (66).
     """
     config = _from_file(wanted) if ".py" in wanted.subject else _from_method(wanted)
     if wanted.nodes is not None:
@@ -87,7 +87,7 @@ def _from_method(wanted: Wanted) -> LLMBackend:
     if wanted.subject not in TRL.methods:
         raise RunError(
             ExitCode.USAGE,
-            f"{wanted.subject!r} is neither a method nor a config: choose one of {', '.join(TRL.methods)}, "
+            f"{wanted.subject!r} is not a method or a config: choose one of {', '.join(TRL.methods)}, "
             "or write FILE.py:NAME for a config in a Python file",
         )
     table = TRL().flag_table(wanted.subject)
@@ -102,7 +102,9 @@ def _from_method(wanted: Wanted) -> LLMBackend:
         ("load_in_4bit", "--qlora", wanted.adapter == "qlora"),
     ):
         if used and name in flags:
-            raise RunError(ExitCode.USAGE, f"{option} and --set {name}={flags[name]} are about the same: write one")
+            raise RunError(
+                ExitCode.USAGE, f"{option} and --set {name}={flags[name]} set the same flag: write one of them"
+            )
     if wanted.adapter == "qlora":
         flags["load_in_4bit"] = True
     return TRLConfig(
@@ -118,7 +120,7 @@ def _from_method(wanted: Wanted) -> LLMBackend:
 def _from_file(wanted: Wanted) -> LLMBackend:
     path, _, attribute = wanted.subject.rpartition(":")
     if not path.endswith(".py") or not attribute.isidentifier():
-        raise RunError(ExitCode.USAGE, f"{wanted.subject!r} names no config: write FILE.py:NAME, e.g. run.py:config")
+        raise RunError(ExitCode.USAGE, f"{wanted.subject!r} is not a config: write FILE.py:NAME, e.g. run.py:config")
     for option, value in (
         ("--set", wanted.settings),
         ("--lora or --qlora", wanted.adapter),
@@ -126,7 +128,7 @@ def _from_file(wanted: Wanted) -> LLMBackend:
         *(("--dataset", place) for place in (wanted.dataset,) if place and "://" not in place),
     ):
         if value:
-            raise RunError(ExitCode.USAGE, f"{option} is for a method: write it into the config in {path}")
+            raise RunError(ExitCode.USAGE, f"{option} only goes with a method: set it in the config in {path}")
     found = _names_of(Path(path)).get(attribute)
     if not isinstance(found, LLMBackend):
         kind = "nothing" if found is None else f"a {type(found).__name__}"
@@ -140,12 +142,12 @@ def _names_of(path: Path) -> dict[str, Any]:
     """Run a user's Python file and return what it defines.
 
     Raises:
-        RunError: it is not there (66), or fails (64).
+        RunError: the file is missing (66) or fails (64).
     """
     if not path.is_file():
-        raise RunError(ExitCode.NO_INPUT, f"{path} is no file: correct the path")
+        raise RunError(ExitCode.NO_INPUT, f"{path} is not a file: correct the path")
     before = [*sys.path]
-    sys.path.insert(0, str(path.resolve().parent))  # as `python FILE.py` finds what lies beside it
+    sys.path.insert(0, str(path.resolve().parent))  # like `python FILE.py`, which imports files beside it
     try:
         return runpy.run_path(str(path))
     except (Exception, SystemExit) as error:
@@ -161,6 +163,6 @@ def _pairs(option: str, words: Sequence[str]) -> dict[str, str]:
     for word in words:
         name, equals, value = word.partition("=")
         if not name or not equals:
-            raise RunError(ExitCode.USAGE, f"{option} {word!r} is no pair: write {option} NAME=VALUE")
+            raise RunError(ExitCode.USAGE, f"{option} {word!r} has no `=`: write {option} NAME=VALUE")
         pairs[name] = value
     return pairs

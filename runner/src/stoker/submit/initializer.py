@@ -1,6 +1,6 @@
-"""Where a TrainJob's initializers put model and data, and what a config then says instead of its own.
+"""Where a TrainJob's initializers put model and data.
 
-Reads any object with the attributes of the Kubeflow SDK's `Initializer`, so nothing of the SDK is imported.
+It reads any object with the attributes of the Kubeflow SDK's `Initializer`, so it does not import the SDK.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ DATASET = "/workspace/dataset"
 
 
 class Stored(Protocol):
-    """Something that lies in a storage, such as the SDK's `HuggingFaceModelInitializer`."""
+    """Something in a storage, such as the SDK's `HuggingFaceModelInitializer`."""
 
     @property
     def storage_uri(self) -> str:
-        """Where it lies, e.g. `hf://Qwen/Qwen3-0.6B`."""
+        """Its address, e.g. `hf://Qwen/Qwen3-0.6B`."""
 
 
 class Initialized(Protocol):
@@ -38,8 +38,8 @@ class Source:
     """A model or a data set in a storage.
 
     Attributes:
-        storage_uri: where it lies, e.g. `hf://trl-lib/Capybara`.
-        secret: Secret in the TrainJob's namespace whose keys the initializer gets as variables; empty for none.
+        storage_uri: its address, e.g. `hf://trl-lib/Capybara`.
+        secret: Secret in the TrainJob's namespace, whose keys become variables of the initializer; empty for none.
     """
 
     storage_uri: str
@@ -48,16 +48,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Initializer:
-    """What a TrainJob's initializers fetch: the SDK's `Initializer` for where the SDK is not installed."""
+    """What a TrainJob's initializers fetch. It replaces the SDK's `Initializer` where the SDK is not installed."""
 
     dataset: Source | None = None
     model: Source | None = None
 
 
 def hub_subpath(storage_uri: str) -> str:
-    """Return what follows owner and name in a Hub address, e.g. `data/x.json`; empty if nothing does.
+    """Return the part of a Hub address after owner and name, e.g. `data/x.json`; empty if there is none.
 
-    The address may lack its `hf://`, as in the SDK (kubeflow 0.5.0: get_args_using_torchtune_config).
+    `hf://` may be missing, as in the SDK (kubeflow 0.5.0: get_args_using_torchtune_config).
     """
     address = storage_uri if storage_uri.startswith("hf://") else f"hf://{storage_uri}"
     return "/".join(urlparse(address).path.strip("/").split("/")[1:])
@@ -66,8 +66,8 @@ def hub_subpath(storage_uri: str) -> str:
 def dataset_folder(dataset: Stored) -> str:
     """Return the folder in the workspace where a trainer finds a fetched data set.
 
-    The initializer keeps a repository's own folders, and fetches only what an address names below the repository:
-    a folder stays a folder, and of a file or a pattern it is the folder around it.
+    The initializer keeps a repository's folders and fetches only what the address names. For a file or a pattern, this
+    is the folder that contains it.
     """
     subpath = hub_subpath(dataset.storage_uri) if _is_hub(dataset.storage_uri) else ""
     folders = subpath.split("/") if subpath else []

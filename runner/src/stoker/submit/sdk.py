@@ -1,7 +1,7 @@
 """The bridge to the Kubeflow SDK (kubeflow 0.5, extra `stoker[sdk]`): a config as `TrainerClient.train` takes it.
 
-TorchTune goes as the SDK's own `BuiltinTrainer`. Any other backend goes as `CustomTrainerContainer` with `TrainerArgs`,
-the SDK's way for a framework it does not know. Which of the two is decided by the runtime's framework label.
+The runtime's framework label decides how: TorchTune becomes the SDK's `BuiltinTrainer`. Any other backend becomes
+`CustomTrainerContainer` with `TrainerArgs`, the SDK's way for frameworks that it does not know.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Submittable(Protocol):
         """Return the arguments of the trainer container."""
 
     def command_on(self, runtime: str) -> tuple[str, ...] | None:
-        """Return the command that a TrainJob must carry, None for the runtime's own."""
+        """Return the command for the TrainJob; None for the runtime's own."""
 
 
 def train(config: Submittable, client: Any = None, **more: Any) -> str:
@@ -43,11 +43,11 @@ def train(config: Submittable, client: Any = None, **more: Any) -> str:
 
     Args:
         config: the run.
-        client: the SDK's `TrainerClient`; one of its defaults if None.
+        client: the SDK's `TrainerClient`; None makes one with its defaults.
         more: see :func:`train_arguments`.
 
     Raises:
-        ValueError: the config cannot be meant, or no runtime fits or several do.
+        ValueError: the config is wrong, no runtime fits, or several do.
         ImportError: the SDK is not installed.
     """
     client = client or _trainer().TrainerClient()
@@ -69,7 +69,7 @@ def train_arguments(
 
     Args:
         config: the run.
-        client: the SDK's `TrainerClient` to look for the runtime with; one of its defaults if None.
+        client: the SDK's `TrainerClient` to find the runtime with; None makes one with its defaults.
         runtime: the runtime or its name; None finds the one for the config's framework.
         initializer: the SDK's `Initializer`, which brings model and data.
         name: the TrainJob's name; None lets the SDK make one up.
@@ -77,7 +77,7 @@ def train_arguments(
         options: further options of the SDK, e.g. `Labels`.
 
     Raises:
-        ValueError: the config cannot be meant, or no runtime fits or several do.
+        ValueError: the config is wrong, no runtime fits, or several do.
         ImportError: the SDK is not installed.
     """
     trainer = _trainer()
@@ -90,8 +90,8 @@ def train_arguments(
     if runtime.trainer.trainer_type is trainer.TrainerType.BUILTIN_TRAINER:
         if env:
             raise ValueError(
-                f"env cannot be given: the SDK's BuiltinTrainer, which runs {config.framework}, has no place for it; "
-                "write it into the runtime, or submit what `stoker trainjob` prints"
+                f"env cannot be set: the SDK's BuiltinTrainer, which runs {config.framework}, has no such field; "
+                "set it in the runtime, or submit what `stoker trainjob` prints"
             )
         refused = list(problems_of(runtime.name, config.args_for(initializer), config.num_nodes or 1, None, None))
         if refused:
@@ -99,7 +99,7 @@ def train_arguments(
             raise ValueError("\n".join([*refused, f"{always} a model"]))
         submitted = trainer.BuiltinTrainer(config=_builtin_config(config, trainer))
     else:
-        # The SDK takes an empty image for the runtime's own.
+        # For the SDK, an empty image means the runtime's own.
         submitted = trainer.CustomTrainerContainer(
             image="",
             num_nodes=config.num_nodes,
@@ -121,15 +121,14 @@ def train_arguments(
 def find_runtime(config: Submittable, runtimes: Iterable[Any]) -> Any:
     """Return the runtime for a config's framework.
 
-    The only one with the framework's label is taken; of several, the one that fits any run of the framework
-    (`trl-distributed`) if the backend names such a one.
+    If several have the framework's label, the backend's default runtime (`trl-distributed`) is used.
 
     Args:
         config: the run.
         runtimes: what the SDK's `list_runtimes` returned.
 
     Raises:
-        ValueError: there is none, or several and none of them fits any run.
+        ValueError: none has the label, or several have it and none is the default.
     """
     known = list(runtimes)
     fitting = {runtime.name: runtime for runtime in known if runtime.trainer.framework == config.framework}
@@ -153,7 +152,7 @@ def _listed(client: Any) -> Any:
     except (RuntimeError, TimeoutError):
         raise  # no answer from the cluster
     except Exception as error:
-        # One runtime of somebody's that the SDK cannot read is enough (kubeflow 0.5.0: get_container_devices).
+        # A single runtime that the SDK cannot read is enough (kubeflow 0.5.0: get_container_devices).
         raise ValueError(f"the SDK cannot list the runtimes: {error}; name one: runtime='…'") from error
 
 
@@ -162,7 +161,7 @@ def _expect_framework(config: Submittable, runtime: Any) -> None:
     if label != config.framework:
         raise ValueError(
             f"runtime {runtime.name} is labelled trainer.kubeflow.org/framework={label}, but {type(config).__name__} "
-            f"is for {config.framework}: name a runtime with that label, or leave the runtime out"
+            f"is for {config.framework}: name a runtime with that label, or drop the runtime"
         )
 
 
@@ -171,7 +170,9 @@ def _builtin_config(config: Submittable, trainer: Any) -> Any:
     known = {item.name for item in fields(trainer.TorchTuneConfig)}
     values = {name: getattr(config, name) for name in known if hasattr(config, name)}
     if missing := sorted(known - set(values)):
-        raise ValueError(f"the SDK's BuiltinTrainer takes no {type(config).__name__}: it lacks {', '.join(missing)}")
+        raise ValueError(
+            f"the SDK's BuiltinTrainer cannot run a {type(config).__name__}: it has no {', '.join(missing)}"
+        )
     types = {"dtype": trainer.DataType, "loss": trainer.Loss}
     for name, kind in types.items():
         if values[name] is not None:

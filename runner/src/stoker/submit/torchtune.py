@@ -1,7 +1,7 @@
 """TorchTune as a backend: the Kubeflow SDK's fields, and its arguments word for word.
 
 Follows kubeflow 0.5.0 (kubeflow/trainer/types/types.py; backends/kubernetes/utils.py: get_args_using_torchtune_config);
-a test compares the two. The SDK's own enums and dataclasses may stand for those here.
+a test compares the two. The SDK's own enums and dataclasses work too.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class TorchTuneInstructDataset:
     Attributes:
         source: file format.
         split: the part to use, e.g. `train[:10%]`.
-        train_on_input: learn the instructions too.
-        new_system_prompt: text put before each example.
+        train_on_input: train on the instructions too.
+        new_system_prompt: text to put before each example.
         column_map: column names for `input` and `output`.
     """
 
@@ -83,7 +83,7 @@ class TorchTuneInstructDataset:
             yield f"dataset.column_map={self.column_map}"
 
     def problems(self) -> Iterator[str]:
-        """Return what cannot be meant."""
+        """Yield what is wrong."""
         yield from _choice_problems("source", self.source, DataFormat)
 
 
@@ -94,12 +94,12 @@ class LoraConfig:
     Attributes:
         apply_lora_to_mlp: adapters in the MLPs too.
         apply_lora_to_output: an adapter on the output projection too.
-        lora_attn_modules: the layers of attention that get one.
+        lora_attn_modules: the layers of attention that get an adapter.
         lora_rank: rank.
         lora_alpha: scale.
         lora_dropout: dropout in the adapter, 0 to 1.
         quantize_base: quantize the base model (QLoRA).
-        use_dora: learn magnitude and direction apart.
+        use_dora: learn magnitude and direction separately.
     """
 
     apply_lora_to_mlp: bool | None = None
@@ -121,20 +121,20 @@ class LoraConfig:
             yield f"model.lora_attn_modules=[{','.join(self.lora_attn_modules)}]"
 
     def problems(self) -> Iterator[str]:
-        """Return what cannot be meant."""
+        """Yield what is wrong."""
         yield from count_problems(lora_rank=self.lora_rank, lora_alpha=self.lora_alpha)
         yield from dropout_problems(self.lora_dropout)
         wrong = set(self.lora_attn_modules or ()) - {"q_proj", "k_proj", "v_proj", "output_proj"}
         if wrong:
-            yield f"lora_attn_modules names {', '.join(sorted(wrong))}: choose of q_proj, k_proj, v_proj, output_proj"
+            yield f"lora_attn_modules names {', '.join(sorted(wrong))}: choose from q_proj, k_proj, v_proj, output_proj"
         if not self.lora_attn_modules:
-            yield "lora_attn_modules is empty, which Trainer takes for training without an adapter: name a layer"
+            yield "lora_attn_modules is empty, so Trainer would train without an adapter: name a layer"
 
 
 @register_backend("torchtune")
 @dataclass
 class TorchTuneConfig(LLMBackend):
-    """A run of TorchTune on a runtime named `torchtune-<model>-<size>`, which decides model and recipe.
+    """A run of TorchTune. The runtime, named `torchtune-<model>-<size>`, decides model and recipe.
 
     Attributes:
         dtype: data type of weights and optimizer state.
@@ -159,11 +159,11 @@ class TorchTuneConfig(LLMBackend):
     _resources_per_node: InitVar[dict[str, Any] | None] = None
 
     def __post_init__(self, _num_nodes: int | None, _resources_per_node: dict[str, Any] | None) -> None:
-        """Take over the placement where it was given by position or by its older name."""
+        """Take the placement, if it was given by position or by its older name."""
         take_placement(self, _num_nodes, _resources_per_node)
 
     def command_on(self, runtime: str) -> tuple[str, ...] | None:
-        """Return the command for which Trainer chooses the recipe, on a runtime whose name tells it the model."""
+        """Return the command that lets Trainer choose the recipe, if the runtime's name has the model."""
         return self.command if model_of(runtime) else None
 
     def to_args(self, initializer: Initialized | None = None) -> list[str]:
@@ -211,13 +211,13 @@ class TorchTuneConfig(LLMBackend):
 
 
 def _choice_problems(name: str, value: object, choices: type[Enum]) -> Iterator[str]:
-    """Yield a problem if a value is none of the choices; another enum with their values may stand for them."""
+    """Yield a problem if a value is not one of the choices. Another enum with the same values works too."""
     if value is not None and getattr(value, "value", None) not in {item.value for item in choices}:
-        yield f"{name} is {value!r}: write {', '.join(f'{choices.__name__}.{item.name}' for item in choices)}"
+        yield f"{name} is {value!r}: write one of {', '.join(f'{choices.__name__}.{item.name}' for item in choices)}"
 
 
 def _dataset_words(storage_uri: str) -> list[str]:
-    # The SDK does so for data from the Hub only; other addresses have a scheme of their own.
+    # Like the SDK, only for data from the Hub; other addresses have another scheme.
     if urlparse(storage_uri).scheme not in ("", "hf"):
         return []
     subpath = hub_subpath(storage_uri) or "."

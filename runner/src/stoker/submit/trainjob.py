@@ -1,4 +1,4 @@
-"""A backend's config as a TrainJob manifest: what the Kubeflow SDK would submit, for `kubectl apply`. Pure."""
+"""Turns a config into a TrainJob for `kubectl apply`: the same that the Kubeflow SDK would submit. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stoker.submit.initializer import Initializer, Source
 _STANDARD = ("cpu", "memory", "gpu", "storage", "ephemeral-storage")
 _ALIASES = {"gpu": "nvidia.com/gpu", "storage": "ephemeral-storage"}
 _MIG = "mig-"
-# What every runtime of a fine-tuning framework has; the rest of a TrainJob's rules need no runtime.
+# The jobs of every fine-tuning runtime. Other rules for TrainJobs need no runtime.
 _JOBS = [
     {
         "name": name,
@@ -27,7 +27,7 @@ _JOBS = [
     for name in ("dataset-initializer", "model-initializer", "node")
 ]
 _USUAL_RUNTIME = {"spec": {"mlPolicy": {"torch": {}}, "template": {"spec": {"replicatedJobs": _JOBS}}}}
-# Text that Kubernetes' YAML reads as a number or a boolean, and PyYAML would print without quotes.
+# Text that Kubernetes reads as a number or a boolean, but PyYAML prints without quotes.
 _AMBIGUOUS = re.compile(r"[-+.]?\d.*|[yn]|[-+]?\.(inf|nan)", re.IGNORECASE)
 
 
@@ -45,18 +45,18 @@ def trainjob(
     Args:
         config: the run.
         name: the TrainJob's name.
-        runtime: the ClusterTrainingRuntime's name; None takes the one that fits any run of the framework.
-        initializer: what is fetched before the start.
+        runtime: the ClusterTrainingRuntime's name; None takes the framework's default runtime.
+        initializer: what to fetch before the start.
         env: variables of the trainer container.
-        namespace: its namespace; None leaves that to kubectl.
+        namespace: the TrainJob's namespace; None leaves that to kubectl.
 
     Raises:
-        ValueError: the config cannot be meant, or the cluster would refuse the TrainJob; names every problem.
+        ValueError: one line for each problem of the config, and each reason for the cluster to refuse the TrainJob.
     """
     config.validate()
     chosen = runtime or config.generic_runtime
     if chosen is None:
-        raise ValueError(f"no runtime fits any run of {config.framework}: name one")
+        raise ValueError(f"{config.framework} has no default runtime: name a runtime")
     fetched = {
         part: _stored(source)
         for part, source in (
@@ -86,13 +86,13 @@ def trainjob(
 
 
 def resources(amounts: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return requests and limits for amounts by short or full names, as the SDK makes them.
+    """Return requests and limits for amounts by short or full names, as the SDK does.
 
     Args:
         amounts: e.g. `{"gpu": 1, "memory": "16Gi"}`.
 
     Raises:
-        ValueError: devices of two kinds that exclude each other are asked for.
+        ValueError: the amounts mix two kinds of devices.
     """
     named: dict[str, str] = {}
     for name, amount in amounts.items():
@@ -103,12 +103,12 @@ def resources(amounts: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     slices = [name for name in named if name.startswith(f"nvidia.com/{_MIG}")]
     if len(slices) > 1 or (slices and "nvidia.com/gpu" in named):
         kinds = ", ".join(sorted({*slices, *({"nvidia.com/gpu"} & set(named))}))
-        raise ValueError(f"resources_per_node asks for {kinds}: a pod gets devices of one kind")
+        raise ValueError(f"resources_per_node has {kinds}: a pod gets devices of one kind, so name one of them")
     return {"requests": named, "limits": dict(named)}
 
 
 def to_yaml(manifest: Mapping[str, Any]) -> str:
-    """Return a manifest as YAML that Kubernetes reads as it was meant: text that looks like a number is quoted."""
+    """Return a manifest as YAML. Text that looks like a number is quoted, so that Kubernetes reads text."""
     text: str = yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     return text
 

@@ -1,4 +1,4 @@
-"""TRL as a backend: one config for every method, in the shapes of all of KEP-2839's texts."""
+"""TRL as a backend: one config for every method, in the forms of all texts of KEP-2839."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ _FLAT_ADAPTER = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
 class TRLConfig(Remembering, LLMBackend):
     """A run of TRL 1.16.
 
-    Two ways to write one, which send different defaults. With `trainer_type` (KEP-2839's first text) the defaults
-    below are sent. With `method` (its newest text) only what is given is sent, the rest is the runtime's and TRL's.
+    There are two ways to write it. With `trainer_type` (KEP-2839's first text) the defaults below are sent. With
+    `method` (its newest text) only given fields are sent; the runtime and TRL decide the others.
 
     Attributes:
         trainer_type: the method; its flags are in `sft_config`, `dpo_config` and so on.
-        model_name_or_path: folder or Hub id of the model; an initializer's model stands for the default.
+        model_name_or_path: folder or Hub id of the model; an initializer's model replaces the default.
         learning_rate: learning rate at its peak.
         num_train_epochs: passes over the data.
         per_device_train_batch_size: examples in each process and step.
-        gradient_accumulation_steps: steps whose gradients are summed up before an update.
-        bf16: compute in bfloat16; False turns it off, which TRL by itself would not.
+        gradient_accumulation_steps: steps to sum gradients over before an update.
+        bf16: compute in bfloat16, TRL's default; False turns it off.
         fp16: compute in float16.
-        peft_config: the adapter to train; None trains the model's own weights, with `method` what the runtime trains.
+        peft_config: the adapter to train; None trains the model's own weights, or with `method` what the runtime sets.
         output_dir: folder for checkpoints and the model.
         method: the method with its flags in one object, or its name alone.
-        dataset_name: folder or Hub id of the data; an initializer's data set stands for the default.
-        gradient_checkpointing: compute activations again instead of keeping them.
-        use_peft: train an adapter, described by the four fields that follow instead of `peft_config`.
+        dataset_name: folder or Hub id of the data; an initializer's data set replaces the default.
+        gradient_checkpointing: recompute activations instead of keeping them.
+        use_peft: train an adapter, described by the next four fields instead of `peft_config`.
         lora_r: its rank.
         lora_alpha: its scale.
         lora_dropout: its dropout.
-        lora_target_modules: the layers that get one: a list, or names with commas between.
-        extra_args: further flags of TRL by name; they come last, and stand for a field that writes the same flag.
+        lora_target_modules: the layers that get an adapter: a list, or names separated by commas.
+        extra_args: further flags of TRL by name; they come last, and replace a field that sets the same flag.
     """
 
     framework: ClassVar[str] = "trl"
@@ -69,7 +69,7 @@ class TRLConfig(Remembering, LLMBackend):
     runner: ClassVar[type[TRL]] = TRL
     generic_runtime: ClassVar[str | None] = "trl-distributed"
 
-    # In the order of the KEP's first text, the two placement fields' older names included.
+    # In the order of the KEP's first text, with the older names of the two placement fields.
     trainer_type: TRLTrainerType = default(TRLTrainerType.SFT)
     model_name_or_path: str | None = default(staged.MODEL)
     learning_rate: float | None = default(2e-5)
@@ -102,7 +102,7 @@ class TRLConfig(Remembering, LLMBackend):
     extra_args: Mapping[str, FlagValue] | None = None
 
     def __post_init__(self, _num_nodes: int | None, _resources_per_node: dict[str, Any] | None) -> None:
-        """Fill in the defaults of the text the config follows."""
+        """Fill in the defaults of the text that the config follows."""
         super().__post_init__()
         take_placement(self, _num_nodes, _resources_per_node)
         self.trainer_type = TRLTrainerType(self.trainer_type)
@@ -119,7 +119,7 @@ class TRLConfig(Remembering, LLMBackend):
 
     @property
     def _method_config(self) -> TRLMethodConfig | None:
-        """The flags of the method, from whichever place they were given in."""
+        """The flags of the method, from the field that has them."""
         if isinstance(self.method, TRLMethodConfig):
             return self.method
         found: TRLMethodConfig | None = getattr(self, f"{self.trainer_type.value}_config", None)
@@ -129,7 +129,7 @@ class TRLConfig(Remembering, LLMBackend):
         """Return the module of the method and its flags, in the names of TRL 1.16.
 
         Raises:
-            ValueError: the method is gone from TRL, or model or data are named twice.
+            ValueError: TRL no longer has the method, or model or data are named twice.
         """
         if self.trainer_type is TRLTrainerType.PPO:
             raise ValueError(PPO_GONE)
@@ -157,14 +157,13 @@ class TRLConfig(Remembering, LLMBackend):
             *("gradient_accumulation_steps", "gradient_checkpointing"),
         ):
             values[name] = getattr(self, name)
-        # Unless told otherwise TRL computes in bfloat16, so False must be said; float16 is off unless it is said,
-        # or a runtime has it on.
+        # TRL's default is bfloat16, so False must be sent. float16 is off, unless a runtime turns it on.
         values["bf16"] = self.bf16
         values["fp16"] = self.fp16 if self.fp16 or self.was_given("fp16") else None
         yield from ((name, value) for name, value in values.items() if value is not None)
 
     def _place(self, name: str, fetched: str | None) -> str | None:
-        """Return where the trainer finds the model or the data: where the initializer puts it, if there is one."""
+        """Return where the trainer finds the model or the data: the initializer's folder, if there is one."""
         own: str | None = getattr(self, name)
         if fetched is None:
             return own
@@ -173,7 +172,7 @@ class TRLConfig(Remembering, LLMBackend):
         if own == fetched or own.startswith(f"{fetched}/"):
             return own
         raise ValueError(
-            f"{name} is {own!r}, but the initializer puts it at {fetched}: leave {name} out, or the initializer"
+            f"{name} is {own!r}, but the initializer puts it at {fetched}: drop {name}, or the initializer"
         )
 
     def _adapter_words(self) -> list[str]:
@@ -188,7 +187,7 @@ class TRLConfig(Remembering, LLMBackend):
                 if value is not None:
                     words += flag_words(name, value)
         else:
-            # A runtime may have an adapter as its default.
+            # A runtime may train an adapter by default.
             return flag_words("use_peft", False) if self.method is None else []
         if self.trainer_type is TRLTrainerType.REWARD and self.use_peft is not False:
             words += ["--lora_task_type", "SEQ_CLS"]
@@ -223,28 +222,28 @@ class TRLConfig(Remembering, LLMBackend):
             yield f"trainer_type is {chosen} and method is {self.method.trainer_type.value}: write one of them"
         for name in (f"{slot}_config" for slot in _SLOTS if getattr(self, f"{slot}_config") is not None):
             if isinstance(self.method, TRLMethodConfig):
-                yield f"{name} and method are both set: write method={type(getattr(self, name)).__name__}(…) alone"
+                yield f"{name} and method are both set: write only method={type(getattr(self, name)).__name__}(…)"
             elif name != f"{chosen}_config":
-                yield f"{name} should not be set when the method is {chosen}: write {chosen}_config, or leave it out"
+                yield f"{name} should not be set when the method is {chosen}: write {chosen}_config, or drop it"
         config = self._method_config
         given = {name for name in own.needs if getattr(config, name, None)} | set(self.extra_args or ())
         if own.needs and not given & set(own.needs):
-            yield f"{chosen} needs {' or '.join(own.needs)}: give one in a {own.__name__}"
+            yield f"{chosen} needs {' or '.join(own.needs)}: set one in a {own.__name__}"
         if config is not None and not isinstance(config, own):
             yield f"{chosen}_config is a {type(config).__name__}: write a {own.__name__}"
         elif config is not None:
             yield from config.problems()
         if self.bf16 and self.fp16:
-            yield "bf16 and fp16 exclude each other, and bf16 is on unless turned off: write bf16=False with fp16=True"
+            yield "bf16 and fp16 exclude each other, and bf16 is on by default: write bf16=False with fp16=True"
         extra: Mapping[str, object] = self.extra_args or {}
-        yield from (f"extra_args has {name}=None: leave it out" for name, value in extra.items() if value is None)
+        yield from (f"extra_args has {name}=None: drop it" for name, value in extra.items() if value is None)
         yield from self._adapter_contradictions()
 
     def _adapter_contradictions(self) -> Iterator[str]:
         flat = [name for name in ("use_peft", *_FLAT_ADAPTER) if getattr(self, name) is not None]
         if self.peft_config is not None:
             if flat:
-                yield f"{', '.join(flat)} and peft_config both describe the adapter: write peft_config alone"
+                yield f"{', '.join(flat)} and peft_config both describe the adapter: write only peft_config"
             adapter: object = self.peft_config
             if isinstance(adapter, TRLPeftConfig):
                 yield from adapter.problems()
@@ -252,10 +251,10 @@ class TRLConfig(Remembering, LLMBackend):
                 yield f"peft_config is a {type(adapter).__name__}: write a TRLPeftConfig"
         elif not self.use_peft and flat not in ([], ["use_peft"]):
             names = ", ".join(name for name in flat if name != "use_peft")
-            yield f"{names} means nothing without an adapter: write use_peft=True, or leave it out"
+            yield f"{names} needs an adapter: write use_peft=True, or drop it"
 
     def _refused_flags(self) -> list[str]:
-        """Return what TRL 1.16's own table of flags says against the arguments."""
+        """Return what is wrong by TRL 1.16's own table of flags."""
         words = self.to_args()
         given, problems = split_args(words[1:])
         table = TRL().flag_table(self.trainer_type.value)

@@ -17,14 +17,14 @@ class TRLPeftConfig:
         r: rank.
         lora_alpha: scale.
         lora_dropout: dropout in the adapter, 0 to 1.
-        target_modules: names of the layers that get one, or `all-linear`.
+        target_modules: names of the layers that get an adapter, or `all-linear`.
         use_rslora: scale by the root of the rank.
-        use_dora: learn magnitude and direction apart.
+        use_dora: learn magnitude and direction separately.
         load_in_4bit: load the base model in 4 bits (QLoRA).
         load_in_8bit: load the base model in 8 bits.
-        bnb_4bit_quant_type: kind of the 4 bits.
-        use_bnb_nested_quant: quantize the quantization's own constants too.
-        modules_to_save: layers that are trained whole and saved with the adapter.
+        bnb_4bit_quant_type: type of the 4-bit numbers.
+        use_bnb_nested_quant: quantize the constants of the quantization too.
+        modules_to_save: layers to train whole and to save with the adapter.
     """
 
     r: int = 16
@@ -61,10 +61,10 @@ class TRLPeftConfig:
         return words
 
     def problems(self) -> Iterator[str]:
-        """Return what contradicts itself."""
+        """Yield contradictions."""
         yield from count_problems(r=self.r, lora_alpha=self.lora_alpha)
         yield from dropout_problems(self.lora_dropout)
         if self.load_in_4bit and self.load_in_8bit:
             yield "load_in_4bit and load_in_8bit exclude each other: write one of them"
         if not self.load_in_4bit and (self.bnb_4bit_quant_type is not None or self.use_bnb_nested_quant):
-            yield "bnb_4bit_quant_type and use_bnb_nested_quant are of 4 bits: write load_in_4bit=True"
+            yield "bnb_4bit_quant_type and use_bnb_nested_quant need 4 bits: write load_in_4bit=True"

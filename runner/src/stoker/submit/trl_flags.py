@@ -12,7 +12,7 @@ FlagValue = str | int | float | bool | Sequence[str | int | float] | Mapping[str
 def flag_words(name: str, value: FlagValue) -> list[str]:
     """Return a flag with its value as words of TRL's command line.
 
-    A bare flag stands for True, several words for a list, JSON for a mapping.
+    True becomes a bare flag, a list several words, a mapping JSON.
     """
     if isinstance(value, bool):
         return [f"--{name}"] if value else [f"--{name}", "false"]
@@ -24,7 +24,7 @@ def flag_words(name: str, value: FlagValue) -> list[str]:
 
 
 def without(words: list[str], flags: Container[str]) -> list[str]:
-    """Return the words without those of some flags."""
+    """Return the words without some flags and their values."""
     kept, keep = [], True
     for word in words:
         if word.startswith("--"):

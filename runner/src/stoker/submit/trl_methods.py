@@ -30,7 +30,7 @@ class TRLTrainerType(Enum):
     @classmethod
     def _missing_(cls, value: object) -> None:
         known = ", ".join(item.value for item in cls if item is not cls.PPO)
-        raise ValueError(f"{value!r} is no training method: write one of {known}")
+        raise ValueError(f"{value!r} is not a training method: write one of {known}")
 
 
 @dataclass
@@ -39,7 +39,7 @@ class TRLMethodConfig(MethodFlags):
 
     Attributes:
         trainer_type: the method.
-        needs: flags of which the method needs one.
+        needs: the method needs one of these flags.
     """
 
     trainer_type: ClassVar[TRLTrainerType]
@@ -47,7 +47,7 @@ class TRLMethodConfig(MethodFlags):
 
     @property
     def module(self) -> str:
-        """The last part of the module that trains with this method, by the name of the KEP's newest text."""
+        """The last part of the name of the method's module (the KEP's newest text)."""
         return self.trainer_type.value
 
     def to_args(self, with_defaults: bool = False) -> list[str]:
@@ -62,7 +62,7 @@ class TRLMethodConfig(MethodFlags):
         return words
 
     def problems(self) -> list[str]:
-        """Return what contradicts itself among the method's own flags."""
+        """Return contradictions among the method's own flags."""
         return []
 
 
@@ -87,12 +87,12 @@ class TRLSFTConfig(TRLMethodConfig):
     shuffle_dataset: bool | None = None
 
     def problems(self) -> list[str]:
-        """Return what contradicts itself."""
+        """Return contradictions."""
         problems = []
         if self.max_length is not None and self.was_given("max_seq_length"):
-            problems.append("max_seq_length and max_length are the same flag in TRL 1.16: write max_length alone")
+            problems.append("max_seq_length and max_length are the same flag in TRL 1.16: write only max_length")
         if self.packing_strategy is not None and not self.packing:
-            problems.append("packing_strategy means nothing without packing: write packing=True, or leave it out")
+            problems.append("packing_strategy needs packing: write packing=True, or drop it")
         if self.completion_only_loss and self.assistant_only_loss:
             problems.append("completion_only_loss and assistant_only_loss exclude each other: write one of them")
         return problems
@@ -121,12 +121,12 @@ class TRLDPOConfig(TRLMethodConfig):
     padding_free: bool | None = None
 
     def problems(self) -> list[str]:
-        """Return what contradicts itself."""
+        """Return contradictions."""
         kinds = [self.loss_type] if isinstance(self.loss_type, str) else list(self.loss_type or ())
         problems = []
         if self.loss_weights is not None and len(self.loss_weights) != len(kinds):
             problems.append(
-                f"loss_weights has {len(self.loss_weights)} entries for {len(kinds)} of loss_type: write one for each"
+                f"loss_weights has {len(self.loss_weights)} entries, but loss_type has {len(kinds)}: write one for each"
             )
         return problems + _reference_model_problems(self.sync_ref_model, self.precompute_ref_log_probs)
 
@@ -147,13 +147,13 @@ class TRLKTOConfig(TRLMethodConfig):
     sync_ref_model: bool | None = None
 
     def problems(self) -> list[str]:
-        """Return what contradicts itself."""
+        """Return contradictions."""
         return _reference_model_problems(self.sync_ref_model, self.precompute_ref_log_probs)
 
 
 @dataclass
 class TRLORPOConfig(TRLMethodConfig):
-    """Odds ratio preference optimization; TRL 1.16 has it as an experimental trainer, the image brings a script."""
+    """Odds ratio preference optimization. TRL 1.16 has an experimental trainer; the image has the script."""
 
     trainer_type: ClassVar[TRLTrainerType] = TRLTrainerType.ORPO
 
@@ -164,7 +164,7 @@ class TRLORPOConfig(TRLMethodConfig):
 
 @dataclass
 class _Generating(TRLMethodConfig):
-    """What methods share that let the model answer while it trains."""
+    """Flags of methods that let the model answer while it trains."""
 
     _: KW_ONLY
     beta: float | None = None
@@ -181,19 +181,19 @@ class _Generating(TRLMethodConfig):
     vllm_gpu_memory_utilization: float | None = None
 
     def problems(self) -> list[str]:
-        """Return what contradicts itself."""
+        """Return contradictions."""
         problems = []
         for name in ("vllm_mode", "vllm_server_base_url", "vllm_gpu_memory_utilization"):
             if getattr(self, name) is not None and not self.use_vllm:
-                problems.append(f"{name} means nothing without use_vllm: write use_vllm=True, or leave it out")
+                problems.append(f"{name} needs use_vllm: write use_vllm=True, or drop it")
         if self.vllm_server_base_url is not None and self.use_vllm and self.vllm_mode != "server":
-            problems.append('vllm_server_base_url is for vllm_mode="server": write that too, or leave it out')
+            problems.append('vllm_server_base_url needs vllm_mode="server": write that too, or drop it')
         return problems
 
 
 @dataclass
 class _Rewarded(_Generating):
-    """What the methods share that score the model's answers."""
+    """Flags of methods that score the model's answers."""
 
     needs: ClassVar[tuple[str, ...]] = ("reward_funcs", "reward_model_name_or_path")
 
@@ -211,16 +211,18 @@ class _Rewarded(_Generating):
     sync_ref_model: bool | None = None
 
     def problems(self) -> list[str]:
-        """Return what contradicts itself."""
+        """Return contradictions."""
         problems = super().problems()
         method = self.trainer_type.value
         rewards = len(self.reward_funcs or ()) + (self.reward_model_name_or_path is not None)
         if self.reward_weights is not None and rewards and len(self.reward_weights) != rewards:
             problems.append(
-                f"reward_weights has {len(self.reward_weights)} entries for {rewards} rewards: write as many"
+                f"reward_weights has {len(self.reward_weights)} entries for {rewards} rewards: write one for each"
             )
         if self.num_generations is not None and self.num_generations < 2:
-            problems.append(f"num_generations is {self.num_generations}: {method} compares answers, so write 2 or more")
+            problems.append(
+                f"num_generations is {self.num_generations}: {method} compares answers, so it needs 2 or more"
+            )
         if self.generation_batch_size is not None and self.steps_per_generation is not None:
             problems.append("generation_batch_size and steps_per_generation exclude each other: write one of them")
         return problems
@@ -277,7 +279,9 @@ class TRLDistillationConfig(_Generating):
 
 def _reference_model_problems(sync: bool | None, precompute: bool | None) -> list[str]:
     if sync and precompute:
-        return ["sync_ref_model changes the reference that precompute_ref_log_probs takes as fixed: write one of them"]
+        return [
+            "sync_ref_model changes the reference, but precompute_ref_log_probs needs a fixed one: write one of them"
+        ]
     return []
 
 
