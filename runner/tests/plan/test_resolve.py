@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -15,6 +16,7 @@ from runner.tests.samples import POD, plan_of, pod, resolve, value_of
 from stoker.commands import describe
 from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks import TRL
+from stoker.plan.arguments import Setting
 from stoker.plan.plan import Plan
 from stoker.plan.resolve import flag_of_variable, read_request
 
@@ -353,6 +355,22 @@ def test_a_token_reaches_the_trainer_and_nobody_else(args: list[str]) -> None:
     shown = plan.to_json()["trainer_argv"]
     assert shown[shown.index("--hub_token") + 1] == "(not shown)"
     assert "hunter2" not in describe.plan(plan) + json.dumps(plan.to_json())
+
+
+@pytest.mark.parametrize(
+    ("value", "argv", "shown"),
+    [
+        ("-hunter2", ("--hub_token=-hunter2",), ["--hub_token=(not shown)"]),
+        ("hunter2", ("hub_token=hunter2",), ["hub_token=(not shown)"]),
+        (("hunter2", "b"), ("--hub_token", "hunter2", "b"), ["--hub_token", "(not shown)", "(not shown)"]),
+        (("hunter2", "b"), ("hub_token=hunter2 b",), ["hub_token=(not shown)"]),
+    ],
+)
+def test_a_secret_is_hidden_however_it_is_written(
+    value: str | tuple[str, ...], argv: tuple[str, ...], shown: list[str]
+) -> None:
+    plan = replace(plan_of(), settings=(Setting("hub_token", value, "args"),), trainer_argv=argv)
+    assert plan.to_json()["trainer_argv"] == shown
 
 
 def test_a_flag_that_will_be_gone_is_a_notice() -> None:

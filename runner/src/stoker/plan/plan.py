@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -136,9 +136,10 @@ class Plan:
     @property
     def shown_argv(self) -> list[str]:
         """The trainer's command line for output, without the values of secret flags."""
-        hidden = {word for s in self.settings if s.name in self.secrets for word in s.to_argv()[-1:]}
-        shown = {word: replace(s, value=HIDDEN).to_argv()[-1] for s in self.settings for word in s.to_argv()[-1:]}
-        return [shown[word] if word in hidden else word for word in self.trainer_argv]
+        values: set[str] = set()
+        for words in (s.value for s in self.settings if s.name in self.secrets):
+            values |= {*words, " ".join(words)} if isinstance(words, tuple) else {words}
+        return [_without(word, sorted(values - {""}, key=len, reverse=True)) for word in self.trainer_argv]
 
     @property
     def recorded_settings(self) -> dict[str, str | list[str]]:
@@ -217,6 +218,12 @@ class Plan:
             "dataset": Dataset(**data["dataset"]) if data["dataset"] else None,
         }
         return cls(**{**_tuples(data), **nested})
+
+
+def _without(word: str, values: Sequence[str]) -> str:
+    """Return a word of a command line with the first of these values hidden, whether alone or after `flag=`."""
+    found = next((value for value in values if word == value or word.endswith(f"={value}")), None)
+    return word if found is None else word.removesuffix(found) + HIDDEN
 
 
 def _settings(entries: list[dict[str, Any]]) -> tuple[Setting, ...]:
