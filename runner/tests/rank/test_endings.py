@@ -9,6 +9,7 @@ import pytest
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks import TRL, TorchTune
+from stoker.plan.framework import FlagNames
 from stoker.rank.endings import ending_of
 
 
@@ -131,6 +132,7 @@ def test_a_missing_split_is_bad_data(tmp_path: Path) -> None:
     verdict = ending_of(raised.value, TRL.flag_names)
     assert verdict.code is ExitCode.BAD_DATA
     assert verdict.message == "the data has no split 'nowhere': name an existing split in --dataset_train_split"
+    assert ending_of(raised.value, FlagNames()).message == "the data has no split 'nowhere': name an existing split"
 
 
 def test_the_error_behind_an_error_counts() -> None:

@@ -95,7 +95,8 @@ def ending_of(error: BaseException, names: FlagNames) -> Verdict:
     if isinstance(error, MemoryError) or _NO_HOST_MEMORY.search(text):
         return Verdict(ExitCode.CRASHED, f"out of host memory: raise the memory limit ({text[:200]})")
     if _is_missing_split(error):
-        return Verdict(ExitCode.BAD_DATA, f"the data has no split {text}: name an existing split in {names.split}")
+        where = f" in {names.split}" if names.split else ""
+        return Verdict(ExitCode.BAD_DATA, f"the data has no split {text}: name an existing split{where}")
     if _named(error) & _BAD_DATA:
         return Verdict(ExitCode.BAD_DATA, f"the data cannot be read as a table: {text[:400]}. Correct its rows")
     if _named(error) & _MISSING or _NOT_FOUND.search(text):

@@ -50,7 +50,7 @@ def guard(expected: int, identity: Identity, shared: Path | None) -> None:
             ExitCode.CONFIG,
             f"the world size is {achieved}, but {expected} was requested: this process would train "
             f"{'alone' if achieved == 1 else 'in another group'}. Start the trainer with `stoker run` or "
-            "`torchrun -m trl.scripts.<method>`, not with a plain `python`",
+            "`torchrun -m`, not with a plain `python`",
         )
     if achieved == 1:
         return
