@@ -38,4 +38,4 @@ def trainjob_command(subject: str, adapter: str | None, **words: Any) -> None:
     """
     from stoker.submit import command_line
 
-    click.echo(command_line.render(command_line.Wanted(subject, adapter=adapter or "", **words)), nl=False)
+    click.echo(command_line.render(command_line.TrainJobOptions(subject, adapter=adapter or "", **words)), nl=False)

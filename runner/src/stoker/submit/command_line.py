@@ -14,14 +14,14 @@ from typing import Any
 from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks.trl.framework import TRL
 from stoker.plan.arguments import split_env
-from stoker.submit import trainjob as manifest
 from stoker.submit.base import LLMBackend
 from stoker.submit.initializer import Initializer, Source
+from stoker.submit.trainjob import to_yaml, trainjob
 from stoker.submit.trl import TRLConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TrainJobOptions:
     """The words of the command line.
 
     Attributes:
@@ -53,79 +53,79 @@ class Wanted:
     adapter: str = ""
 
 
-def render(wanted: Wanted) -> str:
+def render(options: TrainJobOptions) -> str:
     """Return the TrainJob as YAML.
 
     Raises:
         RunError: the words are wrong (64), or the file is missing (66).
     """
-    config = _from_file(wanted) if ".py" in wanted.subject else _from_method(wanted)
-    if wanted.nodes is not None:
-        config.num_nodes = wanted.nodes
-    if wanted.resources:
-        config.resources_per_node = _pairs("--resources", wanted.resources)
+    config = _from_file(options) if ".py" in options.subject else _from_method(options)
+    if options.nodes is not None:
+        config.num_nodes = options.nodes
+    if options.resources:
+        config.resources_per_node = _pairs("--resources", options.resources)
     fetched = Initializer(
-        dataset=Source(wanted.dataset, wanted.secret) if wanted.dataset and "://" in wanted.dataset else None,
-        model=Source(wanted.model, wanted.secret) if wanted.model and "://" in wanted.model else None,
+        dataset=Source(options.dataset, options.secret) if options.dataset and "://" in options.dataset else None,
+        model=Source(options.model, options.secret) if options.model and "://" in options.model else None,
     )
     try:
-        return manifest.to_yaml(
-            manifest.trainjob(
+        return to_yaml(
+            trainjob(
                 config,
-                wanted.name,
-                runtime=wanted.runtime,
+                options.name,
+                runtime=options.runtime,
                 initializer=fetched if fetched.model or fetched.dataset else None,
-                env=_pairs("--env", wanted.env),
-                namespace=wanted.namespace,
+                env=_pairs("--env", options.env),
+                namespace=options.namespace,
             )
         )
     except ValueError as error:
         raise RunError(ExitCode.USAGE, str(error)) from error
 
 
-def _from_method(wanted: Wanted) -> LLMBackend:
-    if wanted.subject not in TRL.methods:
+def _from_method(options: TrainJobOptions) -> LLMBackend:
+    if options.subject not in TRL.methods:
         raise RunError(
             ExitCode.USAGE,
-            f"{wanted.subject!r} is not a method or a config: choose one of {', '.join(TRL.methods)}, "
+            f"{options.subject!r} is not a method or a config: choose one of {', '.join(TRL.methods)}, "
             "or write FILE.py:NAME for a config in a Python file",
         )
-    table = TRL().flag_table(wanted.subject)
+    table = TRL().flag_table(options.subject)
     flags: dict[str, Any] = {}
-    for name, text in _pairs("--set", wanted.settings).items():
+    for name, text in _pairs("--set", options.settings).items():
         flag = table.flags.get(name.replace("-", "_"))
         flags[name.replace("-", "_")] = list(split_env(text, flag)) if flag and flag.many else text
     for name, option, used in (
-        ("model_name_or_path", "--model", wanted.model),
-        ("dataset_name", "--dataset", wanted.dataset),
-        ("use_peft", f"--{wanted.adapter}", wanted.adapter),
-        ("load_in_4bit", "--qlora", wanted.adapter == "qlora"),
+        ("model_name_or_path", "--model", options.model),
+        ("dataset_name", "--dataset", options.dataset),
+        ("use_peft", f"--{options.adapter}", options.adapter),
+        ("load_in_4bit", "--qlora", options.adapter == "qlora"),
     ):
         if used and name in flags:
             raise RunError(
                 ExitCode.USAGE, f"{option} and --set {name}={flags[name]} set the same flag: write one of them"
             )
-    if wanted.adapter == "qlora":
+    if options.adapter == "qlora":
         flags["load_in_4bit"] = True
     return TRLConfig(
-        method=wanted.subject,
+        method=options.subject,
         # Addresses go to the initializers.
-        model_name_or_path=wanted.model if wanted.model and "://" not in wanted.model else None,
-        dataset_name=wanted.dataset if wanted.dataset and "://" not in wanted.dataset else None,
-        use_peft=True if wanted.adapter else None,
+        model_name_or_path=options.model if options.model and "://" not in options.model else None,
+        dataset_name=options.dataset if options.dataset and "://" not in options.dataset else None,
+        use_peft=True if options.adapter else None,
         extra_args=flags or None,
     )
 
 
-def _from_file(wanted: Wanted) -> LLMBackend:
-    path, _, attribute = wanted.subject.rpartition(":")
+def _from_file(options: TrainJobOptions) -> LLMBackend:
+    path, _, attribute = options.subject.rpartition(":")
     if not path.endswith(".py") or not attribute.isidentifier():
-        raise RunError(ExitCode.USAGE, f"{wanted.subject!r} is not a config: write FILE.py:NAME, e.g. run.py:config")
+        raise RunError(ExitCode.USAGE, f"{options.subject!r} is not a config: write FILE.py:NAME, e.g. run.py:config")
     for option, value in (
-        ("--set", wanted.settings),
-        ("--lora or --qlora", wanted.adapter),
-        *(("--model", place) for place in (wanted.model,) if place and "://" not in place),
-        *(("--dataset", place) for place in (wanted.dataset,) if place and "://" not in place),
+        ("--set", options.settings),
+        ("--lora or --qlora", options.adapter),
+        *(("--model", place) for place in (options.model,) if place and "://" not in place),
+        *(("--dataset", place) for place in (options.dataset,) if place and "://" not in place),
     ):
         if value:
             raise RunError(ExitCode.USAGE, f"{option} only goes with a method: set it in the config in {path}")
