@@ -15,13 +15,12 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json, share_with_group, write_json
-from stoker.contract.words import say
+from stoker.contract.words import say, timestamp
 from stoker.fetch.request import FetchRequest
 from stoker.fetch.selection import RECORD, File, Selection
 
@@ -132,8 +131,7 @@ class Target:
         Raises:
             RunError: the target cannot be replaced (78).
         """
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        write_json(staging.whole / RECORD, {**record, "time": now})
+        write_json(staging.whole / RECORD, {**record, "time": timestamp()})
         for path in (staging.whole, *staging.whole.rglob("*")):
             _share(path)
         old = staging.path / "old"

@@ -17,10 +17,11 @@ import threading
 import time
 import urllib.request
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TextIO
+
+from stoker.contract.words import timestamp
 
 # Limits of the status server (kubeflow/trainer v2.3.0): one value over 64 characters refuses the whole update.
 _MAX_CHARACTERS = 64
@@ -209,7 +210,7 @@ def status_body(step: int, total: int, seconds_left: float | None, metrics: Mapp
     status: dict[str, Any] = {
         "progressPercentage": percentage_of(step, total),
         "metrics": listed[:_MAX_METRICS],
-        "lastUpdatedTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lastUpdatedTime": timestamp(),
     }
     if seconds_left is not None:
         status["estimatedRemainingSeconds"] = max(0, round(seconds_left))
