@@ -86,5 +86,4 @@ def test_what_is_started_as_a_module_starts(module: str, tmp_path: Path) -> None
         text=True,
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
     )
-    assert "No module named" not in done.stderr or "torch" in done.stderr, done.stderr
-    assert "ImportError" not in done.stderr, done.stderr
+    assert not re.search(r"No module named '?stoker|ImportError", done.stderr), done.stderr

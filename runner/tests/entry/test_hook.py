@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 
 import stoker
+from stoker.contract.variables import PLAN_FILE
+from stoker.entry import hook
 from stoker.entry.hook import is_trainer, launcher_of
 
 PTH = Path(stoker.__file__).parent.parent / "stoker_guard.pth"
+
+
+def test_the_variable_that_it_may_not_import_is_the_contracts() -> None:
+    assert hook.PLAN_FILE == PLAN_FILE
 
 
 @pytest.mark.parametrize(
