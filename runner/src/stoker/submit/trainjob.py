@@ -78,11 +78,11 @@ def trainjob(
         spec["initializer"] = fetched
     spec["trainer"] = {field: value for field, value in trainer.items() if value is not None}
     metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
-    manifest = {"apiVersion": API_VERSION, "kind": "TrainJob", "metadata": metadata, "spec": spec}
-    problems = admission_of(manifest, _USUAL_RUNTIME).problems
+    made = {"apiVersion": API_VERSION, "kind": "TrainJob", "metadata": metadata, "spec": spec}
+    problems = admission_of(made, _USUAL_RUNTIME).problems
     if problems:
         raise ValueError("\n".join(problems))
-    return manifest
+    return made
 
 
 def resources(amounts: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -107,9 +107,9 @@ def resources(amounts: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     return {"requests": named, "limits": dict(named)}
 
 
-def to_yaml(manifest: Mapping[str, Any]) -> str:
-    """Return a manifest as YAML. Text that looks like a number is quoted, so that Kubernetes reads text."""
-    text: str = yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+def to_yaml(made: Mapping[str, Any]) -> str:
+    """Return a TrainJob as YAML. Text that looks like a number is quoted, so that Kubernetes reads text."""
+    text: str = yaml.dump(made, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     return text
 
 
