@@ -35,7 +35,7 @@ from charts.images import images, names_in_lock
 from charts.runtimes import KINDS
 from stoker.contract.variables import KNOWN
 from stoker.frameworks import known_frameworks
-from stoker.plan.framework import TrainingFramework
+from stoker.plan.interfaces import TrainingFramework
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 DEMO_RUNTIME = ROOT / "examples" / "runtimes" / "trl-distributed-cpu.yaml"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lint.files import ROOT, report
+from stoker.frameworks import known_frameworks
 
 SOURCE = ROOT / "runner" / "src"
 # What is started with `python -m`, with the arguments that show that it starts.
@@ -64,6 +65,10 @@ def named_in_strings() -> Iterator[tuple[Path, int, str]]:
                 for word in re.findall(r"stoker(?:\.\w+)+", node.value):
                     if word in known:
                         yield path.relative_to(ROOT), node.lineno, word
+
+
+def test_the_trainers_are_those_of_the_frameworks() -> None:
+    assert {framework.training for framework in known_frameworks().values()} == TRAINERS
 
 
 def test_strings_name_no_module_but_what_is_started_or_public() -> None:

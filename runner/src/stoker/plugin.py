@@ -8,7 +8,8 @@ from __future__ import annotations
 from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks import Framework
 from stoker.plan.arguments import Flag, FlagTable, Layer, Setting, resolve, split_args
-from stoker.plan.framework import (
+from stoker.plan.inputs import DatasetColumns, Input, ModelFolder
+from stoker.plan.interfaces import (
     Asked,
     Command,
     ConfigFile,
@@ -18,7 +19,6 @@ from stoker.plan.framework import (
     Options,
     TrainingFramework,
 )
-from stoker.plan.inputs import DatasetColumns, Input, ModelFolder
 from stoker.rank.checkpoints import seal
 from stoker.rank.job import Job, Outcome, StopRequested, any_rank, barrier
 from stoker.submit import LLMBackend, register_backend, register_framework

@@ -27,7 +27,7 @@ from builders import (
     trainjob,
     with_initializer,
 )
-from stoker.cluster.validate import Validation, judge
+from stoker.cluster.validate import Validation, validate_one
 from stoker.commands.main import main
 from stoker.contract.exits import ExitCode
 
@@ -39,7 +39,7 @@ def invoke(*arguments: str | Path, stdin: str | None = None, env: Mapping[str, s
 
 
 def of(spec: Mapping[str, Any] | None = None, runtime: Mapping[str, Any] = RUNTIME, **trainer: Any) -> Validation:
-    return judge(trainjob(spec=spec, **trainer), runtime)
+    return validate_one(trainjob(spec=spec, **trainer), runtime)
 
 
 def write(folder: Path, *manifests: Any) -> Path:
@@ -172,7 +172,7 @@ def test_a_plain_trainjob_is_valid_on_every_runtime_of_the_catalogue(golden: Pat
         # This runtime is for any model, so the TrainJob names recipe and config.
         named = ["full_finetune_distributed", "--config", "llama3_2/1B_full"]
         args = named if reference["name"] == "torchtune-distributed" else []
-        verdict = judge(trainjob(spec={"runtimeRef": reference}, numNodes=2, args=args), runtime)
+        verdict = validate_one(trainjob(spec={"runtimeRef": reference}, numNodes=2, args=args), runtime)
         assert verdict.problems == (), verdict
         assert verdict.plan is not None
 
@@ -180,7 +180,7 @@ def test_a_plain_trainjob_is_valid_on_every_runtime_of_the_catalogue(golden: Pat
 def test_a_run_without_spec_trainer_trains_on_the_nodes_the_runtime_says() -> None:
     runtime = deepcopy(RUNTIME)
     runtime["spec"]["mlPolicy"]["numNodes"] = 2
-    verdict = judge(trainjob(with_trainer=False), runtime)
+    verdict = validate_one(trainjob(with_trainer=False), runtime)
     assert verdict.code is ExitCode.CONFIG, "the runtime's own PET_NNODES says 1, and there are two pods"
 
 
@@ -248,6 +248,7 @@ def test_a_file_may_hold_everything_and_come_by_standard_input(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "code"),
     [
+        ("kind: !!int x", 64),
         ("a: [", 64),
         ("kind: Pod", 64),
         ("", 64),
@@ -411,7 +412,7 @@ def test_no_manifest_ends_in_a_traceback(odd: Any) -> None:
                 parent = parent[key]
             parent[last] = odd
             try:
-                verdict = judge(manifests[0], manifests[1])
+                verdict = validate_one(manifests[0], manifests[1])
             except Exception as error:  # noqa: BLE001 - any of them is what this test is about
                 pytest.fail(f"{odd!r} at {[*way, last]} of the {('TrainJob', 'runtime')[which]}: {error!r}")
             assert verdict.code in ExitCode

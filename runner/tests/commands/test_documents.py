@@ -51,7 +51,7 @@ def test_the_plan_shown_is_the_plan_made(tmp_path: Path) -> None:
     job = job_of(yaml.safe_load(trainjob), RUNTIME)
     environment = job.environment(0, attempt=0, job_id="77aa", run_id="5f1c", address="sft-node-0-0.sft", port=29500)
     plan = resolve(read_facts(environment, dev=tmp_path), job.argv[2:])
-    assert shown == describe.plan(plan) + "\n"
+    assert shown == describe.plan_text(plan) + "\n"
 
 
 def test_modules_named_exist() -> None:

@@ -16,7 +16,7 @@ from transformers import Trainer, TrainingArguments
 
 from stoker.contract.exits import RunError
 from stoker.frameworks.trl.callback import RunCallback
-from stoker.plan.framework import FlagNames
+from stoker.plan.interfaces import FlagNames
 from stoker.rank.endings import ending_of
 from stoker.rank.job import Outcome, StopRequested
 from stoker.rank.pulse import Pulse

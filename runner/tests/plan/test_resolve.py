@@ -329,7 +329,7 @@ def test_a_generation_batch_holds_whole_groups(args: tuple[str, ...], message: s
 def test_variables_of_the_config_file_are_there_before_the_trainer_starts() -> None:
     plan = plan_of("--config", "/c", config={"env": {"OMP_NUM_THREADS": 3, "NCCL_DEBUG": "INFO"}})
     assert (plan.env["OMP_NUM_THREADS"], plan.env["NCCL_DEBUG"]) == ("3", "INFO")
-    assert "env       NCCL_DEBUG=INFO  config file" in describe.plan(plan)
+    assert "env       NCCL_DEBUG=INFO  config file" in describe.plan_text(plan)
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_variables_of_the_config_file_are_there_before_the_trainer_starts() -> N
 def test_a_secret_in_the_config_file_reaches_the_trainer_and_nobody_else(name: str, value: str) -> None:
     plan = plan_of("--config", "/c", config={"env": {name: value}})
     assert plan.env[name] == value
-    assert "hunter2" not in describe.plan(plan) + json.dumps(plan.to_json())
+    assert "hunter2" not in describe.plan_text(plan) + json.dumps(plan.to_json())
 
 
 @pytest.mark.parametrize("args", [[], ["--hub_token", "hunter2"]], ids=["a variable", "an argument"])
@@ -354,7 +354,7 @@ def test_a_token_reaches_the_trainer_and_nobody_else(args: list[str]) -> None:
     assert plan.trainer_argv[plan.trainer_argv.index("--hub_token") + 1] == "hunter2"
     shown = plan.to_json()["trainer_argv"]
     assert shown[shown.index("--hub_token") + 1] == "(not shown)"
-    assert "hunter2" not in describe.plan(plan) + json.dumps(plan.to_json())
+    assert "hunter2" not in describe.plan_text(plan) + json.dumps(plan.to_json())
 
 
 @pytest.mark.parametrize(

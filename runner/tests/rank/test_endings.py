@@ -9,7 +9,7 @@ import pytest
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks import TRL, TorchTune
-from stoker.plan.framework import FlagNames
+from stoker.plan.interfaces import FlagNames
 from stoker.rank.endings import ending_of
 
 

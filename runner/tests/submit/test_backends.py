@@ -23,7 +23,7 @@ from stoker.backends import (
     TRLTrainerType,
 )
 from stoker.backends import LoraConfig as TorchTuneLora
-from stoker.cluster.validate import judge
+from stoker.cluster.validate import validate_one
 from stoker.frameworks import TRL
 from stoker.submit import trainjob as manifests
 from stoker.submit.trl_methods import (
@@ -140,7 +140,7 @@ def test_the_runner_takes_whatever_a_valid_config_says(config: TRLConfig) -> Non
     plan = resolve(facts, tuple(config.to_args()))
     assert plan.method == config.trainer_type.value
     # The TrainJob of it is one that the cluster and its pods take.
-    assert judge(manifests.trainjob(config, "run"), GPUS).problems == ()
+    assert validate_one(manifests.trainjob(config, "run"), GPUS).problems == ()
 
 
 @pytest.mark.parametrize("method", METHODS)

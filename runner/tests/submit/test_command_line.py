@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from builders import RUNTIME, gpu_runtime
 from stoker.backends import TRLConfig
-from stoker.cluster.validate import judge
+from stoker.cluster.validate import validate_one
 from stoker.commands.main import main
 from stoker.contract.exits import ExitCode
 from stoker.submit import trainjob as manifests
@@ -67,7 +67,7 @@ def test_a_method_with_flags() -> None:
 
 def test_what_is_printed_is_valid_on_our_runtime() -> None:
     job = printed("kto", "--name", "kto", "--nodes", "2", "--lora", "--set", "beta=0.2", "--set", "bf16=false")
-    verdict = judge(job, RUNTIME)
+    verdict = validate_one(job, RUNTIME)
     assert verdict.problems == ()
     assert verdict.plan is not None
     assert verdict.plan.method == "kto"
@@ -80,9 +80,9 @@ def test_what_is_printed_is_valid_on_our_runtime() -> None:
 
 def test_qlora_is_for_gpus() -> None:
     job = printed("sft", "--name", "q", "--qlora")
-    assert judge(job, gpu_runtime()).problems == ()
+    assert validate_one(job, gpu_runtime()).problems == ()
     assert "--load_in_4bit" in job["spec"]["trainer"]["args"]
-    assert "needs a GPU" in str(judge(job, RUNTIME))
+    assert "needs a GPU" in str(validate_one(job, RUNTIME))
 
 
 def test_a_path_or_a_hub_id_is_left_to_the_trainer() -> None:
@@ -138,7 +138,7 @@ def test_torchtune_on_a_runtime_whose_name_spells_no_model_leaves_the_runtimes_c
     runtime["metadata"]["name"] = "torchtune-distributed"
     for entry in runtime["spec"]["template"]["spec"]["replicatedJobs"]:
         entry["template"]["spec"]["template"]["metadata"]["labels"]["trainer.kubeflow.org/framework"] = "torchtune"
-    verdict = judge(job, runtime)
+    verdict = validate_one(job, runtime)
     assert verdict.problems == ()
     assert verdict.plan is not None
     assert verdict.plan.method == "lora"
@@ -189,7 +189,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path, arguments: str, code: int, me
 
 def test_grpo_can_be_written_by_flags_alone() -> None:
     job = printed("grpo", "--name", "x", "--set", "reward_funcs=think_format_reward", "--set", "num_generations=4")
-    assert judge(job, RUNTIME).problems == ()
+    assert validate_one(job, RUNTIME).problems == ()
 
 
 # How YAML 1.1 and 1.2 parsers, the ones Kubernetes uses among them, may read plain text as something else.

@@ -35,7 +35,8 @@ def read_resources(path: Path) -> list[Resource]:
         documents = read_kubernetes_yaml(text)
     except OSError as error:
         raise RunError(ExitCode.NO_INPUT, f"{path} cannot be read ({error.strerror}): correct the path") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
+        # ValueError: text that is not UTF-8, or a value that its tag does not fit, such as `!!int x`.
         raise RunError(ExitCode.USAGE, f"{path} is not YAML: {' '.join(str(error).split())}") from error
     found: list[Resource] = []
     for document in documents:

@@ -107,10 +107,10 @@ def validate(trainjob: Path, runtimes: Sequence[Path], volumes: Sequence[str]) -
     resources = read_resources(trainjob)
     jobs = trainjobs_of(resources, trainjob)
     known = of_kind([*resources, *(r for path in runtimes for r in read_resources(path))], *RUNTIME_KINDS)
-    return [judge(job, runtime_of(job, known), volumes) for job in jobs]
+    return [validate_one(job, runtime_of(job, known), volumes) for job in jobs]
 
 
-def judge(trainjob: Resource, runtime: Resource, volumes: Sequence[str] = ()) -> Validation:
+def validate_one(trainjob: Resource, runtime: Resource, volumes: Sequence[str] = ()) -> Validation:
     """Check one TrainJob on its runtime: what the cluster would refuse, then the plan of every node.
 
     Raises:

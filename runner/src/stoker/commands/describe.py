@@ -13,7 +13,7 @@ from stoker.plan.plan import Plan
 from stoker.plan.world import ACCELERATORS
 
 
-def plan(plan: Plan) -> str:
+def plan_text(plan: Plan) -> str:
     """Return a plan as `stoker plan` prints it: every value, and where it came from."""
     world = plan.world
     size = f"world size {world.size} = {world.nnodes} nodes × {world.nproc_per_node} processes"

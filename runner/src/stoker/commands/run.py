@@ -45,5 +45,5 @@ def plan_command(output: str, trainer_args: tuple[str, ...]) -> None:
     from stoker.commands import describe
     from stoker.node import planning
 
-    plan = planning.resolve(trainer_args)
-    click.echo(json.dumps(plan.to_json(), indent=2) if output == "json" else describe.plan(plan))
+    plan = planning.plan_here(trainer_args)
+    click.echo(json.dumps(plan.to_json(), indent=2) if output == "json" else describe.plan_text(plan))

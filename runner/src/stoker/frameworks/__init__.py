@@ -9,7 +9,7 @@ from stoker.frameworks.base import Framework
 from stoker.frameworks.registry import broken_plugins, runners
 from stoker.frameworks.torchtune.framework import TorchTune
 from stoker.frameworks.trl.framework import TRL
-from stoker.plan.framework import TrainingFramework
+from stoker.plan.interfaces import TrainingFramework
 
 __all__ = ["TRL", "Framework", "TorchTune", "get_framework", "known_frameworks"]
 

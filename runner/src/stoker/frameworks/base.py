@@ -1,6 +1,6 @@
 """The base class for plugins whose trainer takes flags with dashes: each method answers one question.
 
-Its public name is `stoker.frameworks.Framework`. The interfaces that the runner calls are in `stoker.plan.framework`.
+Its public name is `stoker.frameworks.Framework`. The interfaces that the runner calls are in `stoker.plan.interfaces`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from stoker.contract.exits import ExitCode
 from stoker.frameworks import command_line
 from stoker.plan.arguments import FlagTable, Setting, without_negations
-from stoker.plan.framework import Asked, Command, ConfigFile, Decision, FlagNames, Options, TrainingFramework
 from stoker.plan.inputs import DatasetColumns, Input, ModelFolder
+from stoker.plan.interfaces import Asked, Command, ConfigFile, Decision, FlagNames, Options, TrainingFramework
 
 __all__ = ["Asked", "Command", "Framework", "Input"]
 
@@ -52,6 +52,34 @@ class Framework(TrainingFramework):
     def fingerprint(self, table: FlagTable, settings: Mapping[str, Setting], world_size: int) -> dict[str, object]:
         """Return what a checkpoint must have in common with the run to be resumed."""
 
+    def config_file(self, config: str) -> str | None:
+        """Return the file that `--config` names; None if it names something else."""
+        return config
+
+    def config_values(self, content: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
+        """Return the flags that a `--config` file sets, each with its words."""
+        return command_line.config_flags(content)
+
+    def variables(self, content: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the environment variables that a `--config` file sets."""
+        return {}
+
+    def method_meant(self, asked: Asked) -> str:
+        """Return the method that the command line means: the one it names may stand for another."""
+        return asked.method
+
+    def table_for(self, asked: Asked) -> FlagTable:
+        """Return the flags that this very run may be given."""
+        return self.flag_table(asked.method)
+
+    def to_argv(self, settings: Iterable[Setting], config: str | None) -> list[str]:
+        """Return the command line that gives these settings to the trainer."""
+        return command_line.argv_of(settings, config)
+
+    def has_mixture(self, fingerprint: Mapping[str, Any]) -> bool:
+        """Return whether the run trains on a mixture of data sets, not on the one that is named."""
+        return False
+
     def contradictions(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Iterable[str]:
         """Return one problem for each setting that is wrong, or that contradicts another."""
         return ()
@@ -73,24 +101,28 @@ class Framework(TrainingFramework):
     def read_config(self, named: str, content: Mapping[str, Any] | None) -> ConfigFile:
         """Read a `--config` file of flags."""
         content = content or {}
-        return ConfigFile(named, command_line.config_flags(content), command_line.keys_with_values(content))
+        keys = command_line.keys_with_values(content)
+        return ConfigFile(self.config_file(named), self.config_values(content), keys, self.variables(content))
 
     def options(self, asked: Asked) -> Options:
         """Return the method's flags and its recipe."""
-        table = self.flag_table(asked.method)
+        if asked.by_command:
+            asked = replace(asked, method=self.method_meant(asked))
+        table = self.table_for(asked)
         asked = replace(asked, values=without_negations(asked.values, table))
         return Options(asked.method, table, self.recipe(asked, table))
 
     def decide(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Decision:
         """Return how to run the settings."""
+        fingerprint = self.fingerprint(table, settings, asked.world_size)
         return Decision(
             module=self.trainer_module(asked.method, asked.world_size),
-            argv=command_line.argv_of(settings, asked.config),
-            fingerprint=self.fingerprint(table, settings, asked.world_size),
+            argv=tuple(self.to_argv(command_line.not_in_file(settings), table.config or asked.config)),
+            fingerprint=fingerprint,
             budget=self.budget(table, settings),
             base_model=self.base_model(table, settings),
             inputs=tuple(self.inputs(table, settings)),
-            dataset=command_line.local_dataset(settings),
+            dataset=None if self.has_mixture(fingerprint) else command_line.local_dataset(settings),
             model=command_line.local_model(settings),
             loader_workers=command_line.loader_workers(settings),
             packages_needed=self.needed_packages(settings),

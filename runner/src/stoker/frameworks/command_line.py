@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from stoker.plan.arguments import CONFIG_FILE, Setting, config_words, split_args
-from stoker.plan.framework import Command, Dataset, FlagNames, Words
+from stoker.plan.interfaces import Command, Dataset, FlagNames, Words
 
 # The names that transformers uses.
 FLAG_NAMES = FlagNames(
@@ -55,10 +55,14 @@ def keys_with_values(content: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(key for key, value in content.items() if value)
 
 
-def argv_of(settings: Mapping[str, Setting], config: str | None) -> tuple[str, ...]:
-    """Return the command line with these settings, for a trainer that reads its config file itself."""
-    given = (setting for setting in settings.values() if setting.source != CONFIG_FILE)
-    return (*(("--config", config) if config else ()), *(word for setting in given for word in setting.to_argv()))
+def not_in_file(settings: Mapping[str, Setting]) -> list[Setting]:
+    """Return the settings that the command line must give: a trainer reads its `--config` file itself."""
+    return [setting for setting in settings.values() if setting.source != CONFIG_FILE]
+
+
+def argv_of(settings: Iterable[Setting], config: str | None) -> list[str]:
+    """Return the command line that gives these settings to a trainer."""
+    return [*(["--config", config] if config else []), *(word for setting in settings for word in setting.to_argv())]
 
 
 def local_dataset(settings: Mapping[str, Setting]) -> Dataset | None:

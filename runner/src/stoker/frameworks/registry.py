@@ -14,7 +14,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any, ClassVar, TypeVar
 
-from stoker.plan.framework import TrainingFramework
+from stoker.plan.interfaces import TrainingFramework
 
 ENTRY_POINT_GROUP = "stoker.backends"
 

@@ -59,7 +59,7 @@ def start(args: Sequence[str], world: Mapping[str, str] | None = None) -> ExitCo
     signals = listen()
     # Pods with another user share the volume through the group.
     os.umask(0o002)
-    return run(planning.plan(args, world), signals)
+    return run(planning.plan_pod(args, world), signals)
 
 
 def run(plan: Plan, signals: Signals) -> ExitCode:

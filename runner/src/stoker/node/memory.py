@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.plan.framework import FlagNames
+from stoker.plan.interfaces import FlagNames
 
 # cgroup v1 writes "no limit" as the largest multiple of a page. No machine has an exbibyte.
 _NO_LIMIT = 2**60

@@ -17,7 +17,7 @@ from stoker.plan.plan import Plan
 from stoker.plan.resolve import read_request, resolve_plan
 
 
-def resolve(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
+def plan_here(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
     """Read the facts and the `--config` file, and make the plan.
 
     Args:
@@ -30,7 +30,7 @@ def resolve(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan
     return _resolve(read_facts(), args, world)
 
 
-def plan(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
+def plan_pod(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
     """Make the plan of a pod. If the run is refused, the reason becomes the pod's termination message.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Any
 from stoker.contract.exits import ExitCode
 from stoker.contract.files import read_json, write_json
 from stoker.plan.arguments import Setting
-from stoker.plan.framework import Dataset, FlagNames
+from stoker.plan.interfaces import Dataset, FlagNames
 from stoker.plan.world import World
 
 # Replaces a secret value in output.

@@ -18,8 +18,8 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.variables import ARG_PREFIX, DISABLE_PROGRESS, unknown_variables
 from stoker.plan.arguments import CONFIG_FILE, FlagTable, Layer, Setting, resolve, split_env, without_negations
 from stoker.plan.facts import Facts, whole_number
-from stoker.plan.framework import Asked, Command, ConfigFile, Options, TrainingFramework, Words
 from stoker.plan.inputs import Input
+from stoker.plan.interfaces import Asked, Command, ConfigFile, Options, TrainingFramework, Words
 from stoker.plan.plan import Check, Plan
 from stoker.plan.shared_memory import shared_memory_problems
 from stoker.plan.world import World, resolve_world

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.plan.framework import FlagNames
+from stoker.plan.interfaces import FlagNames
 from stoker.rank.folders import Verdict
 
 # Exception classes by name, because only the trainer imports the packages that define them.

@@ -21,7 +21,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TextIO
 
-from stoker.contract.words import timestamp
+from stoker.contract.words import say, timestamp
 
 # Limits of the status server (kubeflow/trainer v2.3.0): one value over 64 characters refuses the whole update.
 _MAX_CHARACTERS = 64
@@ -292,4 +292,4 @@ class ProgressReporter:
         except (OSError, ValueError, HTTPException) as error:
             if not self._complained:
                 self._complained = True
-                print(f"[stoker] progress could not be reported: {error}", file=sys.stderr, flush=True)
+                say(f"progress could not be reported: {error}")

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.variables import PLAN_FILE
+from stoker.contract.words import say
 from stoker.plan.plan import Plan
 from stoker.rank import checkpoints
 from stoker.rank.endings import ending_of
@@ -46,7 +47,7 @@ def main() -> int:
         if verdict.code is ExitCode.CRASHED:
             traceback.print_exc()
         else:
-            print(f"[stoker] rank {status.rank}: {verdict.message}", file=sys.stderr, flush=True)
+            say(f"rank {status.rank}: {verdict.message}")
     local.write_status(
         replace(
             status,
@@ -171,10 +172,10 @@ def _choose_checkpoint(plan: Plan) -> Path | None:
     anew = checkpoints.starts_anew(workspace, output, plan.resume, plan.job_id, plan.attempt)
     checkpoint, aside = checkpoints.choose(output, plan.fingerprint, plan.resume, anew)
     for path, reason in aside:
-        print(f"[stoker] {path.name} set aside as {checkpoints.set_aside(path).name}: {reason}", flush=True)
+        say(f"{path.name} set aside as {checkpoints.set_aside(path).name}: {reason}")
     if anew:
         checkpoints.record_anew(workspace, output, plan.job_id)
-    print(f"[stoker] {f'resuming from {checkpoint}' if checkpoint else 'starting at step 0'}", flush=True)
+    say(f"resuming from {checkpoint}" if checkpoint else "starting at step 0")
     return checkpoint
 
 

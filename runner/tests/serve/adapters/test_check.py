@@ -12,12 +12,12 @@ from runner.tests.serve.adapters.samples import BASE, HIDDEN, PREFIX, make_adapt
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.serve.adapters import check
-from stoker.serve.adapters.files import read_adapter, read_model
+from stoker.serve.adapters.files import read_adapter, read_base_model
 from stoker.serve.adapters.prepare import verdict
 
 
 def problems(adapter: Path, model: Path, *, source: str = BASE, max_rank: int = 16, **options: bool) -> str:
-    return "; ".join(check.problems(read_adapter(adapter), read_model(model, source), max_rank, **options))
+    return "; ".join(check.problems(read_adapter(adapter), read_base_model(model, source), max_rank, **options))
 
 
 def test_an_adapter_of_a_finished_run_fits_its_base_model(output: Path, model: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_manifest_that_speaks_against_it(tmp_path: Path, model: Path, manifest
 
 def test_another_revision_of_the_base_model(tmp_path: Path, model: Path) -> None:
     adapter = make_adapter(tmp_path / "a", manifest={"base_model": {"name_or_path": BASE, "revision": "one"}})
-    (problem,) = check.problems(read_adapter(adapter), read_model(model, BASE, "two"), 16)
+    (problem,) = check.problems(read_adapter(adapter), read_base_model(model, BASE, "two"), 16)
     assert problem == f"it was trained on revision one of {BASE}, but the server has two"
 
 
@@ -181,7 +181,7 @@ def test_a_file_that_cannot_be_read_is_not_called_broken(output: Path, model: Pa
 def test_an_index_that_names_no_files(model: Path) -> None:
     (model / "model.safetensors.index.json").write_text('{"weight_map": {"a": 5}}')
     with pytest.raises(RunError, match=r"the weights in .* cannot be read") as ending:
-        read_model(model)
+        read_base_model(model)
     assert ending.value.code is ExitCode.NO_INPUT
 
 
@@ -190,13 +190,13 @@ def test_a_sharded_base_model_is_read_by_its_index(model: Path, output: Path) ->
     names = ["model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.v_proj.weight"]
     index = {"weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert set(read_model(model).tensors) == set(names)
+    assert set(read_base_model(model).tensors) == set(names)
     assert problems(output, model) == ""
 
 
 def test_a_folder_without_a_model_is_missing_input(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="has no model") as ending:
-        read_model(tmp_path)
+        read_base_model(tmp_path)
     assert ending.value.code is ExitCode.NO_INPUT
 
 

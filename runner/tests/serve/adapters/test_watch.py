@@ -21,7 +21,7 @@ from runner.tests.serve.adapters.samples import BASE, make_adapter
 from stoker.commands.main import main
 from stoker.contract.exits import ExitCode, RunError
 from stoker.serve.adapters.endpoints import Endpoints
-from stoker.serve.adapters.files import read_model
+from stoker.serve.adapters.files import read_base_model
 from stoker.serve.adapters.settings import Declared, Settings
 from stoker.serve.adapters.state import State
 from stoker.serve.adapters.versions import publish, retract
@@ -135,7 +135,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def watch(vllm: Vllm, model: Path, folder: Path, clock: Clock, tmp_path: Path) -> Watch:
     settings = Settings(model, "tiny", BASE, folder=folder, max_rank=8, listed=tmp_path / "list.yaml")
-    return Watch(settings, Server(vllm.address, 5), read_model(model, BASE), clock)
+    return Watch(settings, Server(vllm.address, 5), read_base_model(model, BASE), clock)
 
 
 def start_over(watch: Watch, vllm: Vllm) -> State:
@@ -195,7 +195,7 @@ def test_an_adapter_of_the_start_that_the_server_does_not_have_is_reported(
     vllm: Vllm, model: Path, output: Path, clock: Clock
 ) -> None:
     settings = Settings(model, "tiny", BASE, adapters=(Declared("first", output),))
-    state = Watch(settings, Server(vllm.address, 5), read_model(model, BASE), clock).look()
+    state = Watch(settings, Server(vllm.address, 5), read_base_model(model, BASE), clock).look()
     assert not state.ready
     assert state.problems == {"first": "vLLM started without it"}
 
@@ -343,7 +343,7 @@ def test_why_a_model_does_not_answer_is_said_once(watch: Watch, vllm: Vllm, caps
 def test_the_adapters_it_was_started_with_stay(vllm: Vllm, model: Path, output: Path, folder: Path) -> None:
     vllm.adapters["support"] = str(output)
     settings = Settings(model, "tiny", adapters=(Declared("support", output),), folder=folder, max_rank=8)
-    watch = Watch(settings, Server(vllm.address), read_model(model))
+    watch = Watch(settings, Server(vllm.address), read_base_model(model))
     publish(output, folder, "a")
     assert sorted(watch.look().loaded) == ["a:1", "support"]
 
@@ -387,7 +387,7 @@ def test_what_others_load_is_theirs_where_they_may(
 ) -> None:
     listed = tmp_path / "list.yaml"
     settings = Settings(model, "tiny", BASE, folder=folder, max_rank=8, listed=listed, others=True)
-    watch = Watch(settings, Server(vllm.address), read_model(model, BASE))
+    watch = Watch(settings, Server(vllm.address), read_base_model(model, BASE))
     vllm.adapters["step-7"] = str(output)
     listed.write_text(f"[{{name: support, path: {output}}}]")
     publish(output, folder, "a")

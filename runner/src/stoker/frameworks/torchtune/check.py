@@ -17,7 +17,7 @@ from stoker.frameworks.torchtune.values import (
     value_of,
 )
 from stoker.plan.arguments import FlagTable, Setting
-from stoker.plan.framework import Asked, Checker
+from stoker.plan.interfaces import Asked, Checker
 
 
 class TorchTuneChecker(Checker):

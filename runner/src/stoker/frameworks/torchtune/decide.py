@@ -23,8 +23,8 @@ from stoker.frameworks.torchtune.keys import (
 from stoker.frameworks.torchtune.read import is_own_file
 from stoker.frameworks.torchtune.values import QUANTIZE, joined, keys_of, quantizes, value_of, values_of
 from stoker.plan.arguments import FlagTable, Setting
-from stoker.plan.framework import Asked, Decider, Decision, Options, Words
 from stoker.plan.inputs import Input
+from stoker.plan.interfaces import Asked, Decider, Decision, Options, Words
 
 _LORA = ("lora", "qlora", "lora_dpo", "kd")
 # TorchTune does not write adapters of these models in PEFT's layout (FullModelHFCheckpointer.save_checkpoint).

@@ -9,7 +9,7 @@ from stoker.frameworks.torchtune.decide import TorchTuneDecider
 from stoker.frameworks.torchtune.keys import RECIPES, recipe_of
 from stoker.frameworks.torchtune.read import TorchTuneReader
 from stoker.plan.arguments import FlagTable
-from stoker.plan.framework import Asked, FlagNames, TrainingFramework
+from stoker.plan.interfaces import Asked, FlagNames, TrainingFramework
 
 # The config whose keys `stoker flags` lists for a method.
 _EXAMPLE = {"lora_dpo": "llama3_1/8B", "full_dpo": "llama3_1/8B", "kd": "llama3_2/8B_to_1B"}

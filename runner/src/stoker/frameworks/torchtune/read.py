@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stoker.frameworks.torchtune.keys import RECIPES
-from stoker.plan.framework import Command, ConfigFile, Reader
+from stoker.plan.interfaces import Command, ConfigFile, Reader
 
 
 def method_of(word: str) -> str | None:

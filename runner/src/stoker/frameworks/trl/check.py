@@ -9,8 +9,8 @@ from stoker.frameworks.trl.data_checks import data_problems
 from stoker.frameworks.trl.decide import inputs_of
 from stoker.frameworks.trl.setting_checks import config_problems, contradictions
 from stoker.plan.arguments import FlagTable, Setting, is_true
-from stoker.plan.framework import Asked, Checker
 from stoker.plan.inputs import DatasetColumns, ModelFolder
+from stoker.plan.interfaces import Asked, Checker
 
 # Switches that make checkpoints incomplete.
 _UNSAFE = {

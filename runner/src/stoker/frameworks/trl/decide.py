@@ -11,8 +11,8 @@ from stoker.frameworks.trl.read import module_of
 from stoker.frameworks.trl.recipes import recipe_for
 from stoker.frameworks.trl.setting_checks import needed_packages
 from stoker.plan.arguments import FlagTable, Setting, is_true, without_negations
-from stoker.plan.framework import Asked, Decider, Decision, Options
 from stoker.plan.inputs import Input
+from stoker.plan.interfaces import Asked, Decider, Decision, Options
 
 # The fingerprint: a resume with another value of any of these would train another model.
 _IDENTITY = {
@@ -55,7 +55,7 @@ class TRLDecider(Decider):
         )
         return Decision(
             module=module_of(asked.method),
-            argv=command_line.argv_of(settings, asked.config),
+            argv=tuple(command_line.argv_of(command_line.not_in_file(settings), asked.config)),
             fingerprint=_fingerprint(asked, settings),
             budget=_budget(table, settings),
             base_model=(name, revision),

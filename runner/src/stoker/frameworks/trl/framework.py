@@ -12,7 +12,7 @@ from stoker.frameworks.trl.flags import METHODS, flag_table
 from stoker.frameworks.trl.former_flags import METHODS_GONE
 from stoker.frameworks.trl.read import TRLReader, module_of
 from stoker.plan.arguments import FlagTable
-from stoker.plan.framework import FlagNames, TrainingFramework
+from stoker.plan.interfaces import FlagNames, TrainingFramework
 
 
 class TRL(TRLReader, TRLDecider, TRLChecker, TrainingFramework):

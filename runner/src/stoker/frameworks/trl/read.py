@@ -9,7 +9,7 @@ from typing import Any
 from stoker.frameworks import command_line
 from stoker.frameworks.trl.flags import METHODS
 from stoker.frameworks.trl.setting_checks import config_variables
-from stoker.plan.framework import Command, ConfigFile, Reader
+from stoker.plan.interfaces import Command, ConfigFile, Reader
 
 MODULE_PREFIX = "trl.scripts."
 # Methods for which TRL has a trainer but no script.

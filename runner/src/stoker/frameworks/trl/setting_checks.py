@@ -14,7 +14,7 @@ from typing import Any
 
 from stoker.contract.variables import DISABLE_PROGRESS
 from stoker.plan.arguments import CONFIG_FILE, FlagTable, Setting, is_true
-from stoker.plan.framework import Asked
+from stoker.plan.interfaces import Asked
 
 # Flag → its smallest and largest value; None for no bound.
 _RANGES: Mapping[str, tuple[float | None, float | None]] = {

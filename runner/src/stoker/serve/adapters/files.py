@@ -97,7 +97,7 @@ def _object(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def read_model(path: Path, source: str = "", revision: str = "") -> BaseModel:
+def read_base_model(path: Path, source: str = "", revision: str = "") -> BaseModel:
     """Read a base model's folder.
 
     Raises:

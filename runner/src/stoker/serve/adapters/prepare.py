@@ -13,7 +13,7 @@ from stoker.contract.files import write_json
 from stoker.contract.manifest import ADAPTER_CONFIG, MANIFEST
 from stoker.contract.words import say
 from stoker.serve.adapters import check
-from stoker.serve.adapters.files import Adapter, BaseModel, read_adapter, read_model
+from stoker.serve.adapters.files import Adapter, BaseModel, read_adapter, read_base_model
 from stoker.serve.adapters.settings import Declared, Settings
 
 
@@ -30,7 +30,7 @@ def prepare(settings: Settings, output: Path) -> dict[str, Any]:
     Raises:
         RunError: an adapter cannot be served (78) or is missing (66); one line for each problem.
     """
-    model = read_model(settings.model, settings.source, settings.revision)
+    model = read_base_model(settings.model, settings.source, settings.revision)
     found = [(one, _read(one)) for one in settings.adapters]
     limit = room(settings, [adapter for _, adapter in found])
     refused = [
@@ -117,7 +117,7 @@ def verdict(folder: Path, model: Path, source: str, max_rank: int, *, require_ma
         RunError: the server cannot serve it (78), or it is missing (66).
     """
     adapter = _read(Declared(folder.name, folder))
-    found = check.problems(adapter, read_model(model, source), max_rank, require_manifest=require_manifest)
+    found = check.problems(adapter, read_base_model(model, source), max_rank, require_manifest=require_manifest)
     if found:
         raise RunError(ExitCode.CONFIG, "\n".join(f"{folder}: {problem}" for problem in found))
     return f"{folder} can be served: rank {check.rank_of(adapter)}, {len(adapter.tensors)} tensors"

@@ -13,7 +13,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.serve.adapters.decide import Load, decide
 from stoker.serve.adapters.endpoints import Endpoints
-from stoker.serve.adapters.files import BaseModel, read_model
+from stoker.serve.adapters.files import BaseModel, read_base_model
 from stoker.serve.adapters.findings import Findings
 from stoker.serve.adapters.replica import Replica
 from stoker.serve.adapters.settings import Settings
@@ -131,7 +131,7 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
         raise RunError(
             ExitCode.USAGE, f"--server {address!r} is not an address: write one such as http://127.0.0.1:8000"
         )
-    watch = Watch(settings, Server(address), read_model(settings.model, settings.source, settings.revision))
+    watch = Watch(settings, Server(address), read_base_model(settings.model, settings.source, settings.revision))
     stop = threading.Event()
 
     def stopped(_signal: int, _frame: FrameType | None) -> None:
