@@ -32,7 +32,7 @@ FETCHING = ("huggingface_hub", "fsspec", "s3fs", "gcsfs")
 SUBMITTING = ("kubeflow",)
 # Only a pod or an image of ours has one of these.
 _IN_A_POD = ("KUBERNETES_SERVICE_HOST", "STOKER_IMAGE_VERSION", "STOKER_JOB_ID", "STOKER_RUN_ID", *LAUNCHER)
-# Where a framework's packages come from on a machine that is no pod.
+# Where a framework's packages come from outside a pod.
 _BROUGHT_BY = {
     TRL.name: "from a checkout, pip install './runner[local]'",
     TorchTune.name: "from a checkout, use the Python that images/torchtune/venv --with-runner makes",

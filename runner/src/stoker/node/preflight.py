@@ -87,8 +87,8 @@ def check_packages(plan: Plan) -> None:
         raise RunError(
             ExitCode.CONFIG,
             f"{sys.executable} lacks {', '.join(missing)}, which {plan.framework} needs: use an image that has them, "
-            f"or without images a Python that does (`stoker local … --python {plan.framework}=PATH`; for TRL, from a "
-            "checkout, pip install './runner[local]')",
+            f"or without images a Python that does (`stoker local … --python {plan.framework}=PATH`); "
+            "`stoker doctor` says what to install",
         )
 
 

@@ -11,7 +11,7 @@ from stoker.plan.interfaces import Command, ConfigFile, Reader
 
 
 def method_of(word: str) -> str | None:
-    """Return the method of a recipe, for example `full` for `full_finetune_distributed`; None if it is no recipe."""
+    """Return the method of a recipe, for example `full` for `full_finetune_distributed`; None for any other word."""
     return next((method for method, recipes in RECIPES.items() if word in recipes), None)
 
 
