@@ -141,7 +141,7 @@ def test_a_rank_that_hangs_is_named_and_the_job_restarted(job: LocalJob) -> None
     )
     assert len(hangs) == 2, ended.output
     # The rank that could answer shows that it waited for the other, in a collective or in backward, whose hooks reduce.
-    stacks = ended.output.partition("[node-0] [stoker] rank 0 (")[2]
+    stacks = ended.output.partition("[node-0] [stoker] stacks of rank 0 (")[2]
     waits = r"distributed_c10d\.py|_distributed_broadcast_coalesced|_engine_run_backward"
     assert re.search(rf"\[node-0\]   File .*({waits})", stacks), ended.output
     assert job.manifest()["attempt"] == 1
