@@ -77,7 +77,7 @@ def test_what_the_notes_print_works_as_it_is_printed(
     notes = helm("get", "notes", server.name, "--namespace", server.kube.namespace)
     commands = re.search(r"^  kubectl port-forward .*?^  done$", notes, re.MULTILINE | re.DOTALL)
     assert commands, notes
-    spoken = commands[0].replace("Which adapters each replica has:", "")
+    spoken = commands[0].replace("See which adapters each replica has:", "")
     # What a user does by hand in the end. No proxy stands between a machine and itself.
     script = f"export NO_PROXY=127.0.0.1\ntrap 'kill %1' EXIT\n{spoken}"
     done = cluster.run(["bash", "-euc", script], check=False, capture_output=True)
