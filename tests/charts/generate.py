@@ -64,6 +64,15 @@ def schema(chart: Path) -> str:
         return written.read_text()
 
 
+def is_group(part: dict[str, Any]) -> bool:
+    """Return whether a part of a schema is a group of values; a map that users fill is one value.
+
+    Args:
+        part: the schema of one key of values.yaml.
+    """
+    return bool(part.get("properties")) and "$ref" not in part and not isinstance(part["additionalProperties"], dict)
+
+
 def without_holes(schema: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """Return a schema by which no value that has a default can be taken away.
 
@@ -76,7 +85,7 @@ def without_holes(schema: dict[str, Any], defaults: dict[str, Any]) -> dict[str,
     """
     parts: dict[str, Any] = schema["properties"]
     for name, default in defaults.items():
-        if "properties" in parts[name] and "$ref" not in parts[name]:
+        if is_group(parts[name]):
             parts[name] = without_holes(parts[name], default)
     needed = [name for name, default in defaults.items() if default and "null" not in parts[name].get("type", ())]
     return {**schema, **({"required": sorted(needed)} if needed else {})}
@@ -90,10 +99,9 @@ def with_library(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def values_schema(chart: Path) -> str:
-    """Return a chart's values.schema.json; the catalogue's lets no default be taken away."""
-    made = with_library(json.loads(schema(chart)))
-    if chart == TRAINING_RUNTIMES:
-        made = without_holes(made, yaml.safe_load((chart / "values.yaml").read_text()))
+    """Return a chart's values.schema.json, which lets no default be taken away."""
+    defaults = yaml.safe_load((chart / "values.yaml").read_text())
+    made = without_holes(with_library(json.loads(schema(chart))), defaults)
     return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -72,7 +72,7 @@ def accelerators(chart: Path) -> list[str]:
 def template_arguments(chart: Path, values: Sequence[Path] = (), settings: Sequence[str] = ()) -> list[str | Path]:
     """Return the arguments with which Helm renders a chart as a release of its own name, without a cluster."""
     name = yaml.safe_load((chart / "Chart.yaml").read_text())["name"] if chart.is_dir() else chart.name
-    arguments: list[str | Path] = ["template", name, chart, "--namespace", "default", "--set", "skipApiCheck=true"]
+    arguments: list[str | Path] = ["template", name, chart, "--namespace", "default", "--set-json", "skipApiCheck=true"]
     for path in values:
         arguments += ["--values", path]
     for setting in settings:

@@ -85,6 +85,27 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "accelerators.mine.resources is missing. Set it: a profile of your own needs it.",
     ),
     (
+        {
+            "accelerator": "mine",
+            "accelerators": {
+                "mine": {"kind": "cpu", "imageVariant": "cpu", "sharedMemory": "1Gi", "resources": {"devices": 1}}
+            },
+        },
+        "accelerators.mine.resources.requests is missing. Set it: a profile of your own needs it.",
+    ),
+    ({"networkPolicy.enabled": None}, "at '/networkPolicy': missing property 'enabled'"),
+    ({"lora.requireManifest": None}, "at '/lora': missing property 'requireManifest'"),
+    ({"replicas": None}, "missing property 'replicas'"),
+    ({"drain.seconds": None}, "at '/drain': missing property 'seconds'"),
+    ({"drain": None}, "missing property 'drain'"),
+    ({"api.paths": []}, "at '/api/paths': minItems: got 0, want 1"),
+    ({"rollout.maxSurge": "1"}, "at '/rollout/maxSurge': '1' does not match pattern"),
+    ({"autoscaling.prometheus": ""}, "at '/autoscaling/prometheus': minLength: got 0, want 1"),
+    (
+        {"rollout": {"maxSurge": "0%", "maxUnavailable": None}},
+        "rollout: maxSurge and maxUnavailable are both 0, so no replica could ever be replaced. Raise one of them.",
+    ),
+    (
         {"rollout": {"maxSurge": "0%", "maxUnavailable": 0}},
         "rollout: maxSurge and maxUnavailable are both 0, so no replica could ever be replaced. Raise one of them.",
     ),
@@ -143,6 +164,11 @@ def test_what_a_values_file_leaves_empty_is_as_if_it_were_not_there(tmp_path: Pa
     empty = tmp_path / "values.yaml"
     empty.write_text(yaml.safe_dump(dict.fromkeys(left)))
     assert template(VLLM_SERVING, [empty], settings(GOOD)) == template(VLLM_SERVING, settings=settings(GOOD))
+
+
+def test_a_label_that_the_chart_brings_can_be_taken_away() -> None:
+    values = settings({**GOOD, "monitoring.dashboard": True, "monitoring.dashboardLabels.grafana_dashboard": None})
+    assert "grafana_dashboard" not in template(VLLM_SERVING, settings=values)
 
 
 def test_names_that_look_like_numbers_stay_text() -> None:

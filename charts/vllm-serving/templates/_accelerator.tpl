@@ -25,6 +25,11 @@ Arguments, a list: the root context, the accelerator's profile.
 {{- $root := index . 0 }}
 {{- $profile := index . 1 }}
 {{- $resources := mergeOverwrite (deepCopy $profile.resources) (deepCopy ($root.Values.resources | default dict)) }}
+{{- range list "requests" "limits" }}
+  {{- if not (get $resources .) }}
+    {{- fail (printf "\n\naccelerators.%s.resources.%s is missing. Set it: a profile of your own needs it.\n" $root.Values.accelerator .) }}
+  {{- end }}
+{{- end }}
 {{- $devices := dict }}
 {{- if and $profile.resourceName (not $profile.deviceClassName) }}
   {{- $_ := set $devices $profile.resourceName (toString $root.Values.devices) }}

@@ -39,8 +39,9 @@ vllm-serving.modelSource: what the model is on the Hub, with its revision, a YAM
 Argument: the root context.
 */}}
 {{- define "vllm-serving.modelSource" -}}
-{{- $named := regexFind "^hf://[^/@]+/[^/@]+" .Values.model.uri | trimPrefix "hf://" }}
-{{- $revision := regexFind "@[^/]+" .Values.model.uri | trimPrefix "@" }}
+{{- $uri := .Values.model.uri | default "" }}
+{{- $named := regexFind "^hf://[^/@]+/[^/@]+" $uri | trimPrefix "hf://" }}
+{{- $revision := regexFind "@[^/]+" $uri | trimPrefix "@" }}
 source: {{ .Values.model.source | default $named | quote }}
 revision: {{ $revision | quote }}
 {{- end }}

@@ -28,7 +28,7 @@ lora:
   maxLoras: {{ int .Values.lora.maxLoras }}
   maxCpuLoras: {{ int .Values.lora.maxCpuLoras }}
   requireManifest: {{ .Values.lora.requireManifest }}
-  others: {{ .Values.rl.enabled }}
+  others: {{ .Values.rl.enabled | default false }}
 {{- end }}
 
 {{/*

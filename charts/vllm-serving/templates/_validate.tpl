@@ -137,7 +137,7 @@ Argument: the root context.
 {{- if and .Values.rl.enabled (not .Values.networkPolicy.enabled) }}
   {{- fail "\n\nrl.enabled opens paths that change the model, so it needs a network policy. Set networkPolicy.enabled=true.\n" }}
 {{- end }}
-{{- if and (has (toString .Values.rollout.maxSurge) (list "0" "0%")) (has (toString .Values.rollout.maxUnavailable) (list "0" "0%")) }}
+{{- if and (has (toString .Values.rollout.maxSurge) (list "0" "0%")) (has (toString (.Values.rollout.maxUnavailable | default 0)) (list "0" "0%")) }}
   {{- fail "\n\nrollout: maxSurge and maxUnavailable are both 0, so no replica could ever be replaced. Raise one of them.\n" }}
 {{- end }}
 {{- if and .Values.ingress.enabled (not .Values.ingress.host) }}

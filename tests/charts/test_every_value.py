@@ -1,0 +1,136 @@
+"""Whatever a value is left without, a chart says in plain words what is wrong, or renders its default."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+import yaml
+
+from charts.generate import is_group
+from charts.helm import CHARTS, ROOT, TRAINING_RUNTIMES, VLLM_SERVING, run, template_arguments
+from charts.refusals import ends_with_the_fix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BASES = {
+    TRAINING_RUNTIMES: TRAINING_RUNTIMES / "ci" / "policies-values.yaml",
+    VLLM_SERVING: VLLM_SERVING / "ci" / "full-values.yaml",
+}
+"""Values under which most others matter."""
+
+TRACE = re.compile(r"nil pointer|error calling|can't evaluate|executing \"|wrong type|<nil>|\.(tpl|yaml|txt):\d+")
+"""Go's words about templates, which help nobody who writes values."""
+
+
+class Value(NamedTuple):
+    """A value or a group of values in values.yaml."""
+
+    chart: Path
+    path: str
+    default: Any
+    schema: dict[str, Any]
+
+
+def every_value(chart: Path) -> list[Value]:
+    """Return all values of a chart and their groups; a map that users fill is one value."""
+
+    def below(group: dict[str, Any], schema: dict[str, Any], prefix: str) -> Iterator[Value]:
+        for name, default in group.items():
+            part = schema["properties"][name]
+            yield Value(chart, prefix + name, default, part)
+            if is_group(part):
+                yield from below(default, part, f"{prefix}{name}.")
+
+    schema = json.loads((chart / "values.schema.json").read_text())
+    return list(below(yaml.safe_load((chart / "values.yaml").read_text()), schema, ""))
+
+
+def means_something(value: Value, setting: Any) -> bool:
+    """Return whether the schema of a value names null or the empty text: its description says what they mean."""
+    if setting is None:
+        return "null" in value.schema.get("type", ()) and not isinstance(value.default, dict)
+    return setting == "" and re.search(value.schema.get("pattern", "."), "") is not None
+
+
+def wrong(default: Any) -> Any:
+    """Return what people write for a value when they mistake its type."""
+    match default:
+        case bool():
+            return "false"
+        case int():
+            return "1"
+        case str():
+            return 0.31
+        case _:
+            return "text"
+
+
+def empty(default: Any) -> Any:
+    """Return the empty map or list, or else the empty text."""
+    return type(default)() if isinstance(default, dict | list) else ""
+
+
+@pytest.fixture(scope="module", params=["4", pytest.param("3", marks=pytest.mark.full)], ids=lambda v: f"helm{v}")
+def helm(request: pytest.FixtureRequest) -> str:
+    """One of the two Helms that are in use; Helm 3 is full because it takes minutes to build."""
+    if request.param == "4":
+        return "helm"
+    built = subprocess.run([ROOT / "tools/build", "helm3"], check=True, stdout=subprocess.PIPE, text=True)
+    return str(Path(built.stdout.strip()) / "helm")
+
+
+@cache
+def rendered(helm: str, chart: Path, *settings: str) -> subprocess.CompletedProcess[str]:
+    """Return what Helm says to settings."""
+    # Helm 3 by itself takes the cluster for one that is older than the charts support.
+    return run(helm, *template_arguments(chart, settings=settings), "--kube-version", "1.34.0")
+
+
+def base_without(value: Value) -> list[str]:
+    """Return settings of the base that leave a value alone."""
+    base = yaml.safe_load(BASES[value.chart].read_text())
+    *groups, name = value.path.split(".")
+    where = base
+    for group in groups:
+        where = where.get(group, {})
+    where.pop(name, None)
+    return [f"{path}={json.dumps(setting)}" for path, setting in base.items()]
+
+
+def in_plain_words(refusal: str) -> bool:
+    """Return whether a refusal is about values alone, and ends with the fix."""
+    message = re.sub(r"execution error at \(\S+\): ", "", refusal)
+    return TRACE.search(message) is None and ends_with_the_fix(refusal)
+
+
+EVERY = [value for chart in CHARTS for value in every_value(chart)]
+
+
+@pytest.mark.parametrize("value", EVERY, ids=lambda value: f"{value.chart.name}-{value.path}")
+def test_what_is_left_empty_is_refused_in_plain_words_or_as_if_it_were_not_there(value: Value, helm: str) -> None:
+    base = base_without(value)
+    default = rendered(helm, value.chart, *base).stdout
+    for setting in [setting for setting in (None, empty(value.default)) if setting != value.default]:
+        done = rendered(helm, value.chart, *base, f"{value.path}={json.dumps(setting)}")
+        if done.returncode != 0:
+            assert in_plain_words(done.stderr), done.stderr
+        elif not means_something(value, setting):
+            assert done.stdout == default, f"{value.path}={json.dumps(setting)}"
+
+
+@pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: str(chart.name))
+def test_a_wrong_type_is_refused_with_the_name_of_its_value(chart: Path, helm: str) -> None:
+    """Helm names all values that it refuses, so those that are not inside each other are tried at once."""
+    values = [value for value in EVERY if value.chart == chart]
+    for depth in {value.path.count(".") for value in values}:
+        tried = [value for value in values if value.path.count(".") == depth]
+        refusal = rendered(helm, chart, *(f"{value.path}={json.dumps(wrong(value.default))}" for value in tried)).stderr
+        assert in_plain_words(refusal), refusal
+        assert [v.path for v in tried if f"- at '/{v.path.replace('.', '/')}'" not in refusal] == []
