@@ -37,14 +37,16 @@ def main(argv: list[str]) -> int:
         del os.environ[name]
     config, entrypoint, entrypoint_args = config_from_args(parse_args(arguments))
     try:
-        elastic_launch(config, entrypoint)(*entrypoint_args)
-    except ChildFailedError as error:
-        failures = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
-        write_json(
-            Path(failures_path),
-            [{"rank": rank, "exitcode": failure.exitcode, "pid": failure.pid} for rank, failure in failures],
-        )
-        return 1
+        try:
+            elastic_launch(config, entrypoint)(*entrypoint_args)
+        except ChildFailedError as error:
+            failures = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
+            write_json(
+                Path(failures_path),
+                [{"rank": rank, "exitcode": failure.exitcode, "pid": failure.pid} for rank, failure in failures],
+            )
+            return 1
+    # Also one that comes while the failures are written down.
     except SignalException as stopped:
         return 128 + int(stopped.sigval)
     except (RendezvousError, DistError) as error:
