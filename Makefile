@@ -28,8 +28,9 @@ unexport STOKER_CLUSTER
 export CLUSTER_PROVIDER := $(STOKER_CLUSTER)
 cluster = PYTHONPATH=tests $(python) -m cluster
 
-# Cheap suites first: a typing mistake shows before the cluster is needed, which starts meanwhile.
-SUITES := tests/lint runner tests/fetch tests/charts release images tests/cluster tests/e2e
+# Linters first: they find a typing mistake at once. Then what needs the cluster: it takes longest, and one worker runs
+# it while the other runs the rest.
+SUITES := tests/lint tests/cluster tests/e2e runner tests/fetch tests/charts release images
 # To choose tests or add options: make test-runner PYTEST_ARGS="-k guard -x"
 PYTEST_ARGS ?=
 venv = venv="$$($(python) tests/dev-venv)" &&

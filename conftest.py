@@ -1,7 +1,7 @@
 """How two workers (`pytest -n 2`) share the suites.
 
-One worker runs all that needs the cluster, which starts beside the tests that come before. A test that measures time
-is marked `alone`: no other test runs meanwhile.
+One worker runs all that needs the cluster; the other runs the rest meanwhile. A test that measures time is marked
+`alone`: no other test runs beside it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return "cluster" if nodeid.startswith(NEED_THE_CLUSTER) else nodeid.partition("::")[0]
 
-    config.option.loadscopereorder = False  # cheap suites first
+    config.option.loadscopereorder = False  # the order of the command line
     return Scheduler(config, log)
 
 
