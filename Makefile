@@ -12,9 +12,9 @@ MAKEFLAGS += --no-print-directory
 # The first Python that is new enough; `make PYTHON=/path/to/python …` chooses another.
 ifndef PYTHON
 PYTHON := $(shell for python in python3 python3.13 python3.12 python3.11; do \
-  "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+  "$$python" -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 endif
-python = $(or $(PYTHON),$(error Python 3.11 or newer is missing: install it, or run make PYTHON=/path/to/python))
+python = $(or $(PYTHON),$(error Python 3.11 or newer with the module ensurepip is missing: install it (Debian and Ubuntu: apt install python3-venv), or run make PYTHON=/path/to/python))
 export PYTHON
 export PYTHONDONTWRITEBYTECODE := 1
 

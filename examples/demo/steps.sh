@@ -23,16 +23,16 @@ run() {
   "$@"
 }
 
-# Print the first Python that is new enough: $PYTHON, else the usual names.
+# Print the Python to use: $PYTHON, else the first of the usual names that is new enough.
 find_python() {
   local candidate
-  for candidate in ${PYTHON:+"$PYTHON"} python3 python3.13 python3.12 python3.11; do
+  for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
     if "$candidate" -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
       printf '%s\n' "$candidate"
       return
     fi
   done
-  fail "no Python 3.11 or newer with the module ensurepip was found (looked for ${PYTHON:+$PYTHON, }python3," \
-    "python3.13, python3.12, python3.11). Install one (Debian and Ubuntu: apt install python3-venv)," \
-    "or name it: PYTHON=/path/to/python make demo"
+  fail "${PYTHON:-none of python3, python3.13, python3.12, python3.11}: no Python 3.11 or newer with the module" \
+    "ensurepip. Install one (Debian and Ubuntu: apt install python3-venv), or name it:" \
+    "PYTHON=/path/to/python make demo"
 }
