@@ -188,8 +188,9 @@ generate-charts: ## Charts: value schemas, READMEs, golden renders, the demo's r
 	@$(venv) PYTHONPATH=tests:runner/src "$$venv/bin/python" -m charts.generate
 
 .PHONY: generate-images
-generate-images: ## Images: names and tags for docker buildx bake.
+generate-images: ## Images: names and tags for docker buildx bake, and for the runner which packages each has.
 	@bake="$$($(python) images/bake)" && printf '%s\n' "$$bake" > images/docker-bake.json
+	@held="$$($(python) images/contents)" && printf '%s\n' "$$held" > runner/src/stoker/cluster/images.json
 
 .PHONY: generate-flags
 generate-flags: ## Runner: the flags of the pinned trainers, from their own parsers (builds their environments).

@@ -26,7 +26,7 @@ def environment() -> Path:
 
 
 def ensure_packages() -> None:
-    """Go on with the environment's Python if this one has no PyYAML; returns only if it has."""
-    if importlib.util.find_spec("yaml") is None:
+    """Go on with the environment's Python if this one lacks a package; returns only if it has them all."""
+    if any(importlib.util.find_spec(name) is None for name in ("packaging", "yaml")):
         python = environment() / "bin" / "python"
         os.execv(python, [str(python), *sys.argv])

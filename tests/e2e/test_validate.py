@@ -10,13 +10,18 @@ from typing import Any
 
 import pytest
 import yaml
+from images.builder.catalogue import variants
+from packaging.utils import canonicalize_name
 
 from builders import RUNTIME, container_patch, trainjob
 from e2e.conftest import ROOT
 from e2e.kube import Kube
+from e2e.trainjobs import Reader
+from stoker.cluster.images import packages_of
 from stoker.contract.exits import ExitCode
 
 NAME = "validated"
+_INSTALLED = "import importlib.metadata as m; print(*(d.metadata['Name'] for d in m.distributions()))"
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +88,14 @@ def verdict(kube: Kube, job: Mapping[str, Any], folder: Path) -> int:
     assert done.stderr or done.returncode == 0
     assert "Traceback" not in done.stderr
     return int(done.returncode)
+
+
+def test_the_image_has_the_packages_that_validate_knows_of_it(reader: Reader) -> None:
+    (released,) = (variant for variant in variants() if variant.target == "trl-cpu")
+    known = packages_of(released.reference)
+    installed = {canonicalize_name(name) for name in reader.run(["python", "-c", _INSTALLED], []).split()}
+    assert known is not None
+    assert {*known} == installed - {"stoker"}
 
 
 @pytest.mark.parametrize("case", [*ADMITTED, *REFUSED])

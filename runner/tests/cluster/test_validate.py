@@ -206,8 +206,9 @@ def test_a_config_file_in_a_volume_is_read_where_the_volume_is_given(tmp_path: P
     # What is missing may be in it: an adapter for these settings, rewards, a teacher.
     args = ["--config", "/workspace/c.yaml", "--lora_r", "8", "--load_in_4bit"]
     for method in ("sft", "grpo", "distillation"):
-        assert of(args=[f"trl.scripts.{method}", *args]).code == 0
-        assert of(args=[f"trl.scripts.{method}", *args, "--lora_r", "0"]).code == ExitCode.USAGE
+        # An image that may have what quantization needs.
+        assert of(image="mine:1", args=[f"trl.scripts.{method}", *args]).code == 0
+        assert of(image="mine:1", args=[f"trl.scripts.{method}", *args, "--lora_r", "0"]).code == ExitCode.USAGE
 
     volume = tmp_path / "volume"
     volume.mkdir()

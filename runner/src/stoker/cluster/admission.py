@@ -236,9 +236,6 @@ def _mounts(container: Mapping[str, Any], volumes: set[str]) -> Iterator[str]:
 def _notices(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Iterator[str]:
     if _at(trainjob, "spec", "suspend") is True:
         yield "spec.suspend is true: nothing starts until it is set to false"
-    image = _at(trainjob, "spec", "trainer", "image")
-    if image:
-        yield f"the TrainJob uses its own image, {image}: it was checked as if the image had this version of stoker"
     if _at(runtime, "metadata", "labels", "trainer.kubeflow.org/support") == "deprecated":
         yield "the runtime is deprecated (label trainer.kubeflow.org/support): choose another before it is removed"
 

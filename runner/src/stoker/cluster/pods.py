@@ -46,6 +46,7 @@ class NodeJob:
     Attributes:
         name: the TrainJob's name.
         nodes: number of pods.
+        image: the container's image; empty if the runtime names none.
         argv: command and arguments of the container, unexpanded.
         env: the container's env entries, from the runtime and the TrainJob.
         mounts: volume name → mount path.
@@ -61,6 +62,7 @@ class NodeJob:
 
     name: str
     nodes: int
+    image: str
     argv: tuple[str, ...]
     env: tuple[Mapping[str, Any], ...]
     mounts: Mapping[str, str]
@@ -238,6 +240,7 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
     job = NodeJob(
         name=_name_of(trainjob["metadata"]),
         nodes=1,
+        image=str(container.get("image") or ""),
         # Upstream's images start this by default.
         argv=argv or ("stoker", "fetch", kind),
         env=env,
@@ -309,6 +312,7 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
     return NodeJob(
         name=_name_of(trainjob["metadata"]),
         nodes=_count("numNodes", told.get("numNodes", runtime["spec"].get("mlPolicy", {}).get("numNodes", 1))),
+        image=str(told.get("image") or container.get("image") or ""),
         argv=(*command, *args),
         env=env,
         mounts=mounts,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cluster.admission import Admission, admission_of
+from stoker.cluster.images import has_package, packages_of
 from stoker.cluster.pods import NodeJob, expand, initializers_of, job_of, quantity, rewritten
 from stoker.cluster.resources import (
     RUNTIME_KINDS,
@@ -29,7 +30,7 @@ from stoker.entry.own_command import own_arguments
 from stoker.fetch.request import CREDENTIALS, request_of
 from stoker.frameworks import get_framework
 from stoker.node.planning import read_config
-from stoker.node.preflight import input_problems
+from stoker.node.preflight import framework_problems, input_problems, package_problems
 from stoker.plan.facts import Facts, whole_number
 from stoker.plan.plan import Plan
 from stoker.plan.resolve import RunRequest, read_request, resolve_plan
@@ -157,6 +158,7 @@ def _judge_nodes(
                     else "the image's own command runs: only the fields of the TrainJob were checked"
                 )
                 break
+            notices += _unknown_image(job.image)
             facts = assumed_facts(job, environment)
             framework = get_framework(facts.get("STOKER_FRAMEWORK"))
             request = read_request(facts, framework, launch.args, launch.world)
@@ -168,7 +170,8 @@ def _judge_nodes(
             break
     plan = plans[0] if plans else None
     for made in plans[:1]:
-        notices += made.notices
+        notices += [*made.notices, *_unknown_packages(made, job.image)]
+        problems += _lacking(made, job.image)
         problems += _missing(made, folders)
         problems += input_problems(made, lambda path: local if (local := rewritten(path, folders)) != path else None)
     return Validation(name, plan, tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(notices)))
@@ -271,6 +274,36 @@ def _missing(plan: Plan, folders: Mapping[str, str]) -> list[tuple[ExitCode, str
         if check.kind == "exists" and local != check.path and not exists(Path(local)):
             problems.append((check.code, f"the {check.what} {check.path} does not exist in {local}: {check.fix}"))
     return problems
+
+
+def _lacking(plan: Plan, image: str) -> list[tuple[ExitCode, str]]:
+    """Return a problem for the packages that the run needs and that are missing from an image that we know."""
+    packages = packages_of(image)
+    if packages is None:
+        return []
+
+    def is_installed(name: str) -> bool:
+        return has_package(packages, name)
+
+    return [*framework_problems(plan, is_installed, f"the image {image}"), *package_problems(plan, is_installed)]
+
+
+def _unknown_image(image: str) -> list[str]:
+    """Return a notice if nobody here knows what is in an image."""
+    if packages_of(image) is not None:
+        return []
+    named = f"the image {image}" if image else "the image, which the runtime does not name"
+    return [f"not checked: the packages of {named}; the rest is checked as for an image of this version of stoker"]
+
+
+def _unknown_packages(plan: Plan, image: str) -> list[str]:
+    """Return a notice for each package that a setting needs and that an image that we do not know may lack."""
+    if packages_of(image) is not None:
+        return []
+    return [
+        f"not checked: whether the image has the Python package {packages}, which {needing} needs"
+        for packages, needing in plan.packages_needed.items()
+    ]
 
 
 def _problems(error: RunError) -> tuple[tuple[ExitCode, str], ...]:

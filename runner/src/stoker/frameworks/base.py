@@ -85,7 +85,7 @@ class Framework(TrainingFramework):
         return ()
 
     def needed_packages(self, settings: Mapping[str, Setting]) -> Mapping[str, str]:
-        """Return packages that an image may lack: package → the setting that needs it, as written."""
+        """Return packages that an image may lack, or several joined by ` or ` → the setting that needs one."""
         return {}
 
     def data_problems(

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -82,14 +82,8 @@ def check_packages(plan: Plan) -> None:
     Raises:
         RunError: packages are missing (78); a retry in the same image would not help.
     """
-    missing = [name for name in plan.packages if find_spec(name) is None]
-    if missing:
-        raise RunError(
-            ExitCode.CONFIG,
-            f"{sys.executable} lacks {', '.join(missing)}, which {plan.framework} needs: use an image that has them, "
-            f"or without images a Python that does (`stoker local … --python {plan.framework}=PATH`); "
-            "`stoker doctor` says what to install",
-        )
+    for code, text in framework_problems(plan, _is_installed, sys.executable):
+        raise RunError(code, text)
 
 
 def check_inputs(plan: Plan) -> None:
@@ -98,17 +92,42 @@ def check_inputs(plan: Plan) -> None:
     Raises:
         RunError: the data does not fit (65), a setting does not fit or a package is missing (78); lists every problem.
     """
-    problems = [*input_problems(plan, lambda path: path), *_missing_packages(plan)]
+    problems = [*input_problems(plan, lambda path: path), *package_problems(plan, _is_installed)]
     if problems:
         code = min((code for code, _ in problems), key=PRECEDENCE.index)
         raise RunError(code, "\n".join(text for _, text in problems))
 
 
-def _missing_packages(plan: Plan) -> Iterable[tuple[ExitCode, str]]:
-    for package, needing in plan.packages_needed.items():
-        if find_spec(package) is None:
-            text = f"{needing} needs the Python package {package}, which is not installed: drop the setting, or use an"
+def framework_problems(plan: Plan, is_installed: Callable[[str], bool], where: str) -> Iterator[tuple[ExitCode, str]]:
+    """Yield a problem if packages of the framework are missing.
+
+    Args:
+        plan: the run.
+        is_installed: returns whether a package is there.
+        where: what messages call the place: a Python or an image.
+    """
+    missing = [name for name in plan.packages if not is_installed(name)]
+    if missing:
+        text = f"{where} lacks {', '.join(missing)}, which {plan.framework} needs: use an image that has them, or"
+        text += f" without images a Python that does (`stoker local … --python {plan.framework}=PATH`);"
+        yield ExitCode.CONFIG, f"{text} `stoker doctor` says what to install"
+
+
+def package_problems(plan: Plan, is_installed: Callable[[str], bool]) -> Iterator[tuple[ExitCode, str]]:
+    """Yield a problem for each package that a setting needs and that is missing.
+
+    Args:
+        plan: the run.
+        is_installed: returns whether a package is there.
+    """
+    for packages, needing in plan.packages_needed.items():
+        if not any(is_installed(name) for name in packages.split(" or ")):
+            text = f"{needing} needs the Python package {packages}, which is not installed: drop the setting, or use an"
             yield ExitCode.CONFIG, f"{text} image that has the package (spec.trainer.image)"
+
+
+def _is_installed(package: str) -> bool:
+    return find_spec(package) is not None
 
 
 def input_problems(plan: Plan, locate: Callable[[str], str | None]) -> Iterator[tuple[ExitCode, str]]:

@@ -138,7 +138,7 @@ class Decision:
         dataset: the data set to inspect before the start; None without one.
         model: the model folder to inspect before the start; None without one.
         loader_workers: data loading processes per training process.
-        packages_needed: package that an image may lack → the setting that needs it, as written.
+        packages_needed: package that an image may lack, or several joined by ` or ` → the setting that needs one.
     """
 
     module: str

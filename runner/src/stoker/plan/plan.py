@@ -79,7 +79,7 @@ class Plan:
         trainer_argv: the trainer's command line, without its module and without the settings of the `--config` file.
         training: the module that runs the trainer inside each process.
         packages: the framework's distributions.
-        packages_needed: package that an image may lack → the setting that needs it, as written.
+        packages_needed: package that an image may lack, or several joined by ` or ` → the setting that needs one.
         secrets: flags whose values must not appear in a log.
         flag_names: how the framework spells the settings that advice names.
         dataset: the data set to inspect before the start; None without one.

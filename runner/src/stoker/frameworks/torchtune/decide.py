@@ -20,6 +20,7 @@ from stoker.frameworks.torchtune.keys import (
     key_table,
     recipe_of,
 )
+from stoker.frameworks.torchtune.packages import needed_packages
 from stoker.frameworks.torchtune.read import is_own_file
 from stoker.frameworks.torchtune.values import QUANTIZE, joined, keys_of, quantizes, value_of, values_of
 from stoker.plan.arguments import FlagTable, Setting
@@ -70,6 +71,7 @@ class TorchTuneDecider(Decider):
             budget={"epochs": float(value_of(keys, settings, "epochs") or 0)},
             base_model=_base_model(keys, settings),
             inputs=_inputs(keys, settings),
+            packages_needed=needed_packages(keys, settings),
         )
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from stoker.frameworks import command_line
 from stoker.frameworks.trl.flags import flag_table
+from stoker.frameworks.trl.packages import needed_packages
 from stoker.frameworks.trl.read import module_of
 from stoker.frameworks.trl.recipes import recipe_for
-from stoker.frameworks.trl.setting_checks import needed_packages
 from stoker.plan.arguments import FlagTable, Setting, is_true, without_negations
 from stoker.plan.inputs import Input
 from stoker.plan.interfaces import Asked, Decider, Decision, Options

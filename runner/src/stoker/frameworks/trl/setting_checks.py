@@ -41,37 +41,6 @@ _REWARDS = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward
 _GENERATING = ("grpo", "rloo")
 # Flags of several values that may be a single word in a file; TRL would split the word of any other into letters.
 _WORD_FOR_LIST = ("lora_target_modules", "report_to", "loss_type")
-# Package → its optimizers (transformers/trainer_optimizer.py).
-_OPTIMIZERS = {
-    "bitsandbytes": (
-        *("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "ademamix", "ademamix_8bit"),
-        *("paged_ademamix_32bit", "paged_ademamix_8bit", "lion_32bit", "lion_8bit", "paged_lion_32bit"),
-        *("paged_lion_8bit", "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit"),
-    ),
-    "galore_torch": (
-        *("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "galore_adamw_layerwise"),
-        *("galore_adamw_8bit_layerwise", "galore_adafactor_layerwise"),
-    ),
-    "apollo_torch": ("apollo_adamw", "apollo_adamw_layerwise"),
-    "torchao": ("adamw_torch_4bit", "adamw_torch_8bit"),
-    "torchdistx": ("adamw_anyprecision",),
-    "schedulefree": ("schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd"),
-    "lomo_optim": ("lomo", "adalomo"),
-    "grokadamw": ("grokadamw",),
-    "optimi": ("stable_adamw",),
-}
-_ANY = "*"
-# Flag → its value, or any → the package that it needs and that an image may lack.
-_PACKAGES: Mapping[str, Mapping[str, str]] = {
-    "reward_funcs": {"accuracy_reward": "math_verify", "reasoning_accuracy_reward": "math_verify"},
-    "report_to": {name: name for name in ("wandb", "mlflow", "trackio", "tensorboard", "comet_ml", "swanlab")},
-    "load_in_4bit": {"true": "bitsandbytes"},
-    "load_in_8bit": {"true": "bitsandbytes"},
-    "use_liger_kernel": {"true": "liger_kernel"},
-    "use_vllm": {"true": "vllm"},
-    "optim": {name: package for package, names in _OPTIMIZERS.items() for name in names},
-    "deepspeed": {_ANY: "deepspeed"},
-}
 # Switch → prefixes of the flags that TRL silently ignores without it.
 _SWITCHED: Mapping[str, tuple[str, ...]] = {
     "use_peft": ("lora_", "use_rslora", "use_dora"),
@@ -262,18 +231,6 @@ def _generation_batch(
                 f"an evaluation batch of {evaluated:g} cannot be split into groups of {evaluating:g} generations: "
                 f"change --per_device_eval_batch_size so that {evaluating:g} divides the batch"
             )
-
-
-def needed_packages(settings: Mapping[str, Setting]) -> dict[str, str]:
-    """Return the optional Python packages that settings need: package → the setting, as written."""
-    needed = {}
-    for flag, packages in _PACKAGES.items():
-        value = settings[flag].value if flag in settings else ()
-        for word in value if isinstance(value, tuple) else (value,):
-            package = packages.get(word.lower()) or packages.get(_ANY)
-            if package is not None:
-                needed[package] = f"--{flag} {word}"
-    return needed
 
 
 def _value(settings: Mapping[str, Setting], name: str, default: str | tuple[str, ...]) -> str | tuple[str, ...]:

@@ -1,0 +1,108 @@
+"""The optional Python packages that settings of TRL need. Pure.
+
+The rules are those of TRL 1.16 and transformers 5, which look for a package only in the processes of a run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from stoker.plan.arguments import Setting
+
+# Package → its optimizers (transformers/trainer_optimizer.py).
+_OPTIMIZERS = {
+    "bitsandbytes": (
+        *("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "ademamix", "ademamix_8bit"),
+        *("paged_ademamix_32bit", "paged_ademamix_8bit", "lion_32bit", "lion_8bit", "paged_lion_32bit"),
+        *("paged_lion_8bit", "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit"),
+    ),
+    "galore_torch": (
+        *("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "galore_adamw_layerwise"),
+        *("galore_adamw_8bit_layerwise", "galore_adafactor_layerwise"),
+    ),
+    "apollo_torch": ("apollo_adamw", "apollo_adamw_layerwise"),
+    "torchao": ("adamw_torch_4bit", "adamw_torch_8bit"),
+    "torchdistx": ("adamw_anyprecision",),
+    "schedulefree": ("schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd"),
+    "lomo_optim": ("lomo", "adalomo"),
+    "grokadamw": ("grokadamw",),
+    "optimi": ("stable_adamw",),
+}
+# Tracker → its package (transformers/integrations/integration_utils.py).
+_TRACKERS = {
+    **{name: name for name in ("clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "mlflow", "neptune")},
+    **{name: name for name in ("swanlab", "trackio", "wandb")},
+    "azure_ml": "azureml",
+    "flyte": "flytekit",
+    "tensorboard": "tensorboard or tensorboardX",
+}
+# transformers takes a kernel from the Hub instead, if it can fetch one (PreTrainedModel, hub_kernels.py).
+_KERNELS = "kernels"
+_ATTENTION = {
+    "flash_attention_2": f"flash_attn or {_KERNELS}",
+    "flash_attention_3": f"flash_attn_interface or {_KERNELS}",
+    "flash_attention_4": f"flash_attn or {_KERNELS}",
+}
+_ATTENTION_FLAG = "attn_implementation"
+# Flag → its value → the package that the value needs and that an image may lack.
+_PACKAGES: Mapping[str, Mapping[str, str]] = {
+    "reward_funcs": {"accuracy_reward": "math_verify", "reasoning_accuracy_reward": "math_verify"},
+    "report_to": _TRACKERS,
+    "load_in_4bit": {"true": "bitsandbytes"},
+    "load_in_8bit": {"true": "bitsandbytes"},
+    "use_liger_kernel": {"true": "liger_kernel"},
+    "use_vllm": {"true": "vllm"},
+    "optim": {name: package for package, names in _OPTIMIZERS.items() for name in names},
+    _ATTENTION_FLAG: _ATTENTION,
+}
+# Flags that need a package whatever their value is.
+_WITH_ANY_VALUE = {"deepspeed": "deepspeed"}
+# Every package that a setting may need.
+ALL_PACKAGES = frozenset(
+    {_KERNELS, *_WITH_ANY_VALUE.values(), *(name for names in _PACKAGES.values() for name in names.values())}
+)
+# Flags whose keys are handed to the model.
+_OF_MODELS = ("model_init_kwargs", "teacher_model_init_kwargs")
+
+
+def needed_packages(settings: Mapping[str, Setting]) -> dict[str, str]:
+    """Return the packages that settings need: package → the setting, as written.
+
+    Where one of several packages will do, they are joined by ` or `.
+    """
+    needed = {}
+    for flag, word in _words(settings):
+        package = _package_of(flag, word.lower())
+        if package is not None:
+            needed[package] = f"--{flag} {word}"
+    for flag in _OF_MODELS:
+        attention = _attention_in(settings[flag]) if flag in settings else ""
+        package = _package_of(_ATTENTION_FLAG, attention)
+        if package is not None:
+            needed[package] = f"--{flag} with {_ATTENTION_FLAG} {attention}"
+    return needed
+
+
+def _words(settings: Mapping[str, Setting]) -> Iterator[tuple[str, str]]:
+    for flag in (*_PACKAGES, *_WITH_ANY_VALUE):
+        if flag in settings:
+            value = settings[flag].value
+            yield from ((flag, word) for word in (value if isinstance(value, tuple) else (value,)) if word)
+
+
+def _package_of(flag: str, word: str) -> str | None:
+    if flag == _ATTENTION_FLAG:
+        word = word.removeprefix("paged|")
+        if "/" in word:  # a repository on the Hub
+            return _KERNELS
+    return _WITH_ANY_VALUE.get(flag) or _PACKAGES[flag].get(word)
+
+
+def _attention_in(setting: Setting) -> str:
+    """Return the attention that a flag with the model's own options names; empty if it names none."""
+    try:
+        options = json.loads(str(setting.value))
+    except (ValueError, RecursionError):
+        return ""  # another check refuses it
+    return str(options.get(_ATTENTION_FLAG) or "") if isinstance(options, dict) else ""
