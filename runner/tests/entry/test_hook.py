@@ -30,6 +30,8 @@ def test_the_variable_that_it_may_not_import_is_the_contracts() -> None:
         ("python -m accelerate.commands.launch x.py", ("accelerate", "launch x.py")),
         ("python -m accelerate.commands.accelerate_cli launch x.py", ("accelerate", "launch x.py")),
         ("python -m trl.cli.main sft", ("trl", "sft")),
+        ("python -m trl sft", ("trl", "sft")),
+        ("python -um trl sft", ("trl", "sft")),
         ("python -m torchtune._cli.tune run full", ("tune", "run full")),
         ("python -uc pass torchrun", None),
         ("python /opt/venv/bin/torchrun -m trl.scripts.sft", ("torchrun", "-m trl.scripts.sft")),

@@ -25,7 +25,10 @@ def test_a_launcher_past_the_path_becomes_the_runners_launch(job: LocalJob) -> N
 @pytest.mark.full
 @pytest.mark.parametrize(
     "command",
-    [["torchrun", "-m", "trl.scripts.sft"], ["trl", "sft"], ["accelerate", "launch", "-m", "trl.scripts.sft"]],
+    [
+        *(["torchrun", "-m", "trl.scripts.sft"], ["trl", "sft"], ["python", "-m", "trl", "sft"]),
+        ["accelerate", "launch", "-m", "trl.scripts.sft"],
+    ],
     ids=" ".join,
 )
 def test_launchers_become_the_runners_launch(job: LocalJob, command: list[str]) -> None:

@@ -28,6 +28,8 @@ _LAUNCHER_MODULES = {
     "torch.distributed.launch": ("torchrun",),
     "accelerate.commands.launch": ("accelerate", "launch"),
     "accelerate.commands.accelerate_cli": ("accelerate",),
+    # TRL cannot be started so, but KEP-2839 does.
+    "trl": ("trl",),
     "trl.cli.main": ("trl",),
     "torchtune._cli.tune": ("tune",),
 }

@@ -43,6 +43,10 @@ class Backend:
         elif own.get("supported_frameworks"):
             cls.framework = cls.supported_frameworks[0]
 
+    def to_command(self) -> tuple[str, ...]:
+        """Return the command for the arguments; a class defines this or declares `command`."""
+        return self.command
+
 
 B = TypeVar("B", bound=type[Backend])
 
@@ -146,10 +150,12 @@ def _expect_backend(backend: type) -> None:
     if not (inspect.isclass(backend) and issubclass(backend, Backend)):
         raise ValueError(f"{backend!r} is not {_BACKEND}")
     label, command = getattr(backend, "framework", ""), getattr(backend, "command", ())
-    if not (isinstance(label, str) and label and isinstance(command, tuple) and command):
+    has_command = backend.to_command is not Backend.to_command or (isinstance(command, tuple) and command)
+    if not (isinstance(label, str) and label and has_command):
         raise ValueError(
             f"{backend.__qualname__} must declare a framework and a command: "
-            'framework: ClassVar[str] = "…"; command: ClassVar[tuple[str, ...]] = ("…",)'
+            'framework: ClassVar[str] = "…"; command: ClassVar[tuple[str, ...]] = ("…",); '
+            "or define framework() and to_command(), the former without the fields of a config"
         )
 
 

@@ -41,17 +41,15 @@ class LLMBackend(ConfigMethods, Backend, ABC):
             ValueError: the config names something that the framework no longer has.
         """
 
-    def to_command(self) -> tuple[str, ...]:
-        """Return the command for the arguments."""
-        return self.command
-
     def command_on(self, runtime: str) -> tuple[str, ...] | None:
         """Return the command for the TrainJob; None for the runtime's own, which is `stoker run` in our runtimes.
+
+        A class that defines `to_command` writes its arguments for that command; a declared `command` is not sent.
 
         Args:
             runtime: the runtime's name.
         """
-        return None
+        return None if type(self).to_command is Backend.to_command else tuple(self.to_command())
 
     def validate(self) -> None:
         """Check the config; a subclass calls this and adds its own checks.

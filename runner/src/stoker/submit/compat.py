@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
@@ -109,8 +109,59 @@ def take_placement(config: _Placed, num_nodes: int | None, resources_per_node: d
         config.resources_per_node = resources_per_node
 
 
+class _Label(str):
+    """A framework's label, which the first text gets by a call."""
+
+    __slots__ = ()
+
+    def __call__(self) -> str:
+        return str(self)
+
+
+class _LabelMethod:
+    """A method `framework()` after the first text, read as the label that it returns."""
+
+    def __init__(self, method: Callable[[Any], str]) -> None:
+        self._method = method
+
+    def __get__(self, config: Any, owner: type) -> _Label:
+        # All configs of a class have one label, so the class itself can answer.
+        return _Label(self._method(owner if config is None else config))
+
+
+def _settable(name: str, own: property) -> property:
+    """Return a property of the first text, such as `num_nodes`, that the command line may set too."""
+
+    def read(config: Any) -> Any:
+        given = vars(config).get(name)
+        return own.__get__(config) if given is None else given
+
+    def write(config: Any, value: Any) -> None:
+        vars(config)[name] = value
+
+    return property(read, write, doc=own.__doc__)
+
+
+def _read_as(own: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what replaces a class's own attributes, so that each can be read as in every text."""
+    label = own.get("framework")
+    if isinstance(label, str):
+        yield "framework", _Label(label)
+    elif inspect.isfunction(label):
+        yield "framework", _LabelMethod(label)
+    for name in _Placed.__annotations__:
+        if isinstance(own.get(name), property) and own[name].fset is None:
+            yield name, _settable(name, own[name])
+
+
 class ConfigMethods:
-    """The methods that only one of the texts has."""
+    """What only one of the texts has."""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Read what a class after the first text defines as methods and properties."""
+        super().__init_subclass__(**more)
+        for name, value in [*_read_as(vars(cls))]:
+            setattr(cls, name, value)
 
     def args_for(self: Any, initializer: Initialized | None = None) -> list[str]:
         """Return the arguments. A class after the second or the newest text has a `to_args` without parameters."""
