@@ -30,7 +30,7 @@ cluster = PYTHONPATH=tests $(python) -m cluster
 
 # Linters first: they find a typing mistake at once. Then what needs the cluster: it takes longest, and one worker runs
 # it while the other runs the rest.
-SUITES := tests/lint tests/cluster tests/e2e runner tests/fetch tests/charts release images
+SUITES := tests/lint tests/cluster tests/e2e runner tests/fetch tests/charts release images benchmarks
 # To choose tests or add options: make test-runner PYTEST_ARGS="-k guard -x"
 PYTEST_ARGS ?=
 venv = venv="$$($(python) tests/dev-venv)" &&
@@ -80,6 +80,10 @@ test-charts: ## Test the charts: helm lint, helm-unittest, kubeconform, golden r
 test-release: ## Test publishing: mirror list, digests, version policy, and a release to a local registry.
 	@$(pytest) $(fast) $(PYTEST_ARGS) release
 
+.PHONY: test-benchmarks
+test-benchmarks: ## Test the benchmarks' own code: arguments, progress, and patience with jobs that hang.
+	@$(pytest) $(fast) $(PYTEST_ARGS) benchmarks
+
 .PHONY: test-cluster
 test-cluster: ## Test the cluster that the tests start.
 	@$(pytest) $(fast) $(PYTEST_ARGS) tests/cluster
@@ -99,6 +103,28 @@ kill-matrix: ## Kill local runs in every phase and write the results to docs/kil
 .PHONY: kill-matrix-cluster
 kill-matrix-cluster: ## Do the same with pods on a cluster: evict, delete and kill them.
 	@$(kills) $(pytest) $(PYTEST_ARGS) tests/e2e/test_kills.py && cat docs/kill-matrix.md
+
+##@ Benchmarks
+
+# Which installed release benchmark-serving measures: make benchmarks NAMESPACE=models RELEASE=chat
+NAMESPACE ?=
+RELEASE ?=
+# More words for a benchmark: make benchmark-launch BENCHMARK_ARGS="--pairs 7"; "--help" lists them.
+BENCHMARK_ARGS ?=
+
+.PHONY: benchmarks
+benchmarks: benchmark-launch ## Run all benchmarks that this machine can run (about 10 min; more with a release).
+	@if [[ -n "$(RELEASE)" ]]; then $(MAKE) benchmark-serving; \
+	  else echo "benchmark-serving is left out: name a release: make benchmarks NAMESPACE=models RELEASE=chat"; fi
+
+.PHONY: benchmark-launch
+benchmark-launch: ## Compare `stoker run` with bare torchrun, on CPU (about 10 min).
+	@$(python) benchmarks/launch_overhead.py $(BENCHMARK_ARGS)
+
+.PHONY: benchmark-serving
+benchmark-serving: ## Compare a release's Service and proxy with its vLLM: NAMESPACE=models RELEASE=chat (about 10 min).
+	@: $(or $(and $(NAMESPACE),$(RELEASE)),$(error name the release: make $@ NAMESPACE=models RELEASE=chat))
+	@$(python) benchmarks/serving.py --namespace "$(NAMESPACE)" --release "$(RELEASE)" $(BENCHMARK_ARGS)
 
 ##@ Cluster
 
