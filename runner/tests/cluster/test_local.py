@@ -421,6 +421,7 @@ def test_nothing_outlives_a_local_run_that_is_killed(local: Local) -> None:
     [
         (["--python", "trl"], 64, "--python trl: write FRAMEWORK=PATH"),
         (["--python", "trl=/missing"], 66, "/missing is not a program"),
+        (["--python", "trl2=/missing"], 64, "--python trl2=/missing: trl2 must be one of fetch, "),
         (["--secret", "store"], 64, "--secret store: write NAME=FILE"),
         (["--secret", "store=/missing"], 66, "/missing cannot be read"),
     ],

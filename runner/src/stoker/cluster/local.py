@@ -10,7 +10,7 @@ from pathlib import Path
 from stoker.cluster.pods import InitializerJob, initializers_of, job_of
 from stoker.cluster.processes import Container, Stop, run_attempt
 from stoker.cluster.resources import RUNTIME_KINDS, Resource, name_of, of_kind, read_resources, runtime_of, trainjobs_of
-from stoker.cluster.substitutes import Substitutes, substitutes_of
+from stoker.cluster.substitutes import FETCH, Substitutes, substitutes_of
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 
@@ -84,7 +84,7 @@ def _container(initializer: InitializerJob, substitutes: Substitutes) -> Contain
         initializer.name,
         initializer.job,
         0,
-        substitutes.pythons.get("fetch", sys.executable),
+        substitutes.pythons.get(FETCH, sys.executable),
         substitutes.folders(initializer.job.mounts),
         substitutes.secrets.get(initializer.secret or "", {}),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -12,7 +12,9 @@ from stoker.cluster.pods import NodeJob, rewritten
 from stoker.cluster.resources import volume_folders
 from stoker.contract.exits import ExitCode, RunError
 from stoker.fetch.request import CLAIMS
+from stoker.frameworks import known_frameworks
 
+FETCH = "fetch"
 _WORKSPACE_VOLUME = "initializer"
 
 
@@ -61,7 +63,8 @@ def substitutes_of(
     Raises:
         RunError: an option has another form (64), or names a missing file (66).
     """
-    return Substitutes(_volumes(jobs, workspace, volumes), _pythons(pythons), _secrets(secrets))
+    names = {*known_frameworks(), jobs[0].framework, FETCH}
+    return Substitutes(_volumes(jobs, workspace, volumes), _pythons(names, pythons), _secrets(secrets))
 
 
 def local_uri(uri: str, folders: Mapping[str, str]) -> str:
@@ -84,13 +87,15 @@ def _volumes(jobs: Sequence[NodeJob], workspace: Path, volumes: Sequence[str]) -
     return {name: str(folder.resolve()) for name, folder in given.items()}
 
 
-def _pythons(given: Sequence[str]) -> dict[str, str]:
+def _pythons(names: Collection[str], given: Sequence[str]) -> dict[str, str]:
     """Return framework → Python."""
     found = {}
     for text in given:
         name, equals, python = text.partition("=")
         if not equals or not name:
             raise RunError(ExitCode.USAGE, f"--python {text}: write FRAMEWORK=PATH, such as torchtune=venv/bin/python")
+        if name not in names:
+            raise RunError(ExitCode.USAGE, f"--python {text}: {name} must be one of {', '.join(sorted(names))}")
         if not os.access(python, os.X_OK) or Path(python).is_dir():
             raise RunError(ExitCode.NO_INPUT, f"--python {text}: {python} is not a program: name a Python")
         # Not resolved: Python finds its virtual environment by this path.

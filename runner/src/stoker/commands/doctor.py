@@ -115,7 +115,7 @@ def _machine(facts: Facts) -> Iterator[Line]:
     yield _needing("fetch", "stoker fetch", FETCHING, "from a checkout, pip install './runner[fetch]'")
     yield _needing("sdk", "submitting from Python", SUBMITTING, "from a checkout, pip install './runner[sdk]'")
     if shutil.which("kubectl"):
-        yield Line("kubectl", "validate and local can read runtimes from your cluster")
+        yield Line("kubectl", "installed: validate and local ask it for the runtimes of your cluster")
     else:
         text = "validate and local need it to read runtimes from your cluster"
         yield Line("kubectl", text, missing="install kubectl, or name a file with the runtimes: --runtime FILE")
