@@ -103,9 +103,9 @@ Argument: a list of the root context, the entry and its override.
 {{- $profile := get $values.accelerators $accelerator }}
 {{- $sizes := get ($entry.sizes | default dict) $profile.kind | default dict }}
 {{- $resources := mergeOverwrite (deepCopy $profile.resources) (deepCopy $sizes) (deepCopy ($override.resources | default dict)) }}
-{{- /* Only a resource with "gpu" in its name tells Trainer to leave the number of processes to the devices. */}}
+{{- /* `stoker validate` cannot count the devices of a claim. */}}
 {{- $processes := $profile.processesPerNode }}
-{{- if and (not $processes) $resources.devices (not (contains "gpu" (lower ($profile.resourceName | default "")))) }}
+{{- if and (not $processes) $profile.deviceClassName }}
   {{- $processes = $resources.devices }}
 {{- end }}
 {{- $workspace := mergeOverwrite

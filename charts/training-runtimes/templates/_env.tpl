@@ -55,6 +55,12 @@ Arguments, a dict:
       containerName: node
       resource: requests.cpu
       divisor: "1"
+- name: STOKER_CPU_LIMIT
+  valueFrom:
+    resourceFieldRef:
+      containerName: node
+      resource: limits.cpu
+      divisor: "1"
 - name: STOKER_GRACE_PERIOD_SECONDS
   value: {{ .root.Values.terminationGracePeriodSeconds | int | quote }}
 - name: STOKER_RENDEZVOUS_TIMEOUT_SECONDS

@@ -86,6 +86,16 @@ def test_a_trainjobs_resources_alone_are_counted_though_the_pod_gets_both() -> N
     assert job.resources == {"nvidia.com/gpu": 2, "memory": "4Gi"}
 
 
+def test_requests_and_limits_are_merged_each_for_themselves() -> None:
+    runtime = deepcopy(RUNTIME)
+    container(runtime)["resources"] = {"requests": {"cpu": "8"}, "limits": {"cpu": "16", "memory": "4Gi"}}
+    told = job_of(trainjob(resourcesPerNode={"limits": {"cpu": "12"}}), runtime)
+    assert told.resources == {"cpu": "8", "memory": "4Gi"}
+    assert told.limits == {"cpu": "12", "memory": "4Gi"}
+    env = environment(told)
+    assert (env["STOKER_CPU_REQUEST"], env["STOKER_CPU_LIMIT"], env["PET_NPROC_PER_NODE"]) == ("8", "12", "12")
+
+
 def test_mounts_of_runtime_patches_are_seen() -> None:
     patch = container_patch(name="node", volumeMounts=[{"name": "inputs", "mountPath": "/inputs"}])
     job = job_of(trainjob(spec=patch), RUNTIME)

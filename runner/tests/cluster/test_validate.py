@@ -27,9 +27,12 @@ from builders import (
     trainjob,
     with_initializer,
 )
+from stoker.cluster.pods import job_of
 from stoker.cluster.validate import Validation, validate_one
 from stoker.commands.main import main
 from stoker.contract.exits import ExitCode
+from stoker.plan.facts import Facts
+from stoker.plan.world import resolve_world
 
 ROOT = Path(__file__).parents[3]
 
@@ -158,6 +161,38 @@ def test_a_number_that_nobody_asked_for_is_no_notice() -> None:
     assert of(runtime=runtime).notices == ()
     asked = of(runtime=runtime, numProcPerNode=4)
     assert "1 processes per node (STOKER_NPROC_PER_NODE), not 4" in str(asked)
+
+
+CPU = {"requests": {"cpu": "8"}, "limits": {"cpu": "16"}}
+# What a TrainJob may change of its pods without a word about devices.
+OTHER_RESOURCES: tuple[Mapping[str, Any], ...] = (
+    {"limits": {"memory": "32Gi"}},
+    {"requests": {"cpu": "1"}},
+    {"requests": {"cpu": "4"}},
+    {"requests": {"cpu": "16"}, "limits": {"cpu": "16"}},
+    {"limits": {"cpu": "12"}},
+    {},
+)
+
+
+@pytest.mark.parametrize("resources", OTHER_RESOURCES, ids=str)
+def test_other_resources_change_no_number_of_processes(resources: Mapping[str, Any]) -> None:
+    runtime = gpu_runtime()
+    container(runtime)["resources"] = {kind: {**CPU[kind], "nvidia.com/gpu": 2} for kind in CPU}
+    verdict = of(runtime=runtime, numNodes=2, resourcesPerNode=resources)
+    assert str(verdict) == "sft: valid: trl sft on 2 nodes × 2 processes"
+
+
+@pytest.mark.parametrize("resources", OTHER_RESOURCES, ids=str)
+def test_the_pod_starts_as_many_processes_as_validate_says(resources: Mapping[str, Any]) -> None:
+    for runtime in (gpu_runtime(), gpu_runtime(STOKER_NPROC_PER_NODE="2"), deepcopy(RUNTIME)):
+        container(runtime)["resources"] = {kind: {**CPU[kind], "nvidia.com/gpu": 2} for kind in CPU}
+        manifest = trainjob(resourcesPerNode=resources)
+        plan = validate_one(manifest, runtime).plan
+        assert plan is not None
+        env = job_of(manifest, runtime).environment(0, 0, "job", "run", "sft-node-0-0.sft", 29500)
+        devices = ("nvidia0", "nvidia1") if env["STOKER_ACCELERATOR"] == "nvidia" else ()
+        assert resolve_world(Facts(env=env, devices=devices)).nproc_per_node == plan.world.nproc_per_node
 
 
 GOLDENS = sorted((ROOT / "tests/charts/golden/training-runtimes").glob("*.yaml"))

@@ -21,6 +21,9 @@ INTENDED = {
     f"{_REWARD}: code: 0 before, 78 now": _LACKED,
     f"{_REWARD}: messages: 0 of them before, 1 now: about [] and [[]]": _LACKED,
     f"{_REWARD}: lines: 1 of them before, 0 now: about [[]] and []": _LACKED,
+    "0320 reward: messages.1: about ['pet_nproc_per_node'] before, [] now": (
+        "where a device is missing, Trainer's default number of processes is not to blame for it"
+    ),
 }
 
 

@@ -31,14 +31,27 @@ def test_two_nodes_meet_where_trainer_says() -> None:
         # Trainer writes 1 or the CPU request where nobody asked; a profile knows better.
         ({"PET_NPROC_PER_NODE": "4", "STOKER_CPU_REQUEST": "4", "STOKER_NPROC_PER_NODE": "1"}, (), 1, True),
         ({"PET_NPROC_PER_NODE": "1", "STOKER_NPROC_PER_NODE": "2", **NVIDIA}, GPUS, 2, True),
-        ({"PET_NPROC_PER_NODE": "auto", "STOKER_NPROC_PER_NODE": "2", **NVIDIA}, GPUS, 2, False),
-        ({"PET_NPROC_PER_NODE": "", "STOKER_NPROC_PER_NODE": "2", **NVIDIA}, GPUS, 2, False),
+        ({"PET_NPROC_PER_NODE": "auto", "STOKER_NPROC_PER_NODE": "2", **NVIDIA}, GPUS[:2], 2, False),
+        ({"PET_NPROC_PER_NODE": "", "STOKER_NPROC_PER_NODE": "2", **NVIDIA}, GPUS[:2], 2, False),
+        ({"PET_NPROC_PER_NODE": "8", "STOKER_CPU_LIMIT": "8", "STOKER_NPROC_PER_NODE": "1"}, (), 1, True),
         # Any other number was asked for.
         ({"PET_NPROC_PER_NODE": "3", "STOKER_CPU_REQUEST": "4", "STOKER_NPROC_PER_NODE": "1"}, (), 3, True),
         ({"PET_NPROC_PER_NODE": "2", "STOKER_NPROC_PER_NODE": "2"}, (), 2, False),
-        # No profile: Trainer's word counts, even where it is the CPU count.
+        # Without a profile and without devices, Trainer's word counts, even where it is the CPU count.
         ({"PET_NPROC_PER_NODE": "4", "STOKER_CPU_REQUEST": "4"}, (), 4, False),
-        ({"PET_NPROC_PER_NODE": "1", **NVIDIA}, GPUS, 1, False),
+        ({"PET_NPROC_PER_NODE": "4", "STOKER_CPU_REQUEST": "4", "STOKER_ACCELERATOR": "cpu"}, (), 4, False),
+        # Where there are devices, each has a process unless somebody asked for another number.
+        ({"PET_NPROC_PER_NODE": "1", **NVIDIA}, GPUS, 4, True),
+        ({"PET_NPROC_PER_NODE": "1"}, GPUS, 4, True),
+        ({"PET_NPROC_PER_NODE": "1", "STOKER_ACCELERATOR": "tpu"}, ("accel0", "accel1"), 2, True),
+        ({"PET_NPROC_PER_NODE": "2", "STOKER_CPU_REQUEST": "2", **NVIDIA}, GPUS, 4, True),
+        ({"PET_NPROC_PER_NODE": "16", "STOKER_CPU_REQUEST": "16", **NVIDIA}, GPUS, 4, True),
+        ({"PET_NPROC_PER_NODE": "16", "STOKER_CPU_REQUEST": "8", "STOKER_CPU_LIMIT": "16", **NVIDIA}, GPUS, 4, True),
+        ({"PET_NPROC_PER_NODE": "1", **NVIDIA}, GPUS[:1], 1, False),
+        ({"PET_NPROC_PER_NODE": "4", "STOKER_CPU_REQUEST": "4", **NVIDIA}, GPUS, 4, False),
+        ({"PET_NPROC_PER_NODE": "2", "STOKER_CPU_REQUEST": "8", **NVIDIA}, GPUS, 2, True),
+        ({"PET_NPROC_PER_NODE": "1", "STOKER_NPROC_PER_NODE": "1", **NVIDIA}, GPUS[:1], 1, False),
+        ({"PET_NPROC_PER_NODE": "4", "STOKER_CPU_REQUEST": "4", "STOKER_NPROC_PER_NODE": "2", **NVIDIA}, GPUS, 2, True),
         # auto counts devices, never CPUs.
         ({"PET_NPROC_PER_NODE": "auto", **NVIDIA}, GPUS, 4, False),
         ({"PET_NPROC_PER_NODE": "gpu", **NVIDIA}, GPUS[:2], 2, False),
@@ -50,10 +63,22 @@ def test_two_nodes_meet_where_trainer_says() -> None:
         "1 gives way to the profile",
         "auto gives way to the profile",
         "nothing gives way to the profile",
+        "the CPU limit gives way to the profile",
         "a number of the user's wins over the profile",
         "agreement needs no notice",
         "the CPU count without a profile",
-        "1 without a profile",
+        "the CPU count on a runtime for CPUs",
+        "1 gives way to the devices",
+        "1 gives way to devices that no runtime told of",
+        "1 gives way to TPU chips",
+        "a low CPU count gives way to the devices",
+        "a high CPU count gives way to the devices",
+        "the CPU limit gives way to the devices",
+        "1 on one device",
+        "the CPU count is the number of devices",
+        "a number of the user's wins over the devices",
+        "the variable and Trainer's 1 agree",
+        "the variable wins over the devices",
         "auto with four devices",
         "gpu with two devices",
         "a profile of auto",
@@ -65,6 +90,59 @@ def test_processes_per_node(env: Mapping[str, str], devices: tuple[str, ...], ex
     assert world.problems == ()
     assert world.nproc_per_node == expected
     assert bool(world.notices) == noticed
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "notice"),
+    [
+        (
+            {"PET_NPROC_PER_NODE": "1"},
+            {},
+            (
+                "using 4 processes per node, one per nvidia device, not 1 (PET_NPROC_PER_NODE), which looks like "
+                "Trainer's default: if you want 1, set STOKER_NPROC_PER_NODE in spec.trainer.env"
+            ),
+        ),
+        (
+            {"PET_NPROC_PER_NODE": "3"},
+            {},
+            (
+                "3 processes per node (PET_NPROC_PER_NODE) leave 1 of the 4 nvidia devices of this container idle: "
+                "use 4 processes, or request 3 in resourcesPerNode"
+            ),
+        ),
+        (
+            {"PET_NPROC_PER_NODE": "auto", "STOKER_NPROC_PER_NODE": "1"},
+            {},
+            (
+                "1 processes per node (STOKER_NPROC_PER_NODE) leave 3 of the 4 nvidia devices of this container idle: "
+                "use 4 processes, or request 1 in resourcesPerNode"
+            ),
+        ),
+        (
+            {"PET_NPROC_PER_NODE": "1"},
+            {"nproc_per_node": "2"},
+            (
+                "2 processes per node (command) leave 2 of the 4 nvidia devices of this container idle: "
+                "use 4 processes, or request 2 in resourcesPerNode"
+            ),
+        ),
+    ],
+    ids=["Trainer's 1", "the user's number", "the runtime's number", "the command's number"],
+)
+def test_no_device_is_left_out_in_silence(env: Mapping[str, str], options: Mapping[str, str], notice: str) -> None:
+    world = resolve_world(pod({**NVIDIA, **env}, GPUS), options)
+    assert (world.notices, world.problems) == ((notice,), ())
+
+
+@pytest.mark.parametrize("processes", ["1", "16", "auto"])
+def test_without_the_promised_devices_no_number_of_processes_is_to_blame(processes: str) -> None:
+    told = {"PET_NPROC_PER_NODE": processes, "STOKER_CPU_REQUEST": "16", **NVIDIA}
+    world = resolve_world(pod(told))
+    assert world.notices == ()
+    assert [problem.partition(":")[0] for problem in world.problems] == [
+        "the runtime is for nvidia, but this container sees no such device"
+    ]
 
 
 def problems_of(facts: Facts, options: Mapping[str, str] | None = None) -> str:

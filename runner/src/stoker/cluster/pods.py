@@ -52,6 +52,7 @@ class NodeJob:
         mounts: volume name → mount path.
         max_restarts: restarts the JobSet allows.
         resources: requests, else limits, of the container.
+        limits: limits of the container.
         counted: resources that Trainer derives the number of processes from: only the TrainJob's, if it has any.
         claims: True if the container claims devices (DRA), which have no quantity.
         processes: the TrainJob's numProcPerNode; None if it gives none.
@@ -68,6 +69,7 @@ class NodeJob:
     mounts: Mapping[str, str]
     max_restarts: int
     resources: Mapping[str, str]
+    limits: Mapping[str, str]
     counted: Mapping[str, str]
     claims: bool
     processes: int | None
@@ -122,9 +124,10 @@ class NodeJob:
         for prefix in ("metadata.labels['", "metadata.annotations['"):
             if path.startswith(prefix):
                 return metadata.get(path.removeprefix(prefix).removesuffix("']"), "")
-        resource = source.get("resourceFieldRef", {}).get("resource", "")
-        if resource.startswith(("requests.", "limits.")):
-            return str(math.ceil(quantity(self.resources.get(resource.partition(".")[2], "0"))))
+        kind, _, resource = source.get("resourceFieldRef", {}).get("resource", "").partition(".")
+        if kind in ("requests", "limits"):
+            amounts = self.resources if kind == "requests" else self.limits
+            return str(math.ceil(quantity(amounts.get(resource, "0"))))
         raise RunError(
             ExitCode.CONFIG,
             f"env {entry['name']} comes from {', '.join(source)}, which only a cluster has: "
@@ -234,7 +237,7 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
     for entry in env:
         _expect_strings("env", [entry["name"], entry.get("value") or ""])
     declared = container.get("resources", {})
-    resources = {**declared.get("limits", {}), **declared.get("requests", {})}
+    resources = _requests_of(declared)
     mounts = [*container.get("volumeMounts", ()), *_patched_mounts(spec, name)]
     secret = (told.get("secretRef") or {}).get("name")
     job = NodeJob(
@@ -247,6 +250,7 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
         mounts={mount["name"]: mount["mountPath"] for mount in mounts},
         max_restarts=int(jobset.get("failurePolicy", {}).get("maxRestarts", 0)),
         resources=resources,
+        limits=declared.get("limits", {}),
         counted=resources,
         claims=False,
         processes=None,
@@ -302,11 +306,8 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
     labels = dict(template.get("metadata", {}).get("labels") or {})
     _expect_strings("labels", [*labels.values()])
     declared = container.get("resources", {})
-    resources = {**declared.get("limits", {}), **declared.get("requests", {})}
-    wanted_resources = told.get("resourcesPerNode")
-    asked = wanted_resources or {}
-    asked = {**asked.get("limits", {}), **asked.get("requests", {})}
-    counted = resources if wanted_resources is None else asked
+    asked = told.get("resourcesPerNode")
+    merged = {kind: {**declared.get(kind, {}), **(asked or {}).get(kind, {})} for kind in ("requests", "limits")}
     mounts = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())}
     mounts.update({mount["name"]: mount["mountPath"] for mount in _patched_mounts(spec, _CONTAINER)})
     return NodeJob(
@@ -317,14 +318,20 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
         env=env,
         mounts=mounts,
         max_restarts=int(jobset.get("failurePolicy", {}).get("maxRestarts", 0)),
-        resources={**resources, **asked},
-        counted=counted,
-        claims=bool(declared.get("claims") or (wanted_resources or {}).get("claims")),
+        resources=_requests_of(merged),
+        limits=merged["limits"],
+        counted=_requests_of(declared if asked is None else asked),
+        claims=bool(declared.get("claims") or (asked or {}).get("claims")),
         processes=_count("numProcPerNode", told["numProcPerNode"]) if "numProcPerNode" in told else None,
         injected=trainer is not None,
         labels=labels,
         grace_seconds=int(pod.get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
     )
+
+
+def _requests_of(resources: Mapping[str, Any]) -> dict[str, str]:
+    """Return a container's requests; what has only a limit requests as much."""
+    return {**resources.get("limits", {}), **resources.get("requests", {})}
 
 
 def _name_of(metadata: Mapping[str, Any]) -> str:

@@ -34,7 +34,7 @@ from stoker.node.preflight import framework_problems, input_problems, package_pr
 from stoker.plan.facts import Facts, whole_number
 from stoker.plan.plan import Plan
 from stoker.plan.resolve import RunRequest, read_request, resolve_plan
-from stoker.plan.world import DEFAULT_PORT
+from stoker.plan.world import DEFAULT_PORT, yields
 
 # Extended resources whose count is the number of devices, by the accelerator profile.
 _RESOURCES = {
@@ -203,23 +203,25 @@ def assumed_facts(job: NodeJob, environment: Mapping[str, str]) -> Facts:
     """Return the facts that a node's container would find, with the devices it requests."""
     accelerator = environment.get("STOKER_ACCELERATOR") or "nvidia"
     prefixes = _RESOURCES.get(accelerator, ())
-    count = sum(int(quantity(job.resources[name])) for name in job.resources if name.startswith(prefixes or ("?",)))
+    amounts = {**job.resources, **job.limits}
+    count = sum(int(quantity(amounts[name])) for name in amounts if name.startswith(prefixes or ("?",)))
     if job.claims:
         # A claim asks for one device per process of the runtime.
         count = max(count, whole_number(environment.get("STOKER_NPROC_PER_NODE", "")) or 1)
-    return Facts(
+    facts = Facts(
         env=kept_variables(environment),
         devices=tuple(f"{accelerator}{index}" for index in range(count)),
         cpus=max(1, math.ceil(quantity(job.resources.get("cpu", "1")))),
     )
+    if job.injected and job.processes is None and yields(facts):
+        # Unlike a pod, we know that Trainer chose this number, not the user: there is nothing to note.
+        return replace(facts, env={**facts.env, "PET_NPROC_PER_NODE": "auto"})
+    return facts
 
 
 def _environment(job: NodeJob, node: int) -> dict[str, str]:
     address = f"{job.name}-node-0-0.{job.name}"
     environment = job.environment(node, 0, "job", "run", address, DEFAULT_PORT)
-    if job.injected and job.processes is None and environment.get("STOKER_NPROC_PER_NODE"):
-        # Unlike a pod, we know that Trainer chose this number, not the user.
-        environment["PET_NPROC_PER_NODE"] = "auto"
     # Kubernetes sets this in every pod of an Indexed Job.
     return {**environment, "JOB_COMPLETION_INDEX": str(node)}
 

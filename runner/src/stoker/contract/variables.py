@@ -20,7 +20,8 @@ KNOWN = {
     "STOKER_FRAMEWORK": "framework to run, from the pod label trainer.kubeflow.org/framework (default trl)",
     "STOKER_METHOD": "training method if the arguments name none, e.g. sft",
     "STOKER_WORKSPACE": "folder shared by all pods of the run (default /workspace)",
-    "STOKER_NPROC_PER_NODE": "processes per node; wins over PET_NPROC_PER_NODE if that is auto, 1 or the CPU count",
+    "STOKER_NPROC_PER_NODE": "processes per node; wins over PET_NPROC_PER_NODE if that is auto, 1, or the CPU request "
+    "or limit",
     "STOKER_RESUME": "auto (default): resume from the newest complete checkpoint, if there is one; never: start over; "
     "require: fail without a complete checkpoint",
     "STOKER_ACCELERATOR": "accelerator profile of the runtime: nvidia, amd, intel, tpu or cpu",
@@ -30,6 +31,7 @@ KNOWN = {
     "STOKER_RUN_ID": "id of this attempt, the same in all pods",
     "STOKER_RESTART_ATTEMPT": "number of restarts before this attempt",
     "STOKER_CPU_REQUEST": "CPU request of this container, rounded up to whole cores",
+    "STOKER_CPU_LIMIT": "CPU limit of this container, rounded up to whole cores",
     "STOKER_GRACE_PERIOD_SECONDS": "seconds between SIGTERM and SIGKILL (default 30)",
     "STOKER_RENDEZVOUS_TIMEOUT_SECONDS": "seconds to wait for the other pods of the run (default 1800)",
     "STOKER_HANG_TIMEOUT_SECONDS": "seconds a step may take before the run counts as hung; 0: no limit (default 1200)",

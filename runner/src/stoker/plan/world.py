@@ -158,41 +158,77 @@ def _master_addr(draft: _Draft, nnodes: int) -> str:
     return text
 
 
+def yields(facts: Facts) -> bool:
+    """Return whether PET_NPROC_PER_NODE yields to STOKER_NPROC_PER_NODE, or without it to the number of devices."""
+    return _is_trainers_default(facts) and (facts.get("STOKER_NPROC_PER_NODE") is not None or _is_for_devices(facts))
+
+
+def _is_trainers_default(facts: Facts) -> bool:
+    # If nobody asks for a number, Trainer writes auto or 1, or the CPU count: the TrainJob's request, else its limit
+    # (v2.3.0 torch.go).
+    cpus = (facts.get("STOKER_CPU_REQUEST"), facts.get("STOKER_CPU_LIMIT"))
+    return facts.get("PET_NPROC_PER_NODE") in (None, *AUTO, "1", *cpus)
+
+
+def _is_for_devices(facts: Facts) -> bool:
+    return facts.accelerator in ACCELERATORS and facts.accelerator != "cpu"
+
+
 def _nproc_per_node(draft: _Draft) -> int:
-    facts = draft.facts
-    text, source = draft.text("nproc_per_node", "auto")
-    profile = facts.get("STOKER_NPROC_PER_NODE")
-    trainers = facts.get("PET_NPROC_PER_NODE")
-    reason = ""
-    # If nobody asks for a number, Trainer writes 1 or the CPU count (v2.3.0 torch.go), so these two are weaker.
-    derived = trainers in (None, *AUTO, "1", facts.get("STOKER_CPU_REQUEST"))
-    if source == "command" and not derived and trainers != text:
-        draft.notices.append(f"using the command's {text} processes per node, not {trainers} (PET_NPROC_PER_NODE)")
-    if source != "command" and profile is not None and profile != text:
-        if derived:
-            reason = f"wins over PET_NPROC_PER_NODE={trainers}, Trainer's default"
-            if trainers not in (None, *AUTO):
-                draft.notices.append(
-                    f"using {profile} processes per node (STOKER_NPROC_PER_NODE), not {trainers} (PET_NPROC_PER_NODE), "
-                    f"which looks like Trainer's default: if you want {trainers}, set STOKER_NPROC_PER_NODE in "
-                    "spec.trainer.env too"
-                )
-            text, source = profile, "STOKER_NPROC_PER_NODE"
-        else:
-            draft.notices.append(f"using the TrainJob's {text} processes per node, not the runtime's {profile}")
+    text, source, reason = _processes(draft)
     if text in AUTO:
         return _from_devices(draft, source)
-    nproc = whole_number(text or "")
+    facts = draft.facts
+    nproc = whole_number(text)
     if nproc is None or nproc < 1:
         draft.problems.append(f"nproc_per_node is {text!r} ({source}): write auto or a whole number, 1 or more")
         return 1
-    if facts.accelerator in ACCELERATORS and facts.accelerator != "cpu" and nproc > len(facts.devices):
-        draft.problems.append(
-            f"{nproc} processes per node ({source}) need {nproc} {facts.accelerator} devices, but this container sees "
-            f"{len(facts.devices)}: request {nproc} in resourcesPerNode, or use fewer processes"
-        )
+    if _is_for_devices(facts):
+        found = len(facts.devices)
+        if nproc > found:
+            draft.problems.append(
+                f"{nproc} processes per node ({source}) need {nproc} {facts.accelerator} devices, but this container "
+                f"sees {found}: request {nproc} in resourcesPerNode, or use fewer processes"
+            )
+        elif nproc < found:
+            draft.notices.append(
+                f"{nproc} processes per node ({source}) leave {found - nproc} of the {found} {facts.accelerator} "
+                f"devices of this container idle: use {found} processes, or request {nproc} in resourcesPerNode"
+            )
     draft.settings.append(Setting("nproc_per_node", str(nproc), source, reason))
     return nproc
+
+
+def _processes(draft: _Draft) -> tuple[str, str, str]:
+    """Return what was said about the processes per node, a number or `auto`, with its origin and why it wins."""
+    facts = draft.facts
+    text, source = draft.text("nproc_per_node", None)
+    ours, trainers = facts.get("STOKER_NPROC_PER_NODE"), facts.get("PET_NPROC_PER_NODE")
+    if text is None:
+        text = AUTO[0]
+    if source == "command":
+        if trainers != text and not _is_trainers_default(facts):
+            draft.notices.append(f"using the command's {text} processes per node, not {trainers} (PET_NPROC_PER_NODE)")
+    elif not yields(facts):
+        if ours not in (None, text):
+            draft.notices.append(f"using the TrainJob's {text} processes per node, not the runtime's {ours}")
+    elif ours not in (None, text):
+        _say_not_trainers(draft, f"{ours} processes per node (STOKER_NPROC_PER_NODE)", " too")
+        return str(ours), "STOKER_NPROC_PER_NODE", f"wins over PET_NPROC_PER_NODE={trainers}, Trainer's default"
+    elif ours is None and text not in (*AUTO, str(len(facts.devices))):
+        if facts.devices:
+            _say_not_trainers(draft, f"{len(facts.devices)} processes per node, one per {facts.accelerator} device", "")
+        return AUTO[0], "runner", ""
+    return text, source, ""
+
+
+def _say_not_trainers(draft: _Draft, instead: str, too: str) -> None:
+    trainers = draft.facts.get("PET_NPROC_PER_NODE")
+    if trainers not in (None, *AUTO):
+        draft.notices.append(
+            f"using {instead}, not {trainers} (PET_NPROC_PER_NODE), which looks like Trainer's default: "
+            f"if you want {trainers}, set STOKER_NPROC_PER_NODE in spec.trainer.env{too}"
+        )
 
 
 def _from_devices(draft: _Draft, source: str) -> int:
@@ -201,7 +237,7 @@ def _from_devices(draft: _Draft, source: str) -> int:
         count = len(facts.devices)
         draft.settings.append(Setting("nproc_per_node", str(count), source, f"auto: one per visible device ({count})"))
         return count
-    if facts.accelerator in ACCELERATORS and facts.accelerator != "cpu":
+    if _is_for_devices(facts):
         draft.problems.append(
             f"the runtime is for {facts.accelerator}, but this container sees no such device: "
             "check resourcesPerNode and the node's device plugin, or choose a runtime for cpu"
