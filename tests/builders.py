@@ -96,6 +96,7 @@ def gpu_runtime(**env: str) -> Manifest:
     """Return our runtime with two NVIDIA GPUs a pod, and these variables."""
     runtime = deepcopy(RUNTIME)
     node = container(runtime)
+    node["image"] = node["image"].removesuffix("-cpu") + "-cuda"
     node["resources"] = {"limits": {"nvidia.com/gpu": 2}, "requests": {"cpu": 8}}
     told = {"STOKER_ACCELERATOR": "nvidia", **env}
     node["env"] = [e for e in node["env"] if e["name"] not in ("STOKER_NPROC_PER_NODE", *told)]

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import RUNTIME, gpu_runtime
+from builders import RUNTIME, container, gpu_runtime
 from stoker.backends import TRLConfig
 from stoker.cluster.validate import validate_one
 from stoker.commands.main import main
@@ -136,6 +136,7 @@ def test_torchtune_on_a_runtime_whose_name_spells_no_model_leaves_the_runtimes_c
     assert "command" not in job["spec"]["trainer"]
     runtime = deepcopy(RUNTIME)
     runtime["metadata"]["name"] = "torchtune-distributed"
+    container(runtime)["image"] = "ghcr.io/stoker-dev/torchtune:0.1.0-cpu"
     for entry in runtime["spec"]["template"]["spec"]["replicatedJobs"]:
         entry["template"]["spec"]["template"]["metadata"]["labels"]["trainer.kubeflow.org/framework"] = "torchtune"
     verdict = validate_one(job, runtime)
