@@ -111,15 +111,21 @@ NAMESPACE ?=
 RELEASE ?=
 # More words for a benchmark: make benchmark-launch BENCHMARK_ARGS="--pairs 7"; "--help" lists them.
 BENCHMARK_ARGS ?=
+gpu_benchmark = $(python) benchmarks/gpu.py $(BENCHMARK_ARGS)
 
 .PHONY: benchmarks
-benchmarks: benchmark-launch ## Run all benchmarks that this machine can run (about 10 min; more with a release).
+benchmarks: benchmark-launch ## Run all benchmarks that this machine can run (about 10 min; a GPU or a release adds to it).
+	@$(gpu_benchmark) || [[ $$? == 77 ]] # there is no GPU, as it has said
 	@if [[ -n "$(RELEASE)" ]]; then $(MAKE) benchmark-serving; \
 	  else echo "benchmark-serving is left out: name a release: make benchmarks NAMESPACE=models RELEASE=chat"; fi
 
 .PHONY: benchmark-launch
 benchmark-launch: ## Compare `stoker run` with bare torchrun, on CPU (about 10 min).
 	@$(python) benchmarks/launch_overhead.py $(BENCHMARK_ARGS)
+
+.PHONY: benchmark-gpu
+benchmark-gpu: ## Compare a runtime's recipe with TRL's defaults on a GPU (about 15 min, estimated).
+	@$(gpu_benchmark)
 
 .PHONY: benchmark-serving
 benchmark-serving: ## Compare a release's Service and proxy with its vLLM: NAMESPACE=models RELEASE=chat (about 10 min).

@@ -7,12 +7,15 @@ import resource
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # What the trainer prints after each step at --logging_steps 1, and once after the last.
 _STEP = b"{'loss'"
@@ -35,6 +38,7 @@ class Run:
         total: to the end of the process; None if it hung and was killed.
         processor: that processors worked for it, in all its processes; None if it was killed.
         waited: from its last line until it was killed.
+        steps: the lines of its steps, each with its time.
     """
 
     first_step: float | None
@@ -42,6 +46,7 @@ class Run:
     total: float | None
     processor: float | None
     waited: float = 0
+    steps: tuple[tuple[float, str], ...] = ()
 
     def __str__(self) -> str:
         """Say what it took, or where it hung."""
@@ -49,6 +54,18 @@ class Run:
             return f"{self.total:.1f} s, first step after {self.first_step:.1f} s"
         where = "at its end" if self.trained else "in training" if self.first_step else "before its first step"
         return f"hung {where}, killed after {self.waited:.0f} s of silence"
+
+
+def environment(*options: str) -> Path:
+    """Return the Python of an environment with the TRL image's packages; images/trl/venv has the options.
+
+    Raises:
+        SystemExit: it could not be made; the reason is on stderr.
+    """
+    made = subprocess.run([ROOT / "images" / "trl" / "venv", *options], check=False, stdout=subprocess.PIPE, text=True)
+    if made.returncode:
+        sys.exit(made.returncode)
+    return Path(made.stdout.strip()) / "bin" / "python"
 
 
 def run_job(argv: Sequence[str], env: dict[str, str], patience: float) -> Run:
@@ -64,8 +81,13 @@ def run_job(argv: Sequence[str], env: dict[str, str], patience: float) -> Run:
         JobFailed: it ended with another code than 0, or without a step.
     """
     began, worked_before = time.monotonic(), worked()
-    first_step = trained = None
+    trained = None
     lines: list[bytes] = []
+    steps: list[tuple[float, str]] = []
+
+    def measured(total: float | None, processor: float | None, waited: float = 0) -> Run:
+        return Run(steps[0][0] if steps else None, trained, total, processor, waited, tuple(steps))
+
     heard = began
     env = {**os.environ, "PYTHONUNBUFFERED": "1", **env}
     with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0) as process:
@@ -76,20 +98,19 @@ def run_job(argv: Sequence[str], env: dict[str, str], patience: float) -> Run:
                 heard = time.monotonic()
                 *ended, unfinished = (unfinished + chunk).split(b"\n")
                 lines += ended
-                if first_step is None and any(_STEP in line for line in ended):
-                    first_step = heard - began
+                steps += [(heard - began, line.decode(errors="replace")) for line in ended if _STEP in line]
                 if trained is None and any(_TRAINED in line for line in ended):
                     trained = heard - began
             process.wait(allowed_silence(trained, patience))
         except (TimeoutError, subprocess.TimeoutExpired):
-            return Run(first_step, trained, None, None, time.monotonic() - heard)
+            return measured(None, None, time.monotonic() - heard)
         finally:
             if process.poll() is None:
                 kill(process.pid)
-    if process.returncode or first_step is None:
+    if process.returncode or not steps:
         printed = b"\n".join([*lines, unfinished]).decode(errors="replace")
         raise JobFailed(f"{printed}\n{' '.join(argv)} ended with {process.returncode}")
-    return Run(first_step, trained, time.monotonic() - began, worked() - worked_before)
+    return measured(time.monotonic() - began, worked() - worked_before)
 
 
 def _read(pipe: IO[bytes], patience: float) -> bytes:

@@ -7,10 +7,10 @@ for the whole run, and for the processor time of all its processes, which other 
 what was lost; then how long `stoker plan` and `stoker --help` take. Says on stderr how far it is. Reports, and asserts
 nothing.
 
-Bare torchrun often hangs at its end (gloo, torch 2.13): `destroy_process_group` drops the last reference to the group
-in `_unregister_all_process_groups`, which holds the GIL. The group's destructor waits for its threads, and one of them
-waits for the GIL to free the tensors of the last collective. PyTorch has this as issues 56297 and 190489. Such a run is
-killed once it has been silent for as long as it trained; its steps count, its end does not.
+Bare torchrun often hangs at its end (gloo, torch 2.13). Once the training script returns, Python frees the model, with
+the GIL held. DDP's reducer has the last reference to the process group, whose destructor waits for the group's threads,
+and one of these waits for the GIL to free the tensors of its last collective (issues 56297 and 190489 of PyTorch). Such
+a run is killed once it has been silent for as long as it trained; its steps count, its end does not.
 
     benchmarks/launch_overhead.py --pairs 5
 """
@@ -32,7 +32,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.jobs import JobFailed, Run, run_job, worked  # noqa: E402
+from benchmarks.jobs import JobFailed, Run, environment, run_job, worked  # noqa: E402
 from benchmarks.paired import ratio_line, run_pairs, say, seconds, whole  # noqa: E402
 
 SIDES = ("stoker run", "torchrun")
@@ -130,12 +130,6 @@ class Job:
         env = {**os.environ, **self.told(name)}
         plan: dict[str, Any] = json.loads(subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE).stdout)
         return plan
-
-
-def environment(*options: str) -> Path:
-    """Return the Python of an environment with the TRL image's packages."""
-    made = subprocess.run([ROOT / "images" / "trl" / "venv", *options], check=True, stdout=subprocess.PIPE, text=True)
-    return Path(made.stdout.strip()) / "bin" / "python"
 
 
 def report(pairs: Sequence[tuple[Run, Run]]) -> Iterator[str]:
