@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib import metadata
 
 import pytest
@@ -14,6 +15,9 @@ from stoker.commands.main import main
 from stoker.contract.exits import ExitCode
 from stoker.contract.variables import KNOWN
 from stoker.frameworks import TRL, TorchTune
+from stoker.plan.facts import Facts
+from stoker.rank import accelerator
+from stoker.rank.accelerator import Found
 
 
 def examine(*options: str, **env: str) -> Result:
@@ -81,3 +85,44 @@ def test_an_image_is_judged_by_what_is_installed(installed: set[str]) -> None:
     assert ended.exit_code == ExitCode.CONFIG
     assert re.search(r"^FAIL  torch +", ended.output, re.MULTILINE)
     assert "world size" not in ended.output
+
+
+@pytest.mark.parametrize(
+    ("found", "line", "fix"),
+    [
+        (
+            Found("2.13.0+cu130", "13.0", "580.65.06", devices=2),
+            "ok    devices           torch 2.13.0+cu130 (CUDA 13.0, driver 580.65.06) computes on 2",
+            "",
+        ),
+        (
+            Found("2.13.0+cu130", "13.0", "535.129.03", error="The NVIDIA driver on your system is too old"),
+            "FAIL  devices           torch 2.13.0+cu130 (CUDA 13.0, driver 535.129.03)",
+            "CUDA 13.0 needs driver 580 or newer",
+        ),
+        (
+            Found("2.13.0+cu130", "13.0", "580.65.06", devices=1),
+            "FAIL  devices           torch 2.13.0+cu130 (CUDA 13.0, driver 580.65.06)",
+            "can use 1 of the 2 nvidia devices",
+        ),
+        (RuntimeError("CUDA error: busy"), "FAIL  devices           RuntimeError: CUDA error: busy", "other nodes"),
+    ],
+    ids=["two good devices", "an old driver", "one device of two", "a broken device"],
+)
+def test_a_pods_devices_are_judged_by_torch(
+    monkeypatch: pytest.MonkeyPatch, found: Found | Exception, line: str, fix: str
+) -> None:
+    def look(name: str, used: Sequence[int]) -> Found:
+        assert (name, [*used]) == ("nvidia", [0, 1])
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(accelerator, "look", look)
+    monkeypatch.setattr(doctor, "find_spec", lambda name: name)
+    told = {"STOKER_ACCELERATOR": "nvidia", "PET_NPROC_PER_NODE": "1"}
+    monkeypatch.setattr(doctor, "read_facts", lambda: Facts(env=told, devices=("nvidia0", "nvidia1")))
+    ended = examine(STOKER_RUN_ID="1")
+    assert f"{line}\n" in ended.output
+    assert fix in ended.output
+    assert ended.exit_code == ExitCode.CONFIG  # this Python has no trainer

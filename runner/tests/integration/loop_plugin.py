@@ -95,7 +95,7 @@ def train(job: Job) -> Outcome:
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
-    job.guard()
+    job.guard(torch.device("cpu"))
     begin = int((job.checkpoint / "count").read_text()) if job.checkpoint else 0
     outcome = Outcome(begin, int(job.plan.budget["steps"]))
     job.pulse.beat("first step", begin)

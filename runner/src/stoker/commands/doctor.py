@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -22,6 +23,7 @@ from stoker.plan.facts import Facts, read_facts
 from stoker.plan.plan import HIDDEN
 from stoker.plan.resolve import flag_of_variable
 from stoker.plan.world import resolve_world
+from stoker.rank import accelerator
 from stoker.submit import broken_plugins, get_registered_backends
 
 # Below this the loaders' worker processes and NCCL run out of shared memory.
@@ -165,6 +167,19 @@ def _hardware(facts: Facts) -> Iterator[Line]:
         yield Line("accelerator", text, "request the device in resourcesPerNode, or use a runtime for cpu")
         return
     yield Line("accelerator", text)
+    if facts.devices and find_spec("torch"):
+        yield _usable(facts)
+
+
+def _usable(facts: Facts) -> Line:
+    """Return whether torch can compute on the devices that this node's processes use."""
+    used = range(resolve_world(facts).nproc_per_node)
+    try:
+        found, flaw = accelerator.judge(facts.accelerator, used)
+    except Exception as error:  # noqa: BLE001 - a broken device or package may raise anything
+        text = " ".join(str(error).split())
+        return Line("devices", f"{type(error).__name__}: {text}", "look at the node's log, or choose other nodes")
+    return Line("devices", found or "none", flaw) if flaw else Line("devices", f"{found} computes on {len(used)}")
 
 
 def _memory(facts: Facts) -> Iterator[Line]:

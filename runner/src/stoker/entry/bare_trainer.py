@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 _TRAINER = "transformers.trainer"
 
@@ -43,8 +47,8 @@ class _GuardLoader(Loader):
         module.__dict__["DEFAULT_CALLBACKS"].append(GuardCallback(guard_bare_process))
 
 
-def guard_bare_process() -> None:
-    """Guard a trainer that has no plan: its world must match the variables of its pod.
+def guard_bare_process(device: torch.device | None = None) -> None:
+    """Guard a trainer that has no plan: its world and its device must match the variables of its pod.
 
     Exits with the guard's exit code if it does not.
     """
@@ -52,6 +56,7 @@ def guard_bare_process() -> None:
     from stoker.contract.words import report_error, write_termination_message
     from stoker.plan.facts import read_facts
     from stoker.plan.world import resolve_world
+    from stoker.rank.accelerator import check_trainers_device
     from stoker.rank.guard import Identity, guard
 
     facts = read_facts()
@@ -59,6 +64,8 @@ def guard_bare_process() -> None:
     try:
         if world.problems:
             raise RunError(ExitCode.CONFIG, "\n".join(world.problems))
+        if device is not None:
+            check_trainers_device(facts.get("STOKER_ACCELERATOR") or "", device)
         guard(world.size, Identity("", facts.image_version), None)
     except RunError as error:
         report_error(error.message)

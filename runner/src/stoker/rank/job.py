@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from stoker.plan.plan import Plan
 from stoker.rank.guard import achieved_world_size
@@ -13,6 +13,17 @@ from stoker.rank.pulse import Pulse
 
 if TYPE_CHECKING:
     import torch
+
+
+class Guard(Protocol):
+    """Raises if this process must not train."""
+
+    def __call__(self, device: torch.device | None = None) -> None:
+        """Check the process.
+
+        Args:
+            device: the device that the trainer computes on; None skips the check of the trainer's choice.
+        """
 
 
 class StopRequested(BaseException):
@@ -52,7 +63,7 @@ class Job:
     Attributes:
         plan: the plan of the run.
         checkpoint: the folder to resume from, the same on all ranks; None to start at step 0.
-        guard: call it once the process group exists; raises if this process must not train.
+        guard: call it once the process group exists, with the trainer's device.
         stop_flag: if this file exists on any node, all ranks stop.
         pulse: beat it regularly from the first step on; a rank without beats counts as hung.
         on_training: call it right before the first step.
@@ -60,7 +71,7 @@ class Job:
 
     plan: Plan
     checkpoint: Path | None
-    guard: Callable[[], None]
+    guard: Guard
     stop_flag: Path
     pulse: Pulse
     on_training: Callable[[], None]

@@ -22,6 +22,7 @@ from stoker.contract.variables import PLAN_FILE
 from stoker.contract.words import say
 from stoker.plan.plan import Plan
 from stoker.rank import checkpoints
+from stoker.rank.accelerator import check_device, check_trainers_device
 from stoker.rank.endings import ending_of
 from stoker.rank.folders import LocalFolder, RankStatus, SharedFolder, Verdict
 from stoker.rank.lifeline import end_with_parent
@@ -80,6 +81,7 @@ def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -
     Raises:
         RunError, StopRequested, and whatever the trainer raises.
     """
+    check_device(plan.accelerator, int(os.environ.get("LOCAL_RANK", "0")))
     checkpoint = _agree_on_checkpoint(plan, status.rank)
 
     import torch.distributed
@@ -90,10 +92,16 @@ def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -
     torch.distributed.destroy_process_group = _leave_group_to_the_exit
     identity = Identity(plan.hash, plan.image_version)
     shared = SharedFolder(Path(plan.workspace), plan.run_id, plan.world.node_rank)
+
+    def check_process(device: torch.device | None = None) -> None:
+        if device is not None:
+            check_trainers_device(plan.accelerator, device)
+        guard(plan.world.size, identity, shared.path)
+
     job = Job(
         plan,
         checkpoint,
-        guard=lambda: guard(plan.world.size, identity, shared.path),
+        guard=check_process,
         stop_flag=local.stop_flag,
         pulse=Pulse(local.ranks, status.rank),
         on_training=lambda: local.write_status(replace(status, phase="training")),

@@ -171,9 +171,9 @@ class _Follower:
         self._progress: Progress | None = None
 
     def made(self, recipe: Any) -> None:
-        """Check the world before the recipe loads a model."""
+        """Check device and world before the recipe loads a model."""
         self._recipe = recipe
-        self._job.guard()
+        self._job.guard(recipe._device)
         client = getattr(recipe, "_checkpoint_client", None)
         if client is not None:
             self._follow_client(client)

@@ -15,7 +15,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from stoker.contract.exits import ExitCode, RunError
 from stoker.rank import checkpoints
 from stoker.rank.guard import achieved_world_size
-from stoker.rank.job import Outcome, StopRequested, any_rank, barrier
+from stoker.rank.job import Guard, Outcome, StopRequested, any_rank, barrier
 from stoker.rank.progress import Progress
 from stoker.rank.pulse import EVALUATING, FINISHING, FIRST_STEP, SAVING, TRAINING, Pulse
 
@@ -27,12 +27,12 @@ class GuardCallback(TrainerCallback):
         guard: raises if this process must not train.
     """
 
-    def __init__(self, guard: Callable[[], None]) -> None:
+    def __init__(self, guard: Guard) -> None:
         self._guard = guard
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Check the world before the first step."""
-        self._guard()
+        """Check device and world before the first step."""
+        self._guard(args.device)
 
 
 class RunCallback(TrainerCallback):

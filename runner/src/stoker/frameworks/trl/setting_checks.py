@@ -92,6 +92,11 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
     yield from _ignored_epochs(settings)
     if asked.accelerator == "cpu" and _value(settings, "ddp_backend", "gloo") == "nccl":
         yield "--ddp_backend nccl needs GPUs: leave it out, or choose a runtime with an accelerator"
+    if asked.accelerator != "cpu" and on("use_cpu"):
+        yield (
+            f"--use_cpu ({settings['use_cpu'].source}) trains on the CPU, but the runtime is for {asked.accelerator}: "
+            "leave it out, or choose a runtime for cpu"
+        )
     if on("load_best_model_at_end") and str(_value(settings, "eval_strategy", "no")) == "no":
         yield "--load_best_model_at_end needs evaluations to find the best model: add --eval_strategy steps"
     yield from _of_method(asked, settings, number)

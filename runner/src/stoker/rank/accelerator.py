@@ -1,0 +1,203 @@
+"""Checks that torch computes on the devices that the accelerator profile promises, and that the trainer does.
+
+Device nodes alone do not show that. If a node's driver is too old, torch finds no device, and trainers then choose the
+CPU without an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from stoker.contract.exits import ExitCode, RunError
+
+_ELSEWHERE = "choose other nodes (nodeSelector), or use an image for this node (spec.trainer.image)"
+_VERSION = re.compile(r"\b\d+\.\d+(?:\.\d+)*\b")
+# What torch says of a GPU that it was not built for.
+_NO_KERNEL = "no kernel image is available"
+# Major version of CUDA → its oldest driver (CUDA Toolkit release notes, minor version compatibility).
+_OLDEST_DRIVER = {"11": 450, "12": 525, "13": 580}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How torch knows the devices of one accelerator profile.
+
+    Attributes:
+        types: what torch calls them.
+        toolkit: what torch must be built with, by its name in `torch.version` and its own.
+        package: a package that brings the devices instead of torch; None without one.
+        driver: a file of the node that names the driver's version; None without one.
+    """
+
+    types: tuple[str, ...]
+    toolkit: tuple[str, str] | None = None
+    package: str | None = None
+    driver: Path | None = None
+
+
+_KINDS: Mapping[str, _Kind] = {
+    "nvidia": _Kind(("cuda",), ("cuda", "CUDA"), driver=Path("/proc/driver/nvidia/version")),
+    "amd": _Kind(("cuda",), ("hip", "ROCm"), driver=Path("/sys/module/amdgpu/version")),
+    "intel": _Kind(("xpu", "hpu"), ("xpu", "XPU"), package="habana_frameworks"),
+    "tpu": _Kind(("xla",), package="torch_xla"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What torch finds of an accelerator in this process.
+
+    Attributes:
+        torch: the version of torch.
+        toolkit: the version of what it was built with, such as `13.0` of CUDA; empty if it was built without.
+        driver: the version of the node's driver; empty if unknown.
+        devices: number of devices that it can use.
+        error: why it can use none, or none of those that it should use, in torch's words; empty if it can.
+    """
+
+    torch: str
+    toolkit: str = ""
+    driver: str = ""
+    devices: int = 0
+    error: str = ""
+
+
+def look(accelerator: str, used: Collection[int]) -> Found:
+    """Ask torch for its devices, and compute on those that are used.
+
+    Args:
+        accelerator: an accelerator whose devices torch brings.
+        used: numbers of the devices to compute on; numbers of missing devices are skipped.
+
+    Raises:
+        RuntimeError: a device that should work fails, in torch's words.
+    """
+    import torch
+
+    kind = _KINDS[accelerator]
+    name, _ = kind.toolkit or ("", "")
+    toolkit, driver = str(getattr(torch.version, name, None) or ""), _driver(kind)
+    device = kind.types[0]
+    devices = 0
+    try:
+        getattr(torch, device).init()
+        devices = getattr(torch, device).device_count()
+        for index in sorted({*used} & {*range(devices)}):
+            (torch.ones(1, device=f"{device}:{index}") + 1).item()
+    except Exception as error:
+        if devices and _NO_KERNEL not in str(error):
+            raise
+        said = str(error).strip() or type(error).__name__
+        return Found(torch.__version__, toolkit, driver, devices, said.splitlines()[0].partition(". ")[0])
+    return Found(torch.__version__, toolkit, driver, devices)
+
+
+def _driver(kind: _Kind) -> str:
+    try:
+        version = _VERSION.search(kind.driver.read_text() if kind.driver else "")
+    except OSError:
+        return ""
+    return version[0] if version else ""
+
+
+def describe(accelerator: str, found: Found) -> str:
+    """Return the versions of torch, toolkit and driver in a few words."""
+    kind = _KINDS[accelerator]
+    parts = [f"{kind.toolkit[1]} {found.toolkit}"] if kind.toolkit and found.toolkit else []
+    parts += [f"driver {found.driver or 'unknown'}"] if kind.driver else []
+    return f"torch {found.torch}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def flaw_of(accelerator: str, found: Found, needed: int) -> str:
+    """Return why processes cannot compute on an accelerator's devices, and what to do; empty if they can. Pure.
+
+    Args:
+        accelerator: an accelerator whose devices torch brings.
+        found: what torch finds of it.
+        needed: number of devices that the processes of this node need.
+    """
+    kind = _KINDS[accelerator]
+    versions = describe(accelerator, found)
+    if kind.toolkit and not found.toolkit:
+        return (
+            f"{versions} is built without {kind.toolkit[1]}, but the runtime is for {accelerator}: "
+            "use an image for this accelerator (spec.trainer.image), or a runtime for cpu"
+        )
+    if found.error or not found.devices:
+        reason = f": {found.error}" if found.error else ""
+        return f"{versions} cannot use the {accelerator} devices of this node{reason}. {_remedy(accelerator, found)}"
+    if found.devices < needed:
+        return (
+            f"{versions} can use {found.devices} of the {needed} {accelerator} devices that the processes of this node "
+            "need: request whole devices, because a process can use only one partition of a device"
+        )
+    return ""
+
+
+def _remedy(accelerator: str, found: Found) -> str:
+    if _NO_KERNEL in found.error:
+        return f"This torch is not built for the kind of device that the node has: {_ELSEWHERE}"
+    oldest = _OLDEST_DRIVER.get(found.toolkit.partition(".")[0]) if accelerator == "nvidia" else None
+    major = found.driver.partition(".")[0]
+    if oldest and major and int(major) < oldest:
+        return f"CUDA {found.toolkit} needs driver {oldest} or newer: update the driver of the node, {_ELSEWHERE}"
+    return f"Look at the driver of the node and at the device plugin, {_ELSEWHERE}"
+
+
+def judge(accelerator: str, used: Collection[int]) -> tuple[str, str]:
+    """Return what brings an accelerator's devices, and why processes cannot use them; empty if they can.
+
+    Args:
+        accelerator: the accelerator profile.
+        used: numbers of the devices that processes use.
+
+    Raises:
+        RuntimeError: a device that should work fails, in torch's words.
+    """
+    kind = _KINDS.get(accelerator)
+    if kind is None:
+        return "", ""
+    if kind.package and find_spec(kind.package):
+        return kind.package, ""
+    if kind.toolkit is None:
+        return "", (
+            f"the runtime is for {accelerator}, but the Python package {kind.package}, which brings its devices, is "
+            "not installed: use an image that has it (spec.trainer.image), or a runtime for cpu"
+        )
+    found = look(accelerator, used)
+    return describe(accelerator, found), flaw_of(accelerator, found, max(used, default=0) + 1)
+
+
+def check_device(accelerator: str, local_rank: int) -> None:
+    """Check that this process can compute on its device, before it loads anything.
+
+    Raises:
+        RunError: it cannot, and a retry would not help (78).
+        RuntimeError: the device exists but fails, in torch's words.
+    """
+    _, flaw = judge(accelerator, [local_rank])
+    if flaw:
+        raise RunError(ExitCode.CONFIG, flaw)
+
+
+def check_trainers_device(accelerator: str, device: object) -> None:
+    """Check that a trainer computes on the accelerator that the profile promises.
+
+    Args:
+        accelerator: the accelerator profile.
+        device: the trainer's device, such as `cuda:0`.
+
+    Raises:
+        RunError: it computes elsewhere (78).
+    """
+    kind = _KINDS.get(accelerator)
+    if kind is not None and str(device).partition(":")[0] not in kind.types:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"the trainer computes on {device}, but the runtime is for {accelerator}: remove what chooses the device, "
+            "such as ACCELERATE_USE_CPU in the env, or choose a runtime for cpu",
+        )
