@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from runner.tests.integration.disks import fill, make_room, small_disk
 from runner.tests.integration.jobs import leftovers
 from runner.tests.integration.tune_jobs import FULL, LORA, SIZE, TuneJob, make_tiny_llama
@@ -333,3 +334,17 @@ def test_every_patch_for_cpus_is_still_needed(tune_python: Path) -> None:
     failed = json.loads(done.stdout.splitlines()[-1])
     needed = {"nccl_group", "memory_stats", "device_cache"}
     assert failed.keys() == needed, f"take out of stoker/frameworks/torchtune/cpu.py what is not needed: {failed}"
+
+
+@pytest.mark.full
+def test_a_run_of_the_sdks_builtin_trainer_runs_here_too(tune: TuneJob) -> None:
+    runtime = yaml.safe_load(tune.runtime.read_text())
+    # Trainer reads the model from the runtime's name.
+    tune.runtime_name = runtime["metadata"]["name"] = "torchtune-llama3.2-1b"
+    tune.runtime.write_text(yaml.safe_dump(runtime))
+    adapter = ["model.lora_attn_modules=[q_proj,v_proj]", "model.lora_rank=4"]
+    env = {"STOKER_ARG_MODEL___COMPONENT_": LORA}
+    ended = tune.run("epochs=1", "dtype=fp32", *adapter, command=["tune", "run"], processes=2, env=env)
+    assert ended.code == 0, ended.output
+    manifest = tune.manifest()
+    assert (manifest["framework"], manifest["method"], manifest["world_size"]) == ("torchtune", "lora", 2)

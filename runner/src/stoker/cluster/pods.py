@@ -11,11 +11,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stoker.cluster.schema import without_nulls
 from stoker.contract.exits import ExitCode, RunError
+from stoker.frameworks.torchtune import admission as torchtune
 
 _ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
 _FRAMEWORK = "trainer.kubeflow.org/framework"
@@ -110,7 +111,8 @@ class NodeJob:
                 values[entry["name"]] = self._value(entry, metadata, values)
         if self.injected:
             values["PET_NNODES"] = str(self.nodes)
-            values["PET_NPROC_PER_NODE"] = self._processes_per_node()
+            processes = self.processes_per_node
+            values["PET_NPROC_PER_NODE"] = "auto" if processes is None else str(processes)
             values["PET_NODE_RANK"] = str(node)
         values["PET_MASTER_ADDR"] = address
         values["PET_MASTER_PORT"] = str(port)
@@ -134,12 +136,17 @@ class NodeJob:
             "for a local run, give it a `value` in the TrainJob's spec.trainer.env",
         )
 
-    def _processes_per_node(self) -> str:
-        if self.processes is not None:
-            return str(self.processes)
-        if any("gpu" in name.lower() for name in self.counted):
-            return "auto"
-        return str(max(1, math.ceil(quantity(self.counted.get("cpu", "0")))))
+    @property
+    def gpus_per_node(self) -> int:
+        """The GPUs that Trainer counts in each pod."""
+        return next((int(quantity(text)) for name, text in self.counted.items() if "gpu" in name.lower()), 0)
+
+    @property
+    def processes_per_node(self) -> int | None:
+        """The number of processes that Trainer writes; None for `auto`, which leaves it to the GPUs."""
+        if self.processes is not None or self.gpus_per_node:
+            return self.processes
+        return max(1, math.ceil(quantity(self.counted.get("cpu", "0"))))
 
 
 def quantity(text: str) -> float:
@@ -310,9 +317,9 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
     merged = {kind: {**declared.get(kind, {}), **(asked or {}).get(kind, {})} for kind in ("requests", "limits")}
     mounts = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())}
     mounts.update({mount["name"]: mount["mountPath"] for mount in _patched_mounts(spec, _CONTAINER)})
-    return NodeJob(
+    job = NodeJob(
         name=_name_of(trainjob["metadata"]),
-        nodes=_count("numNodes", told.get("numNodes", runtime["spec"].get("mlPolicy", {}).get("numNodes", 1))),
+        nodes=_count("numNodes", told.get("numNodes", _policy(runtime).get("numNodes", 1))),
         image=str(told.get("image") or container.get("image") or ""),
         argv=(*command, *args),
         env=env,
@@ -327,6 +334,16 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
         labels=labels,
         grace_seconds=int(pod.get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
     )
+    if command != list(torchtune.COMMAND) or not told.get("command") or _policy(runtime).get("torch") is None:
+        return job
+    recipe = torchtune.rewritten(
+        given, args, container.get("command", ()), job.nodes, job.processes_per_node, job.gpus_per_node
+    )
+    return replace(job, argv=(*recipe, *args))
+
+
+def _policy(runtime: Mapping[str, Any]) -> Mapping[str, Any]:
+    return runtime["spec"].get("mlPolicy") or {}
 
 
 def _requests_of(resources: Mapping[str, Any]) -> dict[str, str]:

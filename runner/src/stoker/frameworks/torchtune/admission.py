@@ -1,8 +1,8 @@
-"""Predicts why Kubeflow Trainer would refuse a TrainJob with the command `tune run`. Pure.
+"""What Kubeflow Trainer makes of a TrainJob with the command `tune run`, and why it would refuse one. Pure.
 
 Trainer chooses the recipe of that command itself. The rules are those of Trainer v2.3.0
-(pkg/runtime/framework/plugins/torch/torchtune.go: validateTorchTune). They do not apply to the default command of
-Stoker's runtimes, `stoker run`.
+(pkg/runtime/framework/plugins/torch: EnforceMLPolicy, getRecipeAndConfig, validateTorchTune). They do not apply to the
+default command of Stoker's runtimes, `stoker run`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,36 @@ def model_of(runtime: str) -> str:
     parts = runtime.split("-")
     model = f"{parts[1].replace('.', '_')}/{parts[2].upper()}" if len(parts) == 3 else ""
     return model if model in MODELS.values() else ""
+
+
+def rewritten(
+    runtime: str, args: Sequence[str], own_command: Sequence[str], nodes: int, processes: int | None, gpus: int
+) -> tuple[str, ...]:
+    """Return the command that Trainer makes of `tune run`.
+
+    Args:
+        runtime: the runtime's name.
+        args: the TrainJob's arguments; they follow the command.
+        own_command: the runtime's command, of which Trainer keeps four settings.
+        nodes: number of pods.
+        processes: processes per node; None if the GPUs decide.
+        gpus: GPUs of each pod.
+    """
+    one_device = nodes == 1 and (processes == 1 or gpus == 1)
+    recipe = "lora" if (_lora(args) or _qlora(args)) and nodes == 1 else "full"
+    config = "qlora" if recipe == "lora" and _qlora(args) else recipe
+    if nodes > 1:
+        config += "_multinode"
+    # In a pod, Trainer writes the address itself in the place of the variables.
+    endpoint = "--rdzv_endpoint=$(PET_MASTER_ADDR):$(PET_MASTER_PORT)"
+    kept = [word for word in own_command if word.partition("=")[0] in _SET_BY_RUNTIME]
+    return (
+        *COMMAND,
+        *([endpoint] if nodes > 1 or (gpus if processes is None else processes) > 1 else []),
+        f"{recipe}_finetune_{'single_device' if one_device else 'distributed'}",
+        *("--config", f"{model_of(runtime)}_{config}{'_single_device' if one_device else ''}"),
+        *kept,
+    )
 
 
 def problems_of(
