@@ -125,6 +125,39 @@ def test_a_runtime_default_foreign_to_the_method_is_dropped_with_a_notice() -> N
 
 
 @pytest.mark.parametrize(
+    ("args", "env", "learning_rate"),
+    [
+        (["trl.scripts.sft"], {}, ("1e-5", "runtime")),
+        (["trl.scripts.dpo"], {}, None),
+        ([], {"STOKER_METHOD": "dpo"}, None),
+        (["trl.scripts.dpo", "--learning_rate", "3e-6"], {}, ("3e-6", "args")),
+        (["trl.scripts.dpo"], {"STOKER_ARG_LEARNING_RATE": "3e-6"}, ("3e-6", "TrainJob env")),
+    ],
+    ids=["its own method", "another by argument", "another by variable", "set by argument", "set by variable"],
+)
+def test_the_runtimes_learning_rate_is_not_for_another_method(
+    args: list[str], env: Mapping[str, str], learning_rate: tuple[str, str] | None
+) -> None:
+    plan = plan_of(*args, env={**RUNTIME, **env})
+    found = {setting.name: (setting.value, setting.source) for setting in plan.settings}
+    assert found.get("learning_rate") == learning_rate
+    notice = (
+        "dropped the runtime default STOKER_ARG_LEARNING_RATE=1e-5, which is for sft: unless you set --learning_rate, "
+        "dpo gets its own default, 1e-06"
+    )
+    assert plan.notices == ((notice,) if learning_rate is None else ())
+
+
+def test_a_runtimes_choice_that_another_method_does_not_have_is_dropped_not_refused() -> None:
+    defaults = {"STOKER_ARG_LOSS_TYPE": "dft", "STOKER_ARG_MAX_LENGTH": "512", "STOKER_METHOD": "sft"}
+    plan = plan_of("trl.scripts.dpo", env={**defaults, "STOKER_RUNTIME_DEFAULTS": json.dumps(defaults)})
+    assert value_of(plan, "max_length") == ("512", "runtime")
+    assert [notice.partition(",")[0] for notice in plan.notices] == [
+        "dropped the runtime default STOKER_ARG_LOSS_TYPE=dft"
+    ]
+
+
+@pytest.mark.parametrize(
     ("variable", "flag"),
     [
         ("STOKER_ARG_LEARNING_RATE", "learning_rate"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -234,6 +234,10 @@ class TrainingFramework(Reader, Decider, Checker):
     @abstractmethod
     def flag_table(self, method: str) -> FlagTable:
         """Return the flags of a method, as `stoker flags` lists them."""
+
+    def bound_flags(self, method: str, other: str) -> Collection[str]:
+        """Return the flags whose value for one method does not suit another, such as the learning rate."""
+        return ()
 
     @abstractmethod
     def trainer_module(self, method: str, world_size: int = 1) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from posixpath import normpath
@@ -41,6 +41,7 @@ class RunRequest:
         command: the trainer's command line.
         world: a launcher's options about the world, by torchrun's names.
         runtime: the runtime's flags in the env.
+        runtime_method: the method that the runtime chose its flags for; None if it names none.
         trainjob: the TrainJob's flags in the env.
         config: what `--config` or STOKER_ARG_CONFIG names; None without one.
         config_file: the file to read before making the plan; None without one.
@@ -51,6 +52,7 @@ class RunRequest:
     command: Command
     world: Mapping[str, str]
     runtime: Words
+    runtime_method: str | None
     trainjob: Words
     config: str | None
     config_file: str | None
@@ -71,13 +73,15 @@ def read_request(
         RunError: the env contradicts itself; 64 for arguments, 78 for configuration.
     """
     command = framework.read(args)
-    runtime, trainjob = _env_words(facts)
+    defaults = _runtime_defaults(facts)
+    runtime, trainjob = _env_words(facts, defaults)
+    runtime_method = defaults.get("STOKER_METHOD")
     config = command.config
     if framework.has_configs:
         named = [words[0] for words in (runtime.pop("config", None), trainjob.pop("config", None)) if words]
         config = config or (named[-1] if named else None)
     path = None if config is None else framework.read_config(config, None).path
-    return RunRequest(facts, framework, command, world or {}, runtime, trainjob, config, path)
+    return RunRequest(facts, framework, command, world or {}, runtime, runtime_method, trainjob, config, path)
 
 
 def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) -> Plan:
@@ -92,6 +96,7 @@ def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) 
     """
     facts, framework, command = request.facts, request.framework, request.command
     method = _method(framework, facts, command)
+    request, dropped = _without_bound_flags(request, method)
     world = resolve_world(facts, request.world)
     config = ConfigFile() if request.config is None else framework.read_config(request.config, content)
     weaker = {**request.runtime, **request.trainjob, **config.values}
@@ -168,7 +173,13 @@ def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) 
         rendezvous_seconds=rendezvous,
         hang_seconds=hang,
         termination_log=str(facts.termination_log),
-        notices=(*world.notices, *table.notices, *resolution.notices, *_outside(facts, world, output_dir)),
+        notices=(
+            *world.notices,
+            *table.notices,
+            *_dropped(dropped, request, table, named),
+            *resolution.notices,
+            *_outside(facts, world, output_dir),
+        ),
         config_env=tuple(config.variables),
         trainer_argv=decision.argv,
         training=framework.training,
@@ -179,6 +190,27 @@ def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) 
         dataset=decision.dataset,
         model=decision.model,
     )
+
+
+def _without_bound_flags(request: RunRequest, method: str) -> tuple[RunRequest, Words]:
+    """Return the request without the flags that the runtime chose for another method, and these flags."""
+    chosen_for = request.runtime_method
+    if chosen_for == method or chosen_for not in request.framework.methods:
+        return request, {}
+    bound = request.framework.bound_flags(chosen_for, method)
+    dropped = {flag: words for flag, words in request.runtime.items() if flag in bound}
+    kept = {flag: words for flag, words in request.runtime.items() if flag not in bound}
+    return replace(request, runtime=kept), dropped
+
+
+def _dropped(flags: Words, request: RunRequest, table: FlagTable, named: Mapping[str, Setting]) -> Iterator[str]:
+    for flag in flags:
+        if flag not in named and flag in table.flags:
+            variable, default = f"{variable_of(flag)}={' '.join(flags[flag])}", table.flags[flag].default
+            yield (
+                f"dropped the runtime default {variable}, which is for {request.runtime_method}: unless you set "
+                f"{table.spell(flag)}, {table.method} gets its own default{f', {default}' if default else ''}"
+            )
 
 
 def _outside(facts: Facts, world: World, output_dir: str) -> list[str]:
@@ -234,14 +266,21 @@ def _method(framework: TrainingFramework, facts: Facts, command: Command) -> str
     return method
 
 
-def _env_words(facts: Facts) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
-    """Return the runtime's and the TrainJob's flags; in a pod both are in one env, and the runtime lists its own."""
+def _runtime_defaults(facts: Facts) -> dict[str, Any]:
+    """Return the runtime's variables, as it lists them itself."""
     try:
         defaults = json.loads(facts.get("STOKER_RUNTIME_DEFAULTS") or "{}")
     except (ValueError, RecursionError):
         defaults = None
     if not isinstance(defaults, dict):
         raise RunError(ExitCode.CONFIG, f"STOKER_RUNTIME_DEFAULTS must be a JSON object; {_RUNTIME_SETS_IT}")
+    return defaults
+
+
+def _env_words(
+    facts: Facts, defaults: Mapping[str, Any]
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+    """Return the runtime's and the TrainJob's flags; in a pod both are in one env."""
     runtime: dict[str, tuple[str, ...]] = {}
     trainjob: dict[str, tuple[str, ...]] = {}
     for variable, text in facts.env.items():
@@ -269,6 +308,11 @@ def _env_layers(table: FlagTable, runtime: Words, trainjob: Words) -> list[Layer
 def flag_of_variable(variable: str) -> str:
     """Return the flag a `STOKER_ARG_…` variable sets; the leftmost `__` is a dot."""
     return variable.removeprefix(ARG_PREFIX).lower().replace("__", ".", 1)
+
+
+def variable_of(flag: str) -> str:
+    """Return the `STOKER_ARG_…` variable that sets a flag."""
+    return ARG_PREFIX + flag.upper().replace(".", "__", 1)
 
 
 def _process_env(facts: Facts, world: World) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import ClassVar
 
 from stoker.frameworks.torchtune.check import TorchTuneChecker
@@ -30,6 +31,10 @@ class TorchTune(TorchTuneReader, TorchTuneDecider, TorchTuneChecker, TrainingFra
     def flag_table(self, method: str) -> FlagTable:
         """Return the keys of one of the method's configs."""
         return self.options(Asked(method, config=_EXAMPLE.get(method, "llama3_2/1B"))).table
+
+    def bound_flags(self, method: str, other: str) -> Collection[str]:
+        """Return the learning rate: TorchTune's configs have another one for each method."""
+        return ("optimizer.lr",)
 
     def trainer_module(self, method: str, world_size: int = 1) -> str:
         """Return the method's recipe for a world of this size."""

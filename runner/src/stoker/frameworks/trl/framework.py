@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 from stoker.frameworks import command_line
@@ -29,6 +29,11 @@ class TRL(TRLReader, TRLDecider, TRLChecker, TrainingFramework):
     def flag_table(self, method: str) -> FlagTable:
         """Return the flags of the method's script, as generated from its parser."""
         return flag_table(method)
+
+    def bound_flags(self, method: str, other: str) -> Collection[str]:
+        """Return the flags, such as the learning rate, for which TRL has other defaults in the other method."""
+        ours, theirs = (flag_table(name).flags for name in (method, other))
+        return {name for name in {*ours} & {*theirs} if ours[name].default != theirs[name].default}
 
     def trainer_module(self, method: str, world_size: int = 1) -> str:
         """Return TRL's script for the method, or Stoker's if TRL has only the trainer."""
