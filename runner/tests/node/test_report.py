@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,31 @@ def test_the_manifest_lists_files_with_their_digests_and_not_itself(tmp_path: Pa
     manifest_of(tmp_path)
     files = manifest_of(tmp_path)["files"]
     assert files == [{"path": "tokenizer.json", "bytes": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has files of two users")
+def test_a_file_of_another_user_does_not_cost_a_finished_run(capsys: pytest.CaptureFixture[str]) -> None:
+    # Not in tmp_path, into which only root may look.
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, "output")
+        output.mkdir()
+        for name, mode in (("theirs.txt", 0o600), ("shown.txt", 0o644)):
+            (output / name).write_text("x")
+            (output / name).chmod(mode)
+        for path in (folder, output):
+            os.chown(path, 1234, -1)
+        run = attempt(Path(folder), 0)
+        os.seteuid(1234)
+        try:
+            (output / "mine.txt").write_text("x")
+            (output / "mine.txt").chmod(0o600)
+            found = report.write_run_manifest(run, RESULT)
+        finally:
+            os.seteuid(0)
+        assert [file["path"] for file in found["files"]] == ["mine.txt", "shown.txt"]
+        assert (output / "mine.txt").stat().st_mode & 0o777 == 0o660
+    said = capsys.readouterr().err
+    assert "theirs.txt belongs to another user, who does not let this one read it: stoker.json does not list" in said
 
 
 def test_of_large_weights_the_header_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +36,20 @@ def write_json(path: Path, data: Any) -> None:
 def share_with_group(path: Path) -> None:
     """Let the group read and write a file that a library made private to its user.
 
-    The next reader of a volume (another pod, the server) shares group 0, not the user. A file that is already shared
-    stays untouched, because it may belong to another user.
+    The next reader of a volume (another pod, the server) shares group 0, not the user. A file of another user stays as
+    it is: only that user may share it.
     """
     mode = path.stat().st_mode
     if mode & _GROUP != _GROUP:
-        path.chmod(mode | _GROUP)
+        with suppress(PermissionError):
+            path.chmod(mode | _GROUP)
 
 
 def read_json(path: Path) -> Any | None:
     """Return a JSON file's content; None if it is missing, unreadable or not JSON."""
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

@@ -6,14 +6,15 @@ schemas/manifest-v1.json describes it. If it exists, the run finished.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from stoker.contract.files import read_json, share_with_group, write_json
 from stoker.contract.weights import parse_header, read_header
-from stoker.contract.words import timestamp
+from stoker.contract.words import say, timestamp
 
 MANIFEST = "stoker.json"
 LAST_ERROR = "last-error.json"
@@ -43,16 +44,13 @@ def write_manifest(output: Path, run: Mapping[str, Any]) -> dict[str, Any]:
         OSError: the output folder cannot be written to.
     """
     adapter = _complete_adapter_config(output, run["base_model"]["name_or_path"])
-    files = [path for path in sorted(output.iterdir()) if _is_output(path)]
-    for path in files:
-        share_with_group(path)
     manifest: dict[str, Any] = {
         "schemaVersion": MANIFEST_VERSION,
         "status": "finished",
         "time": timestamp(),
         **run,
         "adapter": None if adapter is None else _adapter(adapter, output / ADAPTER_WEIGHTS),
-        "files": [_described(path) for path in files],
+        "files": [*_described_files(output)],
     }
     write_json(output / MANIFEST, manifest)
     return manifest
@@ -174,6 +172,24 @@ def _changed_embeddings(weights: Path) -> list[str]:
 
 def _is_output(path: Path) -> bool:
     return path.is_file() and not path.name.startswith(".") and path.name not in (MANIFEST, LAST_ERROR)
+
+
+def _described_files(output: Path) -> Iterator[dict[str, Any]]:
+    """Share a run's files with the group, and yield a description of each.
+
+    Others may write into the folder too: their files must not cost a finished run its manifest.
+    """
+    for path in sorted(output.iterdir()):
+        try:
+            if _is_output(path):
+                share_with_group(path)
+                yield _described(path)
+        except FileNotFoundError:
+            continue
+        except PermissionError:
+            if path.stat().st_uid == os.geteuid():
+                raise
+            say(f"{path} belongs to another user, who does not let this one read it: {MANIFEST} does not list it")
 
 
 def _described(path: Path) -> dict[str, Any]:
