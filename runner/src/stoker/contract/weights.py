@@ -42,7 +42,7 @@ def parse_header(header: bytes) -> dict[str, Any]:
     """
     try:
         entries = json.loads(header)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError("its header is not JSON") from error
     if not isinstance(entries, dict):
         raise ValueError("its header is not a JSON object")
@@ -73,7 +73,7 @@ def damage_found_in(path: Path) -> str:
             json.loads(path.read_bytes())
         elif path.suffix in _TORCH_SUFFIXES:
             return _damage_of_archive(path)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return str(error)
     return ""
 

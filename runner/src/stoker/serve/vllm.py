@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
 from typing import Any
 
 # Every adapter changes the probabilities of this text, unless it changes nothing.
@@ -42,9 +45,12 @@ class Server:
         """Return every name that it serves: its folder, and whether it is an adapter.
 
         Raises:
-            ServerError: it does not answer.
+            ServerError: it does not answer, or not as vLLM does.
         """
-        return {card["id"]: (card["root"], card["parent"] is not None) for card in self._call("/v1/models")["data"]}
+        path = "/v1/models"
+        answer = self._call(path)
+        with _understood(path):
+            return {str(card["id"]): (str(card["root"]), card["parent"] is not None) for card in answer["data"]}
 
     def load(self, name: str, path: str) -> None:
         """Load an adapter.
@@ -84,14 +90,16 @@ class Server:
         """Return a model's log-probability of each token of a fixed text except the first, in nats.
 
         Raises:
-            ServerError: it did not answer.
+            ServerError: it did not answer, or not as vLLM does.
         """
+        path = "/v1/completions"
         answer = self._call(
-            "/v1/completions",
-            {"model": model, "prompt": _PROBE, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0},
+            path, {"model": model, "prompt": _PROBE, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
         )
-        # Each entry maps token ids to log-probabilities; with 0 it only has the text's own token.
-        return [next(iter(entry.values()))["logprob"] for entry in answer["choices"][0]["prompt_logprobs"] if entry]
+        with _understood(path):
+            entries = [entry for entry in answer["choices"][0]["prompt_logprobs"] if entry]
+            # Each entry maps token ids to log-probabilities; with 0 it only has the text's own token.
+            return [float(token["logprob"]) for entry in entries for token in [*entry.values()][:1]]
 
     def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -103,17 +111,29 @@ class Server:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             raise ServerError(_message(error), error.code) from error
-        except OSError as error:
-            raise ServerError(f"vLLM does not answer: {error}") from error
+        except (OSError, HTTPException) as error:
+            raise ServerError(f"vLLM does not answer: {str(error) or type(error).__name__}") from error
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return text.decode(errors="replace")
 
 
+@contextmanager
+def _understood(path: str) -> Iterator[None]:
+    """Turn an answer of another form than vLLM's into a ServerError."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ServerError(f"the answer to {path} is not vLLM's ({type(error).__name__}: {error})") from error
+
+
 def _message(error: urllib.error.HTTPError) -> str:
-    text = error.read().decode(errors="replace")
+    try:
+        text = error.read().decode(errors="replace")
+    except (OSError, HTTPException) as lost:
+        return f"{error.code} {error.reason}, and its text was lost: {lost}"
     try:
         return str(json.loads(text)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return f"{error.code} {error.reason}: {text[:200]}"

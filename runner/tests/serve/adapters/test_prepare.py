@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from runner.tests.serve.adapters.samples import BASE, make_adapter
 
+from stoker.commands.main import main
 from stoker.contract.exits import ExitCode, RunError
 from stoker.serve.adapters.prepare import prepare
-from stoker.serve.adapters.settings import load
+from stoker.serve.adapters.settings import Settings, load
 
 
 def run(tmp_path: Path, model: Path, **settings: Any) -> dict[str, Any]:
@@ -108,3 +110,52 @@ def test_wrong_settings_are_refused(tmp_path: Path, model: Path, adapters: list[
     with pytest.raises(RunError, match=message) as ending:
         run(tmp_path, model, adapters=adapters)
     assert ending.value.code is ExitCode.CONFIG
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x7fELF\x02\x01\x01\x00\xff\xfe", "is not YAML: "),
+        (b"\xff\xff\xff", "is not YAML: "),
+        (b"a: 2026-13-45", "is not YAML: month must be in 1..12"),
+        (b"[" * 5000, "is not YAML: "),
+        (b"", "settings.yaml: model is missing: write a mapping"),
+        (b"[]", "settings.yaml: model is missing: write a mapping"),
+        (b"model: 7", "settings.yaml: model is 7: write a mapping"),
+        (b"model: {name: tiny}", "settings.yaml: model.path is missing: write a text"),
+        (b"model: {path: !!binary aGk=, name: tiny}", "model.path is b'hi': write a text, in quotes"),
+        (b'model: {path: "/a\\0b", name: tiny}', "model.path is '/a\\x00b': write a text, in quotes"),
+        (b"model: {path: /m, name: 2026}", "model.name is 2026: write a text, in quotes"),
+        (b"model: {path: /m, name: tiny, revision: 123}", "model.revision is 123: write a text, in quotes"),
+        (b"model: {path: /m, name: tiny}\nlora: {maxRank: eight}", "lora.maxRank is 'eight': write a whole number"),
+        (b"model: {path: /m, name: tiny}\nlora: {maxLoras: true}", "lora.maxLoras is True: write a whole number"),
+        (b"model: {path: /m, name: tiny}\nlora: {requireManifest: 'false'}", "write true or false"),
+        (
+            b"model: {path: /m, name: tiny}\npublished: {keep: 0}",
+            "published.keep is 0: write a whole number, 1 or more",
+        ),
+        (
+            b"model: {path: /m, name: tiny}\nadapters: 3",
+            "the list of adapters is 3: write [{name: NAME, path: FOLDER}]",
+        ),
+        (
+            b"model: {path: /m, name: tiny}\nadapters: [{name: a, path: 3}]",
+            "the path of adapter a is 3: write a folder",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["prepare", "watch"])
+def test_settings_of_any_content_end_in_a_message(tmp_path: Path, command: str, content: bytes, message: str) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_bytes(content)
+    options = ["--output", str(tmp_path)] if command == "prepare" else []
+    result = CliRunner().invoke(main, ["adapters", command, "--settings", str(path), *options])
+    assert (result.exit_code, type(result.exception)) == (ExitCode.CONFIG, SystemExit), result.exception
+    assert message in result.output
+
+
+def test_a_null_is_a_missing_setting(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("model: {path: /m, name: tiny, source: null}\nadapters: null\nlora: {requireManifest: null}\n")
+    assert load(path) == Settings(Path("/m"), "tiny")
+    assert load(path).require_manifest

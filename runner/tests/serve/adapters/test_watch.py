@@ -43,9 +43,11 @@ class Vllm:
         self.broken: set[str] = set()  # their probabilities are no numbers
         self.slow: set[str] = set()  # loaded, but the answer does not come in time
         self.mute: set[str] = set()  # loaded, and no request for them is answered
+        self.longer: set[str] = set()  # their text has one token more
         self.routes = {"/v1/completions"}
         self.asked: list[str] = []
         self.down = False
+        self.raw: dict[str, bytes] = {}  # path → what comes over the wire in the place of an answer
         self.address = ""
 
     def answer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
@@ -74,7 +76,8 @@ class Vllm:
             return 500, _error("Out of range float values are not JSON compliant")
         differs = body["model"] in self.adapters and body["model"] not in self.without_effect
         logprob = float("nan") if body["model"] in self.broken else -1.5 if differs else -1.0
-        return 200, {"choices": [{"prompt_logprobs": [None, {"5": {"logprob": logprob}}]}]}
+        tokens = [{"5": {"logprob": logprob}}] * (2 if body["model"] in self.longer else 1)
+        return 200, {"choices": [{"prompt_logprobs": [None, *tokens]}]}
 
 
 def _error(message: str) -> dict[str, Any]:
@@ -88,6 +91,9 @@ def vllm() -> Iterator[Vllm]:
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
             length = int(self.headers.get("Content-Length", 0))
+            if self.path in found.raw:
+                self.wfile.write(found.raw[self.path])
+                return
             code, data = found.answer(self.path, json.loads(self.rfile.read(length) or b"{}"))
             if not code:  # the connection ends without an answer
                 return
@@ -357,9 +363,10 @@ def test_adapters_of_a_list_come_and_go(watch: Watch, vllm: Vllm, output: Path, 
     state = watch.look()
     assert state.loaded == {"support": str(output)}, "a list that is none changes nothing"
     assert "is wrong: write {name: NAME, path: FOLDER}" in state.problems[str(listed)]
-    for wrong in ("7", "[{name: support, path: 2026-13-45}]", "[{"):
-        listed.write_text(wrong)
-        assert "cannot be read" in watch.look().problems[str(listed)]
+    unreadable = (b"[{name: support, path: 2026-13-45}]", b"[{", b"[" * 5000, b"\x7fELF\x00\xff")
+    for wrong, message in ((b"7", "the list of adapters is 7"), *((text, "cannot be read") for text in unreadable)):
+        listed.write_bytes(wrong)
+        assert message in watch.look().problems[str(listed)]
     listed.write_text("[]")
     assert watch.look().loaded == {}
 
@@ -454,6 +461,61 @@ def test_a_port_that_is_taken_is_named(model: Path, vllm: Vllm, monkeypatch: pyt
     with pytest.raises(RunError, match=f"cannot listen on port {port} of 127.0.0.1 .Address already in use.") as ending:
         serve(Settings(model, "tiny"), vllm.address, ("127.0.0.1", port), 1)
     assert ending.value.code is ExitCode.CONFIG
+
+
+ANSWER = b"HTTP/1.0 200 OK\r\n\r\n"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/completions", "/v1/load_lora_adapter"])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\x00\xff\x00\xff",
+        b"HTTP/1.0 abc\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 500 Oops\r\nContent-Length: 999\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\n" + b"A" * 70000 + b": 1\r\n\r\n",
+        ANSWER + b"<html>a proxy's page</html>",
+        ANSWER + b"\xff\xfe\x00",
+        ANSWER + b"[" * 100_000,
+        ANSWER + b"null",
+        ANSWER + b"[]",
+        ANSWER + b'{"data": 7, "choices": []}',
+        ANSWER + b'{"data": [{}], "choices": [{"prompt_logprobs": 7}]}',
+        ANSWER + b'{"data": [{"id": "a"}], "choices": [{"prompt_logprobs": [[1], {"5": 1}]}]}',
+        ANSWER + b'{"data": [], "choices": [{"prompt_logprobs": [{"5": {"logprob": "x"}}]}]}',
+    ],
+    ids=lambda raw: repr(raw[:60]),
+)
+def test_an_answer_of_any_content_leaves_the_watch_at_work(
+    watch: Watch, vllm: Vllm, output: Path, folder: Path, clock: Clock, path: str, raw: bytes
+) -> None:
+    publish(output, folder, "a")
+    vllm.raw[path] = raw
+    for _ in range(3):
+        watch.look()
+        clock.now += RETRY
+    vllm.raw.clear()
+    start_over(watch, vllm)
+    assert sorted(watch.look().loaded) == ["a:1"]
+
+
+def test_a_text_that_is_split_anew_is_a_problem_of_the_measurement(
+    watch: Watch, vllm: Vllm, output: Path, folder: Path
+) -> None:
+    publish(output, folder, "a")
+    vllm.longer.add("a:1")
+    problem = watch.look().problems["a:1"]
+    assert problem == "its effect is unknown: vLLM split the same text into 1 and into 2 tokens"
+
+
+@pytest.mark.parametrize("address", ["http://[::1", "http://", "http://a:port", "http://a:70000", "ftp://a"])
+def test_any_text_that_is_no_address_is_refused(model: Path, address: str) -> None:
+    with pytest.raises(RunError, match="is not an address: write one such as") as ending:
+        serve(Settings(model, "tiny"), address, ("127.0.0.1", 0), 1)
+    assert ending.value.code is ExitCode.USAGE
 
 
 def test_labels_are_escaped() -> None:

@@ -92,7 +92,7 @@ def _object(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file; None if it holds something else. Raise OSError if it cannot be read."""
     try:
         found = json.loads(path.read_text())
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
@@ -140,5 +140,5 @@ def _tokens(path: Path) -> int | None:
         # Unigram models list [piece, score], the others map a piece to its id.
         highest = max(vocabulary.values()) if isinstance(vocabulary, dict) else len(vocabulary) - 1
         return 1 + int(max([highest, *(token["id"] for token in tokenizer.get("added_tokens", ()))]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

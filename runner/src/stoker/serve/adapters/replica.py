@@ -127,6 +127,12 @@ class Replica:
 
 
 def _distance(one: list[float], other: list[float]) -> float:
-    """Return the largest difference; NaN if any is, which `max` alone may not see."""
+    """Return the largest difference; NaN if any is, which `max` alone may not see.
+
+    Raises:
+        ServerError: the two are not of the same text.
+    """
+    if len(one) != len(other):
+        raise ServerError(f"vLLM split the same text into {len(one)} and into {len(other)} tokens")
     distances = [abs(a - b) for a, b in zip(one, other, strict=True)]
     return math.nan if any(map(math.isnan, distances)) else max(distances, default=0.0)

@@ -12,6 +12,8 @@ import yaml
 
 from stoker.contract.exits import ExitCode, RunError
 
+# What reading YAML raises for a file that holds something else: nested too deeply, or an impossible date.
+NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 _NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$")
 
 
@@ -80,42 +82,92 @@ def load(path: Path) -> Settings:
         RunError: the file cannot be read (66) or is wrong (78).
     """
     try:
-        data = yaml.safe_load(path.read_text())
+        data = yaml.safe_load(path.read_bytes())
     except OSError as error:
         raise RunError(ExitCode.NO_INPUT, f"{path} cannot be read: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise RunError(ExitCode.CONFIG, f"{path} is not YAML: {error}") from error
-    try:
-        model, lora, published = data["model"], data.get("lora") or {}, data.get("published") or {}
-        return Settings(
-            model=Path(model["path"]),
-            model_name=model["name"],
-            source=model.get("source") or "",
-            revision=model.get("revision") or "",
-            adapters=declared(data.get("adapters") or (), str(path)),
-            folder=Path(published["folder"]) if published.get("folder") else None,
-            listed=Path(published["list"]) if published.get("list") else None,
-            keep=int(published.get("keep", 2)),
-            max_rank=lora.get("maxRank"),
-            max_loras=int(lora.get("maxLoras", 4)),
-            max_cpu_loras=int(lora.get("maxCpuLoras", 8)),
-            require_manifest=bool(lora.get("requireManifest", True)),
-            others=bool(lora.get("others", False)),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(
-            ExitCode.CONFIG, f"{path} has a missing or wrong setting: {type(error).__name__} {error}"
-        ) from error
+    except NOT_YAML as error:
+        raise RunError(ExitCode.CONFIG, f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    model, lora, published = (_Section(data, name, path) for name in ("model", "lora", "published"))
+    folder, listed = published.text("folder"), published.text("list")
+    given: dict[str, Any] = {
+        "keep": published.number("keep"),
+        "max_rank": lora.number("maxRank"),
+        "max_loras": lora.number("maxLoras"),
+        "max_cpu_loras": lora.number("maxCpuLoras"),
+        "require_manifest": lora.switch("requireManifest"),
+        "others": lora.switch("others"),
+    }
+    return Settings(
+        model=Path(model.needed("path")),
+        model_name=model.needed("name"),
+        source=model.text("source"),
+        revision=model.text("revision"),
+        adapters=declared(data.get("adapters"), str(path)),
+        folder=Path(folder) if folder else None,
+        listed=Path(listed) if listed else None,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+class _Section:
+    """One part of the settings, whose values have the types that the chart writes.
+
+    Raises:
+        RunError: the part, or a value when it is read, has another type (78).
+    """
+
+    def __init__(self, data: object, name: str, path: Path) -> None:
+        self._where = f"{path}: {name}"
+        found = (data.get(name) or {}) if isinstance(data, dict) else None
+        if not isinstance(found, dict):
+            raise _wrong(self._where, found, "a mapping")
+        self._values = found
+
+    def text(self, key: str) -> str:
+        """Return a text; empty if it is missing."""
+        value = self._values.get(key)
+        if value is None:
+            return ""
+        if not isinstance(value, str) or "\0" in value:
+            raise _wrong(f"{self._where}.{key}", value, "a text, in quotes")
+        return value
+
+    def needed(self, key: str) -> str:
+        """Return a text that may not be missing."""
+        value = self.text(key)
+        if not value:
+            raise _wrong(f"{self._where}.{key}", None, "a text")
+        return value
+
+    def number(self, key: str) -> int | None:
+        """Return a whole number, 1 or more; None if it is missing."""
+        value = self._values.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | None) or (value is not None and value < 1):
+            raise _wrong(f"{self._where}.{key}", value, "a whole number, 1 or more")
+        return value
+
+    def switch(self, key: str) -> bool | None:
+        """Return true or false; None if it is missing."""
+        value = self._values.get(key)
+        if not isinstance(value, bool | None):
+            raise _wrong(f"{self._where}.{key}", value, "true or false")
+        return value
+
+
+def _wrong(where: str, value: object, instead: str) -> RunError:
+    return RunError(ExitCode.CONFIG, f"{where} is {'missing' if value is None else repr(value)}: write {instead}")
 
 
 def declared(entries: Any, where: str) -> tuple[Declared, ...]:
-    """Return the adapters of a list of `{name, path}`.
+    """Return the adapters of a list of `{name, path}`; none of None.
 
     Raises:
-        RunError: 78, an entry has another form, or two have the same name.
+        RunError: 78, it or an entry has another form, or two have the same name.
     """
     found: dict[str, Declared] = {}
-    for entry in entries:
+    if not isinstance(entries, list | None):
+        raise _wrong(f"{where}: the list of adapters", entries, "[{name: NAME, path: FOLDER}]")
+    for entry in entries or ():
         if not isinstance(entry, Mapping) or set(entry) != {"name", "path"}:
             raise RunError(ExitCode.CONFIG, f"{where}: adapter {entry!r} is wrong: write {{name: NAME, path: FOLDER}}")
         name = str(entry["name"])
@@ -126,5 +178,8 @@ def declared(entries: Any, where: str) -> tuple[Declared, ...]:
             )
         if name in found:
             raise RunError(ExitCode.CONFIG, f"{where}: two adapters have the name {name}: rename one")
-        found[name] = Declared(name, Path(str(entry["path"])))
+        path = entry["path"]
+        if not isinstance(path, str) or not path or "\0" in path:
+            raise _wrong(f"{where}: the path of adapter {name}", path, "a folder")
+        found[name] = Declared(name, Path(path))
     return tuple(found.values())

@@ -13,7 +13,7 @@ from stoker.serve.adapters.decide import newest
 from stoker.serve.adapters.files import BaseModel, read_adapter
 from stoker.serve.adapters.findings import CRASHES, Findings
 from stoker.serve.adapters.prepare import room
-from stoker.serve.adapters.settings import Settings, declared
+from stoker.serve.adapters.settings import NOT_YAML, Settings, declared
 from stoker.serve.adapters.versions import Version, read_published
 
 # An adapter with a problem is checked again: a shared file system may lag, a server may recover.
@@ -99,10 +99,10 @@ class Wanted:
         if path is None:
             return {}
         try:
-            return {one.name: str(one.path) for one in declared(yaml.safe_load(path.read_text()) or (), str(path))}
+            return {one.name: str(one.path) for one in declared(yaml.safe_load(path.read_bytes()), str(path))}
         except FileNotFoundError:  # an optional ConfigMap that does not exist yet
             return {}
-        except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
+        except (OSError, *NOT_YAML) as error:
             raise UnreadableError(str(path), f"cannot be read: {error}") from error
         except RunError as error:
             raise UnreadableError(str(path), error.message) from error

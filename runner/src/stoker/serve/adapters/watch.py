@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import FrameType
+from urllib.parse import urlsplit
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
@@ -115,6 +116,14 @@ class Watch:
         self._told = text
 
 
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port or an IPv6 address that is none
+        return False
+
+
 def run(settings: Settings, address: str, listen: tuple[str, int], interval: float) -> int:
     """Watch until SIGTERM.
 
@@ -127,7 +136,7 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
     Raises:
         RunError: the address is wrong (64), the settings or the model are wrong (78, 66), or the port is taken (78).
     """
-    if not address.startswith(("http://", "https://")):
+    if not _is_address(address):
         raise RunError(
             ExitCode.USAGE, f"--server {address!r} is not an address: write one such as http://127.0.0.1:8000"
         )
