@@ -30,6 +30,7 @@ FUNCTIONS = {
 NAMES = CONSTANTS | CLASSES | FUNCTIONS
 # Types of ours that a plugin is given by what it imports, and never has to name.
 GIVEN = {
+    "Guard": "Job.guard",
     "Plan": "Job.plan",
     "Pulse": "Job.pulse",
     "Resolution": "what resolve returns",

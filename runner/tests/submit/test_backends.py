@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from runner.tests.samples import pod, resolve
 
-from builders import gpu_runtime
+from builders import container, gpu_runtime
 from stoker.backends import (
     Initializer,
     Source,
@@ -37,6 +37,8 @@ from stoker.submit.trl_methods import (
 )
 
 GPUS = gpu_runtime()
+# What a config asks for may need packages that our images lack.
+container(GPUS)["image"] = "registry.example.com/own/trl:1"
 METHODS = [TRLTrainerType(name) for name in TRL.methods]
 # Flags whose values their type does not tell.
 _WORDS = {
