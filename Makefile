@@ -92,6 +92,10 @@ test-cluster: ## Test the cluster that the tests start.
 test-e2e: ## Run real TrainJobs on a real cluster, and test their images.
 	@$(pytest) $(fast) $(PYTEST_ARGS) images tests/e2e
 
+.PHONY: test-gpu
+test-gpu: ## Run the tests that need an NVIDIA GPU; where there is none, they are skipped by name.
+	@$(pytest) -m gpu $(PYTEST_ARGS) runner
+
 .PHONY: test-full
 test-full: ## Run every test, including those too long for CI.
 	@$(pytest) $(two) $(PYTEST_ARGS) $(SUITES)

@@ -21,8 +21,17 @@ import pytest
 from cluster.artifacts import cache_root
 from cluster.errors import CANNOT_RUN_HERE, OK, ClusterError
 from cluster.provider import choose
+from stoker.plan.devices import visible_devices
 
 NEED_THE_CLUSTER = ("tests/cluster/tests/test_live.py", "tests/e2e/")
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Skip each test that needs a GPU, by its name, on a machine without one."""
+    if not visible_devices("nvidia", os.environ, Path("/dev")):
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU on this machine (/dev/nvidia0)"))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

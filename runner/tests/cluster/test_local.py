@@ -125,6 +125,15 @@ def test_every_node_is_told_who_it_is_and_where_its_folders_are(local: Local, tm
         assert f"[node-{rank}] {rank} 2 {local.workspace}/model {tmp_path}/shm/x\n" in output
 
 
+def test_nodes_are_hosts_of_their_own_to_nccl_unless_the_job_says_otherwise(local: Local) -> None:
+    """Else NCCL refuses two ranks on one GPU, which pods may share."""
+    program = "print('host', os.environ['NCCL_HOSTID'])"
+    _, output = local.run(program, nodes=2)
+    assert {line.rpartition("host ")[2] for line in output.splitlines() if "] host " in line} == {"node-0", "node-1"}
+    _, output = local.run(program, nodes=2, env=[{"name": "NCCL_HOSTID", "value": "one"}])
+    assert output.count("] host one\n") == 2
+
+
 @pytest.mark.parametrize("code", [ExitCode.USAGE, ExitCode.BAD_DATA, ExitCode.NO_INPUT, ExitCode.CONFIG])
 def test_what_no_retry_can_mend_ends_at_once(local: Local, code: ExitCode) -> None:
     returned, output = local.run(f"sys.exit({int(code)})")

@@ -14,6 +14,7 @@ from runner.tests.integration.jobs import LocalJob, leftovers
 from runner.tests.integration.tune_jobs import TINY_LLAMA, TuneJob
 
 ROOT = Path(__file__).parents[3]
+TINY_INPUTS = Path(__file__).with_name("tiny_inputs.py")
 
 
 @pytest.fixture(scope="session")
@@ -28,10 +29,15 @@ def tune_python() -> Path:
     return _environment("torchtune")
 
 
-def _environment(image: str) -> Path:
-    made = subprocess.run(
-        [sys.executable, f"images/{image}/venv", "--with-runner"], cwd=ROOT, check=False, capture_output=True, text=True
-    )
+@pytest.fixture(scope="session")
+def cuda_python() -> Path:
+    """The Python of an environment as in the image for NVIDIA GPUs, with this runner; made on the first use."""
+    return _environment("trl", "cuda")
+
+
+def _environment(image: str, accelerator: str = "cpu") -> Path:
+    command = [sys.executable, f"images/{image}/venv", "--with-runner", "--accelerator", accelerator]
+    made = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     if made.returncode:
         pytest.skip(f"no environment with {image} could be made: {made.stderr.strip().splitlines()[-1]}")
     return Path(made.stdout.strip()) / "bin" / "python"
@@ -40,7 +46,13 @@ def _environment(image: str) -> Path:
 @pytest.fixture(scope="session")
 def inputs(trainer_python: Path) -> Path:
     """A folder with `model` and `dataset`, made once for all sessions: no test writes to it."""
-    return _made_once("trl", trainer_python, Path(__file__).with_name("tiny_inputs.py"))
+    return _made_once("trl", trainer_python, TINY_INPUTS)
+
+
+@pytest.fixture(scope="session")
+def cuda_inputs(cuda_python: Path) -> Path:
+    """The same, made by the environment for NVIDIA GPUs."""
+    return _made_once("trl", cuda_python, TINY_INPUTS)
 
 
 def _made_once(image: str, python: Path, script: Path) -> Path:

@@ -10,25 +10,56 @@ from runner.tests.samples import alone, resolve
 
 from stoker.rank.folders import LocalFolder
 
+# The worker, to which torch seems to compute on a GPU; the trainer chooses its device by itself.
+_PRETENDING = """
+from stoker.rank import accelerator, worker
+accelerator.look = lambda name, used: accelerator.Found("2.13.0", "13.0", "580.65", devices=1)
+worker.leave(worker.main())
+"""
 
-def test_a_gpu_that_torch_cannot_use_ends_the_run_for_good(trainer_python: Path, inputs: Path, tmp_path: Path) -> None:
-    """The container has the device node of a GPU, as where the driver is too old; this environment's torch has no CUDA.
+
+def train(python: Path, inputs: Path, folder: Path, *worker: str) -> tuple[int, str]:
+    """Train in this process for a runtime that promises a GPU, whose device node is there.
 
     transformers refuses bf16 without a GPU, but trains in any other precision.
+
+    Args:
+        python: the environment's Python, whose torch is for CPUs.
+        inputs: folder with `model` and `dataset`.
+        folder: an empty folder.
+        worker: words for Python that start the worker.
+
+    Returns:
+        the exit code, and the reason that the rank gives.
     """
-    told = {"STOKER_ACCELERATOR": "nvidia", "STOKER_WORKSPACE": str(tmp_path)}
+    told = {"STOKER_ACCELERATOR": "nvidia", "STOKER_WORKSPACE": str(folder)}
     paths = {"MODEL_NAME_OR_PATH": inputs / "model", "DATASET_NAME": inputs / "dataset"}
     env = {**told, **{f"STOKER_ARG_{flag}": str(path) for flag, path in paths.items()}}
     plan = resolve(alone(env, ["nvidia0"]), ["--bf16", "false", "--max_steps", "1"])
-    plan.write(tmp_path / "pod" / "plan.json")
+    pod = LocalFolder(folder / "pod")
+    plan.write(pod.plan)
     done = subprocess.run(
-        [trainer_python, "-m", "stoker.rank.worker"],
-        env={**os.environ, **plan.env, "STOKER_PLAN": str(tmp_path / "pod" / "plan.json"), "HF_HOME": str(tmp_path)},
+        [python, *worker],
+        env={**os.environ, **plan.env, "STOKER_PLAN": str(pod.plan), "HF_HOME": str(folder)},
         check=False,
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 78, done.stdout + done.stderr
-    (status,) = LocalFolder(tmp_path / "pod").statuses()
-    assert "is built without CUDA, but the runtime is for nvidia" in str(status.message)
-    assert not Path(plan.output_dir).exists()
+    (status,) = pod.statuses()
+    assert not (folder / "output" / "model.safetensors").exists(), done.stdout + done.stderr
+    return done.returncode, str(status.message)
+
+
+def test_a_gpu_that_torch_cannot_use_ends_the_run_for_good(trainer_python: Path, inputs: Path, tmp_path: Path) -> None:
+    code, reason = train(trainer_python, inputs, tmp_path, "-m", "stoker.rank.worker")
+    assert code == 78
+    assert "is built without CUDA, but the runtime is for nvidia" in reason
+    assert not (tmp_path / "output").exists()
+
+
+def test_a_trainer_that_chooses_the_cpu_ends_the_run_for_good(
+    trainer_python: Path, inputs: Path, tmp_path: Path
+) -> None:
+    code, reason = train(trainer_python, inputs, tmp_path, "-c", _PRETENDING)
+    assert code == 78
+    assert "the trainer computes on cpu, but the runtime is for nvidia" in reason

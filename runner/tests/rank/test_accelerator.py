@@ -13,7 +13,7 @@ import pytest
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.rank import accelerator
-from stoker.rank.accelerator import Found, check_device, check_trainers_device, describe, flaw_of, judge, look
+from stoker.rank.accelerator import Found, Judgement, check_device, check_trainers_device, describe, judge, judged, look
 
 GOOD = Found("2.13.0+cu130", "13.0", "580.65.06", 2)
 # As torch says it, over several lines and with addresses.
@@ -125,8 +125,8 @@ def test_the_driver_is_read_from_the_node(
         (
             {"refusal": RuntimeError(TOO_OLD), "devices": 0},
             (
-                f"{VERSIONS} cannot use the nvidia devices of this node: The NVIDIA driver on your system is too old "
-                "(found version 12020). CUDA 13.0 needs driver 580 or newer: update the driver of the node, choose "
+                f"{VERSIONS} cannot use the nvidia devices of this node (The NVIDIA driver on your system is too old "
+                "(found version 12020)): CUDA 13.0 needs driver 580 or newer: update the driver of the node, choose "
                 "other nodes (nodeSelector), or use an image for this node (spec.trainer.image)"
             ),
         ),
@@ -140,9 +140,8 @@ def test_the_driver_is_read_from_the_node(
         (
             {"failure": RuntimeError(NO_KERNEL)},
             (
-                f"{VERSIONS} cannot use the nvidia devices of this node: CUDA error: no kernel image is available for "
-                "execution on the device. This torch is not built for the kind of device that the node has: "
-                "choose other nodes"
+                f"{VERSIONS} cannot use the nvidia devices of this node (CUDA error: no kernel image is available for "
+                "execution on the device): choose other nodes (nodeSelector), or use an image for this node"
             ),
         ),
         (
@@ -200,12 +199,13 @@ def test_versions_are_named(name: str, found: Found, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "found", "advice"),
     [
-        ("nvidia", replace(GOOD, devices=0), "Look at the driver of the node and at the device plugin"),
+        ("nvidia", replace(GOOD, devices=0), "look at the driver of the node and at the device plugin"),
         ("nvidia", replace(GOOD, devices=0, driver="575.57.08"), "CUDA 13.0 needs driver 580 or newer"),
-        ("nvidia", replace(GOOD, devices=0, toolkit="12.8"), "Look at the driver of the node"),
+        ("nvidia", replace(GOOD, devices=0, toolkit="12.8"), "look at the driver of the node"),
         ("nvidia", replace(GOOD, devices=0, toolkit="12.8", driver="470.1"), "CUDA 12.8 needs driver 525 or newer"),
-        ("nvidia", replace(GOOD, devices=0, driver=""), "Look at the driver of the node"),
-        ("amd", Found("2.13.0", "7.1", "6.3.6"), "Look at the driver of the node"),
+        ("nvidia", replace(GOOD, devices=0, driver=""), "look at the driver of the node"),
+        ("nvidia", replace(GOOD, devices=0, driver="", error=TOO_OLD), "CUDA 13.0 needs driver 580 or newer"),
+        ("amd", Found("2.13.0", "7.1", "6.3.6"), "look at the driver of the node"),
         (
             "intel",
             Found("2.13.0+xpu", "20250301", error="No XPU devices are available"),
@@ -215,17 +215,22 @@ def test_versions_are_named(name: str, found: Found, text: str) -> None:
     ],
 )
 def test_the_remedy_fits_what_is_found(name: str, found: Found, advice: str) -> None:
-    assert advice in flaw_of(name, found, 1)
+    judgement = judged(name, found, 1)
+    assert advice in f"{judgement.problem}: {judgement.remedy}"
 
 
 def test_a_profile_whose_package_is_missing_is_named() -> None:
-    assert judge("tpu", [0])[1].startswith("the runtime is for tpu, but the Python package torch_xla, which brings its")
+    with pytest.raises(
+        RunError, match="the Python package torch_xla, which brings tpu devices to torch, is not"
+    ) as ended:
+        check_device("tpu", 0)
+    assert ended.value.code is ExitCode.CONFIG
 
 
 def test_a_package_that_brings_the_devices_is_left_to_check_them(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = with_torch(monkeypatch)
     monkeypatch.setattr(accelerator, "find_spec", lambda name: name)
-    assert (judge("intel", [0]), judge("tpu", [0])) == (("habana_frameworks", ""), ("torch_xla", ""))
+    assert (judge("intel", [0]), judge("tpu", [0])) == (Judgement("habana_frameworks"), Judgement("torch_xla"))
     assert torch.used == []
 
 

@@ -71,6 +71,24 @@ def named(name: str, text: str, *bases: type[BaseException]) -> BaseException:
         (OSError("/m does not appear to have a file named config.json"), ExitCode.NO_INPUT, True, "not found"),
         (named("DatasetGenerationError", "row 3"), ExitCode.BAD_DATA, True, "cannot be read as a table: row 3"),
         (KeyError("loss"), ExitCode.CRASHED, True, "KeyError"),
+        (
+            named(
+                "DistBackendError",
+                "NCCL error in: NCCLUtils.cpp:94, invalid usage, NCCL version 2.29.7\nncclInvalidUsage: This usually "
+                "reflects invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 1 and rank 0 both "
+                "on CUDA device 10",
+                RuntimeError,
+            ),
+            ExitCode.CONFIG,
+            True,
+            "two ranks of this run share one GPU",
+        ),
+        (
+            named("DistBackendError", "Multiple Ranks are using the same GPU/Partition.", RuntimeError),
+            ExitCode.CONFIG,
+            True,
+            "request a whole GPU for each process",
+        ),
         (named("DistBackendError", "x", RuntimeError), ExitCode.UNAVAILABLE, False, "lost another rank"),
         (RuntimeError("[gloo] Connection closed by peer [10.0.0.1]:1"), ExitCode.UNAVAILABLE, False, "lost another"),
         (

@@ -187,7 +187,8 @@ def _start(container: Container, attempt: _Attempt, termination_log: Path) -> su
     return subprocess.Popen(
         # The kernel ends the job when this command is killed.
         [sys.executable, "-m", "stoker.rank.lifeline", str(os.getpid()), *argv],
-        env={**inherited, **told, "PATH": path},
+        # Each pod has a host name of its own. By it NCCL lets ranks of several nodes share one GPU of this machine.
+        env={**inherited, "NCCL_HOSTID": container.title, **told, "PATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

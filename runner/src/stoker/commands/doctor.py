@@ -168,18 +168,22 @@ def _hardware(facts: Facts) -> Iterator[Line]:
         return
     yield Line("accelerator", text)
     if facts.devices and find_spec("torch"):
-        yield _usable(facts)
+        yield from _usable(facts)
 
 
-def _usable(facts: Facts) -> Line:
-    """Return whether torch can compute on the devices that this node's processes use."""
+def _usable(facts: Facts) -> Iterator[Line]:
+    """Yield whether torch can compute on the devices that this node's processes use."""
     used = range(resolve_world(facts).nproc_per_node)
     try:
-        found, flaw = accelerator.judge(facts.accelerator, used)
+        judgement = accelerator.judge(facts.accelerator, used)
     except Exception as error:  # noqa: BLE001 - a broken device or package may raise anything
-        text = " ".join(str(error).split())
-        return Line("devices", f"{type(error).__name__}: {text}", "look at the node's log, or choose other nodes")
-    return Line("devices", found or "none", flaw) if flaw else Line("devices", f"{found} computes on {len(used)}")
+        said = " ".join(str(error).split())
+        yield Line("devices", f"{type(error).__name__}: {said}", "see what else uses the device, or choose other nodes")
+        return
+    if judgement is not None and judgement.problem:
+        yield Line("devices", judgement.problem, judgement.remedy)
+    elif judgement is not None:
+        yield Line("devices", f"{judgement.found} computes on {len(used)}")
 
 
 def _memory(facts: Facts) -> Iterator[Line]:

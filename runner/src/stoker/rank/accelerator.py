@@ -13,10 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.words import say
 
 _ELSEWHERE = "choose other nodes (nodeSelector), or use an image for this node (spec.trainer.image)"
+_OTHER_IMAGE = "use an image for this accelerator (spec.trainer.image), or a runtime for cpu"
 _VERSION = re.compile(r"\b\d+\.\d+(?:\.\d+)*\b")
-# What torch says of a GPU that it was not built for.
+# What torch says of a driver, and of a GPU that it was not built for.
+_TOO_OLD = "driver on your system is too old"
 _NO_KERNEL = "no kernel image is available"
 # Major version of CUDA → its oldest driver (CUDA Toolkit release notes, minor version compatibility).
 _OLDEST_DRIVER = {"11": 450, "12": 525, "13": 580}
@@ -112,8 +115,23 @@ def describe(accelerator: str, found: Found) -> str:
     return f"torch {found.torch}" + (f" ({', '.join(parts)})" if parts else "")
 
 
-def flaw_of(accelerator: str, found: Found, needed: int) -> str:
-    """Return why processes cannot compute on an accelerator's devices, and what to do; empty if they can. Pure.
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Whether processes can compute on an accelerator's devices.
+
+    Attributes:
+        found: what brings the devices, with versions.
+        problem: why the processes cannot use them; empty if they can.
+        remedy: what to do about that.
+    """
+
+    found: str
+    problem: str = ""
+    remedy: str = ""
+
+
+def judged(accelerator: str, found: Found, needed: int) -> Judgement:
+    """Judge what torch finds of an accelerator. Pure.
 
     Args:
         accelerator: an accelerator whose devices torch brings.
@@ -123,33 +141,38 @@ def flaw_of(accelerator: str, found: Found, needed: int) -> str:
     kind = _KINDS[accelerator]
     versions = describe(accelerator, found)
     if kind.toolkit and not found.toolkit:
-        return (
-            f"{versions} is built without {kind.toolkit[1]}, but the runtime is for {accelerator}: "
-            "use an image for this accelerator (spec.trainer.image), or a runtime for cpu"
+        return Judgement(
+            versions,
+            f"{versions} is built without {kind.toolkit[1]}, but the runtime is for {accelerator}",
+            _OTHER_IMAGE,
         )
     if found.error or not found.devices:
-        reason = f": {found.error}" if found.error else ""
-        return f"{versions} cannot use the {accelerator} devices of this node{reason}. {_remedy(accelerator, found)}"
+        reason = f" ({found.error})" if found.error else ""
+        problem = f"{versions} cannot use the {accelerator} devices of this node{reason}"
+        return Judgement(versions, problem, _remedy(accelerator, found))
     if found.devices < needed:
-        return (
+        return Judgement(
+            versions,
             f"{versions} can use {found.devices} of the {needed} {accelerator} devices that the processes of this node "
-            "need: request whole devices, because a process can use only one partition of a device"
+            "need",
+            "request whole devices, because a process can use only one partition of a device",
         )
-    return ""
+    return Judgement(versions)
 
 
 def _remedy(accelerator: str, found: Found) -> str:
     if _NO_KERNEL in found.error:
-        return f"This torch is not built for the kind of device that the node has: {_ELSEWHERE}"
+        return _ELSEWHERE
     oldest = _OLDEST_DRIVER.get(found.toolkit.partition(".")[0]) if accelerator == "nvidia" else None
     major = found.driver.partition(".")[0]
-    if oldest and major and int(major) < oldest:
+    too_old = int(major) < (oldest or 0) if major else _TOO_OLD in found.error
+    if oldest and too_old:
         return f"CUDA {found.toolkit} needs driver {oldest} or newer: update the driver of the node, {_ELSEWHERE}"
-    return f"Look at the driver of the node and at the device plugin, {_ELSEWHERE}"
+    return f"look at the driver of the node and at the device plugin, {_ELSEWHERE}"
 
 
-def judge(accelerator: str, used: Collection[int]) -> tuple[str, str]:
-    """Return what brings an accelerator's devices, and why processes cannot use them; empty if they can.
+def judge(accelerator: str, used: Collection[int]) -> Judgement | None:
+    """Judge the devices of an accelerator profile; None if it promises none.
 
     Args:
         accelerator: the accelerator profile.
@@ -160,16 +183,13 @@ def judge(accelerator: str, used: Collection[int]) -> tuple[str, str]:
     """
     kind = _KINDS.get(accelerator)
     if kind is None:
-        return "", ""
+        return None
     if kind.package and find_spec(kind.package):
-        return kind.package, ""
+        return Judgement(kind.package)
     if kind.toolkit is None:
-        return "", (
-            f"the runtime is for {accelerator}, but the Python package {kind.package}, which brings its devices, is "
-            "not installed: use an image that has it (spec.trainer.image), or a runtime for cpu"
-        )
-    found = look(accelerator, used)
-    return describe(accelerator, found), flaw_of(accelerator, found, max(used, default=0) + 1)
+        problem = f"the Python package {kind.package}, which brings {accelerator} devices to torch, is not installed"
+        return Judgement("none", problem, _OTHER_IMAGE)
+    return judged(accelerator, look(accelerator, used), max(used, default=0) + 1)
 
 
 def check_device(accelerator: str, local_rank: int) -> None:
@@ -179,9 +199,13 @@ def check_device(accelerator: str, local_rank: int) -> None:
         RunError: it cannot, and a retry would not help (78).
         RuntimeError: the device exists but fails, in torch's words.
     """
-    _, flaw = judge(accelerator, [local_rank])
-    if flaw:
-        raise RunError(ExitCode.CONFIG, flaw)
+    judgement = judge(accelerator, [local_rank])
+    if judgement is None:
+        return
+    if judgement.problem:
+        raise RunError(ExitCode.CONFIG, f"{judgement.problem}: {judgement.remedy}")
+    if local_rank == 0:
+        say(f"computing on {accelerator} devices: {judgement.found}")
 
 
 def check_trainers_device(accelerator: str, device: object) -> None:

@@ -31,6 +31,8 @@ _LOST_PEER = re.compile(
     r"timed out (after|waiting) \d+ ?(ms|milliseconds|seconds)",
     re.IGNORECASE,
 )
+# NCCL, about ranks that it takes for ranks of one host.
+_SHARED_DEVICE = re.compile(r"duplicate GPU detected|multiple ranks are using the same GPU", re.IGNORECASE)
 # transformers and datasets, about a model or data set that is missing or cannot be reached.
 _NOT_FOUND = re.compile(
     r"not a local folder and is not a valid model identifier|couldn't connect to|couldn't reach|offline mode|"
@@ -104,6 +106,12 @@ def ending_of(error: BaseException, names: FlagNames) -> Verdict:
             ExitCode.NO_INPUT,
             f"model or data not found: {text[:400]}. Name a folder that is mounted in the pod, or let the TrainJob's "
             "initializer fetch it",
+        )
+    if _SHARED_DEVICE.search(text):
+        return Verdict(
+            ExitCode.CONFIG,
+            "two ranks of this run share one GPU, and NCCL refuses that within a host: request a whole GPU for each "
+            f"process, and no hostNetwork if nodes share a GPU ({text[-200:]})",
         )
     # torch raises RuntimeErrors; a tracker or a server that refuses a connection raises others.
     lost = isinstance(error, RuntimeError) and _LOST_PEER.search(text)
