@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -198,9 +197,3 @@ def test_what_only_the_trainer_finds_is_told_apart_too(
     assert ended.code == code, ended.output
     assert message in ended.output
     assert "attempt 1" not in ended.output
-
-
-def test_the_flag_tables_are_those_of_the_installed_trainer(trainer_python: Path) -> None:
-    script = Path(__file__).parents[2] / "scripts" / "generate_flags.py"
-    done = subprocess.run([trainer_python, script, "--check"], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@ import pytest
 
 from stoker.frameworks import get_framework
 from stoker.plan.arguments import (
+    IN_FILES,
     Flag,
     FlagTable,
     Layer,
@@ -28,6 +29,10 @@ TABLE = FlagTable(
             Flag("max_length", "int"),
             Flag("packing", "bool"),
             Flag("use_cache", "bool", default="True"),
+            Flag("fsdp", "str", alone=True),
+            Flag("patience", "int", none=True),
+            Flag("ranges", "tuple", none=True),
+            Flag("code", "object"),
             Flag("run_name", "str"),
             Flag("report_to", "str", many=True),
             Flag("optim", "str", choices=("adamw", "sgd")),
@@ -62,6 +67,12 @@ def resolved(*words: str) -> Resolution:
         (["--run_name="], "run_name", ""),
         (["--report_to", "wandb", "mlflow"], "report_to", ("wandb", "mlflow")),
         (["--optim", "sgd"], "optim", "sgd"),
+        (["--fsdp"], "fsdp", "true"),
+        (["--fsdp", "False"], "fsdp", "false"),
+        (["--fsdp", "full_shard"], "fsdp", "full_shard"),
+        (["--patience", "NULL"], "patience", "none"),
+        (["--ranges", "none"], "ranges", "none"),
+        (["--run_name", "none"], "run_name", "none"),
     ],
 )
 def test_command_lines_are_read_as_the_trainer_reads_them(
@@ -89,12 +100,26 @@ def test_command_lines_are_read_as_the_trainer_reads_them(
         (["--run_name", "a", "b"], "--run_name takes one value, got 2: 'a b'"),
         (["--optim", "adam"], "--optim must be one of adamw, sgd, not 'adam'; did you mean 'adamw'?"),
         (["--no_packing", "true"], "--no_packing is not a flag of"),
+        (["--max_steps", "none"], "--max_steps must be a whole number, not 'none'"),
+        (
+            ["--ranges", "[1, 2]"],
+            "--ranges takes a list, which no argument or variable can hold: write it in a --config",
+        ),
+        (["--code", "x"], "--code takes an object that only Python code can make: leave it out"),
     ],
 )
 def test_what_the_trainer_would_misread_is_refused(words: list[str], message: str) -> None:
     (problem,) = resolved(*words).problems
     assert message in problem
     assert "args" in problem
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [("true", ["--fsdp"]), ("false", ["--fsdp", ""]), ("full_shard", ["--fsdp", "full_shard"])]
+)
+def test_a_flag_that_may_stand_alone_reaches_the_trainer_in_its_own_words(value: str, words: list[str]) -> None:
+    assert Setting("fsdp", value, "args").for_trainer(TABLE.flags["fsdp"]).to_argv() == words
+    assert Setting("packing", value, "args").for_trainer(TABLE.flags["packing"]).to_argv() == ["--packing", value]
 
 
 def test_a_flag_of_another_method_is_told_apart_from_nonsense() -> None:
@@ -170,7 +195,7 @@ def test_the_tables_agree_with_themselves(method: str) -> None:
     assert {"model_name_or_path", "dataset_name", "output_dir", "max_steps"} <= table.flags.keys()
     assert not table.renamed.keys() & table.flags.keys(), "a flag that exists is not renamed"
     assert not table.removed.keys() & table.flags.keys(), "a flag that exists is not gone"
-    assert {flag.type for flag in table.flags.values()} <= {"bool", "int", "float", "str"}
+    assert {flag.type for flag in table.flags.values()} <= {"bool", "int", "float", "str", "json", *IN_FILES, "object"}
 
 
 def test_a_renamed_flag_whose_new_name_is_another_methods_is_called_that() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +14,7 @@ from runner.tests.samples import POD, resolve
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.variables import ARG_PREFIX, KNOWN, LAUNCHER
 from stoker.frameworks import get_framework
-from stoker.plan.arguments import Flag, FlagTable, is_true
+from stoker.plan.arguments import NONE, Flag, FlagTable, is_true
 from stoker.plan.facts import Facts
 from stoker.plan.plan import Plan
 from stoker.plan.world import ACCELERATORS, resolve_world
@@ -24,7 +24,9 @@ NAMES = sorted({name for method in TRL.methods for name in TRL.flag_table(method
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 numbers = st.one_of(st.integers(), st.floats(), st.integers(0, 12)).map(str)
-values = st.one_of(texts, numbers, st.sampled_from(["true", "no", "-1", "--packing", "[1]", '["a"]', "a,b", "1e-4"]))
+values = st.one_of(
+    texts, numbers, st.sampled_from(["true", "no", "-1", "--packing", "[1]", '["a"]', "a,b", "1e-4", "none", "NULL"])
+)
 flags = st.one_of(st.sampled_from(NAMES), texts)
 args = st.lists(
     st.one_of(texts, values, flags.map("--{}".format), st.tuples(flags, values).map("--{0[0]}={0[1]}".format)),
@@ -52,18 +54,21 @@ facts = st.builds(
 quickly = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
 
+def kind_of(flag: Flag) -> Callable[[str], Any]:
+    """Return what reads one word of a flag; the word `none` stays where it stands for no value."""
+    kind: Callable[[str], Any] = {"int": int, "float": float}.get(flag.type, str)
+    return lambda word: word if flag.none and word == NONE else kind(word)
+
+
 def parser_of(table: FlagTable) -> argparse.ArgumentParser:
     """Return a parser that reads what TRL's own reads: HfArgumentParser's rules for the table's flags."""
     parser = argparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("--config")
-    kinds: Mapping[str, Any] = {"int": int, "float": float}
     for flag in table.flags.values():
         options: dict[str, Any] = {"nargs": "+"} if flag.many else {}
-        if flag.type == "bool":
+        if flag.type == "bool" or flag.alone:
             options = {"nargs": "?", "const": "true"}
-        parser.add_argument(
-            f"--{flag.name}", type=kinds.get(flag.type, str), choices=flag.choices or None, default=None, **options
-        )
+        parser.add_argument(f"--{flag.name}", type=kind_of(flag), choices=flag.choices or None, default=None, **options)
     return parser
 
 
@@ -72,7 +77,9 @@ PARSERS = {method: parser_of(TRL.flag_table(method)) for method in TRL.methods}
 
 def meant(flag: Flag, value: str | tuple[str, ...]) -> Any:
     """Return what a setting stands for once it is parsed."""
-    kind: Any = {"int": int, "float": float}.get(flag.type, str)
+    if flag.alone and value == "false":
+        return ""
+    kind = kind_of(flag)
     return [kind(word) for word in value] if isinstance(value, tuple) else kind(value)
 
 

@@ -225,9 +225,67 @@ def test_an_empty_variable_is_unset() -> None:
         ),
         ({}, ["--config", "/c"], {"datasets": "a"}, ExitCode.USAGE, "datasets of --config /c must be a list of data"),
         ({}, ["--config", "/c"], {"datasets": []}, ExitCode.USAGE, "must be a list of data sets"),
+        (
+            {},
+            ["--config", "/c"],
+            {"fsdp": "true"},
+            ExitCode.USAGE,
+            "key fsdp of --config /c is text, which TRL does not",
+        ),
+        (
+            {},
+            ["--config", "/c"],
+            {"fsdp": 2},
+            ExitCode.USAGE,
+            "key fsdp of --config /c must be true, false or text, not 2",
+        ),
+        (
+            {},
+            ["--config", "/c"],
+            {"run_name": ["a"]},
+            ExitCode.USAGE,
+            "run_name of --config /c must be one value, not a l",
+        ),
+        (
+            {},
+            ["--config", "/c"],
+            {"run_name": 7},
+            ExitCode.USAGE,
+            "YAML reads 7 in key run_name of --config /c as a number",
+        ),
+        ({}, ["--config", "/c"], {"report_to": False}, ExitCode.USAGE, "as true or false: put it in quotes"),
+        (
+            {},
+            ["--config", "/c"],
+            {"label_names": "a"},
+            ExitCode.USAGE,
+            "label_names of --config /c must be a list: write [a]",
+        ),
+        ({}, ["--config", "/c"], {"label_names": [1]}, ExitCode.USAGE, "YAML reads 1 in key label_names"),
+        (
+            {},
+            ["--config", "/c"],
+            {"fsdp_config": [1]},
+            ExitCode.USAGE,
+            "fsdp_config of --config /c must be a mapping, not [1]",
+        ),
+        (
+            {},
+            ["--config", "/c"],
+            {"liger_kernel_config": "x"},
+            ExitCode.USAGE,
+            "of --config /c must be a mapping, not 'x'",
+        ),
+        ({"STOKER_ARG_LIGER_KERNEL_CONFIG": '{"rope": true}'}, [], None, ExitCode.USAGE, "write it in a --config file"),
         ({}, ["--config", "/c"], {"datasets": ["a"]}, ExitCode.USAGE, "has no path: write path:"),
         ({}, ["--config", "/c"], {"datasets": [{"path": "a", "spilt": "b"}]}, ExitCode.USAGE, "did you mean split?"),
-        ({}, ["--datasets", "a"], None, ExitCode.USAGE, "write the mixture in a --config file"),
+        (
+            {},
+            ["--datasets", "a"],
+            None,
+            ExitCode.USAGE,
+            "--datasets takes a list, which no argument or variable can hold: write it in a --config file",
+        ),
         ({"STOKER_ARG_CONFIG": "/c"}, [], None, ExitCode.USAGE, "write --config <file> there (given as STOKER_ARG_CON"),
         (
             {"STOKER_ARG_max_steps": "3", "STOKER_ARG_MAX_STEPS": "4"},
@@ -418,6 +476,42 @@ def test_a_secret_is_hidden_however_it_is_written(
 ) -> None:
     plan = replace(plan_of(), settings=(Setting("hub_token", value, "args"),), trainer_argv=argv)
     assert plan.to_json()["trainer_argv"] == shown
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "argv"),
+    [
+        (["--fsdp"], {}, ["--fsdp"]),
+        (["--fsdp", "true"], {}, ["--fsdp"]),
+        ([], {"STOKER_ARG_FSDP": "true"}, ["--fsdp"]),
+        (["--fsdp", "false"], {"STOKER_ARG_FSDP": "true"}, ["--fsdp", ""]),
+        ([], {"STOKER_ARG_FSDP": "full_shard auto_wrap"}, ["--fsdp", "full_shard auto_wrap"]),
+        ([], {"STOKER_ARG_MAX_LENGTH": "none"}, ["--max_length", "none"]),
+    ],
+)
+def test_what_may_stand_alone_or_be_nothing_reaches_the_trainer(
+    args: list[str], env: dict[str, str], argv: list[str]
+) -> None:
+    found = plan_of(*args, env=env).trainer_argv
+    at = found.index(argv[0])
+    assert [*found[at : at + len(argv)]] == argv
+    assert found[at + len(argv)].startswith("--")
+
+
+def test_what_a_file_may_hold_and_no_argument_can() -> None:
+    config = {
+        "fsdp": True,
+        "report_to": ["wandb", "mlflow"],
+        "liger_kernel_config": {"rope": True},
+        "max_length": "null",
+    }
+    settings = {setting.name: setting.value for setting in plan_of("--config", "/c", config=config).settings}
+    assert {name: settings[name] for name in config} == {
+        "fsdp": "true",
+        "report_to": ("wandb", "mlflow"),
+        "liger_kernel_config": '{"rope": true}',
+        "max_length": "none",
+    }
 
 
 def test_a_flag_that_will_be_gone_is_a_notice() -> None:

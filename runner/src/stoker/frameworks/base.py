@@ -117,7 +117,7 @@ class Framework(TrainingFramework):
         fingerprint = self.fingerprint(table, settings, asked.world_size)
         return Decision(
             module=self.trainer_module(asked.method, asked.world_size),
-            argv=tuple(self.to_argv(command_line.not_in_file(settings), table.config or asked.config)),
+            argv=tuple(self.to_argv(command_line.for_command_line(settings, table), table.config or asked.config)),
             fingerprint=fingerprint,
             budget=self.budget(table, settings),
             base_model=self.base_model(table, settings),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stoker.plan.arguments import CONFIG_FILE, Setting, config_words, split_args
+from stoker.plan.arguments import CONFIG_FILE, FlagTable, Setting, config_words, split_args
 from stoker.plan.interfaces import Command, Dataset, FlagNames, Words
 
 # The names that transformers uses.
@@ -55,9 +55,13 @@ def keys_with_values(content: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(key for key, value in content.items() if value)
 
 
-def not_in_file(settings: Mapping[str, Setting]) -> list[Setting]:
-    """Return the settings that the command line must give: a trainer reads its `--config` file itself."""
-    return [setting for setting in settings.values() if setting.source != CONFIG_FILE]
+def for_command_line(settings: Mapping[str, Setting], table: FlagTable) -> list[Setting]:
+    """Return what the command line must give, in the trainer's words: a trainer reads its `--config` file itself."""
+    return [
+        setting.for_trainer(table.flags.get(setting.name))
+        for setting in settings.values()
+        if setting.source != CONFIG_FILE
+    ]
 
 
 def argv_of(settings: Iterable[Setting], config: str | None) -> list[str]:

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 # The booleans that HfArgumentParser accepts (transformers/hf_argparser.py: string_to_bool).
@@ -26,6 +26,11 @@ _DIGITS = re.compile(r"^[-+]?[0-9]+(\.0*)?$")
 _FLOAT = re.compile(r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$")
 # Nobody writes a longer number on purpose.
 _LONGEST_NUMBER = 40
+# The value of a setting that its trainer reads as None, and how else it may be written (case does not matter).
+NONE = "none"
+_NONES = (NONE, "null")
+# Type of a flag that no text can set → what a `--config` file holds for it.
+IN_FILES = {"dict": "a mapping", "tuple": "a list", "list": "a list"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +39,15 @@ class Flag:
 
     Attributes:
         name: the flag without dashes, its words joined by `_`.
-        type: `bool`, `int`, `float` or `str`.
+        type: `bool`, `int`, `float`, `str`, or `json` (a mapping as JSON). Only a `--config` file can hold a `dict`,
+            `tuple` or `list`, and only Python code an `object`.
         many: True if it takes several values.
         choices: the allowed values; empty if every value is allowed.
         default: the trainer's own default, as text.
         help: the trainer's own help text.
+        alone: True if it may also stand without a value, which turns it on. Every `bool` may.
+        none: True if the trainer reads `none` as no value at all.
+        listed: True if a `--config` file may hold a list of values where a command line takes one.
     """
 
     name: str
@@ -47,6 +56,9 @@ class Flag:
     choices: tuple[str, ...] = ()
     default: str | None = None
     help: str = ""
+    alone: bool = False
+    none: bool = False
+    listed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +146,15 @@ class Setting:
             return [f"--{self.name}", *self.value]
         # argparse reads a word that begins with a dash as a flag, except after an equals sign.
         return [f"--{self.name}={self.value}"] if self.value.startswith("-") else [f"--{self.name}", self.value]
+
+    def for_trainer(self, flag: Flag | None) -> Setting:
+        """Return the setting in the trainer's own words.
+
+        A flag that may stand alone has no word for on and off: it stands alone, or its value is empty.
+        """
+        if flag is None or not flag.alone or self.value not in ("true", "false"):
+            return self
+        return replace(self, value=() if self.value == "true" else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +260,7 @@ def resolve(table: FlagTable, layers: Iterable[Layer]) -> Resolution:
                     problems.append(f"{refusal} (given as {label} by {layer.source})")
                 continue
             flag = table.flags[name]
-            wrong = wrong_value(flag, words)
+            wrong = wrong_value(flag, words, in_file=layer.source == CONFIG_FILE)
             if wrong is not None:
                 problems.append(f"{label} {wrong} (given by {layer.source})")
                 continue
@@ -250,11 +271,23 @@ def resolve(table: FlagTable, layers: Iterable[Layer]) -> Resolution:
     return Resolution(tuple(winners[name] for name in sorted(winners)), tuple(problems), tuple(notices))
 
 
-def wrong_value(flag: Flag, words: Sequence[str]) -> str | None:
-    """Return what is wrong with a flag's words, as the end of a sentence; None if nothing is."""
+def wrong_value(flag: Flag, words: Sequence[str], in_file: bool = False) -> str | None:
+    """Return what is wrong with a flag's words, as the end of a sentence; None if nothing is.
+
+    Args:
+        flag: the flag.
+        words: what was written.
+        in_file: True if it was written in a `--config` file.
+    """
+    if is_none(flag, words) or (in_file and flag.type in IN_FILES):
+        return None
+    if flag.type == "object":
+        return "takes an object that only Python code can make: leave it out"
+    if flag.type in IN_FILES:
+        return f"takes {IN_FILES[flag.type]}, which no argument or variable can hold: write it in a --config file"
     if not words:
-        return None if flag.type == "bool" else f"needs a value: write --{flag.name} <{flag.type}>"
-    if len(words) > 1 and not flag.many:
+        return None if flag.type == "bool" or flag.alone else f"needs a value: write --{flag.name} <{flag.type}>"
+    if len(words) > 1 and not flag.many and not (in_file and flag.listed):
         return f"takes one value, got {len(words)}: {' '.join(words)!r}"
     for word in words:
         if flag.choices and word not in flag.choices:
@@ -263,7 +296,7 @@ def wrong_value(flag: Flag, words: Sequence[str]) -> str | None:
             if word in ("True", "False"):
                 hint = " (YAML reads words such as no and on as false and true: put them in quotes)"
             return f"must be one of {', '.join(flag.choices)}, not {word!r}{hint}"
-        if flag.type == "bool" and word.lower() not in _TRUE + _FALSE:
+        if flag.type == "bool" and not is_boolean(word):
             return f"must be true or false, not {word!r}"
         if flag.type in ("int", "float") and not _is_number(word, flag.type):
             kind = "a whole number" if flag.type == "int" else "a number"
@@ -277,6 +310,16 @@ def wrong_value(flag: Flag, words: Sequence[str]) -> str | None:
 def is_true(value: str | tuple[str, ...]) -> bool:
     """Return whether a checked boolean setting is on."""
     return isinstance(value, str) and value.lower() in _TRUE
+
+
+def is_boolean(word: str) -> bool:
+    """Return whether a word says true or false."""
+    return word.lower() in _TRUE + _FALSE
+
+
+def is_none(flag: Flag, words: Sequence[str]) -> bool:
+    """Return whether the trainer reads these words of a flag as no value at all."""
+    return flag.none and len(words) == 1 and words[0].lower() in _NONES
 
 
 def without_negations(values: Mapping[str, tuple[str, ...]], table: FlagTable) -> dict[str, tuple[str, ...]]:
@@ -295,9 +338,12 @@ def _without_negation(name: str, words: tuple[str, ...], table: FlagTable) -> tu
 
 
 def _value(flag: Flag, words: tuple[str, ...]) -> str | tuple[str, ...]:
-    if flag.type == "bool":
-        return "true" if not words or words[0].lower() in _TRUE else "false"
-    return tuple(words) if flag.many else words[0]
+    if is_none(flag, words):
+        return NONE
+    word = words[0].lower() if words else "true"
+    if flag.type == "bool" or (flag.alone and is_boolean(word)):
+        return "true" if word in _TRUE else "false"
+    return words[0] if len(words) == 1 and not flag.many else tuple(words)
 
 
 def _is_number(word: str, kind: str) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from stoker.contract.exits import ExitCode
 from stoker.frameworks.trl.data_checks import data_problems
 from stoker.frameworks.trl.decide import inputs_of
-from stoker.frameworks.trl.setting_checks import config_problems, contradictions
+from stoker.frameworks.trl.file_checks import config_problems
+from stoker.frameworks.trl.setting_checks import contradictions
 from stoker.plan.arguments import FlagTable, Setting, is_true
 from stoker.plan.inputs import DatasetColumns, ModelFolder
 from stoker.plan.interfaces import Asked, Checker

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from stoker.contract.exits import ExitCode
-from stoker.plan.arguments import Setting
+from stoker.plan.arguments import NONE, Setting
 from stoker.plan.inputs import DatasetColumns, ModelFolder
 
 _PAIRS = (("chosen", "rejected"),)
@@ -123,7 +123,9 @@ def _no_template(
 def _too_long(settings: Mapping[str, Setting], model: ModelFolder, positions: int) -> Iterator[Problem]:
     for flag in _LENGTHS:
         setting = settings.get(flag)
-        if setting is not None and not isinstance(setting.value, tuple) and int(setting.value) > positions:
+        if setting is None or isinstance(setting.value, tuple) or setting.value == NONE:
+            continue
+        if int(setting.value) > positions:
             yield (
                 ExitCode.CONFIG,
                 (

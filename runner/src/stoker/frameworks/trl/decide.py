@@ -55,7 +55,7 @@ class TRLDecider(Decider):
         )
         return Decision(
             module=module_of(asked.method),
-            argv=tuple(command_line.argv_of(command_line.not_in_file(settings), asked.config)),
+            argv=tuple(command_line.argv_of(command_line.for_command_line(settings, table), asked.config)),
             fingerprint=_fingerprint(asked, settings),
             budget=_budget(table, settings),
             base_model=(name, revision),

@@ -33,6 +33,9 @@ def flag_table(method: str) -> FlagTable:
             tuple(entry.get("choices", ())),
             entry.get("default"),
             entry.get("help", ""),
+            entry.get("alone", False),
+            entry.get("none", False),
+            entry.get("listed", False),
         )
         for name, entry in data["flags"].items()
     }

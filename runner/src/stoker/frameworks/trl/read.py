@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stoker.frameworks import command_line
+from stoker.frameworks.trl.file_checks import config_variables
 from stoker.frameworks.trl.flags import METHODS
-from stoker.frameworks.trl.setting_checks import config_variables
 from stoker.plan.interfaces import Command, ConfigFile, Reader
 
 MODULE_PREFIX = "trl.scripts."

@@ -6,14 +6,10 @@ configs' `__post_init__`) and transformers 5 (`TrainingArguments`).
 
 from __future__ import annotations
 
-import datetime
-import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
-from stoker.contract.variables import DISABLE_PROGRESS
-from stoker.plan.arguments import CONFIG_FILE, FlagTable, Setting, is_true
+from stoker.plan.arguments import CONFIG_FILE, NONE, FlagTable, Setting, is_true
 from stoker.plan.interfaces import Asked
 
 # Flag → its smallest and largest value; None for no bound.
@@ -33,14 +29,10 @@ _RANGES: Mapping[str, tuple[float | None, float | None]] = {
 _ABOVE_ZERO = ("num_train_epochs",)
 # Below 1 these are a fraction of all steps, otherwise a number of steps.
 _STEPS_OR_FRACTION = ("save_steps", "eval_steps", "logging_steps")
-# trl/scripts/utils.py: DatasetConfig.
-_MIXED = ("path", "name", "data_dir", "data_files", "split", "columns", "fraction")
 _BATCH = "per_device_train_batch_size"
 # trl/scripts/grpo.py, rloo.py: reward_funcs_registry.
 _REWARDS = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward", "get_soft_overlong_punishment")
 _GENERATING = ("grpo", "rloo")
-# Flags of several values that may be a single word in a file; TRL would split the word of any other into letters.
-_WORD_FOR_LIST = ("lora_target_modules", "report_to", "loss_type")
 # Switch → prefixes of the flags that TRL silently ignores without it.
 _SWITCHED: Mapping[str, tuple[str, ...]] = {
     "use_peft": ("lora_", "use_rslora", "use_dora"),
@@ -54,9 +46,6 @@ _LAID_OVER: Mapping[str, Mapping[str, str]] = {
     "model_init_kwargs": {"revision": "model_revision", "dtype": "dtype", "torch_dtype": "dtype"},
     "teacher_model_init_kwargs": {"revision": "teacher_model_revision"},
 }
-# Variables that only the runner and the launcher may set, not a `--config` file.
-_OWN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-_OWN_PREFIXES = ("STOKER_", "PET_", "TORCHELASTIC_", "KUBEFLOW_TRAINER_")
 
 
 def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Iterator[str]:
@@ -79,8 +68,6 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
         return name in settings and is_true(settings[name].value)
 
     yield from _out_of_range(settings)
-    if "datasets" in settings:
-        yield f"--datasets ({settings['datasets'].source}) is not a flag: write the mixture in a --config file"
     if asked.config is not None and asked.content is None:
         # An unread file may set what is missing here.
         return
@@ -182,7 +169,7 @@ def _laid_over(settings: Mapping[str, Setting]) -> Iterator[str]:
 
 def _out_of_range(settings: Mapping[str, Setting]) -> Iterator[str]:
     for name, setting in settings.items():
-        if isinstance(setting.value, tuple) or setting.source == "recipe":
+        if isinstance(setting.value, tuple) or setting.source == "recipe" or setting.value == NONE:
             continue
         given = f"--{name} is {setting.value} ({setting.source})"
         if name == "max_steps" and (float(setting.value) == 0 or float(setting.value) < -1):
@@ -240,55 +227,3 @@ def _generation_batch(
 
 def _value(settings: Mapping[str, Setting], name: str, default: str | tuple[str, ...]) -> str | tuple[str, ...]:
     return settings[name].value if name in settings else default
-
-
-def config_problems(content: Mapping[str, Any], table: FlagTable, path: str) -> Iterator[str]:
-    """Yield one problem for each value of a `--config` file that TRL would misread."""
-    for name, value in content.items():
-        flag = table.flags.get(name)
-        if isinstance(value, datetime.date):
-            yield f"YAML reads key {name} of {path} as a date: put it in quotes"
-        if flag is not None and flag.many and isinstance(value, str) and name not in (*_WORD_FOR_LIST, "datasets"):
-            yield f"key {name} of {path} must be a list: write [{value}]"
-        if flag is not None and not flag.many and flag.type != "str" and isinstance(value, list):
-            # TRL would keep the list, and read any non-empty list as true.
-            yield f"key {name} of {path} must be one value, not a list: write it without brackets"
-    yield from _mixture_problems(content.get("datasets"), path)
-    yield from _variable_problems(content.get("env"), path)
-
-
-def _variable_problems(variables: Any, path: str) -> Iterator[str]:
-    if variables is None:
-        return
-    if not isinstance(variables, dict):
-        yield f"key env of {path} must be a mapping of variables to values: write env: {{NAME: value}}"
-        return
-    for name, value in variables.items():
-        if not isinstance(name, str) or not name or not name.isascii() or {"=", "\0"} & {*name}:
-            yield f"{name!r} under env of {path} is not a variable name: write ASCII without '='"
-        elif name in _OWN_VARIABLES or name == DISABLE_PROGRESS or name.startswith(_OWN_PREFIXES):
-            yield f"a config file may not set {name} (env of {path}): set it in spec.trainer.env, or leave it out"
-        elif value is None or isinstance(value, dict | list) or "\0" in str(value):
-            yield f"{name} under env of {path} must be text: put it in quotes"
-
-
-def _mixture_problems(mixture: Any, path: str) -> Iterator[str]:
-    if mixture is None:
-        return
-    if not isinstance(mixture, list) or not mixture:
-        yield f"key datasets of {path} must be a list of data sets, each with a path: write [{{path: owner/name}}]"
-        return
-    for entry in mixture:
-        if not isinstance(entry, dict) or not entry.get("path"):
-            yield f"an entry under datasets of {path} has no path: write path: <folder or Hub id>"
-        for key in entry if isinstance(entry, dict) else ():
-            if key not in _MIXED:
-                close = difflib.get_close_matches(str(key), _MIXED, n=1)
-                advice = f"did you mean {close[0]}?" if close else f"choose from {', '.join(_MIXED)}"
-                yield f"an entry under datasets of {path} has the unknown key {key}: {advice}"
-
-
-def config_variables(content: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables that a `--config` file sets; TRL sets them in each process after torch is loaded."""
-    variables = content.get("env")
-    return {str(name): str(value) for name, value in variables.items()} if isinstance(variables, dict) else {}

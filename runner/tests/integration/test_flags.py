@@ -1,0 +1,34 @@
+"""The flag tables say what TRL's real parsers read, on command lines, in variables and in config files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def test_the_flag_tables_are_those_of_the_installed_trainer(trainer_python: Path) -> None:
+    script = HERE.parents[1] / "scripts" / "generate_flags.py"
+    done = subprocess.run([trainer_python, script, "--check"], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("count", "seed"),
+    [(4_000, 1), pytest.param(100_000, 2, marks=pytest.mark.full)],
+    ids=["4 thousand", "100 thousand"],
+)
+def test_stoker_reads_flags_as_trls_parsers_read_them(trainer_python: Path, count: int, seed: int) -> None:
+    script = HERE / "flag_cases.py"
+    done = subprocess.run(
+        [trainer_python, script, str(count), str(seed)], check=False, capture_output=True, text=True, timeout=3600
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["disagreements"] == []
+    # A comparison of refusals alone would show nothing.
+    assert all(found["seen"][f"{kind}: both"] > count / 10 for kind in ("args", "env", "file")), found["seen"]
