@@ -66,6 +66,9 @@ FITTING: Sequence[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("grpo", {"prompt": "a"}, REWARDED),
     ("rloo", {"prompt": TALK}, REWARDED),
     ("distillation", {"prompt": "a"}, ("--teacher_model_name_or_path", "a/b")),
+    ("sft", {"instruction": "a", "output": "b"}, ("--dataset_format", "alpaca")),
+    ("sft", {"conversations": TALK}, ("--dataset_format", "chatml")),
+    ("dpo", {"conversations": TALK, **PAIR}, ("--dataset_format", "sharegpt")),
 ]
 
 
@@ -88,6 +91,13 @@ def test_every_method_has_a_shape() -> None:
         ("dpo", {"text": "a"}, (), "or choose a method that uses these (sft)"),
         ("sft", PAIR, (), "sft needs text, or messages, or prompt and completion, or conversations"),
         ("sft", {"text": "a"}, ("--dataset_text_field", "body"), "sft needs body, or messages"),
+        ("sft", {"instruction": "a", "output": "b"}, (), "rename the columns, or write --dataset_format alpaca"),
+        (
+            "sft",
+            {"text": "a"},
+            ("--dataset_format", "alpaca"),
+            "sft with --dataset_format alpaca needs instruction and",
+        ),
         ("kto", {"prompt": "a", "completion": "b"}, (), "kto needs prompt and completion and label, or chosen"),
         ("grpo", {"text": "a"}, REWARDED, "grpo needs prompt"),
         (
@@ -154,6 +164,11 @@ def test_messages_need_a_chat_template(tmp_path: Path) -> None:
     code, text = refusal(tmp_path, "sft")
     assert code is ExitCode.BAD_DATA
     assert "has no chat template" in text
+    write(tmp_path, {"dataset/train.jsonl": [{"instruction": "a", "output": "b"}]})
+    _, text = refusal(tmp_path, "sft", "--dataset_format", "alpaca")
+    assert "the column instruction of" in text
+    assert "becomes messages" in text
+    write(tmp_path, TOKENIZER)
     check_inputs(plan_on(tmp_path, "sft", "--chat_template_path", "/a.jinja"))
 
 

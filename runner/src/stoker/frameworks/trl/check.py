@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from stoker.contract.exits import ExitCode
 from stoker.frameworks.trl.data_checks import data_problems
+from stoker.frameworks.trl.dataset_formats import FLAG
 from stoker.frameworks.trl.decide import inputs_of
 from stoker.frameworks.trl.file_checks import config_problems
 from stoker.frameworks.trl.setting_checks import contradictions
@@ -32,6 +33,7 @@ class TRLChecker(Checker):
             *contradictions(asked, table, settings),
             *config_problems(asked.content or {}, table, f"--config {asked.config}"),
             *_addresses(table, settings),
+            *_format_of_mixture(settings, config_keys),
         ]
 
     def check_inputs(
@@ -59,6 +61,12 @@ def _missing_or_unsafe(settings: Mapping[str, Setting], config_keys: Sequence[st
     if not {"dataset_name", "datasets"} & named:
         problems.append("the data set is missing: write --dataset_name <folder or Hub id>")
     return problems
+
+
+def _format_of_mixture(settings: Mapping[str, Setting], config_keys: Sequence[str]) -> Iterator[str]:
+    """Yield a problem if a format is named for a mixture, whose data sets may differ in it."""
+    if FLAG in settings and "datasets" in config_keys:
+        yield f"--{FLAG} ({settings[FLAG].source}) is for --dataset_name, not for a mixture (datasets): leave one out"
 
 
 def _addresses(table: FlagTable, settings: Mapping[str, Setting]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from stoker.contract.exits import ExitCode
+from stoker.frameworks.trl.dataset_formats import COLUMNS, FLAG, formats_of
 from stoker.plan.arguments import NONE, Setting
 from stoker.plan.inputs import DatasetColumns, ModelFolder
 
@@ -56,6 +57,9 @@ def data_problems(
 
 
 def _needs(method: str, settings: Mapping[str, Setting]) -> tuple[tuple[str, ...], ...]:
+    written = settings.get(FLAG)
+    if written is not None:
+        return COLUMNS[str(written.value)][method]
     field = settings.get("dataset_text_field")
     if method != "sft" or field is None:
         return _NEEDS[method]
@@ -68,11 +72,13 @@ def _wrong_columns(method: str, settings: Mapping[str, Setting], data: DatasetCo
         return
     others = [m for m, n in _NEEDS.items() if m != method and any({*needed} <= data.columns.keys() for needed in n)]
     hint = f", or choose a method that uses these ({', '.join(others)})" if others else ""
+    hint += "".join(f", or write --{FLAG} {name}" for name in formats_of(method, data.columns))
+    asked = f"{method} with --{FLAG} {settings[FLAG].value}" if FLAG in settings else method
     wanted = ", or ".join(" and ".join(needed) for needed in needs if not needed[0].endswith("_ids"))
     yield (
         ExitCode.BAD_DATA,
         (
-            f"the data set {data.path} has the columns {', '.join(data.columns)}, but {method} needs {wanted}: "
+            f"the data set {data.path} has the columns {', '.join(data.columns)}, but {asked} needs {wanted}: "
             f"rename the columns{hint}"
         ),
     )
@@ -106,7 +112,11 @@ def _no_template(
     if model is None or model.has_chat_template is not False or "chat_template_path" in settings:
         return
     used = {name for needed in _needs(method, settings) for name in (*needed, "prompt")}
-    found = [name for name in _CONVERSATIONS if name in used and data.columns.get(name) == "messages"]
+    if FLAG in settings:
+        found, holds = [name for name in data.columns if name in used], "becomes"
+    else:
+        found = [name for name in _CONVERSATIONS if name in used and data.columns.get(name) == "messages"]
+        holds = "holds"
     if found:
         option = (
             "name one with --chat_template_path" if method in ("sft", "reward") else "use an instruction-tuned model"
@@ -114,7 +124,7 @@ def _no_template(
         yield (
             ExitCode.BAD_DATA,
             (
-                f"the column {found[0]} of {data.path} holds messages, but the model {model.path} has no chat "
+                f"the column {found[0]} of {data.path} {holds} messages, but the model {model.path} has no chat "
                 f"template: add a chat_template.jinja to the model, or {option}"
             ),
         )

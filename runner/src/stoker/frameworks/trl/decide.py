@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from stoker.frameworks import command_line
+from stoker.frameworks.trl.dataset_formats import own_flags
 from stoker.frameworks.trl.flags import flag_table
 from stoker.frameworks.trl.packages import needed_packages
 from stoker.frameworks.trl.read import module_of
@@ -20,7 +21,7 @@ _IDENTITY = {
         *("model_name_or_path", "model_revision", "teacher_model_name_or_path", "teacher_model_revision"),
         "reward_model_name_or_path",
     ),
-    "data": ("dataset_name", "dataset_config", "dataset_train_split", "datasets"),
+    "data": ("dataset_name", "dataset_config", "dataset_train_split", "dataset_format", "datasets"),
     "peft": (
         "use_peft",
         "lora_r",
@@ -55,7 +56,7 @@ class TRLDecider(Decider):
         )
         return Decision(
             module=module_of(asked.method),
-            argv=tuple(command_line.argv_of(command_line.for_command_line(settings, table), asked.config)),
+            argv=tuple(command_line.argv_of(_of_trl(asked.method, settings, table), asked.config)),
             fingerprint=_fingerprint(asked, settings),
             budget=_budget(table, settings),
             base_model=(name, revision),
@@ -66,6 +67,12 @@ class TRLDecider(Decider):
             loader_workers=command_line.loader_workers(settings),
             packages_needed=needed_packages(settings),
         )
+
+
+def _of_trl(method: str, settings: Mapping[str, Setting], table: FlagTable) -> list[Setting]:
+    """Return the settings that TRL's command line must give, without the flags that only Stoker has."""
+    ours = own_flags(method)
+    return command_line.for_command_line({name: s for name, s in settings.items() if name not in ours}, table)
 
 
 def _recipe(asked: Asked, table: FlagTable) -> Mapping[str, tuple[str, str]]:

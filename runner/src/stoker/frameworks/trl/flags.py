@@ -1,4 +1,4 @@
-"""The flags of TRL's methods, generated from TRL's own parsers (`make generate-flags`)."""
+"""The flags of TRL's methods, generated from TRL's own parsers (`make generate-flags`), and those that Stoker adds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from functools import cache, partial
 from importlib import resources
 
+from stoker.frameworks.trl.dataset_formats import own_flags
 from stoker.frameworks.trl.former_flags import DEPRECATED, REMOVED, RENAMED
 from stoker.plan.arguments import Flag, FlagTable
 
@@ -39,6 +40,7 @@ def flag_table(method: str) -> FlagTable:
         )
         for name, entry in data["flags"].items()
     }
+    flags |= own_flags(method)
     others = partial(_other_methods, method)
     return FlagTable(data["trainer"], method, flags, RENAMED, REMOVED, _RESERVED, DEPRECATED, others)
 

@@ -9,6 +9,8 @@ from typing import Any
 from transformers import Trainer, trainer
 
 from stoker.frameworks.trl.callback import GuardCallback, RunCallback
+from stoker.frameworks.trl.dataset_formats import FLAG
+from stoker.plan.plan import Plan
 from stoker.rank.job import Job, Outcome
 
 
@@ -23,10 +25,23 @@ def train(job: Job) -> Outcome:
     # The script builds its Trainer itself, but every Trainer starts with the default callbacks.
     trainer.DEFAULT_CALLBACKS.extend([GuardCallback(job.guard), callback])
     _skip_steps_after_the_last()
+    _convert_data(job.plan)
     resume = ["--resume_from_checkpoint", str(job.checkpoint)] if job.checkpoint else []
     sys.argv = [job.plan.module, *job.plan.trainer_argv, *resume]
     runpy.run_module(job.plan.module, run_name="__main__", alter_sys=True)
     return outcome
+
+
+def _convert_data(plan: Plan) -> None:
+    """Have the script read the data set in the format that the plan names, if it names one."""
+    settings = {setting.name: str(setting.value) for setting in plan.settings}
+    if FLAG in settings:
+        from stoker.frameworks.trl.dataset_conversion import convert_loaded
+
+        splits = {settings.get("dataset_train_split", "train")}
+        if settings.get("eval_strategy", "no") != "no":
+            splits.add(settings.get("dataset_test_split", "test"))
+        convert_loaded(settings[FLAG], plan.method, splits)
 
 
 def _skip_steps_after_the_last() -> None:

@@ -1,0 +1,52 @@
+"""Data in other trainers' formats trains in real TRL, and a bad row ends the run with its number."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from runner.tests.integration.jobs import LocalJob
+
+SHORT = ("--max_steps", "2", "--per_device_train_batch_size", "2", "--max_length", "64")
+
+
+def turns(a: int, b: int) -> list[dict[str, str]]:
+    return [{"from": "human", "value": f"{a}+{b}="}, {"from": "gpt", "value": f"{a + b}"}]
+
+
+ALPACA: list[dict[str, Any]] = [{"instruction": f"{n}+1=", "input": "", "output": f"{n + 1}"} for n in range(16)]
+SHAREGPT: list[dict[str, Any]] = [
+    {"conversations": turns(n, 1)[:1], "chosen": turns(n, 1)[1], "rejected": turns(n, 2)[1]} for n in range(16)
+]
+
+
+def written(job: LocalJob, rows: list[dict[str, Any]]) -> dict[str, str]:
+    folder = job.folder / "data"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"STOKER_ARG_DATASET_NAME": str(folder)}
+
+
+def test_alpaca_trains_in_sft_and_a_bad_row_is_named(job: LocalJob) -> None:
+    told = written(job, [*ALPACA[:11], {**ALPACA[11], "instruction": None}, *ALPACA[12:]])
+    ended = job.run(*SHORT, "--dataset_format", "alpaca", env=told)
+    assert ended.code == 65, ended.output
+    assert (
+        f"row 12 of the data set {job.folder}/data (train) is not alpaca: instruction must be text: None"
+        in ended.output
+    )
+    assert "Traceback" not in ended.output
+
+    (job.folder / "data" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ALPACA))
+    ended = job.run(*SHORT, "--dataset_format", "alpaca", env=told)
+    assert ended.code == 0, ended.output
+    assert job.manifest()["fingerprint"]["data"]["dataset_format"] == "alpaca"
+
+
+@pytest.mark.full
+def test_sharegpt_trains_in_dpo_on_two_nodes(job: LocalJob) -> None:
+    told = {**written(job, SHAREGPT), "STOKER_METHOD": "dpo"}
+    ended = job.run(*SHORT, "--dataset_format", "sharegpt", nodes=2, env=told)
+    assert ended.code == 0, ended.output
+    assert job.manifest()["metrics"]["loss"] > 0
