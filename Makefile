@@ -118,13 +118,13 @@ BENCHMARK_ARGS ?=
 gpu_benchmark = $(python) benchmarks/gpu.py $(BENCHMARK_ARGS)
 
 .PHONY: benchmarks
-benchmarks: benchmark-launch ## Run all benchmarks that this machine can run (about 10 min; a GPU or a release adds to it).
+benchmarks: benchmark-launch ## Run all benchmarks that this machine can run (about 5 min, estimated; a GPU or a release adds to it).
 	@$(gpu_benchmark) || [[ $$? == 77 ]] # there is no GPU, as it has said
 	@if [[ -n "$(RELEASE)" ]]; then $(MAKE) benchmark-serving; \
 	  else echo "benchmark-serving is left out: name a release: make benchmarks NAMESPACE=models RELEASE=chat"; fi
 
 .PHONY: benchmark-launch
-benchmark-launch: ## Compare `stoker run` with bare torchrun, on CPU (about 10 min).
+benchmark-launch: ## Compare `stoker run` with bare torchrun, on CPU (about 5 min, estimated).
 	@$(python) benchmarks/launch_overhead.py $(BENCHMARK_ARGS)
 
 .PHONY: benchmark-gpu
@@ -132,7 +132,7 @@ benchmark-gpu: ## Compare a runtime's recipe with TRL's defaults on a GPU (about
 	@$(gpu_benchmark)
 
 .PHONY: benchmark-serving
-benchmark-serving: ## Compare a release's Service and proxy with its vLLM: NAMESPACE=models RELEASE=chat (about 10 min).
+benchmark-serving: ## Compare Service and proxy with vLLM: NAMESPACE=models RELEASE=chat (about 5 min, estimated).
 	@: $(or $(and $(NAMESPACE),$(RELEASE)),$(error name the release: make $@ NAMESPACE=models RELEASE=chat))
 	@$(python) benchmarks/serving.py --namespace "$(NAMESPACE)" --release "$(RELEASE)" $(BENCHMARK_ARGS)
 
