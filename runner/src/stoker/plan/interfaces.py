@@ -63,6 +63,7 @@ class Asked:
         content: the content of that file; None if it is not a file or was not read.
         values: the flags in config file, args and env; the stronger layer wins.
         by_command: True if the command line names the method, which may then mean a closely related one.
+        sharding: `full` if the processes share the model's state, `none` if each holds all of it; empty if unset.
     """
 
     method: str
@@ -73,6 +74,7 @@ class Asked:
     content: Mapping[str, Any] | None = None
     values: Words = field(default_factory=dict)
     by_command: bool = False
+    sharding: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,7 @@ class TrainingFramework(Reader, Decider, Checker):
         secrets: flags whose values must not appear in a log.
         has_configs: True if it ships named configs; STOKER_ARG_CONFIG may then choose one.
         flag_names: how it spells the settings that advice names.
+        shardings: the values of STOKER_SHARDING that it can carry out.
     """
 
     name: ClassVar[str]
@@ -230,6 +233,7 @@ class TrainingFramework(Reader, Decider, Checker):
     secrets: ClassVar[tuple[str, ...]] = ()
     has_configs: ClassVar[bool] = False
     flag_names: ClassVar[FlagNames] = FlagNames()
+    shardings: ClassVar[tuple[str, ...]] = ("none",)
 
     @abstractmethod
     def flag_table(self, method: str) -> FlagTable:

@@ -25,6 +25,7 @@ from stoker.plan.shared_memory import shared_memory_problems
 from stoker.plan.world import World, resolve_world
 
 RESUME_CHOICES = ("auto", "never", "require")
+SHARDING_CHOICES = ("none", "full")
 _RUNTIME_SETS_IT = "the runtime sets it, do not override it"
 
 # The id names a folder in the workspace.
@@ -110,6 +111,7 @@ def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) 
         # The command line comes last: of a flag and its `--no_<flag>`, the last counts.
         {**{name: words for name, words in weaker.items() if name not in command.values}, **command.values},
         by_command=command.method is not None,
+        sharding=facts.get("STOKER_SHARDING") or "",
     )
     options = framework.options(asked)
     table = options.table
@@ -137,6 +139,7 @@ def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) 
     resume = facts.get("STOKER_RESUME") or "auto"
     if resume not in RESUME_CHOICES:
         configuration.append(f"STOKER_RESUME is {resume!r}: it must be one of {', '.join(RESUME_CHOICES)}")
+    configuration += _sharding_problems(framework, asked.sharding)
     run_id = _run_id(facts, world, configuration)
     grace = _seconds(facts, "STOKER_GRACE_PERIOD_SECONDS", 30, configuration)
     rendezvous = _seconds(facts, "STOKER_RENDEZVOUS_TIMEOUT_SECONDS", 1800, configuration)
@@ -232,6 +235,15 @@ def _layers(request: RunRequest, options: Options, config: ConfigFile, given: Wo
         Layer(CONFIG_FILE, config.values, label=f"key {{flag}} of {request.config}"),
         Layer("args", given, label=options.table.spell("{flag}")),
     ]
+
+
+def _sharding_problems(framework: TrainingFramework, sharding: str) -> list[str]:
+    if not sharding or sharding in framework.shardings:
+        return []
+    if sharding not in SHARDING_CHOICES:
+        return [f"STOKER_SHARDING is {sharding!r}: it must be one of {', '.join(SHARDING_CHOICES)}"]
+    able = " or ".join(framework.shardings)
+    return [f"STOKER_SHARDING is {sharding!r}, but {framework.name} can only do {able}: leave it out"]
 
 
 def _misplaced_folders(facts: Facts, inputs: Sequence[Input], output_dir: str) -> list[str]:

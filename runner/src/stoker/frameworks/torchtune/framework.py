@@ -28,6 +28,9 @@ class TorchTune(TorchTuneReader, TorchTuneDecider, TorchTuneChecker, TrainingFra
         batch_size="batch_size", length="tokenizer.max_seq_len", split="dataset.split"
     )
 
+    # Its recipes for several processes always shard.
+    shardings: ClassVar[tuple[str, ...]] = ("full",)
+
     def flag_table(self, method: str) -> FlagTable:
         """Return the keys of one of the method's configs."""
         return self.options(Asked(method, config=_EXAMPLE.get(method, "llama3_2/1B"))).table

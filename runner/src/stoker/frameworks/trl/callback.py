@@ -13,6 +13,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.frameworks.trl.sharded import save_whole_model
 from stoker.rank import checkpoints
 from stoker.rank.guard import achieved_world_size
 from stoker.rank.job import Guard, Outcome, StopRequested, any_rank, barrier
@@ -155,6 +156,7 @@ class RunCallback(TrainerCallback):
         if self._progress is not None:
             self._progress.step(state.global_step)
         self._close()
+        save_whole_model()
 
     def _show_step(self, state: TrainerState) -> None:
         self._pulse.beat(FIRST_STEP if state.global_step == self._first_step else TRAINING, state.global_step)

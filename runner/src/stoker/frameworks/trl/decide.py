@@ -11,6 +11,7 @@ from stoker.frameworks.trl.flags import flag_table
 from stoker.frameworks.trl.packages import needed_packages
 from stoker.frameworks.trl.read import module_of
 from stoker.frameworks.trl.recipes import recipe_for
+from stoker.frameworks.trl.sharding import FULL, sharding_notices, sharding_recipe, shards
 from stoker.plan.arguments import FlagTable, Setting, is_true, without_negations
 from stoker.plan.inputs import Input
 from stoker.plan.interfaces import Asked, Decider, Decision, Options
@@ -43,7 +44,7 @@ class TRLDecider(Decider):
 
     def options(self, asked: Asked) -> Options:
         """Return the method's flags, and the recipe for accelerator, kind of tuning and method."""
-        table = flag_table(asked.method)
+        table = replace(flag_table(asked.method), notices=sharding_notices(asked))
         return Options(
             asked.method, table, _recipe(replace(asked, values=without_negations(asked.values, table)), table)
         )
@@ -93,6 +94,7 @@ def _recipe(asked: Asked, table: FlagTable) -> Mapping[str, tuple[str, str]]:
     }
     if asked.world_size == 1:
         recipe.pop("ddp_backend", None)
+    recipe |= sharding_recipe(asked, tuning)
     return {**recipe, "output_dir": (f"{asked.workspace}/output", "the run's folder in the workspace")}
 
 
@@ -123,8 +125,11 @@ def _budget(table: FlagTable, settings: Mapping[str, Setting]) -> dict[str, floa
 
 
 def _fingerprint(asked: Asked, settings: Mapping[str, Setting]) -> dict[str, object]:
-    """Return model, data, method, PEFT and world size."""
+    """Return model, data, method, PEFT, world size and sharding."""
     found: dict[str, object] = {"framework": "trl", "method": asked.method, "world_size": asked.world_size}
     for part, names in _IDENTITY.items():
         found[part] = {name: settings[name].value for name in names if name in settings}
+    if shards(asked):
+        # Its checkpoints have another form.
+        found["sharding"] = FULL
     return found

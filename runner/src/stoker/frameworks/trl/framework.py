@@ -25,6 +25,7 @@ class TRL(TRLReader, TRLDecider, TRLChecker, TrainingFramework):
     packages: ClassVar[tuple[str, ...]] = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
     secrets: ClassVar[tuple[str, ...]] = ("hub_token",)
     flag_names: ClassVar[FlagNames] = command_line.FLAG_NAMES
+    shardings: ClassVar[tuple[str, ...]] = ("none", "full")
 
     def flag_table(self, method: str) -> FlagTable:
         """Return the flags of the method's script, as generated from its parser."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 
+from stoker.contract.variables import DISABLE_PROGRESS
+from stoker.frameworks.trl.sharding import sharding_problems
 from stoker.plan.arguments import CONFIG_FILE, NONE, FlagTable, Setting, is_true
 from stoker.plan.interfaces import Asked
 
@@ -74,6 +76,7 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
     yield from _exclusive(settings)
     if on("load_in_4bit") or on("load_in_8bit"):
         yield from _quantization(on("use_peft"), asked.accelerator)
+    yield from sharding_problems(asked, table, settings, on)
     yield from _without_switch(table, settings, on)
     yield from _laid_over(settings)
     yield from _ignored_epochs(settings)

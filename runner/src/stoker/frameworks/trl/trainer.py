@@ -10,6 +10,7 @@ from transformers import Trainer, trainer
 
 from stoker.frameworks.trl.callback import GuardCallback, RunCallback
 from stoker.frameworks.trl.dataset_formats import FLAG
+from stoker.frameworks.trl.sharded import prepare_sharding
 from stoker.plan.plan import Plan
 from stoker.rank.job import Job, Outcome
 
@@ -26,6 +27,7 @@ def train(job: Job) -> Outcome:
     trainer.DEFAULT_CALLBACKS.extend([GuardCallback(job.guard), callback])
     _skip_steps_after_the_last()
     _convert_data(job.plan)
+    prepare_sharding()
     resume = ["--resume_from_checkpoint", str(job.checkpoint)] if job.checkpoint else []
     sys.argv = [job.plan.module, *job.plan.trainer_argv, *resume]
     runpy.run_module(job.plan.module, run_name="__main__", alter_sys=True)

@@ -1,0 +1,84 @@
+"""The flags that make TRL shard a run (STOKER_SHARDING=full), and what cannot be sharded. Pure.
+
+FSDP2 as accelerate 1.15 and transformers 5 drive it. `stoker.frameworks.trl.sharded` is its part in the processes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+
+from stoker.plan.arguments import FlagTable, Setting
+from stoker.plan.interfaces import Asked
+
+FULL = "full"
+_WHY = "STOKER_SHARDING=full: all processes share weights, gradients and optimizer"
+_RECOMPUTING = ("activation_checkpointing", "gradient_checkpointing")
+
+
+def shards(asked: Asked) -> bool:
+    """Return whether the processes of a run share the model's state; a single process has nobody to share it with."""
+    return asked.sharding == FULL and asked.world_size > 1
+
+
+def sharding_recipe(asked: Asked, tuning: str) -> dict[str, tuple[str, str]]:
+    """Return the flags that shard a run: flag → (value, why).
+
+    Args:
+        asked: what the user asks for.
+        tuning: `full`, `lora` or `qlora`.
+    """
+    if not shards(asked):
+        return {}
+    # With FSDP's own recomputing, PEFT finds no weight by its name: it would save an empty adapter, and resume none.
+    recomputed = tuning == "full" and not any(flag in asked.values for flag in _RECOMPUTING)
+    config = {
+        "version": 2,
+        "reshard_after_forward": True,
+        # FSDP's own recomputing gathers a layer's weights once less than the trainer's.
+        "activation_checkpointing": recomputed,
+        # Each rank writes its part. A whole checkpoint would pass through the memory of rank 0.
+        "state_dict_type": "SHARDED_STATE_DICT",
+        # Rank 0 hands out the weights, so that new ones (a reward model's head) are the same everywhere. Quantized
+        # weights cannot be handed out; each rank loads them.
+        "cpu_ram_efficient_loading": tuning != "qlora",
+    }
+    recipe = {"fsdp": ("full_shard", _WHY), "fsdp_config": (json.dumps(config), _WHY)}
+    if recomputed:
+        recipe["activation_checkpointing"] = ("false", "fsdp_config turns on FSDP's, which gathers weights less often")
+    if tuning == "qlora":
+        recipe["bnb_4bit_quant_storage"] = ("bfloat16", "only weights stored as floating-point numbers can be sharded")
+    return recipe
+
+
+def sharding_notices(asked: Asked) -> tuple[str, ...]:
+    """Return what a user should know about the sharding of a run."""
+    if asked.sharding == FULL and not shards(asked):
+        return ("STOKER_SHARDING=full has no effect on a single process, which holds the whole model",)
+    return ()
+
+
+def sharding_problems(
+    asked: Asked, table: FlagTable, settings: Mapping[str, Setting], on: Callable[[str], bool]
+) -> Iterator[str]:
+    """Yield one problem for each setting that a sharded run cannot have, whoever shards it."""
+    if on("use_peft") and _recomputes(settings.get("fsdp_config")):
+        yield (
+            "activation_checkpointing in --fsdp_config leaves an empty adapter (peft 0.21): take it out of there, and "
+            "write --activation_checkpointing"
+        )
+    if not shards(asked):
+        return
+    if "deepspeed" in settings:
+        yield f"{table.spell('deepspeed')} and STOKER_SHARDING=full both share the model: leave one of them out"
+    if on("load_in_8bit"):
+        yield "8-bit weights cannot be sharded (STOKER_SHARDING=full): write --load_in_4bit, or leave sharding out"
+
+
+def _recomputes(setting: Setting | None) -> bool:
+    try:
+        config = {} if setting is None else json.loads(str(setting.value))
+    except (ValueError, RecursionError):
+        return False  # a file's name, or what the trainer refuses
+    names = ("activation_checkpointing", "fsdp_activation_checkpointing")
+    return isinstance(config, dict) and any(str(config.get(name, "")).lower() in ("true", "1") for name in names)

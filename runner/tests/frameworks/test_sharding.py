@@ -1,0 +1,123 @@
+"""Sharding by one value: the flags it becomes, what wins over them, and what it cannot go with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+from runner.tests.samples import alone, pod, resolve
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.plan.plan import Plan
+
+FULL = {"STOKER_SHARDING": "full"}
+GPU = {"STOKER_ACCELERATOR": "nvidia"}
+QLORA = ("--use_peft", "--load_in_4bit")
+
+
+def sharded(*args: str, env: Mapping[str, str] | None = None) -> Plan:
+    """Return the plan of a sharded run on two nodes with a GPU each."""
+    return resolve(pod({**GPU, **FULL, **(env or {})}, devices=("nvidia0",)), args)
+
+
+def flags_of(plan: Plan) -> dict[str, object]:
+    """Return the flags of a plan."""
+    return {setting.name: setting.value for setting in plan.settings}
+
+
+def config_of(plan: Plan) -> dict[str, object]:
+    """Return what a plan says of FSDP."""
+    found: dict[str, object] = json.loads(str(flags_of(plan)["fsdp_config"]))
+    return found
+
+
+def test_one_value_becomes_the_trainers_own_flags() -> None:
+    plan = sharded()
+    assert config_of(plan) == {
+        "version": 2,
+        "reshard_after_forward": True,
+        "activation_checkpointing": True,
+        "state_dict_type": "SHARDED_STATE_DICT",
+        "cpu_ram_efficient_loading": True,
+    }
+    assert flags_of(plan)["activation_checkpointing"] == "false"
+    assert "--fsdp" in plan.trainer_argv
+    (setting,) = [setting for setting in plan.settings if setting.name == "fsdp"]
+    assert (setting.source, setting.reason.partition(":")[0]) == ("recipe", "STOKER_SHARDING=full")
+
+
+@pytest.mark.parametrize("env", [{}, {"STOKER_SHARDING": ""}, {"STOKER_SHARDING": "none"}])
+def test_every_process_holds_the_whole_model_by_default(env: Mapping[str, str]) -> None:
+    plan = resolve(pod({**GPU, **env}, devices=("nvidia0",)))
+    assert not {"fsdp", "fsdp_config"} & flags_of(plan).keys()
+    assert "sharding" not in plan.fingerprint
+
+
+def test_a_single_process_has_nobody_to_share_with() -> None:
+    plan = resolve(alone({**GPU, **FULL}, devices=("nvidia0",)))
+    assert "fsdp" not in flags_of(plan)
+    assert "sharding" not in plan.fingerprint
+    assert [notice for notice in plan.notices if "STOKER_SHARDING" in notice]
+
+
+def test_an_adapters_layers_are_recomputed_by_the_trainer() -> None:
+    # With FSDP's own recomputing, PEFT finds no weight by its name and saves an empty adapter.
+    plan = sharded("--use_peft")
+    assert config_of(plan)["activation_checkpointing"] is False
+    assert "activation_checkpointing" not in flags_of(plan)
+    for name in ("activation_checkpointing", "fsdp_activation_checkpointing"):
+        with pytest.raises(RunError, match="leaves an empty adapter"):
+            sharded("--use_peft", "--fsdp_config", json.dumps({name: True}))
+    assert config_of(sharded("--fsdp_config", '{"activation_checkpointing": true}'))["activation_checkpointing"]
+
+
+@pytest.mark.parametrize("flag", ["activation_checkpointing", "gradient_checkpointing"])
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_recomputing_is_the_users_if_the_user_says_so(flag: str, value: str) -> None:
+    # transformers refuses its own recomputing and FSDP's at once.
+    plan = sharded(f"--{flag}", value)
+    assert config_of(plan)["activation_checkpointing"] is False
+    assert flags_of(plan)[flag] == value
+
+
+def test_the_users_configuration_wins() -> None:
+    plan = sharded("--fsdp_config", '{"cpu_offload": true}', env={"STOKER_ARG_ACTIVATION_CHECKPOINTING": "true"})
+    assert config_of(plan) == {"cpu_offload": True}
+    assert flags_of(plan)["activation_checkpointing"] == "true"
+
+
+def test_quantized_weights_are_stored_so_that_they_can_be_sharded() -> None:
+    plan = sharded(*QLORA)
+    assert flags_of(plan)["bnb_4bit_quant_storage"] == "bfloat16"
+    assert config_of(plan)["cpu_ram_efficient_loading"] is False
+    assert "bnb_4bit_quant_storage" not in flags_of(sharded("--use_peft"))
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [(("--use_peft", "--load_in_8bit"), "--load_in_4bit"), (("--deepspeed", "zero3.json"), "--deepspeed")],
+)
+def test_what_cannot_be_sharded_is_refused(args: tuple[str, ...], told: str) -> None:
+    with pytest.raises(RunError, match="STOKER_SHARDING=full") as refused:
+        sharded(*args)
+    assert refused.value.code is ExitCode.USAGE
+    assert told in refused.value.message
+
+
+def test_an_unknown_value_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(RunError, match="STOKER_SHARDING is 'fully': it must be one of none, full") as refused:
+        sharded(env={"STOKER_SHARDING": "fully"})
+    assert refused.value.code is ExitCode.CONFIG
+
+
+def test_torchtune_shards_whatever_is_said() -> None:
+    tune = {"STOKER_FRAMEWORK": "torchtune", "STOKER_METHOD": "full", "STOKER_ARG_CONFIG": "llama3_2/1B"}
+    tune |= {"STOKER_ARG_MODEL_NAME_OR_PATH": "", "STOKER_ARG_DATASET_NAME": ""}
+    assert "sharding" not in sharded(env=tune).fingerprint
+    with pytest.raises(RunError, match="torchtune can only do full"):
+        sharded(env={**tune, "STOKER_SHARDING": "none"})
+
+
+def test_a_sharded_checkpoint_is_of_another_run_than_a_whole_one() -> None:
+    assert sharded().fingerprint["sharding"] == "full"
