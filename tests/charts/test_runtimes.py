@@ -68,10 +68,13 @@ def expected(generic: Manifest, entry: dict[str, Any], profile: dict[str, Any]) 
     for kind, sizes in entry.get("sizes", {}).get(profile["kind"], {}).items():
         node["resources"][kind] |= sizes
     defaults = {"STOKER_METHOD": entry["method"]} if "method" in entry else {}
+    defaults |= {"STOKER_SHARDING": entry["sharding"]} if "sharding" in entry else {}
     defaults |= {
         f"STOKER_ARG_{flag.replace('.', '__').upper()}": value for flag, value in entry.get("args", {}).items()
     }
-    node["env"] = [item for item in node["env"] if not item["name"].startswith(("STOKER_METHOD", "STOKER_ARG_"))]
+    node["env"] = [
+        item for item in node["env"] if not item["name"].startswith(("STOKER_METHOD", "STOKER_ARG_", "STOKER_SHARDING"))
+    ]
     told = json.dumps(dict(sorted(defaults.items())), separators=(",", ":"))
     set_env(node, {**defaults, "PET_NNODES": str(entry["numNodes"]), "STOKER_RUNTIME_DEFAULTS": told})
     return made

@@ -64,6 +64,7 @@ REFUSED = [
     Refused(f"{OVERRIDE}.accelerator", "gpu", f'{OVERRIDE}.accelerator: there is no accelerator profile "gpu"'),
     Refused(f"{OVERRIDE}.numNode", 2, f"at '/{OVERRIDE.replace('.', '/')}': additional properties 'numNode'"),
     Refused(f"{OVERRIDE}.numNodes", 0, "trl-distributed/numNodes': minimum: got 0, want 1"),
+    Refused(f"{OVERRIDE}.sharding", "zero3", "trl-distributed/sharding': value must be one of 'none', 'full'"),
     Refused(f"{OVERRIDE}.args.learning_rate", 2e-4, "trl-distributed/args/learning_rate': got number, want string"),
     Refused(f"{OVERRIDE}.args", {"--lr": "1"}, "invalid propertyName '--lr'"),
     Refused(f"{OVERRIDE}.env.A", {"fieldRef": {}}, "trl-distributed/env/A': additional properties 'fieldRef'"),

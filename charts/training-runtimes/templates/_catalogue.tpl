@@ -130,6 +130,7 @@ Argument: a list of the root context, the entry and its override.
           "profile or runtimes.%s.enabled")) $entry.name $entry.name)))
       "method" ($override.method | default $entry.method)
       "numNodes" ($override.numNodes | default $entry.numNodes)
+      "sharding" ($override.sharding | default $entry.sharding)
       "command" ($override.command | default $entry.command)
       "args" (include "training-runtimes.overlay" (list $entry.args $override.args) | fromYaml)
       "env" (include "training-runtimes.overlay" (list $profile.env $entry.env $override.env) | fromYaml)

@@ -7,6 +7,9 @@ Argument: a resolved entry.
 {{- with .method }}
   {{- $_ := set $defaults "STOKER_METHOD" . }}
 {{- end }}
+{{- with .sharding }}
+  {{- $_ := set $defaults "STOKER_SHARDING" . }}
+{{- end }}
 {{- range $flag, $value := .args }}
   {{- if $value }}
     {{- $_ := set $defaults (printf "STOKER_ARG_%s" (upper (replace "." "__" $flag))) $value }}

@@ -24,8 +24,8 @@ KNOWN = {
     "or limit",
     "STOKER_RESUME": "auto (default): resume from the newest complete checkpoint, if there is one; never: start over; "
     "require: fail without a complete checkpoint",
-    "STOKER_SHARDING": "none (default): every process holds the whole model; full: all processes share weights, gradients "
-    "and optimizer (FSDP2)",
+    "STOKER_SHARDING": "none (default): every process holds the whole model; full: all processes share weights, "
+    "gradients and optimizer (FSDP2)",
     "STOKER_ACCELERATOR": "accelerator profile of the runtime: nvidia, amd, intel, tpu or cpu",
     "STOKER_RUNTIME": "name of the pod's runtime",
     "STOKER_RUNTIME_DEFAULTS": "JSON object with the runtime's defaults, to tell them from the TrainJob's env",

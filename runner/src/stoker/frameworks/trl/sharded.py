@@ -45,7 +45,7 @@ def _shard_on_cpus() -> None:
 
 
 def _recompute_with_the_same_dropout() -> None:
-    """Make a recomputed layer drop what it dropped before: accelerate lets it draw anew, so gradients would be wrong."""
+    """Make a recomputed layer drop what it dropped before: accelerate lets it draw anew, for wrong gradients."""
     wrap = recomputing.checkpoint_wrapper
 
     def wrap_keeping_random_numbers(module: Any, *args: Any, **options: Any) -> Any:
