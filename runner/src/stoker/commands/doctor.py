@@ -17,10 +17,10 @@ import click
 
 from stoker import __version__
 from stoker.contract.exits import ExitCode
+from stoker.contract.secrets import HIDDEN, hide, is_secret
 from stoker.contract.variables import ARG_PREFIX, LAUNCHER, unknown_variables
 from stoker.frameworks import TRL, TorchTune, known_frameworks
 from stoker.plan.facts import Facts, read_facts
-from stoker.plan.plan import HIDDEN
 from stoker.plan.resolve import flag_of_variable
 from stoker.plan.world import resolve_world
 from stoker.rank import accelerator
@@ -80,10 +80,10 @@ def run(image_only: bool) -> ExitCode:
         for line in finding(facts):
             failed = failed or bool(line.flaw)
             head = f"{line.mark:<4}  "
-            click.echo(f"{head}{line.name:<{22 - len(head)}}  {line.text}")
+            click.echo(hide(f"{head}{line.name:<{22 - len(head)}}  {line.text}"))
             fix = line.flaw or line.warning or line.missing
             if fix:
-                click.echo(f"      {'':<16}  fix: {fix}")
+                click.echo(hide(f"      {'':<16}  fix: {fix}"))
     return ExitCode.CONFIG if failed else ExitCode.FINISHED
 
 
@@ -216,8 +216,10 @@ def _folders(facts: Facts) -> Iterator[Line]:
 def _variables(facts: Facts) -> Iterator[Line]:
     secrets = {flag for framework in known_frameworks().values() for flag in framework.secrets}
     for name, value in facts.env.items():
-        shown = HIDDEN if name.startswith(ARG_PREFIX) and flag_of_variable(name) in secrets else value
-        yield Line(name, shown, "; ".join(unknown_variables([name]) if value else ()))
+        is_flag = name.startswith(ARG_PREFIX) and flag_of_variable(name) in secrets
+        yield Line(
+            name, HIDDEN if is_flag or is_secret(name) else value, "; ".join(unknown_variables([name]) if value else ())
+        )
 
 
 def _world(facts: Facts) -> Iterator[Line]:

@@ -7,6 +7,7 @@ import json
 import click
 
 from stoker.commands.group import reported
+from stoker.contract.secrets import hide
 from stoker.entry.own_command import OUTPUT, PASS_THROUGH, trainer_arguments
 
 
@@ -46,4 +47,4 @@ def plan_command(output: str, trainer_args: tuple[str, ...]) -> None:
     from stoker.node import planning
 
     plan = planning.plan_here(trainer_args)
-    click.echo(json.dumps(plan.to_json(), indent=2) if output == "json" else describe.plan_text(plan))
+    click.echo(hide(json.dumps(plan.to_json(), indent=2) if output == "json" else describe.plan_text(plan)))

@@ -8,6 +8,7 @@ import click
 
 from stoker.commands.group import PATH, reported
 from stoker.contract.exits import PRECEDENCE
+from stoker.contract.secrets import hide
 from stoker.contract.words import report_error
 
 
@@ -44,5 +45,5 @@ def validate_command(trainjob: Path, runtimes: tuple[Path, ...], volumes: tuple[
     for verdict in verdicts:
         report_error(verdict.errors)
         if verdict.summary:
-            click.echo(verdict.summary, err=bool(verdict.problems))
+            click.echo(hide(verdict.summary), err=bool(verdict.problems))
     return min((verdict.code for verdict in verdicts), key=PRECEDENCE.index)

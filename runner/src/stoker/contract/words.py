@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
+
+from stoker.contract.secrets import hide
 
 # Kubernetes keeps at most 4096 bytes of a termination message.
 _MESSAGE_BYTES = 4000
@@ -14,7 +17,7 @@ _MESSAGE_BYTES = 4000
 
 def say(text: str) -> None:
     """Print a progress line, told apart from the trainer's output by its prefix."""
-    write_line(sys.stderr, f"[stoker] {text}")
+    write_line(sys.stderr, f"[stoker] {hide(text)}")
 
 
 def report_error(message: str) -> None:
@@ -23,8 +26,13 @@ def report_error(message: str) -> None:
     Args:
         message: one line for each problem; every line gets the prefix.
     """
-    for line in message.splitlines():
+    for line in hide(message).splitlines():
         write_line(sys.stderr, f"stoker: error: {line}")
+
+
+def report_traceback() -> None:
+    """Print the traceback of the exception that is being handled."""
+    write_line(sys.stderr, hide(traceback.format_exc().rstrip()))
 
 
 def write_line(stream: TextIO, line: str) -> None:
@@ -48,7 +56,7 @@ def write_termination_message(path: Path, text: str) -> None:
     """Write the line that `kubectl describe pod` shows; do nothing if the file cannot be written."""
     try:
         # Half a character, or a stray byte from a file name, must not reach the API server.
-        cut = text.encode("utf-8", "replace")[:_MESSAGE_BYTES].decode("utf-8", "ignore")
+        cut = hide(text).encode("utf-8", "replace")[:_MESSAGE_BYTES].decode("utf-8", "ignore")
         path.write_text(cut, encoding="utf-8")
     except OSError:
         return

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from typing import Any
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json
 from stoker.contract.variables import PLAN_FILE
-from stoker.contract.words import say, write_termination_message
+from stoker.contract.words import report_traceback, say, write_termination_message
 from stoker.node import planning, watchdog
 from stoker.node.judge import Evidence, all_ended, judge
 from stoker.node.memory import read_memory
@@ -120,7 +119,7 @@ def _attempt(plan: Plan, shared: SharedFolder, signals: Signals) -> Verdict:
     except Exception as error:  # noqa: BLE001 - any other end would have an undocumented exit code
         verdict = ending_of(error, plan.flag_names)
         if verdict.code is ExitCode.CRASHED:
-            traceback.print_exc()
+            report_traceback()
         return replace(verdict, message=f"the runner failed: {verdict.message}")
 
 

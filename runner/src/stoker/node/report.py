@@ -9,6 +9,7 @@ from typing import Any
 from stoker.contract.exits import ExitCode
 from stoker.contract.files import read_json, write_json
 from stoker.contract.manifest import LAST_ERROR, write_manifest
+from stoker.contract.secrets import hide
 from stoker.contract.words import say, timestamp
 from stoker.plan.plan import Plan
 from stoker.rank.checkpoints import newest_step
@@ -58,7 +59,7 @@ def write_last_error(plan: Plan, verdict: Verdict) -> None:
         "schemaVersion": LAST_ERROR_VERSION,
         "code": int(verdict.code),
         "meaning": verdict.code.meaning,
-        "message": verdict.message,
+        "message": hide(verdict.message),
         "time": timestamp(),
         "node_rank": plan.world.node_rank,
         "attempt": plan.attempt,

@@ -12,15 +12,11 @@ from typing import Any
 
 from stoker.contract.exits import ExitCode
 from stoker.contract.files import read_json, write_json
+from stoker.contract.secrets import HIDDEN, hide, is_secret
 from stoker.plan.arguments import Setting
 from stoker.plan.interfaces import Dataset, FlagNames
 from stoker.plan.world import World
 
-# Replaces a secret value in output.
-HIDDEN = "(not shown)"
-_SECRET = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|(API|ACCESS|PRIVATE|ACCOUNT)_?KEY|CREDENTIAL|_(PAT|PWD|DSN)$", re.IGNORECASE
-)
 # Addresses of proxies and databases that contain a user and a password.
 _SECRET_IN_ADDRESS = re.compile(r"://[^/\s]*:[^/\s]*@")
 # Fields for the training processes, which `stoker plan --output json` leaves out.
@@ -124,14 +120,14 @@ class Plan:
     def shown_env(self) -> dict[str, str]:
         """`env` for output: values are hidden if the name is that of a secret, or if they contain a password."""
         return {
-            name: HIDDEN if _SECRET.search(name) or _SECRET_IN_ADDRESS.search(value) else value
+            name: HIDDEN if is_secret(name) or _SECRET_IN_ADDRESS.search(value) else value
             for name, value in self.env.items()
         }
 
     @property
     def shown_settings(self) -> tuple[Setting, ...]:
-        """The settings for output, without the values of secret flags."""
-        return tuple(replace(s, value=HIDDEN) if s.name in self.secrets else s for s in self.settings)
+        """The settings for output, without the values of secret flags, and without secrets in others."""
+        return tuple(replace(s, value=HIDDEN if s.name in self.secrets else _shown(s.value)) for s in self.settings)
 
     @property
     def shown_argv(self) -> list[str]:
@@ -139,7 +135,7 @@ class Plan:
         values: set[str] = set()
         for words in (s.value for s in self.settings if s.name in self.secrets):
             values |= {*words, " ".join(words)} if isinstance(words, tuple) else {words}
-        return [_without(word, sorted(values - {""}, key=len, reverse=True)) for word in self.trainer_argv]
+        return [hide(_without(word, sorted(values - {""}, key=len, reverse=True))) for word in self.trainer_argv]
 
     @property
     def recorded_settings(self) -> dict[str, str | list[str]]:
@@ -218,6 +214,10 @@ class Plan:
             "dataset": Dataset(**data["dataset"]) if data["dataset"] else None,
         }
         return cls(**{**_tuples(data), **nested})
+
+
+def _shown(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    return tuple(hide(word) for word in value) if isinstance(value, tuple) else hide(value)
 
 
 def _without(word: str, values: Sequence[str]) -> str:

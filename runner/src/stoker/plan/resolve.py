@@ -15,6 +15,7 @@ from posixpath import normpath
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.secrets import HIDDEN
 from stoker.contract.variables import ARG_PREFIX, DISABLE_PROGRESS, unknown_variables
 from stoker.plan.arguments import CONFIG_FILE, FlagTable, Layer, Setting, resolve, split_env, without_negations
 from stoker.plan.facts import Facts, whole_number
@@ -128,7 +129,8 @@ def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) 
         *framework.check_settings(asked, table, named, tuple(table.flags) if unread else config.keys),
     ]
     if usage:
-        raise RunError(ExitCode.USAGE, "\n".join(usage))
+        secret = [word for flag in framework.secrets for word in asked.values.get(flag, ())]
+        raise RunError(ExitCode.USAGE, _without("\n".join(usage), secret))
 
     identity = {name: Setting(name, value, CONFIG_FILE) for name, value in config.identity.items()}
     decision = framework.decide(asked, table, {**named, **identity})
@@ -214,6 +216,13 @@ def _dropped(flags: Words, request: RunRequest, table: FlagTable, named: Mapping
                 f"dropped the runtime default {variable}, which is for {request.runtime_method}: unless you set "
                 f"{table.spell(flag)}, {table.method} gets its own default{f', {default}' if default else ''}"
             )
+
+
+def _without(message: str, secrets: Sequence[str]) -> str:
+    """Return a message about settings without the values of secret flags, which it quotes."""
+    for text in (" ".join(secrets), *secrets):
+        message = message.replace(repr(text), HIDDEN) if text else message
+    return message
 
 
 def _outside(facts: Facts, world: World, output_dir: str) -> list[str]:

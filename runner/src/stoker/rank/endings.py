@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.secrets import hide
 from stoker.plan.interfaces import FlagNames
 from stoker.rank.folders import Verdict
 
@@ -60,7 +61,7 @@ def ending_of(error: BaseException, names: FlagNames) -> Verdict:
         names: how the framework writes the settings that the advice names.
     """
     name = type(error).__name__
-    text = " ".join(str(error).split())
+    text = " ".join(hide(str(error)).split())
     if isinstance(error, RunError):
         return Verdict(error.code, error.message, primary=error.code is not ExitCode.UNAVAILABLE)
     if name == "StopRequested":

@@ -17,6 +17,7 @@ from typing import Any
 
 from stoker.contract.exits import PRECEDENCE, ExitCode
 from stoker.contract.files import read_json, write_json
+from stoker.contract.secrets import hide
 from stoker.rank.pulse import Beat
 
 # How long folders of other attempts are kept: they may belong to jobs that still run.
@@ -80,7 +81,7 @@ class SharedFolder:
         Raises:
             OSError: the workspace cannot be written to.
         """
-        data = {"code": int(verdict.code), "message": verdict.message, "primary": verdict.primary}
+        data = {"code": int(verdict.code), "message": hide(verdict.message), "primary": verdict.primary}
         write_json(self.path / f"node-{self.node_rank}.json", data)
 
     def verdicts(self) -> dict[int, Verdict]:

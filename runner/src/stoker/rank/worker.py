@@ -10,7 +10,6 @@ import importlib
 import os
 import sys
 import time
-import traceback
 from dataclasses import replace
 from datetime import timedelta
 from importlib import metadata
@@ -19,7 +18,7 @@ from typing import Any, NoReturn
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.variables import PLAN_FILE
-from stoker.contract.words import say
+from stoker.contract.words import report_traceback, say
 from stoker.plan.plan import Plan
 from stoker.rank import checkpoints
 from stoker.rank.accelerator import check_device, check_trainers_device
@@ -46,7 +45,7 @@ def main() -> int:
     except BaseException as error:  # noqa: BLE001 - whatever ends a rank, its status must say why
         verdict = ending_of(error, plan.flag_names)
         if verdict.code is ExitCode.CRASHED:
-            traceback.print_exc()
+            report_traceback()
         else:
             say(f"rank {status.rank}: {verdict.message}")
     local.write_status(
