@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from charts.helm import ROOT, VLLM_SERVING, Manifest, render
+from charts.serving_settings import settings_files
 
 T = TypeVar("T")
 
@@ -95,7 +96,7 @@ class Stack:
         for name in ("settings", "config", "keys", "published/adapters"):
             (self.folder / name).mkdir(parents=True)
         (self.folder / "keys/api-key").write_text(KEY)
-        for name, text in self.object("ConfigMap")["data"].items():
+        for name, text in settings_files(self.objects).items():
             (self.folder / "settings" / name).write_text(self._here(text))
         (server,) = self.object("Deployment")["spec"]["template"]["spec"]["containers"]
         environment = {item["name"]: self._here(item["value"]) for item in server["env"]}

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from charts.helm import ROOT, VLLM_SERVING, render
+from charts.serving_settings import settings_files
 
 KEY = "the-key"
 CONTROL = ("/pause", "/collective_rpc", "/invocations", "/v1/load_lora_adapter", "/server_info", "/metrics")
@@ -102,7 +103,7 @@ def start(caddy: Path, upstream: int, tmp_path: Path) -> Iterator[Callable[..., 
     def run(*settings: str) -> Proxy:
         given = ['model.claim.name="models"', 'api.keySecret="model-key"', 'accelerator="cpu"', *settings]
         objects = render(VLLM_SERVING, settings=given)
-        text = next(item["data"]["Caddyfile"] for item in objects if "Caddyfile" in item.get("data", {}))
+        text = settings_files(objects)["Caddyfile"]
         ports = {8000: upstream, **{port: free_port() for port in PORTS[1:]}}
         for port, mine in ports.items():
             text = text.replace(f":{port}", f":{mine}")

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from charts.helm import TRAINING_RUNTIMES
+from charts.runtimes import pods
 from cluster import Cluster
 from e2e.conftest import ROOT
 from e2e.kube import Kube
@@ -63,7 +64,7 @@ def everything(cluster: Cluster, selector: str) -> list[str]:
     return sorted(set(found.stdout.split()))
 
 
-def test_uninstalling_leaves_nothing_and_installing_again_works(helm_of: Helm, cluster: Cluster) -> None:
+def test_uninstalling_leaves_what_runs_name_alone_and_installing_again_works(helm_of: Helm, cluster: Cluster) -> None:
     install = ("install", RELEASE, CHART, *words(*EVERYTHING), "--create-namespace")
     for _ in range(2):
         done = helm_of(*install)
@@ -80,7 +81,9 @@ def test_uninstalling_leaves_nothing_and_installing_again_works(helm_of: Helm, c
             "validatingadmissionpolicybinding.admissionregistration.k8s.io",
         }
         assert helm_of("uninstall", RELEASE, "--wait").returncode == 0
-        assert everything(cluster, f"app.kubernetes.io/instance={RELEASE}") == []
+        # Runs name it at every restart; docs/guides/cluster.md says how to delete it.
+        left = {name.split("/")[0] for name in everything(cluster, f"app.kubernetes.io/instance={RELEASE}")}
+        assert left == {"resourceclaimtemplate.resource.k8s.io"}
         assert everything(cluster, f"owner=helm,name={RELEASE}") == []
 
 
@@ -104,6 +107,40 @@ def test_it_is_upgraded_and_rolled_back(helm_of: Helm, cluster: Cluster) -> None
     refused = helm_of("upgrade", RELEASE, CHART, *words(*ONE_RUNTIME, "workspace.size=70Gi"))
     assert refused.returncode != 0
     assert "This upgrade would change volumeClaimPolicies of a runtime" in refused.stderr
+
+
+def test_other_devices_leave_the_template_that_runs_name(helm_of: Helm, cluster: Cluster) -> None:
+    kube = Kube(cluster, NAMESPACE)
+
+    def templates() -> dict[str, int]:
+        found = kube.items("resourceclaimtemplates", f"app.kubernetes.io/instance={RELEASE}")
+        return {
+            item["metadata"]["name"]: item["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"]
+            for item in found
+        }
+
+    def named() -> str:
+        runtime = kube.get("clustertrainingruntime", "installed")
+        assert runtime is not None
+        (pod,) = pods([runtime])
+        return str(pod["resourceClaims"][0]["resourceClaimTemplateName"])
+
+    own = (
+        *("profile=none", "accelerator=nvidia-dra", "runtimes.installed.base=trl-distributed"),
+        "runtimes.installed.initializers=false",
+    )
+    assert helm_of("install", RELEASE, CHART, *words(*own), "--create-namespace").returncode == 0
+    one = named()
+    upgraded = helm_of("upgrade", RELEASE, CHART, *words(*own, "runtimes.installed.resources.devices=2"))
+    assert upgraded.returncode == 0, upgraded.stderr
+    assert templates() == {one: 1, named(): 2}
+    back = helm_of("rollback", RELEASE, "1")
+    if helm_of("version", "--short").stdout.startswith("v3."):
+        assert f'no ResourceClaimTemplate with the name "{one}" found' in back.stderr
+        back = helm_of("upgrade", RELEASE, CHART, *words(*own))
+    assert back.returncode == 0, back.stderr
+    assert named() == one
+    assert len(templates()) == 2
 
 
 def test_a_parent_chart_installs_and_switches_it_off(helm_of: Helm, cluster: Cluster, tmp_path: Path) -> None:

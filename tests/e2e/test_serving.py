@@ -143,6 +143,52 @@ def test_an_upgrade_fails_no_request_and_new_replicas_have_the_right_adapters(
     assert converged(server, "first", "policy:4", "policy:5")()
 
 
+def test_a_bad_upgrade_leaves_the_replicas_before_it_as_they_were(
+    server: Server, client: Client, models: str, serving_chart: list[str], helm: Callable[..., str]
+) -> None:
+    """Also when one of them restarts, or moves: it reads the settings of its own version, not those of the bad one."""
+    wrong = [{"name": "other-base", "claim": models, "path": "wrong/other-base"}]
+    old = server.ready()
+    kept, moved = (pod["metadata"]["name"] for pod in old)
+    with client.busy(server.url, "base", "first", "policy:5") as load:
+        helm(
+            "upgrade", server.name, *serving_chart, "--namespace", NAMESPACE, "--reuse-values",
+            "--set-json", f"adapters={json.dumps(wrong)}", "--set-json", 'api.paths=["/v1/models"]',
+        )  # fmt: skip
+        server.kube.until("the bad version to refuse to start", lambda: refusal(server), 120)
+        # The watcher reads its settings when it starts.
+        end = "import os, signal; os.kill(1, signal.SIGTERM)"
+        server.kube.kubectl("exec", kept, "--container", "adapters", "--", "python", "-c", end)
+        server.kube.until("the watcher to be back", lambda: restarts(server, kept, "adapters") == 1, 120)
+        server.kube.until("both", lambda: len(server.ready()) == 2, 120)
+        server.kube.kubectl("delete", "pod", moved)
+        server.kube.until("another in its place", lambda: len(server.ready()) == 2, 300)
+    assert load["requests"] > 20
+    assert load["failures"] == []
+    hashes = {pod["metadata"]["labels"]["pod-template-hash"] for pod in server.ready()}
+    assert hashes == {old[0]["metadata"]["labels"]["pod-template-hash"]}
+    assert converged(server, "first", "policy:4", "policy:5")()
+    helm("rollback", server.name, "--namespace", NAMESPACE)
+    server.wait_ready(2)
+
+
+def refusal(server: Server) -> str | None:
+    """Return what `prepare` said in a pod that it keeps from starting; None if there is no such pod."""
+    for pod in server.pods():
+        for status in pod["status"].get("initContainerStatuses", ()):
+            for state in (status["state"], status.get("lastState", {})):
+                if status["name"] == "prepare" and state.get("terminated", {}).get("exitCode"):
+                    return str(state["terminated"].get("message", ""))
+    return None
+
+
+def restarts(server: Server, pod: str, container: str) -> int:
+    """Return how often a container of a pod was started again."""
+    (found,) = (item for item in server.pods() if item["metadata"]["name"] == pod)
+    statuses = [*found["status"]["initContainerStatuses"], *found["status"]["containerStatuses"]]
+    return int(next(status["restartCount"] for status in statuses if status["name"] == container))
+
+
 def test_a_test_of_the_release_asks_the_model(server: Server, helm: Callable[..., str]) -> None:
     printed = helm("test", server.name, "--namespace", NAMESPACE, "--timeout", "3m", "--logs")
     assert "base answers: " in printed
@@ -177,15 +223,7 @@ def refused(install: Install, models: str) -> Callable[[str], str]:
             "--set", "lora.maxRank=8", wait=False,
         )  # fmt: skip
 
-        def message() -> str | None:
-            for pod in wrong.pods():
-                for status in pod["status"].get("initContainerStatuses", ()):
-                    for state in (status["state"], status.get("lastState", {})):
-                        if status["name"] == "prepare" and state.get("terminated", {}).get("exitCode"):
-                            return str(state["terminated"].get("message", ""))
-            return None
-
-        return wrong.kube.until(f"the refusal of {name}", message, 60)
+        return wrong.kube.until(f"the refusal of {name}", lambda: refusal(wrong), 60)
 
     return run
 

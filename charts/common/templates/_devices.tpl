@@ -15,3 +15,24 @@ spec:
           allocationMode: ExactCount
           count: {{ int .count }}
 {{- end }}
+
+{{/*
+stoker.deviceClaimName: name of a ResourceClaimTemplate. Its content never changes: a claim for other devices has another
+name, and the template before stays for pods that name it. Releases of one name in two namespaces may meet in a third.
+Arguments, a dict:
+  root   the root context
+  owner  what the name begins with
+  claim  what stoker.deviceClaim takes
+*/}}
+{{- define "stoker.deviceClaimName" -}}
+{{- printf "%s-%s" .owner (printf "%s %s" .root.Release.Namespace (include "stoker.deviceClaim" .claim) | sha256sum | trunc 8) }}
+{{- end }}
+
+{{/*
+stoker.keep: annotations of an object that stays in the cluster when its release no longer has it. The second is for
+Argo CD, which keeps it for the first but would call the application out of sync. No argument.
+*/}}
+{{- define "stoker.keep" -}}
+helm.sh/resource-policy: keep
+argocd.argoproj.io/compare-options: IgnoreExtraneous
+{{- end }}

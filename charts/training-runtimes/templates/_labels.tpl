@@ -4,7 +4,7 @@ Argument: a list of the root context and whether the object stays when the relea
 */}}
 {{- define "training-runtimes.metadata" -}}
 {{- $root := index . 0 }}
-{{- $policy := ternary (dict "helm.sh/resource-policy" "keep") dict (index . 1) -}}
+{{- $policy := ternary (include "stoker.keep" $root | fromYaml) dict (index . 1) -}}
 labels:
   {{- include "stoker.labels" $root | nindent 2 }}
   {{- with $root.Values.commonLabels }}

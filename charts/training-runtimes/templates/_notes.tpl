@@ -49,9 +49,10 @@ Arguments, a dict:
   {{- with dig "spec" "serviceAccountName" "" $runtime.podTemplate }}
     {{- $needed = append $needed (printf "ServiceAccount %s, for the pods of %s" . $name) }}
   {{- end }}
-  {{- if $runtime.deviceClassName }}
+  {{- with include "training-runtimes.deviceClaim" $runtime | fromYaml }}
     {{- $needed = append $needed (printf "ResourceClaimTemplate %s (this release makes it in: %s)"
-          $name (include "training-runtimes.namespaces" $root | fromYamlArray | join ", ")) }}
+          (include "training-runtimes.deviceClaimName" (list $root .))
+          (include "training-runtimes.namespaces" $root | fromYamlArray | join ", ")) }}
   {{- end }}
   {{- if and $runtime.gated $runtime.initializers }}
     {{- $gated = append $gated $name }}

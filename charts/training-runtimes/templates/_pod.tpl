@@ -72,10 +72,10 @@ affinity:
 topologySpreadConstraints:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- if .runtime.deviceClassName }}
+{{- with include "training-runtimes.deviceClaim" .runtime | fromYaml }}
 resourceClaims:
-  - name: accelerator
-    resourceClaimTemplateName: {{ toYaml .runtime.name }}
+  - name: {{ .name }}
+    resourceClaimTemplateName: {{ include "training-runtimes.deviceClaimName" (list $.root .) | toYaml }}
 {{- end }}
 containers:
   - name: node

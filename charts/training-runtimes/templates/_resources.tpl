@@ -1,4 +1,23 @@
 {{/*
+training-runtimes.deviceClaim: what a pod's devices are claimed by, a YAML map; empty where they are no claim.
+Argument: a resolved entry.
+*/}}
+{{- define "training-runtimes.deviceClaim" -}}
+{{- with .deviceClassName }}
+{{- toYaml (dict "name" "accelerator" "class" . "count" $.resources.devices) }}
+{{- end }}
+{{- end }}
+
+{{/*
+training-runtimes.deviceClaimName: name of the template of that claim, the same for all runtimes with the same devices.
+Argument: a list of the root context and the claim.
+*/}}
+{{- define "training-runtimes.deviceClaimName" -}}
+{{- $root := index . 0 }}
+{{- include "stoker.deviceClaimName" (dict "root" $root "owner" $root.Release.Name "claim" (index . 1)) }}
+{{- end }}
+
+{{/*
 training-runtimes.resources: requests and limits of the container `node`.
 Argument: a resolved entry.
 */}}

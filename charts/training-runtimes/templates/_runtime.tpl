@@ -18,7 +18,7 @@ annotations:
   stoker.dev/replacement: {{ toYaml .runtime.deprecated.replacement }}
   {{- end }}
   {{- if .root.Values.keep }}
-  helm.sh/resource-policy: keep
+  {{- include "stoker.keep" . | nindent 2 }}
   {{- end }}
   {{- with .runtime.annotations }}
   {{- toYaml . | nindent 2 }}

@@ -8,43 +8,7 @@ Arguments, a dict:
 */}}
 {{- define "training-runtimes.validateUpgrade" -}}
 {{- if not .root.Values.skipUpgradeCheck }}
-  {{- include "training-runtimes.validateClaimTemplates" . }}
   {{- include "training-runtimes.validateRuntimes" . }}
-{{- end }}
-{{- end }}
-
-{{- /* training-runtimes.validateClaimTemplates: nothing of a ResourceClaimTemplate may change. Arguments: as above. */}}
-{{- define "training-runtimes.validateClaimTemplates" -}}
-{{- $root := .root }}
-{{- $commands := list }}
-{{- if $root.Capabilities.APIVersions.Has "resource.k8s.io/v1" }}
-{{- range $namespace := include "training-runtimes.namespaces" $root | fromYamlArray }}
-  {{- $stuck := list }}
-  {{- range $name, $runtime := $.catalogue }}
-    {{- if $runtime.deviceClassName }}
-      {{- $live := lookup "resource.k8s.io/v1" "ResourceClaimTemplate" $namespace $name }}
-      {{- range dig "spec" "spec" "devices" "requests" list $live }}
-        {{- $class := dig "exactly" "deviceClassName" "" . }}
-        {{- $count := dig "exactly" "count" 1 . | int }}
-        {{- if or (ne $class $runtime.deviceClassName) (ne $count (int $runtime.resources.devices)) }}
-          {{- $stuck = append $stuck $name }}
-        {{- end }}
-      {{- end }}
-    {{- end }}
-  {{- end }}
-  {{- with $stuck | uniq }}
-    {{- $commands = append $commands (printf "  kubectl delete resourceclaimtemplate %s --namespace %s"
-          (join " " .) $namespace) }}
-  {{- end }}
-{{- end }}
-{{- end }}
-{{- with $commands }}
-  {{- fail (printf (join "\n" (list
-        "\n\nThis upgrade would change a ResourceClaimTemplate, and Kubernetes does not allow that."
-        "Running pods keep their devices. A pod that starts before the upgrade is done waits for the new template and gets"
-        "what it says, also if its TrainJob is older. Delete the old templates, then upgrade right away:"
-        "" "%s\n"))
-      (join "\n" .)) }}
 {{- end }}
 {{- end }}
 

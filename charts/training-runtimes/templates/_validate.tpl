@@ -202,7 +202,8 @@ Argument: the root context.
 {{- define "training-runtimes.validateLabels" -}}
 {{- $nameless := dict "framework" "" "name" "" "accelerator" "" }}
 {{- $labels := merge (include "stoker.labels" . | fromYaml) (include "training-runtimes.runLabels" $nameless | fromYaml) }}
-{{- $annotations := dict "stoker.dev/description" "" "stoker.dev/replacement" "" "helm.sh/resource-policy" "" }}
+{{- $annotations := dict "stoker.dev/description" "" "stoker.dev/replacement" "" }}
+{{- $annotations = merge $annotations (include "stoker.keep" . | fromYaml) }}
 {{- $given := list
       (list "commonLabels" .Values.commonLabels $labels)
       (list "commonAnnotations" .Values.commonAnnotations $annotations)

@@ -18,6 +18,26 @@ Argument: the root context.
 {{- end }}
 
 {{/*
+vllm-serving.deviceClaim: what the devices of a replica are claimed by, a YAML map; empty where they are no claim.
+Arguments, a list: the root context, the accelerator's profile.
+*/}}
+{{- define "vllm-serving.deviceClaim" -}}
+{{- $root := index . 0 }}
+{{- with (index . 1).deviceClassName }}
+{{- toYaml (dict "name" "devices" "class" . "count" $root.Values.devices) }}
+{{- end }}
+{{- end }}
+
+{{/*
+vllm-serving.deviceClaimName: name of the template of that claim.
+Arguments, a list: the root context, the claim.
+*/}}
+{{- define "vllm-serving.deviceClaimName" -}}
+{{- $root := index . 0 }}
+{{- include "stoker.deviceClaimName" (dict "root" $root "owner" (include "vllm-serving.name" $root) "claim" (index . 1)) }}
+{{- end }}
+
+{{/*
 vllm-serving.resources: requests and limits of vLLM's container.
 Arguments, a list: the root context, the accelerator's profile.
 */}}

@@ -67,18 +67,6 @@ claim-{{ regexMatch "^[a-z0-9-]{1,57}$" . | ternary . (. | sha256sum | trunc 16)
 {{- end }}
 
 {{/*
-vllm-serving.deviceClaim: name of the template of the claim for devices. Its content cannot change: another has another
-name.
-Arguments, a list: the root context, the accelerator's profile.
-*/}}
-{{- define "vllm-serving.deviceClaim" -}}
-{{- $root := index . 0 }}
-{{- $profile := index . 1 }}
-{{- printf "%s-%s" (include "vllm-serving.name" $root)
-      (printf "%s %d" $profile.deviceClassName (int $root.Values.devices) | sha256sum | trunc 8) }}
-{{- end }}
-
-{{/*
 vllm-serving.drain: how the seconds of a pod's end are spent, a YAML map. What comes first and what comes then are
 together less than the whole, so that vLLM ends by itself before it is killed.
 Argument: the root context.

@@ -45,10 +45,10 @@ topologySpreadConstraints:
       matchLabels:
         {{- include "stoker.selector" . | nindent 8 }}
   {{- end }}
-{{- if $profile.deviceClassName }}
+{{- with include "vllm-serving.deviceClaim" (list . $profile) | fromYaml }}
 resourceClaims:
-  - name: devices
-    resourceClaimTemplateName: {{ include "vllm-serving.deviceClaim" (list . $profile) }}
+  - name: {{ .name }}
+    resourceClaimTemplateName: {{ include "vllm-serving.deviceClaimName" (list $ .) | toYaml }}
 {{- end }}
 initContainers:
   {{- if .Values.model.uri }}
@@ -206,8 +206,13 @@ containers:
         mountPath: /tmp
 volumes:
   - name: settings
-    configMap:
-      name: {{ include "vllm-serving.name" . }}
+    downwardAPI:
+      items:
+        {{- range $name, $_ := include "vllm-serving.files" . | fromYaml }}
+        - path: {{ $name }}
+          fieldRef:
+            fieldPath: metadata.annotations['stoker.dev/{{ $name }}']
+        {{- end }}
   - name: config
     emptyDir:
       sizeLimit: 64Mi

@@ -1,4 +1,16 @@
 {{/*
+vllm-serving.files: the files at /settings, a YAML map from name to text. They travel as annotations of the pod: a
+replica of an older version reads its own settings again when it restarts or moves, whatever an upgrade has brought.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.files" -}}
+{{- toYaml (dict
+      "adapters.yaml" (include "vllm-serving.settings" .)
+      "logging.json" (include "vllm-serving.logging" .)
+      "Caddyfile" (include "vllm-serving.caddyfile" . | trim)) }}
+{{- end }}
+
+{{/*
 vllm-serving.settings: what `stoker adapters` is told.
 Argument: the root context.
 */}}
