@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from charts.helm import TRAINING_RUNTIMES, VLLM_SERVING, Manifest, output, render
+from charts.helm import CHARTS, TRAINING_RUNTIMES, VLLM_SERVING, Manifest, output, render, values_files
 from charts.runtimes import KINDS, jobs
 from charts.serving_settings import settings_files
 
@@ -73,7 +75,7 @@ def content(item: Manifest) -> str:
 
 
 @pytest.mark.parametrize(("chart", "values", "change"), UPGRADES, ids=lambda value: str(getattr(value, "stem", value)))
-def test_what_pods_name_stays_as_it_was(chart: Any, values: Any, change: str) -> None:
+def test_what_pods_name_stays_as_it_was(chart: Path, values: Path, change: str) -> None:
     before = named(render(chart, [values]))
     after = named(render(chart, [values], [change]))
     assert before
@@ -83,7 +85,7 @@ def test_what_pods_name_stays_as_it_was(chart: Any, values: Any, change: str) ->
 
 
 @pytest.mark.parametrize(("chart", "values", "change"), [case for case in UPGRADES if "deviceClass" in case[2]])
-def test_other_devices_have_another_name(chart: Any, values: Any, change: str) -> None:
+def test_other_devices_have_another_name(chart: Path, values: Path, change: str) -> None:
     names = [{name for _, name in named(render(chart, [values], settings))} for settings in ([], [change])]
     assert len(names[0]) == len(names[1]) == 1
     assert not names[0] & names[1]
@@ -100,6 +102,35 @@ def test_a_replica_carries_all_that_it_is_told() -> None:
     # The dashboard is for Grafana; published.configMap is the user's, and meant to change.
     assert [item["metadata"]["name"] for item in objects if item["kind"] == "ConfigMap"] == ["vllm-serving-dashboard"]
     assert sum(map(len, files.values())) < 2**18 / 4, "all annotations of a pod may have 256 KiB"
+
+
+@pytest.mark.parametrize(
+    ("chart", "values"),
+    [(chart, values) for chart in CHARTS for values in values_files(chart)],
+    ids=lambda value: str(value.stem),
+)
+def test_a_version_of_the_chart_alone_changes_no_pod(chart: Path, values: Path, tmp_path: Path) -> None:
+    """Or it would replace every replica on a GPU, and what TrainJobs that wait are made of, for nothing."""
+    newer = tmp_path / chart.name
+    shutil.copytree(chart, newer)  # links in it become the files they lead to
+    description = yaml.safe_load((chart / "Chart.yaml").read_text())
+    *minor, patch = description["appVersion"].split(".")
+    description |= {"version": "99.0.0", "appVersion": ".".join([*minor, str(int(patch) + 1)])}
+    (newer / "Chart.yaml").write_text(yaml.safe_dump(description))
+    before, after = (render(folder, [values]) for folder in (chart, newer))
+    assert labels(before) != labels(after), "guards the test: objects do say their version"
+    assert made_of(before) == made_of(after)
+
+
+def labels(objects: list[Manifest]) -> list[dict[str, str]]:
+    """Return the labels of each object."""
+    return [item["metadata"]["labels"] for item in objects]
+
+
+def made_of(objects: list[Manifest]) -> list[Any]:
+    """Return all that pods are made of, and what they name, with its name."""
+    whole = [item["spec"] for item in objects if item["kind"] in (*KINDS, "Deployment")]
+    return [*whole, {key: content(item) for key, item in named(objects).items()}]
 
 
 def test_releases_of_one_name_in_two_namespaces_do_not_meet() -> None:

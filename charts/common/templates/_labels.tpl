@@ -1,11 +1,19 @@
 {{/*
-stoker.labels: labels that say which chart and release an object is from.
+stoker.labels: labels that say which chart and release an object is from. Not for pods, which a new version would replace.
 Argument: the root context.
 */}}
 {{- define "stoker.labels" -}}
 {{ include "stoker.chartLabel" . }}
 {{ include "stoker.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{ include "stoker.origin" . }}
+{{- end }}
+
+{{/*
+stoker.origin: labels that say what objects come from, whichever chart and release it is.
+Argument: the root context.
+*/}}
+{{- define "stoker.origin" -}}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/part-of: stoker
 {{- end }}

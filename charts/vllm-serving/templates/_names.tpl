@@ -7,6 +7,15 @@ Argument: the root context.
 {{- end }}
 
 {{/*
+vllm-serving.podLabels: labels of the pods, which no version of the chart changes.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.podLabels" -}}
+{{ include "stoker.selector" . }}
+{{ include "stoker.origin" . }}
+{{- end }}
+
+{{/*
 vllm-serving.modelName: what requests call the model.
 Argument: the root context.
 */}}
