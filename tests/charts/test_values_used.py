@@ -35,7 +35,7 @@ REACH: list[dict[str, tuple[Any, str]]] = [
         "initializers.env": ({"HF_ENDPOINT": "https://hub.example.com"}, 'value: "https://hub.example.com"'),
         "initializers.resources.limits": ({"cpu": "17", "memory": "17Gi"}, "memory: 17Gi"),
         "initializers.resources.requests": ({"cpu": "16", "memory": "16Gi"}, "memory: 16Gi"),
-        "keep": (True, "helm.sh/resource-policy: keep"),
+        "keep": (True, "helm.sh/resource-policy: keep\n    argocd.argoproj.io/"),  # of a runtime
         "names.style": ("both", "name: trl-distributed-line"),
         "names.version": ("line", "name: trl-distributed-line"),
         "namespaces": (["team-a"], "namespace: team-a"),
@@ -45,9 +45,9 @@ REACH: list[dict[str, tuple[Any, str]]] = [
         "podSecurityContext.runAsGroup": (1018, "runAsGroup: 1018"),
         "podSecurityContext.runAsUser": (1019, "runAsUser: 1019"),
         "podSecurityContext.supplementalGroups": ([1020], "- 1020"),
-        "policies.imageRegistries": ({"enabled": True, "mode": ""}, f"{POLICY}image-registries\n"),
-        "policies.maxNodes": ({"enabled": True, "mode": ""}, f"{POLICY}max-nodes\n"),
-        "policies.queue": ({"enabled": True, "mode": ""}, f"{POLICY}queue\n"),
+        "policies.imageRegistries": ({"enabled": True, "mode": ""}, f"{POLICY}image-registries.default\n"),
+        "policies.maxNodes": ({"enabled": True, "mode": ""}, f"{POLICY}max-nodes.default\n"),
+        "policies.queue": ({"enabled": True, "mode": ""}, f"{POLICY}queue.default\n"),
         "policies.mode": ("deny", "validationActions: [Deny, Audit]"),
         "policies.namespaceSelector": ({"example.com/rules": "on"}, 'example.com/rules: "on"'),
         "policies.nodes": (19, 'expression: "19"'),
@@ -91,10 +91,10 @@ REACH: list[dict[str, tuple[Any, str]]] = [
 REMOVAL: dict[str, tuple[Any, str]] = {
     "enabled": (False, "kind: ClusterTrainingRuntime\n"),
     "initializers.enabled": (False, "name: dataset-initializer\n"),
-    "policies.catalogueRuntimes": ({"enabled": False, "mode": ""}, f"{POLICY}catalogue-runtimes\n"),
+    "policies.catalogueRuntimes": ({"enabled": False, "mode": ""}, f"{POLICY}catalogue-runtimes.default\n"),
     "policies.enabled": (False, POLICY),
-    "policies.nameLength": ({"enabled": False, "mode": ""}, f"{POLICY}name-length\n"),
-    "policies.noDeprecatedRuntimes": ({"enabled": False, "mode": ""}, f"{POLICY}no-deprecated-runtimes\n"),
+    "policies.nameLength": ({"enabled": False, "mode": ""}, f"{POLICY}name-length.default\n"),
+    "policies.noDeprecatedRuntimes": ({"enabled": False, "mode": ""}, f"{POLICY}no-deprecated-runtimes.default\n"),
     "test.enabled": (False, "helm.sh/hook: test"),
 }
 # What decides about a refusal, and has tests of its own.

@@ -126,6 +126,11 @@ def rules(cluster: Cluster, helm: Callable[..., str]) -> Iterator[Callable[[str]
         system.delete("namespace", name, wait=False)
 
 
+def policy(rule: str) -> str:
+    """Return the name of a rule's policy."""
+    return f"{RELEASE}-{rule}.{NAMESPACE}"
+
+
 def admitted(cluster: Cluster, trainjob: dict[str, Any], namespace: str = UNDER_RULES) -> tuple[bool, str]:
     """Return whether the API server would take a TrainJob, and what it says to its user."""
     done = Kube(cluster, namespace).kubectl(
@@ -137,7 +142,7 @@ def admitted(cluster: Cluster, trainjob: dict[str, Any], namespace: str = UNDER_
 def in_force(cluster: Cluster, breach: Breach, mode: str) -> bool:
     """Return whether a rule is applied in the mode."""
     _, said = admitted(cluster, breach.trainjob)
-    denied = f"ValidatingAdmissionPolicy '{RELEASE}-{breach.rule}' with binding" in said and "denied request" in said
+    denied = f"ValidatingAdmissionPolicy '{policy(breach.rule)}' with binding" in said and "denied request" in said
     # Trainer itself refuses a runtime that does not exist; whether it or the warning comes first does not matter.
     return denied if mode == "deny" else not denied
 
@@ -152,7 +157,7 @@ def denying(rules: Callable[[str], None]) -> None:
 def test_a_trainjob_that_breaks_a_rule_is_refused_with_the_fix(cluster: Cluster, breach: Breach) -> None:
     accepted, said = admitted(cluster, breach.trainjob)
     assert not accepted
-    assert f"ValidatingAdmissionPolicy '{RELEASE}-{breach.rule}'" in said
+    assert f"ValidatingAdmissionPolicy '{policy(breach.rule)}'" in said
     assert breach.message in said
 
 
@@ -177,7 +182,7 @@ def test_rules_warn_at_first_and_older_trainjobs_can_change_later(
     rules("warn")
     kube = Kube(cluster, UNDER_RULES)
     created = kube.kubectl("create", "-f", "-", stdin=json.dumps(job("older", queue=None, numNodes=5)))
-    assert "Warning: Validation failed for ValidatingAdmissionPolicy 'policed-max-nodes'" in created.stderr
+    assert f"Warning: Validation failed for ValidatingAdmissionPolicy '{policy('max-nodes')}'" in created.stderr
     assert "spec.trainer.numNodes is 5 and may be 4 at most" in created.stderr
     assert "a TrainJob here waits in a queue" in created.stderr
     rules("deny")

@@ -28,6 +28,8 @@ OTHER = "stoker-upgrades"
 # An entry of the catalogue: only these have versioned names.
 ENTRY = "trl-qwen3-8b"
 
+UNCHECKED = ("--set", "skipUpgradeCheck=true")
+
 Helm = Callable[..., str]
 
 
@@ -124,7 +126,28 @@ def test_without_asking_no_release_takes_anothers_runtime(
     assert releases("install", "one", CHART, *own()).returncode == 0
     refused = releases("install", "two", CHART, *own())
     assert refused.returncode != 0
-    assert "invalid ownership metadata" in refused.stderr
+    assert f"moved: of release one in namespace {OTHER}" in refused.stderr
+    # What Helm itself would have said.
+    assert "invalid ownership metadata" in releases("install", "two", CHART, *own(), *UNCHECKED).stderr
+
+
+def test_a_runtime_that_was_made_without_helm_is_adopted_by_the_commands_that_the_refusal_prints(
+    cluster: Cluster, releases: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    kube = Kube(cluster, "default")
+    rendered = yaml.safe_load_all(releases("template", "one", CHART, *own(), "--set", "skipApiCheck=true").stdout)
+    kube.create(*(item for item in rendered if item and item["kind"] == "ClusterTrainingRuntime"))
+    uid = runtimes(kube)["moved"]["metadata"]["uid"]
+    refused = releases("install", "one", CHART, *own())
+    assert refused.returncode != 0
+    assert "moved: made without Helm" in refused.stderr
+    remedy = re.search(r"^    kubectl label .*release-namespace=\S+$", refused.stderr, re.MULTILINE | re.DOTALL)
+    assert remedy, refused.stderr
+    cluster.run(["bash", "-ec", remedy[0]], check=True, capture_output=True)
+    done = releases("install", "one", CHART, *own())
+    assert done.returncode == 0, done.stderr
+    assert runtimes(kube)["moved"]["metadata"]["uid"] == uid
+    assert runtimes(kube)["moved"]["metadata"]["labels"]["app.kubernetes.io/instance"] == "one"
 
 
 def test_runs_outlive_an_upgrade_a_rollback_and_a_reinstall(

@@ -169,3 +169,16 @@ Argument: the root context.
 {{- define "training-runtimes.namespaces" -}}
 {{- toYaml (.Values.namespaces | default (list .Release.Namespace)) }}
 {{- end }}
+
+{{/*
+training-runtimes.runtimeNamespaces: namespaces that runtimes are looked for in, a YAML list; an empty one where they
+belong to no namespace.
+Argument: the root context.
+*/}}
+{{- define "training-runtimes.runtimeNamespaces" -}}
+{{- if eq .Values.kind "TrainingRuntime" }}
+{{- include "training-runtimes.namespaces" . }}
+{{- else }}
+{{- toYaml (list "") }}
+{{- end }}
+{{- end }}

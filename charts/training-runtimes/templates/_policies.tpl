@@ -99,9 +99,11 @@ Argument: the root context.
 {{- end }}
 
 {{/*
-training-runtimes.policyName: name of a rule's policy and binding; those of two releases differ.
+training-runtimes.policyName: name of a rule's policy and binding, which belong to no namespace. Those of two releases
+differ, also where the releases have one name in two namespaces: no namespace has a dot in its name.
 Argument: a list of the root context and the rule.
 */}}
 {{- define "training-runtimes.policyName" -}}
-{{- printf "%s-%s" (index . 0).Release.Name (kebabcase (index . 1)) }}
+{{- $release := (index . 0).Release }}
+{{- printf "%s-%s.%s" $release.Name (kebabcase (index . 1)) $release.Namespace }}
 {{- end }}
