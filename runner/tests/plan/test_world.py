@@ -33,7 +33,7 @@ def test_two_nodes_meet_where_trainer_says() -> None:
         ({"PET_NPROC_PER_NODE": "1", "STOKER_NPROC_PER_NODE": "2", **NVIDIA}, GPUS, 2, True),
         ({"PET_NPROC_PER_NODE": "auto", "STOKER_NPROC_PER_NODE": "2", **NVIDIA}, GPUS[:2], 2, False),
         ({"PET_NPROC_PER_NODE": "", "STOKER_NPROC_PER_NODE": "2", **NVIDIA}, GPUS[:2], 2, False),
-        ({"PET_NPROC_PER_NODE": "8", "STOKER_CPU_LIMIT": "8", "STOKER_NPROC_PER_NODE": "1"}, (), 1, True),
+        ({"PET_NPROC_PER_NODE": "8", "STOKER_CPU_LIMIT": "8", "STOKER_NPROC_PER_NODE": "1"}, (), 8, True),
         # Any other number was asked for.
         ({"PET_NPROC_PER_NODE": "3", "STOKER_CPU_REQUEST": "4", "STOKER_NPROC_PER_NODE": "1"}, (), 3, True),
         ({"PET_NPROC_PER_NODE": "2", "STOKER_NPROC_PER_NODE": "2"}, (), 2, False),
@@ -63,7 +63,7 @@ def test_two_nodes_meet_where_trainer_says() -> None:
         "1 gives way to the profile",
         "auto gives way to the profile",
         "nothing gives way to the profile",
-        "the CPU limit gives way to the profile",
+        "the CPU limit on a runtime for CPUs wins over the profile",
         "a number of the user's wins over the profile",
         "agreement needs no notice",
         "the CPU count without a profile",

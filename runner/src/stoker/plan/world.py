@@ -165,9 +165,9 @@ def yields(facts: Facts) -> bool:
 
 def _is_trainers_default(facts: Facts) -> bool:
     # If nobody asks for a number, Trainer writes auto or 1, or the CPU count: the TrainJob's request, else its limit
-    # (v2.3.0 torch.go).
-    cpus = (facts.get("STOKER_CPU_REQUEST"), facts.get("STOKER_CPU_LIMIT"))
-    return facts.get("PET_NPROC_PER_NODE") in (None, *AUTO, "1", *cpus)
+    # (v2.3.0 torch.go). On CPUs, where processes are often as many as the limit, the limit counts as asked for.
+    limit = facts.get("STOKER_CPU_LIMIT") if _is_for_devices(facts) else None
+    return facts.get("PET_NPROC_PER_NODE") in (None, *AUTO, "1", facts.get("STOKER_CPU_REQUEST"), limit)
 
 
 def _is_for_devices(facts: Facts) -> bool:
