@@ -181,14 +181,25 @@ def test_a_users_error_ends_the_job_at_once(
     assert "Traceback" not in ended.output
 
 
+def test_what_only_the_trainers_classes_refuse_ends_before_any_rank_waits(job: LocalJob) -> None:
+    ended = job.run("--lr_scheduler_kwargs", '{"num_cycle": 2}', nodes=2)
+    assert ended.code == 64, ended.output
+    assert "refuses its configuration: TypeError: got an unexpected keyword argument 'num_cycle'" in ended.output
+    assert "attempt 1" not in ended.output
+    assert "starting at step 0" not in ended.output
+    assert "Traceback" not in ended.output
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("args", "env", "code", "message"),
     [
+        (["--model_init_kwargs", '{"no_such_option": 1}'], {}, 64, "no_such_option"),
+        (["--tf32", "true"], {}, 78, "cannot use its configuration here: --tf32 requires Ampere"),
         ([], {"STOKER_ARG_MODEL_NAME_OR_PATH": "nobody/nothing"}, 66, "model or data not found"),
         (["--dataset_train_split", "nowhere"], {}, 65, "the data has no split 'nowhere'"),
     ],
-    ids=["a model that no Hub has", "a split that the data has not"],
+    ids=["an option that the model has not", "a GPU", "a model that no Hub has", "a split that the data has not"],
 )
 def test_what_only_the_trainer_finds_is_told_apart_too(
     job: LocalJob, args: list[str], env: dict[str, str], code: int, message: str

@@ -217,7 +217,8 @@ class TrainingFramework(Reader, Decider, Checker):
         name: value of the label `trainer.kubeflow.org/framework`.
         methods: the training methods it has.
         methods_gone: methods that Stoker does not launch, or that are gone → what to use instead.
-        training: the module that runs it inside each training process; it has `train(job)` (see `stoker.rank.job`).
+        training: the module that runs it inside each training process; it has `train(job)` (see `stoker.rank.job`), and
+            perhaps `check(plan)`, which raises a RunError for what the trainer would refuse in every attempt.
         packages: its distributions, each importable by its name; the manifest records their versions.
         secrets: flags whose values must not appear in a log.
         has_configs: True if it ships named configs; STOKER_ARG_CONFIG may then choose one.

@@ -81,7 +81,6 @@ def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -
         RunError, StopRequested, and whatever the trainer raises.
     """
     check_device(plan.accelerator, int(os.environ.get("LOCAL_RANK", "0")))
-    checkpoint = _agree_on_checkpoint(plan, status.rank)
 
     import torch.distributed
 
@@ -89,6 +88,11 @@ def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -
     from stoker.rank.job import Job, Outcome
 
     torch.distributed.destroy_process_group = _leave_group_to_the_exit
+    trainer = importlib.import_module(plan.training)
+    # Not every framework's module has it.
+    if check := getattr(trainer, "check", None):
+        check(plan)
+    checkpoint = _agree_on_checkpoint(plan, status.rank)
     identity = Identity(plan.hash, plan.image_version)
     shared = SharedFolder(Path(plan.workspace), plan.run_id, plan.world.node_rank)
 
@@ -105,7 +109,7 @@ def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -
         pulse=Pulse(local.ranks, status.rank),
         on_training=lambda: local.write_status(replace(status, phase="training")),
     )
-    outcome: Outcome = importlib.import_module(plan.training).train(job)
+    outcome: Outcome = trainer.train(job)
 
     if not outcome.finished:
         raise RunError(

@@ -8,11 +8,32 @@ from typing import Any
 
 from transformers import Trainer, trainer
 
+from stoker.contract.exits import ExitCode
 from stoker.frameworks.trl.callback import GuardCallback, RunCallback
+from stoker.frameworks.trl.configuration import REFUSALS, build, refusal
 from stoker.frameworks.trl.dataset_formats import FLAG
 from stoker.frameworks.trl.sharded import prepare_sharding
 from stoker.plan.plan import Plan
+from stoker.rank.endings import ending_of
 from stoker.rank.job import Job, Outcome
+
+# The packages whose classes refuse what they are configured with.
+_CONFIGURED = ("accelerate", "peft", "transformers", "trl")
+# The functions of these packages that look at what they are given, and raise if they do not like it.
+_CONSTRUCTORS = (
+    *("__init__", "__post_init__", "create_accelerator_and_postprocess", "get_reporting_integration_callbacks"),
+    *("get_correct_attn_implementation", "_flash_attn_can_dispatch", "_flex_attn_can_dispatch", "_sdpa_can_dispatch"),
+    *("from_pretrained", "validate_environment", "_prepare_dataset", "get_scheduler"),
+)
+
+
+def check(plan: Plan) -> None:
+    """Refuse what TRL's configuration classes refuse, before this rank waits for another.
+
+    Raises:
+        RunError: TRL refuses the arguments (64), or this image or machine lacks what they need (78).
+    """
+    build(plan.module, plan.trainer_argv, plan.world.size)
 
 
 def train(job: Job) -> Outcome:
@@ -22,7 +43,13 @@ def train(job: Job) -> Outcome:
         RunError, StopRequested, and any exception of the trainer.
     """
     outcome = Outcome()
-    callback = RunCallback(job.stop_flag, job.plan.fingerprint, outcome, job.pulse, job.on_training)
+    began = []
+
+    def on_training() -> None:
+        began.append(True)
+        job.on_training()
+
+    callback = RunCallback(job.stop_flag, job.plan.fingerprint, outcome, job.pulse, on_training)
     # The script builds its Trainer itself, but every Trainer starts with the default callbacks.
     trainer.DEFAULT_CALLBACKS.extend([GuardCallback(job.guard), callback])
     _skip_steps_after_the_last()
@@ -30,7 +57,12 @@ def train(job: Job) -> Outcome:
     prepare_sharding()
     resume = ["--resume_from_checkpoint", str(job.checkpoint)] if job.checkpoint else []
     sys.argv = [job.plan.module, *job.plan.trainer_argv, *resume]
-    runpy.run_module(job.plan.module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(job.plan.module, run_name="__main__", alter_sys=True)
+    except REFUSALS as error:
+        if not began and _is_refusal(error) and ending_of(error, job.plan.flag_names).code is ExitCode.CRASHED:
+            raise refusal(error) from error
+        raise
     return outcome
 
 
@@ -44,6 +76,18 @@ def _convert_data(plan: Plan) -> None:
         if settings.get("eval_strategy", "no") != "no":
             splits.add(settings.get("dataset_test_split", "test"))
         convert_loaded(settings[FLAG], plan.method, splits)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Return whether a trainer did not like what it was made of: a constructor of these packages raised it itself."""
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if innermost is None or isinstance(error, OSError):
+        return False
+    frame = innermost.tb_frame
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package in _CONFIGURED and frame.f_code.co_name in _CONSTRUCTORS
 
 
 def _skip_steps_after_the_last() -> None:
