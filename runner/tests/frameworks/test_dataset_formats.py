@@ -81,6 +81,7 @@ def test_a_row_becomes_what_trl_reads(name: str, method: str, row: dict[str, Any
         ("alpaca", "sft", {"instruction": 7, "output": "a"}, "instruction must be text: 7"),
         ("alpaca", "sft", {"instruction": "", "input": "", "output": "a"}, "instruction and input are empty"),
         ("alpaca", "sft", {"instruction": "q", "output": "a", "history": ["q"]}, "history must hold pairs"),
+        ("alpaca", "sft", {"instruction": "q", "output": "a", "history": 5}, "history must hold pairs"),
         ("alpaca", "dpo", {"instruction": "q", "chosen": "a", "rejected": ["b"]}, "rejected must be text: ['b']"),
         ("sharegpt", "sft", {"conversations": "q"}, "conversations must be a list of turns: 'q'"),
         ("sharegpt", "sft", {"conversations": []}, "conversations must be a list of turns: []"),
@@ -99,6 +100,8 @@ def test_a_row_becomes_what_trl_reads(name: str, method: str, row: dict[str, Any
         ("chatml", "sft", {"messages": [{"role": "human", "content": "q"}]}, "has `role` 'human'"),
         ("chatml", "sft", {"messages": [{"role": ["user"], "content": "q"}]}, "has `role` ['user']"),
         ("chatml", "sft", {"messages": [{"role": "assistant", "content": None}]}, "neither `content` nor `tool_calls`"),
+        ("chatml", "sft", {"messages": [{"role": "user", "content": 3}]}, "must have text in `content`: 3"),
+        ("sharegpt", "dpo", {"chosen": [HUMAN, GPT], "rejected": "b"}, "must both begin with the question"),
         ("chatml", "dpo", PAIR, "messages must be a list of turns: None"),
     ],
 )
@@ -106,6 +109,12 @@ def test_a_row_of_another_form_says_what_is_wrong(name: str, method: str, row: d
     with pytest.raises(BadRowError) as refused:
         converted(name, method, row)
     assert problem in str(refused.value)
+
+
+def test_a_conversation_has_one_system_message() -> None:
+    own = {"from": "system", "value": "own"}
+    messages = converted("sharegpt", "sft", {"system": "row's", "conversations": [own, HUMAN, GPT]})["messages"]
+    assert [m["content"] for m in messages if m["role"] == "system"] == ["own"]
 
 
 def test_long_values_are_cut() -> None:

@@ -69,7 +69,13 @@ def test_an_adapters_layers_are_recomputed_by_the_trainer() -> None:
     for name in ("activation_checkpointing", "fsdp_activation_checkpointing"):
         with pytest.raises(RunError, match="leaves an empty adapter"):
             sharded("--use_peft", "--fsdp_config", json.dumps({name: True}))
-    assert config_of(sharded("--fsdp_config", '{"activation_checkpointing": true}'))["activation_checkpointing"]
+
+
+def test_a_configuration_of_the_users_decides_what_is_recomputed() -> None:
+    both = sharded("--fsdp_config", '{"activation_checkpointing": true}')
+    assert config_of(both)["activation_checkpointing"]
+    assert flags_of(both)["activation_checkpointing"] == "false"  # transformers refuses both at once
+    assert "activation_checkpointing" not in flags_of(sharded("--fsdp_config", '{"version": 2}'))
 
 
 @pytest.mark.parametrize("flag", ["activation_checkpointing", "gradient_checkpointing"])
@@ -96,7 +102,11 @@ def test_quantized_weights_are_stored_so_that_they_can_be_sharded() -> None:
 
 @pytest.mark.parametrize(
     ("args", "told"),
-    [(("--use_peft", "--load_in_8bit"), "--load_in_4bit"), (("--deepspeed", "zero3.json"), "--deepspeed")],
+    [
+        (("--use_peft", "--load_in_8bit"), "--load_in_4bit"),
+        (("--deepspeed", "zero3.json"), "--deepspeed"),
+        (("--fsdp", "false"), "STOKER_SHARDING=none"),
+    ],
 )
 def test_what_cannot_be_sharded_is_refused(args: tuple[str, ...], told: str) -> None:
     with pytest.raises(RunError, match="STOKER_SHARDING=full") as refused:

@@ -142,8 +142,8 @@ def test_the_runtimes_learning_rate_is_not_for_another_method(
     found = {setting.name: (setting.value, setting.source) for setting in plan.settings}
     assert found.get("learning_rate") == learning_rate
     notice = (
-        "dropped the runtime default STOKER_ARG_LEARNING_RATE=1e-5, which is for sft: unless you set --learning_rate, "
-        "dpo gets its own default, 1e-06"
+        "dropped the runtime default STOKER_ARG_LEARNING_RATE=1e-5, which is for sft: dpo gets its own default, "
+        "1e-06, unless you write --learning_rate in args"
     )
     assert plan.notices == ((notice,) if learning_rate is None else ())
 

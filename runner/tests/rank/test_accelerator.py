@@ -25,6 +25,7 @@ NO_KERNEL = (
     "CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors might be asynchronously "
     "reported at some other API call"
 )
+UNEXPECTED = "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before?"
 
 VERSIONS = "torch 2.13.0+cu130 (CUDA 13.0, driver 535.129.03)"
 
@@ -167,6 +168,21 @@ def test_a_device_that_fails_is_tried_again(driver: Path, monkeypatch: pytest.Mo
     """It may be broken or in use by another pod, which a restart can change."""
     with_torch(monkeypatch, failure=RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable"))
     with pytest.raises(RuntimeError, match="busy"):
+        check_device("nvidia", 0)
+
+
+def test_a_device_that_is_not_ready_yet_is_tried_again(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a fresh node with NVSwitch, the fabric may still start."""
+    refusal = RuntimeError(f"{UNEXPECTED} Error 802: system not yet initialized")
+    with_torch(monkeypatch, refusal=refusal, devices=0)
+    with pytest.raises(RuntimeError, match="Error 802"):
+        check_device("nvidia", 0)
+
+
+def test_the_number_of_an_error_is_kept(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = RuntimeError(f"{UNEXPECTED} Error 804: forward compatibility was attempted on non supported HW")
+    with_torch(monkeypatch, refusal=refusal, devices=0)
+    with pytest.raises(RunError, match=r"\(Error 804: forward compatibility"):
         check_device("nvidia", 0)
 
 

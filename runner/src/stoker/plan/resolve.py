@@ -213,8 +213,8 @@ def _dropped(flags: Words, request: RunRequest, table: FlagTable, named: Mapping
         if flag not in named and flag in table.flags:
             variable, default = f"{variable_of(flag)}={' '.join(flags[flag])}", table.flags[flag].default
             yield (
-                f"dropped the runtime default {variable}, which is for {request.runtime_method}: unless you set "
-                f"{table.spell(flag)}, {table.method} gets its own default{f', {default}' if default else ''}"
+                f"dropped the runtime default {variable}, which is for {request.runtime_method}: {table.method} gets "
+                f"its own default{f', {default}' if default else ''}, unless you write {table.spell(flag)} in args"
             )
 
 

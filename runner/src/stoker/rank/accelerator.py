@@ -17,10 +17,13 @@ from stoker.contract.words import say
 
 _ELSEWHERE = "choose other nodes (nodeSelector), or use an image for this node (spec.trainer.image)"
 _OTHER_IMAGE = "use an image for this accelerator (spec.trainer.image), or a runtime for cpu"
+_NUMBERED = re.compile(r"Error \d+: .+")
 _VERSION = re.compile(r"\b\d+\.\d+(?:\.\d+)*\b")
 # What torch says of a driver, and of a GPU that it was not built for.
 _TOO_OLD = "driver on your system is too old"
 _NO_KERNEL = "no kernel image is available"
+# What torch says of a GPU that may work at the next try: 802 is the fabric of an NVSwitch node that still starts.
+_PASSING = ("Error 802", "system not yet initialized", "Error 999", "unknown error")
 # Major version of CUDA → its oldest driver (CUDA Toolkit release notes, minor version compatibility).
 _OLDEST_DRIVER = {"11": 450, "12": 525, "13": 580}
 
@@ -92,11 +95,17 @@ def look(accelerator: str, used: Collection[int]) -> Found:
         for index in sorted({*used} & {*range(devices)}):
             (torch.ones(1, device=f"{device}:{index}") + 1).item()
     except Exception as error:
-        if devices and _NO_KERNEL not in str(error):
-            raise
         said = str(error).strip() or type(error).__name__
-        return Found(torch.__version__, toolkit, driver, devices, said.splitlines()[0].partition(". ")[0])
+        if (devices and _NO_KERNEL not in said) or any(words in said for words in _PASSING):
+            raise
+        return Found(torch.__version__, toolkit, driver, devices, _reason(said.splitlines()[0]))
     return Found(torch.__version__, toolkit, driver, devices)
+
+
+def _reason(said: str) -> str:
+    """Return what torch said without its advice."""
+    numbered = _NUMBERED.search(said)
+    return numbered[0] if numbered else said.partition(". ")[0]
 
 
 def _driver(kind: _Kind) -> str:

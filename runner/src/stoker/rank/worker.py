@@ -80,7 +80,9 @@ def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -
     Raises:
         RunError, StopRequested, and whatever the trainer raises.
     """
-    check_device(plan.accelerator, int(os.environ.get("LOCAL_RANK", "0")))
+    # Without a runtime, the plan's accelerator is a guess from the devices.
+    promised = os.environ.get("STOKER_ACCELERATOR", "")
+    check_device(promised, int(os.environ.get("LOCAL_RANK", "0")))
 
     import torch.distributed
 
@@ -98,7 +100,7 @@ def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -
 
     def check_process(device: torch.device | None = None) -> None:
         if device is not None:
-            check_trainers_device(plan.accelerator, device)
+            check_trainers_device(promised, device)
         guard(plan.world.size, identity, shared.path)
 
     job = Job(

@@ -81,28 +81,35 @@ def converted(name: str, method: str, row: Row) -> dict[str, Any]:
             made["completion"] = made.pop("output")
         return {"prompt": _question(row), **made}
     if method == "sft":
-        return {"messages": [*_system(row), *_conversation(name, row)]}
+        return {"messages": _with_system(row, _conversation(name, row))}
     pair = {answer: _answer(name, row, answer) for answer in _ANSWERS}
-    if all(messages[0]["role"] != "assistant" for messages in pair.values()):
-        return {answer: [*_system(row), *messages] for answer, messages in pair.items()}  # TRL finds where they part
-    return {"prompt": [*_system(row), *_conversation(name, row)], **pair}
+    whole = {messages[0]["role"] != "assistant" for messages in pair.values()}
+    if len(whole) == 2:
+        raise BadRowError("chosen and rejected must both begin with the question, or both with the answer")
+    if whole == {True}:
+        return {answer: _with_system(row, messages) for answer, messages in pair.items()}  # TRL finds where they part
+    return {"prompt": _with_system(row, _conversation(name, row)), **pair}
 
 
 def _question(row: Row) -> list[Message]:
     asked = "\n\n".join(part for part in (_text(row, "instruction"), _optional(row, "input")) if part)
     if not asked:
         raise BadRowError("instruction and input are empty")
-    messages = [*_system(row)]
-    for pair in row.get("history") or ():
+    messages: list[Message] = []
+    history = row.get("history") or []
+    for pair in history if isinstance(history, list | tuple) else [history]:
         if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
             raise BadRowError(f"history must hold pairs of question and answer: {_shown(pair)}")
         messages += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
-    return [*messages, {"role": "user", "content": asked}]
+    return _with_system(row, [*messages, {"role": "user", "content": asked}])
 
 
-def _system(row: Row) -> list[Message]:
+def _with_system(row: Row, messages: list[Message]) -> list[Message]:
+    """Return a conversation that begins with the row's system message, unless it has one of its own."""
     text = _optional(row, "system")
-    return [{"role": "system", "content": text}] if text else []
+    if not text or messages[0]["role"] == "system":
+        return messages
+    return [{"role": "system", "content": text}, *messages]
 
 
 def _optional(row: Row, column: str) -> str:
@@ -153,6 +160,8 @@ def _read_chatml(turn: Any) -> Message:
     _role(turn, "role", "content", _CHATML_ROLES)
     if turn["content"] is None and not turn.get("tool_calls"):
         raise BadRowError("has neither `content` nor `tool_calls`")
+    if not isinstance(turn["content"], str | list | None):
+        raise BadRowError(f"must have text in `content`: {_shown(turn['content'])}")
     return dict(turn)
 
 

@@ -32,6 +32,8 @@ def sharding_recipe(asked: Asked, tuning: str) -> dict[str, tuple[str, str]]:
         return {}
     # With FSDP's own recomputing, PEFT finds no weight by its name: it would save an empty adapter, and resume none.
     recomputed = tuning == "full" and not any(flag in asked.values for flag in _RECOMPUTING)
+    if "fsdp_config" in asked.values:
+        recomputed = _recomputes(" ".join(asked.values["fsdp_config"]))
     config = {
         "version": 2,
         "reshard_after_forward": True,
@@ -62,22 +64,25 @@ def sharding_problems(
     asked: Asked, table: FlagTable, settings: Mapping[str, Setting], on: Callable[[str], bool]
 ) -> Iterator[str]:
     """Yield one problem for each setting that a sharded run cannot have, whoever shards it."""
-    if on("use_peft") and _recomputes(settings.get("fsdp_config")):
+    if on("use_peft") and "fsdp_config" in settings and _recomputes(str(settings["fsdp_config"].value)):
         yield (
             "activation_checkpointing in --fsdp_config leaves an empty adapter (peft 0.21): take it out of there, and "
             "write --activation_checkpointing"
         )
     if not shards(asked):
         return
+    if "fsdp" in settings and str(settings["fsdp"].value).lower() in ("", "false"):
+        yield f"{table.spell('fsdp')} turns off what STOKER_SHARDING=full turns on: write STOKER_SHARDING=none"
     if "deepspeed" in settings:
         yield f"{table.spell('deepspeed')} and STOKER_SHARDING=full both share the model: leave one of them out"
     if on("load_in_8bit"):
         yield "8-bit weights cannot be sharded (STOKER_SHARDING=full): write --load_in_4bit, or leave sharding out"
 
 
-def _recomputes(setting: Setting | None) -> bool:
+def _recomputes(text: str) -> bool:
+    """Return whether an `fsdp_config` turns on FSDP's own recomputing."""
     try:
-        config = {} if setting is None else json.loads(str(setting.value))
+        config = json.loads(text)
     except (ValueError, RecursionError):
         return False  # a file's name, or what the trainer refuses
     names = ("activation_checkpointing", "fsdp_activation_checkpointing")

@@ -54,7 +54,8 @@ def train(job: Job) -> Outcome:
     trainer.DEFAULT_CALLBACKS.extend([GuardCallback(job.guard), callback])
     _skip_steps_after_the_last()
     _convert_data(job.plan)
-    prepare_sharding()
+    if any(setting.name == "fsdp" for setting in job.plan.settings):
+        prepare_sharding()
     resume = ["--resume_from_checkpoint", str(job.checkpoint)] if job.checkpoint else []
     sys.argv = [job.plan.module, *job.plan.trainer_argv, *resume]
     try:
