@@ -117,8 +117,11 @@ def local(runtimes: Path, tmp_path: Path) -> Callable[..., Local]:
 
 
 def planned(number: int, example: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an example's TrainJob with its plan in the place of its run; its words are kept."""
-    trainer = example["spec"].get("trainer", {})
+    """Return an example's TrainJob with its plan in the place of its run; its words are kept.
+
+    Its resources are the runtime's: no node of the tests has GPUs.
+    """
+    trainer = {key: value for key, value in example["spec"].get("trainer", {}).items() if key != "resourcesPerNode"}
     command = trainer.get("command", ["stoker", "run"])
     assert command[:2] == ["stoker", "run"], "say here how to ask for the plan of another command"
     spec = {key: value for key, value in example["spec"].items() if key != "initializer"}
