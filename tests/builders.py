@@ -84,6 +84,25 @@ def container(runtime: Manifest) -> Manifest:
     return found
 
 
+def kept(runtime: Manifest, *volumes: str) -> Manifest:
+    """Return a runtime whose workspace is a claim that exists: only the cluster knows what is in it.
+
+    Args:
+        runtime: a runtime with a claim of its own for each TrainJob.
+        volumes: more claims that exist, each mounted at the folder of its name.
+    """
+    made = deepcopy(runtime)
+    made["spec"]["template"]["spec"].pop("volumeClaimPolicies", None)
+    claims = [
+        {"name": name, "persistentVolumeClaim": {"claimName": f"our-{name}"}} for name in (*volumes, "initializer")
+    ]
+    for job in replicated_jobs(made):
+        pod = pod_of(job)
+        pod["volumes"] = [*pod.get("volumes", ()), *claims]
+    container(made)["volumeMounts"] += [{"name": name, "mountPath": f"/{name}"} for name in volumes]
+    return made
+
+
 def renamed(name: str, framework: str) -> Manifest:
     """Return our runtime under another name, with another framework's label."""
     made = deepcopy(RUNTIME)
@@ -93,8 +112,8 @@ def renamed(name: str, framework: str) -> Manifest:
 
 
 def gpu_runtime(**env: str) -> Manifest:
-    """Return our runtime with two NVIDIA GPUs a pod, and these variables."""
-    runtime = deepcopy(RUNTIME)
+    """Return our runtime with two NVIDIA GPUs a pod, a workspace that exists, and these variables."""
+    runtime = kept(RUNTIME)
     node = container(runtime)
     node["image"] = node["image"].removesuffix("-cpu") + "-cuda"
     node["resources"] = {"limits": {"nvidia.com/gpu": 2}, "requests": {"cpu": 8}}

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from runner.tests.samples import resolve
 
-from builders import trainjob
+from builders import replicated_jobs, trainjob, variables
 from charts.helm import (
     OWN_IMAGES,
     ROOT,
@@ -81,9 +81,14 @@ def test_a_plain_trainjob_is_valid_on_every_runtime(values: Path, tmp_path: Path
 
 
 def two_nodes(runtime: Manifest) -> Manifest:
-    """Return a TrainJob of two nodes that says no more than its runtime asks for."""
+    """Return a TrainJob of two nodes that says no more than its runtime asks for, and where model and data are."""
     name = runtime["metadata"]["name"]
     more: dict[str, Any] = {"args": TORCHTUNE_ARGS} if name == "torchtune-distributed" else {}
+    if any(job["name"] == "model-initializer" for job in replicated_jobs(runtime)):
+        fetched = {"storageUri": "hf://org/name"}
+        more["spec"] = {"initializer": {"model": fetched, "dataset": fetched}}
+    else:
+        more["env"] = variables({"STOKER_ARG_MODEL_NAME_OR_PATH": "a/b", "STOKER_ARG_DATASET_NAME": "c/d"})
     return trainjob(name.replace(".", "-"), runtime=name, kind=runtime["kind"], numNodes=2, **more)
 
 

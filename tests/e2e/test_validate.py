@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import yaml
 from images.builder.catalogue import variants
 from packaging.utils import canonicalize_name
 
-from builders import RUNTIME, container_patch, trainjob
+from builders import RUNTIME, container_patch, kept, trainjob
 from e2e.conftest import ROOT
 from e2e.kube import Kube
 from e2e.trainjobs import Reader
@@ -27,7 +26,7 @@ _INSTALLED = "import importlib.metadata as m; print(*(d.metadata['Name'] for d i
 @pytest.fixture(scope="module")
 def runtime(kube: Kube) -> str:
     """The CPU runtime as one of the namespace's own, so that it is found there and nowhere else."""
-    manifest = deepcopy(RUNTIME)
+    manifest = kept(RUNTIME)
     manifest["kind"] = "TrainingRuntime"
     manifest["metadata"] = {"name": NAME, "namespace": kube.namespace, "labels": manifest["metadata"]["labels"]}
     kube.apply(manifest)
@@ -74,6 +73,9 @@ REFUSED = {
 STUCK = {
     "a patch of no container": changed(container_patch(name="other"), name="no-container"),
     "a patch of no job": changed(container_patch("other", name="node"), name="no-job"),
+    "less than the runtime asks for": changed(
+        {"trainer": {"resourcesPerNode": {"limits": {"memory": "1Gi"}}}}, name="no-room"
+    ),
 }
 
 

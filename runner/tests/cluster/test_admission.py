@@ -122,6 +122,37 @@ def test_variables_of_torch_are_only_reserved_where_trainer_writes_them() -> Non
     assert admission_of(trainjob(env=[{"name": "PET_NNODES", "value": "3"}]), runtime).problems == ()
 
 
+@pytest.mark.parametrize(
+    ("resources", "problem"),
+    [
+        ({"requests": {"cpu": "8"}}, "the pods request cpu 8, which is more than their limit 2, so none can start"),
+        ({"limits": {"memory": "1Gi"}}, "the pods request memory 2Gi, which is more than their limit 1Gi"),
+        ({"requests": {"cpu": "2001m"}}, "the pods request cpu 2001m, which is more than their limit 2"),
+        ({"requests": {"nvidia.com/gpu": 1}}, "the pods request nvidia.com/gpu, but have no limit of it"),
+        (
+            {"requests": {"nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 2}},
+            "the pods request 1 of nvidia.com/gpu, but their limit is 2",
+        ),
+        ({"limits": {"nvidia.com/gpu": "500m"}}, "have 500m of nvidia.com/gpu, which cannot be divided"),
+        ({"requests": {"hugepages-2Mi": "4Mi"}}, "the pods request hugepages-2Mi, but have no limit of it"),
+        ({"claims": [{"name": "gpus"}]}, "resourcesPerNode claims 'gpus', but the runtime's pod has none"),
+        ({"requests": {"cpu": "2"}, "limits": {"memory": "8Gi"}}, None),
+        ({"requests": {"cpu": "2000m", "memory": "4096Mi"}}, None),
+        ({"limits": {"nvidia.com/gpu": "1k"}}, None),
+        ({"requests": {"nvidia.com/gpu": "2"}, "limits": {"nvidia.com/gpu": 2}}, None),
+        ({"requests": {"ephemeral-storage": "1Gi"}}, None),
+        ({}, None),
+    ],
+)
+def test_resources_that_no_pod_can_have_are_refused(resources: Mapping[str, Any], problem: str | None) -> None:
+    found = admission_of(trainjob(resourcesPerNode=resources), RUNTIME).problems
+    if problem is None:
+        assert found == ()
+    else:
+        (text,) = found
+        assert problem in text
+
+
 def test_what_is_easily_missed_is_a_notice() -> None:
     runtime = deepcopy(RUNTIME)
     runtime["metadata"]["labels"]["trainer.kubeflow.org/support"] = "deprecated"

@@ -22,6 +22,7 @@ from builders import (
     as_step,
     container,
     gpu_runtime,
+    kept,
     paths,
     replicated_jobs,
     trainjob,
@@ -41,8 +42,24 @@ def invoke(*arguments: str | Path, stdin: str | None = None, env: Mapping[str, s
     return CliRunner().invoke(main, ["validate", *map(str, arguments)], input=stdin, env=env)
 
 
-def of(spec: Mapping[str, Any] | None = None, runtime: Mapping[str, Any] = RUNTIME, **trainer: Any) -> Validation:
+# A runtime with a workspace that may hold model and data.
+KEPT = kept(RUNTIME)
+
+
+def of(spec: Mapping[str, Any] | None = None, runtime: Mapping[str, Any] = KEPT, **trainer: Any) -> Validation:
     return validate_one(trainjob(spec=spec, **trainer), runtime)
+
+
+def said(verdict: Validation) -> list[str]:
+    """Return what a verdict says besides what was not checked."""
+    return [line for line in str(verdict).splitlines() if "note: not checked: " not in line]
+
+
+@pytest.fixture
+def kept_file(tmp_path: Path) -> Path:
+    path = tmp_path / "kept.yaml"
+    path.write_text(yaml.safe_dump(KEPT))
+    return path
 
 
 def write(folder: Path, *manifests: Any) -> Path:
@@ -65,19 +82,25 @@ def write(folder: Path, *manifests: Any) -> Path:
         ('"1e-4"', None),
     ],
 )
-def test_a_value_without_quotes_is_what_kubernetes_takes_it_for(tmp_path: Path, word: str, problem: str | None) -> None:
+def test_a_value_without_quotes_is_what_kubernetes_takes_it_for(
+    tmp_path: Path, kept_file: Path, word: str, problem: str | None
+) -> None:
     path = tmp_path / "trainjob.yaml"
     path.write_text(yaml.safe_dump(trainjob(env=[{"name": "NOTE", "value": "WORD"}])).replace("WORD", word))
-    result = invoke(path, "--runtime", RUNTIME_FILE)
+    result = invoke(path, "--runtime", kept_file)
     if problem is None:
         assert result.exit_code == 0, result.output
     else:
         assert (result.exit_code, f"spec.trainer.env[0].value {problem}" in result.output) == (64, True), result.output
 
 
-def test_a_valid_trainjob_is_said_to_be_so(tmp_path: Path) -> None:
-    result = invoke(write(tmp_path, trainjob(numNodes=2)), "--runtime", RUNTIME_FILE)
-    assert (result.exit_code, result.output) == (0, "sft: valid: trl sft on 2 nodes × 1 processes\n")
+def test_a_valid_trainjob_is_said_to_be_so(tmp_path: Path, kept_file: Path) -> None:
+    result = invoke(write(tmp_path, trainjob(numNodes=2)), "--runtime", kept_file)
+    unchecked = "the model /workspace/model, in the volume initializer; the data set /workspace/dataset, in the volume"
+    assert (result.exit_code, result.output) == (
+        0,
+        f"sft: valid: trl sft on 2 nodes × 1 processes\nsft: note: not checked: {unchecked} initializer\n",
+    )
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*/trainjob*.yaml")))
@@ -156,9 +179,9 @@ def test_claimed_devices_are_counted_as_the_runtime_does(claimed_by: str) -> Non
 
 
 def test_a_number_that_nobody_asked_for_is_no_notice() -> None:
-    runtime = deepcopy(RUNTIME)
+    runtime = kept(RUNTIME)
     container(runtime)["resources"] = {"requests": {"cpu": 4}}
-    assert of(runtime=runtime).notices == ()
+    assert said(of(runtime=runtime)) == ["sft: valid: trl sft on 1 nodes × 1 processes"]
     asked = of(runtime=runtime, numProcPerNode=4)
     assert "1 processes per node (STOKER_NPROC_PER_NODE), not 4" in str(asked)
 
@@ -180,7 +203,7 @@ def test_other_resources_change_no_number_of_processes(resources: Mapping[str, A
     runtime = gpu_runtime()
     container(runtime)["resources"] = {kind: {**CPU[kind], "nvidia.com/gpu": 2} for kind in CPU}
     verdict = of(runtime=runtime, numNodes=2, resourcesPerNode=resources)
-    assert str(verdict) == "sft: valid: trl sft on 2 nodes × 2 processes"
+    assert said(verdict) == ["sft: valid: trl sft on 2 nodes × 2 processes"]
 
 
 @pytest.mark.parametrize("resources", OTHER_RESOURCES, ids=str)
@@ -204,10 +227,13 @@ def test_a_plain_trainjob_is_valid_on_every_runtime_of_the_catalogue(golden: Pat
         if not str((runtime or {}).get("kind")).endswith("TrainingRuntime"):
             continue
         reference = {"name": runtime["metadata"]["name"], "kind": runtime["kind"]}
+        fetched = {"storageUri": "hf://org/name"}
+        fetches = any(job["name"] == "model-initializer" for job in replicated_jobs(runtime))
+        spec = {"runtimeRef": reference, **({"initializer": {"model": fetched, "dataset": fetched}} if fetches else {})}
         # This runtime is for any model, so the TrainJob names recipe and config.
         named = ["full_finetune_distributed", "--config", "llama3_2/1B_full"]
         args = named if reference["name"] == "torchtune-distributed" else []
-        verdict = validate_one(trainjob(spec={"runtimeRef": reference}, numNodes=2, args=args), runtime)
+        verdict = validate_one(trainjob(spec=spec, numNodes=2, args=args), runtime if fetches else kept(runtime))
         assert verdict.problems == (), verdict
         assert verdict.plan is not None
 
@@ -223,18 +249,19 @@ def test_what_only_the_cluster_knows_is_a_notice() -> None:
     secret = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}}
     verdict = of(env=[secret])
     assert verdict.code is ExitCode.FINISHED
-    assert verdict.notices == ("env HF_TOKEN comes from the cluster and was not checked",)
+    assert said(verdict)[1:] == ["sft: note: env HF_TOKEN comes from the cluster and was not checked"]
 
 
 @pytest.mark.parametrize("field", ["metadata.name", "status.podIP", "spec.nodeName"])
 def test_fields_of_a_pod_that_only_a_cluster_has_are_a_notice(field: str) -> None:
     verdict = of(env=[{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": field}}}])
-    assert (verdict.code, verdict.notices) == (0, ("env POD comes from the cluster and was not checked",))
+    assert said(verdict)[1:] == ["sft: note: env POD comes from the cluster and was not checked"]
+    assert verdict.code is ExitCode.FINISHED
 
 
-def test_a_config_file_in_a_volume_is_read_where_the_volume_is_given(tmp_path: Path) -> None:
+def test_a_config_file_in_a_volume_is_read_where_the_volume_is_given(tmp_path: Path, kept_file: Path) -> None:
     job = write(tmp_path, trainjob(args=["--config", "/workspace/sft.yaml"]))
-    unread = invoke(job, "--runtime", RUNTIME_FILE)
+    unread = invoke(job, "--runtime", kept_file)
     assert unread.exit_code == 0
     assert "--config /workspace/sft.yaml is in the pods and was not read" in unread.output
 
@@ -275,7 +302,7 @@ def test_a_volume_that_is_none_is_refused(tmp_path: Path, volume: str) -> None:
 
 def test_a_file_may_hold_everything_and_come_by_standard_input(tmp_path: Path) -> None:
     second = trainjob("dpo", args=["trl.scripts.dpo", "--packing"])
-    result = invoke("-", stdin=yaml.safe_dump_all([trainjob(), second, {"kind": "List", "items": [RUNTIME]}, None]))
+    result = invoke("-", stdin=yaml.safe_dump_all([trainjob(), second, {"kind": "List", "items": [KEPT]}, None]))
     assert result.exit_code == ExitCode.USAGE
     assert "sft: valid" in result.stdout
     assert "stoker: error: dpo: --packing is a flag of sft" in result.stderr
@@ -305,16 +332,19 @@ def test_a_file_without_a_trainjob_is_refused(tmp_path: Path, text: str, code: i
     assert "Traceback" not in result.output
 
 
-def test_a_name_that_the_api_server_makes_up_is_as_good_as_one_given(tmp_path: Path) -> None:
+def test_a_name_that_the_api_server_makes_up_is_as_good_as_one_given(tmp_path: Path, kept_file: Path) -> None:
     unnamed = trainjob()
     unnamed["metadata"] = {"generateName": "sft-", "name": None}
-    result = invoke(write(tmp_path, unnamed), "--runtime", RUNTIME_FILE)
-    assert (result.exit_code, result.output) == (0, "TrainJob: valid: trl sft on 1 nodes × 1 processes\n")
+    result = invoke(write(tmp_path, unnamed), "--runtime", kept_file)
+    assert (result.exit_code, result.output.splitlines()[0]) == (
+        0,
+        "TrainJob: valid: trl sft on 1 nodes × 1 processes",
+    )
     unnamed["metadata"] = {"generateName": f"{'a' * 50}-"}
-    result = invoke(write(tmp_path, unnamed), "--runtime", RUNTIME_FILE)
+    result = invoke(write(tmp_path, unnamed), "--runtime", kept_file)
     assert (result.exit_code, "is too long" in result.output) == (64, True), result.output
     unnamed["metadata"] = {"generateName": "SFT-"}
-    assert "Trainer refuses the name 'SFT-abcde'" in invoke(write(tmp_path, unnamed), "--runtime", RUNTIME_FILE).output
+    assert "Trainer refuses the name 'SFT-abcde'" in invoke(write(tmp_path, unnamed), "--runtime", kept_file).output
 
 
 def fetching_runtime(command: Sequence[str]) -> dict[str, Any]:
@@ -322,7 +352,7 @@ def fetching_runtime(command: Sequence[str]) -> dict[str, Any]:
     workspace = {"name": "initializer", "mountPath": "/workspace"}
     runtime = with_initializer("model-initializer", [workspace], command=[*command])
     as_step(replicated_jobs(runtime)[-1])
-    return runtime
+    return kept(runtime)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -23,7 +24,7 @@ from stoker.node import launch, preflight
 from stoker.node.launch import Child
 from stoker.node.report import write_last_error
 from stoker.node.signals import Signals
-from stoker.plan.plan import Check, Plan
+from stoker.plan.plan import Plan
 from stoker.rank.folders import LocalFolder, RankStatus, SharedFolder, Verdict
 from stoker.rank.pulse import TRAINING, Beat, Pulse, read_beats
 
@@ -337,16 +338,27 @@ def test_of_two_nodes_with_a_cause_the_one_whose_ending_counts_has_the_last_word
     assert (error["code"], error["node_rank"]) == (66, 0)
 
 
-def test_a_model_that_may_not_be_read_is_66_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_may_not_be_read_is_66_with_the_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signals: Signals
+) -> None:
     model = tmp_path / "model"
     model.mkdir()
     (model / "model.safetensors").touch()
     # Root, which tests may run as, can read everything.
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "model.safetensors")
-    check = Check("exists", str(model), "model", ExitCode.NO_INPUT, "mount it")
-    with pytest.raises(RunError, match=r"/model.safetensors cannot be read by UID .*chmod -R g\+rX") as refused:
-        preflight._check_readable(check)
-    assert refused.value.code is ExitCode.NO_INPUT
+    code, message = run(plan_in(tmp_path, env={"STOKER_ARG_MODEL_NAME_OR_PATH": str(model)}), signals)
+    assert code is ExitCode.NO_INPUT
+    assert re.fullmatch(r".*/model.safetensors cannot be read by UID .*chmod -R g\+rX\)", message), message
+
+
+def test_everything_that_is_missing_is_said_at_once(tmp_path: Path, signals: Signals) -> None:
+    missing = {"STOKER_ARG_MODEL_NAME_OR_PATH": "/no/model", "STOKER_ARG_DATASET_NAME": "/no/dataset"}
+    code, message = run(plan_in(tmp_path, "--report_to", "wandb", env=missing), signals)
+    assert code is ExitCode.CONFIG
+    first, second, third = message.splitlines()
+    assert "the model /no/model does not exist: " in first
+    assert second.startswith("the data set /no/dataset does not exist: ")
+    assert third.startswith("--report_to wandb needs the Python package wandb, which is not installed: ")
 
 
 def test_a_peers_failure_while_getting_ready_is_not_recorded_as_this_nodes_own(

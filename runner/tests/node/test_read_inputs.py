@@ -15,7 +15,7 @@ from runner.tests.samples import alone, resolve
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks.trl.framework import TRL
-from stoker.node.preflight import check_inputs
+from stoker.node.preflight import check_start
 from stoker.node.read_inputs import _json_columns, read_data, read_model
 from stoker.plan.inputs import DatasetColumns
 from stoker.plan.plan import Plan
@@ -47,7 +47,7 @@ def plan_on(folder: Path, method: str, *args: str) -> Plan:
 
 def refusal(folder: Path, method: str, *args: str) -> tuple[ExitCode, str]:
     with pytest.raises(RunError) as refused:
-        check_inputs(plan_on(folder, method, *args))
+        check_start(plan_on(folder, method, *args))
     return refused.value.code, refused.value.message
 
 
@@ -77,7 +77,7 @@ def test_data_of_a_methods_shape_is_taken(
     tmp_path: Path, method: str, row: dict[str, Any], args: tuple[str, ...]
 ) -> None:
     write(tmp_path / "dataset", {"train.jsonl": [row]})
-    check_inputs(plan_on(tmp_path, method, *args))
+    check_start(plan_on(tmp_path, method, *args))
 
 
 def test_every_method_has_a_shape() -> None:
@@ -169,7 +169,7 @@ def test_messages_need_a_chat_template(tmp_path: Path) -> None:
     assert "the column instruction of" in text
     assert "becomes messages" in text
     write(tmp_path, TOKENIZER)
-    check_inputs(plan_on(tmp_path, "sft", "--chat_template_path", "/a.jinja"))
+    check_start(plan_on(tmp_path, "sft", "--chat_template_path", "/a.jinja"))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_messages_need_a_chat_template(tmp_path: Path) -> None:
 )
 def test_a_template_or_plain_text_will_do(tmp_path: Path, files: Mapping[str, Any]) -> None:
     write(tmp_path, {**TOKENIZER, **files})
-    check_inputs(plan_on(tmp_path, "sft"))
+    check_start(plan_on(tmp_path, "sft"))
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_the_models_longest_sequence(tmp_path: Path, config: Any, positions: int
 def test_a_sequence_longer_than_the_model_is_78(tmp_path: Path) -> None:
     files = {"model/config.json": '{"max_position_embeddings": 128}', "dataset/train.jsonl": [{"text": "a"}]}
     write(tmp_path, files)
-    check_inputs(plan_on(tmp_path, "sft"))
-    check_inputs(plan_on(tmp_path, "sft", "--max_length", "128"))
+    check_start(plan_on(tmp_path, "sft"))
+    check_start(plan_on(tmp_path, "sft", "--max_length", "128"))
     code, text = refusal(tmp_path, "sft", "--max_length", "129")
     assert code is ExitCode.CONFIG
     assert "write 128 or less" in text
@@ -308,14 +308,17 @@ def test_a_folder_the_library_would_refuse_is_65(tmp_path: Path, files: Mapping[
     assert message in text
 
 
-def test_ids_on_the_hub_are_left_to_the_library() -> None:
-    check_inputs(resolve(alone({"STOKER_ARG_MODEL_NAME_OR_PATH": "a/b", "STOKER_ARG_DATASET_NAME": "c/d"})))
+def test_ids_on_the_hub_are_left_to_the_library(tmp_path: Path) -> None:
+    named = {"STOKER_ARG_MODEL_NAME_OR_PATH": "a/b", "STOKER_ARG_DATASET_NAME": "c/d"}
+    check_start(resolve(alone({**named, "STOKER_WORKSPACE": str(tmp_path)})))
 
 
 def test_a_mixture_stands_in_the_place_of_the_data_set(tmp_path: Path) -> None:
-    write(tmp_path, {"dataset/train.jsonl": [{"nothing": 1}], "model/config.json": "{}"})
+    write(tmp_path, {"dataset/train.jsonl": [{"nothing": 1}], "model/config.json": "{}", "c.yaml": ""})
     env = {"STOKER_WORKSPACE": str(tmp_path), "STOKER_ARG_DATASET_NAME": str(tmp_path / "dataset")}
-    check_inputs(resolve(alone(env), ("--config", "/c"), config={"datasets": [{"path": "a/b"}]}))
+    env["STOKER_ARG_MODEL_NAME_OR_PATH"] = str(tmp_path / "model")
+    config = {"datasets": [{"path": "a/b"}]}
+    check_start(resolve(alone(env), ("--config", str(tmp_path / "c.yaml")), config=config))
 
 
 @given(st.text(max_size=200), st.sampled_from(["x.jsonl", "x.json", "x.csv", "README.md", "config.json"]))

@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+
+from runner.tests.parity.configurations import Configuration
 from runner.tests.parity.outcomes import Outcome
 
+from builders import kept
 from stoker.frameworks import get_framework
 
-_NOT_CHECKED = "a note says that the packages of an image that is not Stoker's were not checked"
-_REWARD = "validate {'args': ['trl.scripts.grpo', '--reward_funcs', 'accuracy_reward']}"
-_LACKED = "the image lacks math_verify, which its pod says too"
+_IMAGE = "a note says that the packages of an image that is not Stoker's were not checked"
+_REWARDS = "validate {'args': ['trl.scripts.grpo', '--reward_funcs', 'accuracy_reward']}"
+_OUTPUT = "validate {'args': ['--output_dir', '/elsewhere']}"
+_CPUS = "validate {'resourcesPerNode': {'requests': {'cpu': '3500m'}, 'limits': {'nvidia.com/gpu': 2}}}"
+_PRINTED = "validate stoker plan --output json --max_steps 3"
+
+
+def _refused(
+    name: str, code: int, reason: str, lines: str = "1 of them before, 0 now: about [[]] and []"
+) -> dict[str, str]:
+    """Return the differences of a TrainJob that was valid and is refused."""
+    return {
+        f"{name}: code: 0 before, {code} now": reason,
+        f"{name}: messages: 0 of them before, 1 now: about [] and [[]]": reason,
+        f"{name}: lines: {lines}": reason,
+    }
+
+
 # Difference of one configuration → why.
 LINES = {
-    **{
-        f"validate trl-distributed of {kind}: lines: 1 of them before, 2 now: about [[]] and [[], []]": _NOT_CHECKED
-        for kind in ("amd", "intel", "tpu")
-    },
-    f"{_REWARD}: code: 0 before, 78 now": _LACKED,
-    f"{_REWARD}: messages: 0 of them before, 1 now: about [] and [[]]": _LACKED,
-    f"{_REWARD}: lines: 1 of them before, 0 now: about [[]] and []": _LACKED,
     "0320 reward: messages.1: about ['pet_nproc_per_node'] before, [] now": (
         "where a device is missing, Trainer's default number of processes is not to blame for it"
+    ),
+    **{
+        f"validate trl-distributed of {kind}: lines: 1 of them before, 2 now: about [[]] and [[], []]": _IMAGE
+        for kind in ("amd", "intel", "tpu")
+    },
+    f"{_PRINTED}: lines: 1 of them before, 2 now: about [[]] and [[], []]": "a note says that nothing is trained",
+    **_refused(_REWARDS, 78, "the image lacks math_verify, which its pod says too"),
+    **_refused(_OUTPUT, 78, "the container's own filesystem is read-only, so its pod cannot write there"),
+    **_refused(_CPUS, 64, "the request is above the runtime's limit, so Kubernetes accepts no such pod"),
+    **_refused(
+        "validate python -um trl.scripts.sft --max_steps 3",
+        78,
+        "the pod's guard refuses a trainer that is alone in a world of two",
+        "2 of them before, 0 now: about [[], []] and []",
     ),
 }
 
@@ -59,3 +86,20 @@ def _refuses_more(before: Outcome, after: Outcome) -> bool:
     kept = iter(after["messages"])
     same = all(message in kept for message in before["messages"])
     return same and len(after["messages"]) > len(before["messages"])
+
+
+def with_workspace(recorded: Configuration) -> Configuration:
+    """Return a configuration whose pods have a workspace that may hold model and data.
+
+    In the record, nobody asks what a new claim holds: an empty one is refused since.
+    """
+    if recorded.arguments[0] != "validate":
+        return recorded
+    files = dict(_filled(recorded))
+    return Configuration(recorded.name, recorded.arguments, recorded.env, files, recorded.machine)
+
+
+def _filled(recorded: Configuration) -> Iterator[tuple[str, str]]:
+    for name, text in recorded.files.items():
+        is_runtime = name.endswith("-runtime.json")
+        yield name, json.dumps(kept(json.loads(text))) if is_runtime else text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.tests.parity.intended import CHANGED, LINES, REFUSED, is_intended
+from runner.tests.parity.intended import CHANGED, LINES, REFUSED, is_intended, with_workspace
 from runner.tests.parity.outcomes import differences, play, read
 
 ROOT = Path(__file__).parents[3]
@@ -13,7 +13,7 @@ _SHOWN = 20
 
 
 def test_plans_are_what_they_were_before_the_modules_moved(tmp_path: Path) -> None:
-    recorded = read(RECORD)
+    recorded = [(with_workspace(configuration), outcome) for configuration, outcome in read(RECORD)]
     outcomes = play(ROOT / "runner/src", tmp_path, [configuration for configuration, _ in recorded])
     found = [
         (configuration.name, line, is_intended(configuration.name, line, before, after))

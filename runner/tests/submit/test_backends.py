@@ -36,8 +36,8 @@ from stoker.submit.trl_methods import (
     TRLSFTConfig,
 )
 
+# With an image that may have every package.
 GPUS = gpu_runtime()
-# What a config asks for may need packages that our images lack.
 container(GPUS)["image"] = "registry.example.com/own/trl:1"
 METHODS = [TRLTrainerType(name) for name in TRL.methods]
 # Flags whose values their type does not tell.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import RUNTIME, container, gpu_runtime
+from builders import RUNTIME, container, gpu_runtime, kept
 from stoker.backends import TRLConfig
 from stoker.cluster.validate import validate_one
 from stoker.commands.main import main
@@ -67,7 +66,7 @@ def test_a_method_with_flags() -> None:
 
 def test_what_is_printed_is_valid_on_our_runtime() -> None:
     job = printed("kto", "--name", "kto", "--nodes", "2", "--lora", "--set", "beta=0.2", "--set", "bf16=false")
-    verdict = validate_one(job, RUNTIME)
+    verdict = validate_one(job, kept(RUNTIME))
     assert verdict.problems == ()
     assert verdict.plan is not None
     assert verdict.plan.method == "kto"
@@ -82,7 +81,7 @@ def test_qlora_is_for_gpus() -> None:
     job = printed("sft", "--name", "q", "--qlora")
     assert validate_one(job, gpu_runtime()).problems == ()
     assert "--load_in_4bit" in job["spec"]["trainer"]["args"]
-    assert "needs a GPU" in str(validate_one(job, RUNTIME))
+    assert "needs a GPU" in str(validate_one(job, kept(RUNTIME)))
 
 
 def test_a_path_or_a_hub_id_is_left_to_the_trainer() -> None:
@@ -134,7 +133,7 @@ def test_torchtune_on_a_runtime_whose_name_spells_no_model_leaves_the_runtimes_c
     told = ("--env", "STOKER_METHOD=lora", "--env", "STOKER_ARG_CONFIG=llama3_2/1B")
     job = printed(f"{path}:config", "--name", "tune", "--runtime", "torchtune-distributed", *told)
     assert "command" not in job["spec"]["trainer"]
-    runtime = deepcopy(RUNTIME)
+    runtime = kept(RUNTIME)
     runtime["metadata"]["name"] = "torchtune-distributed"
     container(runtime)["image"] = "ghcr.io/stoker-dev/torchtune:0.1.0-cpu"
     for entry in runtime["spec"]["template"]["spec"]["replicatedJobs"]:
@@ -190,7 +189,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path, arguments: str, code: int, me
 
 def test_grpo_can_be_written_by_flags_alone() -> None:
     job = printed("grpo", "--name", "x", "--set", "reward_funcs=think_format_reward", "--set", "num_generations=4")
-    assert validate_one(job, RUNTIME).problems == ()
+    assert validate_one(job, kept(RUNTIME)).problems == ()
 
 
 # How YAML 1.1 and 1.2 parsers, the ones Kubernetes uses among them, may read plain text as something else.

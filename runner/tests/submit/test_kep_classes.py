@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from builders import RUNTIME, trainjob
+from builders import RUNTIME, kept, trainjob
 from stoker.backends import LLMBackend, TRLConfig, get_backend, register_backend, register_framework
 from stoker.cluster.validate import validate_one
 from stoker.commands.main import main
@@ -126,7 +125,7 @@ def test_a_trainjob_of_the_texts_class_has_its_command_and_is_valid(run_py: Path
     job = printed(f"{run_py}:sft", "--name", "sft", "--runtime", "trl-distributed")
     trainer = job["spec"]["trainer"]
     assert (trainer["command"], trainer["args"][0], trainer["numNodes"]) == (["python", "-m", "trl"], "sft", 2)
-    verdict = validate_one(job, RUNTIME)
+    verdict = validate_one(job, kept(RUNTIME))
     assert verdict.problems == ()
     plan = verdict.plan
     assert plan is not None
@@ -171,7 +170,7 @@ def test_a_method_that_needs_a_configs_fields_cannot_be_registered() -> None:
 
 
 def test_python_m_trl_starts_what_trl_starts() -> None:
-    runtime = deepcopy(RUNTIME)
+    runtime = kept(RUNTIME)
     words = ["sft", "--max_steps", "3"]
     plans = [
         validate_one(trainjob(command=command, args=words), runtime).plan

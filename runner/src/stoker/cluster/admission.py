@@ -15,6 +15,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from stoker.cluster.container_resources import resource_problems
 from stoker.cluster.schema import shape_problems, without_nulls
 from stoker.contract.variables import LAUNCHER
 from stoker.frameworks.torchtune import admission as torchtune
@@ -74,6 +75,7 @@ def admission_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Adm
         *_environment(trainjob),
         *_name(trainjob, jobs),
         *(_torch(trainjob, jobs) if _at(runtime, "spec", "mlPolicy", "torch") is not None else ()),
+        *_resources(trainjob, jobs),
         *_initializers(trainjob, jobs),
         *_patches(trainjob, jobs),
     ]
@@ -164,6 +166,19 @@ def _gpus(trainer: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]])
             if "gpu" in str(name).lower() and str(amount).isdigit() and int(amount):
                 return int(amount)
     return 0
+
+
+def _resources(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+    for pod in (pod for name, pod in jobs if name == _NODE):
+        for container in _items(pod.get("containers")):
+            if container.get("name") == _NODE:
+                asked = _at(trainjob, "spec", "trainer", "resourcesPerNode") or {}
+                yield from resource_problems(container.get("resources") or {}, asked)
+                has = {str(claim.get("name")) for claim in _items(pod.get("resourceClaims"))}
+                for claim in _items(_at(asked, "claims")):
+                    if claim.get("name") not in has:
+                        others = f"only has: {', '.join(sorted(has))}" if has else "has none"
+                        yield f"resourcesPerNode claims {claim.get('name')!r}, but the runtime's pod {others}"
 
 
 def _reserved(trainjob: Mapping[str, Any]) -> Iterator[str]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stoker.cluster.schema import without_nulls
+from stoker.cluster.patches import patched
+from stoker.cluster.schema import shape_errors, without_nulls
 from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks.torchtune import admission as torchtune
 
@@ -106,7 +106,7 @@ class NodeJob:
             _RANK_ANNOTATION: str(node),
         }
         values: dict[str, str] = {}
-        with _shape_errors():
+        with shape_errors():
             for entry in self.env:
                 values[entry["name"]] = self._value(entry, metadata, values)
         if self.injected:
@@ -181,8 +181,8 @@ def job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
     trainjob = without_nulls(trainjob)
     _expect_kind(trainjob, ("TrainJob",))
     _expect_kind(runtime, ("ClusterTrainingRuntime", "TrainingRuntime"))
-    with _shape_errors():
-        return _job_of(trainjob, runtime)
+    with shape_errors():
+        return _job_of(trainjob, patched(trainjob, runtime))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,8 @@ def initializers_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> 
         RunError: the two do not fit, or one is invalid (64).
     """
     trainjob = without_nulls(trainjob)
-    with _shape_errors():
+    with shape_errors():
+        runtime = patched(trainjob, runtime)
         found = (_initializer_of(trainjob, runtime, kind) for kind in ("dataset", "model"))
         return tuple(initializer for initializer in found if initializer is not None)
 
@@ -225,14 +226,15 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
     _expect_fields("spec.initializer", spec.get("initializer") or {}, ("dataset", "model"))
     _expect_fields(f"spec.initializer.{kind}", asked or {}, _INITIALIZER_FIELDS)
     jobset = runtime["spec"]["template"]["spec"]
-    spec_of_job = _job_spec(jobset, name)
-    if spec_of_job is None:
+    found = _job(jobset, name)
+    if found is None:
         if asked is None:
             return None
         raise RunError(
             ExitCode.USAGE,
             f"spec.initializer.{kind} is set, but runtime {given} has no job {name}: choose a runtime that has one",
         )
+    spec_of_job = found["template"]["spec"]
     template, backoff_limit = spec_of_job["template"], int(spec_of_job.get("backoffLimit", _BACKOFF_LIMIT))
     pod = template["spec"]
     container = _named(pod.get("containers", ()), name, given)
@@ -245,7 +247,6 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
         _expect_strings("env", [entry["name"], entry.get("value") or ""])
     declared = container.get("resources", {})
     resources = _requests_of(declared)
-    mounts = [*container.get("volumeMounts", ()), *_patched_mounts(spec, name)]
     secret = (told.get("secretRef") or {}).get("name")
     job = NodeJob(
         name=_name_of(trainjob["metadata"]),
@@ -254,7 +255,7 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
         # Upstream's images start this by default.
         argv=argv or ("stoker", "fetch", kind),
         env=env,
-        mounts={mount["name"]: mount["mountPath"] for mount in mounts},
+        mounts={mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())},
         max_restarts=int(jobset.get("failurePolicy", {}).get("maxRestarts", 0)),
         resources=resources,
         limits=declared.get("limits", {}),
@@ -268,21 +269,6 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
     return InitializerJob(name, job, secret, backoff_limit, is_ours=argv[:2] == ("stoker", "fetch"))
 
 
-@contextmanager
-def _shape_errors() -> Iterator[None]:
-    """Turn any error about the shape of a resource into a message."""
-    try:
-        yield
-    except KeyError as error:
-        raise RunError(ExitCode.USAGE, f"the TrainJob or its runtime lacks the field {error}: add it") from error
-    except (AttributeError, TypeError, ValueError) as error:
-        raise RunError(
-            ExitCode.USAGE,
-            f"the TrainJob or its runtime has a field of the wrong type ({error}): "
-            "`kubectl apply --dry-run=server` names the field",
-        ) from error
-
-
 def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
     wanted, given = trainjob["spec"]["runtimeRef"]["name"], runtime["metadata"]["name"]
     if wanted != given:
@@ -294,13 +280,8 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
     trainer = spec.get("trainer")
     _expect_fields("spec", spec, _SPEC_FIELDS)
     _expect_fields("spec.trainer", trainer or {}, _TRAINER_FIELDS)
-    jobset = runtime["spec"]["template"]["spec"]
-    spec_of_job = _job_spec(jobset, "trainer")
-    if spec_of_job is None:
-        raise RunError(ExitCode.USAGE, f"runtime {given} has no job with the label {_ANCESTOR}: trainer; add it")
-    template = spec_of_job["template"]
-    pod = template["spec"]
-    container = _named(pod.get("containers", ()), _CONTAINER, given)
+    jobset, job, container = trainer_of(runtime)
+    template = job["template"]["spec"]["template"]
     told = trainer or {}
     command = told.get("command") or container.get("command", ())
     args = told.get("args") or container.get("args", ())
@@ -314,9 +295,8 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
     _expect_strings("labels", [*labels.values()])
     declared = container.get("resources", {})
     asked = told.get("resourcesPerNode")
-    merged = {kind: {**declared.get(kind, {}), **(asked or {}).get(kind, {})} for kind in ("requests", "limits")}
+    merged = merged_resources(declared, asked or {})
     mounts = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())}
-    mounts.update({mount["name"]: mount["mountPath"] for mount in _patched_mounts(spec, _CONTAINER)})
     job = NodeJob(
         name=_name_of(trainjob["metadata"]),
         nodes=_count("numNodes", told.get("numNodes", _policy(runtime).get("numNodes", 1))),
@@ -332,7 +312,7 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
         processes=_count("numProcPerNode", told["numProcPerNode"]) if "numProcPerNode" in told else None,
         injected=trainer is not None,
         labels=labels,
-        grace_seconds=int(pod.get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
+        grace_seconds=int(template["spec"].get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
     )
     if command != list(torchtune.COMMAND) or not told.get("command") or _policy(runtime).get("torch") is None:
         return job
@@ -346,9 +326,27 @@ def _policy(runtime: Mapping[str, Any]) -> Mapping[str, Any]:
     return runtime["spec"].get("mlPolicy") or {}
 
 
+def merged_resources(declared: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return requests and limits of a runtime's container with those of a TrainJob."""
+    return {kind: {**declared.get(kind, {}), **asked.get(kind, {})} for kind in ("requests", "limits")}
+
+
 def _requests_of(resources: Mapping[str, Any]) -> dict[str, str]:
     """Return a container's requests; what has only a limit requests as much."""
     return {**resources.get("limits", {}), **resources.get("requests", {})}
+
+
+def trainer_of(runtime: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
+    """Return a runtime's JobSet, its job of the nodes, and their container.
+
+    Raises:
+        RunError: it has no such job or container (64).
+    """
+    name, jobset = runtime["metadata"]["name"], runtime["spec"]["template"]["spec"]
+    job = _job(jobset, "trainer")
+    if job is None:
+        raise RunError(ExitCode.USAGE, f"runtime {name} has no job with the label {_ANCESTOR}: trainer; add it")
+    return jobset, job, _named(job["template"]["spec"]["template"]["spec"].get("containers", ()), _CONTAINER, name)
 
 
 def _name_of(metadata: Mapping[str, Any]) -> str:
@@ -398,13 +396,12 @@ def _expect_strings(field: str, words: Sequence[Any]) -> None:
             )
 
 
-def _job_spec(jobset: Mapping[str, Any], ancestor: str) -> Mapping[str, Any] | None:
-    """Return the spec of the job with this ancestor label, None without one."""
+def _job(jobset: Mapping[str, Any], ancestor: str) -> Mapping[str, Any] | None:
+    """Return the job with this ancestor label, None without one."""
     for job in jobset["replicatedJobs"]:
-        template = job["template"]
-        if template.get("metadata", {}).get("labels", {}).get(_ANCESTOR) == ancestor:
-            spec: Mapping[str, Any] = template["spec"]
-            return spec
+        if job["template"].get("metadata", {}).get("labels", {}).get(_ANCESTOR) == ancestor:
+            found: Mapping[str, Any] = job
+            return found
     return None
 
 
@@ -414,16 +411,6 @@ def _named(items: Sequence[Mapping[str, Any]], name: str, runtime: str) -> Mappi
             return item
     job = "trainer" if name == _CONTAINER else name
     raise RunError(ExitCode.USAGE, f"the {job} job of runtime {runtime} has no container named {name}: add it")
-
-
-def _patched_mounts(spec: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
-    for patch in spec.get("runtimePatches", ()):
-        jobs = patch.get("trainingRuntimeSpec", {}).get("template", {}).get("spec", {}).get("replicatedJobs", ())
-        for job in jobs:
-            pod = job.get("template", {}).get("spec", {}).get("template", {}).get("spec", {})
-            for container in pod.get("containers", ()):
-                if container.get("name") == name:
-                    yield from container.get("volumeMounts", ())
 
 
 def _merged_env(

@@ -9,7 +9,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+
+from stoker.contract.exits import ExitCode, RunError
 
 _KINDS = {
     "object": "a mapping",
@@ -27,6 +30,21 @@ def without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+@contextmanager
+def shape_errors() -> Iterator[None]:
+    """Turn any error about the shape of a resource into a message."""
+    try:
+        yield
+    except KeyError as error:
+        raise RunError(ExitCode.USAGE, f"the TrainJob or its runtime lacks the field {error}: add it") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise RunError(
+            ExitCode.USAGE,
+            f"the TrainJob or its runtime has a field of the wrong type ({error}): "
+            "`kubectl apply --dry-run=server` names the field",
+        ) from error
 
 
 def shape_problems(value: Any, schema: Mapping[str, Any], path: str = "") -> Iterator[str]:

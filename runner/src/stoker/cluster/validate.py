@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stoker.cluster.admission import Admission, admission_of
+from stoker.cluster.admission import admission_of
+from stoker.cluster.assumed import assumed_facts, environment_of, without_unseen
 from stoker.cluster.images import has_package, packages_of
-from stoker.cluster.pods import NodeJob, expand, initializers_of, job_of, quantity, rewritten
+from stoker.cluster.pods import NodeJob, expand, initializers_of, job_of, rewritten
 from stoker.cluster.resources import (
     RUNTIME_KINDS,
     Resource,
@@ -21,31 +21,21 @@ from stoker.cluster.resources import (
     trainjobs_of,
     volume_folders,
 )
+from stoker.cluster.starts import Start, start_of
+from stoker.cluster.volumes import Found, Volumes, volumes_of
 from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
 from stoker.contract.files import exists
-from stoker.contract.variables import kept_variables, unknown_variables
-from stoker.entry.hook import launcher_of
-from stoker.entry.launchers import Launch, translate
-from stoker.entry.own_command import own_arguments
+from stoker.contract.variables import kept_variables, unknown_variables, workspace_of
 from stoker.fetch.request import CREDENTIALS, request_of
 from stoker.frameworks import get_framework
 from stoker.node.planning import read_config
 from stoker.node.preflight import framework_problems, input_problems, package_problems
-from stoker.plan.facts import Facts, whole_number
-from stoker.plan.plan import Plan
+from stoker.plan.facts import Facts
+from stoker.plan.plan import Check, Plan
 from stoker.plan.resolve import RunRequest, read_request, resolve_plan
-from stoker.plan.world import DEFAULT_PORT, yields
+from stoker.plan.world import DEFAULT_PORT, resolve_world
+from stoker.rank.guard import expect_world
 
-# Extended resources whose count is the number of devices, by the accelerator profile.
-_RESOURCES = {
-    "nvidia": ("nvidia.com/",),
-    "amd": ("amd.com/",),
-    "intel": ("gpu.intel.com/", "habana.ai/"),
-    "tpu": ("google.com/tpu",),
-}
-# Sources of a variable that only the cluster can read. Of a pod's fields, only its labels and annotations are known.
-_UNSEEN = ("secretKeyRef", "configMapKeyRef", "fileKeyRef")
-_KNOWN_FIELDS = ("metadata.labels['", "metadata.annotations['")
 _NODES_CHECKED = 16
 
 
@@ -125,187 +115,185 @@ def validate_one(trainjob: Resource, runtime: Resource, volumes: Sequence[str] =
     except RunError as error:
         # Both checks report a wrong shape: once is enough.
         return Validation(name, None, tuple(problems) or _problems(error), admission.notices)
-    problems += _fetching(trainjob, runtime)
-    return _judge_nodes(
-        name,
-        job,
-        {job.mounts[name]: str(folder) for name, folder in volume_folders(job.mounts, volumes).items()},
-        admission,
-        problems,
-    )
-
-
-def _judge_nodes(
-    name: str,
-    job: NodeJob,
-    folders: Mapping[str, str],
-    admission: Admission,
-    problems: list[tuple[ExitCode, str]],
-) -> Validation:
-    notices = list(admission.notices)
-    job, unseen = _without_unseen(job)
-    notices += [f"env {variable} comes from the cluster and was not checked" for variable in unseen]
-    plans: list[Plan] = []
-    # Nodes differ only in their rank, so a few of a large run are enough.
-    for node in sorted({*range(min(job.nodes, _NODES_CHECKED)), job.nodes - 1}):
-        try:
-            environment = _environment(job, node)
-            launch = _launch_of([expand(word, environment) for word in job.argv], job.nodes)
-            if launch is None:
-                notices.append(
-                    f"stoker does not launch the command {job.argv[0]!r}: only the fields of the TrainJob were checked"
-                    if job.argv
-                    else "the image's own command runs: only the fields of the TrainJob were checked"
-                )
-                break
-            notices += _unknown_image(job.image)
-            facts = assumed_facts(job, environment)
-            framework = get_framework(facts.get("STOKER_FRAMEWORK"))
-            request = read_request(facts, framework, launch.args, launch.world)
-            config, notice = _config(request, folders)
-            notices += [notice] if notice else []
-            plans.append(resolve_plan(request, config))
-        except RunError as error:
-            problems += _problems(error)
-            break
-    plan = plans[0] if plans else None
-    for made in plans[:1]:
-        notices += [*made.notices, *_unknown_packages(made, job.image)]
-        problems += _lacking(made, job.image)
-        problems += _missing(made, folders)
-        problems += input_problems(made, lambda path: local if (local := rewritten(path, folders)) != path else None)
-    return Validation(name, plan, tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(notices)))
-
-
-def _fetching(trainjob: Resource, runtime: Resource) -> Iterator[tuple[ExitCode, str]]:
-    """Yield what `stoker fetch` would refuse of each initializer's variables."""
+    folders = {job.mounts[name]: str(folder) for name, folder in volume_folders(job.mounts, volumes).items()}
+    judge = _Judge(job, folders, problems, [*admission.notices])
     try:
-        found = initializers_of(trainjob, runtime)
-    except RunError:  # the cluster refuses it too, and that problem is reported
-        return
-    for initializer in found:
-        if not initializer.is_ours:
-            continue
-        job, _ = _without_unseen(initializer.job)
-        kind = initializer.name.removesuffix("-initializer")
-        try:
-            environment = job.environment(0, 0, "job", "run", "", DEFAULT_PORT)
-            # The secret may hold one of the two credentials.
-            known = {name: value for name, value in environment.items() if name not in CREDENTIALS}
-            if problems := unknown_variables(kept_variables(known)):
-                raise RunError(ExitCode.USAGE, "\n".join(problems))
-            request_of(kind, known, Path(environment.get("STOKER_WORKSPACE") or "/workspace"))
-        except RunError as error:
-            yield from ((code, f"spec.initializer.{kind}: {text}") for code, text in _problems(error))
+        fetching = judge.fetching(trainjob, runtime)
+        plan = judge.nodes(volumes_of(trainjob, runtime, fetching, packages_of(job.image) is not None))
+    except RunError as error:
+        plan = None
+        problems += _problems(error)
+    return Validation(name, plan, tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(judge.notices)))
 
 
-def assumed_facts(job: NodeJob, environment: Mapping[str, str]) -> Facts:
-    """Return the facts that a node's container would find, with the devices it requests."""
-    accelerator = environment.get("STOKER_ACCELERATOR") or "nvidia"
-    prefixes = _RESOURCES.get(accelerator, ())
-    amounts = {**job.resources, **job.limits}
-    count = sum(int(quantity(amounts[name])) for name in amounts if name.startswith(prefixes or ("?",)))
-    if job.claims:
-        # A claim asks for one device per process of the runtime.
-        count = max(count, whole_number(environment.get("STOKER_NPROC_PER_NODE", "")) or 1)
-    facts = Facts(
-        env=kept_variables(environment),
-        devices=tuple(f"{accelerator}{index}" for index in range(count)),
-        cpus=max(1, math.ceil(quantity(job.resources.get("cpu", "1")))),
-    )
-    if job.injected and job.processes is None and yields(facts):
-        # Unlike a pod, we know that Trainer chose this number, not the user: there is nothing to note.
-        return replace(facts, env={**facts.env, "PET_NPROC_PER_NODE": "auto"})
-    return facts
+@dataclass(slots=True)
+class _Judge:
+    """Collects what is wrong with the pods of a TrainJob, and what nobody can know before they run.
 
-
-def _environment(job: NodeJob, node: int) -> dict[str, str]:
-    address = f"{job.name}-node-0-0.{job.name}"
-    environment = job.environment(node, 0, "job", "run", address, DEFAULT_PORT)
-    # Kubernetes sets this in every pod of an Indexed Job.
-    return {**environment, "JOB_COMPLETION_INDEX": str(node)}
-
-
-def _without_unseen(job: NodeJob) -> tuple[NodeJob, list[str]]:
-    unseen = [str(entry["name"]) for entry in job.env if _is_unseen(entry.get("valueFrom"))]
-    return replace(job, env=tuple(entry for entry in job.env if entry["name"] not in unseen)), unseen
-
-
-def _is_unseen(source: object) -> bool:
-    if not isinstance(source, dict):
-        return False
-    field = source.get("fieldRef")
-    path = str(field.get("fieldPath")) if isinstance(field, dict) else _KNOWN_FIELDS[0]
-    return bool(set(_UNSEEN) & {*source}) or not source or not path.startswith(_KNOWN_FIELDS)
-
-
-def _launch_of(argv: Sequence[str], nodes: int) -> Launch | None:
-    """Return what a container's command line launches; None if stoker does not launch it.
-
-    Raises:
-        RunError: it starts a trainer with a launcher option that stoker does not have (64).
+    Attributes:
+        job: what the nodes run.
+        folders: mount path → folder with the content of that volume.
+        problems: what is wrong, with the exit code of the pods.
+        notices: what else the user should know.
+        unchecked: what was not checked, each as a part of a sentence.
+        is_config_unread: True if the `--config` file could not be read here: it may change any setting.
     """
-    if not argv:
+
+    job: NodeJob
+    folders: Mapping[str, str]
+    problems: list[tuple[ExitCode, str]]
+    notices: list[str]
+    unchecked: list[str] = field(default_factory=list)
+    is_config_unread: bool = False
+
+    def fetching(self, trainjob: Resource, runtime: Resource) -> dict[str, str | None]:
+        """Check what `stoker fetch` would refuse; return each initializer's folder (see :func:`volumes_of`)."""
+        folders: dict[str, str | None] = {}
+        try:
+            found = initializers_of(trainjob, runtime)
+        except RunError:  # the cluster refuses it too, and that problem is reported
+            return folders
+        for initializer in found:
+            folders[initializer.name] = None
+            if not initializer.is_ours:
+                continue
+            job, unseen = without_unseen(initializer.job)
+            kind = initializer.name.removesuffix("-initializer")
+            try:
+                environment = job.environment(0, 0, "job", "run", "", DEFAULT_PORT)
+                # The secret may hold one of the two credentials.
+                known = {name: value for name, value in environment.items() if name not in CREDENTIALS}
+                if problems := unknown_variables(kept_variables(known)):
+                    raise RunError(ExitCode.USAGE, "\n".join(problems))
+                request = request_of(kind, known, workspace_of(environment))
+            except RunError as error:
+                self.problems += [(code, f"spec.initializer.{kind}: {text}") for code, text in _problems(error)]
+            else:
+                if "STORAGE_URI" not in unseen:
+                    folders[initializer.name] = "" if request is None else str(request.target)
+        return folders
+
+    def nodes(self, volumes: Volumes) -> Plan | None:
+        """Plan every node, and check what node 0 would check before its start; return its plan.
+
+        Raises:
+            RunError: the pods would end with this.
+        """
+        job, unseen = without_unseen(self.job)
+        self.notices += [f"env {variable} comes from the cluster and was not checked" for variable in unseen]
+        first: Plan | None = None
+        # Nodes differ only in their rank, so a few of a large run are enough.
+        for node in sorted({*range(min(job.nodes, _NODES_CHECKED)), job.nodes - 1}):
+            environment = environment_of(job, node)
+            start = start_of([expand(word, environment) for word in job.argv], environment)
+            if start is None:
+                self._not_launched()
+                return None
+            facts = assumed_facts(job, environment, volumes.shm_bytes)
+            if node == 0:
+                self._unknown_image()
+            plan = self._planned(start, facts, volumes)
+            if first is None and plan is not None:
+                first = plan
+                self.notices += plan.notices
+                if start.trains:
+                    self._before_the_start(plan, volumes)
+                else:
+                    self.notices.append("the pods only print the plan: nothing is trained")
+        return first
+
+    def _planned(self, start: Start, facts: Facts, volumes: Volumes) -> Plan | None:
+        """Return a node's plan; None for a trainer that stoker does not launch, but guards."""
+        if start.launch is None:
+            world = resolve_world(facts)
+            if world.problems:
+                raise RunError(ExitCode.CONFIG, "\n".join(world.problems))
+            expect_world(1, world.size)
+            self._not_launched()
+            return None
+        framework = get_framework(facts.get("STOKER_FRAMEWORK"))
+        request = read_request(facts, framework, start.launch.args, start.launch.world)
+        return resolve_plan(request, self._config(request, volumes))
+
+    def _config(self, request: RunRequest, volumes: Volumes) -> Mapping[str, Any] | None:
+        """Return the content of the `--config` file; None without one, or if nobody can read it here.
+
+        Raises:
+            RunError: the pods cannot read it.
+        """
+        path = request.config_file
+        if path is None:
+            return None
+        if (local := self._local(volumes.absolute(path))) is not None:
+            return read_config(Path(local), named=path)
+        found, why = volumes.look(path)
+        if found is Found.MISSING:
+            raise RunError(
+                ExitCode.NO_INPUT, f"--config {path} cannot be read, because {why}: mount it, or correct the path"
+            )
+        self.notices.append(f"--config {path} is in the pods and was not read: give its volume with --volume NAME=DIR")
+        self.is_config_unread = True
         return None
-    command, *rest = argv
-    if Path(command).name == "stoker":
-        args = own_arguments(rest)
-        return None if args is None else Launch(args, {})
-    if Path(command).name.startswith("python"):
-        found = launcher_of(argv)
-        return None if found is None else translate(*found, {"PET_NNODES": str(nodes)})
-    return translate(Path(command).name, rest, {"PET_NNODES": str(nodes)})
 
+    def _before_the_start(self, plan: Plan, volumes: Volumes) -> None:
+        """Check what a node would check before its trainer starts."""
+        for check in plan.checks:
+            self._check(check, volumes)
+        self.problems += input_problems(plan, self._local)
+        self._packages(plan)
+        self.unchecked += plan.unseen
+        if self.unchecked:
+            self.notices.append(f"not checked: {'; '.join(dict.fromkeys(self.unchecked))}")
+        if plan.grace_seconds != self.job.grace_seconds:
+            self.notices.append(
+                f"the pods have {self.job.grace_seconds} s to stop, but the runner is told {plan.grace_seconds}: "
+                f"write STOKER_GRACE_PERIOD_SECONDS={self.job.grace_seconds} in spec.trainer.env"
+            )
 
-def _config(request: RunRequest, folders: Mapping[str, str]) -> tuple[Mapping[str, Any] | None, str | None]:
-    """Return the content of the `--config` file if its volume was given, else a notice."""
-    path = request.config_file
-    if path is None:
-        return None, None
-    local = rewritten(path, folders)
-    if local == path:
-        return None, f"--config {path} is in the pods and was not read: give its volume with --volume NAME=DIR"
-    return read_config(Path(local), named=path), None
+    def _check(self, check: Check, volumes: Volumes) -> None:
+        if check.kind == "writable":
+            if (why := volumes.refusal(check.path)) is not None:
+                self.problems.append((check.code, f"the {check.what} {check.path} cannot be written to: {why}"))
+            return
+        if (local := self._local(check.path)) is not None:
+            if not exists(Path(local)):
+                text = f"the {check.what} {check.path} does not exist in {local}: {check.fix}"
+                self.problems.append((check.code, text))
+            return
+        found, why = volumes.look(check.path)
+        if found is Found.MISSING and not self.is_config_unread:
+            self.problems.append((check.code, f"the {check.what} {check.path} is missing, because {why}: {check.fix}"))
+        else:
+            self.unchecked.append(f"the {check.what} {check.path}, {why}")
 
+    def _packages(self, plan: Plan) -> None:
+        packages = packages_of(self.job.image)
+        if packages is None or self.is_config_unread:
+            self.unchecked += [f"the package {names} for {needing}" for names, needing in plan.packages_needed.items()]
+            return
 
-def _missing(plan: Plan, folders: Mapping[str, str]) -> list[tuple[ExitCode, str]]:
-    """Return a problem for each path that the plan needs and that is missing from a given volume."""
-    problems = []
-    for check in plan.checks:
-        local = rewritten(check.path, folders)
-        if check.kind == "exists" and local != check.path and not exists(Path(local)):
-            problems.append((check.code, f"the {check.what} {check.path} does not exist in {local}: {check.fix}"))
-    return problems
+        def is_installed(name: str) -> bool:
+            return has_package(packages, name)
 
+        self.problems += package_problems(plan, is_installed)
+        if not self.problems:
+            self.problems += framework_problems(plan, is_installed, f"the image {self.job.image}")
 
-def _lacking(plan: Plan, image: str) -> list[tuple[ExitCode, str]]:
-    """Return a problem for the packages that the run needs and that are missing from an image that we know."""
-    packages = packages_of(image)
-    if packages is None:
-        return []
+    def _local(self, path: str) -> str | None:
+        """Return the folder or file here that has the content of a path in the pods; None without one."""
+        local = rewritten(path, self.folders)
+        return None if local == path else local
 
-    def is_installed(name: str) -> bool:
-        return has_package(packages, name)
+    def _not_launched(self) -> None:
+        argv = self.job.argv
+        who = f"stoker does not launch the command {argv[0]!r}" if argv else "the image's own command runs"
+        self.notices.append(f"{who}: only the fields of the TrainJob were checked")
 
-    return [*framework_problems(plan, is_installed, f"the image {image}"), *package_problems(plan, is_installed)]
-
-
-def _unknown_image(image: str) -> list[str]:
-    """Return a notice if nobody here knows what is in an image."""
-    if packages_of(image) is not None:
-        return []
-    named = f"the image {image}" if image else "the image, which the runtime does not name"
-    return [f"not checked: the packages of {named}; the rest is checked as for an image of this version of stoker"]
-
-
-def _unknown_packages(plan: Plan, image: str) -> list[str]:
-    """Return a notice for each package that a setting needs and that an image that we do not know may lack."""
-    if packages_of(image) is not None:
-        return []
-    return [
-        f"not checked: whether the image has the Python package {packages}, which {needing} needs"
-        for packages, needing in plan.packages_needed.items()
-    ]
+    def _unknown_image(self) -> None:
+        if packages_of(self.job.image) is None:
+            named = f"the image {self.job.image}" if self.job.image else "the image that the runtime lacks"
+            rest = "the plan is that of an image of this version of stoker"
+            self.notices.append(f"{named} is not known here, so its packages were not checked; {rest}")
 
 
 def _problems(error: RunError) -> tuple[tuple[ExitCode, str], ...]:

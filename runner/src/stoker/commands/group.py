@@ -14,6 +14,7 @@ import click
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import report_error, say
+from stoker.entry.own_command import HELP_ERRORS, told_of
 
 P = ParamSpec("P")
 
@@ -37,22 +38,11 @@ def _usage_code() -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
-        if isinstance(error, _HELP):
+        if isinstance(error, HELP_ERRORS):
             error.show()
         else:
-            report_error(_told(error))
+            report_error(told_of(error))
         raise click.exceptions.Exit(ExitCode.USAGE) from error
-
-
-# A group without a command prints its help (click 8.2 and newer).
-_HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
-
-
-def _told(error: click.UsageError) -> str:
-    """Return what click refused, as our errors are written."""
-    message = error.format_message().rstrip(".")
-    where = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
-    return f"{message[:1].lower()}{message[1:]}{where}"
 
 
 # The command that reads the path reports an unreadable one, with our exit code.

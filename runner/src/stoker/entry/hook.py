@@ -44,7 +44,7 @@ def launcher_of(argv: Sequence[str]) -> tuple[str, list[str]] | None:
     Args:
         argv: `sys.orig_argv`, for example `["python", "-m", "torch.distributed.run", "--nnodes=2", …]`.
     """
-    module, script, rest = _started(argv)
+    module, script, rest = started(argv)
     if module in _LAUNCHER_MODULES:
         command, *first = _LAUNCHER_MODULES[module]
         return command, [*first, *rest]
@@ -54,11 +54,11 @@ def launcher_of(argv: Sequence[str]) -> tuple[str, list[str]] | None:
 
 def is_trainer(argv: Sequence[str]) -> bool:
     """Return True if a Python command line runs a training script of TRL or of stoker directly."""
-    module, script, _ = _started(argv)
+    module, script, _ = started(argv)
     return module.startswith(_SCRIPTS) or ".".join(script.split("/")[-3:]).startswith(_SCRIPTS)
 
 
-def _started(argv: Sequence[str]) -> tuple[str, str, list[str]]:
+def started(argv: Sequence[str]) -> tuple[str, str, list[str]]:
     """Return the module and the script that a Python command line runs (one is empty), and the arguments."""
     words = list(argv[1:])
     while words:

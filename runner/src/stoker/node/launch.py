@@ -19,7 +19,7 @@ from stoker.contract.words import report_traceback, say, write_termination_messa
 from stoker.node import planning, watchdog
 from stoker.node.judge import Evidence, all_ended, judge
 from stoker.node.memory import read_memory
-from stoker.node.preflight import check_inputs, check_packages, check_paths, wait_for_peers
+from stoker.node.preflight import check_packages, check_start, wait_for_peers
 from stoker.node.report import settle_crash, write_last_error, write_run_manifest
 from stoker.node.signals import Signals, listen
 from stoker.plan.plan import Plan
@@ -99,8 +99,7 @@ class _PeerFailedError(Exception):
 def _attempt(plan: Plan, shared: SharedFolder, signals: Signals) -> Verdict:
     """Check, launch and watch; return how this node's part ended."""
     try:
-        check_paths(plan)
-        check_inputs(plan)
+        check_start(plan)
         done = _already_finished(plan)
         if done is not None:
             return Verdict(ExitCode.FINISHED, _finished_before(plan, done))

@@ -24,30 +24,43 @@ _SECONDS_BETWEEN_LOOKUPS = 1.0
 _SECONDS_BETWEEN_MESSAGES = 15.0
 
 
-def check_paths(plan: Plan) -> None:
-    """Run the plan's checks of files and folders.
+def check_start(plan: Plan) -> None:
+    """Check what the trainer will read and write, and the packages that the run's settings need.
 
     Raises:
-        RunError: the first check that fails.
+        RunError: a folder cannot be written to (78), a model or data set is missing (66) or does not fit (65), a
+            setting does not fit or a package is missing (78); lists every problem.
     """
+    wrong = dict(_path_problems(plan))
+    problems = [
+        *wrong.values(),
+        *input_problems(plan, lambda path: None if path in wrong else path),
+        *package_problems(plan, _is_installed),
+    ]
+    if problems:
+        code = min((code for code, _ in problems), key=PRECEDENCE.index)
+        raise RunError(code, "\n".join(dict.fromkeys(text for _, text in problems)))
+
+
+def _path_problems(plan: Plan) -> Iterator[tuple[str, tuple[ExitCode, str]]]:
+    """Yield the path of each check of files and folders that fails, with its problem."""
     for check in plan.checks:
-        if check.kind == "writable":
-            _check_writable(check)
-        else:
-            _check_there(check)
-            _check_readable(check)
+        problem = _unwritable(check) if check.kind == "writable" else _missing(check) or _unreadable(check)
+        if problem is not None:
+            yield check.path, (check.code, problem)
 
 
-def _check_there(check: Check) -> None:
+def _missing(check: Check) -> str | None:
     try:
         Path(check.path).stat()
     except OSError as error:
         absent = isinstance(error, FileNotFoundError | NotADirectoryError)
         found = "does not exist" if absent else f"cannot be reached ({error.strerror})"
-        raise RunError(check.code, f"the {check.what} {check.path} {found}: {check.fix}") from error
+        return f"the {check.what} {check.path} {found}: {check.fix}"
+    return None
 
 
-def _check_readable(check: Check) -> None:
+def _unreadable(check: Check) -> str | None:
     # Common, because some libraries write private weights, and others report an unreadable file as missing.
     path = Path(check.path)
     try:
@@ -56,14 +69,14 @@ def _check_readable(check: Check) -> None:
         found = [path]
     for entry in found:
         if not os.access(entry, os.R_OK | os.X_OK if entry.is_dir() else os.R_OK):
-            raise RunError(
-                check.code,
+            return (
                 f"the {check.what} {entry} cannot be read by UID {os.geteuid()}, GID {os.getegid()}: "
-                "make it readable for group 0 (chmod -R g+rX)",
+                "make it readable for group 0 (chmod -R g+rX)"
             )
+    return None
 
 
-def _check_writable(check: Check) -> None:
+def _unwritable(check: Check) -> str | None:
     folder = Path(check.path)
     probe = folder / f".stoker-probe-{os.uname().nodename}-{os.getpid()}"
     try:
@@ -71,9 +84,8 @@ def _check_writable(check: Check) -> None:
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        raise RunError(
-            check.code, f"the {check.what} {check.path} cannot be written to ({error.strerror}): {check.fix}"
-        ) from error
+        return f"the {check.what} {check.path} cannot be written to ({error.strerror}): {check.fix}"
+    return None
 
 
 def check_packages(plan: Plan) -> None:
@@ -84,18 +96,6 @@ def check_packages(plan: Plan) -> None:
     """
     for code, text in framework_problems(plan, _is_installed, sys.executable):
         raise RunError(code, text)
-
-
-def check_inputs(plan: Plan) -> None:
-    """Check the run's local inputs, and the packages that its settings need.
-
-    Raises:
-        RunError: the data does not fit (65), a setting does not fit or a package is missing (78); lists every problem.
-    """
-    problems = [*input_problems(plan, lambda path: path), *package_problems(plan, _is_installed)]
-    if problems:
-        code = min((code for code, _ in problems), key=PRECEDENCE.index)
-        raise RunError(code, "\n".join(text for _, text in problems))
 
 
 def framework_problems(plan: Plan, is_installed: Callable[[str], bool], where: str) -> Iterator[tuple[ExitCode, str]]:

@@ -55,7 +55,19 @@ def visible_devices(accelerator: str, environ: Mapping[str, str], dev: Path) -> 
     if kind is None or (kind.needs is not None and not (dev / kind.needs).exists()):
         return ()
     devices = next((found for pattern in kind.nodes if (found := _matching(dev, pattern))), ())
-    for variables in kind.narrowed_by:
+    return left_visible(accelerator, devices, environ)
+
+
+def left_visible(accelerator: str, devices: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the devices of a container that the variables in its environment do not hide.
+
+    Args:
+        accelerator: the accelerator profile.
+        devices: a name for each device.
+        environ: the environment.
+    """
+    kind = _KINDS.get(accelerator)
+    for variables in kind.narrowed_by if kind else ():
         visible = next((environ[name] for name in variables if name in environ), None)
         if visible is not None:
             devices = _narrowed(devices, visible)

@@ -20,7 +20,17 @@ from stoker.plan.world import World
 # Addresses of proxies and databases that contain a user and a password.
 _SECRET_IN_ADDRESS = re.compile(r"://[^/\s]*:[^/\s]*@")
 # Fields for the training processes, which `stoker plan --output json` leaves out.
-_INTERNAL = ("trainer_argv", "training", "packages", "packages_needed", "secrets", "flag_names", "dataset", "model")
+_INTERNAL = (
+    "trainer_argv",
+    "training",
+    "packages",
+    "packages_needed",
+    "secrets",
+    "flag_names",
+    "dataset",
+    "model",
+    "unseen",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,7 @@ class Plan:
         flag_names: how the framework spells the settings that advice names.
         dataset: the data set to inspect before the start; None without one.
         model: the model folder to inspect before the start; None without one.
+        unseen: the models and data sets that are not in a volume, as messages call them.
     """
 
     framework: str
@@ -115,6 +126,7 @@ class Plan:
     flag_names: FlagNames = field(default_factory=FlagNames)
     dataset: Dataset | None = None
     model: str | None = None
+    unseen: tuple[str, ...] = ()
 
     @property
     def shown_env(self) -> dict[str, str]:

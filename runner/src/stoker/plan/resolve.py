@@ -194,6 +194,7 @@ def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) 
         flag_names=framework.flag_names,
         dataset=decision.dataset,
         model=decision.model,
+        unseen=tuple(f"the {source.what} {source.value}" for source in decision.inputs if source.value[:1] != "/"),
     )
 
 

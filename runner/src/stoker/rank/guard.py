@@ -45,6 +45,20 @@ def guard(expected: int, identity: Identity, shared: Path | None) -> None:
         RunError: the group has another size, the ranks differ, or the workspace is not shared (78).
     """
     achieved = achieved_world_size()
+    expect_world(achieved, expected)
+    if achieved == 1:
+        return
+    _same_everywhere(identity)
+    if shared is not None:
+        _same_workspace(shared)
+
+
+def expect_world(achieved: int, expected: int) -> None:
+    """Refuse a world of another size than was requested.
+
+    Raises:
+        RunError: the two sizes differ (78).
+    """
     if achieved != expected:
         raise RunError(
             ExitCode.CONFIG,
@@ -52,11 +66,6 @@ def guard(expected: int, identity: Identity, shared: Path | None) -> None:
             f"{'alone' if achieved == 1 else 'in another group'}. Start the trainer with `stoker run` or "
             "`torchrun -m`, not with a plain `python`",
         )
-    if achieved == 1:
-        return
-    _same_everywhere(identity)
-    if shared is not None:
-        _same_workspace(shared)
 
 
 def _same_everywhere(identity: Identity) -> None:

@@ -1,0 +1,77 @@
+"""What a pod of a TrainJob would find, as far as it is known before the start. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from stoker.cluster.pods import NodeJob, quantity
+from stoker.contract.variables import kept_variables
+from stoker.plan.devices import left_visible
+from stoker.plan.facts import Facts, whole_number
+from stoker.plan.world import DEFAULT_PORT, yields
+
+# Extended resources whose count is the number of devices, by the accelerator profile.
+_RESOURCES = {
+    "nvidia": ("nvidia.com/",),
+    "amd": ("amd.com/",),
+    "intel": ("gpu.intel.com/", "habana.ai/"),
+    "tpu": ("google.com/tpu",),
+}
+# Sources of a variable that only the cluster can read. Of a pod's fields, only its labels and annotations are known.
+_UNSEEN = ("secretKeyRef", "configMapKeyRef", "fileKeyRef")
+_KNOWN_FIELDS = ("metadata.labels['", "metadata.annotations['")
+
+
+def assumed_facts(job: NodeJob, environment: Mapping[str, str], shm_bytes: int | None = None) -> Facts:
+    """Return the facts that a node's container would find, with the devices it requests.
+
+    Args:
+        job: what the nodes run.
+        environment: the environment of this node's container.
+        shm_bytes: size of its /dev/shm; None if it is not known.
+    """
+    accelerator = environment.get("STOKER_ACCELERATOR") or "nvidia"
+    prefixes = _RESOURCES.get(accelerator, ())
+    amounts = {**job.resources, **job.limits}
+    count = sum(int(quantity(amounts[name])) for name in amounts if name.startswith(prefixes or ("?",)))
+    if job.claims:
+        # A claim asks for one device per process of the runtime.
+        count = max(count, whole_number(environment.get("STOKER_NPROC_PER_NODE", "")) or 1)
+    facts = Facts(
+        env=kept_variables(environment),
+        devices=left_visible(accelerator, tuple(f"{accelerator}{index}" for index in range(count)), environment),
+        cpus=max(1, math.ceil(quantity(job.resources.get("cpu", "1")))),
+        shm_bytes=shm_bytes,
+    )
+    if job.injected and job.processes is None and yields(facts):
+        # Unlike a pod, we know that Trainer chose this number, not the user: there is nothing to note.
+        return replace(facts, env={**facts.env, "PET_NPROC_PER_NODE": "auto"})
+    return facts
+
+
+def environment_of(job: NodeJob, node: int) -> dict[str, str]:
+    """Return the environment of a node's container.
+
+    Raises:
+        RunError: the TrainJob or its runtime is invalid (64), or a variable comes from the cluster (78).
+    """
+    address = f"{job.name}-node-0-0.{job.name}"
+    environment = job.environment(node, 0, "job", "run", address, DEFAULT_PORT)
+    # Kubernetes sets this in every pod of an Indexed Job.
+    return {**environment, "JOB_COMPLETION_INDEX": str(node)}
+
+
+def without_unseen(job: NodeJob) -> tuple[NodeJob, list[str]]:
+    """Return a job without the variables whose values only the cluster has, and their names."""
+    unseen = [str(entry["name"]) for entry in job.env if _is_unseen(entry.get("valueFrom"))]
+    return replace(job, env=tuple(entry for entry in job.env if entry["name"] not in unseen)), unseen
+
+
+def _is_unseen(source: object) -> bool:
+    if not isinstance(source, dict):
+        return False
+    field = source.get("fieldRef")
+    path = str(field.get("fieldPath")) if isinstance(field, dict) else _KNOWN_FIELDS[0]
+    return bool(set(_UNSEEN) & {*source}) or not source or not path.startswith(_KNOWN_FIELDS)
