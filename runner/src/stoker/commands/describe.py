@@ -9,6 +9,8 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks import TRL, known_frameworks
 from stoker.frameworks.trl.recipes import DEFAULTS, TUNINGS, recipe_for
 from stoker.plan.arguments import Setting
+from stoker.plan.estimate import NOT_COUNTED, Memory, gib
+from stoker.plan.model_shape import ModelShape
 from stoker.plan.plan import Plan
 from stoker.plan.world import ACCELERATORS
 
@@ -33,12 +35,51 @@ def plan_text(plan: Plan) -> str:
         "",
         *(f"env       {name}={value}{_origin(plan, name)}" for name, value in plan.shown_env.items()),
         f"output    {plan.output_dir} (resume: {plan.resume})",
+        *([] if plan.memory is None else [_memory(plan.memory, plan.device_bytes)]),
         f"stop      {plan.grace_seconds} s from SIGTERM to SIGKILL",
         f"hang      {plan.hang_seconds} s without a step" if plan.hang_seconds else "hang      not looked for",
         f"launch    torchrun {shlex.join(plan.torchrun_argv)}",
         *(f"note      {notice}" for notice in plan.notices),
     ]
     return "\n".join(lines)
+
+
+def _memory(memory: Memory, device_bytes: int | None) -> str:
+    device = "" if device_bytes is None else f", and a device has {gib(device_bytes)}"
+    return f"memory    {memory}{device}. Not counted: {NOT_COUNTED}"
+
+
+def estimate_text(shape: ModelShape, ways: Sequence[tuple[str, Memory]], device_bytes: int | None) -> str:
+    """Return what a model needs on each device, as `stoker estimate` prints it: a line for each way to train it."""
+
+    def verdict(memory: Memory) -> str:
+        if device_bytes is None:
+            return ""
+        return "fits" if memory.total <= device_bytes else "does not fit"
+
+    head = ("", "weights", "gradients", "optimizer", "sum", "")
+    rows = [
+        (
+            f"{memory.how}{f' ({write})' if write else ''}",
+            gib(memory.weights),
+            gib(memory.gradients),
+            "unknown" if memory.optimizer is None else gib(memory.optimizer),
+            gib(memory.total),
+            verdict(memory),
+        )
+        for write, memory in ways
+    ]
+    device = "" if device_bytes is None else f", which has {gib(device_bytes)}"
+    return "\n".join(
+        [
+            f"{shape.family}, {shape.weights:,} weights, {ways[0][1].trained_weights:,} of them trained",
+            "",
+            f"on each device{device}; first what was asked for",
+            *(line.rstrip() for line in _columns([head, *rows])),
+            "",
+            f"not counted: {NOT_COUNTED}",
+        ]
+    )
 
 
 def _origin(plan: Plan, name: str) -> str:

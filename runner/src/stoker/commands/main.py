@@ -6,6 +6,7 @@ import click
 
 from stoker import __version__
 from stoker.commands.adapters import adapters_group
+from stoker.commands.estimate import estimate_command
 from stoker.commands.fetch import fetch_command
 from stoker.commands.group import Commands
 from stoker.commands.info import doctor_command, flags_command, recipe_group
@@ -33,6 +34,7 @@ for _command in (
     run_command,
     plan_command,
     validate_command,
+    estimate_command,
     trainjob_command,
     doctor_command,
     flags_command,

@@ -12,6 +12,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.strict_yaml import read_yaml
 from stoker.contract.words import write_termination_message
 from stoker.frameworks import get_framework
+from stoker.node.read_inputs import read_model
 from stoker.plan.facts import Facts, read_facts
 from stoker.plan.plan import Plan
 from stoker.plan.resolve import read_request, resolve_plan
@@ -46,7 +47,11 @@ def plan_pod(args: Sequence[str], world: Mapping[str, str] | None = None) -> Pla
 
 def _resolve(facts: Facts, args: Sequence[str], world: Mapping[str, str] | None) -> Plan:
     request = read_request(facts, get_framework(facts.get("STOKER_FRAMEWORK")), args, world)
-    return resolve_plan(request, None if request.config_file is None else read_config(Path(request.config_file)))
+    config = None if request.config_file is None else read_config(Path(request.config_file))
+    plan = resolve_plan(request, config)
+    # Only the plan says where the model lies.
+    model = None if plan.model is None else Path(plan.model)
+    return plan if model is None or not model.is_dir() else resolve_plan(request, config, read_model(model))
 
 
 def read_config(path: Path, named: str | None = None) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from typing import IO, Any
 import yaml
 
 from stoker.plan.inputs import DatasetColumns, ModelFolder
+from stoker.plan.model_shape import shape_of
 
 _ROWS = 50
 _BYTES = 2**20
@@ -49,14 +50,14 @@ _UNREADABLE = (OSError, EOFError, ValueError, csv.Error, zlib.error, NotImplemen
 
 def read_model(folder: Path) -> ModelFolder:
     """Read a model folder's configuration; what cannot be read stays None."""
-    config = _json(folder / "config.json")
-    text = config.get("text_config")
-    config = {**config, **text} if isinstance(text, dict) else config
+    whole = _json(folder / "config.json")
+    text = whole.get("text_config")
+    config = {**whole, **text} if isinstance(text, dict) else whole
     tokenizer = _json(folder / "tokenizer_config.json")
     names = _names(folder)
     templates = bool({"chat_template.jinja", "chat_template.json"} & names or tokenizer.get("chat_template"))
     told = templates or "tokenizer_config.json" in names
-    return ModelFolder(str(folder), _positions(config), templates if told else None)
+    return ModelFolder(str(folder), _positions(config), templates if told else None, shape_of(whole))
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:

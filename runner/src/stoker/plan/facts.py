@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stoker.contract.variables import kept_variables, termination_log_of, workspace_of
+from stoker.plan.device_memory import device_memory
 from stoker.plan.devices import visible_devices
 
 # Python refuses to read thousands of digits; no number here needs more than these.
@@ -26,6 +27,7 @@ class Facts:
         devices: accelerators the container sees, such as `nvidia0` (see :mod:`stoker.plan.devices`); empty on CPUs.
         cpus: CPU cores this process may use.
         shm_bytes: size of /dev/shm in bytes; None without one.
+        device_bytes: memory of a device in bytes; None if unknown.
         uid: effective user id.
         gid: effective group id.
     """
@@ -34,6 +36,7 @@ class Facts:
     devices: tuple[str, ...] = ()
     cpus: int = 1
     shm_bytes: int | None = None
+    device_bytes: int | None = None
     uid: int = 0
     gid: int = 0
 
@@ -85,11 +88,14 @@ def read_facts(environ: Mapping[str, str] | None = None, dev: Path = Path("/dev"
         dev: the folder with the device nodes.
     """
     environ = os.environ if environ is None else environ
+    accelerator = environ.get("STOKER_ACCELERATOR") or "nvidia"
+    devices = visible_devices(accelerator, environ, dev)
     return Facts(
         env=kept_variables(environ),
-        devices=visible_devices(environ.get("STOKER_ACCELERATOR") or "nvidia", environ, dev),
+        devices=devices,
         cpus=len(os.sched_getaffinity(0)),
         shm_bytes=_size_of(dev / "shm"),
+        device_bytes=device_memory(accelerator) if devices else None,
         uid=os.geteuid(),
         gid=os.getegid(),
     )

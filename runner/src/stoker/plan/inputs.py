@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stoker.plan.model_shape import ModelShape
+
 
 @dataclass(frozen=True, slots=True)
 class Input:
@@ -46,8 +48,10 @@ class ModelFolder:
         path: the folder.
         positions: the longest sequence the model supports; None if unknown.
         has_chat_template: whether the tokenizer has a chat template; None without a tokenizer.
+        shape: its weights; None if they cannot be told from its configuration.
     """
 
     path: str
     positions: int | None
     has_chat_template: bool | None
+    shape: ModelShape | None = None

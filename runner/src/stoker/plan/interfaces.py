@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 
 from stoker.contract.exits import ExitCode
 from stoker.plan.arguments import FlagTable, Setting
+from stoker.plan.estimate import Way
 from stoker.plan.inputs import DatasetColumns, Input, ModelFolder
+from stoker.plan.model_shape import ModelShape
 
 Words = Mapping[str, tuple[str, ...]]
 
@@ -192,6 +194,10 @@ class Decider(ABC):
             table: the flags that the run accepts.
             settings: the merged settings, and the config file's identity.
         """
+
+    def ways(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting], shape: ModelShape) -> Sequence[Way]:
+        """Return the way that was asked for, and others that need less memory; empty if nobody can tell."""
+        return ()
 
 
 class Checker(ABC):

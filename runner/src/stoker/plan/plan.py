@@ -14,6 +14,7 @@ from stoker.contract.exits import ExitCode
 from stoker.contract.files import read_json, write_json
 from stoker.contract.secrets import HIDDEN, hide, is_secret
 from stoker.plan.arguments import Setting
+from stoker.plan.estimate import Memory
 from stoker.plan.interfaces import Dataset, FlagNames
 from stoker.plan.world import World
 
@@ -21,6 +22,8 @@ from stoker.plan.world import World
 _SECRET_IN_ADDRESS = re.compile(r"://[^/\s]*:[^/\s]*@")
 # Fields for the training processes, which `stoker plan --output json` leaves out.
 _INTERNAL = (
+    "ways",
+    "device_bytes",
     "trainer_argv",
     "training",
     "packages",
@@ -91,6 +94,9 @@ class Plan:
         dataset: the data set to inspect before the start; None without one.
         model: the model folder to inspect before the start; None without one.
         unseen: the models and data sets that are not in a volume, as messages call them.
+        ways: what the model needs on each device, and in other ways to train it, each with what to write for it; empty
+            if unknown.
+        device_bytes: memory of a device; None if unknown.
     """
 
     framework: str
@@ -127,6 +133,13 @@ class Plan:
     dataset: Dataset | None = None
     model: str | None = None
     unseen: tuple[str, ...] = ()
+    ways: tuple[tuple[str, Memory], ...] = ()
+    device_bytes: int | None = None
+
+    @property
+    def memory(self) -> Memory | None:
+        """What the model needs on each device; None if unknown."""
+        return self.ways[0][1] if self.ways else None
 
     @property
     def shown_env(self) -> dict[str, str]:
@@ -189,6 +202,7 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON-ready data without secrets (`stoker plan --output json`)."""
         data = {name: value for name, value in asdict(self).items() if name not in _INTERNAL}
+        data |= {} if self.memory is None else {"memory": {**asdict(self.memory), "device": self.device_bytes}}
         data["world"] = {
             "size": self.world.size,
             **{name: data["world"][name] for name in ("nnodes", "nproc_per_node", "node_rank")},
@@ -224,6 +238,7 @@ class Plan:
             "checks": tuple(Check(**{**check, "code": ExitCode(check["code"])}) for check in data["checks"]),
             "flag_names": FlagNames(**data["flag_names"]),
             "dataset": Dataset(**data["dataset"]) if data["dataset"] else None,
+            "ways": tuple((write, Memory(**memory)) for write, memory in data["ways"]),
         }
         return cls(**{**_tuples(data), **nested})
 

@@ -18,8 +18,9 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.secrets import HIDDEN
 from stoker.contract.variables import ARG_PREFIX, DISABLE_PROGRESS, unknown_variables
 from stoker.plan.arguments import CONFIG_FILE, FlagTable, Layer, Setting, resolve, split_env, without_negations
+from stoker.plan.estimate import Memory, estimate, misfit
 from stoker.plan.facts import Facts, whole_number
-from stoker.plan.inputs import Input
+from stoker.plan.inputs import Input, ModelFolder
 from stoker.plan.interfaces import Asked, Command, ConfigFile, Options, TrainingFramework, Words
 from stoker.plan.plan import Check, Plan
 from stoker.plan.shared_memory import shared_memory_problems
@@ -86,12 +87,15 @@ def read_request(
     return RunRequest(facts, framework, command, world or {}, runtime, runtime_method, trainjob, config, path)
 
 
-def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) -> Plan:
+def resolve_plan(
+    request: RunRequest, content: Mapping[str, Any] | None = None, model: ModelFolder | None = None
+) -> Plan:
     """Make the plan of a run.
 
     Args:
         request: what the user and the runtime ask for.
         content: the content of the config file; None without one, or if it cannot be read yet.
+        model: the model folder; None if it is not on this machine, or was not read yet.
 
     Raises:
         RunError: the run cannot work; 64 for arguments, 78 for configuration. Lists all problems.
@@ -134,6 +138,7 @@ def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) 
 
     identity = {name: Setting(name, value, CONFIG_FILE) for name, value in config.identity.items()}
     decision = framework.decide(asked, table, {**named, **identity})
+    ways = () if model is None else _ways(framework, asked, table, named, model)
     configuration = [
         *world.problems,
         *shared_memory_problems(facts, world.nproc_per_node, decision.loader_workers),
@@ -142,6 +147,7 @@ def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) 
     if resume not in RESUME_CHOICES:
         configuration.append(f"STOKER_RESUME is {resume!r}: it must be one of {', '.join(RESUME_CHOICES)}")
     configuration += _sharding_problems(framework, asked.sharding)
+    configuration += filter(None, [misfit(ways, facts.device_bytes)])
     run_id = _run_id(facts, world, configuration)
     grace = _seconds(facts, "STOKER_GRACE_PERIOD_SECONDS", 30, configuration)
     rendezvous = _seconds(facts, "STOKER_RENDEZVOUS_TIMEOUT_SECONDS", 1800, configuration)
@@ -195,7 +201,19 @@ def resolve_plan(request: RunRequest, content: Mapping[str, Any] | None = None) 
         dataset=decision.dataset,
         model=decision.model,
         unseen=tuple(f"the {source.what} {source.value}" for source in decision.inputs if source.value[:1] != "/"),
+        ways=ways,
+        device_bytes=facts.device_bytes,
     )
+
+
+def _ways(
+    framework: TrainingFramework, asked: Asked, table: FlagTable, named: Mapping[str, Setting], model: ModelFolder
+) -> tuple[tuple[str, Memory], ...]:
+    """Return the memory of the run and of the other ways to train its model, each with what to write."""
+    if asked.accelerator == "cpu" or model.shape is None:
+        return ()
+    ways = framework.ways(asked, table, named, model.shape)
+    return tuple((way.write, estimate(model.shape, way.training)) for way in ways)
 
 
 def _without_bound_flags(request: RunRequest, method: str) -> tuple[RunRequest, Words]:

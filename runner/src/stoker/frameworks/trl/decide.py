@@ -8,13 +8,16 @@ from dataclasses import replace
 from stoker.frameworks import command_line
 from stoker.frameworks.trl.dataset_formats import own_flags
 from stoker.frameworks.trl.flags import flag_table
+from stoker.frameworks.trl.memory import ways_of
 from stoker.frameworks.trl.packages import needed_packages
 from stoker.frameworks.trl.read import module_of
 from stoker.frameworks.trl.recipes import recipe_for
 from stoker.frameworks.trl.sharding import FULL, sharding_notices, sharding_recipe, shards
 from stoker.plan.arguments import FlagTable, Setting, is_true, without_negations
+from stoker.plan.estimate import Way
 from stoker.plan.inputs import Input
 from stoker.plan.interfaces import Asked, Decider, Decision, Options
+from stoker.plan.model_shape import ModelShape
 
 # The fingerprint: a resume with another value of any of these would train another model.
 _IDENTITY = {
@@ -68,6 +71,12 @@ class TRLDecider(Decider):
             loader_workers=command_line.loader_workers(settings),
             packages_needed=needed_packages(settings),
         )
+
+    def ways(
+        self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting], shape: ModelShape
+    ) -> tuple[Way, ...]:
+        """Return the way that was asked for, and others that need less memory."""
+        return ways_of(asked, table, settings, shape)
 
 
 def _of_trl(method: str, settings: Mapping[str, Setting], table: FlagTable) -> list[Setting]:

@@ -45,7 +45,7 @@ def sharding_recipe(asked: Asked, tuning: str) -> dict[str, tuple[str, str]]:
         # weights cannot be handed out; each rank loads them.
         "cpu_ram_efficient_loading": tuning != "qlora",
     }
-    recipe = {"fsdp": ("full_shard", _WHY), "fsdp_config": (json.dumps(config), _WHY)}
+    recipe = {"fsdp": ("true", _WHY), "fsdp_config": (json.dumps(config), _WHY)}
     if recomputed:
         recipe["activation_checkpointing"] = ("false", "fsdp_config turns on FSDP's, which gathers weights less often")
     if tuning == "qlora":

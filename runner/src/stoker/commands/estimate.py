@@ -1,0 +1,105 @@
+"""`stoker estimate`: whether a model fits on the devices, before anything is downloaded or started."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from stoker.commands.group import PATH, reported
+from stoker.contract.exits import ExitCode, RunError
+from stoker.entry.own_command import OUTPUT, PASS_THROUGH, trainer_arguments
+
+_MODEL = "/workspace/model"
+
+
+@click.command(
+    "estimate",
+    params=[
+        click.Option(["--devices"], type=click.IntRange(1), default=1, show_default=True, help="Devices of a node."),
+        click.Option(["--nodes"], type=click.IntRange(1), default=1, show_default=True, help="Number of nodes."),
+        click.Option(["--device-memory"], metavar="SIZE", help="Memory of a device, such as 80Gi."),
+        click.Option(["--method"], default="sft", show_default=True, help="Training method of TRL."),
+        click.Option(
+            ["--sharding"],
+            type=click.Choice(["none", "full"]),
+            default="none",
+            show_default=True,
+            help="As STOKER_SHARDING.",
+        ),
+        OUTPUT,
+        click.Argument(["model"], type=PATH),
+        trainer_arguments(),
+    ],
+    context_settings=PASS_THROUGH,
+    epilog="\b\nExamples:\n"
+    "  stoker estimate --device-memory 80Gi Qwen3-8B/config.json\n"
+    "  stoker estimate --devices 8 --device-memory 80Gi --sharding full /models/llama-70b --use_peft --lora_r 32\n"
+    "\b\nExit codes:\n"
+    "   0  it fits, or --device-memory is not given\n"
+    "  64  wrong arguments, or a family of models that is not known\n"
+    "  66  there is no config.json\n"
+    "  78  it does not fit\n",
+)
+@reported
+def estimate_command(
+    devices: int,
+    nodes: int,
+    device_memory: str | None,
+    method: str,
+    sharding: str,
+    output: str,
+    model: Path,
+    trainer_args: tuple[str, ...],
+) -> int:
+    """Say what weights, gradients and optimizer of MODEL need on each device.
+
+    MODEL is a config.json or a folder with one. TRAINER_ARGS are TRL's flags, such as --use_peft; `stoker plan` counts
+    in the same way. Not counted: activations, and what else it lists. Options of this command come first.
+    """
+    from stoker.cluster.pods import quantity
+    from stoker.commands import describe
+    from stoker.frameworks import TRL
+    from stoker.node.read_inputs import read_model
+    from stoker.plan.facts import Facts
+    from stoker.plan.model_shape import FAMILIES
+    from stoker.plan.resolve import read_request, resolve_plan
+
+    folder = model.parent if model.name == "config.json" else model
+    if not (folder / "config.json").is_file():
+        raise RunError(ExitCode.NO_INPUT, f"{folder} has no config.json: name the model's folder, or its config.json")
+    read = read_model(folder)
+    if read.shape is None:
+        raise RunError(
+            ExitCode.USAGE,
+            f"the weights of {folder} cannot be told from its config.json: only models that are not quantized, of the "
+            f"families {', '.join(FAMILIES)}",
+        )
+    env = {
+        "PET_NNODES": str(nodes),
+        "PET_NODE_RANK": "0",
+        "PET_MASTER_ADDR": "localhost",
+        "PET_NPROC_PER_NODE": "auto",
+        "STOKER_RUN_ID": "estimate",
+        "STOKER_ACCELERATOR": "nvidia",
+        "STOKER_METHOD": method,
+        "STOKER_SHARDING": sharding,
+        "STOKER_ARG_MODEL_NAME_OR_PATH": _MODEL,
+        "STOKER_ARG_DATASET_NAME": "/workspace/dataset",
+    }
+    facts = Facts(env, tuple(f"nvidia{index}" for index in range(devices)))
+    ways = resolve_plan(read_request(facts, TRL(), trainer_args), model=read).ways
+    if not ways:
+        raise RunError(
+            ExitCode.USAGE, "these flags keep weights outside the devices, where this command does not count"
+        )
+    device_bytes = None if device_memory is None else round(quantity(device_memory))
+    fits = device_bytes is None or ways[0][1].total <= device_bytes
+    if output == "json":
+        found = [{"write": write, **asdict(memory), "total": memory.total} for write, memory in ways]
+        click.echo(json.dumps({"device": device_bytes, "fits": fits, "ways": found}, indent=2))
+    else:
+        click.echo(describe.estimate_text(read.shape, ways, device_bytes))
+    return ExitCode.FINISHED if fits else ExitCode.CONFIG
