@@ -138,6 +138,19 @@ def test_a_gated_model_is_answered_with_where_to_accept_its_terms(
     assert "secret of spec.initializer.model.secretRef as ACCESS_TOKEN" in output
 
 
+def test_a_server_that_may_not_read_a_model_is_told_which_value_takes_a_token(
+    hub: Hub, model: Repository, initializer: Make
+) -> None:
+    model.gated = True
+    container = initializer(HF_ENDPOINT=hub.address)
+    code, output = container.run("model", "hf://org/tiny", STOKER_FETCH_FOR="serving")
+    assert code == 66, output
+    assert "put a token into the secret of model.secretName as ACCESS_TOKEN" in output
+    code, output = container.run("model", "hf://org/none", STOKER_FETCH_FOR="serving")
+    assert code == 66, output
+    assert "if it is private, put a token into the secret of model.secretName" in output
+
+
 def test_a_private_model_needs_the_token_of_the_secret(hub: Hub, model: Repository, initializer: Make) -> None:
     model.token = "hf_right"
     container = initializer(HF_ENDPOINT=hub.address)

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from hypothesis import strategies as st
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.fetch import command, objects, transfer
+from stoker.fetch.fields import fields_of
 from stoker.fetch.folder import Folder
 from stoker.fetch.request import KINDS, FetchRequest, kind_of, request_of
 from stoker.fetch.selection import RECORD, File, Selection, select
@@ -116,6 +119,34 @@ def test_without_a_uri_there_is_nothing_to_do(env: Mapping[str, str]) -> None:
 def test_wrong_options_are_refused(env: Mapping[str, str], message: str) -> None:
     with pytest.raises(RunError, match=message):
         request_of("model", {"STORAGE_URI": "s3://bucket/x", **env}, Path("/workspace"))
+
+
+def told(uri: str, **env: str) -> str:
+    """Return what a server's container says of a wrong environment."""
+    with pytest.raises(RunError) as refused:
+        asked(uri, "model", Path("/workspace"), STOKER_FETCH_FOR="serving", **env)
+    return refused.value.message
+
+
+def test_a_servers_container_names_the_values_of_its_chart() -> None:
+    assert told("hf://org/../name").startswith("model.uri 'hf://org/../name' contains")
+    assert told("hf://").startswith("model.uri 'hf://' is not a repository")
+    assert "put both into the secret of model.secretName" in told("s3://bucket/x", ACCESS_KEY_ID="a")
+    request = asked("hf://org/name", STOKER_FETCH_FOR="serving")
+    with pytest.raises(RunError, match=r"hf://org/name has no files: correct the path in model\.uri$"):
+        select(request, [])
+    with pytest.raises(RunError, match=r"set IGNORE_PATTERNS in the secret of model\.secretName"):
+        select(replace(request, ignore=("*.safetensors",)), files("config.json", "model.safetensors"))
+
+
+def test_no_message_of_a_server_speaks_of_a_trainjob() -> None:
+    """Whatever fails: all messages take their advice from the same fields."""
+    for text in astuple(fields_of("model", "serving")):
+        assert re.search("(?i)trainjob|initializer|workspace|storage_?uri", text) is None
+        assert text in ("", "model.uri") or "model." in text
+    assert "spec.initializer.dataset.secretRef" in fields_of("dataset", "").secret
+    with pytest.raises(RunError, match="STOKER_FETCH_FOR is 'chart': write trainjob or serving"):
+        fields_of("model", "chart")
 
 
 def test_what_to_fetch_is_said_by_the_command_or_by_the_pods_name() -> None:

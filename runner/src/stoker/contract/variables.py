@@ -40,6 +40,7 @@ KNOWN = {
     "STOKER_TERMINATION_LOG": "file for the one-line reason of the ending (default /dev/termination-log)",
     "STOKER_IMAGE_VERSION": "tag of the image, set by the image",
     "STOKER_FETCH_REPLACE": "true: an initializer may replace a model or data set that it did not fetch",
+    "STOKER_FETCH_FOR": "who fetches, for messages: trainjob (default) or serving, set by the chart vllm-serving",
     PLAN_FILE: "path of the plan, set by the runner for the processes it starts",
 }
 

@@ -162,11 +162,7 @@ def _refusal(request: FetchRequest, known: dict[str, Any] | None, record: dict[s
         what = f"revision {known.get('revision')} of it, while the source is now at {record['revision']}"
     else:
         what = "other files of it: the source or IGNORE_PATTERNS has changed"
-    return (
-        f"{request.target} is for {request.uri}, but has {what}. Checkpoints in this workspace may come from it: "
-        "use another workspace, or set STOKER_FETCH_REPLACE=true in "
-        f"spec.initializer.{request.kind}.env to replace it"
-    )
+    return f"{request.target} is for {request.uri}, but has {what}. {request.fields.another}"
 
 
 def _check_space(request: FetchRequest, selection: Selection, there: int) -> None:
@@ -175,7 +171,7 @@ def _check_space(request: FetchRequest, selection: Selection, there: int) -> Non
         raise RunError(
             ExitCode.CONFIG,
             f"{request.uri} needs {human(needed)} more, but the volume at {request.target.parent} has {human(free)} "
-            "free: enlarge the workspace's claim",
+            f"free: {request.fields.space}",
         )
 
 
@@ -189,7 +185,7 @@ def _disk_errors(request: FetchRequest) -> Iterator[None]:
         raise RunError(
             ExitCode.CONFIG,
             f"{error.filename or request.target} cannot be written: {error.strerror or error}"
-            + (": enlarge the workspace's claim" if full else ""),
+            + (f": {request.fields.space}" if full else ""),
         ) from error
 
 

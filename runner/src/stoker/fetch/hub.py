@@ -90,7 +90,8 @@ class Hub(FileSource):
         """
         from huggingface_hub import errors
 
-        uri, token = self.request.uri, f"put a token into the secret of {self.request.secret_field} as ACCESS_TOKEN"
+        uri, fields = self.request.uri, self.request.fields
+        token = f"put a token into {fields.secret} as ACCESS_TOKEN"
         try:
             yield
         except errors.GatedRepoError as error:
@@ -103,7 +104,7 @@ class Hub(FileSource):
         except errors.RevisionNotFoundError as error:
             raise RunError(
                 ExitCode.NO_INPUT,
-                f"{uri}: {self.request.place} has no revision {self.request.revision!r}: correct it in storageUri",
+                f"{uri}: {self.request.place} has no revision {self.request.revision!r}: correct it in {fields.uri}",
             ) from error
         except errors.RepositoryNotFoundError as error:
             raise RunError(
@@ -116,7 +117,7 @@ class Hub(FileSource):
         except errors.OfflineModeIsEnabled as error:
             raise RunError(
                 ExitCode.CONFIG,
-                f"{uri} cannot be fetched while HF_HUB_OFFLINE is set: remove it from the runtime's env",
+                f"{uri} cannot be fetched while HF_HUB_OFFLINE is set: remove it from {fields.environment}",
             ) from error
         except errors.EntryNotFoundError as error:
             raise RunError(ExitCode.NO_INPUT, f"{uri}: {_first_line(error)}") from error
@@ -133,7 +134,7 @@ class Hub(FileSource):
             raise RunError(
                 ExitCode.NO_INPUT,
                 f"{self._endpoint} refuses access to {self.request.uri} ({status}): put a valid ACCESS_TOKEN of an "
-                f"account that may read it into the secret of {self.request.secret_field}",
+                f"account that may read it into {self.request.fields.secret}",
             ) from error
         if status in (400, 404, 410, 451):
             raise RunError(ExitCode.NO_INPUT, f"{self.request.uri}: {_first_line(error)}") from error

@@ -102,7 +102,7 @@ class Objects(FileSource):
             raise
         except FileNotFoundError as error:
             raise RunError(
-                ExitCode.NO_INPUT, f"{uri} was not found: correct the bucket or the path in storageUri"
+                ExitCode.NO_INPUT, f"{uri} was not found: correct the bucket or the path in {self.request.fields.uri}"
             ) from error
         except PermissionError as error:
             raise self._refused(error) from error
@@ -123,7 +123,7 @@ class Objects(FileSource):
         return RunError(
             ExitCode.NO_INPUT,
             f"{self.request.uri}: access refused ({code}): put {names} of an account that may list and read it into "
-            f"the secret of {self.request.secret_field}, or give the pod's service account that access",
+            f"{self.request.fields.secret}, or give the pod's service account that access",
         )
 
 

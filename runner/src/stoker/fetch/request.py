@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.fetch.fields import Fields, fields_of
 
 KINDS = ("dataset", "model")
 # Names of a runtime's jobs. A pod's host name is <TrainJob>-<job>-<index>-<index>.
@@ -43,6 +44,7 @@ class FetchRequest:
         options: the other variables of the contract that are set, by name.
         job_id: the job's id, the same in all its attempts; empty if not known.
         replace: True to replace other content of the target.
+        fields: where the user writes all this.
     """
 
     kind: str
@@ -56,11 +58,7 @@ class FetchRequest:
     options: Mapping[str, str]
     job_id: str
     replace: bool
-
-    @property
-    def secret_field(self) -> str:
-        """The field of a TrainJob that names the secret with the credentials."""
-        return f"spec.initializer.{self.kind}.secretRef"
+    fields: Fields
 
 
 def kind_of(given: str | None, host: str) -> str:
@@ -91,11 +89,12 @@ def request_of(kind: str, env: Mapping[str, str], workspace: Path) -> FetchReque
     uri = env.get("STORAGE_URI", "").strip()
     if not uri:
         return None
-    scheme, place, path, revision = _parsed(kind, uri)
+    fields = fields_of(kind, env.get("STOKER_FETCH_FOR", ""))
+    scheme, place, path, revision = _parsed(kind, uri, fields.given)
     names = ("ACCESS_TOKEN", "ENDPOINT", *CREDENTIALS, "REGION", "ROLE_ARN")
     options = {name: env[name].strip() for name in names if env.get(name, "").strip()}
     if sum(name in options for name in CREDENTIALS) == 1:
-        raise RunError(ExitCode.USAGE, f"only one of {' and '.join(CREDENTIALS)} is set: put both into the secret")
+        raise RunError(ExitCode.USAGE, f"only one of {' and '.join(CREDENTIALS)} is set: put both into {fields.secret}")
     if "ENDPOINT" in options and not re.match(r"https?://[^/\s]+", options["ENDPOINT"]):
         raise RunError(
             ExitCode.USAGE, f"ENDPOINT is {options['ENDPOINT']!r}: write an address such as https://host:port"
@@ -116,47 +115,45 @@ def request_of(kind: str, env: Mapping[str, str], workspace: Path) -> FetchReque
         options=options,
         job_id=env.get("STOKER_JOB_ID", ""),
         replace=replace == "true",
+        fields=fields,
     )
 
 
-def _parsed(kind: str, uri: str) -> tuple[str, str, str, str | None]:
-    """Return scheme, place, path and revision of a URI."""
+def _parsed(kind: str, uri: str, given: str) -> tuple[str, str, str, str | None]:
+    """Return scheme, place, path and revision of a URI, which messages call `given`."""
     try:
         parts = urlsplit(uri)
     except ValueError as error:
-        raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} is not a URI ({error}): write {_FORMS}") from error
+        raise RunError(ExitCode.USAGE, f"{given} {uri!r} is not a URI ({error}): write {_FORMS}") from error
     scheme = parts.scheme.lower()
     if "\0" in uri or parts.query or parts.fragment or (scheme != "hf" and "@" in parts.netloc):
         raise RunError(
             ExitCode.USAGE,
-            f"STORAGE_URI {_masked(uri)!r} has more than a place and a path: write {_FORMS}; put credentials into a "
-            "secret",
+            f"{given} {_masked(uri)!r} has more than a place and a path: write {_FORMS}; put credentials into a secret",
         )
     inside = unquote(parts.path).strip("/")
     if ".." in inside.split("/"):
-        raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} contains `..`: write the path without it")
+        raise RunError(ExitCode.USAGE, f"{given} {uri!r} contains `..`: write the path without it")
     if scheme == "hf":
-        return "hf", *_repository(kind, uri)
+        return "hf", *_repository(kind, uri, given)
     if scheme in ("s3", "gs"):
         if not _BUCKET.fullmatch(parts.netloc):
-            raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} has no bucket: write {scheme}://BUCKET/PREFIX")
+            raise RunError(ExitCode.USAGE, f"{given} {uri!r} has no bucket: write {scheme}://BUCKET/PREFIX")
         return scheme, parts.netloc, inside, None
     if scheme == "file":
         if parts.netloc not in ("", "localhost") or not inside:
-            raise RunError(
-                ExitCode.USAGE, f"STORAGE_URI {uri!r} has no folder: write file:///FOLDER, with three slashes"
-            )
+            raise RunError(ExitCode.USAGE, f"{given} {uri!r} has no folder: write file:///FOLDER, with three slashes")
         return "file", f"/{inside}", "", None
     if scheme == "pvc":
         if not parts.netloc:
-            raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} has no claim: write pvc://CLAIM/FOLDER")
+            raise RunError(ExitCode.USAGE, f"{given} {uri!r} has no claim: write pvc://CLAIM/FOLDER")
         return "file", str(CLAIMS / parts.netloc / inside), "", None
     if scheme == "cache":
         raise RunError(
             ExitCode.USAGE,
-            f"STORAGE_URI {uri!r} names Kubeflow Trainer's data cache, which is not a source: write {_FORMS}",
+            f"{given} {uri!r} names Kubeflow Trainer's data cache, which is not a source: write {_FORMS}",
         )
-    raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} has an unknown scheme: write {_FORMS}")
+    raise RunError(ExitCode.USAGE, f"{given} {uri!r} has an unknown scheme: write {_FORMS}")
 
 
 def _masked(uri: str) -> str:
@@ -164,12 +161,12 @@ def _masked(uri: str) -> str:
     return re.sub(r"\?.*", "?…", re.sub(r"//[^/]*@", "//…@", uri), flags=re.DOTALL)
 
 
-def _repository(kind: str, uri: str) -> tuple[str, str, str | None]:
+def _repository(kind: str, uri: str, given: str) -> tuple[str, str, str | None]:
     """Return name, path and revision of `hf://…`; `datasets/` may come first, as in the Hub's own URIs."""
     words = uri.split("://", 1)[1].strip("/").split("/")
     if words[0] in ("datasets", "models") and len(words) >= 3:
         if words[0] != f"{kind}s":
-            raise RunError(ExitCode.USAGE, f"STORAGE_URI {uri!r} is not a {kind}: write hf://ORG/NAME of a {kind}")
+            raise RunError(ExitCode.USAGE, f"{given} {uri!r} is not a {kind}: write hf://ORG/NAME of a {kind}")
         words = words[1:]
     # Only the Hub's oldest repositories, such as gpt2, have one word; then a revision follows it.
     size = 1 if "@" in words[0] else 2
@@ -185,7 +182,7 @@ def _repository(kind: str, uri: str) -> tuple[str, str, str | None]:
     ):
         raise RunError(
             ExitCode.USAGE,
-            f"STORAGE_URI {uri!r} is not a repository: write hf://ORG/NAME, hf://ORG/NAME@REVISION or "
+            f"{given} {uri!r} is not a repository: write hf://ORG/NAME, hf://ORG/NAME@REVISION or "
             "hf://ORG/NAME/FOLDER (write / in a revision as %2F)",
         )
     return name, "/".join(inside), unquote(revision) or None

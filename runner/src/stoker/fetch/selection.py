@@ -104,7 +104,7 @@ def select(request: FetchRequest, files: Sequence[File]) -> Selection:
     """
     below = [file for file in files if _is_below(file.path, request.path)]
     if not below:
-        raise RunError(ExitCode.NO_INPUT, f"{request.uri} has no files: correct the path in storageUri")
+        raise RunError(ExitCode.NO_INPUT, f"{request.uri} has no files: correct the path in {request.fields.uri}")
     if request.ignore is None:
         patterns = defaults(request.kind, [file.path for file in below])
     else:
@@ -133,7 +133,7 @@ def select(request: FetchRequest, files: Sequence[File]) -> Selection:
             raise RunError(
                 ExitCode.NO_INPUT,
                 f"IGNORE_PATTERNS skips all weights of {request.uri}: {lost[0]} matches {ignored[lost[0]]}; "
-                "set IGNORE_PATTERNS in the TrainJob's spec.initializer.model.env to what may be skipped",
+                f"set IGNORE_PATTERNS in {request.fields.variables} to what may be skipped",
             )
     return Selection(tuple(sorted(chosen, key=lambda file: file.path)), ignored)
 

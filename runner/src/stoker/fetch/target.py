@@ -54,8 +54,8 @@ class Target:
         except OSError as error:
             raise RunError(
                 ExitCode.CONFIG,
-                f"user {os.getuid()} cannot write {error.filename or path} ({error.strerror}): mount the "
-                f"volume `initializer` at {self.path.parent}, writable for group 0",
+                f"user {os.getuid()} cannot write {error.filename or path} ({error.strerror}) below "
+                f"{self.path.parent}: {self.request.fields.volume}",
             ) from error
         with stream:
             _share(path)

@@ -92,8 +92,17 @@ def test_every_wrong_adapter_is_named_with_what_is_wrong(tmp_path: Path, model: 
 
 
 def test_an_adapter_that_is_not_there_is_missing_input(tmp_path: Path, model: Path) -> None:
-    with pytest.raises(RunError, match="adapter a: /none cannot be read") as ending:
+    message = "adapter a: /none cannot be read .*: correct its claim and path in adapters$"
+    with pytest.raises(RunError, match=message) as ending:
         run(tmp_path, model, adapters=[{"name": "a", "path": "/none"}])
+    assert ending.value.code is ExitCode.NO_INPUT
+
+
+def test_a_folder_without_a_model_names_the_values_that_give_it(tmp_path: Path) -> None:
+    settings = Settings(Path("/none"), "tiny", model_value="model.claim.name and model.claim.path")
+    message = "/none has no model: config.json is missing: correct model.claim.name and model.claim.path$"
+    with pytest.raises(RunError, match=message) as ending:
+        prepare(settings, tmp_path / "config")
     assert ending.value.code is ExitCode.NO_INPUT
 
 

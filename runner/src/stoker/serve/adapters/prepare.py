@@ -30,7 +30,7 @@ def prepare(settings: Settings, output: Path) -> dict[str, Any]:
     Raises:
         RunError: an adapter cannot be served (78) or is missing (66); one line for each problem.
     """
-    model = read_base_model(settings.model, settings.source, settings.revision)
+    model = _model(settings)
     found = [(one, _read(one)) for one in settings.adapters]
     limit = room(settings, [adapter for _, adapter in found])
     refused = [
@@ -100,13 +100,22 @@ def view(adapter: Adapter, model: BaseModel, folder: Path) -> Path:
     return folder
 
 
+def _model(settings: Settings) -> BaseModel:
+    try:
+        return read_base_model(settings.model, settings.source, settings.revision)
+    except RunError as error:
+        advice = f": correct {settings.model_value}" if settings.model_value else ""
+        raise RunError(error.code, f"{error.message}{advice}") from error
+
+
 def _read(one: Declared) -> Adapter:
     try:
         return read_adapter(one.path)
     except OSError as error:
         what = error.filename or one.path
         raise RunError(
-            ExitCode.NO_INPUT, f"adapter {one.name}: {what} cannot be read ({error.strerror}): is the claim mounted?"
+            ExitCode.NO_INPUT,
+            f"adapter {one.name}: {what} cannot be read ({error.strerror}): correct its claim and path in adapters",
         ) from error
 
 
@@ -116,7 +125,10 @@ def verdict(folder: Path, model: Path, source: str, max_rank: int, *, require_ma
     Raises:
         RunError: the server cannot serve it (78), or it is missing (66).
     """
-    adapter = _read(Declared(folder.name, folder))
+    try:
+        adapter = read_adapter(folder)
+    except OSError as error:
+        raise RunError(ExitCode.NO_INPUT, f"{error.filename or folder} cannot be read ({error.strerror})") from error
     found = check.problems(adapter, read_base_model(model, source), max_rank, require_manifest=require_manifest)
     if found:
         raise RunError(ExitCode.CONFIG, "\n".join(f"{folder}: {problem}" for problem in found))

@@ -48,6 +48,7 @@ class Settings:
         max_cpu_loras: adapters in memory.
         require_manifest: refuse adapters without the manifest of the run that made them.
         others: True if others load adapters too; their names are left alone.
+        model_value: the chart's values that name the model, for messages; empty if there are none.
     """
 
     model: Path
@@ -63,6 +64,7 @@ class Settings:
     max_cpu_loras: int = 8
     require_manifest: bool = True
     others: bool = False
+    model_value: str = ""
 
     @property
     def changes(self) -> bool:
@@ -105,6 +107,7 @@ def load(path: Path) -> Settings:
         adapters=declared(data.get("adapters"), str(path)),
         folder=Path(folder) if folder else None,
         listed=Path(listed) if listed else None,
+        model_value=model.text("value"),
         **{name: value for name, value in given.items() if value is not None},
     )
 
