@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from images.builder.catalogue import Variant
 
-_SOURCES = ("go.mod", "go.sum", "main.go", "Dockerfile")
+_SOURCES = ("go.mod", "go.sum", "*.go", "Dockerfile")
 
 
 def is_program(image: Path) -> bool:
@@ -31,7 +31,8 @@ def build(variant: Variant) -> tuple[str, Path]:
     """
     image = ROOT / "images" / variant.image
     home = cache.root() / "images"
-    key = cache.digest([variant.tag], [image / name for name in _SOURCES], ROOT)
+    sources = [path for name in _SOURCES for path in sorted(image.glob(name))]
+    key = cache.digest([variant.tag], sources, ROOT)
     tag = f"{variant.tag}-{key}"
 
     def fill(folder: Path) -> None:

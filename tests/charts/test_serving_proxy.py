@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,9 +42,11 @@ class Proxy:
     def __init__(self, ports: dict[int, int], keys: Path) -> None:
         self.ports, self.keys = ports, keys
 
-    def ask(self, path: str, port: int = 8080, key: str = KEY, body: bytes | None = None) -> Answer:
+    def ask(
+        self, path: str, port: int = 8080, key: str = KEY, body: bytes | None = None, headers: Mapping[str, str] = {}
+    ) -> Answer:
         """Return the answer to a request for a path exactly as it is written."""
-        request = urllib.request.Request(f"http://127.0.0.1:{self.ports[port]}{path}", body)
+        request = urllib.request.Request(f"http://127.0.0.1:{self.ports[port]}{path}", body, dict(headers))
         if key:
             request.add_header("Authorization", f"Bearer {key}")
         try:
@@ -100,7 +102,7 @@ def start(caddy: Path, upstream: int, tmp_path: Path) -> Iterator[Callable[..., 
     """Starts the proxy of a release with further values."""
     running: list[subprocess.Popen[bytes]] = []
 
-    def run(*settings: str) -> Proxy:
+    def run(*settings: str, upstream: int = upstream) -> Proxy:
         given = ['model.claim.name="models"', 'api.keySecret="model-key"', 'accelerator="cpu"', *settings]
         objects = render(VLLM_SERVING, settings=given)
         text = settings_files(objects)["Caddyfile"]
@@ -225,8 +227,62 @@ def test_reinforcement_learning_gets_a_port_of_its_own_with_the_same_key(start: 
 
 def test_the_proxy_tells_what_it_did_and_logs_no_key(start: Callable[..., Proxy], tmp_path: Path) -> None:
     proxy = start()
-    proxy.ask("/v1/models")
+    proxy.ask("/v1/models", headers={"User-Agent": "the-client/1"})
+    lines = leave_keys_everywhere(proxy, tmp_path)
     assert "caddy_http_requests_total" in proxy.ask("/proxy/metrics", port=8082).text
-    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-    assert any(line.get("request", {}).get("uri") == "/v1/models" for line in lines)
-    assert KEY not in (tmp_path / "log").read_text()
+    assert any(line["request"]["uri"] == "/v1/models" and line.get("user_agent") == "the-client/1" for line in lines)
+    assert any(line["request"]["uri"] == "/v1/models?REDACTED" for line in lines)
+
+
+def test_a_server_that_does_not_answer_brings_no_key_into_the_log(start: Callable[..., Proxy], tmp_path: Path) -> None:
+    """Such requests have a line in the log of errors, besides that of what was asked."""
+    lines = leave_keys_everywhere(start(upstream=free_port()), tmp_path)
+    assert any(line["logger"].startswith("http.log.error") for line in lines)
+
+
+def leave_keys_everywhere(proxy: Proxy, folder: Path) -> list[dict[str, Any]]:
+    """Send the key in every way that clients have, and return the log's lines about requests."""
+    for header in ("Authorization", "x-api-key", "api-key", "X-Goog-Api-Key", "Ocp-Apim-Subscription-Key", "Cookie"):
+        proxy.ask("/v1/models", key="", headers={header: KEY})
+    for query in ("api_key", "api-key", "key", "anything"):
+        proxy.ask(f"/v1/models?a=b&{query}={KEY}")
+        proxy.ask(f"/nowhere?{query}={KEY}")
+    log = (folder / "log").read_text()
+    assert KEY not in log
+    return [line for line in map(json.loads, log.splitlines()) if "request" in line]
+
+
+def test_a_key_is_compared_in_a_time_that_tells_nothing_of_it(start: Callable[..., Proxy], caddy: Path) -> None:
+    """By the module that the image adds; a comparison in the configuration ends at the first letter that differs."""
+    listed = subprocess.run([caddy, "list-modules"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert "http.matchers.bearer_key" in listed.splitlines()
+    source = (ROOT / "images/proxy/key.go").read_text()
+    assert "subtle.ConstantTimeCompare(" in source
+    assert "expression" not in configuration()
+    # Of another length, or only partly the same: all are wrong alike.
+    proxy = start()
+    for key in (KEY[:-1], KEY + KEY, KEY.upper(), f" {KEY}", f"{KEY},{KEY}"):
+        assert proxy.ask("/v1/models", key=key).status == 401
+
+
+def configuration() -> str:
+    """Return the proxy's configuration in a release with a key and all that can be open."""
+    return settings_files(render(VLLM_SERVING, [VLLM_SERVING / "ci/full-values.yaml"]))["Caddyfile"]
+
+
+def test_health_is_open_to_everybody_and_takes_nothing(start: Callable[..., Proxy]) -> None:
+    proxy = start()
+    assert proxy.ask("/health", key="").status == 200
+    assert proxy.ask("/health", key="", body=b"{}").status == 404
+    with socket.create_connection(("127.0.0.1", proxy.ports[8080]), timeout=5) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000000\r\n\r\n")
+        assert connection.recv(20).split()[1] == b"413"
+
+
+@pytest.mark.alone
+def test_health_is_no_longer_waited_for_than_a_server_may_think(start: Callable[..., Proxy]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never says a word
+        proxy = start(upstream=silent.getsockname()[1])
+        started = time.monotonic()
+        assert proxy.ask("/health", key="").status == 504
+        assert time.monotonic() - started < 9

@@ -11,9 +11,14 @@ Argument: the root context.
 	storage_clean_interval off
 	grace_period 5s
 	metrics
+	{{- /* A client may send its key in any header or in the query. This holds for the log of errors too. */}}
 	log {
 		output stderr
-		format json
+		format filter {
+			request>headers delete
+			request>uri regexp `\?.*` ?REDACTED
+			wrap json
+		}
 	}
 	{{- /* The name is what alerts tell clients' requests from probes by. */}}
 	{{- range $name, $address := dict "clients" ":8080" "probes" ":8082" "control" ":8090" }}
@@ -43,20 +48,26 @@ Argument: the root context.
 	}
 }
 
+(health) {
+	{{- /* Without a key, so it takes little: no body, and no more time than vLLM needs. */}}
+	request_body {
+		max_size 1KB
+	}
+	reverse_proxy 127.0.0.1:8000 {
+		transport http {
+			dial_timeout 2s
+			response_header_timeout 5s
+			keepalive 4s
+		}
+	}
+}
+
 (guard) {
 	request_body {
 		max_size {{ .Values.api.maxBodySize }}
 	}
 	{{- if not .Values.api.anonymous }}
-	{{- /* Files are read for each request, so a key changes without a restart. An empty or missing one opens nothing. */}}
-	vars key {file./keys/api-key}
-	@rotating file {
-		root /keys
-		try_files /api-key-next
-	}
-	vars next ""
-	vars @rotating next {file./keys/api-key-next}
-	@closed not expression `({http.vars.key} != "" && {http.request.header.Authorization} == "Bearer " + {http.vars.key}) || ({http.vars.next} != "" && {http.request.header.Authorization} == "Bearer " + {http.vars.next})`
+	@closed not bearer_key /keys/api-key /keys/api-key-next
 	header @closed Content-Type application/json
 	respond @closed `{"error":{"message":"The API key is missing or wrong.","type":"authentication_error","param":null,"code":401}}` 401
 	{{- end }}
@@ -73,13 +84,18 @@ Argument: the root context.
 	{{- /* One request for each connection: one that is kept would bring requests to a replica that is about to end, which
 	vLLM 0.31 answers with 500. It would also keep them from replicas that have been added. */}}
 	header Connection close
+	log_append user_agent {http.request.header.User-Agent}
 	log_skip /health
+	@health {
+		method GET HEAD
+		path /health
+	}
 	@open {
 		method GET POST
 		path {{ join " " .Values.api.paths }}{{ if has "/v1/responses" .Values.api.paths }} /v1/responses/*{{ end }}
 	}
-	handle /health {
-		import server
+	handle @health {
+		import health
 	}
 	handle @open {
 		route {
@@ -122,6 +138,7 @@ Argument: the root context.
 # For the trainers that a network policy names.
 :8090 {
 	log
+	log_append user_agent {http.request.header.User-Agent}
 	@open {
 		method GET POST
 		path {{ include "vllm-serving.rlPaths" . }}
