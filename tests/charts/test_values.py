@@ -142,6 +142,26 @@ REFUSED = [
         [{"name": "shm", "emptyDir": {}}],
         'the chart has a volume "shm" already. Choose another name.',
     ),
+    Refused(
+        f"{OVERRIDE}.podTemplate",
+        {"spec": {"containers": [{"name": "sidecar", "image": "registry.example.com/sidecar:1"}]}},
+        f"{OVERRIDE}.podTemplate.spec.containers: none of these is called node, which is the one that Trainer and the",
+    ),
+    Refused(
+        f"{OVERRIDE}.podTemplate",
+        {"spec": {"containers": [{"name": "node", "tty": True}]}},
+        f"{OVERRIDE}.podTemplate.spec.containers: the container node has no image, for the list replaces the chart's.",
+    ),
+    Refused(
+        f"{OVERRIDE}.podTemplate",
+        {"spec": {"volumes": [{"name": "corpus", "emptyDir": {}}]}},
+        f'{OVERRIDE}.podTemplate.spec.volumes: the container node mounts "shm", and there is no such volume. Write all',
+    ),
+    Refused(
+        f"{OVERRIDE}.podTemplate",
+        {"spec": {"initContainers": [{"name": "warm", "image": "a:1", "volumeMounts": [{"name": "x"}]}]}},
+        f'{OVERRIDE}.podTemplate.spec: the container warm mounts "x", and there is no such volume. Use one of',
+    ),
     Refused(f"{OVERRIDE}.resources.requests.memory", "1Ti", "requests.memory is 1Ti and limits.memory is 64Gi"),
     Refused(
         f"{OVERRIDE}.resources.requests.cpu", "16500m", "requests.cpu is 16500m and limits.cpu is 16. A pod cannot"
@@ -177,25 +197,6 @@ def test_two_runtimes_of_one_name_are_refused() -> None:
     settings = ['names={"style": "both", "version": "next"}', 'runtimes.trl-distributed-next.base="trl-qwen3-8b"']
     done = run("helm", *template_arguments(TRAINING_RUNTIMES, settings=settings))
     assert 'Two runtimes would have the name "trl-distributed-next"' in done.stderr
-
-
-class OnceEach(yaml.CSafeLoader):
-    """Refuses a key that stands twice in a map, as kustomize and with it Flux do."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return the map; Helm and Kubernetes themselves would take the last of two."""
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        assert len(found) == len(node.value), f"a key twice in line {node.start_mark.line + 1}"
-        return found
-
-
-def test_no_key_is_written_twice() -> None:
-    labels = ["commonLabels", "test.labels", f"{OVERRIDE}.labels", "commonAnnotations", f"{OVERRIDE}.annotations"]
-    settings = [f'{path}={{"example.com/team": "{path}"}}' for path in labels]
-    rendered = template(TRAINING_RUNTIMES, settings=[*settings, "keep=true", 'accelerator="cpu"'])
-    assert list(yaml.load_all(rendered, OnceEach))
-    with pytest.raises(AssertionError, match="a key twice in line 1"):
-        yaml.load("a: 1\na: 2", OnceEach)
 
 
 def undocumented(schema: dict[str, Any], path: str = "") -> list[str]:

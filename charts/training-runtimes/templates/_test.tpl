@@ -37,7 +37,7 @@ Kubernetes adds to it.
 Argument: the root context.
 */}}
 {{- define "training-runtimes.testTrainJobName" -}}
-{{- printf "test-%s" (.Release.Name | replace "." "-" | trunc 28 | trimSuffix "-") }}
+{{- include "stoker.dnsLabel" (dict "name" (printf "test-%s" .Release.Name) "max" 33) }}
 {{- end }}
 
 {{/*

@@ -15,6 +15,7 @@ Argument: the root context.
     {{- include "training-runtimes.validateMethod" $arguments }}
     {{- include "training-runtimes.validateEnv" $arguments }}
     {{- include "training-runtimes.validateVolumes" $runtime }}
+    {{- include "training-runtimes.validatePodTemplate" $arguments }}
   {{- end }}
   {{- include "training-runtimes.validateLabels" . }}
   {{- include "training-runtimes.validateResources" (list "initializers" .Values.initializers.resources) }}
@@ -198,12 +199,53 @@ Argument: the root context.
 {{- end }}
 {{- end }}
 
-{{- /* Flux and kustomize refuse a key that appears twice. Argument: the root context. */}}
+{{- /*
+training-runtimes.validatePodTemplate: a list in podTemplate replaces the chart's, and Kubernetes looks at a pod only when
+a TrainJob makes it.
+*/}}
+{{- define "training-runtimes.validatePodTemplate" -}}
+{{- $where := printf "runtimes.%s.podTemplate.spec" .runtime.entry }}
+{{- $given := dig "spec" dict .runtime.podTemplate }}
+{{- $pod := (include "training-runtimes.nodePodTemplate" . | fromYaml).spec }}
+{{- $node := dict }}
+{{- range $pod.containers }}
+  {{- if eq (toString .name) "node" }}
+    {{- $node = . }}
+  {{- end }}
+{{- end }}
+{{- if not $node }}
+  {{- fail (printf "\n\n%s.containers: none of these is called node, which is the one that Trainer and the retry rules know. %s\n"
+        $where "Give it one, with all that it needs, for the list replaces the chart's; or remove the list.") }}
+{{- end }}
+{{- if not $node.image }}
+  {{- fail (printf "\n\n%s.containers: the container node has no image, for the list replaces the chart's. %s\n"
+        $where "Write all that it needs, or remove the list and set the runtime's own values (image, env, resources).") }}
+{{- end }}
+{{- /* JobSet adds the volume of a TrainJob's own claim. */}}
+{{- $names := empty .runtime.workspace.existingClaim | ternary (list "initializer") list }}
+{{- range $pod.volumes }}
+  {{- $names = append $names .name }}
+{{- end }}
+{{- range concat ($pod.initContainers | default list) $pod.containers }}
+  {{- $container := .name }}
+  {{- range .volumeMounts }}
+    {{- if not (has .name $names) }}
+      {{- fail (printf "\n\n%s%s: the container %s mounts %q, and there is no such volume. %s\n"
+            $where (ternary ".volumes" "" (hasKey $given "volumes")) $container .name
+            (ternary "Write all volumes, for the list replaces the chart's; or use the runtime's value volumes, which adds to them."
+              (printf "Use one of: %s." (join ", " $names)) (hasKey $given "volumes"))) }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* training-runtimes.validateLabels: labels and annotations that are written twice. Argument: the root context. */}}
 {{- define "training-runtimes.validateLabels" -}}
 {{- $nameless := dict "framework" "" "name" "" "accelerator" "" }}
-{{- $labels := merge (include "stoker.labels" . | fromYaml) (include "training-runtimes.runLabels" $nameless | fromYaml) }}
-{{- $annotations := dict "stoker.dev/description" "" "stoker.dev/replacement" "" }}
-{{- $annotations = merge $annotations (include "stoker.keep" . | fromYaml) }}
+{{- $labels := merge (dict "trainer.kubeflow.org/support" "")
+      (include "stoker.labels" . | fromYaml) (include "training-runtimes.runLabels" $nameless | fromYaml) }}
+{{- $annotations := merge (dict "stoker.dev/description" "" "stoker.dev/replacement" "")
+      (include "stoker.keep" . | fromYaml) (include "stoker.testHook" . | fromYaml) }}
 {{- $given := list
       (list "commonLabels" .Values.commonLabels $labels)
       (list "commonAnnotations" .Values.commonAnnotations $annotations)
@@ -214,15 +256,7 @@ Argument: the root context.
     {{- $given = append $given (list (printf "runtimes.%s.annotations" $name) .annotations $annotations) }}
   {{- end }}
 {{- end }}
-{{- range $given }}
-  {{- $where := index . 0 }}
-  {{- $own := index . 2 }}
-  {{- range $name, $_ := index . 1 }}
-    {{- if hasKey $own $name }}
-      {{- fail (printf "\n\n%s: the chart sets %s itself. Remove it.\n" $where $name) }}
-    {{- end }}
-  {{- end }}
-{{- end }}
+{{- include "stoker.refuseOwnKeys" $given }}
 {{- end }}
 
 {{- /* training-runtimes.difference: the words of the first list that are not in the second, with commas. */}}

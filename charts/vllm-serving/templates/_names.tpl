@@ -1,9 +1,10 @@
 {{/*
-vllm-serving.name: name of the objects, and value of the label `release` of their metrics.
+vllm-serving.name: name of the objects, and value of the label `release` of their metrics. Write it with toYaml: it may
+read as a number or as true.
 Argument: the root context.
 */}}
 {{- define "vllm-serving.name" -}}
-{{- .Values.fullnameOverride | default .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- include "stoker.dnsLabel" (dict "name" (.Values.fullnameOverride | default .Release.Name) "max" 50) }}
 {{- end }}
 
 {{/*
@@ -32,6 +33,14 @@ Argument: the root context.
 {{- else if .Values.model.uri }}/models/fetched/{{ include "vllm-serving.fetched" . }}/model
 {{- else }}/models/image{{ with .Values.model.image.path }}/{{ . | trimAll "/" }}{{ end }}
 {{- end }}
+{{- end }}
+
+{{/*
+vllm-serving.modelValue: the values that name the model, for messages.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.modelValue" -}}
+{{- if .Values.model.claim.name }}model.claim.name and model.claim.path{{ else if .Values.model.uri }}model.uri{{ else }}model.image{{ end }}
 {{- end }}
 
 {{/*

@@ -64,6 +64,9 @@ initContainers:
       {{- /* Whoever fetches the same is the same job: what is there whole is not asked for again, nor does it change. */}}
       - name: STOKER_JOB_ID
         value: {{ include "vllm-serving.fetched" . | quote }}
+      {{- /* So that its messages name values of this chart. */}}
+      - name: STOKER_FETCH_FOR
+        value: serving
     {{- with .Values.model.secretName }}
     envFrom:
       - secretRef:

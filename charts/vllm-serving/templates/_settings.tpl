@@ -11,12 +11,25 @@ Argument: the root context.
 {{- end }}
 
 {{/*
+vllm-serving.podAnnotations: annotations of the pods: those files, and the container that kubectl means.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.podAnnotations" -}}
+kubectl.kubernetes.io/default-container: vllm
+{{- range $name, $text := include "vllm-serving.files" . | fromYaml }}
+stoker.dev/{{ $name }}: |
+  {{- nindent 2 $text }}
+{{- end }}
+{{- end }}
+
+{{/*
 vllm-serving.settings: what `stoker adapters` is told.
 Argument: the root context.
 */}}
 {{- define "vllm-serving.settings" -}}
 {{- $source := include "vllm-serving.modelSource" . | fromYaml -}}
 model:
+  value: {{ include "vllm-serving.modelValue" . | quote }}
   path: {{ include "vllm-serving.modelPath" . | quote }}
   name: {{ include "vllm-serving.modelName" . | quote }}
   source: {{ $source.source | quote }}

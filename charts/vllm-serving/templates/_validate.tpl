@@ -4,21 +4,28 @@ does not have, APIs that the cluster does not serve. Every message ends with the
 Argument: the root context.
 */}}
 {{- define "vllm-serving.validate" -}}
+{{- include "vllm-serving.validateLabels" . }}
 {{- include "vllm-serving.validateModel" . }}
 {{- include "vllm-serving.validateKey" . }}
 {{- include "vllm-serving.validateAdapters" . }}
 {{- include "vllm-serving.validateVersion" . }}
 {{- include "vllm-serving.validateArgs" . }}
 {{- include "vllm-serving.validateReach" . }}
+{{- include "vllm-serving.validateAutoscaling" . }}
+{{- include "vllm-serving.validateMonitoring" . }}
 {{- include "vllm-serving.validateApis" . }}
 {{- end }}
 
-{{- define "vllm-serving.validateModel" -}}
-{{- range $label, $_ := include "stoker.selector" . | fromYaml }}
-  {{- if hasKey ($.Values.podLabels | default dict) $label }}
-    {{- fail (printf "\n\npodLabels.%s: the chart finds its pods by this label. Remove it.\n" $label) }}
-  {{- end }}
+{{- define "vllm-serving.validateLabels" -}}
+{{- $labels := include "stoker.labels" . | fromYaml }}
+{{- include "stoker.refuseOwnKeys" (list
+      (list "podLabels" .Values.podLabels (include "vllm-serving.podLabels" . | fromYaml))
+      (list "podAnnotations" .Values.podAnnotations (include "vllm-serving.podAnnotations" . | fromYaml))
+      (list "monitoring.labels" .Values.monitoring.labels $labels)
+      (list "monitoring.dashboardLabels" .Values.monitoring.dashboardLabels $labels)) }}
 {{- end }}
+
+{{- define "vllm-serving.validateModel" -}}
 {{- if hasKey (.Values.resources | default dict) "devices" }}
   {{- fail "\n\nresources.devices: this is not where devices are set. Use the value devices instead.\n" }}
 {{- end }}
@@ -47,7 +54,9 @@ Argument: the root context.
         "and set api.keySecret=model-key. To let everybody in whom the network policy allows, set api.anonymous=true.\n")) }}
 {{- end }}
 {{- range .Values.api.paths }}
-  {{- if regexMatch "^/(pause|resume|sleep|wake_up|is_paused|is_sleeping|collective_rpc|invocations|ping|adapters|server_info|abort_requests|scale_elastic_ep|reset_|release_|init_weight|start_|update_weight|finish_|shutdown_|weight_|inference)|^/v1/(un)?load_lora_adapter" . }}
+  {{- /* The proxy compares paths in small letters and with single slashes. */}}
+  {{- $path := regexReplaceAll "/+" (lower .) "/" }}
+  {{- if regexMatch "^/(pause|resume|sleep|wake_up|is_paused|is_sleeping|is_scaling|collective_rpc|invocations|ping|adapters|server_info|abort_requests|scale_elastic_ep|fault_tolerance|reset_|release_|init_weight|start_|stop_|update_weight|finish_|shutdown_|weight_|inference)|^/v1/(un)?load_lora_adapter" $path }}
     {{- fail (printf "\n\napi.paths: %s controls the server and is never open to clients. Remove it; for reinforcement learning, set rl.enabled.\n" .) }}
   {{- end }}
 {{- end }}
@@ -146,11 +155,33 @@ Argument: the root context.
 {{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) }}
   {{- fail "\n\nhttpRoute.enabled: an HTTPRoute needs a gateway. Set httpRoute.parentRefs.\n" }}
 {{- end }}
+{{- end }}
+
+{{- define "vllm-serving.validateAutoscaling" -}}
+{{- if and .Values.autoscaling.triggers (ne .Values.autoscaling.kind "keda") }}
+  {{- fail "\n\nautoscaling.triggers: only KEDA has triggers. Set autoscaling.kind=keda, or remove them.\n" }}
+{{- end }}
 {{- if and (eq .Values.autoscaling.kind "hpa") (lt (int .Values.autoscaling.minReplicas) 1) }}
   {{- fail "\n\nautoscaling.minReplicas: an HPA cannot scale to 0. Set it to 1 or more, or set autoscaling.kind=keda.\n" }}
 {{- end }}
 {{- if lt (int .Values.autoscaling.maxReplicas) (int .Values.autoscaling.minReplicas) }}
   {{- fail "\n\nautoscaling.maxReplicas is less than autoscaling.minReplicas. Raise maxReplicas, or lower minReplicas.\n" }}
+{{- end }}
+{{- end }}
+
+{{- define "vllm-serving.validateMonitoring" -}}
+{{- $asking := list }}
+{{- if eq .Values.autoscaling.kind "keda" }}
+  {{- $asking = append $asking "autoscaling.kind=keda asks" }}
+{{- end }}
+{{- if .Values.monitoring.rules }}
+  {{- $asking = append $asking "monitoring.rules asks" }}
+{{- end }}
+{{- if and $asking (not (or .Values.monitoring.podMonitor .Values.monitoring.scrapedElsewhere)) }}
+  {{- fail (printf (join " " (list
+        "\n\n%s Prometheus for series of this release, and nothing lets it scrape them. Set monitoring.podMonitor=true,"
+        "or monitoring.scrapedElsewhere=true if something else scrapes the replicas and sets the label release.\n"))
+      (first $asking)) }}
 {{- end }}
 {{- end }}
 
