@@ -33,6 +33,8 @@ WELL = {
 
 CASES: list[tuple[str, dict[str, str], int, list[str]]] = [
     ("a healthy release", {}, 59, []),
+    ("no replica", dict.fromkeys(WELL, "_x60"), 11, ["NoReplica"]),
+    ("no replica yet", dict.fromkeys(WELL, "_x60"), 9, []),
     ("a replica that still starts", {'stoker_serving_up{%s,pod="b"}': "0x60"}, 29, []),
     ("a replica that does not come", {'stoker_serving_up{%s,pod="b"}': "0x60"}, 31, ["ModelDoesNotAnswer"]),
     ("an adapter refused", {'stoker_adapter_problem{%s,pod="a",name="x"}': "1x60"}, 3, ["AdapterNotServed"]),
@@ -53,7 +55,9 @@ CASES: list[tuple[str, dict[str, str], int, list[str]]] = [
 @cache
 def rules() -> dict[str, Any]:
     """Return `spec` of the chart's PrometheusRule."""
-    rendered = render(VLLM_SERVING, [VLLM_SERVING / "ci/default-values.yaml"], ["monitoring.rules=true"])
+    rendered = render(
+        VLLM_SERVING, [VLLM_SERVING / "ci/default-values.yaml"], ["monitoring.rules=true", "monitoring.podMonitor=true"]
+    )
     (spec,) = (item["spec"] for item in rendered if item["kind"] == "PrometheusRule")
     found: dict[str, Any] = spec
     return found

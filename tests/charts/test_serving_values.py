@@ -32,6 +32,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"api.paths": ["/collective_rpc"]}, "/collective_rpc controls the server"),
     ({"api.paths": ["/invocations"]}, "/invocations controls the server"),
     ({"api.paths": ["/v1/load_lora_adapter"]}, "/v1/load_lora_adapter controls the server"),
+    ({"api.paths": ["/fault_tolerance/apply"]}, "/fault_tolerance/apply controls the server"),
+    # The proxy takes these for the same: it compares in small letters, with single slashes, without one at the end.
+    ({"api.paths": ["/PAUSE"]}, "at '/api/paths/0': '/PAUSE' does not match pattern"),
+    ({"api.paths": ["/v1/Load_LoRA_Adapter"]}, "at '/api/paths/0': '/v1/Load_LoRA_Adapter' does not match pattern"),
+    ({"api.paths": ["//pause"]}, "at '/api/paths/0': '//pause' does not match pattern"),
+    ({"api.paths": ["/pause/"]}, "at '/api/paths/0': '/pause/' does not match pattern"),
     ({"api.paths": ["/v1/*"]}, "at '/api/paths/0': '/v1/*' does not match pattern"),
     ({"api.maxBodySize": "16 MB"}, "at '/api/maxBodySize': '16 MB' does not match pattern"),
     ({"adapters": [{"name": "a", "claim": "c"}]}, "at '/adapters/0': missing property 'path'"),
@@ -55,7 +61,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"images.vllm.digest": f"sha256:{'0' * 64}"}, "images.vllm.digest names an image of your own"),
     ({"vllmVersion": "0.31.0rc1"}, "at '/vllmVersion': '0.31.0rc1' does not match pattern"),
-    ({"podLabels": {"app.kubernetes.io/instance": "a"}}, "the chart finds its pods by this label. Remove it."),
+    (
+        {"podLabels": {"app.kubernetes.io/instance": "a"}},
+        "podLabels: the chart sets app.kubernetes.io/instance itself.",
+    ),
+    ({"podAnnotations": {"stoker.dev/Caddyfile": "a"}}, "podAnnotations: the chart sets stoker.dev/Caddyfile itself."),
+    (
+        {"monitoring.labels": {"helm.sh/chart": "a"}},
+        "monitoring.labels: the chart sets helm.sh/chart itself. Remove it.",
+    ),
     ({"accelerator": "gpu"}, 'accelerator: there is no accelerator profile "gpu". Use one of: amd, cpu, intel, nvidia'),
     ({"accelerator": "amd"}, 'accelerator "amd" needs the variant "rocm" of image "vllm"'),
     ({"args.max-model-length": "512"}, "args.max-model-length: vLLM 0.31.0 has no such flag. Remove it"),
@@ -131,6 +145,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"autoscaling": {"minReplicas": 5}},
         "autoscaling.maxReplicas is less than autoscaling.minReplicas. Raise maxReplicas",
     ),
+    (
+        {"autoscaling.triggers": [{"type": "cron"}]},
+        "autoscaling.triggers: only KEDA has triggers. Set autoscaling.kind=",
+    ),
+    (
+        {"autoscaling.kind": "keda"},
+        "autoscaling.kind=keda asks Prometheus for series of this release, and nothing lets it scrape them. Set ",
+    ),
+    (
+        {"monitoring.rules": True},
+        "monitoring.rules asks Prometheus for series of this release, and nothing lets it scr",
+    ),
     ({"drain.seconds": 5}, "at '/drain/seconds': minimum: got 5, want 30"),
     ({"startup.timeoutSeconds": "30m"}, "at '/startup/timeoutSeconds': got string, want integer"),
     ({"podSecurityContext.runAsUser": 0}, "at '/podSecurityContext/runAsUser': minimum: got 0, want 1"),
@@ -153,6 +179,13 @@ def test_bad_values_are_refused(values: dict[str, Any], message: str) -> None:
     assert done.returncode != 0
     assert message in done.stderr
     assert ends_with_the_fix(done.stderr), done.stderr
+
+
+@pytest.mark.parametrize("path", ["/PAUSE", "//pause", "/Pause/", "/v1//Load_lora_adapter"])
+def test_a_control_path_is_refused_without_the_schema_too(path: str) -> None:
+    values = settings({**GOOD, "api.paths": [path]})
+    done = run("helm", *template_arguments(VLLM_SERVING, settings=values), "--skip-schema-validation")
+    assert f"api.paths: {path} controls the server" in done.stderr
 
 
 def test_what_a_values_file_leaves_empty_is_as_if_it_were_not_there(tmp_path: Path) -> None:
@@ -247,9 +280,9 @@ def test_an_image_volume_needs_a_kubernetes_that_has_them() -> None:
     ("values", "api"),
     [
         ({"monitoring.podMonitor": True}, "monitoring.coreos.com/v1"),
-        ({"monitoring.rules": True}, "monitoring.coreos.com/v1"),
+        ({"monitoring": {"rules": True, "scrapedElsewhere": True}}, "monitoring.coreos.com/v1"),
         ({"httpRoute": {"enabled": True, "parentRefs": [{"name": "a"}]}}, "gateway.networking.k8s.io/v1"),
-        ({"autoscaling.kind": "keda"}, "keda.sh/v1alpha1"),
+        ({"autoscaling.kind": "keda", "monitoring.scrapedElsewhere": True}, "keda.sh/v1alpha1"),
     ],
 )
 def test_an_api_that_the_cluster_lacks_is_named(values: dict[str, Any], api: str) -> None:
