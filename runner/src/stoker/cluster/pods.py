@@ -248,7 +248,7 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
     declared = container.get("resources", {})
     resources = _requests_of(declared)
     secret = (told.get("secretRef") or {}).get("name")
-    job = NodeJob(
+    node_job = NodeJob(
         name=_name_of(trainjob["metadata"]),
         nodes=1,
         image=str(container.get("image") or ""),
@@ -266,7 +266,7 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
         labels=dict(template.get("metadata", {}).get("labels") or {}),
         grace_seconds=int(pod.get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
     )
-    return InitializerJob(name, job, secret, backoff_limit, is_ours=argv[:2] == ("stoker", "fetch"))
+    return InitializerJob(name, node_job, secret, backoff_limit, is_ours=argv[:2] == ("stoker", "fetch"))
 
 
 def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
@@ -297,7 +297,7 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
     asked = told.get("resourcesPerNode")
     merged = merged_resources(declared, asked or {})
     mounts = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())}
-    job = NodeJob(
+    node_job = NodeJob(
         name=_name_of(trainjob["metadata"]),
         nodes=_count("numNodes", told.get("numNodes", _policy(runtime).get("numNodes", 1))),
         image=str(told.get("image") or container.get("image") or ""),
@@ -315,11 +315,11 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
         grace_seconds=int(template["spec"].get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
     )
     if command != list(torchtune.COMMAND) or not told.get("command") or _policy(runtime).get("torch") is None:
-        return job
+        return node_job
     recipe = torchtune.rewritten(
-        given, args, container.get("command", ()), job.nodes, job.processes_per_node, job.gpus_per_node
+        given, args, container.get("command", ()), node_job.nodes, node_job.processes_per_node, node_job.gpus_per_node
     )
-    return replace(job, argv=(*recipe, *args))
+    return replace(node_job, argv=(*recipe, *args))
 
 
 def _policy(runtime: Mapping[str, Any]) -> Mapping[str, Any]:
