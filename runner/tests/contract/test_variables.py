@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import stoker
+from stoker.contract import variables
 from stoker.contract.variables import KNOWN, unknown_variables
 
 SOURCES = [path for path in Path(stoker.__file__).parent.rglob("*.py") if path.name != "variables.py"]
@@ -37,6 +38,7 @@ def test_what_kubernetes_writes_for_a_service_is_no_problem(name: str) -> None:
 
 def test_the_list_holds_what_the_code_reads_and_nothing_else() -> None:
     read = {name for path in SOURCES for name in re.findall(r'"(STOKER_[A-Z_]+)"', path.read_text())}
-    assert read - {"STOKER_ARG_"} == KNOWN.keys() - {"STOKER_RUNTIME"}, (
+    read |= {*re.findall(r'environ\.get\("(STOKER_[A-Z_]+)"', Path(variables.__file__).read_text())}
+    assert {name for name in read if not name.startswith("STOKER_ARG_")} == KNOWN.keys() - {"STOKER_RUNTIME"}, (
         "STOKER_RUNTIME is for people who read `stoker doctor`; any other name is read somewhere"
     )
