@@ -40,7 +40,7 @@ def train(python: Path, inputs: Path, folder: Path, *worker: str) -> tuple[int, 
     plan.write(pod.plan)
     done = subprocess.run(
         [python, *worker],
-        env={**os.environ, **plan.env, "STOKER_PLAN": str(pod.plan), "HF_HOME": str(folder)},
+        env={**os.environ, **told, **plan.env, "STOKER_PLAN": str(pod.plan), "HF_HOME": str(folder)},
         check=False,
         capture_output=True,
         text=True,
