@@ -1,0 +1,1 @@
+"""Rollouts: samplers write what a trainer learns from, while it learns."""
