@@ -56,14 +56,14 @@ def write_tensors(path: Path, *names: str) -> int:
     return path.stat().st_size
 
 
-def saved(output: Path, step: int, sealed: bool = True) -> Path:
+def saved(output: Path, step: int, sealed: bool = True, record: Mapping[str, Any] | None = None) -> Path:
     """Return a checkpoint as a trainer leaves it."""
     folder = output / f"checkpoint-{step}"
     (folder / "nested").mkdir(parents=True)
     write_tensors(folder / "model.safetensors")
     (folder / "nested" / "optimizer.pt").write_bytes(b"y" * 20)
     if sealed:
-        seal(folder, step, MINE)
+        seal(folder, step, **(record or {"fingerprint": MINE}))
     return folder
 
 

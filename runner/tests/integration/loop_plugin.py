@@ -119,5 +119,5 @@ def _save(job: Job, step: int) -> None:
     if dist.get_rank() == 0:
         folder.mkdir(parents=True)
         (folder / "count").write_text(str(step))
-        seal(folder, step, job.plan.fingerprint)
+        seal(folder, step, **job.plan.record)
     barrier()

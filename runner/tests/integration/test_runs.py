@@ -68,8 +68,11 @@ def test_a_finished_run_started_again_is_done_at_once(finished: LocalJob) -> Non
 def test_another_run_in_the_same_folder_is_refused_with_each_difference(finished: LocalJob) -> None:
     ended = finished.run("--lora_r", "4", nodes=1)
     assert ended.code == 78
-    assert "peft.lora_r was 8, now 4; world_size was 2, now 1" in ended.output
+    assert "peft.lora_r was 8, now 4 (args); world_size was 2, now 1" in ended.output
     assert "STOKER_RESUME=never" in ended.output
+    ended = finished.run("--seed", "7", nodes=2)
+    assert ended.code == 78
+    assert "belongs to another run: seed was 42, now 7 (args). To resume it, write the former value" in ended.output
 
 
 @pytest.mark.full

@@ -259,7 +259,7 @@ def test_a_finished_run_is_finished(tmp_path: Path, signals: Signals) -> None:
     assert run(plan, signals) == (ExitCode.FINISHED, "this run has already finished, at step 5")
     assert (output / MANIFEST).exists()
 
-    # Neither makes it another run, but nobody is to think that it was trained with them.
+    # An older runner's manifest does not say more. Nobody is to think that it was trained with the new values.
     args = ("--max_steps", "5", "--learning_rate", "1e-3", "--hub_token", "hf_secret")
     code, message = run(plan_in(tmp_path, *args), signals)
     assert code is ExitCode.FINISHED
@@ -267,6 +267,13 @@ def test_a_finished_run_is_finished(tmp_path: Path, signals: Signals) -> None:
     assert "learning_rate was None, now 1e-3" in message
     assert "hf_secret" not in message
     assert "STOKER_RESUME=never" in message
+
+    (output / MANIFEST).write_text(json.dumps({**done, **plan.record}))
+    code, message = run(plan_in(tmp_path, *args), signals)
+    assert code is ExitCode.CONFIG
+    assert (
+        f"the finished output in {output} belongs to another run: learning_rate was 2e-05, now 0.001 (args)" in message
+    )
 
 
 def test_a_stop_while_waiting_for_peers_is_75(tmp_path: Path, signals: Signals) -> None:

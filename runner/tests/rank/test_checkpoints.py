@@ -13,6 +13,8 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.manifest import MANIFEST
 from stoker.rank import checkpoints
 
+RECORD = {"fingerprint": MINE}
+
 
 def flaw_of(output: Path) -> str:
     (checkpoint,) = checkpoints.read_checkpoints(output)
@@ -52,8 +54,9 @@ def test_a_checkpoint_whose_weights_lost_their_header_is_set_aside_for_the_one_b
     whole = saved(tmp_path, 5)
     weights = saved(tmp_path, 10) / "model.safetensors"
     weights.write_bytes(bytes(weights.stat().st_size))
-    chosen, aside = checkpoints.choose(tmp_path, MINE, "auto", anew=False)
-    assert chosen == whole
+    chosen, aside = checkpoints.choose(tmp_path, RECORD, "auto", anew=False)
+    assert chosen is not None
+    assert chosen.path == whole
     assert aside == [(weights.parent, "model.safetensors is damaged: its header is not JSON")]
 
 
@@ -78,7 +81,7 @@ def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_a_broken_one(tmp_path
     # Stands in for a network file system that fails for a moment; it fails for root too.
     file.symlink_to(file)
     with pytest.raises(OSError, match=name):
-        checkpoints.choose(tmp_path, MINE, "auto", anew=False)
+        checkpoints.choose(tmp_path, RECORD, "auto", anew=False)
     assert checkpoints.newest_step(tmp_path) == 5
 
 
@@ -91,16 +94,16 @@ def test_a_file_that_fails_while_it_is_read_is_not_called_damaged(
     saved(tmp_path, 5)
     monkeypatch.setattr(checkpoints, "damage_found_in", failing)
     with pytest.raises(OSError, match="Input/output error"):
-        checkpoints.choose(tmp_path, MINE, "auto", anew=False)
+        checkpoints.choose(tmp_path, RECORD, "auto", anew=False)
 
 
 def test_an_output_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     output = tmp_path / "output"
     output.symlink_to(output)
     with pytest.raises(OSError, match="output"):
-        checkpoints.choose(output, MINE, "auto", anew=False)
+        checkpoints.choose(output, RECORD, "auto", anew=False)
     with pytest.raises(OSError, match="output"):
-        checkpoints.finished_manifest(output, MINE, {"steps": 10})
+        checkpoints.finished_manifest(output, RECORD, {"steps": 10})
     assert checkpoints.newest_step(output) == 0
 
 
@@ -122,14 +125,15 @@ def test_steps_are_compared_as_numbers_and_strangers_ignored(tmp_path: Path) -> 
 
 
 def test_no_folder_is_no_checkpoint(tmp_path: Path) -> None:
-    assert checkpoints.choose(tmp_path / "missing", MINE, "auto", anew=False) == (None, [])
+    assert checkpoints.choose(tmp_path / "missing", RECORD, "auto", anew=False) == (None, [])
 
 
 def test_the_newest_complete_one_is_chosen_and_broken_ones_set_aside(tmp_path: Path) -> None:
     good = saved(tmp_path, 5)
     broken = saved(tmp_path, 10, sealed=False)
-    chosen, aside = checkpoints.choose(tmp_path, MINE, "auto", anew=False)
-    assert chosen == good
+    chosen, aside = checkpoints.choose(tmp_path, RECORD, "auto", anew=False)
+    assert chosen is not None
+    assert chosen.path == good
     assert aside == [(broken, "the save did not finish")]
 
 
@@ -141,7 +145,7 @@ def test_setting_aside_hides_it_from_trainers_and_never_overwrites(tmp_path: Pat
 
 def test_starting_anew_sets_all_checkpoints_aside(tmp_path: Path) -> None:
     folder = saved(tmp_path, 5)
-    assert checkpoints.choose(tmp_path, MINE, "never", anew=True) == (None, [(folder, "STOKER_RESUME=never")])
+    assert checkpoints.choose(tmp_path, RECORD, "never", anew=True) == (None, [(folder, "STOKER_RESUME=never")])
 
 
 def test_a_job_starts_anew_once_and_its_restarts_go_on(tmp_path: Path) -> None:
@@ -201,7 +205,7 @@ def test_where_nothing_has_finished_nothing_is_moved(tmp_path: Path) -> None:
 def test_require_fails_without_a_complete_checkpoint(tmp_path: Path) -> None:
     saved(tmp_path, 5, sealed=False)
     with pytest.raises(RunError, match="has no complete checkpoint") as refused:
-        checkpoints.choose(tmp_path, MINE, "require", anew=False)
+        checkpoints.choose(tmp_path, RECORD, "require", anew=False)
     assert refused.value.code is ExitCode.CONFIG
 
 
@@ -209,15 +213,11 @@ def test_another_runs_checkpoint_is_refused_naming_each_difference(tmp_path: Pat
     saved(tmp_path, 5)
     other = {"method": "dpo", "model": {"model_name_or_path": "/n"}, "world_size": 2}
     with pytest.raises(RunError) as refused:
-        checkpoints.choose(tmp_path, other, "auto", anew=False)
+        checkpoints.choose(tmp_path, {"fingerprint": other}, "auto", anew=False)
     assert refused.value.code is ExitCode.CONFIG
     assert "method was sft, now dpo; model.model_name_or_path was /m, now /n" in refused.value.message
     assert "world_size" not in refused.value.message
     assert "STOKER_RESUME=never" in refused.value.message
-
-
-def test_a_tuple_equals_the_list_it_is_read_back_as() -> None:
-    checkpoints.refuse_other_run("x", {"targets": ["q", "v"]}, {"targets": ("q", "v")})
 
 
 def finished(output: Path, budget: dict[str, float]) -> None:
@@ -239,17 +239,17 @@ def test_a_run_is_finished_unless_more_is_asked_for(
     tmp_path: Path, done: dict[str, float], asked: dict[str, float], is_done: bool
 ) -> None:
     finished(tmp_path, done)
-    assert (checkpoints.finished_manifest(tmp_path, MINE, asked) is not None) == is_done
+    assert (checkpoints.finished_manifest(tmp_path, RECORD, asked) is not None) == is_done
 
 
 def test_without_a_manifest_nothing_is_finished(tmp_path: Path) -> None:
-    assert checkpoints.finished_manifest(tmp_path, MINE, {}) is None
+    assert checkpoints.finished_manifest(tmp_path, RECORD, {}) is None
 
 
 def test_another_runs_finished_output_is_refused(tmp_path: Path) -> None:
     finished(tmp_path, {})
     with pytest.raises(RunError, match=r"the finished output in .* belongs to another run: world_size was 2, now 4"):
-        checkpoints.finished_manifest(tmp_path, {**MINE, "world_size": 4}, {})
+        checkpoints.finished_manifest(tmp_path, {"fingerprint": {**MINE, "world_size": 4}}, {})
 
 
 @pytest.mark.parametrize("files", ["5", "null", "[1]", "[{}]", '[{"path": "nested/file"}, {"path": []}]'])
@@ -266,4 +266,4 @@ def test_a_manifest_of_another_make_is_moved_aside_alone(tmp_path: Path, files: 
 def test_a_manifest_of_another_make_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / MANIFEST).write_text(content)
     with pytest.raises(RunError, match="was not written by stoker"):
-        checkpoints.finished_manifest(tmp_path, MINE, {})
+        checkpoints.finished_manifest(tmp_path, RECORD, {})

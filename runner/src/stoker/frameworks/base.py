@@ -52,6 +52,10 @@ class Framework(TrainingFramework):
     def fingerprint(self, table: FlagTable, settings: Mapping[str, Setting], world_size: int) -> dict[str, object]:
         """Return what a checkpoint must have in common with the run to be resumed."""
 
+    def fixed(self, table: FlagTable, settings: Mapping[str, Setting], world_size: int) -> dict[str, object]:
+        """Return further settings that must stay as they are on resume, such as the learning rate, set or not."""
+        return {}
+
     def config_file(self, config: str) -> str | None:
         """Return the file that `--config` names; None if it names something else."""
         return config
@@ -126,6 +130,7 @@ class Framework(TrainingFramework):
             model=command_line.local_model(settings),
             loader_workers=command_line.loader_workers(settings),
             packages_needed=self.needed_packages(settings),
+            fixed=self.fixed(table, settings, asked.world_size),
         )
 
     def check_settings(

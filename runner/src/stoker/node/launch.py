@@ -27,6 +27,7 @@ from stoker.rank import checkpoints
 from stoker.rank.endings import ending_of
 from stoker.rank.folders import LocalFolder, SharedFolder, Verdict, local_folder, most_telling
 from stoker.rank.pulse import Beat, read_beats
+from stoker.rank.same_run import changed_settings
 
 _POLL_SECONDS = 0.25
 # How often the shared folder is read; it may be on a network filesystem.
@@ -124,7 +125,9 @@ def _attempt(plan: Plan, shared: SharedFolder, signals: Signals) -> Verdict:
 
 def _finished_before(plan: Plan, manifest: Mapping[str, Any]) -> str:
     message = f"this run has already finished, at step {manifest['steps']}"
-    changed = checkpoints.changed_settings(manifest, plan.recorded_settings)
+    # Manifests of older runners have no settings.
+    before = manifest.get("settings")
+    changed = changed_settings(before, plan.recorded_settings) if isinstance(before, dict) else []
     if changed:
         message += (
             f"; nothing was trained, although {'; '.join(changed)}: to train with the new values, give this run its "
@@ -138,7 +141,7 @@ def _already_finished(plan: Plan) -> Mapping[str, Any] | None:
     if checkpoints.starts_anew(Path(plan.workspace), output, plan.resume, plan.job_id, plan.attempt):
         done = None
     else:
-        done = checkpoints.finished_manifest(output, plan.fingerprint, plan.budget)
+        done = checkpoints.finished_manifest(output, plan.record, plan.budget, plan.sources)
     if done is None and plan.world.node_rank == 0:
         # The manifest means "finished", so it must go before training continues.
         checkpoints.retire_output(output)

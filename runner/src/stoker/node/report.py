@@ -97,9 +97,8 @@ def write_run_manifest(plan: Plan, result: Mapping[str, Any]) -> dict[str, Any]:
             **{name: result[name] for name in reported},
             "nodes": plan.world.nnodes,
             "processes_per_node": plan.world.nproc_per_node,
-            "fingerprint": plan.fingerprint,
+            **plan.record,
             "budget": plan.budget,
-            "settings": plan.recorded_settings,
             "base_model": {"name_or_path": plan.base_model[0], "revision": plan.base_model[1]},
         },
     )

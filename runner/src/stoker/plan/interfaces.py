@@ -143,6 +143,8 @@ class Decision:
         model: the model folder to inspect before the start; None without one.
         loader_workers: data loading processes per training process.
         packages_needed: package that an image may lack, or several joined by ` or ` → the setting that needs one.
+        fixed: settings that must stay as they are on resume, each with its value or the trainer's default. It names all
+            of them in every run: one that a checkpoint lacks was saved before it counted, and is not compared.
     """
 
     module: str
@@ -155,6 +157,7 @@ class Decision:
     model: str | None = None
     loader_workers: int = 0
     packages_needed: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Reader(ABC):
@@ -230,6 +233,7 @@ class TrainingFramework(Reader, Decider, Checker):
         has_configs: True if it ships named configs; STOKER_ARG_CONFIG may then choose one.
         flag_names: how it spells the settings that advice names.
         shardings: the values of STOKER_SHARDING that it can carry out.
+        free_settings: names, or patterns of names, of settings that may change on resume without a notice.
     """
 
     name: ClassVar[str]
@@ -241,6 +245,7 @@ class TrainingFramework(Reader, Decider, Checker):
     has_configs: ClassVar[bool] = False
     flag_names: ClassVar[FlagNames] = FlagNames()
     shardings: ClassVar[tuple[str, ...]] = ("none",)
+    free_settings: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def flag_table(self, method: str) -> FlagTable:

@@ -33,6 +33,8 @@ _INTERNAL = (
     "dataset",
     "model",
     "unseen",
+    "fixed",
+    "free",
 )
 
 
@@ -97,6 +99,8 @@ class Plan:
         ways: what the model needs on each device, and in other ways to train it, each with what to write for it; empty
             if unknown.
         device_bytes: memory of a device; None if unknown.
+        fixed: every setting that must stay as it is on resume, set or not, by name.
+        free: names, or patterns of names, of settings that may change on resume without a notice.
     """
 
     framework: str
@@ -135,6 +139,8 @@ class Plan:
     unseen: tuple[str, ...] = ()
     ways: tuple[tuple[str, Memory], ...] = ()
     device_bytes: int | None = None
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    free: tuple[str, ...] = ()
 
     @property
     def memory(self) -> Memory | None:
@@ -166,6 +172,17 @@ class Plan:
     def recorded_settings(self) -> dict[str, str | list[str]]:
         """The settings by name, as the manifest keeps them."""
         return {s.name: list(s.value) if isinstance(s.value, tuple) else s.value for s in self.shown_settings}
+
+    @property
+    def record(self) -> dict[str, Mapping[str, Any]]:
+        """What seals and the manifest say of the run, to be compared on resume."""
+        fixed = {name: hide(value) if isinstance(value, str) else value for name, value in self.fixed.items()}
+        return {"fingerprint": self.fingerprint, "fixed": fixed, "settings": self.recorded_settings}
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The layer that set each setting, by the setting's name."""
+        return {setting.name: setting.source for setting in self.settings}
 
     @property
     def torchrun_argv(self) -> list[str]:

@@ -203,6 +203,8 @@ def resolve_plan(
         unseen=tuple(f"the {source.what} {source.value}" for source in decision.inputs if source.value[:1] != "/"),
         ways=ways,
         device_bytes=facts.device_bytes,
+        fixed=decision.fixed,
+        free=framework.free_settings,
     )
 
 

@@ -20,6 +20,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json, share_with_group, write_json
 from stoker.contract.manifest import MANIFEST
 from stoker.contract.weights import damage_found_in
+from stoker.rank.same_run import refuse_other_run
 
 SEAL = "stoker-checkpoint.json"
 # One file in the workspace for each output folder, because jobs may share a workspace.
@@ -36,20 +37,35 @@ class Checkpoint:
     Attributes:
         path: the folder.
         step: the step it was saved at.
-        fingerprint: the run it belongs to; None if it has no seal.
+        record: what its seal says of the run it belongs to; None if it has no seal.
         flaw: why it cannot be used; empty if it is complete.
         error: why it could not be checked; it may still be complete.
     """
 
     path: Path
     step: int
-    fingerprint: Mapping[str, Any] | None
+    record: Mapping[str, Any] | None
     flaw: str
     error: OSError | None = None
 
 
-def seal(folder: Path, step: int, fingerprint: Mapping[str, Any]) -> None:
+def seal(
+    folder: Path,
+    step: int,
+    fingerprint: Mapping[str, Any],
+    fixed: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> None:
     """Mark a checkpoint as complete, and share it with the group. Call after every rank has written its part.
+
+    A resume compares what is given here: call it with `**job.plan.record`.
+
+    Args:
+        folder: the checkpoint.
+        step: the step it was saved at.
+        fingerprint: the plan's fingerprint.
+        fixed: the plan's fixed settings.
+        settings: the settings that the manifest records too.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -58,7 +74,8 @@ def seal(folder: Path, step: int, fingerprint: Mapping[str, Any]) -> None:
     for path in files:
         share_with_group(path)
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
-    write_json(folder / SEAL, {"step": step, "fingerprint": fingerprint, "files": sizes})
+    record = {"fingerprint": fingerprint, "fixed": fixed or {}, "settings": settings or {}}
+    write_json(folder / SEAL, {"step": step, **record, "files": sizes})
 
 
 def read_checkpoints(output_dir: Path) -> list[Checkpoint]:
@@ -99,13 +116,13 @@ def _inspected(path: Path, step: int) -> Checkpoint:
     for name, size in data["files"].items():
         found = _size(path, name)
         if found is None:
-            return Checkpoint(path, step, data["fingerprint"], f"{name} is missing")
+            return Checkpoint(path, step, data, f"{name} is missing")
         if found != size:
-            return Checkpoint(path, step, data["fingerprint"], f"{name} has {found} bytes, not {size}")
+            return Checkpoint(path, step, data, f"{name} has {found} bytes, not {size}")
         damage = damage_found_in(path / name)
         if damage:
-            return Checkpoint(path, step, data["fingerprint"], f"{name} is damaged: {damage}")
-    return Checkpoint(path, step, data["fingerprint"], "")
+            return Checkpoint(path, step, data, f"{name} is damaged: {damage}")
+    return Checkpoint(path, step, data, "")
 
 
 def _size(folder: Path, name: str) -> int | None:
@@ -160,18 +177,23 @@ def _anew_record(workspace: Path, output_dir: Path) -> Path:
 
 
 def choose(
-    output_dir: Path, fingerprint: Mapping[str, Any], resume: str, anew: bool
-) -> tuple[Path | None, list[tuple[Path, str]]]:
+    output_dir: Path,
+    record: Mapping[str, Any],
+    resume: str,
+    anew: bool,
+    sources: Mapping[str, str] | None = None,
+) -> tuple[Checkpoint | None, list[tuple[Path, str]]]:
     """Choose the checkpoint to resume from. Only reads; renames nothing.
 
     Args:
         output_dir: the run's output folder.
-        fingerprint: the run about to start.
+        record: the record of the run about to start.
         resume: `auto`, `never` or `require`.
         anew: True to start at step 0 in any case (see :func:`starts_anew`).
+        sources: setting → the layer that set it.
 
     Returns:
-        the folder to resume from (None: start at step 0), and the folders to set aside, each with the reason.
+        the checkpoint to resume from (None: start at step 0), and the folders to set aside, each with the reason.
 
     Raises:
         RunError: the newest complete checkpoint belongs to another run, or `require` found none (78).
@@ -187,8 +209,8 @@ def choose(
         if checkpoint.flaw:
             aside.append((checkpoint.path, checkpoint.flaw))
             continue
-        refuse_other_run(f"checkpoint {checkpoint.path}", checkpoint.fingerprint or {}, fingerprint)
-        return checkpoint.path, aside
+        refuse_other_run(f"checkpoint {checkpoint.path}", checkpoint.record or {}, record, sources)
+        return checkpoint, aside
     if resume == "require":
         raise RunError(
             ExitCode.CONFIG,
@@ -235,41 +257,18 @@ def _free_name(folder: Path, stem: str) -> Path:
     return target
 
 
-def refuse_other_run(what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise if two fingerprints differ.
-
-    Raises:
-        RunError: they differ; names each difference (78).
-    """
-    differences = _differences(theirs, ours)
-    if differences:
-        raise RunError(
-            ExitCode.CONFIG,
-            f"{what} belongs to another run: {'; '.join(differences)}. "
-            "Give this run its own workspace or output_dir, or set STOKER_RESUME=never to start anew",
-        )
-
-
-def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any], prefix: str = "") -> list[str]:
-    found: list[str] = []
-    for key in sorted({*theirs, *ours}):
-        old, new = theirs.get(key), ours.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += _differences(old, new, f"{prefix}{key}.")
-        elif _plain(old) != _plain(new):
-            found.append(f"{prefix}{key} was {_plain(old)}, now {_plain(new)}")
-    return found
-
-
-def _plain(value: Any) -> Any:
-    # JSON has no tuples: a tuple comes back as a list.
-    return list(value) if isinstance(value, tuple) else value
-
-
-def finished_manifest(output_dir: Path, fingerprint: Mapping[str, Any], budget: Mapping[str, float]) -> Any | None:
+def finished_manifest(
+    output_dir: Path, record: Mapping[str, Any], budget: Mapping[str, float], sources: Mapping[str, str] | None = None
+) -> Any | None:
     """Return the manifest of this run if it has already finished, None if there is more to train.
 
     There is more to train if the budget is larger, or in another unit: ten steps say nothing about three epochs.
+
+    Args:
+        output_dir: the run's output folder.
+        record: the record of the run about to start.
+        budget: how much it is to train, by unit.
+        sources: setting → the layer that set it.
 
     Raises:
         RunError: the folder has the finished output of another run (78).
@@ -284,15 +283,6 @@ def finished_manifest(output_dir: Path, fingerprint: Mapping[str, Any], budget: 
             ExitCode.CONFIG,
             f"{output_dir / MANIFEST} was not written by stoker: give this run its own output_dir, or remove the file",
         )
-    refuse_other_run(f"the finished output in {output_dir}", manifest["fingerprint"], fingerprint)
+    refuse_other_run(f"the finished output in {output_dir}", manifest, record, sources)
     done = {unit: count for unit, count in manifest["budget"].items() if isinstance(count, int | float)}
     return manifest if all(done.get(unit, -1) >= wanted for unit, wanted in budget.items()) else None
-
-
-def changed_settings(manifest: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
-    """Return the settings of a finished run that differ now, such as `learning_rate was 2e-4, now 1e-4`.
-
-    Manifests of older runners have no settings; for those, nothing is returned.
-    """
-    before = manifest.get("settings")
-    return _differences(before, settings) if isinstance(before, Mapping) else []

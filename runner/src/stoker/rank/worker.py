@@ -26,6 +26,7 @@ from stoker.rank.endings import ending_of
 from stoker.rank.folders import LocalFolder, RankStatus, SharedFolder, Verdict
 from stoker.rank.lifeline import end_with_parent
 from stoker.rank.pulse import Pulse
+from stoker.rank.same_run import notices
 
 # Recorded in the manifest if installed, because it provides 4-bit weights and 8-bit optimizers.
 _WHERE_INSTALLED = ("bitsandbytes",)
@@ -183,13 +184,18 @@ def _agree_on_checkpoint(plan: Plan, rank: int) -> Path | None:
 def _choose_checkpoint(plan: Plan) -> Path | None:
     workspace, output = Path(plan.workspace), Path(plan.output_dir)
     anew = checkpoints.starts_anew(workspace, output, plan.resume, plan.job_id, plan.attempt)
-    checkpoint, aside = checkpoints.choose(output, plan.fingerprint, plan.resume, anew)
+    checkpoint, aside = checkpoints.choose(output, plan.record, plan.resume, anew, plan.sources)
     for path, reason in aside:
         say(f"{path.name} set aside as {checkpoints.set_aside(path).name}: {reason}")
     if anew:
         checkpoints.record_anew(workspace, output, plan.job_id)
-    say(f"resuming from {checkpoint}" if checkpoint else "starting at step 0")
-    return checkpoint
+    if checkpoint is None:
+        say("starting at step 0")
+        return None
+    say(f"resuming from {checkpoint.path}")
+    for notice in notices(checkpoint.path.name, checkpoint.record or {}, plan.record, plan.free):
+        say(notice)
+    return checkpoint.path
 
 
 def _version(package: str) -> str | None:

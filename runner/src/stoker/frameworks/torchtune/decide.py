@@ -22,6 +22,7 @@ from stoker.frameworks.torchtune.keys import (
 )
 from stoker.frameworks.torchtune.packages import needed_packages
 from stoker.frameworks.torchtune.read import is_own_file
+from stoker.frameworks.torchtune.resume import fixed_settings
 from stoker.frameworks.torchtune.values import QUANTIZE, joined, keys_of, quantizes, value_of, values_of
 from stoker.plan.arguments import FlagTable, Setting
 from stoker.plan.inputs import Input
@@ -32,7 +33,7 @@ _LORA = ("lora", "qlora", "lora_dpo", "kd")
 _NO_PEFT = ("PHI3_MINI", "PHI4")
 # The fingerprint, by the first part of a key. It includes what makes an epoch, because TorchTune counts steps by epochs
 # and always resumes with the checkpoint's max_steps_per_epoch.
-_IDENTITY = {
+IDENTITY = {
     "model": (
         *("model", "teacher_model", "tokenizer", "dtype"),
         *("checkpointer", "teacher_checkpointer", "ref_checkpointer"),
@@ -72,6 +73,7 @@ class TorchTuneDecider(Decider):
             base_model=_base_model(keys, settings),
             inputs=_inputs(keys, settings),
             packages_needed=needed_packages(keys, settings),
+            fixed=fixed_settings(keys, settings),
         )
 
 
@@ -170,7 +172,7 @@ def _fingerprint(keys: KeyTable, settings: Mapping[str, Setting], world_size: in
     values = values_of(keys, settings)
     found: dict[str, object] = {"framework": "torchtune", "method": keys.method, "world_size": world_size}
     found["config"] = str(keys.config)
-    for part, heads in _IDENTITY.items():
+    for part, heads in IDENTITY.items():
         named = {key: _plain(value) for key, value in sorted(values.items()) if key.partition(".")[0] in heads}
         found[f"{part} settings" if part == "method" else part] = named
     return found

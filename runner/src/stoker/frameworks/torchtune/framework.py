@@ -9,6 +9,7 @@ from stoker.frameworks.torchtune.check import TorchTuneChecker
 from stoker.frameworks.torchtune.decide import TorchTuneDecider
 from stoker.frameworks.torchtune.keys import RECIPES, recipe_of
 from stoker.frameworks.torchtune.read import TorchTuneReader
+from stoker.frameworks.torchtune.resume import FREE
 from stoker.plan.arguments import FlagTable
 from stoker.plan.interfaces import Asked, FlagNames, TrainingFramework
 
@@ -30,6 +31,7 @@ class TorchTune(TorchTuneReader, TorchTuneDecider, TorchTuneChecker, TrainingFra
 
     # Its recipes for several processes always shard.
     shardings: ClassVar[tuple[str, ...]] = ("full",)
+    free_settings: ClassVar[tuple[str, ...]] = FREE
 
     def flag_table(self, method: str) -> FlagTable:
         """Return the keys of one of the method's configs."""

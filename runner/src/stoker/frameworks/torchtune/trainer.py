@@ -251,7 +251,7 @@ class _Follower:
         if self._is_first:
             self._complete(draft / f"epoch_{epoch}")
             write_json(draft / _METRICS, self.outcome.metrics)
-            checkpoints.seal(draft, self.outcome.step, self._job.plan.fingerprint)
+            checkpoints.seal(draft, self.outcome.step, **self._job.plan.record)
             shutil.rmtree(folder, ignore_errors=True)
             draft.rename(folder)
             self._prune()

@@ -41,7 +41,7 @@ class RunCallback(TrainerCallback):
 
     Args:
         stop_flag: a file that stops all ranks once it exists on any node.
-        fingerprint: written into each checkpoint's seal.
+        record: written into each checkpoint's seal.
         outcome: updated during training.
         pulse: shows the runner that this process is alive.
         on_training: called just before the first step.
@@ -50,13 +50,13 @@ class RunCallback(TrainerCallback):
     def __init__(
         self,
         stop_flag: Path,
-        fingerprint: Mapping[str, Any],
+        record: Mapping[str, Mapping[str, Any]],
         outcome: Outcome,
         pulse: Pulse,
         on_training: Callable[[], None],
     ) -> None:
         self._stop_flag = stop_flag
-        self._fingerprint = fingerprint
+        self._record = record
         self._outcome = outcome
         self._pulse = pulse
         self._on_training = on_training
@@ -116,7 +116,7 @@ class RunCallback(TrainerCallback):
         barrier()
         if state.is_world_process_zero:
             folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-            checkpoints.seal(folder, state.global_step, self._fingerprint)
+            checkpoints.seal(folder, state.global_step, **self._record)
         if self._stopping:
             barrier()
             self._close()

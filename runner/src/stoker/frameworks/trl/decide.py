@@ -12,6 +12,7 @@ from stoker.frameworks.trl.memory import ways_of
 from stoker.frameworks.trl.packages import needed_packages
 from stoker.frameworks.trl.read import module_of
 from stoker.frameworks.trl.recipes import recipe_for
+from stoker.frameworks.trl.resume import fixed_settings
 from stoker.frameworks.trl.sharding import FULL, sharding_notices, sharding_recipe, shards
 from stoker.plan.arguments import FlagTable, Setting, is_true, without_negations
 from stoker.plan.estimate import Way
@@ -20,7 +21,7 @@ from stoker.plan.interfaces import Asked, Decider, Decision, Options
 from stoker.plan.model_shape import ModelShape
 
 # The fingerprint: a resume with another value of any of these would train another model.
-_IDENTITY = {
+IDENTITY = {
     "model": (
         *("model_name_or_path", "model_revision", "teacher_model_name_or_path", "teacher_model_revision"),
         "reward_model_name_or_path",
@@ -70,6 +71,7 @@ class TRLDecider(Decider):
             model=command_line.local_model(settings),
             loader_workers=command_line.loader_workers(settings),
             packages_needed=needed_packages(settings),
+            fixed=fixed_settings(asked, table, settings),
         )
 
     def ways(
@@ -136,7 +138,7 @@ def _budget(table: FlagTable, settings: Mapping[str, Setting]) -> dict[str, floa
 def _fingerprint(asked: Asked, settings: Mapping[str, Setting]) -> dict[str, object]:
     """Return model, data, method, PEFT, world size and sharding."""
     found: dict[str, object] = {"framework": "trl", "method": asked.method, "world_size": asked.world_size}
-    for part, names in _IDENTITY.items():
+    for part, names in IDENTITY.items():
         found[part] = {name: settings[name].value for name in names if name in settings}
     if shards(asked):
         # Its checkpoints have another form.

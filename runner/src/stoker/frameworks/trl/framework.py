@@ -11,6 +11,7 @@ from stoker.frameworks.trl.decide import TRLDecider
 from stoker.frameworks.trl.flags import METHODS, flag_table
 from stoker.frameworks.trl.former_flags import METHODS_GONE
 from stoker.frameworks.trl.read import TRLReader, module_of
+from stoker.frameworks.trl.resume import FREE
 from stoker.plan.arguments import FlagTable
 from stoker.plan.interfaces import FlagNames, TrainingFramework
 
@@ -26,6 +27,7 @@ class TRL(TRLReader, TRLDecider, TRLChecker, TrainingFramework):
     secrets: ClassVar[tuple[str, ...]] = ("hub_token",)
     flag_names: ClassVar[FlagNames] = command_line.FLAG_NAMES
     shardings: ClassVar[tuple[str, ...]] = ("none", "full")
+    free_settings: ClassVar[tuple[str, ...]] = FREE
 
     def flag_table(self, method: str) -> FlagTable:
         """Return the flags of the method's script, as generated from its parser."""

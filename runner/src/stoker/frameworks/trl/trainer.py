@@ -49,7 +49,7 @@ def train(job: Job) -> Outcome:
         began.append(True)
         job.on_training()
 
-    callback = RunCallback(job.stop_flag, job.plan.fingerprint, outcome, job.pulse, on_training)
+    callback = RunCallback(job.stop_flag, job.plan.record, outcome, job.pulse, on_training)
     # The script builds its Trainer itself, but every Trainer starts with the default callbacks.
     trainer.DEFAULT_CALLBACKS.extend([GuardCallback(job.guard), callback])
     _skip_steps_after_the_last()
