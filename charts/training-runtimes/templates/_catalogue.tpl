@@ -130,6 +130,8 @@ Argument: a list of the root context, the entry and its override.
           "profile or runtimes.%s.enabled")) $entry.name $entry.name)))
       "method" ($override.method | default $entry.method)
       "numNodes" ($override.numNodes | default $entry.numNodes)
+      "samplers" (include "training-runtimes.samplersOf"
+        (list $root $entry $override $profile (printf "The samplers of runtime %q on accelerator %q" $entry.name $accelerator)) | fromYaml)
       "sharding" ($override.sharding | default $entry.sharding)
       "command" ($override.command | default $entry.command)
       "args" (include "training-runtimes.overlay" (list $entry.args $override.args) | fromYaml)

@@ -82,6 +82,10 @@ Arguments, a dict:
 {{- end }}
 - name: STOKER_WORKSPACE
   value: /workspace
+{{- if .runtime.samplers }}
+- name: STOKER_SAMPLERS
+  value: {{ include "training-runtimes.samplerAddresses" .runtime | quote }}
+{{- end }}
 {{- range $name, $value := omit $defaults "STOKER_METHOD" }}
 - name: {{ $name }}
   value: {{ $value | quote }}

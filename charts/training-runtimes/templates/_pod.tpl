@@ -16,6 +16,9 @@ Arguments, a dict:
 metadata:
   labels:
     {{- include "training-runtimes.runLabels" .runtime | nindent 4 }}
+    {{- if .runtime.samplers }}
+    stoker.dev/role: node
+    {{- end }}
   {{- with .runtime.annotations }}
   annotations:
     {{- toYaml . | nindent 4 }}

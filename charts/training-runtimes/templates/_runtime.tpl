@@ -53,13 +53,12 @@ template:
       {{- include "training-runtimes.initializerJob" (merge (dict "what" $what) $) | nindent 6 }}
       {{- end }}
       {{- end }}
+      {{- if .runtime.samplers }}
+      {{- include "training-runtimes.samplerJob" . | nindent 6 }}
+      {{- end }}
       - name: node
-        {{- if .runtime.initializers }}
-        dependsOn:
-          - name: dataset-initializer
-            status: Complete
-          - name: model-initializer
-            status: Complete
+        {{- with include "training-runtimes.afterInitializers" .runtime }}
+        {{- . | nindent 8 }}
         {{- end }}
         template:
           metadata:
@@ -75,12 +74,31 @@ template:
 {{- end }}
 
 {{/*
+training-runtimes.afterInitializers: has a job wait until model and data set are there.
+Argument: a resolved entry.
+*/}}
+{{- define "training-runtimes.afterInitializers" -}}
+{{- if .initializers -}}
+dependsOn:
+  - name: dataset-initializer
+    status: Complete
+  - name: model-initializer
+    status: Complete
+{{- end }}
+{{- end }}
+
+{{/*
 training-runtimes.immutableSpec: the part of a runtime's JobSet that Kubernetes will not let change.
 Arguments: as above.
 */}}
 {{- define "training-runtimes.immutableSpec" -}}
 failurePolicy:
   {{- include "training-runtimes.failurePolicy" .root | nindent 2 }}
+{{- if .runtime.samplers }}
+successPolicy:
+  operator: All
+  targetReplicatedJobs: [node]
+{{- end }}
 {{- if not .runtime.workspace.existingClaim }}
 volumeClaimPolicies:
   {{- include "training-runtimes.volumeClaimPolicies" .runtime | nindent 2 }}

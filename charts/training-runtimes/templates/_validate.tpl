@@ -15,6 +15,7 @@ Argument: the root context.
     {{- include "training-runtimes.validateMethod" $arguments }}
     {{- include "training-runtimes.validateEnv" $arguments }}
     {{- include "training-runtimes.validateVolumes" $runtime }}
+    {{- include "training-runtimes.validateSamplers" $arguments }}
     {{- include "training-runtimes.validatePodTemplate" $arguments }}
   {{- end }}
   {{- include "training-runtimes.validateLabels" . }}
@@ -139,6 +140,24 @@ Argument: the root context.
               $runtime.entry $flag $runtime.framework) }}
       {{- end }}
       {{- end }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "training-runtimes.validateSamplers" -}}
+{{- $runtime := .runtime }}
+{{- $override := get (.root.Values.runtimes | default dict) $runtime.entry | default dict }}
+{{- if and $override.samplers (not $runtime.samplers) }}
+  {{- fail (printf (join " " (list
+        "\n\nruntimes.%s.samplers: this runtime has no samplers. Remove it, or set runtimes.%s.base to a runtime that has"
+        "them, such as trl-grpo-async.\n")) $runtime.entry $runtime.entry) }}
+{{- end }}
+{{- with $runtime.samplers }}
+  {{- include "training-runtimes.validateResources" (list (printf "runtimes.%s.samplers" $runtime.entry) .resources) }}
+  {{- range $flag := list "model" "served-model-name" "logprobs-mode" "host" "port" "config" "enable-lora" }}
+    {{- if hasKey $runtime.samplers.args $flag }}
+      {{- fail (printf "\n\nruntimes.%s.samplers.args.%s: the run sets this flag itself. Remove it.\n" $runtime.entry $flag) }}
     {{- end }}
   {{- end }}
 {{- end }}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from stoker.cluster.pods import InitializerJob, initializers_of, job_of
-from stoker.cluster.processes import Container, Stop, run_attempt
+from stoker.cluster.pods import InitializerJob, NodeJob, initializers_of, job_of
+from stoker.cluster.processes import Container, Stop, free_port, run_attempt
 from stoker.cluster.resources import RUNTIME_KINDS, Resource, name_of, of_kind, read_resources, runtime_of, trainjobs_of
-from stoker.cluster.substitutes import FETCH, Substitutes, substitutes_of
+from stoker.cluster.samplers import SamplerJob, local_sampler, samplers_of, vllm_program, with_addresses
+from stoker.cluster.substitutes import FETCH, VLLM, Substitutes, substitutes_of
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 
@@ -41,6 +43,7 @@ def run(
     """
     trainjob_and_runtime = _read(trainjob, runtime)
     job, initializers = job_of(*trainjob_and_runtime), initializers_of(*trainjob_and_runtime)
+    samplers = samplers_of(*trainjob_and_runtime)
     jobs = [job, *(initializer.job for initializer in initializers)]
     substitutes = substitutes_of(jobs, workspace, volumes, pythons, secrets)
     try:
@@ -54,9 +57,28 @@ def run(
         say(f"the volume {name} at {path} has no folder here: name one with --volume {name}=DIR")
     python = substitutes.pythons.get(job.framework, sys.executable)
     folders = substitutes.folders(job.mounts)
-    nodes = [Container(f"node-{rank}", job, rank, python, folders) for rank in range(job.nodes)]
     fetching = [(_container(initializer, substitutes), initializer.backoff_limit) for initializer in initializers]
-    return _run_with_restarts(nodes, fetching, job.max_restarts)
+    with tempfile.TemporaryDirectory(prefix="stoker-samplers-") as scratch:
+        beside: list[Container] = []
+        if samplers is not None:
+            job, beside = _samplers(job, samplers, substitutes, Path(scratch))
+        nodes = [Container(f"node-{rank}", job, rank, python, folders) for rank in range(job.nodes)]
+        return _run_with_restarts(nodes, fetching, beside, job.max_restarts)
+
+
+def _samplers(
+    job: NodeJob, samplers: SamplerJob, substitutes: Substitutes, scratch: Path
+) -> tuple[NodeJob, list[Container]]:
+    """Return the nodes' job with the addresses of its samplers, and the samplers."""
+    vllm = vllm_program(substitutes.pythons.get(VLLM))
+    folders = substitutes.folders(samplers.mounts)
+    found, addresses = [], []
+    for index in range(samplers.count):
+        port, watch_port = free_port(), free_port()
+        own = local_sampler(job, samplers, vllm, scratch / f"sampler-{index}", port, watch_port)
+        found.append(Container(f"sampler-{index}", own, 0, sys.executable, folders))
+        addresses.append(f"http://127.0.0.1:{port};watcher=http://127.0.0.1:{watch_port}")
+    return with_addresses(job, addresses), found
 
 
 def _read(trainjob: Path, runtime: Path | None) -> tuple[Resource, Resource]:
@@ -91,14 +113,17 @@ def _container(initializer: InitializerJob, substitutes: Substitutes) -> Contain
 
 
 def _run_with_restarts(
-    nodes: Sequence[Container], fetching: Sequence[tuple[Container, int]], max_restarts: int
+    nodes: Sequence[Container],
+    fetching: Sequence[tuple[Container, int]],
+    beside: Sequence[Container],
+    max_restarts: int,
 ) -> ExitCode:
     """Run attempts until one finishes, is stopped or fails for good, or no restart is left; an interruption is free."""
     stop = Stop()
     job_id = uuid.uuid4().hex
     restarts = counted = 0
     while True:
-        code = _run_once(nodes, fetching, job_id, restarts, stop)
+        code = _run_once(nodes, fetching, beside, job_id, restarts, stop)
         if code is ExitCode.FINISHED or code.is_final or stop.asked:
             return code
         if code is not ExitCode.STOPPED:
@@ -110,15 +135,20 @@ def _run_with_restarts(
 
 
 def _run_once(
-    nodes: Sequence[Container], fetching: Sequence[tuple[Container, int]], job_id: str, attempt: int, stop: Stop
+    nodes: Sequence[Container],
+    fetching: Sequence[tuple[Container, int]],
+    beside: Sequence[Container],
+    job_id: str,
+    attempt: int,
+    stop: Stop,
 ) -> ExitCode:
-    """Run the initializers one after another, then all nodes, as the runtime's `dependsOn` says."""
+    """Run the initializers one after another, then all nodes with their samplers, as the runtime's `dependsOn` says."""
     for container, backoff_limit in fetching:
         code = _fetch(container, backoff_limit, job_id, attempt, stop)
         if code is not ExitCode.FINISHED:
             say(f"attempt {attempt}: {container.title} ended with {int(code)} ({code.meaning})")
             return code
-    code = run_attempt(nodes, job_id, attempt, stop)
+    code = run_attempt(nodes, job_id, attempt, stop, beside)
     say(f"attempt {attempt}: {len(nodes)} nodes ended with {int(code)} ({code.meaning})")
     return code
 

@@ -68,12 +68,14 @@ class Stop:
         asked: True after the first signal.
         urgent: True after a second SIGINT.
         nodes: the processes to tell.
+        beside: processes that serve the nodes and end after them.
     """
 
     def __init__(self) -> None:
         self.asked = False
         self.urgent = False
         self.nodes: list[subprocess.Popen[str]] = []
+        self.beside: list[subprocess.Popen[str]] = []
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # Under `nohup`, a closed terminal is ignored.
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
@@ -94,7 +96,9 @@ class Stop:
                     os.kill(node.pid, signal.SIGTERM)
 
 
-def run_attempt(containers: Sequence[Container], job_id: str, number: int, stop: Stop) -> ExitCode:
+def run_attempt(
+    containers: Sequence[Container], job_id: str, number: int, stop: Stop, beside: Sequence[Container] = ()
+) -> ExitCode:
     """Start containers, wait for all, and return the exit code that the JobSet would act on.
 
     Args:
@@ -102,26 +106,30 @@ def run_attempt(containers: Sequence[Container], job_id: str, number: int, stop:
         job_id: stands for the JobSet's UID.
         number: restarts before this attempt.
         stop: passes signals on to the containers.
+        beside: what serves them: it is ended when they have ended, and only a final error of its own ends them.
 
     Raises:
         RunError: a command is missing.
     """
-    attempt = _Attempt(number, job_id, uuid.uuid4().hex, "127.0.0.1", _free_port())
+    attempt = _Attempt(number, job_id, uuid.uuid4().hex, "127.0.0.1", free_port())
     with tempfile.TemporaryDirectory(prefix="stoker-local-") as scratch:
-        stop.nodes = []
+        stop.nodes, stop.beside = [], []
         readers = []
         try:
-            for container in containers:
+            for container, started in (
+                *((one, stop.beside) for one in beside),
+                *((one, stop.nodes) for one in containers),
+            ):
                 log = Path(scratch) / f"termination-log-{container.title}"
-                stop.nodes.append(_start(container, attempt, log))
+                started.append(_start(container, attempt, log))
                 prefix = f"[{container.title}] "
-                readers.append(threading.Thread(target=_copy, args=(stop.nodes[-1].stdout, prefix), daemon=True))
+                readers.append(threading.Thread(target=_copy, args=(started[-1].stdout, prefix), daemon=True))
                 readers[-1].start()
             if stop.asked:  # before the nodes existed
                 stop.pass_on()
             return _wait(stop, containers[0].job.grace_seconds)
         finally:
-            for node in stop.nodes:
+            for node in (*stop.nodes, *stop.beside):
                 if _ended(node) is None:
                     os.killpg(node.pid, signal.SIGKILL)
                     node.wait()
@@ -135,6 +143,7 @@ def _wait(stop: Stop, grace_seconds: int) -> ExitCode:
     deadline: float | None = None
     while not stop.urgent and None in (ends := [_ended(node) for node in stop.nodes]):
         codes = [_code(node, stop) for node, end in zip(stop.nodes, ends, strict=True) if end is not None]
+        codes += [code for one in stop.beside if _ended(one) is not None and (code := _code(one, stop)).is_final]
         bad = [code for code in codes if code is not ExitCode.FINISHED]
         if bad and failed is None:
             failed = min(bad, key=PRECEDENCE.index)
@@ -225,7 +234,8 @@ def _copy(stream: IO[str] | None, prefix: str) -> None:
         write_line(sys.stdout, f"{prefix}{line}".removesuffix("\n"))
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

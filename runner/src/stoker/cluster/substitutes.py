@@ -15,6 +15,7 @@ from stoker.fetch.request import CLAIMS
 from stoker.frameworks import known_frameworks
 
 FETCH = "fetch"
+VLLM = "vllm"
 _WORKSPACE_VOLUME = "initializer"
 
 
@@ -24,7 +25,7 @@ class Substitutes:
 
     Attributes:
         volumes: volume → folder on this machine.
-        pythons: framework, or `fetch` for the initializers → the Python that has it.
+        pythons: framework, `fetch` for the initializers, or `vllm` for the samplers → the Python that has it.
         secrets: name of a secret → its keys and values.
     """
 
@@ -63,7 +64,7 @@ def substitutes_of(
     Raises:
         RunError: an option has another form (64), or names a missing file (66).
     """
-    names = {*known_frameworks(), jobs[0].framework, FETCH}
+    names = {*known_frameworks(), jobs[0].framework, FETCH, VLLM}
     return Substitutes(_volumes(jobs, workspace, volumes), _pythons(names, pythons), _secrets(secrets))
 
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.samplers import SamplerRequest
 from stoker.frameworks import TRL, known_frameworks
 from stoker.frameworks.trl.recipes import DEFAULTS, TUNINGS, recipe_for
 from stoker.plan.arguments import Setting
@@ -36,12 +37,18 @@ def plan_text(plan: Plan) -> str:
         *(f"env       {name}={value}{_origin(plan, name)}" for name, value in plan.shown_env.items()),
         f"output    {plan.output_dir} (resume: {plan.resume})",
         *([] if plan.memory is None else [_memory(plan.memory, plan.device_bytes)]),
+        *([] if plan.samplers is None else [_samplers(plan.samplers)]),
         f"stop      {plan.grace_seconds} s from SIGTERM to SIGKILL",
         f"hang      {plan.hang_seconds} s without a step" if plan.hang_seconds else "hang      not looked for",
         f"launch    torchrun {shlex.join(plan.torchrun_argv)}",
         *(f"note      {notice}" for notice in plan.notices),
     ]
     return "\n".join(lines)
+
+
+def _samplers(request: SamplerRequest) -> str:
+    adapter = "the whole model" if request.rank is None else f"adapters of rank {request.rank}"
+    return f"samplers  serve {request.model} as {request.name}, and {adapter} from {request.adapters}"
 
 
 def _memory(memory: Memory, device_bytes: int | None) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 
 import click
 
 from stoker.commands.group import reported
 from stoker.contract.secrets import hide
+from stoker.contract.variables import is_sampler
 from stoker.entry.own_command import OUTPUT, PASS_THROUGH, trainer_arguments
 
 
@@ -44,7 +46,11 @@ def run_command(trainer_args: tuple[str, ...]) -> int:
 def plan_command(output: str, trainer_args: tuple[str, ...]) -> None:
     """Print what `stoker run` would do, and where every value comes from. Options of this command come first."""
     from stoker.commands import describe
+    from stoker.commands.sampler import sampler_plan
     from stoker.node import planning
 
+    if is_sampler(os.environ):
+        click.echo(sampler_plan(output))
+        return
     plan = planning.plan_here(trainer_args)
     click.echo(hide(json.dumps(plan.to_json(), indent=2) if output == "json" else describe.plan_text(plan)))

@@ -7,10 +7,14 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from stoker.contract.exits import ExitCode, RunError
+
 # Prefix of the variables that become trainer flags.
 ARG_PREFIX = "STOKER_ARG_"
 # The path of the plan, for the processes that `stoker run` starts.
 PLAN_FILE = "STOKER_PLAN"
+# What a pod does, and where the samplers of the run are.
+ROLE, SAMPLERS = "STOKER_ROLE", "STOKER_SAMPLERS"
 # Disables transformers' progress reports to Trainer, because only Stoker's callback may report progress.
 DISABLE_PROGRESS = "DISABLE_KUBEFLOW_INTEGRATION"
 
@@ -39,6 +43,8 @@ KNOWN = {
     "STOKER_HANG_TIMEOUT_SECONDS": "seconds a step may take before the run counts as hung; 0: no limit (default 1200)",
     "STOKER_TERMINATION_LOG": "file for the one-line reason of the ending (default /dev/termination-log)",
     "STOKER_IMAGE_VERSION": "tag of the image, set by the image",
+    ROLE: "what this pod does: node (default) trains, sampler writes the answers that the nodes learn from",
+    SAMPLERS: "addresses of the run's samplers, with commas between them; the runtime sets it",
     "STOKER_FETCH_REPLACE": "true: an initializer may replace a model or data set that it did not fetch",
     "STOKER_FETCH_FOR": "who fetches, for messages: trainjob (default) or serving, set by the chart vllm-serving",
     PLAN_FILE: "path of the plan, set by the runner for the processes it starts",
@@ -58,6 +64,18 @@ _KEPT = re.compile(r"^(PET_|STOKER_|JOBSET_NAME$|JOB_COMPLETION_INDEX$|HOSTNAME$
 def kept_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of an environment that Stoker reads, sorted by name."""
     return {name: value for name, value in sorted(environ.items()) if _KEPT.match(name)}
+
+
+def is_sampler(environ: Mapping[str, str]) -> bool:
+    """Return whether this pod is a sampler.
+
+    Raises:
+        RunError: there is no such role (78).
+    """
+    role = environ.get(ROLE) or "node"
+    if role not in ("node", "sampler"):
+        raise RunError(ExitCode.CONFIG, f"{ROLE} is {role!r}: write node or sampler; the runtime sets it")
+    return role == "sampler"
 
 
 def workspace_of(environ: Mapping[str, str]) -> Path:

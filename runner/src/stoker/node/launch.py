@@ -14,6 +14,7 @@ from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json
+from stoker.contract.samplers import request_path
 from stoker.contract.variables import PLAN_FILE
 from stoker.contract.words import report_traceback, say, write_termination_message
 from stoker.node import planning, watchdog
@@ -159,6 +160,8 @@ def _launch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signa
     plan.write(local.plan)
     if plan.world.node_rank == 0:
         shared.forget_older_runs()
+        if plan.samplers is not None:
+            plan.samplers.write(request_path(Path(plan.workspace), plan.job_id, plan.attempt))
     say(
         f"{plan.module} on node {plan.world.node_rank} of {plan.world.nnodes} × {plan.world.nproc_per_node} processes, "
         f"world size {plan.world.size}, attempt {plan.attempt}"

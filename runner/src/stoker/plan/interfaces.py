@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from stoker.contract.exits import ExitCode
+from stoker.contract.samplers import SamplerRequest
 from stoker.plan.arguments import FlagTable, Setting
 from stoker.plan.estimate import Way
 from stoker.plan.inputs import DatasetColumns, Input, ModelFolder
@@ -145,6 +146,7 @@ class Decision:
         packages_needed: package that an image may lack, or several joined by ` or ` → the setting that needs one.
         fixed: settings that must stay as they are on resume, each with its value or the trainer's default. It names all
             of them in every run: one that a checkpoint lacks was saved before it counted, and is not compared.
+        samplers: what the samplers of the same TrainJob serve; None if the run has none.
     """
 
     module: str
@@ -158,6 +160,7 @@ class Decision:
     loader_workers: int = 0
     packages_needed: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    samplers: SamplerRequest | None = None
 
 
 class Reader(ABC):

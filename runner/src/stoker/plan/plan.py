@@ -12,6 +12,7 @@ from typing import Any
 
 from stoker.contract.exits import ExitCode
 from stoker.contract.files import read_json, write_json
+from stoker.contract.samplers import SamplerRequest
 from stoker.contract.secrets import HIDDEN, hide, is_secret
 from stoker.plan.arguments import Setting
 from stoker.plan.estimate import Memory
@@ -35,6 +36,7 @@ _INTERNAL = (
     "unseen",
     "fixed",
     "free",
+    "samplers",
 )
 
 
@@ -101,6 +103,7 @@ class Plan:
         device_bytes: memory of a device; None if unknown.
         fixed: every setting that must stay as it is on resume, set or not, by name.
         free: names, or patterns of names, of settings that may change on resume without a notice.
+        samplers: what the samplers of the same TrainJob serve; None if the run has none.
     """
 
     framework: str
@@ -141,6 +144,7 @@ class Plan:
     device_bytes: int | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
     free: tuple[str, ...] = ()
+    samplers: SamplerRequest | None = None
 
     @property
     def memory(self) -> Memory | None:
@@ -220,6 +224,7 @@ class Plan:
         """Return the plan as JSON-ready data without secrets (`stoker plan --output json`)."""
         data = {name: value for name, value in asdict(self).items() if name not in _INTERNAL}
         data |= {} if self.memory is None else {"memory": {**asdict(self.memory), "device": self.device_bytes}}
+        data |= {} if self.samplers is None else {"samplers": asdict(self.samplers)}
         data["world"] = {
             "size": self.world.size,
             **{name: data["world"][name] for name in ("nnodes", "nproc_per_node", "node_rank")},
@@ -255,6 +260,7 @@ class Plan:
             "checks": tuple(Check(**{**check, "code": ExitCode(check["code"])}) for check in data["checks"]),
             "flag_names": FlagNames(**data["flag_names"]),
             "dataset": Dataset(**data["dataset"]) if data["dataset"] else None,
+            "samplers": SamplerRequest(**data["samplers"]) if data["samplers"] else None,
             "ways": tuple((write, Memory(**memory)) for write, memory in data["ways"]),
         }
         return cls(**{**_tuples(data), **nested})

@@ -205,6 +205,7 @@ def resolve_plan(
         device_bytes=facts.device_bytes,
         fixed=decision.fixed,
         free=framework.free_settings,
+        samplers=decision.samplers,
     )
 
 

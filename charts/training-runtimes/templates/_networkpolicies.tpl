@@ -1,0 +1,43 @@
+{{/*
+training-runtimes.networkPolicies: the policy for one role of runs with samplers, in each namespace.
+Arguments, a dict:
+  root  the root context
+  role  sampler, which only nodes reach and which reaches nobody, or node, which only nodes reach
+*/}}
+{{- define "training-runtimes.networkPolicies" -}}
+{{- $sampled := false }}
+{{- range include "training-runtimes.catalogue" .root | fromYaml }}
+  {{- $sampled = or $sampled (not (empty .samplers)) }}
+{{- end }}
+{{- if and .root.Values.enabled .root.Values.networkPolicy.enabled $sampled }}
+{{- range $namespace := include "training-runtimes.namespaces" .root | fromYamlArray }}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: {{ printf "%s-%ss" $.root.Release.Name $.role | toYaml }}
+  namespace: {{ toYaml $namespace }}
+  {{- include "training-runtimes.metadata" (list $.root false) | nindent 2 }}
+spec:
+  podSelector:
+    matchLabels:
+      stoker.dev/role: {{ $.role }}
+  policyTypes: [Ingress{{ if eq $.role "sampler" }}, Egress{{ end }}]
+  ingress:
+    - from:
+        - podSelector:
+            matchLabels:
+              stoker.dev/role: node
+      {{- if eq $.role "sampler" }}
+      ports:
+        - port: 8080
+  egress:
+    - ports:
+        - port: 53
+          protocol: UDP
+        - port: 53
+          protocol: TCP
+      {{- end }}
+{{- end }}
+{{- end }}
+{{- end }}

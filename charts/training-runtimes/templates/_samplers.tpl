@@ -1,0 +1,308 @@
+{{/*
+training-runtimes.samplersOf: the samplers of a runtime, resolved, a YAML map; empty where it has none. Weakest first:
+accelerator profile, entry, values.
+Arguments, a list: the root context, the entry, its override, the accelerator's profile, what needs them for messages.
+*/}}
+{{- define "training-runtimes.samplersOf" -}}
+{{- $root := index . 0 }}
+{{- $entry := (index . 1).samplers }}
+{{- $override := (index . 2).samplers | default dict }}
+{{- $profile := index . 3 }}
+{{- if $entry }}
+{{- $sizes := get ($entry.sizes | default dict) $profile.kind | default dict }}
+{{- $env := eq $profile.kind "cpu" | ternary (dict
+      "VLLM_CPU_KVCACHE_SPACE" "1" "VLLM_CPU_OMP_THREADS_BIND" "nobind") dict }}
+{{- toYaml (dict
+      "count" ($override.count | default $entry.count)
+      "image" (include "stoker.image" (dict
+        "root" $root "name" "vllm" "variant" $profile.imageVariant "for" (index . 4)))
+      "resources" (mergeOverwrite
+        (deepCopy $profile.resources) (deepCopy $sizes) (deepCopy ($override.resources | default dict)))
+      "sharedMemory" ($override.sharedMemory | default $profile.sharedMemory)
+      "args" (include "training-runtimes.overlay" (list $entry.args $override.args) | fromYaml)
+      "env" (include "training-runtimes.overlay" (list $env $entry.env $override.env) | fromYaml)) }}
+{{- end }}
+{{- end }}
+
+{{/*
+training-runtimes.samplerAddresses: where the trainers find the samplers of their TrainJob.
+Argument: a resolved entry.
+*/}}
+{{- define "training-runtimes.samplerAddresses" -}}
+{{- $addresses := list }}
+{{- range $index := until (int .samplers.count) }}
+  {{- $addresses = append $addresses (printf "http://$(JOBSET_NAME)-sampler-0-%d.$(JOBSET_NAME):8080" $index) }}
+{{- end }}
+{{- join "," $addresses }}
+{{- end }}
+
+{{/*
+training-runtimes.samplerJob: the job of the samplers: vLLM, its proxy and the watcher of the run's versions. The run
+ends with its trainers, whatever the samplers do; a sampler that is lost is made anew, alone.
+Arguments, a dict:
+  root     the root context
+  runtime  a resolved entry
+*/}}
+{{- define "training-runtimes.samplerJob" -}}
+- name: sampler
+  {{- with include "training-runtimes.afterInitializers" .runtime }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  template:
+    spec:
+      parallelism: {{ int .runtime.samplers.count }}
+      completions: {{ int .runtime.samplers.count }}
+      completionMode: Indexed
+      {{- /* Without an end: how often a sampler may crash is for the trainers to judge, who wait for it. */}}
+      backoffLimit: 2147483647
+      podReplacementPolicy: TerminatingOrFailed
+      podFailurePolicy:
+        {{- include "training-runtimes.podFailurePolicy" (dict "container" "prepare" "action" "Ignore") | nindent 8 }}
+      template:
+        metadata:
+          labels:
+            {{- include "training-runtimes.runLabels" .runtime | nindent 12 }}
+            stoker.dev/role: sampler
+          annotations:
+            {{- with .runtime.annotations }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+            kubectl.kubernetes.io/default-container: vllm
+            stoker.dev/Caddyfile: |
+              {{- include "training-runtimes.samplerProxy" . | trim | nindent 14 }}
+        spec:
+          {{- include "training-runtimes.samplerPod" . | nindent 10 }}
+{{- end }}
+
+{{/*
+training-runtimes.samplerPod: spec of a sampler's pod.
+Arguments: as above.
+*/}}
+{{- define "training-runtimes.samplerPod" -}}
+{{- $fetch := include "training-runtimes.fetchImage" .root }}
+{{- $samplers := .runtime.samplers -}}
+{{- include "training-runtimes.podBasics" . }}
+{{- with .runtime.runtimeClassName }}
+runtimeClassName: {{ toYaml . }}
+{{- end }}
+{{- with .runtime.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .runtime.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with include "training-runtimes.deviceClaim" (merge (dict "resources" $samplers.resources) .runtime) | fromYaml }}
+resourceClaims:
+  - name: {{ .name }}
+    resourceClaimTemplateName: {{ include "training-runtimes.deviceClaimName" (list $.root .) | toYaml }}
+{{- end }}
+initContainers:
+  - name: prepare
+    image: {{ $fetch | quote }}
+    imagePullPolicy: {{ .root.Values.imagePullPolicy }}
+    command: [stoker, sampler, --output, /config]
+    env:
+      {{- include "training-runtimes.samplerEnv" . | nindent 6 }}
+    {{- include "training-runtimes.samplerContainer" (dict "memory" "1Gi") | nindent 4 }}
+    volumeMounts:
+      {{- include "training-runtimes.samplerWorkspace" .runtime | nindent 6 }}
+      - name: config
+        mountPath: /config
+  - name: proxy
+    image: {{ include "stoker.image" (dict "root" .root "name" "proxy" "variant" "any") | quote }}
+    imagePullPolicy: {{ .root.Values.imagePullPolicy }}
+    restartPolicy: Always
+    args: [run, --config, /settings/Caddyfile, --adapter, caddyfile]
+    ports:
+      - name: http
+        containerPort: 8080
+    startupProbe:
+      httpGet: {path: /proxy/health, port: http}
+      periodSeconds: 1
+      failureThreshold: 60
+    livenessProbe:
+      httpGet: {path: /proxy/health, port: http}
+      periodSeconds: 10
+      failureThreshold: 6
+      timeoutSeconds: 5
+    {{- include "training-runtimes.samplerContainer" (dict "memory" "512Mi") | nindent 4 }}
+    volumeMounts:
+      - name: settings
+        mountPath: /settings
+        readOnly: true
+  - name: adapters
+    image: {{ $fetch | quote }}
+    imagePullPolicy: {{ .root.Values.imagePullPolicy }}
+    restartPolicy: Always
+    command: [stoker, adapters, watch, --settings, /config/adapters.yaml, --host, 127.0.0.1, --port, "8081"]
+    readinessProbe:
+      httpGet: {path: /readyz, port: 8080}
+      periodSeconds: 2
+      failureThreshold: 3
+      timeoutSeconds: 5
+    livenessProbe:
+      httpGet: {path: /healthz, port: 8080}
+      periodSeconds: 10
+      failureThreshold: 6
+      timeoutSeconds: 5
+    {{- include "training-runtimes.samplerContainer" (dict "memory" "1Gi") | nindent 4 }}
+    volumeMounts:
+      {{- include "training-runtimes.samplerWorkspace" .runtime | nindent 6 }}
+      - name: config
+        mountPath: /config
+        readOnly: true
+containers:
+  - name: vllm
+    image: {{ $samplers.image | quote }}
+    imagePullPolicy: {{ .root.Values.imagePullPolicy }}
+    command: [vllm, serve, --config, /config/vllm.yaml]
+    args:
+      {{- include "training-runtimes.samplerArgs" .runtime | nindent 6 }}
+    env:
+      {{- include "training-runtimes.samplerEnv" . | nindent 6 }}
+      - name: HF_HUB_OFFLINE
+        value: "1"
+      - name: VLLM_NO_USAGE_STATS
+        value: "1"
+      - name: VLLM_ALLOW_RUNTIME_LORA_UPDATING
+        value: "1"
+      {{- with include "stoker.variables" $samplers.env }}
+      {{- trim . | nindent 6 }}
+      {{- end }}
+    {{- /* vLLM listens on loopback, so the kubelet asks it through the proxy. */}}
+    startupProbe:
+      httpGet: {path: /health, port: 8080}
+      periodSeconds: 2
+      failureThreshold: 900
+      timeoutSeconds: 5
+    livenessProbe:
+      httpGet: {path: /health, port: 8080}
+      periodSeconds: 10
+      failureThreshold: 10
+      timeoutSeconds: 5
+    resources:
+      {{- include "training-runtimes.resources" (merge (dict "resources" $samplers.resources) .runtime) | nindent 6 }}
+    securityContext:
+      {{- include "stoker.containerSecurityContext" . | nindent 6 }}
+    terminationMessagePolicy: FallbackToLogsOnError
+    volumeMounts:
+      {{- include "training-runtimes.samplerWorkspace" .runtime | nindent 6 }}
+      - name: config
+        mountPath: /config
+        readOnly: true
+      - name: shm
+        mountPath: /dev/shm
+      - name: cache
+        mountPath: /cache
+      - name: tmp
+        mountPath: /tmp
+volumes:
+  {{- with include "training-runtimes.workspaceVolume" .runtime }}
+  {{- trim . | nindent 2 }}
+  {{- end }}
+  - name: settings
+    downwardAPI:
+      items:
+        - path: Caddyfile
+          fieldRef:
+            fieldPath: metadata.annotations['stoker.dev/Caddyfile']
+  - name: config
+    emptyDir:
+      sizeLimit: 64Mi
+  - name: shm
+    emptyDir:
+      medium: Memory
+      sizeLimit: {{ $samplers.sharedMemory | quote }}
+  {{- include "training-runtimes.scratchVolumes" .root | nindent 2 }}
+{{- end }}
+
+{{- /* training-runtimes.samplerWorkspace: a sampler reads the model and the versions, and writes nothing. */}}
+{{- define "training-runtimes.samplerWorkspace" -}}
+{{ include "training-runtimes.workspaceMount" . }}
+  readOnly: true
+{{- end }}
+
+{{- /* training-runtimes.samplerContainer: what the small containers of a sampler share. Argument: a dict with memory. */}}
+{{- define "training-runtimes.samplerContainer" -}}
+resources:
+  requests: {cpu: 50m, memory: 64Mi}
+  limits: {cpu: "1", memory: {{ .memory }}}
+securityContext:
+  {{- include "stoker.containerSecurityContext" . | nindent 2 }}
+terminationMessagePolicy: FallbackToLogsOnError
+{{- end }}
+
+{{- define "training-runtimes.samplerEnv" -}}
+{{- include "training-runtimes.jobIdentity" . }}
+- name: STOKER_RESTART_ATTEMPT
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.labels['jobset.sigs.k8s.io/restart-attempt']
+- name: STOKER_ROLE
+  value: sampler
+- name: STOKER_WORKSPACE
+  value: /workspace
+{{- end }}
+
+{{/*
+training-runtimes.samplerArgs: flags of vLLM that the runner does not decide; those of values win over the runner's.
+Argument: a resolved entry.
+*/}}
+{{- define "training-runtimes.samplerArgs" -}}
+- --host=127.0.0.1
+- --port=8000
+- --disable-uvicorn-access-log
+- --disable-fastapi-docs
+{{- if gt (int .samplers.resources.devices) 1 }}
+- --tensor-parallel-size={{ int .samplers.resources.devices }}
+{{- end }}
+{{- range $flag, $value := .samplers.args }}
+{{- if kindIs "bool" $value }}
+- --{{ $value | ternary "" "no-" }}{{ $flag }}
+{{- else }}
+- {{ printf "--%s=%s" $flag $value | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+training-runtimes.samplerProxy: the proxy's configuration. What is not named here is not reachable: nobody but the
+watcher loads an adapter, and nobody sets weights, pauses or sleeps.
+*/}}
+{{- define "training-runtimes.samplerProxy" -}}
+{
+	admin off
+	persist_config off
+	auto_https off
+	storage_check off
+	storage_clean_interval off
+	grace_period 5s
+}
+
+:8080 {
+	@vllm path /v1/completions /v1/models /tokenize /health /metrics
+	handle @vllm {
+		reverse_proxy 127.0.0.1:8000 {
+			{{- /* A connection that vLLM closed for having been idle is tried again on a new one. */}}
+			lb_try_duration 2s
+			lb_try_interval 100ms
+			transport http {
+				dial_timeout 2s
+				keepalive 4s
+			}
+		}
+	}
+	@watch path /look /adapters /readyz /healthz
+	handle @watch {
+		reverse_proxy 127.0.0.1:8081
+	}
+	handle /proxy/health {
+		respond ok 200
+	}
+	handle {
+		respond 404
+	}
+}
+{{- end }}

@@ -1,0 +1,83 @@
+"""A sampler without Kubernetes: vLLM and the watcher of its adapters as processes of this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.contract.words import say
+
+# What the image of vLLM sets too: without a compiler torch must not compile, and nothing is sent home.
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+_PAUSE_SECONDS = 1.0
+_POLL_SECONDS = 0.2
+_STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerProcess:
+    """What a sampler is started with.
+
+    Attributes:
+        vllm: the program.
+        config: folder with vllm.yaml and adapters.yaml.
+        port: where vLLM answers, on loopback.
+        watch_port: where the watcher answers, on loopback.
+        args: more flags of vLLM.
+        environ: the environment of both.
+    """
+
+    vllm: str
+    config: Path
+    port: int
+    watch_port: int
+    args: Sequence[str]
+    environ: Mapping[str, str]
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until the stop; what ends by itself is started again."""
+        commands = {"vLLM": self._vllm(), "the watcher": self._watcher()}
+        running: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            while not stop.is_set():
+                for name, command in commands.items():
+                    if name not in running:
+                        running[name] = subprocess.Popen(command, env={**self.environ, **_ENVIRONMENT})
+                    elif (code := running[name].poll()) is not None:
+                        say(f"{name} ended with {code}: starting it again")
+                        del running[name]
+                        stop.wait(_PAUSE_SECONDS)
+                stop.wait(_POLL_SECONDS)
+        finally:
+            _end([*running.values()])
+
+    def _vllm(self) -> list[str]:
+        own = ["--host=127.0.0.1", f"--port={self.port}", "--disable-uvicorn-access-log"]
+        return [self.vllm, "serve", "--config", str(self.config / "vllm.yaml"), *own, *self.args]
+
+    def _watcher(self) -> list[str]:
+        here = ["--server", f"http://127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", str(self.watch_port)]
+        settings = ["--settings", str(self.config / "adapters.yaml")]
+        return [sys.executable, "-m", "stoker", "adapters", "watch", *settings, *here]
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + _STOP_SECONDS
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
