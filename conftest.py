@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,10 @@ from stoker.plan.devices import visible_devices
 NEED_THE_CLUSTER = ("tests/cluster/tests/test_live.py", "tests/e2e/")
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Skip each test that needs a GPU, by its name, on a machine without one."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests that run alone together, and skip each test that needs a GPU, by its name, on a machine without one."""
+    places = {path: place for place, path in enumerate(dict.fromkeys(item.path for item in items))}
+    items.sort(key=lambda item: (places[item.path], not _alone(item)))
     if not visible_devices("nvidia", os.environ, Path("/dev")):
         for item in items:
             if item.get_closest_marker("gpu"):
@@ -108,18 +110,34 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(start.log.read_text(errors="replace")[-5000:])
 
 
+_TURN = pytest.StashKey[ExitStack]()
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     """Let a test that is marked `alone` wait for those that run, and others wait for it."""
     assert item.config.cache is not None
-    with _turn(item.config.cache.mkdir("turns"), item.get_closest_marker("alone") is not None):
+    stash = item.config.stash
+    if _TURN not in stash:
+        stash[_TURN] = _turn(item.config.cache.mkdir("turns"), _alone(item))
+    try:
         return (yield)
+    finally:
+        # Several in a row wait only once.
+        if nextitem is None or not (_alone(item) and _alone(nextitem)):
+            stash[_TURN].close()
+            del stash[_TURN]
 
 
-@contextmanager
-def _turn(folder: Path, alone: bool) -> Iterator[None]:
-    with (folder / "next").open("w") as following, (folder / "running").open("w") as running:
+def _alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker("alone") is not None
+
+
+def _turn(folder: Path, alone: bool) -> ExitStack:
+    """Wait for the turn of a test; closing what this returns ends it."""
+    held = ExitStack()
+    running = held.enter_context((folder / "running").open("w"))
+    with (folder / "next").open("w") as following:
         fcntl.flock(following, fcntl.LOCK_EX)  # who waits to be alone lets nobody pass
         fcntl.flock(running, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        fcntl.flock(following, fcntl.LOCK_UN)
-        yield
+    return held
