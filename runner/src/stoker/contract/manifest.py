@@ -1,6 +1,7 @@
 """The output manifest `stoker.json`: what a finished run leaves for a server. Written, read and checked here.
 
-schemas/manifest-v1.json describes it. If it exists, the run finished.
+schemas/manifest-v1.json describes it. In an output folder it exists only if the run finished. A run that still trains
+may publish versions of its adapter (reinforcement learning does); each has a manifest of its own that says so.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from stoker.contract.words import say, timestamp
 MANIFEST = "stoker.json"
 LAST_ERROR = "last-error.json"
 MANIFEST_VERSION = 1
+# The status of a version that its run publishes while it trains.
+LIVE = "live"
 # PEFT's names (peft 0.21).
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -56,10 +59,46 @@ def write_manifest(output: Path, run: Mapping[str, Any]) -> dict[str, Any]:
     return manifest
 
 
+def write_live_manifest(version: Path, base_model: Mapping[str, str | None]) -> dict[str, Any]:
+    """Write the manifest of a version that a run publishes while it trains.
+
+    Such versions are many, short-lived, and may hardly differ from the base model. So servers do not measure their
+    effect (`probe`), and keep them all until the run retracts them (`keep`).
+
+    Args:
+        version: the version's folder, with the adapter in it.
+        base_model: its `name_or_path` and `revision`.
+
+    Returns:
+        the manifest.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    adapter = _complete_adapter_config(version, base_model["name_or_path"])
+    manifest: dict[str, Any] = {
+        "schemaVersion": MANIFEST_VERSION,
+        "status": LIVE,
+        "time": timestamp(),
+        "base_model": dict(base_model),
+        "adapter": None if adapter is None else _adapter(adapter, version / ADAPTER_WEIGHTS),
+        "probe": "none",
+        "keep": "all",
+        "files": [*_described_files(version)],
+    }
+    write_json(version / MANIFEST, manifest)
+    return manifest
+
+
 def unfinished(manifest: Mapping[str, Any]) -> str:
     """Return why a manifest is not from a finished run; empty if it is."""
     status = manifest.get("status")
     return "" if status == "finished" else f"{MANIFEST} says the run is {status!r}, not 'finished'"
+
+
+def is_live(manifest: Mapping[str, Any]) -> bool:
+    """Return whether a manifest is of a version that a run published while it trained."""
+    return manifest.get("status") == LIVE
 
 
 def manifest_flaws(manifest: Mapping[str, Any]) -> Iterable[str]:

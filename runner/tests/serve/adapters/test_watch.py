@@ -9,14 +9,12 @@ import json
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from runner.tests.serve.adapters.samples import BASE, make_adapter
+from runner.tests.serve.adapters.stand_in import Clock, Vllm, start_over
 
 from stoker.commands.main import main
 from stoker.contract.exits import ExitCode, RunError
@@ -30,126 +28,6 @@ from stoker.serve.adapters.watch import run as serve
 from stoker.serve.vllm import Server, ServerError
 
 RETRY = 31.0
-
-
-class Vllm:
-    """A server's models and adapters, and what it is told to fail at."""
-
-    def __init__(self) -> None:
-        self.adapters: dict[str, str] = {}
-        self.invisible: set[str] = set()
-        self.unloadable: set[str] = set()
-        self.without_effect: set[str] = set()
-        self.broken: set[str] = set()  # their probabilities are no numbers
-        self.slow: set[str] = set()  # loaded, but the answer does not come in time
-        self.mute: set[str] = set()  # loaded, and no request for them is answered
-        self.longer: set[str] = set()  # their text has one token more
-        self.routes = {"/v1/completions"}
-        self.asked: list[str] = []
-        self.down = False
-        self.raw: dict[str, bytes] = {}  # path → what comes over the wire in the place of an answer
-        self.address = ""
-
-    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """Return the status and the answer to a request."""
-        if self.down:
-            return 503, {}
-        name = body.get("lora_name", "")
-        if path == "/v1/models":
-            cards = [{"id": "tiny", "root": "/model", "parent": None}]
-            return 200, {"data": cards + [{"id": n, "root": p, "parent": "tiny"} for n, p in self.adapters.items()]}
-        if path == "/v1/load_lora_adapter":
-            if name in self.adapters:
-                return 400, _error(f"The lora adapter '{name}' has already been loaded.")
-            if name in self.invisible:
-                return 404, _error(f"Loading lora {name} failed: No adapter found")
-            if name in self.unloadable:
-                return 500, _error("Call to add_lora method failed")
-            self.adapters[name] = body["lora_path"]
-            return (0, "") if name in self.slow else (200, "Success")
-        if path == "/v1/unload_lora_adapter":
-            return (200, "Success") if self.adapters.pop(name, None) else (404, _error("cannot be found"))
-        if path not in self.routes:
-            return 404, {"detail": "Not Found"}
-        self.asked.append(body["model"])
-        if body["model"] in self.mute:
-            return 500, _error("Out of range float values are not JSON compliant")
-        differs = body["model"] in self.adapters and body["model"] not in self.without_effect
-        logprob = float("nan") if body["model"] in self.broken else -1.5 if differs else -1.0
-        tokens = [{"5": {"logprob": logprob}}] * (2 if body["model"] in self.longer else 1)
-        return 200, {"choices": [{"prompt_logprobs": [None, *tokens]}]}
-
-
-def _error(message: str) -> dict[str, Any]:
-    return {"error": {"message": message}}
-
-
-@pytest.fixture
-def vllm() -> Iterator[Vllm]:
-    found = Vllm()
-
-    class Handler(BaseHTTPRequestHandler):
-        def _answer(self) -> None:
-            length = int(self.headers.get("Content-Length", 0))
-            if self.path in found.raw:
-                self.wfile.write(found.raw[self.path])
-                return
-            code, data = found.answer(self.path, json.loads(self.rfile.read(length) or b"{}"))
-            if not code:  # the connection ends without an answer
-                return
-            self.send_response(code)
-            self.end_headers()
-            self.wfile.write(json.dumps(data).encode())
-
-        def do_GET(self) -> None:
-            self._answer()
-
-        def do_POST(self) -> None:
-            self._answer()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
-    found.address = f"http://127.0.0.1:{web.server_port}"
-    yield found
-    web.shutdown()
-    web.server_close()
-
-
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "adapters"
-
-
-@pytest.fixture
-def watch(vllm: Vllm, model: Path, folder: Path, clock: Clock, tmp_path: Path) -> Watch:
-    settings = Settings(model, "tiny", BASE, folder=folder, max_rank=8, listed=tmp_path / "list.yaml")
-    return Watch(settings, Server(vllm.address, 5), read_base_model(model, BASE), clock)
-
-
-def start_over(watch: Watch, vllm: Vllm) -> State:
-    """End the server, let the replica see it, and start it without its adapters; return what was seen."""
-    vllm.down = True
-    seen = watch.look()
-    vllm.down, vllm.adapters = False, {}
-    return seen
 
 
 def test_a_published_version_is_served_and_older_ones_go(watch: Watch, vllm: Vllm, output: Path, folder: Path) -> None:
@@ -424,7 +302,7 @@ def test_a_folder_that_cannot_be_read_changes_nothing(
 def test_what_a_replica_has_is_told_to_probes_and_prometheus(
     watch: Watch, vllm: Vllm, output: Path, folder: Path
 ) -> None:
-    web = Endpoints(("::", 0), lambda: watch.state)
+    web = Endpoints(("::", 0), lambda: watch.state, watch.look_at_once)
     threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
     address = f"http://127.0.0.1:{web.server_port}"
     assert urllib.request.urlopen(f"http://[::1]:{web.server_port}/healthz").status == 200

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
-from stoker.contract.manifest import ADAPTER_WEIGHTS, MANIFEST, is_names, unfinished
+from stoker.contract.manifest import ADAPTER_WEIGHTS, MANIFEST, is_live, is_names, unfinished
 from stoker.serve.adapters.files import Adapter, BaseModel
 
 ALLOWED_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -73,7 +73,7 @@ def _origin(adapter: Adapter, model: BaseModel, *, require_manifest: bool) -> It
                 "name the output of a finished run, or set lora.requireManifest to false for adapters of other tools"
             )
         manifest = {}
-    elif problem := unfinished(manifest):
+    elif not is_live(manifest) and (problem := unfinished(manifest)):
         yield problem
     elif manifest.get("adapter") is None:
         yield "its run trained the whole model, not an adapter: serve the output as the model"

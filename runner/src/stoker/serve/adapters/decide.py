@@ -27,13 +27,16 @@ class Unload:
 Action = Load | Unload
 
 
-def newest(versions: Iterable[Version], keep: int, unfit: Collection[str] = ()) -> dict[str, str]:
-    """Return the versions to serve: the newest of each adapter that can be served.
+def newest(
+    versions: Iterable[Version], keep: int, unfit: Collection[str] = (), live: Collection[str] = ()
+) -> dict[str, str]:
+    """Return the versions to serve: the newest of each adapter that can be served, and all that are live.
 
     Args:
         versions: all published versions.
         keep: how many versions of each adapter.
         unfit: names of versions that cannot be served. A bad version never replaces a working one.
+        live: names of versions that stay until their run retracts them, however many.
 
     Returns:
         the folder of each, by name.
@@ -42,8 +45,12 @@ def newest(versions: Iterable[Version], keep: int, unfit: Collection[str] = ()) 
     return {
         version.name: str(version.path)
         for _, family in groupby(fit, key=lambda version: version.adapter)
-        for version in list(family)[-keep:]
+        for version in _kept(list(family), keep, live)
     }
+
+
+def _kept(family: list[Version], keep: int, live: Collection[str]) -> list[Version]:
+    return [version for version in family[:-keep] if version.name in live] + family[-keep:]
 
 
 def decide(wanted: Mapping[str, str], loaded: Mapping[str, str], fixed: Collection[str] = ()) -> list[Action]:

@@ -1,12 +1,19 @@
-"""The HTTP endpoints of the watch: readiness, adapters and metrics of one replica."""
+"""The HTTP endpoints of the watch: readiness, adapters and metrics of one replica, and a look on demand."""
 
 from __future__ import annotations
 
+import json
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from stoker.serve.adapters.state import State
+
+# Names of versions that one request may bring, its bytes, and requests that may wait for a look at the same time.
+_NAMES = 64
+_BYTES = 16 * 2**10
+_WAITING = 32
 
 
 class Endpoints(ThreadingHTTPServer):
@@ -15,16 +22,19 @@ class Endpoints(ThreadingHTTPServer):
     Args:
         listen: host and port.
         state: returns the newest state.
+        look: looks at once, told names of versions that should be there, and returns the state after that.
 
     Raises:
         OSError: it cannot listen there.
     """
 
-    def __init__(self, listen: tuple[str, int], state: Callable[[], State]) -> None:
+    def __init__(
+        self, listen: tuple[str, int], state: Callable[[], State], look: Callable[[Iterable[str]], State]
+    ) -> None:
         host, port = listen
         if ":" in host or (not host and socket.has_dualstack_ipv6()):
             self.address_family = socket.AF_INET6
-        super().__init__((host, port), _handler(state))
+        super().__init__((host, port), _handler(state, look))
 
     def server_bind(self) -> None:
         """Bind the socket for both families."""
@@ -33,9 +43,13 @@ class Endpoints(ThreadingHTTPServer):
         super().server_bind()
 
 
-def _handler(newest: Callable[[], State]) -> type[BaseHTTPRequestHandler]:
+def _handler(newest: Callable[[], State], look: Callable[[Iterable[str]], State]) -> type[BaseHTTPRequestHandler]:
+    places = threading.BoundedSemaphore(_WAITING)
+
     class Handler(BaseHTTPRequestHandler):
-        """Answers probes, Prometheus and people."""
+        """Answers probes, Prometheus, people, and trainers that publish."""
+
+        timeout = 30  # seconds for a client to send its request
 
         def do_GET(self) -> None:
             state = newest()
@@ -45,7 +59,31 @@ def _handler(newest: Callable[[], State]) -> type[BaseHTTPRequestHandler]:
                 "/adapters": (200, "application/json", state.to_json()),
                 "/metrics": (200, "text/plain; version=0.0.4", state.metrics()),
             }
-            code, kind, text = answers.get(self.path, (404, "text/plain", "no such path\n"))
+            self._answer(*answers.get(self.path, (404, "text/plain", "no such path\n")))
+
+        def do_POST(self) -> None:
+            if self.path != "/look":
+                self._answer(404, "text/plain", "no such path\n")
+                return
+            length = self.headers.get("Content-Length", "0")
+            if "Transfer-Encoding" in self.headers or not length.isdecimal() or int(length) > _BYTES:
+                self._answer(413, "text/plain", f"send at most {_BYTES} bytes, with Content-Length\n")
+                return
+            try:
+                told = _names(self.rfile.read(int(length)))
+            except ValueError as error:
+                self._answer(400, "text/plain", f"{error}\n")
+                return
+            if not places.acquire(blocking=False):
+                self._answer(503, "text/plain", "too many wait for a look: try again\n")
+                return
+            try:
+                state = look(told)
+            finally:
+                places.release()
+            self._answer(200, "application/json", state.to_json())
+
+        def _answer(self, code: int, kind: str, text: str) -> None:
             body = text.encode()
             self.send_response(code)
             self.send_header("Content-Type", kind)
@@ -57,3 +95,20 @@ def _handler(newest: Callable[[], State]) -> type[BaseHTTPRequestHandler]:
             """Print nothing: a probe comes every second."""
 
     return Handler
+
+
+def _names(body: bytes) -> list[str]:
+    """Return the names of versions in the body of a request; none of an empty one.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    wrong = f'send nothing, or {{"published": ["NAME:VERSION"]}} with at most {_NAMES} names'
+    try:
+        data = json.loads(body or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(wrong) from error
+    names = data.get("published", []) if isinstance(data, dict) else None
+    if not isinstance(names, list) or len(names) > _NAMES or not all(isinstance(name, str) for name in names):
+        raise ValueError(wrong)
+    return names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json
 from stoker.contract.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, changed_files, manifest_flaws
 from stoker.contract.weights import damage_of, parse_header, read_header
+from stoker.serve.adapters.fingerprint import fingerprint
 
 _INDEX = "model.safetensors.index.json"
 
@@ -50,6 +51,7 @@ class BaseModel:
         tensors: shape of each tensor in the weights; empty if they are not in safetensors.
         tokens: number of tokens in its tokenizer; None without one.
         quantized: True if its weights are packed, so that their names and shapes differ from those of the modules.
+        fingerprint: tells it from other models; empty if its weights are not in safetensors.
     """
 
     path: Path
@@ -58,6 +60,7 @@ class BaseModel:
     tensors: Shapes = field(default_factory=dict)
     tokens: int | None = None
     quantized: bool = False
+    fingerprint: str = ""
 
 
 def read_adapter(path: Path) -> Adapter:
@@ -111,14 +114,21 @@ def read_base_model(path: Path, source: str = "", revision: str = "") -> BaseMod
             sorted(set(map(str, index["weight_map"].values()))) if isinstance(index, dict) else ["model.safetensors"]
         )
         tensors: dict[str, tuple[int, ...]] = {}
-        for name in names:
-            if isinstance(index, dict) or (path / name).exists():
-                tensors.update(_shapes(path / name))
+        files = [path / name for name in names if isinstance(index, dict) or (path / name).exists()]
+        for file in files:
+            tensors.update(_shapes(file))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(ExitCode.NO_INPUT, f"the weights in {path} cannot be read: {error}") from error
     config = read_json(path / "config.json")
     quantized = isinstance(config, dict) and bool(config.get("quantization_config"))
-    return BaseModel(path, source, revision, tensors, _tokens(path), quantized)
+    return BaseModel(path, source, revision, tensors, _tokens(path), quantized, _fingerprint(files))
+
+
+def _fingerprint(files: Iterable[Path]) -> str:
+    try:
+        return fingerprint(files)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # a header may lack what serving does not need
+        return ""
 
 
 def _shapes(path: Path) -> Shapes:

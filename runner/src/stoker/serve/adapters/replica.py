@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.contract.words import say
@@ -18,6 +19,19 @@ _LAG_SECONDS = 60.0
 # Without any effect two runs differ by the noise of the arithmetic, which is measured; this much is always allowed.
 _NOISE_NATS = 1e-4
 _NOISE_FACTOR = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The effect of an adapter.
+
+    Attributes:
+        nats: the largest difference that it makes to a log-probability; NaN if one is.
+        noise: the largest difference between two runs of the base model.
+    """
+
+    nats: float
+    noise: float
 
 
 class Replica:
@@ -46,6 +60,10 @@ class Replica:
         """Forget what was measured with the server before."""
         self.effects.clear()
         self._measured.clear()
+
+    def forget_delays(self, published: Collection[str]) -> None:
+        """Forget when versions were loaded that are no longer published: a run may publish thousands."""
+        self.delays = {name: seconds for name, seconds in self.delays.items() if name in published}
 
     def others(self, loaded: Mapping[str, str]) -> set[str]:
         """Return the names that somebody else has loaded and may keep, where others may load any."""
@@ -98,28 +116,38 @@ class Replica:
         self._mine.discard(name)
         say(f"adapter {name} is no longer served")
 
-    def measure(self, names: Iterable[str], loaded: Mapping[str, str], now: float) -> None:
-        """Measure the effect of adapters that are loaded and have none yet."""
-        for name in names:
-            recently = now - self._measured.get(name, 0.0) < RETRY_SECONDS
-            if name in loaded and name not in self.effects and not recently:
-                self._measure(name, loaded[name], now)
+    def unmeasured(self, names: Iterable[str], loaded: Mapping[str, str], now: float) -> list[str]:
+        """Return the adapters that are loaded and whose effect should be measured now."""
+        return [
+            name
+            for name in names
+            if name in loaded and name not in self.effects and now - self._measured.get(name, 0.0) >= RETRY_SECONDS
+        ]
 
-    def _measure(self, name: str, path: str, now: float) -> None:
-        """Compare an adapter's log-probabilities with the base model's: equal ones mean that it does nothing."""
-        self._measured[name] = now
+    def measure(self, name: str) -> Effect | ServerError:
+        """Compare an adapter's log-probabilities with the base model's: equal ones mean that it does nothing.
+
+        This takes three requests, behind everything else that the server has to do, and changes nothing here.
+        """
         try:
             base = self._server.log_probabilities(self._settings.model_name)
             noise = _distance(base, self._server.log_probabilities(self._settings.model_name))
-            self.effects[name] = _distance(base, self._server.log_probabilities(name))
+            return Effect(_distance(base, self._server.log_probabilities(name)), noise)
         except ServerError as error:
-            self._findings.server_failed(name, error, now)
-            self._findings.note(name, path, f"its effect is unknown: {error}", now)
+            return error
+
+    def measured(self, name: str, path: str, found: Effect | ServerError, now: float) -> None:
+        """Remember an adapter's effect, or why it is unknown."""
+        self._measured[name] = now
+        if isinstance(found, ServerError):
+            self._findings.server_failed(name, found, now)
+            self._findings.note(name, path, f"its effect is unknown: {found}", now)
             return
+        self.effects[name] = found.nats
         problem = ""
-        if math.isnan(self.effects[name]):
+        if math.isnan(found.nats):
             problem = "its log-probabilities are NaN: its training failed"
-        elif self.effects[name] <= max(_NOISE_NATS, _NOISE_FACTOR * noise):
+        elif found.nats <= max(_NOISE_NATS, _NOISE_FACTOR * found.noise):
             problem = (
                 "it has no effect: every log-probability equals the base model's (wrong module names, or no training)"
             )

@@ -22,6 +22,7 @@ class State:
     """One look at a replica.
 
     Attributes:
+        server: what it is: its base model and how many adapters it has room for.
         up: the model answers.
         settled: every adapter that was published when the server started has been loaded or found unfit.
         time: when, in seconds since the epoch.
@@ -32,6 +33,7 @@ class State:
         delays: seconds from publishing to loaded, by name.
     """
 
+    server: Mapping[str, str | int | None] = field(default_factory=dict)
     up: bool = False
     settled: bool = False
     time: float = 0.0
@@ -53,6 +55,7 @@ class State:
         """Return the state for a person to read."""
         data = {
             "ready": self.ready,
+            "server": dict(self.server),
             "loaded": sorted(self.loaded),
             "missing": list(self.missing),
             "problems": dict(self.problems),

@@ -1,6 +1,7 @@
 """Published versions: `<folder>/<adapter>/<version>`. Each one appears whole and never changes.
 
-A version is a positive number. Requests name it `<adapter>:<version>`.
+A version is a positive number. Requests name it `<adapter>:<version>`. :mod:`stoker.serve.adapters.live` publishes the
+versions of a run that still trains.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,14 @@ def read_published(folder: Path) -> list[Version]:
     return sorted(found)
 
 
+def named(folder: Path, name: str) -> Version | None:
+    """Return the version that a name in requests stands for; None if it is not the name of a version."""
+    adapter, _, number = name.partition(":")
+    if not _NAME.fullmatch(adapter) or not _VERSION.fullmatch(number):
+        return None
+    return Version(adapter, int(number), folder / adapter / number)
+
+
 def publish(output: Path, folder: Path, adapter: str, number: int | None = None) -> Version:
     """Publish a finished run's adapter as a new version. Readers see all of it or nothing.
 
@@ -81,13 +90,13 @@ def publish(output: Path, folder: Path, adapter: str, number: int | None = None)
         RunError: a name is wrong (64), the run has no adapter or has not finished (66), the adapter is broken (65), the
             version exists or was retracted, or the folder cannot be written to (78).
     """
-    _refuse_words(adapter, number)
+    refuse_words(adapter, number)
     if not (output / MANIFEST).is_file():
         raise RunError(
             ExitCode.NO_INPUT,
             f"{output / MANIFEST} is missing: wait until the run has finished, or name its output folder",
         )
-    with _file_errors(output):
+    with file_errors(output):
         source = read_adapter(output)
     if source.damage:
         raise RunError(ExitCode.BAD_DATA, "\n".join(f"{output}: {line}" for line in source.damage))
@@ -102,18 +111,29 @@ def publish(output: Path, folder: Path, adapter: str, number: int | None = None)
             ExitCode.CONFIG,
             f"rank {check.rank_of(source)} is too large: vLLM serves ranks up to {check.ALLOWED_RANKS[-1]}",
         )
+    names = [entry["path"] for entry in source.manifest["files"]]
+    return place(folder, adapter, number, lambda draft: _copy(output, draft, names))
+
+
+def place(folder: Path, adapter: str, number: int | None, write: Callable[[Path], None]) -> Version:
+    """Publish what a function writes into the folder that it is given. Readers see all of it or nothing.
+
+    Raises:
+        RunError: the version exists or was retracted, or the folder cannot be written to (78).
+    """
     target = folder / adapter
-    with _file_errors(folder):
-        _share(target)
+    with file_errors(folder):
+        share(target)
         draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=target))
         try:
-            _copy(output, draft, [entry["path"] for entry in source.manifest["files"]])
+            write(draft)
+            draft.chmod(0o775)
             return Version(adapter, placed := _place(draft, target, number), target / str(placed))
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
 
-def _refuse_words(adapter: str, number: int | None) -> None:
+def refuse_words(adapter: str, number: int | None) -> None:
     """Refuse (64) a name or a version that servers would ignore."""
     if not _NAME.fullmatch(adapter):
         raise RunError(
@@ -124,11 +144,11 @@ def _refuse_words(adapter: str, number: int | None) -> None:
         raise RunError(ExitCode.USAGE, f"version {number} is wrong: use a number from 1, with at most 18 digits")
 
 
-def _share(folder: Path) -> None:
+def share(folder: Path) -> None:
     """Make a folder and its parents open to the group: the next publisher may be another user."""
     if folder.is_dir():
         return
-    _share(folder.parent)
+    share(folder.parent)
     try:
         folder.mkdir()
     except FileExistsError:  # another publisher made it meanwhile
@@ -137,8 +157,12 @@ def _share(folder: Path) -> None:
 
 
 @contextmanager
-def _file_errors(folder: Path) -> Iterator[None]:
-    """Turn errors of the file system into messages."""
+def file_errors(folder: Path) -> Iterator[None]:
+    """Turn errors of the file system into messages.
+
+    Raises:
+        RunError: 78, the folder cannot be read or written.
+    """
     try:
         yield
     except OSError as error:
@@ -158,10 +182,14 @@ def _copy(output: Path, draft: Path, names: list[str]) -> None:
     """Copy a run's files to the disk, the manifest last. Files such as a model card may be missing."""
     for name in [*(name for name in names if (output / name).exists()), MANIFEST]:
         shutil.copyfile(output / name, draft / name)
-        share_with_group(draft / name)
-        with (draft / name).open("rb") as stream:
-            os.fsync(stream.fileno())
-    draft.chmod(0o775)
+        settle(draft / name)
+
+
+def settle(file: Path) -> None:
+    """Let the group use a file, and wait until it is on the disk."""
+    share_with_group(file)
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())
 
 
 def _place(draft: Path, target: Path, number: int | None) -> int:
@@ -194,12 +222,21 @@ def retract(folder: Path, adapter: str, number: int) -> None:
         RunError: the name or number is wrong (64), the version does not exist (66), or the folder cannot be written to
             (78).
     """
-    _refuse_words(adapter, number)
+    refuse_words(adapter, number)
     path = folder / adapter / str(number)
     if not path.is_dir():
         raise RunError(ExitCode.NO_INPUT, f"{folder} has no version {adapter}:{number}")
-    gone = path.with_name(f".draft-retracted-{number}-{os.getpid()}")
-    with _file_errors(folder):
+    with file_errors(folder):
         path.with_name(f"{_RETRACTED}{number}").touch()
-        path.rename(gone)
-        shutil.rmtree(gone)
+        remove(path)
+
+
+def remove(version: Path) -> None:
+    """Remove the folder of a version at once.
+
+    Raises:
+        OSError: the folder around it cannot be written to.
+    """
+    gone = version.with_name(f".draft-retracted-{version.name}-{os.getpid()}")
+    version.rename(gone)
+    shutil.rmtree(gone)

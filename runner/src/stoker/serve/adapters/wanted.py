@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import yaml
 
 from stoker.contract.exits import RunError
+from stoker.contract.files import read_json
+from stoker.contract.manifest import MANIFEST, is_live
 from stoker.serve.adapters import check
 from stoker.serve.adapters.decide import newest
 from stoker.serve.adapters.files import BaseModel, read_adapter
 from stoker.serve.adapters.findings import CRASHES, Findings
 from stoker.serve.adapters.prepare import room
 from stoker.serve.adapters.settings import NOT_YAML, Settings, declared
-from stoker.serve.adapters.versions import Version, read_published
+from stoker.serve.adapters.versions import Version, named, read_published
 
 # An adapter with a problem is checked again: a shared file system may lag, a server may recover.
 RETRY_SECONDS = 30.0
@@ -43,39 +45,46 @@ class Wanted:
 
     Attributes:
         unfit: names that would be served, but cannot be.
+        live: names of versions that a run publishes while it trains.
         published: when each version was published, in seconds since the epoch.
     """
 
     def __init__(self, settings: Settings, model: BaseModel, findings: Findings) -> None:
         self._settings, self._model, self._findings = settings, model, findings
         self._limit = room(settings, []) if settings.changes else 0
+        self._told: dict[str, Version] = {}
+        self._ordinary: set[str] = set()  # names of versions that are not live
         self.unfit: set[str] = set()
+        self.live: set[str] = set()
         self.published: dict[str, float] = {}
 
-    def read(self, now: float, loaded: Mapping[str, str]) -> dict[str, str]:
+    def read(self, now: float, loaded: Mapping[str, str], told: Collection[str] = ()) -> dict[str, str]:
         """Return the folder of each adapter that should be served and can be, by name.
 
         Args:
             now: seconds since the epoch.
             loaded: folder of each adapter that is served, by name.
+            told: names of versions that somebody says are published. They are checked again at once.
 
         Raises:
             UnreadableError: the folder or the list cannot be read.
         """
-        versions = self._versions()
+        versions = self._versions(told)
         listed = self._listed()
+        self._sort_out(versions)
         self._findings.keep_only({*(version.name for version in versions), *listed, *self._settings.fixed})
         # Checking reads whole files, so it starts with the newest versions and ends as soon as enough fit.
         unfit: set[str] = set()
         while True:
-            wanted = newest(versions, self._settings.keep, unfit)
-            found = {name for name, path in wanted.items() if not self._fits(name, path, now, loaded)}
+            wanted = newest(versions, self._settings.keep, unfit, self.live)
+            found = {name for name, path in wanted.items() if not self._fits(name, path, now, loaded, told)}
             if not found:
                 break
             unfit |= found
         self.unfit = unfit
         for version in versions:
-            self.published.setdefault(version.name, _published_at(version, now))
+            if version.name not in self.published:
+                self.published[version.name] = _published_at(version, now)
         for name, path in listed.items():
             if self._fits(name, path, now, loaded):
                 wanted[name] = path
@@ -85,14 +94,37 @@ class Wanted:
                     wanted[name] = loaded[name]
         return wanted
 
-    def _versions(self) -> list[Version]:
+    def _versions(self, told: Collection[str]) -> list[Version]:
+        """Return what is published: what the folder lists, and what was told and is there.
+
+        A network file system may list an old content for half a minute, but finds a name that it never looked for.
+        """
         folder = self._settings.folder
         if folder is None:
             return []
         try:
-            return read_published(folder)
+            found = set(read_published(folder))
         except OSError as error:
             raise UnreadableError(str(folder), f"cannot be read: {error}") from error
+        told_now = {version.name: version for name in told if (version := named(folder, name))}
+        self._told = {
+            name: version
+            for name, version in {**self._told, **told_now}.items()
+            if version not in found and version.path.is_dir()
+        }
+        return sorted({*found, *self._told.values()})
+
+    def _sort_out(self, versions: list[Version]) -> None:
+        """Find out which versions are live, by the manifest that each has from its beginning."""
+        names = {version.name for version in versions}
+        self.live &= names
+        self._ordinary &= names
+        self.published = {name: when for name, when in self.published.items() if name in names}
+        for version in versions:
+            if version.name not in self.live and version.name not in self._ordinary:
+                manifest = read_json(version.path / MANIFEST)
+                if isinstance(manifest, dict):  # else it may be read later
+                    (self.live if is_live(manifest) else self._ordinary).add(version.name)
 
     def _listed(self) -> dict[str, str]:
         path = self._settings.listed
@@ -107,7 +139,7 @@ class Wanted:
         except RunError as error:
             raise UnreadableError(str(path), error.message) from error
 
-    def _fits(self, name: str, path: str, now: float, loaded: Mapping[str, str]) -> bool:
+    def _fits(self, name: str, path: str, now: float, loaded: Mapping[str, str], told: Collection[str] = ()) -> bool:
         """Return whether an adapter can be served, by the last check or a new one."""
         if self._findings.crashes_server(name):
             self._findings.note(name, path, f"it crashed vLLM {CRASHES} times, so it is skipped: retract it", now)
@@ -116,7 +148,7 @@ class Wanted:
         if known and known.path == path:
             if not known.problem or loaded.get(name) == path:
                 return True
-            if now - known.time < RETRY_SECONDS:
+            if now - known.time < RETRY_SECONDS and name not in told:
                 return False
         try:
             found = check.problems(

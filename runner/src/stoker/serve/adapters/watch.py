@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import FrameType
 from urllib.parse import urlsplit
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
+from stoker.serve.adapters import check
 from stoker.serve.adapters.decide import Load, decide
 from stoker.serve.adapters.endpoints import Endpoints
 from stoker.serve.adapters.files import BaseModel, read_base_model
@@ -24,7 +25,7 @@ from stoker.serve.vllm import Server, ServerError
 
 
 class Watch:
-    """One replica's adapters.
+    """One replica's adapters. Several threads may look.
 
     Args:
         settings: what they are.
@@ -43,31 +44,60 @@ class Watch:
         self._findings = Findings()
         self._wanted = Wanted(settings, model, self._findings)
         self._replica = Replica(settings, server, self._findings, clock)
-        self._told = ""
-        self.state = State()
+        self._said = ""
+        self._looking = threading.Lock()  # held by the one who looks, and while anything found is changed
+        self._asking = threading.Lock()
+        self._asked = 0  # how many looks were asked for
+        self._answered = 0  # how many of these the looks so far have answered
+        self._told: set[str] = set()
+        self._wanted_names: tuple[str, ...] = ()  # what the last look wanted
+        self.state = State(server=_described(settings, model))
 
     def look(self) -> State:
-        """Compare what is published with what is loaded, load and unload, and return what there is then."""
+        """Look at once, then measure the effect of adapters that are new, and return what there is then."""
+        self.look_at_once()
+        self._measure()
+        return self.state
+
+    def look_at_once(self, told: Iterable[str] = ()) -> State:
+        """Compare what is published with what is loaded, load and unload, and return what there is then.
+
+        Those who ask while somebody looks share the next look.
+
+        Args:
+            told: names of versions that were published just now, as far as the caller knows.
+        """
+        with self._asking:
+            self._asked += 1
+            mine = self._asked
+            self._told.update(told)
+        with self._looking:
+            if self._answered < mine:
+                with self._asking:
+                    asked, names = self._asked, frozenset(self._told)
+                    self._told.clear()
+                self.state = self._look(names)
+                self._answered = asked
+            return self.state
+
+    def _look(self, told: Collection[str]) -> State:
         now = self._clock()
         try:
             loaded = self._loaded()
         except ServerError as error:
             if self.state.up:
                 self._findings.server_ended(now)
-            self._tell(f"the model does not answer: {error}")
-            self.state = replace(self.state, up=False, settled=False, time=now)
-            return self.state
+            self._say(f"the model does not answer: {error}")
+            return replace(self.state, up=False, settled=False, time=now)
         try:
-            wanted = self._wanted.read(now, loaded)
+            wanted = self._wanted.read(now, loaded, told)
         except UnreadableError as error:  # change nothing
-            self._tell(f"{error.where}: {error}")
+            self._say(f"{error.where}: {error}")
             problems = {**self.state.problems, error.where: str(error)}
-            self.state = replace(self.state, up=True, loaded=loaded, problems=problems, time=now)
-            return self.state
-        self._told = ""
+            return replace(self.state, up=True, loaded=loaded, problems=problems, time=now)
+        self._said = ""
         self._act(wanted, loaded, now)
-        self.state = self._seen(wanted, loaded, now)
-        return self.state
+        return self._seen(wanted, loaded, now)
 
     def _loaded(self) -> dict[str, str]:
         """Return the folder of each adapter that the server has, by name.
@@ -85,35 +115,71 @@ class Watch:
     def _act(self, wanted: Mapping[str, str], loaded: dict[str, str], now: float) -> None:
         """Load and unload, and keep `loaded` up to date."""
         fixed = self._settings.fixed
+        self._replica.forget_delays(self._wanted.published)
         for action in decide(wanted, loaded, fixed | self._replica.others(loaded)):
             if isinstance(action, Load):
                 self._replica.load(action, self._wanted.published.get(action.name, 0.0), loaded, now)
             else:
                 self._replica.unload(action.name, loaded)
-        self._replica.measure([*wanted, *(fixed & set(loaded))], loaded, now)
         for one in self._settings.adapters:
             if one.name not in loaded:
                 self._findings.note(one.name, str(one.path), "vLLM started without it", now)
 
+    def _measure(self) -> None:
+        """Measure effects without keeping anybody from looking: a busy server takes its time."""
+        with self._looking:
+            loaded, now = self.state.loaded, self.state.time
+            probed = dict.fromkeys([*self._wanted_names, *(self._settings.fixed & set(loaded))])
+            for name in self._wanted.live:  # their run compares each sample with what the trainer computes
+                probed.pop(name, None)
+            names = self._replica.unmeasured(probed, loaded, now) if self.state.up else []
+        for name in names:
+            found = self._replica.measure(name)
+            with self._looking:
+                if self.state.loaded.get(name) == loaded[name]:  # else it has changed meanwhile
+                    self._replica.measured(name, loaded[name], found, now)
+                    effects = self._effects(self.state.loaded)
+                    self.state = replace(self.state, problems=self._problems(), effects=effects)
+
     def _seen(self, wanted: Mapping[str, str], loaded: Mapping[str, str], now: float) -> State:
+        self._wanted_names = tuple(wanted)
         missing = tuple(sorted({*wanted, *(one.name for one in self._settings.adapters)} - set(loaded)))
         return State(
+            server=self.state.server,
             up=True,
             settled=self.state.settled or not missing,
             time=now,
             loaded=loaded,
             missing=missing,
-            # Problems of versions that newer ones have replaced no longer matter.
-            problems=self._findings.problems({*wanted, *self._wanted.unfit, *self._settings.fixed}),
-            effects={name: value for name, value in self._replica.effects.items() if name in loaded},
+            problems=self._problems(),
+            effects=self._effects(loaded),
             delays={name: value for name, value in self._replica.delays.items() if name in loaded},
         )
 
-    def _tell(self, text: str) -> None:
+    def _problems(self) -> dict[str, str]:
+        """Return what is wrong. Problems of versions that newer ones have replaced no longer matter."""
+        return self._findings.problems({*self._wanted_names, *self._wanted.unfit, *self._settings.fixed})
+
+    def _effects(self, loaded: Collection[str]) -> dict[str, float]:
+        return {name: value for name, value in self._replica.effects.items() if name in loaded}
+
+    def _say(self, text: str) -> None:
         """Print what keeps the watch from its work, once and not with each look."""
-        if text != self._told:
+        if text != self._said:
             say(text)
-        self._told = text
+        self._said = text
+
+
+def _described(settings: Settings, model: BaseModel) -> dict[str, str | int | None]:
+    """Return what a trainer has to know of a sampler before it relies on it."""
+    return {
+        "model": settings.model_name,
+        "source": model.source,
+        "revision": model.revision,
+        "fingerprint": model.fingerprint,
+        "max_loras": settings.max_loras,
+        "max_rank": check.snapped(settings.max_rank) if settings.max_rank else None,
+    }
 
 
 def _is_address(text: str) -> bool:
@@ -149,7 +215,7 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
     signal.signal(signal.SIGTERM, stopped)
     signal.signal(signal.SIGINT, stopped)
     try:
-        web = Endpoints(listen, lambda: watch.state)
+        web = Endpoints(listen, lambda: watch.state, watch.look_at_once)
     except OSError as error:
         raise RunError(
             ExitCode.CONFIG,
