@@ -31,6 +31,7 @@ NAMES = CONSTANTS | CLASSES | FUNCTIONS
 # Types of ours that a plugin is given by what it imports, and never has to name.
 GIVEN = {
     "Guard": "Job.guard",
+    "Machine": "Asked.machine",
     "ModelShape": "ModelFolder.shape",
     "Plan": "Job.plan",
     "Pulse": "Job.pulse",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stoker.plan.device_memory import device_memory
+from stoker.plan.device_memory import cuda_generation, device_memory
 from stoker.plan.estimate import Training, estimate, misfit
 from stoker.plan.model_shape import ModelShape, shape_of
 
@@ -164,8 +164,13 @@ def nvml(*sizes: int, broken: bool = False) -> SimpleNamespace:
         memory._obj.total = sizes[(device.value or 0) - 1]
         return 0
 
+    def capability(device: Any, major: Any, minor: Any) -> int:
+        major._obj.value, minor._obj.value = 9, 0
+        return 0
+
     functions = {"Init_v2": lambda: int(broken), "Shutdown": lambda: 0, "DeviceGetCount_v2": count}
     functions |= {"DeviceGetHandleByIndex_v2": handle, "DeviceGetMemoryInfo": size}
+    functions |= {"DeviceGetCudaComputeCapability": capability}
     return SimpleNamespace(**{f"nvml{name}": function for name, function in functions.items()})
 
 
@@ -185,3 +190,9 @@ def test_the_driver_says_how_much_memory_a_device_has(tmp_path: Path) -> None:
         (folder / "mem_info_vram_total").write_text(size)
     assert device_memory("amd", sys_folder=tmp_path) == 192 * GIB
     assert device_memory("cpu", missing) is None
+
+
+def test_the_driver_says_how_old_a_device_is() -> None:
+    assert cuda_generation(lambda name: nvml(80 * GIB)) == 9
+    assert cuda_generation(lambda name: nvml(GIB, broken=True)) is None
+    assert cuda_generation(missing) is None

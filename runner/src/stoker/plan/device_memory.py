@@ -1,4 +1,4 @@
-"""How much memory a device has, asked of the driver without loading torch."""
+"""What kind of device this is and how much memory it has, asked of the driver without loading torch."""
 
 from __future__ import annotations
 
@@ -36,25 +36,47 @@ def device_memory(
     return max(sizes, default=None)
 
 
+def cuda_generation(load: Callable[[str], Any] = ctypes.CDLL) -> int | None:
+    """Return the major number of the compute capability of the oldest NVIDIA device, for example 8 for Ampere.
+
+    Args:
+        load: loads a shared library.
+    """
+    return min(_ask_nvidia(load, _generation), default=None)
+
+
 def _nvidia(load: Callable[[str], Any]) -> list[int]:
+    return _ask_nvidia(load, _size)
+
+
+def _ask_nvidia(load: Callable[[str], Any], ask: Callable[[Any, ctypes.c_void_p], int]) -> list[int]:
+    """Return a number of each device, without the devices that do not tell it."""
+    found = []
     try:
         nvml = load(_NVML)
         if nvml.nvmlInit_v2():
             return []
         count = ctypes.c_uint()
         nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
-        sizes = [_size(nvml, index) for index in range(count.value)]
+        for index in range(count.value):
+            device = ctypes.c_void_p()
+            if not nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)):
+                found.append(ask(nvml, device))
         nvml.nvmlShutdown()
     except (OSError, AttributeError):  # no driver, or one without these functions
         return []
-    return [size for size in sizes if size]
+    return [number for number in found if number]
 
 
-def _size(nvml: Any, index: int) -> int:
-    device, memory = ctypes.c_void_p(), _Memory()
-    if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)):
-        return 0
+def _size(nvml: Any, device: ctypes.c_void_p) -> int:
+    memory = _Memory()
     return 0 if nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) else int(memory.total)
+
+
+def _generation(nvml: Any, device: ctypes.c_void_p) -> int:
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    failed = nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
+    return 0 if failed else int(major.value)
 
 
 def _amd(sys_folder: Path) -> list[int]:

@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 
 from stoker.contract.variables import kept_variables, termination_log_of, workspace_of
-from stoker.plan.device_memory import device_memory
+from stoker.plan.device_memory import cuda_generation, device_memory
 from stoker.plan.devices import visible_devices
 
 # Python refuses to read thousands of digits; no number here needs more than these.
 MAX_DIGITS = 18
+# Distributions with faster kernels, which a recipe may use where an image has them.
+KERNEL_PACKAGES = ("flash-attn", "liger-kernel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class Facts:
         cpus: CPU cores this process may use.
         shm_bytes: size of /dev/shm in bytes; None without one.
         device_bytes: memory of a device in bytes; None if unknown.
+        cuda_generation: the major number of an NVIDIA device's compute capability; None if unknown.
+        kernel_packages: those of `KERNEL_PACKAGES` that are installed.
         uid: effective user id.
         gid: effective group id.
     """
@@ -37,6 +42,8 @@ class Facts:
     cpus: int = 1
     shm_bytes: int | None = None
     device_bytes: int | None = None
+    cuda_generation: int | None = None
+    kernel_packages: tuple[str, ...] = ()
     uid: int = 0
     gid: int = 0
 
@@ -96,9 +103,19 @@ def read_facts(environ: Mapping[str, str] | None = None, dev: Path = Path("/dev"
         cpus=len(os.sched_getaffinity(0)),
         shm_bytes=_size_of(dev / "shm"),
         device_bytes=device_memory(accelerator) if devices else None,
+        cuda_generation=cuda_generation() if devices and accelerator == "nvidia" else None,
+        kernel_packages=tuple(name for name in KERNEL_PACKAGES if _is_installed(name)),
         uid=os.geteuid(),
         gid=os.getegid(),
     )
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        metadata.distribution(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _size_of(folder: Path) -> int | None:

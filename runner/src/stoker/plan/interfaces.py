@@ -54,6 +54,27 @@ class ConfigFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Machine:
+    """What a recipe may know of the machine of a node; empty or None for what is not known.
+
+    Attributes:
+        cuda_generation: the major number of an NVIDIA device's compute capability.
+        device_bytes: memory of a device.
+        kernel_packages: installed distributions with faster kernels.
+        cpus: whole CPU cores that the container requests.
+        shm_bytes: size of /dev/shm.
+        processes: training processes of the node.
+    """
+
+    cuda_generation: int | None = None
+    device_bytes: int | None = None
+    kernel_packages: tuple[str, ...] = ()
+    cpus: int | None = None
+    shm_bytes: int | None = None
+    processes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """What the user asks for; the flags of the run and Stoker's defaults may depend on it.
 
@@ -67,6 +88,8 @@ class Asked:
         values: the flags in config file, args and env; the stronger layer wins.
         by_command: True if the command line names the method, which may then mean a closely related one.
         sharding: `full` if the processes share the model's state, `none` if each holds all of it; empty if unset.
+        machine: what is known of the machine.
+        shape: the model's weights; None if unknown.
     """
 
     method: str
@@ -78,6 +101,8 @@ class Asked:
     values: Words = field(default_factory=dict)
     by_command: bool = False
     sharding: str = ""
+    machine: Machine = Machine()
+    shape: ModelShape | None = None
 
 
 @dataclass(frozen=True, slots=True)

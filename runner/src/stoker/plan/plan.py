@@ -21,6 +21,8 @@ from stoker.plan.world import World
 
 # Addresses of proxies and databases that contain a user and a password.
 _SECRET_IN_ADDRESS = re.compile(r"://[^/\s]*:[^/\s]*@")
+# What a recipe may choose on each node by its own devices: it changes speed and memory, not what is trained.
+_OF_A_NODE = ("activation_checkpointing", "tf32")
 # Fields for the training processes, which `stoker plan --output json` leaves out.
 _INTERNAL = (
     "ways",
@@ -213,7 +215,11 @@ class Plan:
             "method": self.method,
             "nnodes": self.world.nnodes,
             "nproc_per_node": self.world.nproc_per_node,
-            "settings": [(setting.name, setting.value) for setting in self.settings],
+            "settings": [
+                (setting.name, setting.value)
+                for setting in self.settings
+                if setting.source != "recipe" or setting.name not in _OF_A_NODE
+            ],
             "fingerprint": self.fingerprint,
             "resume": self.resume,
             "run_id": self.run_id,

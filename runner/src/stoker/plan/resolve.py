@@ -21,7 +21,7 @@ from stoker.plan.arguments import CONFIG_FILE, FlagTable, Layer, Setting, resolv
 from stoker.plan.estimate import Memory, estimate, misfit
 from stoker.plan.facts import Facts, whole_number
 from stoker.plan.inputs import Input, ModelFolder
-from stoker.plan.interfaces import Asked, Command, ConfigFile, Options, TrainingFramework, Words
+from stoker.plan.interfaces import Asked, Command, ConfigFile, Machine, Options, TrainingFramework, Words
 from stoker.plan.plan import Check, Plan
 from stoker.plan.shared_memory import shared_memory_problems
 from stoker.plan.world import World, resolve_world
@@ -117,6 +117,16 @@ def resolve_plan(
         {**{name: words for name, words in weaker.items() if name not in command.values}, **command.values},
         by_command=command.method is not None,
         sharding=facts.get("STOKER_SHARDING") or "",
+        machine=Machine(
+            facts.cuda_generation,
+            facts.device_bytes,
+            facts.kernel_packages,
+            # Not the cores of the machine: they may differ between nodes, and the plan must not.
+            whole_number(facts.get("STOKER_CPU_REQUEST") or ""),
+            facts.shm_bytes,
+            world.nproc_per_node,
+        ),
+        shape=None if model is None else model.shape,
     )
     options = framework.options(asked)
     table = options.table

@@ -19,8 +19,8 @@ def shared_memory_problems(facts: Facts, processes: int, workers: int) -> list[s
         processes: training processes on this node.
         workers: data loading processes per training process.
     """
-    nccl = processes * _BYTES_PER_PROCESS if facts.accelerator == "nvidia" and processes > 1 else 0
-    needed = nccl + processes * workers * _BYTES_PER_WORKER
+    nccl = _of_nccl(facts.accelerator, processes)
+    needed = shared_memory_needed(facts.accelerator, processes, workers)
     if facts.shm_bytes is None or facts.shm_bytes >= needed:
         return []
     users = [f"{processes} GPU processes exchange data there"] if nccl else []
@@ -31,3 +31,18 @@ def shared_memory_problems(facts: Facts, processes: int, workers: int) -> list[s
         "(Stoker's runtimes do)"
     )
     return [problem]
+
+
+def shared_memory_needed(accelerator: str, processes: int, workers: int) -> int:
+    """Return how many bytes of /dev/shm the processes of a node need.
+
+    Args:
+        accelerator: the accelerator profile.
+        processes: training processes on this node.
+        workers: data loading processes per training process.
+    """
+    return _of_nccl(accelerator, processes) + processes * workers * _BYTES_PER_WORKER
+
+
+def _of_nccl(accelerator: str, processes: int) -> int:
+    return processes * _BYTES_PER_PROCESS if accelerator == "nvidia" and processes > 1 else 0

@@ -8,6 +8,7 @@ from dataclasses import replace
 from stoker.frameworks import command_line
 from stoker.frameworks.trl.dataset_formats import own_flags
 from stoker.frameworks.trl.flags import flag_table
+from stoker.frameworks.trl.kernels import speed_recipe
 from stoker.frameworks.trl.memory import ways_of
 from stoker.frameworks.trl.packages import needed_packages
 from stoker.frameworks.trl.read import module_of
@@ -106,6 +107,7 @@ def _recipe(asked: Asked, table: FlagTable) -> Mapping[str, tuple[str, str]]:
     if asked.world_size == 1:
         recipe.pop("ddp_backend", None)
     recipe |= sharding_recipe(asked, tuning)
+    recipe |= speed_recipe(asked, table, recipe)
     return {**recipe, "output_dir": (f"{asked.workspace}/output", "the run's folder in the workspace")}
 
 

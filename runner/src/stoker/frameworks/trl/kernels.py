@@ -1,0 +1,159 @@
+"""What makes a run on an NVIDIA GPU faster without training another model: kernels, packing, workers. Pure.
+
+Everything here needs Ampere or newer, and to know the device: elsewhere TRL's own defaults stay. The rules are those of
+TRL 1.16 and transformers 5. Fused AdamW is TRL's own default.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from stoker.frameworks.trl.memory import ways_of
+from stoker.frameworks.trl.sharding import shards
+from stoker.plan.arguments import FlagTable, Setting, is_true
+from stoker.plan.estimate import estimate
+from stoker.plan.interfaces import Asked
+from stoker.plan.model_shape import ModelShape
+from stoker.plan.shared_memory import shared_memory_needed
+
+Recipe = dict[str, tuple[str, str]]
+_AMPERE = 8
+_FLASH, _LIGER = "flash-attn", "liger-kernel"
+# Methods that read a whole data set of fixed rows.
+_OF_ROWS = ("sft", "dpo", "kto", "orpo", "reward")
+_LOADERS, _TOKENIZERS = 2, 16
+# Bytes that a token leaves behind in a linear layer for the backward pass, for each number that goes in or comes out:
+# bfloat16, a float32 copy for an adapter or a norm, and as much again for what lies between the layers.
+_ACTIVATION = 8
+_USABLE = 0.9
+_RECOMPUTING = ("activation_checkpointing", "gradient_checkpointing")
+_RESHAPING = ("fsdp", "deepspeed", "auto_find_batch_size", "parallelism_config")
+
+
+def speed_recipe(asked: Asked, table: FlagTable, recipe: Mapping[str, tuple[str, str]]) -> Recipe:
+    """Return the flags that make a run faster: flag → (value, why).
+
+    Args:
+        asked: what the user asks for, and what is known of machine and model.
+        table: the method's flags.
+        recipe: the rest of the recipe.
+    """
+    if asked.accelerator != "nvidia" or (asked.machine.cuda_generation or 0) < _AMPERE:
+        return {}
+    return {
+        **_kernels(asked),
+        **_attention(asked),
+        **_workers(asked),
+        **_recomputing(asked, table, recipe),
+    }
+
+
+def keeps_samples_apart(attention: str) -> bool:
+    """Return whether packed samples cost nothing and do not see each other: FlashAttention's kernels know their ends.
+
+    transformers masks them for other kernels, which then compute all that the mask hides.
+    """
+    return "flash" in attention and ("attention" in attention or "attn" in attention)
+
+
+def _kernels(asked: Asked) -> Recipe:
+    found: Recipe = {}
+    if not _says(asked, "bf16", "false") and not _says(asked, "fp16", "true"):
+        found["tf32"] = ("true", "matrices that stay float32 are multiplied several times faster")
+    # In other methods the flag means another loss. Liger 0.8 has the layers of every family with a known shape.
+    is_fused = asked.method == "sft" and asked.shape is not None and _LIGER in asked.machine.kernel_packages
+    rivals = ("use_liger_kernel", "liger_kernel_config", "torch_compile", "torch_compile_backend", "torch_compile_mode")
+    if is_fused and not any(name in asked.values for name in rivals) and "use_kernels" not in _model_options(asked):
+        found["use_liger_kernel"] = ("true", "fused layers; the image has them, nothing is downloaded")
+    return found
+
+
+def _attention(asked: Asked) -> Recipe:
+    """Return FlashAttention where it is installed, and packing where it is used."""
+    if asked.shape is None:
+        return {}
+    found: Recipe = {}
+    attention = _chosen_attention(asked)
+    if not attention and _FLASH in asked.machine.kernel_packages and not _says(asked, "bf16", "false"):
+        attention = "flash_attention_2"
+        found["attn_implementation"] = (attention, "flash-attn is installed, nothing is downloaded")
+    if asked.method == "sft" and keeps_samples_apart(attention) and not _is_shaped(asked):
+        found["packing"] = ("true", f"{attention} keeps the samples of a row apart, so none needs padding")
+    return found
+
+
+def _is_shaped(asked: Asked) -> bool:
+    """Return whether a flag says how rows are made, or makes them in a way that cannot be packed."""
+    names = ("packing", "packing_strategy", "padding_free", "eval_packing", "streaming", "dataset_kwargs")
+    return any(name in asked.values for name in names) or _says(asked, "max_length", "none")
+
+
+def _workers(asked: Asked) -> Recipe:
+    machine = asked.machine
+    if asked.method not in _OF_ROWS or machine.cpus is None or "streaming" in asked.values:
+        return {}
+    found: Recipe = {}
+    if (share := min(_TOKENIZERS, machine.cpus)) > 1:
+        found["dataset_num_proc"] = (str(share), f"the pod requests {machine.cpus} CPUs, and one process tokenizes")
+    loaders = min(_LOADERS, machine.cpus // machine.processes - 1)
+    needed = shared_memory_needed(asked.accelerator, machine.processes, loaders)
+    if loaders > 0 and (machine.shm_bytes is None or needed <= machine.shm_bytes):
+        found["dataloader_num_workers"] = (str(loaders), "the next batch is made while the device computes")
+    return found
+
+
+def _recomputing(asked: Asked, table: FlagTable, recipe: Mapping[str, tuple[str, str]]) -> Recipe:
+    """Return no recomputing where the device has room for all activations: it costs a fourth of the speed."""
+    shape, device = asked.shape, asked.machine.device_bytes
+    chosen = any(name in asked.values for name in (*_RECOMPUTING, *_RESHAPING))
+    if asked.method != "sft" or shape is None or shape.experts or device is None or chosen or shards(asked):
+        return {}
+    tokens = _number(asked, table, "per_device_train_batch_size") * _number(asked, table, "max_length")
+    settings = {name: Setting(name, value, "recipe") for name, (value, _) in recipe.items()}
+    settings |= {name: Setting(name, _value(words), "args") for name, words in asked.values.items()}
+    ways = ways_of(asked, table, settings, shape)
+    if not tokens or not ways:
+        return {}
+    if estimate(shape, ways[0].training).total + activations(shape, tokens) > _USABLE * device:
+        return {}
+    return {"activation_checkpointing": ("false", "all activations fit in the device's memory, none is recomputed")}
+
+
+def activations(shape: ModelShape, tokens: int) -> int:
+    """Return how many bytes the forward pass of so many tokens leaves for the backward pass, at most."""
+    return tokens * _ACTIVATION * sum((layer.inputs + layer.outputs) * layer.count for layer in shape.linears)
+
+
+def _chosen_attention(asked: Asked) -> str:
+    """Return the attention that the user names; empty without one."""
+    words = asked.values.get("attn_implementation") or (str(_model_options(asked).get("attn_implementation") or ""),)
+    return words[0].lower()
+
+
+def _model_options(asked: Asked) -> dict[str, object]:
+    """Return what `model_init_kwargs` holds; empty if it is not JSON, which another check refuses."""
+    try:
+        options = json.loads(" ".join(asked.values.get("model_init_kwargs", ("{}",))))
+    except (ValueError, RecursionError):
+        return {}
+    return options if isinstance(options, dict) else {}
+
+
+def _says(asked: Asked, flag: str, value: str) -> bool:
+    """Return whether the user sets a flag to `true`, `false` or `none`, however it is written."""
+    words = asked.values.get(flag)
+    if words is None:
+        return False
+    word = words[0].lower() if words else "true"
+    return word in ("none", "null") if value == "none" else is_true(word) is (value == "true")
+
+
+def _number(asked: Asked, table: FlagTable, flag: str) -> int:
+    """Return a whole number that the user sets, or else TRL; 0 without one."""
+    text = _value(asked.values[flag]) if flag in asked.values else table.flags[flag].default
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else 0
+
+
+def _value(words: tuple[str, ...]) -> str | tuple[str, ...]:
+    return words if len(words) > 1 else "".join(words) or "true"

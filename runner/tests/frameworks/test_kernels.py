@@ -1,0 +1,159 @@
+"""What makes a run on an NVIDIA GPU faster: chosen with a reason, only where it works, and any flag wins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runner.tests.plan.test_estimate import QWEN_8B
+from runner.tests.samples import pod
+
+from stoker.frameworks import TRL
+from stoker.frameworks.trl.flags import METHODS, flag_table
+from stoker.node.read_inputs import read_model
+from stoker.plan.plan import Plan
+from stoker.plan.resolve import read_request, resolve_plan
+
+GIB = 2**30
+LORA = ("--use_peft", "--per_device_train_batch_size", "2")
+IMAGE = ("liger-kernel",)
+WITH_FLASH = ("flash-attn", "liger-kernel")
+SPEED = (
+    *("tf32", "use_liger_kernel", "attn_implementation", "packing", "dataset_num_proc", "dataloader_num_workers"),
+    "activation_checkpointing",
+)
+
+
+def planned(
+    folder: Path, *args: str, env: Mapping[str, str] | None = None, method: str = "sft", **machine: Any
+) -> Plan:
+    """Return the plan of two nodes with two H200 each, or with another machine."""
+    (folder / "config.json").write_text(json.dumps(QWEN_8B))
+    told = {
+        "STOKER_ACCELERATOR": "nvidia",
+        "PET_NPROC_PER_NODE": "2",
+        "STOKER_METHOD": method,
+        "STOKER_CPU_REQUEST": "16",
+        **(env or {}),
+    }
+    known = {"cuda_generation": 9, "device_bytes": 141 * GIB, "kernel_packages": IMAGE, **machine}
+    facts = replace(pod(told, devices=("nvidia0", "nvidia1")), **known)
+    return resolve_plan(read_request(facts, TRL(), args), model=read_model(folder))
+
+
+def chosen(plan: Plan) -> dict[str, str]:
+    """Return what the recipe of speed chose, whose reasons must not be empty."""
+    found = [setting for setting in plan.settings if setting.name in SPEED and setting.source == "recipe"]
+    assert all(setting.reason for setting in found)
+    return {setting.name: str(setting.value) for setting in found}
+
+
+def test_a_gpu_gets_kernels_workers_and_no_recomputing(tmp_path: Path) -> None:
+    assert chosen(planned(tmp_path, *LORA)) == {
+        "tf32": "true",
+        "use_liger_kernel": "true",
+        "dataset_num_proc": "16",
+        "dataloader_num_workers": "2",
+        "activation_checkpointing": "false",
+    }
+
+
+def test_samples_are_packed_where_attention_keeps_them_apart(tmp_path: Path) -> None:
+    found = chosen(planned(tmp_path, *LORA, kernel_packages=WITH_FLASH))
+    assert (found["attn_implementation"], found["packing"]) == ("flash_attention_2", "true")
+    named = planned(tmp_path, *LORA, "--attn_implementation", "kernels-community/flash-attn2")
+    assert chosen(named)["packing"] == "true"
+    in_options = planned(tmp_path, *LORA, "--model_init_kwargs", '{"attn_implementation": "flash_attention_3"}')
+    assert chosen(in_options)["packing"] == "true"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--attn_implementation", "sdpa"),
+        ("--attn_implementation", "eager"),
+        ("--attn_implementation", "flex_attention"),
+        ("--model_init_kwargs", '{"attn_implementation": "sdpa"}'),
+        ("--bf16", "false"),
+        ("--packing", "false"),
+        ("--no_packing",),
+        ("--padding_free", "false"),
+        ("--packing_strategy", "wrapped"),
+        ("--max_length", "none"),
+    ],
+)
+def test_nothing_else_packs_samples(tmp_path: Path, args: tuple[str, ...]) -> None:
+    assert "packing" not in chosen(planned(tmp_path, *LORA, *args, kernel_packages=WITH_FLASH))
+
+
+def test_other_methods_pack_nothing(tmp_path: Path) -> None:
+    found = chosen(planned(tmp_path, *LORA, method="dpo", kernel_packages=WITH_FLASH))
+    assert found["attn_implementation"] == "flash_attention_2"
+    assert not {"packing", "use_liger_kernel", "activation_checkpointing"} & {*found}
+
+
+@pytest.mark.parametrize("machine", [{"cuda_generation": 7}, {"cuda_generation": None}])
+def test_an_old_or_unknown_gpu_keeps_the_trainers_own_defaults(tmp_path: Path, machine: dict[str, Any]) -> None:
+    assert chosen(planned(tmp_path, *LORA, kernel_packages=WITH_FLASH, **machine)) == {}
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "amd"])
+def test_other_accelerators_keep_the_trainers_own_defaults(tmp_path: Path, accelerator: str) -> None:
+    assert chosen(planned(tmp_path, *LORA, env={"STOKER_ACCELERATOR": accelerator}, kernel_packages=WITH_FLASH)) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("tf32", ("--tf32", "false")),
+        ("tf32", ("--fp16",)),
+        ("use_liger_kernel", ("--use_liger_kernel", "false")),
+        ("use_liger_kernel", ("--torch_compile",)),
+        ("use_liger_kernel", ("--model_init_kwargs", '{"use_kernels": true}')),
+        ("dataset_num_proc", ("--dataset_num_proc", "3")),
+        ("dataloader_num_workers", ("--dataloader_num_workers", "0")),
+        ("activation_checkpointing", ("--activation_checkpointing",)),
+        ("activation_checkpointing", ("--gradient_checkpointing",)),
+        ("activation_checkpointing", ("--auto_find_batch_size",)),
+    ],
+)
+def test_a_flag_of_the_user_wins(tmp_path: Path, name: str, args: tuple[str, ...]) -> None:
+    assert name not in chosen(planned(tmp_path, *LORA, *args))
+
+
+def test_workers_fit_the_pods_cpus_and_its_shared_memory(tmp_path: Path) -> None:
+    few = chosen(planned(tmp_path, *LORA, env={"STOKER_CPU_REQUEST": "4"}))
+    assert (few["dataset_num_proc"], few["dataloader_num_workers"]) == ("4", "1")
+    one = chosen(planned(tmp_path, *LORA, env={"STOKER_CPU_REQUEST": "1"}))
+    unknown = chosen(planned(tmp_path, *LORA, env={"STOKER_CPU_REQUEST": ""}))
+    assert not {"dataset_num_proc", "dataloader_num_workers"} & {*one, *unknown}
+    # What two processes exchange fits; more does not.
+    assert "dataloader_num_workers" not in chosen(planned(tmp_path, *LORA, shm_bytes=128 * 2**20))
+
+
+def test_activations_are_recomputed_where_they_do_not_fit(tmp_path: Path) -> None:
+    assert "activation_checkpointing" not in chosen(planned(tmp_path, *LORA, device_bytes=40 * GIB))
+    longer = planned(tmp_path, *LORA, "--max_length", "16384")
+    assert "activation_checkpointing" not in chosen(longer)
+    assert "activation_checkpointing" not in chosen(planned(tmp_path, *LORA, device_bytes=None))
+
+
+def test_a_sharded_run_recomputes_by_its_own_rule(tmp_path: Path) -> None:
+    plan = planned(tmp_path, env={"STOKER_SHARDING": "full"})
+    (setting,) = [setting for setting in plan.settings if setting.name == "activation_checkpointing"]
+    assert "fsdp_config" in setting.reason
+
+
+def test_nodes_with_other_gpus_still_train_together(tmp_path: Path) -> None:
+    large, small = planned(tmp_path, *LORA), planned(tmp_path, *LORA, device_bytes=40 * GIB)
+    assert chosen(large) != chosen(small)
+    assert large.hash == small.hash
+    assert large.hash != planned(tmp_path, *LORA, "--activation_checkpointing").hash
+
+
+def test_trl_fuses_its_optimizer_itself() -> None:
+    assert {flag_table(method).flags["optim"].default for method in METHODS} == {"adamw_torch_fused"}
