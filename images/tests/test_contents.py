@@ -34,11 +34,10 @@ def test_every_image_of_a_trainer_is_known() -> None:
     assert not found
 
 
-def test_only_the_cuda_image_can_quantize() -> None:
+@pytest.mark.parametrize("package", ["bitsandbytes", "liger_kernel"])
+def test_only_the_cuda_image_has_what_needs_a_gpu(package: str) -> None:
     by_accelerator = {v.accelerator: packages_of(v.reference) for v in variants() if v.image == "trl"}
-    assert {name for name, held in by_accelerator.items() if has_package(held or frozenset(), "bitsandbytes")} == {
-        "cuda"
-    }
+    assert {name for name, held in by_accelerator.items() if has_package(held or frozenset(), package)} == {"cuda"}
 
 
 @pytest.mark.parametrize("variant", TRAINERS, ids=lambda variant: variant.target)
