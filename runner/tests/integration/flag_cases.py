@@ -27,6 +27,7 @@ from typing import Any, Literal, Union
 from stoker.frameworks import command_line
 from stoker.frameworks.trl.file_checks import config_problems
 from stoker.frameworks.trl.flags import METHODS, flag_table
+from stoker.frameworks.trl.lists import read_lists
 from stoker.frameworks.trl.read import module_of
 from stoker.plan.arguments import (
     CONFIG_FILE,
@@ -36,6 +37,7 @@ from stoker.plan.arguments import (
     resolve,
     split_args,
     split_env,
+    with_lists,
     without_negations,
 )
 
@@ -64,6 +66,9 @@ class Method:
     def __init__(self, name: str) -> None:
         self.name = name
         self.parser: Any = importlib.import_module(module_of(name)).make_parser()
+        # As the processes of a run have it.
+        self.prepared: Any = importlib.import_module(module_of(name)).make_parser()
+        read_lists(self.prepared)
         self.actions = {
             action.dest: action
             for action in self.parser._actions
@@ -73,6 +78,10 @@ class Method:
         for config in self.parser.dataclass_types:
             self.hints.update(typing.get_type_hints(config))
 
+    def read_written(self, argv: Sequence[str]) -> Any:
+        """Return what TRL reads in a process of a run, by name; REFUSED if it ends instead."""
+        return _parsed(self.prepared, argv)
+
     def read(self, words: Sequence[str], file: Mapping[str, Any] | None = None) -> Any:
         """Return what TRL reads, by name; REFUSED if it ends instead."""
         parser = copy.copy(self.parser)
@@ -81,12 +90,16 @@ class Method:
             parser.set_defaults_with_config(**file)
         else:
             parser._actions = self.parser._actions
-        try:
-            with contextlib.redirect_stderr(io.StringIO()):
-                found, rest = parser.parse_known_args([*words])
-        except (SystemExit, TypeError):
-            return REFUSED
-        return REFUSED if rest else vars(found)
+        return _parsed(parser, words)
+
+
+def _parsed(parser: Any, words: Sequence[str]) -> Any:
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            found, rest = parser.parse_known_args([*words])
+    except (SystemExit, TypeError):
+        return REFUSED
+    return REFUSED if rest else vars(found)
 
 
 def main(count: int, seed: int) -> None:
@@ -111,11 +124,11 @@ def compare_args(method: Method, rng: random.Random) -> tuple[str, str | None]:
     words = command_line_of(method, rng)
     given, problems = split_args(words)
     table = flag_table(method.name)
-    resolution = resolve(table, [Layer("args", without_negations(given, table))])
+    resolution = resolve(table, [Layer("args", with_lists(without_negations(given, table), table))])
     refused = [*problems, *resolution.problems]
-    own, plain = method.read(words), method.read(plainly(method, words))
-    alone = any(stands_alone(method, name) for name, _, _ in groups(words))
-    if own is not REFUSED and not same(own, plain) and not alone and not excused(method, words):
+    own, plain = method.read(words), method.read(*plainly(method, words))
+    ours = any(stands_alone(method, name) or is_listed(method, name) for name, _, _ in groups(words))
+    if own is not REFUSED and not same(own, plain) and not ours and not excused(method, words):
         return "both", f"{words}: this comparison itself misreads it"
     return verdict(method, words, refused, resolution, plain, excused(method, words))
 
@@ -133,8 +146,10 @@ def compare_variable(method: Method, rng: random.Random) -> tuple[str, str | Non
             words = tuple(str(item) for item in json.loads(text))
     elif many:
         words = tuple(word for word in re.split(r"[,\s]+", text) if word)
-    line = [f"--{name}={words[0]}"] if not many and words else [f"--{name}", *words]
-    plain = method.read(plainly(method, line))
+    elif is_listed(method, name):
+        words = tuple(several(text))
+    line = [f"--{name}={words[0]}"] if not many and len(words) == 1 else [f"--{name}", *words]
+    plain = method.read(*plainly(method, line))
     return verdict(method, [f"{name}={text!r}"], resolution.problems, resolution, plain, excused(method, line))
 
 
@@ -171,7 +186,7 @@ def verdict(
         return "stoker refuses", f"{words}: stoker refuses ({refused[0]}), TRL does not" if lax else None
     settings = {setting.name: setting for setting in resolution.settings}
     argv = command_line.argv_of(command_line.for_command_line(settings, flag_table(method.name)), None)
-    got = method.read(argv)
+    got = method.read_written(argv)
     if got is REFUSED:
         return "TRL refuses", f"{words}: stoker takes it and writes {argv}, which TRL refuses"
     if plain is REFUSED:
@@ -237,30 +252,56 @@ def groups(words: Sequence[str]) -> Iterator[tuple[str, str | None, list[str]]]:
     yield from found
 
 
-def plainly(method: Method, words: Sequence[str]) -> list[str]:
-    """Return a command line in TRL's plainest words.
+def plainly(method: Method, words: Sequence[str]) -> tuple[list[str], dict[str, list[str]] | None]:
+    """Return a command line in TRL's plainest words, and the lists that TRL reads from a file only; None without one.
 
     Stoker takes more than TRL in what has only one meaning: a boolean without a value is true, `--no_…` turns any
-    boolean off, one value may begin with a dash, and a flag that may stand alone knows the words true and false.
+    boolean off, one value may begin with a dash, a flag that may stand alone knows the words true and false, and one
+    that takes a text or a list takes several words.
     """
     plain: dict[str, list[str]] = {}
+    lists: dict[str, list[str]] = {}
     for name, value, more in groups(words):
         positive = name.removeprefix("no_")
         action = method.actions.get(name)
         single = value if value is not None and not more else more[0] if value is None and len(more) == 1 else None
+        listed: list[str] = []
+        if is_listed(method, name):
+            given = [*([] if value is None else [value]), *more]
+            listed = several(given[0]) if len(given) == 1 else given
+            single = listed[0] if len(listed) == 1 else single
+        lists.pop(name, None)
         if action is None and is_bool(method, positive) and value is None and not more:
             name, line = positive, [f"--{positive}=false"]
         elif action is not None and is_bool(method, name) and value is None and not more:
             line = [f"--{name}=true"]
         elif action is not None and stands_alone(method, name) and (single or "").lower() in (*TRUE, *FALSE):
             line = [f"--{name}" if (single or "").lower() in TRUE else f"--{name}="]
+        elif len(listed) > 1:
+            lists[name], line = listed, []
         elif single is not None and (action is None or action.nargs != "+" or value is not None):
             line = [f"--{name}={single}"]
         else:
             line = [f"--{name}" + ("" if value is None else f"={value}"), *more] if name else more
         plain.pop(name, None)
         plain[name] = line
-    return [word for line in plain.values() for word in line]
+    return [word for line in plain.values() for word in line], lists or None
+
+
+def several(text: str) -> list[str]:
+    """Return the names in a text: a JSON list, or names separated by commas or spaces; any other text is one."""
+    if text.lstrip().startswith("["):
+        with contextlib.suppress(ValueError):
+            return [str(item) for item in json.loads(text)]
+    names = [name for name in re.split(r"[,\s]+", text) if name]
+    return names if names and all(re.fullmatch(r"\w[\w.-]*", name, re.ASCII) for name in names) else [text]
+
+
+def is_listed(method: Method, name: str) -> bool:
+    """Return whether a flag takes one word on a command line, and a list in a file."""
+    action = method.actions.get(name)
+    parts = typing.get_args(method.hints.get(name))
+    return action is not None and action.nargs != "+" and any(typing.get_origin(part) is list for part in parts)
 
 
 def is_bool(method: Method, name: str) -> bool:

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from stoker.frameworks.trl.flags import METHODS, flag_table
+from stoker.frameworks.trl.lists import LISTED
+
 HERE = Path(__file__).parent
 
 
@@ -32,3 +35,9 @@ def test_stoker_reads_flags_as_trls_parsers_read_them(trainer_python: Path, coun
     assert found["disagreements"] == []
     # A comparison of refusals alone would show nothing.
     assert all(found["seen"][f"{kind}: both"] > count / 10 for kind in ("args", "env", "file")), found["seen"]
+
+
+def test_what_takes_a_text_or_a_list_is_known_to_the_parsers_of_a_run() -> None:
+    for method in METHODS:
+        listed = {name for name, flag in flag_table(method).flags.items() if flag.listed}
+        assert listed == {*LISTED}

@@ -57,6 +57,11 @@ REFUSED = {
         *("0349 distillation", "0362 reward", "0385 distillation", "0477 distillation", "0481 reward", "0526 orpo"),
         *("0590 dpo", "0746 reward", "0882 dpo", "0922 orpo"),
     ),
+    "transformers knows no such tracker": (
+        *("0020 reward", "0066 reward", "0151 distillation", "0260 sft", "0282 sft", "0290 sft", "0409 dpo"),
+        *("0411 orpo", "0559 kto", "0565 rloo", "0607 kto", "0629 orpo", "0647 grpo", "0778 kto", "0806 kto"),
+        *("0844 reward", "0864 orpo", "0896 sft", "0954 reward"),
+    ),
     "`debug` knows two words": ("0093 grpo", "0205 dpo", "0283 sft", "0543 grpo"),
     "TRL takes a number, a list or a mapping of a file as it is, where it needs text": (
         *("0178 rloo", "0221 rloo", "0306 grpo", "0321 dpo", "0407 rloo", "0437 distillation", "0484 reward"),
@@ -69,6 +74,17 @@ CHANGED = {
         f"flags {method}": "the tables tell JSON from text, and what only a file can hold"
         for method in get_framework("trl").methods
     },
+    **dict.fromkeys(
+        (
+            *("0006 distillation", "0110 orpo", "0191 distillation", "0231 grpo", "0292 rloo", "0340 kto", "0372 grpo"),
+            *("0401 reward", "0463 reward", "0573 reward", "0600 kto", "0709 dpo", "0711 distillation", "0850 kto"),
+            *("0851 distillation", "0892 sft", "0931 rloo", "0966 rloo"),
+        ),
+        "several trackers are a list, and no longer one word too many",
+    ),
+    **dict.fromkeys(
+        ("0905 kto", "0925 reward", "0994 reward"), "`optim_target_modules` reads JSON, as every flag of a list does"
+    ),
     **dict.fromkeys(("0023 distillation", "0867 kto"), "`null` reads `none`, which TRL takes as no value too"),
 }
 

@@ -16,6 +16,7 @@ from stoker.plan.arguments import (
     resolve,
     split_args,
     split_env,
+    with_lists,
 )
 
 TABLE = FlagTable(
@@ -35,6 +36,7 @@ TABLE = FlagTable(
             Flag("code", "object"),
             Flag("run_name", "str"),
             Flag("report_to", "str", many=True),
+            Flag("trackers", "str", listed=True),
             Flag("optim", "str", choices=("adamw", "sgd")),
         )
     },
@@ -150,8 +152,16 @@ def test_all_problems_are_told_at_once() -> None:
         ("report_to", '["a b", "c"]', ("a b", "c")),
         ("report_to", "[broken", ("[broken",)),
         ("report_to", "[" * 50_000, ("[" * 50_000,)),
+        ("trackers", "wandb, mlflow", ("wandb", "mlflow")),
+        ("trackers", '["wandb", "mlflow"]', ("wandb", "mlflow")),
+        ("trackers", "wandb", ("wandb",)),
+        ("trackers", ".*(a|b){1,2}", (".*(a|b){1,2}",)),
+        ("trackers", " ", (" ",)),
     ],
-    ids=["no", "1:30", "commas in a string", "brackets in a string", "commas", "spaces", "JSON", "no JSON", "deep"],
+    ids=[
+        *("no", "1:30", "commas in a string", "brackets in a string", "commas", "spaces", "JSON", "no JSON", "deep"),
+        *("names", "a list", "a name", "a pattern", "nothing"),
+    ],
 )
 def test_variables_are_split_by_the_flags_type(flag: str, text: str, words: tuple[str, ...]) -> None:
     assert split_env(text, TABLE.flags[flag]) == words
@@ -230,3 +240,16 @@ def test_new_names_of_renamed_flags_exist_somewhere() -> None:
     framework = get_framework("trl")
     tables = [framework.flag_table(method) for method in framework.methods]
     assert set(tables[0].renamed.values()) <= {name for table in tables for name in table.flags}
+
+
+@pytest.mark.parametrize("words", [("a", "b"), ("a,b",), ("a b",), ('["a", "b"]',)], ids=" ".join)
+def test_a_list_where_the_trainer_takes_a_word_is_one_word_of_json(words: tuple[str, ...]) -> None:
+    given, _ = split_args(["--trackers", *words])
+    (setting,) = resolve(TABLE, [Layer("args", with_lists(given, TABLE))]).settings
+    assert setting.value == ("a", "b")
+    assert setting.for_trainer(TABLE.flags["trackers"]).to_argv() == ["--trackers", '["a", "b"]']
+
+
+def test_a_list_of_one_is_its_value() -> None:
+    (setting,) = resolve(TABLE, [Layer("args", with_lists({"trackers": ('["a"]',)}, TABLE))]).settings
+    assert setting.for_trainer(TABLE.flags["trackers"]).to_argv() == ["--trackers", "a"]

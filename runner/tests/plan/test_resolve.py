@@ -19,6 +19,7 @@ from stoker.frameworks import TRL
 from stoker.plan.arguments import Setting
 from stoker.plan.plan import Plan
 from stoker.plan.resolve import flag_of_variable, read_request
+from stoker.submit import TRLConfig
 
 RUNTIME_DEFAULTS = {"STOKER_ARG_LEARNING_RATE": "1e-5", "STOKER_METHOD": "sft"}
 RUNTIME = {"STOKER_RUNTIME_DEFAULTS": json.dumps(RUNTIME_DEFAULTS), **RUNTIME_DEFAULTS}
@@ -496,6 +497,51 @@ def test_what_may_stand_alone_or_be_nothing_reaches_the_trainer(
     at = found.index(argv[0])
     assert [*found[at : at + len(argv)]] == argv
     assert found[at + len(argv)].startswith("--")
+
+
+TRACKERS = ("tensorboard", "wandb")
+
+
+@pytest.mark.parametrize(
+    ("args", "env"),
+    [
+        (["--report_to", *TRACKERS], {}),
+        (["--report_to", "tensorboard,wandb"], {}),
+        (["--report_to", '["tensorboard", "wandb"]'], {}),
+        ([], {"STOKER_ARG_REPORT_TO": "tensorboard wandb"}),
+        ([], {"STOKER_ARG_REPORT_TO": "tensorboard, wandb"}),
+        ([], {"STOKER_ARG_REPORT_TO": '["tensorboard", "wandb"]'}),
+        (TRLConfig(method="sft", extra_args={"report_to": [*TRACKERS]}).to_args()[1:], {}),
+    ],
+    ids=["words", "commas", "JSON", "variable", "variable with commas", "variable with JSON", "SDK"],
+)
+def test_several_trackers_are_the_same_however_they_are_written(args: list[str], env: dict[str, str]) -> None:
+    plan = plan_of(*args, env=env)
+    assert value_of(plan, "report_to")[0] == TRACKERS
+    assert plan.trainer_argv[plan.trainer_argv.index("--report_to") + 1] == '["tensorboard", "wandb"]'
+    assert plan.packages_needed == {
+        "tensorboard or tensorboardX": "--report_to tensorboard",
+        "wandb": "--report_to wandb",
+    }
+
+
+def test_several_trackers_in_a_file_are_read_by_the_trainer_itself() -> None:
+    plan = plan_of("--config", "/c", config={"report_to": [*TRACKERS]})
+    assert (value_of(plan, "report_to")[0], "--report_to" in plan.trainer_argv) == (TRACKERS, False)
+    assert {"wandb", "tensorboard or tensorboardX"} == {*plan.packages_needed}
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["wanbd"], "--report_to wanbd (args) is not a tracker: did you mean wandb?"),
+        (["x"], "--report_to x (args) is not a tracker: write none, all, azure_ml, clearml, "),
+        (["none", "wandb"], "--report_to none stands alone: leave it out, or the other names"),
+    ],
+)
+def test_what_is_no_tracker_is_refused(words: list[str], why: str) -> None:
+    code, text = refusal_of("--report_to", *words)
+    assert (code, why in text) == (ExitCode.USAGE, True)
 
 
 def test_what_a_file_may_hold_and_no_argument_can() -> None:

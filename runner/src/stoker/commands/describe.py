@@ -123,7 +123,8 @@ def flags(method: str, containing: str) -> str:
                     ExitCode.USAGE, f"no flag of {method} has {containing!r} in its name: use a shorter text"
                 )
             return "\n".join(
-                f"{table.spell(flag.name)} <{'|'.join(flag.choices) or flag.type}{'…' if flag.many else ''}>"
+                f"{table.spell(flag.name)} <{'|'.join(flag.choices) or flag.type}"
+                f"{'…' if flag.many or flag.listed else ''}>"
                 f"{f' (default {flag.default})' if flag.default is not None else ''}{flag.help and f': {flag.help}'}"
                 for flag in found
             )

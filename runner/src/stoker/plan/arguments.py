@@ -26,6 +26,8 @@ _DIGITS = re.compile(r"^[-+]?[0-9]+(\.0*)?$")
 _FLOAT = re.compile(r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$")
 # Nobody writes a longer number on purpose.
 _LONGEST_NUMBER = 40
+# A name in a list, not a pattern of names.
+_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
 # The value of a setting that its trainer reads as None, and how else it may be written (case does not matter).
 NONE = "none"
 _NONES = (NONE, "null")
@@ -47,7 +49,8 @@ class Flag:
         help: the trainer's own help text.
         alone: True if it may also stand without a value, which turns it on. Every `bool` may.
         none: True if the trainer reads `none` as no value at all.
-        listed: True if a `--config` file may hold a list of values where a command line takes one.
+        listed: True if it takes one value or a list of them. TRL reads the list from a `--config` file only; elsewhere
+            it is several words for Stoker, and one word of JSON for the trainer.
     """
 
     name: str
@@ -150,8 +153,11 @@ class Setting:
     def for_trainer(self, flag: Flag | None) -> Setting:
         """Return the setting in the trainer's own words.
 
-        A flag that may stand alone has no word for on and off: it stands alone, or its value is empty.
+        A flag that may stand alone has no word for on and off: it stands alone, or its value is empty. A list for a
+        flag that takes one word is JSON.
         """
+        if flag is not None and flag.listed and isinstance(self.value, tuple):
+            return replace(self, value=json.dumps(self.value))
         if flag is None or not flag.alone or self.value not in ("true", "false"):
             return self
         return replace(self, value=() if self.value == "true" else "")
@@ -216,17 +222,32 @@ def split_args(words: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[s
 def split_env(text: str, flag: Flag) -> tuple[str, ...]:
     """Split the text of a `STOKER_ARG_…` variable by the flag's type.
 
-    A flag that takes several values reads a JSON list, or words separated by spaces or commas. Any other flag takes the
-    text as it is, so that `no` and `1:30` stay strings.
+    A flag that takes several values reads a JSON list, or words separated by spaces or commas. One that takes a value
+    or a list does so for names only: a pattern with commas is one value. Any other flag takes the text as it is, so
+    that `no` and `1:30` stay strings.
     """
-    if not flag.many:
+    if not flag.many and not flag.listed:
         return (text,)
     if text.lstrip().startswith("["):
         try:
             return tuple(str(item) for item in json.loads(text))
         except (ValueError, RecursionError):
             return (text,)
-    return tuple(text.replace(",", " ").split())
+    words = tuple(text.replace(",", " ").split())
+    is_list = flag.many or (words and all(_NAME.match(word) for word in words))
+    return words if is_list else (text,)
+
+
+def with_lists(values: Mapping[str, tuple[str, ...]], table: FlagTable) -> dict[str, tuple[str, ...]]:
+    """Return a command line's flags with a list that is one word, such as `a,b`, as the words in it."""
+    return {
+        name: split_env(words[0], table.flags[name]) if len(words) == 1 and _is_listed(name, table) else words
+        for name, words in values.items()
+    }
+
+
+def _is_listed(name: str, table: FlagTable) -> bool:
+    return name in table.flags and table.flags[name].listed
 
 
 def config_words(value: Any) -> tuple[str, ...]:
@@ -287,7 +308,7 @@ def wrong_value(flag: Flag, words: Sequence[str], in_file: bool = False) -> str 
         return f"takes {IN_FILES[flag.type]}, which no argument or variable can hold: write it in a --config file"
     if not words:
         return None if flag.type == "bool" or flag.alone else f"needs a value: write --{flag.name} <{flag.type}>"
-    if len(words) > 1 and not flag.many and not (in_file and flag.listed):
+    if len(words) > 1 and not flag.many and not flag.listed:
         return f"takes one value, got {len(words)}: {' '.join(words)!r}"
     for word in words:
         if flag.choices and word not in flag.choices:

@@ -17,7 +17,16 @@ from typing import Any
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.secrets import HIDDEN
 from stoker.contract.variables import ARG_PREFIX, DISABLE_PROGRESS, unknown_variables
-from stoker.plan.arguments import CONFIG_FILE, FlagTable, Layer, Setting, resolve, split_env, without_negations
+from stoker.plan.arguments import (
+    CONFIG_FILE,
+    FlagTable,
+    Layer,
+    Setting,
+    resolve,
+    split_env,
+    with_lists,
+    without_negations,
+)
 from stoker.plan.estimate import Memory, estimate, misfit
 from stoker.plan.facts import Facts, whole_number
 from stoker.plan.inputs import Input, ModelFolder
@@ -130,7 +139,7 @@ def resolve_plan(
     )
     options = framework.options(asked)
     table = options.table
-    given = without_negations(command.values, table)
+    given = with_lists(without_negations(command.values, table), table)
     asked = replace(asked, method=options.method, values={**weaker, **given})
     resolution = resolve(table, _layers(request, options, config, given))
     named = {setting.name: setting for setting in resolution.settings}

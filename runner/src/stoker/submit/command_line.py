@@ -94,7 +94,8 @@ def _from_method(options: TrainJobOptions) -> LLMBackend:
     flags: dict[str, Any] = {}
     for name, text in _pairs("--set", options.settings).items():
         flag = table.flags.get(name.replace("-", "_"))
-        flags[name.replace("-", "_")] = list(split_env(text, flag)) if flag and flag.many else text
+        words = split_env(text, flag) if flag else (text,)
+        flags[name.replace("-", "_")] = list(words) if (flag and flag.many) or len(words) > 1 else text
     for name, option, used in (
         ("model_name_or_path", "--model", options.model),
         ("dataset_name", "--dataset", options.dataset),

@@ -22,6 +22,7 @@ from transformers import TrainingArguments
 from transformers.utils import logging
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.frameworks.trl.lists import read_lists
 
 # What a class raises that does not like its values; anything else, such as a driver's error, may be gone next time.
 REFUSALS = (
@@ -57,6 +58,7 @@ def build(module: str, argv: Sequence[str], world_size: int) -> tuple[Any, ...]:
         # The script warns again.
         with _without_devices(world_size), _silence(), contextlib.redirect_stderr(said):
             parser = importlib.import_module(module).make_parser()
+            read_lists(parser)
             found: tuple[Any, ...] = parser.parse_args_and_config([*argv], fail_with_unknown_args=False)
             _build_what_trainers_build(found[1], found[2], world_size)
     except SystemExit as error:

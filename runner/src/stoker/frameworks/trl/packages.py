@@ -37,6 +37,7 @@ _TRACKERS = {
     "flyte": "flytekit",
     "tensorboard": "tensorboard or tensorboardX",
 }
+TRACKERS = tuple(sorted({*_TRACKERS, "kubeflow"}))
 # transformers takes a kernel from the Hub instead, if it can fetch one (PreTrainedModel, hub_kernels.py).
 _KERNELS = "kernels"
 _ATTENTION = {

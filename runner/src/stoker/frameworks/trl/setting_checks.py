@@ -6,9 +6,11 @@ configs' `__post_init__`) and transformers 5 (`TrainingArguments`).
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping
 
+from stoker.frameworks.trl.packages import TRACKERS
 from stoker.frameworks.trl.sharding import sharding_problems
 from stoker.plan.arguments import CONFIG_FILE, NONE, FlagTable, Setting, is_true
 from stoker.plan.interfaces import Asked
@@ -40,6 +42,8 @@ _SWITCHED: Mapping[str, tuple[str, ...]] = {
     "load_in_4bit": ("bnb_4bit_", "use_bnb_nested_quant"),
     "use_vllm": ("vllm_",),
 }
+# Words for no tracker, and for all that are installed.
+_NO_NAMES = ("none", "all")
 # The layers that a user or a runtime writes, weakest first.
 _STRENGTH = ("runtime", "TrainJob env", CONFIG_FILE, "args")
 # Flag → its keys that override other flags in TRL's scripts → those flags.
@@ -78,6 +82,7 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
     yield from sharding_problems(asked, table, settings, on)
     yield from _without_switch(table, settings, on)
     yield from _laid_over(settings)
+    yield from _trackers(settings)
     yield from _ignored_epochs(settings)
     if asked.accelerator == "cpu" and _value(settings, "ddp_backend", "gloo") == "nccl":
         yield "--ddp_backend nccl needs GPUs: leave it out, or choose a runtime with an accelerator"
@@ -167,6 +172,20 @@ def _laid_over(settings: Mapping[str, Setting]) -> Iterator[str]:
         for key in options if isinstance(options, dict) else ():
             if key in keys:
                 yield f"--{flag} ({settings[flag].source}) sets {key}, which has its own flag: write --{keys[key]}"
+
+
+def _trackers(settings: Mapping[str, Setting]) -> Iterator[str]:
+    """Yield one problem for each tracker that transformers does not know."""
+    value = _value(settings, "report_to", "none")
+    names = value if isinstance(value, tuple) else (value,)
+    for name in names:
+        if name in _NO_NAMES:
+            if len(names) > 1:
+                yield f"--report_to {name} stands alone: leave it out, or the other names"
+        elif name not in TRACKERS:
+            close = difflib.get_close_matches(name, TRACKERS, n=1)
+            advice = f"did you mean {close[0]}?" if close else f"write {', '.join(_NO_NAMES)}, {', '.join(TRACKERS)}"
+            yield f"--report_to {name} ({settings['report_to'].source}) is not a tracker: {advice}"
 
 
 def _out_of_range(settings: Mapping[str, Setting]) -> Iterator[str]:

@@ -7,11 +7,13 @@ import sys
 from typing import Any
 
 from transformers import Trainer, trainer
+from trl import TrlParser
 
 from stoker.contract.exits import ExitCode
 from stoker.frameworks.trl.callback import GuardCallback, RunCallback
 from stoker.frameworks.trl.configuration import REFUSALS, build, refusal
 from stoker.frameworks.trl.dataset_formats import FLAG
+from stoker.frameworks.trl.lists import read_lists
 from stoker.frameworks.trl.sharded import prepare_sharding
 from stoker.plan.plan import Plan
 from stoker.rank.endings import ending_of
@@ -53,6 +55,7 @@ def train(job: Job) -> Outcome:
     # The script builds its Trainer itself, but every Trainer starts with the default callbacks.
     trainer.DEFAULT_CALLBACKS.extend([GuardCallback(job.guard), callback])
     _skip_steps_after_the_last()
+    _take_lists()
     _convert_data(job.plan)
     if any(setting.name == "fsdp" for setting in job.plan.settings):
         prepare_sharding()
@@ -89,6 +92,17 @@ def _is_refusal(error: BaseException) -> bool:
     frame = innermost.tb_frame
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return package in _CONFIGURED and frame.f_code.co_name in _CONSTRUCTORS
+
+
+def _take_lists() -> None:
+    """Have the script's own parser read lists."""
+    parse = TrlParser.parse_args_and_config
+
+    def parse_lists(self: TrlParser, *args: Any, **options: Any) -> Any:
+        read_lists(self)
+        return parse(self, *args, **options)
+
+    TrlParser.parse_args_and_config = parse_lists
 
 
 def _skip_steps_after_the_last() -> None:
