@@ -15,6 +15,7 @@ import yaml
 
 from stoker.cluster.kubernetes_yaml import read_kubernetes_yaml
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.strict_yaml import not_yaml
 
 Resource = Mapping[str, Any]
 
@@ -37,7 +38,7 @@ def read_resources(path: Path) -> list[Resource]:
         raise RunError(ExitCode.NO_INPUT, f"{path} cannot be read ({error.strerror}): correct the path") from error
     except (yaml.YAMLError, ValueError) as error:
         # ValueError: text that is not UTF-8, or a value that its tag does not fit, such as `!!int x`.
-        raise RunError(ExitCode.USAGE, f"{path} is not YAML: {' '.join(str(error).split())}") from error
+        raise RunError(ExitCode.USAGE, not_yaml(path, error)) from error
     found: list[Resource] = []
     for document in documents:
         if isinstance(document, dict):

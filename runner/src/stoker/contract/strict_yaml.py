@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+# What PyYAML's parser finds → what to write instead.
+_ADVICE = {
+    "mapping values are not allowed": "put a text that holds ': ' in quotes, or correct the indentation",
+    "cannot start any token": "put the text in quotes, and indent with spaces",
+    "could not find expected ':'": "write `key: value`, with a space after the colon",
+    "but found '-'": "indent the items of one list alike, and below their key",
+    "expected <block end>": "indent the keys of one mapping alike",
+    "expected ',' or": "write a comma, or close the bracket",
+    "found unexpected end of stream": "close the quote or the bracket",
+    "found undefined alias": "define it with & first, or put the text in quotes",
+    "could not determine a constructor": "leave out the tag that begins with !",
+}
 MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
@@ -23,7 +36,8 @@ class StrictLoader(yaml.SafeLoader):
         anchor = getattr(event, "anchor", None)
         # A node gets its end mark once it is complete.
         if isinstance(event, yaml.AliasEvent) and anchor in self.anchors and self.anchors[anchor].end_mark is None:
-            raise yaml.composer.ComposerError(f"*{anchor} contains itself: {event.start_mark}")
+            problem = f"*{anchor} contains itself: write its content instead"
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -52,3 +66,18 @@ def read_yaml(text: str) -> list[Any]:
         ValueError: the text has an impossible date, such as 2026-13-45.
     """
     return list(yaml.load_all(text, StrictLoader))
+
+
+def not_yaml(path: Path, error: Exception) -> str:
+    """Return one line about a text that is not YAML: the place, the problem and what to write instead.
+
+    Args:
+        path: the file, as the user named it.
+        error: what the reader raised.
+    """
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
+        return f"{path} is not YAML: {' '.join(str(error).split())}"
+    problem = " ".join((error.problem or "").split())
+    advice = next((f": {advice}" for found, advice in _ADVICE.items() if found in problem), "")
+    return f"{path}:{mark.line + 1}:{mark.column + 1} is not YAML: {problem}{advice}"

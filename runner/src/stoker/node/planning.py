@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.contract.strict_yaml import read_yaml
+from stoker.contract.strict_yaml import not_yaml, read_yaml
 from stoker.contract.words import write_termination_message
 from stoker.frameworks import get_framework
 from stoker.node.read_inputs import read_model
@@ -73,7 +73,7 @@ def read_config(path: Path, named: str | None = None) -> Mapping[str, Any]:
         ) from error
     except (yaml.YAMLError, ValueError) as error:
         # ValueError: text that is not UTF-8, or an impossible date such as 2026-13-45.
-        raise RunError(ExitCode.USAGE, f"--config {said} is not YAML: {' '.join(str(error).split())}") from error
+        raise RunError(ExitCode.USAGE, f"--config {not_yaml(Path(said), error)}") from error
     content = documents[0] if len(documents) == 1 else None
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise RunError(

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.strict_yaml import not_yaml
 
 # What reading YAML raises for a file that holds something else: nested too deeply, or an impossible date.
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
@@ -88,7 +89,7 @@ def load(path: Path) -> Settings:
     except OSError as error:
         raise RunError(ExitCode.NO_INPUT, f"{path} cannot be read: {error.strerror}") from error
     except NOT_YAML as error:
-        raise RunError(ExitCode.CONFIG, f"{path} is not YAML: {' '.join(str(error).split())}") from error
+        raise RunError(ExitCode.CONFIG, not_yaml(path, error)) from error
     model, lora, published = (_Section(data, name, path) for name in ("model", "lora", "published"))
     folder, listed = published.text("folder"), published.text("list")
     given: dict[str, Any] = {
