@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 import pytest
-from runner.tests.samples import alone, pod, resolve
+from runner.tests.samples import alone, plan_of, pod, resolve
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.plan.plan import Plan
@@ -131,3 +131,11 @@ def test_torchtune_shards_whatever_is_said() -> None:
 
 def test_a_sharded_checkpoint_is_of_another_run_than_a_whole_one() -> None:
     assert sharded().fingerprint["sharding"] == "full"
+
+
+@pytest.mark.parametrize("off", [[], ["--fsdp", "false"]], ids=["unset", "off"])
+def test_a_config_of_sharding_that_nobody_reads_is_let_be(off: list[str]) -> None:
+    recomputing = ("--fsdp_config", '{"activation_checkpointing": true}', "--use_peft")
+    assert "fsdp_config" in {setting.name for setting in plan_of(*recomputing, *off).settings}
+    with pytest.raises(RunError, match="leaves an empty adapter"):
+        plan_of(*recomputing, "--fsdp")

@@ -64,14 +64,16 @@ def sharding_problems(
     asked: Asked, table: FlagTable, settings: Mapping[str, Setting], on: Callable[[str], bool]
 ) -> Iterator[str]:
     """Yield one problem for each setting that a sharded run cannot have, whoever shards it."""
-    if on("use_peft") and "fsdp_config" in settings and _recomputes(str(settings["fsdp_config"].value)):
+    is_off = "fsdp" not in settings or str(settings["fsdp"].value).lower() in ("", "false")
+    # Without --fsdp, nobody reads fsdp_config.
+    if not is_off and on("use_peft") and "fsdp_config" in settings and _recomputes(str(settings["fsdp_config"].value)):
         yield (
             "activation_checkpointing in --fsdp_config leaves an empty adapter (peft 0.21): take it out of there, and "
             "write --activation_checkpointing"
         )
     if not shards(asked):
         return
-    if "fsdp" in settings and str(settings["fsdp"].value).lower() in ("", "false"):
+    if "fsdp" in settings and is_off:
         yield f"{table.spell('fsdp')} turns off what STOKER_SHARDING=full turns on: write STOKER_SHARDING=none"
     if "deepspeed" in settings:
         yield f"{table.spell('deepspeed')} and STOKER_SHARDING=full both share the model: leave one of them out"
