@@ -183,7 +183,7 @@ def test_a_number_that_nobody_asked_for_is_no_notice() -> None:
     container(runtime)["resources"] = {"requests": {"cpu": 4}}
     assert said(of(runtime=runtime)) == ["sft: valid: trl sft on 1 nodes × 1 processes"]
     asked = of(runtime=runtime, numProcPerNode=4)
-    assert "1 processes per node (STOKER_NPROC_PER_NODE), not 4" in str(asked)
+    assert "using 1 process per node (STOKER_NPROC_PER_NODE), not 4" in str(asked)
 
 
 CPU = {"requests": {"cpu": "8"}, "limits": {"cpu": "16"}}

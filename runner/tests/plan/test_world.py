@@ -115,7 +115,7 @@ def test_processes_per_node(env: Mapping[str, str], devices: tuple[str, ...], ex
             {"PET_NPROC_PER_NODE": "auto", "STOKER_NPROC_PER_NODE": "1"},
             {},
             (
-                "1 processes per node (STOKER_NPROC_PER_NODE) leave 3 of the 4 nvidia devices of this container idle: "
+                "1 process per node (STOKER_NPROC_PER_NODE) leaves 3 of the 4 nvidia devices of this container idle: "
                 "use 4 processes, or request 1 in resourcesPerNode"
             ),
         ),

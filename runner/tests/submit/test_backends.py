@@ -191,7 +191,7 @@ REFUSED: list[tuple[Callable[[], TRLConfig | TorchTuneConfig], str]] = [
     (lambda: TRLConfig(peft_config=TRLPeftConfig(r="8")), "r is '8': it must be a whole number"),  # type: ignore[arg-type]
     (lambda: TRLConfig(peft_config=TRLPeftConfig(lora_dropout="x")), "lora_dropout is 'x'"),  # type: ignore[arg-type]
     (lambda: TRLConfig(peft_config={"r": 8}), "peft_config is a dict: write a TRLPeftConfig"),  # type: ignore[arg-type]
-    (lambda: TRLConfig(method="stf"), "'stf' is not a training method: write one of sft, dpo, orpo"),
+    (lambda: TRLConfig(method="stf"), "'stf' is not a training method: write one of sft, dpo, kto, orpo"),
     (lambda: TRLConfig(extra_args={"max_steps": None}), "max_steps=None: drop it"),  # type: ignore[dict-item]
     (lambda: TRLConfig(learning_rate="fast"), "--learning_rate must be a number"),  # type: ignore[arg-type]
     (lambda: TRLConfig(num_nodes=0), "num_nodes is 0: it must be a whole number, 1 or more"),

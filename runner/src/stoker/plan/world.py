@@ -187,13 +187,15 @@ def _nproc_per_node(draft: _Draft) -> int:
         found = len(facts.devices)
         if nproc > found:
             draft.problems.append(
-                f"{nproc} processes per node ({source}) need {nproc} {facts.accelerator} devices, but this container "
-                f"sees {found}: request {nproc} in resourcesPerNode, or use fewer processes"
+                f"{_per_node(nproc)} ({source}) {'needs' if nproc == 1 else 'need'} {nproc} {facts.accelerator} "
+                f"device{'' if nproc == 1 else 's'}, but this container sees {found}: request {nproc} in "
+                "resourcesPerNode, or use fewer processes"
             )
         elif nproc < found:
             draft.notices.append(
-                f"{nproc} processes per node ({source}) leave {found - nproc} of the {found} {facts.accelerator} "
-                f"devices of this container idle: use {found} processes, or request {nproc} in resourcesPerNode"
+                f"{_per_node(nproc)} ({source}) {'leaves' if nproc == 1 else 'leave'} {found - nproc} of the {found} "
+                f"{facts.accelerator} devices of this container idle: use {found} processes, or request {nproc} in "
+                "resourcesPerNode"
             )
     draft.settings.append(Setting("nproc_per_node", str(nproc), source, reason))
     return nproc
@@ -208,18 +210,23 @@ def _processes(draft: _Draft) -> tuple[str, str, str]:
         text = AUTO[0]
     if source == "command":
         if trainers != text and not _is_trainers_default(facts):
-            draft.notices.append(f"using the command's {text} processes per node, not {trainers} (PET_NPROC_PER_NODE)")
+            draft.notices.append(f"using the command's {_per_node(text)}, not {trainers} (PET_NPROC_PER_NODE)")
     elif not yields(facts):
         if ours not in (None, text):
-            draft.notices.append(f"using the TrainJob's {text} processes per node, not the runtime's {ours}")
+            draft.notices.append(f"using the TrainJob's {_per_node(text)}, not the runtime's {ours}")
     elif ours not in (None, text):
-        _say_not_trainers(draft, f"{ours} processes per node (STOKER_NPROC_PER_NODE)", " too")
+        _say_not_trainers(draft, f"{_per_node(str(ours))} (STOKER_NPROC_PER_NODE)", " too")
         return str(ours), "STOKER_NPROC_PER_NODE", f"wins over PET_NPROC_PER_NODE={trainers}, Trainer's default"
     elif ours is None and text not in (*AUTO, str(len(facts.devices))):
         if facts.devices:
-            _say_not_trainers(draft, f"{len(facts.devices)} processes per node, one per {facts.accelerator} device", "")
+            processes = f"{_per_node(len(facts.devices))}, one per {facts.accelerator} device"
+            _say_not_trainers(draft, processes, "")
         return AUTO[0], "runner", ""
     return text, source, ""
+
+
+def _per_node(count: int | str) -> str:
+    return f"{count} {'process' if str(count) == '1' else 'processes'} per node"
 
 
 def _say_not_trainers(draft: _Draft, instead: str, too: str) -> None:

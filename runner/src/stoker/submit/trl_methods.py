@@ -10,6 +10,7 @@ from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import ClassVar, Literal
 
+from stoker.frameworks.trl.flags import METHODS
 from stoker.submit.compat import MethodFlags, default
 from stoker.submit.trl_flags import flag_words
 
@@ -29,8 +30,7 @@ class TRLTrainerType(Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> None:
-        known = ", ".join(item.value for item in cls if item is not cls.PPO)
-        raise ValueError(f"{value!r} is not a training method: write one of {known}")
+        raise ValueError(f"{value!r} is not a training method: write one of {', '.join(METHODS)}")
 
 
 @dataclass
