@@ -87,11 +87,19 @@ def test_run_refuses_what_plan_refuses_and_leaves_the_reason(tmp_path: Path) -> 
     assert log.read_text().startswith("wrong arguments: --max_stps")
 
 
+@pytest.mark.parametrize("words", [["--outputt", "json"], ["--ouput=json"]], ids=" ".join)
+def test_a_misspelled_option_of_plan_is_named(words: list[str]) -> None:
+    result = invoke("plan", *words, env={})
+    assert result.exit_code == ExitCode.USAGE
+    option = words[0].partition("=")[0]
+    assert f"{option} is not an option of `stoker plan`: did you mean --output?" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("content", "code", "message"),
     [
         (None, ExitCode.NO_INPUT, "cannot be read (No such file or directory)"),
-        (b"a: [", ExitCode.USAGE, "is not YAML"),
+        (b"a: b: c", ExitCode.USAGE, "sft.yaml:1:5 is not YAML: mapping values are not allowed here: "),
         (b"- a", ExitCode.USAGE, "must be a mapping of flags to values"),
         (b"1: 2", ExitCode.USAGE, "must be a mapping of flags to values"),
         (b"", ExitCode.USAGE, "must be a mapping of flags to values"),

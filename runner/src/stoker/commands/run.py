@@ -8,9 +8,10 @@ import os
 import click
 
 from stoker.commands.group import reported
+from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.secrets import hide
 from stoker.contract.variables import is_sampler
-from stoker.entry.own_command import OUTPUT, PASS_THROUGH, trainer_arguments
+from stoker.entry.own_command import OUTPUT, PASS_THROUGH, misspelled_option, trainer_arguments
 
 
 @click.command(
@@ -52,5 +53,7 @@ def plan_command(output: str, trainer_args: tuple[str, ...]) -> None:
     if is_sampler(os.environ):
         click.echo(sampler_plan(output))
         return
+    if wrong := misspelled_option(trainer_args):
+        raise RunError(ExitCode.USAGE, wrong)
     plan = planning.plan_here(trainer_args)
     click.echo(hide(json.dumps(plan.to_json(), indent=2) if output == "json" else describe.plan_text(plan)))

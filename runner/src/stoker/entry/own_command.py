@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,17 @@ class OwnCommand:
 def trainer_arguments() -> click.Argument:
     """Return the parameter that takes the trainer's arguments unchanged."""
     return click.Argument(["trainer_args"], nargs=-1, type=click.UNPROCESSED)
+
+
+def misspelled_option(words: Sequence[str]) -> str:
+    """Return what is wrong if the arguments of `stoker plan` begin with an option that it nearly has; else nothing."""
+    given = words[0].partition("=")[0] if words else ""
+    known = [*OUTPUT.opts, "--help"]
+    # A trainer's flag such as --output_dir is farther away.
+    close = difflib.get_close_matches(given, known, n=1, cutoff=0.85)
+    if not close or given in known:
+        return ""
+    return f"{given} is not an option of `stoker {PLAN}`: did you mean {close[0]}? Options come before the arguments"
 
 
 def own_command(words: Sequence[str]) -> OwnCommand | None:
