@@ -52,7 +52,9 @@ Argument: the root context.
 {{- $catalogue := dict }}
 {{- range $name, $entry := include "training-runtimes.entries" . | fromYaml }}
   {{- $override := get ($.Values.runtimes | default dict) $name | default dict }}
-  {{- $wanted := or $entry.own (has $.Values.profile (list "all" $entry.framework)) }}
+  {{- $kind := get $.Values.accelerators ($override.accelerator | default $.Values.accelerator) | default dict | dig "kind" "" }}
+  {{- $fits := or (not $entry.accelerators) (has $kind $entry.accelerators) }}
+  {{- $wanted := or $entry.own (and $fits (has $.Values.profile (list "all" $entry.framework))) }}
   {{- if dig "enabled" $wanted $override }}
     {{- $resolved := include "training-runtimes.resolve" (list $ $entry $override) | fromYaml }}
     {{- range $given := include "training-runtimes.names" (list $ $resolved) | fromYamlArray }}

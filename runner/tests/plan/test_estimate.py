@@ -37,7 +37,11 @@ def sized(width: int, inner: int, layers: int, heads: int, **more: Any) -> dict[
 # Configuration → how many weights the published model has.
 PUBLISHED = {
     "Qwen3-0.6B": ({**QWEN, **sized(1024, 3072, 28, 16), "tie_word_embeddings": True}, 596_049_920),
+    "Qwen3-1.7B": ({**QWEN, **sized(2048, 6144, 28, 16), "tie_word_embeddings": True}, 1_720_574_976),
+    "Qwen3-4B": ({**QWEN, **sized(2560, 9728, 36, 32), "tie_word_embeddings": True}, 4_022_468_096),
     "Qwen3-8B": (QWEN_8B, 8_190_735_360),
+    "Qwen3-14B": ({**QWEN, **sized(5120, 17408, 40, 40), "tie_word_embeddings": False}, 14_768_307_200),
+    "Qwen3-32B": ({**QWEN, **sized(5120, 25600, 64, 64), "tie_word_embeddings": False}, 32_762_123_264),
     "Qwen3-30B-A3B": (
         {
             **sized(2048, 6144, 48, 32, moe_intermediate_size=768, num_experts=128, head_dim=128),
@@ -53,6 +57,7 @@ PUBLISHED = {
         1_543_714_304,
     ),
     "Llama-3.2-1B": ({**LLAMA, **sized(2048, 8192, 16, 32), "tie_word_embeddings": True}, 1_235_814_400),
+    "Llama-3.2-3B": ({**LLAMA, **sized(3072, 8192, 28, 24), "tie_word_embeddings": True}, 3_212_749_824),
     "Llama-3.1-8B": ({**LLAMA, **sized(4096, 14336, 32, 32)}, 8_030_261_248),
     "Llama-3.3-70B": ({**LLAMA, **sized(8192, 28672, 80, 64)}, 70_553_706_496),
     "gemma-3-270m": ({**GEMMA, **sized(640, 2048, 18, 4), "head_dim": 256}, 268_098_176),
