@@ -146,6 +146,7 @@ Argument: a list of the root context, the entry and its override.
       "resourceName" $profile.resourceName
       "deviceClassName" $profile.deviceClassName
       "resources" $resources
+      "rdma" (mergeOverwrite (deepCopy ($profile.rdma | default dict)) (deepCopy ($override.rdma | default dict)))
       "sharedMemory" ($override.sharedMemory | default $profile.sharedMemory)
       "workspace" $workspace
       "runtimeClassName" $profile.runtimeClassName

@@ -95,7 +95,7 @@ containers:
     resources:
       {{- include "training-runtimes.resources" .runtime | nindent 6 }}
     securityContext:
-      {{- include "stoker.containerSecurityContext" . | nindent 6 }}
+      {{- include "training-runtimes.nodeSecurityContext" . | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError
     volumeMounts:
       {{- include "training-runtimes.workspaceMount" .runtime | nindent 6 }}
@@ -120,4 +120,16 @@ volumes:
   {{- with .runtime.volumes }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- end }}
+
+{{/*
+training-runtimes.nodeSecurityContext: what the container `node` gives up, but for what RDMA needs.
+Arguments: as above.
+*/}}
+{{- define "training-runtimes.nodeSecurityContext" -}}
+{{- $context := include "stoker.containerSecurityContext" . }}
+{{- if .runtime.rdma.lockMemory }}
+{{- $context = replace "  drop:" "  add:\n    - IPC_LOCK\n  drop:" $context }}
+{{- end }}
+{{- $context }}
 {{- end }}

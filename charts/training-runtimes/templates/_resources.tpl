@@ -28,6 +28,14 @@ Argument: a resolved entry.
     {{- $_ := set $devices $.resourceName (toString .) }}
   {{- end }}
 {{- end }}
+{{- range $name, $count := .rdma.resources }}
+  {{- if $count }}
+    {{- $_ := set $devices $name (toString $count) }}
+  {{- end }}
+{{- end }}
+{{- with .rdma.hugepages }}
+  {{- $_ := set $devices "hugepages-2Mi" . }}
+{{- end }}
 {{- include "stoker.resources" (dict
       "resources" .resources "devices" $devices "claim" (empty .deviceClassName | ternary "" "accelerator")) }}
 {{- end }}

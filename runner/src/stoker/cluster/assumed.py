@@ -14,7 +14,8 @@ from stoker.plan.world import DEFAULT_PORT, yields
 
 # Extended resources whose count is the number of devices, by the accelerator profile.
 _RESOURCES = {
-    "nvidia": ("nvidia.com/",),
+    # Not all of nvidia.com: its network operator offers RDMA devices under that name too.
+    "nvidia": ("nvidia.com/gpu", "nvidia.com/mig-"),
     "amd": ("amd.com/",),
     "intel": ("gpu.intel.com/", "habana.ai/"),
     "tpu": ("google.com/tpu",),

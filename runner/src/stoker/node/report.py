@@ -95,6 +95,8 @@ def write_run_manifest(plan: Plan, result: Mapping[str, Any]) -> dict[str, Any]:
             "attempt": plan.attempt,
             "image_version": plan.image_version,
             **{name: result[name] for name in reported},
+            # Of several nodes with GPUs, where NCCL says it.
+            **({"transport": result["transport"]} if result.get("transport") else {}),
             "nodes": plan.world.nnodes,
             "processes_per_node": plan.world.nproc_per_node,
             **plan.record,

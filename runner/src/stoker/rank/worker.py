@@ -20,7 +20,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.variables import PLAN_FILE
 from stoker.contract.words import report_traceback, say
 from stoker.plan.plan import Plan
-from stoker.rank import checkpoints
+from stoker.rank import checkpoints, network
 from stoker.rank.accelerator import check_device, check_trainers_device
 from stoker.rank.endings import ending_of
 from stoker.rank.folders import LocalFolder, RankStatus, SharedFolder, Verdict
@@ -83,6 +83,9 @@ def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -
     """
     # Without a runtime, the plan's accelerator is a guess from the devices.
     promised = os.environ.get("STOKER_ACCELERATOR", "")
+    # Before torch loads NCCL.
+    nccl_log = local.path / f"nccl-{status.rank}.log"
+    between_nodes = plan.accelerator == "nvidia" and plan.world.nnodes > 1 and network.keep_log(os.environ, nccl_log)
     check_device(promised, int(os.environ.get("LOCAL_RANK", "0")))
 
     import torch.distributed
@@ -104,13 +107,18 @@ def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -
             check_trainers_device(promised, device)
         guard(plan.world.size, identity, shared.path)
 
+    def began_training() -> None:
+        local.write_status(replace(status, phase="training"))
+        if between_nodes and status.rank == 0 and (transport := network.read_transport(nccl_log)):
+            say(network.sentence(transport))
+
     job = Job(
         plan,
         checkpoint,
         guard=check_process,
         stop_flag=local.stop_flag,
         pulse=Pulse(local.ranks, status.rank),
-        on_training=lambda: local.write_status(replace(status, phase="training")),
+        on_training=began_training,
     )
     outcome: Outcome = trainer.train(job)
 
@@ -125,6 +133,7 @@ def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -
         "metrics": outcome.metrics,
         "world_size": plan.world.size,
         "resumed_from": checkpoint.name if checkpoint else None,
+        "transport": network.read_transport(nccl_log) if between_nodes else None,
         "seconds": round(time.monotonic() - started, 1),
         "versions": {name: found for name in (*plan.packages, *_WHERE_INSTALLED) if (found := _version(name))},
     }
