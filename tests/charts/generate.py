@@ -165,6 +165,7 @@ def _framework_facts(framework: TrainingFramework) -> dict[str, object]:
     refused = reserved | ({flag for table in tables for flag in (*table.renamed, *table.removed)} - flags)
     return {
         "methods": list(framework.methods),
+        "shardings": list(framework.shardings),
         # Where each config has keys of its own there is no list of all.
         "flags": [] if framework.has_configs else sorted(flags - reserved),
         "refused": {flag: tables[0].refusal(flag) for flag in sorted(refused)},

@@ -65,6 +65,11 @@ REFUSED = [
     Refused(f"{OVERRIDE}.numNode", 2, f"at '/{OVERRIDE.replace('.', '/')}': additional properties 'numNode'"),
     Refused(f"{OVERRIDE}.numNodes", 0, "trl-distributed/numNodes': minimum: got 0, want 1"),
     Refused(f"{OVERRIDE}.sharding", "zero3", "trl-distributed/sharding': value must be one of 'none', 'full'"),
+    Refused(
+        "runtimes.torchtune-distributed.sharding",
+        "none",
+        'runtimes.torchtune-distributed.sharding: torchtune cannot do "none". Remove it, or use one of: full.',
+    ),
     Refused(f"{OVERRIDE}.args.learning_rate", 2e-4, "trl-distributed/args/learning_rate': got number, want string"),
     Refused(f"{OVERRIDE}.args", {"--lr": "1"}, "invalid propertyName '--lr'"),
     Refused(f"{OVERRIDE}.env.A", {"fieldRef": {}}, "trl-distributed/env/A': additional properties 'fieldRef'"),

@@ -130,6 +130,10 @@ Argument: the root context.
     {{- fail (printf "\n\nruntimes.%s.method: %q is not a method of %s. Use one of: %s.\n"
           $runtime.entry $runtime.method $runtime.framework (join ", " .methods)) }}
   {{- end }}
+  {{- if and $runtime.sharding (not (has $runtime.sharding .shardings)) }}
+    {{- fail (printf "\n\nruntimes.%s.sharding: %s cannot do %q. Remove it, or use one of: %s.\n"
+          $runtime.entry $runtime.framework $runtime.sharding (join ", " .shardings)) }}
+  {{- end }}
   {{- range $flag, $value := $runtime.args }}
     {{- if $value }}
       {{- with get $.runner.frameworks $runtime.framework }}
