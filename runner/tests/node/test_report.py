@@ -287,6 +287,19 @@ def test_a_file_of_another_user_does_not_cost_a_finished_run(capsys: pytest.Capt
     assert "theirs.txt belongs to another user, who does not let this one read it: stoker.json does not list" in said
 
 
+def test_a_file_that_its_owner_removes_meanwhile_does_not_cost_a_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def removed(path: Path) -> None:
+        path.unlink()
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "output").mkdir()
+    (tmp_path / "output" / "theirs.txt").write_text("x")
+    monkeypatch.setattr(manifest, "share_with_group", removed)
+    assert manifest_of(tmp_path)["files"] == []
+
+
 def test_of_large_weights_the_header_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "_HASHED_BYTES", 1000)
     (tmp_path / "output").mkdir()

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -219,16 +220,25 @@ def _described_files(output: Path) -> Iterator[dict[str, Any]]:
     Others may write into the folder too: their files must not cost a finished run its manifest.
     """
     for path in sorted(output.iterdir()):
-        try:
-            if _is_output(path):
-                share_with_group(path)
-                yield _described(path)
-        except FileNotFoundError:
-            continue
-        except PermissionError:
-            if path.stat().st_uid == os.geteuid():
-                raise
-            say(f"{path} belongs to another user, who does not let this one read it: {MANIFEST} does not list it")
+        with suppress(FileNotFoundError):  # its owner may remove it meanwhile
+            if _is_output(path) and (described := _shared(path)) is not None:
+                yield described
+
+
+def _shared(path: Path) -> dict[str, Any] | None:
+    """Share a file with the group and describe it; None for one of another user, who does not let this one read it.
+
+    Raises:
+        OSError: it is gone, or this user's own file cannot be read.
+    """
+    try:
+        share_with_group(path)
+        return _described(path)
+    except PermissionError:
+        if path.stat().st_uid == os.geteuid():
+            raise
+        say(f"{path} belongs to another user, who does not let this one read it: {MANIFEST} does not list it")
+        return None
 
 
 def _described(path: Path) -> dict[str, Any]:
