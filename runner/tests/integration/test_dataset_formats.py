@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,3 +52,30 @@ def test_sharegpt_trains_in_dpo_on_two_nodes(job: LocalJob) -> None:
     ended = job.run(*SHORT, "--dataset_format", "sharegpt", nodes=2, env=told)
     assert ended.code == 0, ended.output
     assert job.manifest()["metrics"]["loss"] > 0
+
+
+_OTHERS = """
+import datasets
+from stoker.frameworks.trl.dataset_conversion import convert_loaded
+
+convert_loaded("alpaca", "sft", "own", None, {"train"})
+for path, options in (("own", {"name": None, "streaming": False}), ("other", {}), ("own", {"split": "train"})):
+    loaded = datasets.load_dataset(path, **options)
+    print(sorted(loaded["train"].column_names if "split" not in options else loaded.column_names))
+"""
+
+
+def test_only_the_runs_own_data_set_is_converted(trainer_python: Path, tmp_path: Path) -> None:
+    for name in ("own", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ALPACA))
+    done = subprocess.run(
+        [trainer_python, "-c", _OTHERS],
+        cwd=tmp_path,
+        env={"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    alpaca = "['input', 'instruction', 'output']"
+    assert done.stdout.splitlines() == ["['completion', 'prompt']", alpaca, alpaca], done.stderr

@@ -13,18 +13,24 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks.trl.dataset_formats import KEPT, BadRowError, converted
 
 
-def convert_loaded(name: str, method: str, splits: Collection[str]) -> None:
-    """Have `load_dataset` return these splits as TRL reads them.
+def convert_loaded(name: str, method: str, dataset: str, config: str | None, splits: Collection[str]) -> None:
+    """Have `load_dataset` return these splits of the run's data set as TRL reads them; others stay as they are.
 
     Args:
         name: the format of the rows.
         method: the training method.
+        dataset: the run's data set, a path or a name on the Hub.
+        config: its configuration; None for the default.
         splits: the splits that the run reads.
     """
     load = datasets.load_dataset
 
     def load_converted(path: str, *args: Any, **options: Any) -> Any:
         loaded = load(path, *args, **options)
+        # The scripts load the run's data set whole, by its name and configuration alone.
+        asked = {key: value for key, value in options.items() if key != "streaming"}
+        if args or path != dataset or asked != {"name": config}:
+            return loaded
         for split in splits & loaded.keys():
             data = loaded[split]
             # The file of a Hub data set cannot be inspected before, so its rows are the first to tell.

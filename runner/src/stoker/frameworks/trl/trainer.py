@@ -79,7 +79,8 @@ def _convert_data(plan: Plan) -> None:
         splits = {settings.get("dataset_train_split", "train")}
         if settings.get("eval_strategy", "no") != "no":
             splits.add(settings.get("dataset_test_split", "test"))
-        convert_loaded(settings[FLAG], plan.method, splits)
+        dataset, config = settings.get("dataset_name", ""), settings.get("dataset_config")
+        convert_loaded(settings[FLAG], plan.method, dataset, config, splits)
 
 
 def _is_refusal(error: BaseException) -> bool:
