@@ -332,6 +332,25 @@ def test_a_file_without_a_trainjob_is_refused(tmp_path: Path, text: str, code: i
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("change", "advice"),
+    [
+        ({"kind": "Trainjob"}, "trainjob.yaml has kind 'Trainjob', which does not exist: write `kind: TrainJob`"),
+        ({"kind": "trainJobs"}, "write `kind: TrainJob`"),
+        ({"kind": "Pod"}, "trainjob.yaml has no TrainJob: give a file"),
+        ({"Spec": {}, "spec": None}, "the TrainJob names no runtime: write spec.runtimeRef.name"),
+        ({"spec": {"runtimeref": {"name": "a"}}}, "write spec.runtimeRef instead of spec.runtimeref"),
+        ({"spec": {"runtimeRefs": {"name": "a"}}}, "write spec.runtimeRef instead of spec.runtimeRefs"),
+        ({"spec": {"runtimeRef": {"Name": "a"}}}, "write spec.runtimeRef.name instead of spec.runtimeRef.Name"),
+        ({"spec": {"runtimeRef": "a"}}, "the TrainJob names no runtime: write spec.runtimeRef.name"),
+    ],
+    ids=str,
+)
+def test_a_kind_or_field_in_another_spelling_is_named(tmp_path: Path, change: Any, advice: str) -> None:
+    result = invoke(write(tmp_path, {**trainjob(), **change}), "--runtime", RUNTIME_FILE)
+    assert (result.exit_code, advice in result.output) == (64, True), result.output
+
+
 def test_a_name_that_the_api_server_makes_up_is_as_good_as_one_given(tmp_path: Path, kept_file: Path) -> None:
     unnamed = trainjob()
     unnamed["metadata"] = {"generateName": "sft-", "name": None}

@@ -90,8 +90,20 @@ def trainjobs_of(resources: Sequence[Resource], path: Path) -> list[Resource]:
     """
     found = of_kind(resources, "TrainJob")
     if not found:
+        misspelled = _misspelled("TrainJob", (resource.get("kind") for resource in resources))
+        if misspelled is not None:
+            raise RunError(
+                ExitCode.USAGE, f"{path} has kind {misspelled!r}, which does not exist: write `kind: TrainJob`"
+            )
         raise RunError(ExitCode.USAGE, f"{path} has no TrainJob: give a file with `kind: TrainJob`")
     return found
+
+
+def _misspelled(wanted: str, given: Iterable[object]) -> str | None:
+    """Return what was probably meant to be a kind or field that is missing; None without such a word."""
+    words = {str(word).lower(): str(word) for word in given}
+    close = difflib.get_close_matches(wanted.lower(), words, n=1, cutoff=0.75)
+    return words[close[0]] if close else None
 
 
 def runtime_of(trainjob: Resource, known: Sequence[Resource]) -> Resource:
@@ -107,7 +119,7 @@ def runtime_of(trainjob: Resource, known: Sequence[Resource]) -> Resource:
     spec = trainjob.get("spec")
     reference = spec.get("runtimeRef") if isinstance(spec, dict) else None
     if not isinstance(reference, dict) or not isinstance(reference.get("name"), str):
-        raise RunError(ExitCode.USAGE, "the TrainJob names no runtime: write spec.runtimeRef.name")
+        raise RunError(ExitCode.USAGE, f"the TrainJob names no runtime: {_how_to_name_one(trainjob)}")
     kind = str(reference.get("kind") or RUNTIME_KINDS[0])
     for runtime in known:
         if name_of(runtime) == reference["name"] and runtime["kind"] == kind:
@@ -119,6 +131,20 @@ def runtime_of(trainjob: Resource, known: Sequence[Resource]) -> Resource:
         return _runtime_from_cluster(kind, reference["name"], str(namespace) if namespace else None)
     except RunError as error:
         raise RunError(error.code, error.message + _advice(reference["name"], known)) from error
+
+
+def _how_to_name_one(trainjob: Resource) -> str:
+    """Return how a TrainJob names its runtime, or which field on the way there is misspelled."""
+    inner: Any = trainjob
+    path = ""
+    for name in ("spec", "runtimeRef", "name"):
+        if not isinstance(inner, dict):
+            break
+        if name not in inner and (misspelled := _misspelled(name, inner)) is not None:
+            return f"write {path}{name} instead of {path}{misspelled}"
+        inner = inner.get(name)
+        path += f"{name}."
+    return "write spec.runtimeRef.name"
 
 
 def _advice(wanted: str, known: Sequence[Resource]) -> str:
