@@ -27,6 +27,7 @@ from builders import (
     replicated_jobs,
     trainjob,
     with_initializer,
+    with_initializers,
 )
 from stoker.cluster.pods import job_of
 from stoker.cluster.validate import Validation, validate_one
@@ -135,6 +136,19 @@ def test_what_would_end_the_run_ends_it_here(trainer: Mapping[str, Any], code: E
     verdict = of(**trainer)
     assert verdict.code is code
     assert message in str(verdict)
+
+
+def test_what_ends_the_run_first_says_how_it_ends() -> None:
+    unknown = {"name": "STOKER_RESUME", "value": "x"}
+    assert of(env=[unknown]).code is ExitCode.CONFIG
+    # The cluster takes no such TrainJob, so no pod comes to look at its variable.
+    assert of(env=[unknown, {"name": "PET_NNODES", "value": "2"}]).code is ExitCode.USAGE
+    # An initializer runs before the nodes, and ends the run.
+    fetched = with_initializers(["stoker", "fetch", "model"])
+    asked = {"initializer": {"model": {"storageUri": "ftp://host/model"}}}
+    verdict = validate_one(trainjob(spec=asked, env=[unknown]), fetched)
+    assert [code for code, _ in verdict.problems] == [ExitCode.USAGE, ExitCode.CONFIG]
+    assert verdict.code is ExitCode.USAGE
 
 
 @pytest.mark.parametrize(

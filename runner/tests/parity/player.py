@@ -61,16 +61,16 @@ class Machine:
         pathlib.Path.exists = our_exists  # type: ignore[assignment, method-assign]
 
 
-def play(arguments: list[str], env: dict[str, str]) -> dict[str, Any]:
+def play(arguments: list[str], env: dict[str, str], module: str = "stoker") -> dict[str, Any]:
     """Run `python -m stoker` with these arguments and variables, and return its exit code and what it printed."""
     os.environ.clear()
     os.environ.update(env)
-    sys.argv = ["stoker", *arguments]
+    sys.argv = [module, *arguments]
     out, err = io.StringIO(), io.StringIO()
     code: Any = 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            runpy.run_module("stoker", run_name="__main__")
+            runpy.run_module(module, run_name="__main__")
         except SystemExit as ended:
             code = ended.code or 0
         except Exception as error:  # noqa: BLE001 - a crash is an outcome too

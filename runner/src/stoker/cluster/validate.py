@@ -48,17 +48,15 @@ class Validation:
         plan: node 0's plan; None if no plan can be made.
         problems: why it would fail, each with the exit code of its pods.
         notices: what else the user should know.
+        code: what the run ends with, 0 if there is no problem: the cluster refuses a TrainJob before anything starts,
+            and initializers run before the nodes.
     """
 
     name: str
     plan: Plan | None
     problems: tuple[tuple[ExitCode, str], ...]
     notices: tuple[str, ...]
-
-    @property
-    def code(self) -> ExitCode:
-        """The exit code of `stoker run` in its pods; 0 if there is no problem."""
-        return min((code for code, _ in self.problems), key=PRECEDENCE.index, default=ExitCode.FINISHED)
+    code: ExitCode
 
     @property
     def errors(self) -> str:
@@ -114,16 +112,20 @@ def validate_one(trainjob: Resource, runtime: Resource, volumes: Sequence[str] =
         job = job_of(trainjob, runtime)
     except RunError as error:
         # Both checks report a wrong shape: once is enough.
-        return Validation(name, None, tuple(problems) or _problems(error), admission.notices)
+        found = tuple(problems) or _problems(error)
+        return Validation(name, None, found, admission.notices, _code_of(found))
     folders = {job.mounts[name]: str(folder) for name, folder in volume_folders(job.mounts, volumes).items()}
     judge = _Judge(job, folders, problems, [*admission.notices])
+    code = _code_of(problems)
     try:
         fetching = judge.fetching(trainjob, runtime)
+        code = code or _code_of(problems)
         plan = judge.nodes(volumes_of(trainjob, runtime, fetching, packages_of(job.image) is not None))
     except RunError as error:
         plan = None
         problems += _problems(error)
-    return Validation(name, plan, tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(judge.notices)))
+    notices = tuple(dict.fromkeys(judge.notices))
+    return Validation(name, plan, tuple(dict.fromkeys(problems)), notices, code or _code_of(problems))
 
 
 @dataclass(slots=True)
@@ -294,6 +296,10 @@ class _Judge:
             named = f"the image {self.job.image}" if self.job.image else "the image that the runtime lacks"
             rest = "the plan is that of an image of this version of stoker"
             self.notices.append(f"{named} is not known here, so its packages were not checked; {rest}")
+
+
+def _code_of(problems: Sequence[tuple[ExitCode, str]]) -> ExitCode:
+    return min((code for code, _ in problems), key=PRECEDENCE.index, default=ExitCode.FINISHED)
 
 
 def _problems(error: RunError) -> tuple[tuple[ExitCode, str], ...]:
