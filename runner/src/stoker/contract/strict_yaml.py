@@ -37,7 +37,8 @@ class StrictLoader(yaml.SafeLoader):
         # A node gets its end mark once it is complete.
         if isinstance(event, yaml.AliasEvent) and anchor in self.anchors and self.anchors[anchor].end_mark is None:
             problem = f"*{anchor} contains itself: write its content instead"
-            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+            mark: Any = event.start_mark  # of PyYAML's parser or of libyaml's
+            raise yaml.composer.ComposerError(None, None, problem, mark)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
