@@ -22,6 +22,7 @@ TARGETS = {
     "stoker.node.torchrun": [],
     "stoker.rank.lifeline": [],
     "stoker.rank.worker": [],
+    "stoker.rollouts.child": [],
 }
 # The modules that run a trainer in each process: a plan names them.
 TRAINERS = {"stoker.frameworks.torchtune.trainer", "stoker.frameworks.trl.trainer"}

@@ -6,6 +6,7 @@ import random
 import re
 
 import pytest
+
 from stoker.rollouts.verifiers import answer_in, get_math_answer, math_answer
 
 
@@ -44,7 +45,18 @@ def test_numbers_are_read_as_people_write_them(text: str, number: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "18", "####", "#### eighteen", "#### x = 18", "#### 1/2", "#### 3 1/2", "#### 7:30", "#### 1,23", "#### 1.2.3"],
+    [
+        "",
+        "18",
+        "####",
+        "#### eighteen",
+        "#### x = 18",
+        "#### 1/2",
+        "#### 3 1/2",
+        "#### 7:30",
+        "#### 1,23",
+        "#### 1.2.3",
+    ],
 )
 def test_what_is_no_number_is_wrong_and_not_half_read(text: str) -> None:
     assert answer_in(text) is None

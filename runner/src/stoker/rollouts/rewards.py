@@ -1,0 +1,129 @@
+"""Judges groups: users' reward functions and environments in their process, reward models behind addresses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.rollouts.background import together
+from stoker.rollouts.classify import RewardModel
+from stoker.rollouts.failures import UserCodeError
+from stoker.rollouts.names import REWARDS, is_address, named
+from stoker.rollouts.records import Rewards
+from stoker.rollouts.user_code import UserCode
+
+# What TRL keeps away from reward functions: they get these of each sample.
+_OF_SAMPLES = ("prompt", "completion", "completion_ids")
+
+
+class Judges:
+    """All reward functions of a run, in the order of their names and weights. It is the engine's `Scorer`.
+
+    Args:
+        rewards: as the user named them, addresses of reward models among them.
+        code: the process of their code, which was started with the others.
+        own: names of environments that judge themselves, as `UserCode.start` returned them after the functions.
+        seconds: how long judging a group may take.
+
+    Attributes:
+        names: of all rewards, for metrics: those of `rewards`, then the environments.
+    """
+
+    def __init__(self, rewards: Sequence[str], code: UserCode | None, loaded: Sequence[str], seconds: float) -> None:
+        functions = iter(loaded)
+        self._sources: list[RewardModel | str] = [
+            RewardModel(text, seconds) if is_address(text) else next(functions) for text in rewards
+        ]
+        self._own = list(functions)
+        self._code = code
+        self._seconds = seconds
+        self.names = [source if isinstance(source, str) else source.name for source in self._sources] + self._own
+
+    async def score(
+        self,
+        columns: Mapping[str, Any],
+        prompts: list[Any],
+        completions: list[Any],
+        completion_ids: list[list[int]],
+        episodes: Sequence[int] = (),
+    ) -> list[Rewards]:
+        """Return the rewards of each sample of one group.
+
+        Args:
+            columns: the group's row.
+            prompts: of each sample, in the form of the data: a text or messages.
+            completions: of each sample, in the same form.
+            completion_ids: of each sample.
+            episodes: number of the open episode of each sample, if there are environments.
+
+        Raises:
+            UserCodeError: a function failed.
+            UserCodeLostError: the process of their code is gone.
+            RunError: a reward model does not answer (69).
+        """
+        models = [source for source in self._sources if isinstance(source, RewardModel)]
+        by_function, *by_model = await together(
+            [
+                self._by_functions(columns, prompts, completions, completion_ids, episodes),
+                *(model.score(prompts, completions) for model in models),
+            ]
+        )
+        functions, scored = iter(by_function), iter(by_model)
+        given = [next(functions if isinstance(source, str) else scored) for source in self._sources] + list(functions)
+        for name, column in zip(self.names, given, strict=True):
+            _check(name, column, len(prompts))
+        return list(zip(*given, strict=True))
+
+    async def _by_functions(
+        self,
+        columns: Mapping[str, Any],
+        prompts: list[Any],
+        completions: list[Any],
+        completion_ids: list[list[int]],
+        episodes: Sequence[int],
+    ) -> list[list[float | None]]:
+        if self._code is None or not (self._own or any(isinstance(source, str) for source in self._sources)):
+            return []
+        answer = await self._code.ask(
+            "score",
+            self._seconds,
+            f"the {self._seconds:g} s that the rewards of a group have (--reward_seconds)",
+            columns={name: value for name, value in columns.items() if name not in _OF_SAMPLES},
+            prompts=prompts,
+            completions=completions,
+            completion_ids=completion_ids,
+            episodes=list(episodes),
+        )
+        self._code.add_logged(answer["logged"])
+        scores: list[list[float | None]] = answer["rewards"]
+        return scores
+
+
+def functions_among(rewards: Sequence[str]) -> tuple[str, ...]:
+    """Return the rewards that are functions, after a look at how all are written.
+
+    Raises:
+        RunError: one names neither a function nor an address (64).
+    """
+    functions = tuple(text for text in rewards if not is_address(text))
+    problems = []
+    for text in functions:
+        try:
+            named(REWARDS, text)
+        except RunError as error:
+            problems.append(error.message)
+    if problems:
+        raise RunError(ExitCode.USAGE, "\n".join(problems))
+    return functions
+
+
+def _check(name: str, rewards: Sequence[float | None], samples: int) -> None:
+    if len(rewards) != samples:
+        problem, advice = f"returned {len(rewards)} rewards for {samples} completions", "return one for each completion"
+        raise UserCodeError(name, problem, advice=advice)
+    for index, reward in enumerate(rewards):
+        if reward is not None and not math.isfinite(reward):
+            advice = "return a finite number, or None where there is no reward"
+            raise UserCodeError(name, f"returned {reward} for completion {index}", advice=advice)

@@ -1,0 +1,434 @@
+"""Starts and asks the process that runs users' rewards, tools and environments."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.secrets import is_secret
+from stoker.contract.words import say
+from stoker.rollouts import frames
+from stoker.rollouts.background import in_background
+from stoker.rollouts.failures import UserCodeError, UserCodeLostError
+
+# What the process has of the run's environment; the prefixes are those of locales and OpenMP.
+_PASSED = (
+    "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH", "SHELL", "TERM", "TMPDIR", "TZ",
+    "USER",
+    "VIRTUAL_ENV", "SSL_CERT_DIR", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NO_PROXY", "no_proxy", "XDG_CACHE_HOME",
+    "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_DATASETS_CACHE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE",
+)  # fmt: skip
+_PASSED_PREFIXES = ("LC_", "OMP_")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+# No devices (they are the trainer's), and what is printed shows at once.
+_SET = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+# A process that dies twice within so many groups would die again.
+_GROUPS_BETWEEN_DEATHS = 100
+# How long the process may need to say that it is alive, on a busy machine.
+_PING_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """What a user named, as they wrote it.
+
+    Attributes:
+        rewards: reward functions.
+        tools: tools of all rows.
+        environments: name → class; the name is empty for one that all rows share.
+    """
+
+    rewards: Sequence[str] = ()
+    tools: Sequence[str] = ()
+    environments: Mapping[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.rewards or self.tools or self.environments)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What users' code may take.
+
+    Attributes:
+        reward_seconds: for the rewards of one group.
+        episode_seconds: for all that tools and the environment do in one episode.
+        start_seconds: to import it.
+        memory_bytes: of the process; None for half of what the container may use, `inf` for no limit.
+        variables: names of variables that it needs besides the usual ones, such as the key of a judge.
+    """
+
+    reward_seconds: float = 300.0
+    episode_seconds: float = 600.0
+    start_seconds: float = 600.0
+    memory_bytes: float | None = None
+    variables: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was imported.
+
+    Attributes:
+        rewards: names of the reward functions, then of the environments that judge themselves.
+        tools: name of the environment → its tools as the chat template takes them; the name is empty if there is no
+            environment, or one for all rows.
+    """
+
+    rewards: tuple[str, ...]
+    tools: Mapping[str, list[dict[str, Any]]]
+
+
+class UserCode:
+    """The process of users' code. It is started here and then asked from one event loop.
+
+    Args:
+        functions: what it runs.
+        columns: names of the data's columns; None if they are not known.
+        limits: what it may take.
+        python: the interpreter.
+
+    Attributes:
+        life: how often it was started.
+    """
+
+    def __init__(
+        self,
+        functions: Functions,
+        columns: Collection[str] | None = None,
+        limits: Limits | None = None,
+        python: str = sys.executable,
+    ) -> None:
+        self.functions = functions
+        self.limits = limits or Limits()
+        self.life = 0
+        self._columns = columns
+        self._python = python
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready = False
+        self._stopped = False
+        self._link: _Link | None = None
+        self._reviving: asyncio.Lock | None = None
+        self._groups = 0
+        self._last_death: int | None = None
+        self._logged: list[tuple[str, float]] = []
+
+    def start(self) -> Loaded:
+        """Start the process and import what it runs; blocks until that is done. The caller's thread must live on.
+
+        Raises:
+            RunError: something cannot be used (64, 65, 66, 78).
+        """
+        loaded = self._hello(self._spawn())
+        self.life += 1
+        return loaded
+
+    async def ask(self, do: str, seconds: float, limit: str, /, **request: Any) -> Any:
+        """Have the process do something.
+
+        Args:
+            do: what, see `Host.do`.
+            seconds: how long each function may take.
+            limit: that limit in words.
+            request: the rest of the request.
+
+        Raises:
+            UserCodeError: a function failed, or stopped the process from answering.
+            UserCodeLostError: the process is gone.
+        """
+        link = self._linked()
+        try:
+            future = link.send({"do": do, "seconds": seconds, "limit": limit, **request})
+        except TypeError as error:
+            advice = "leave out the column, or keep texts and numbers in it"
+            raise UserCodeError("the data", f"cannot be handed over ({error})", advice=advice) from error
+        while True:
+            done, _ = await asyncio.wait([future], timeout=seconds + 1)
+            if done:
+                return future.result()
+            # It has a clock of its own, but cannot look at it while a function holds its event loop.
+            if not (await asyncio.wait([link.send({"do": "ping"})], timeout=_PING_SECONDS))[0]:
+                link.show_stacks()
+                what = str(request.get("name") or (self.functions.rewards or [do])[0])
+                problem, advice = (
+                    f"took longer than {limit} and let nothing else run",
+                    "see above where it is, and await",
+                )
+                raise UserCodeError(what, problem, advice=advice)
+
+    def close(self, episodes: Sequence[int]) -> None:
+        """Let environments be used again. A process that is gone has none."""
+        if self._link is not None and episodes:
+            self._link.send({"do": "close", "episodes": list(episodes)})
+
+    def group_written(self) -> None:
+        """Count a group."""
+        self._groups += 1
+
+    async def revive(self, life: int) -> None:
+        """Start the process again after its death, unless somebody did.
+
+        Args:
+            life: the one that ended.
+
+        Raises:
+            RunError: it died before, too recently (65).
+        """
+        self._reviving = self._reviving or asyncio.Lock()
+        async with self._reviving:
+            if self._stopped:
+                raise RunError(ExitCode.STOPPED, "the rewards and environments were stopped")
+            if self.life != life:
+                return
+            ended = self._ended()
+            if self._last_death is not None and self._groups - self._last_death < _GROUPS_BETWEEN_DEATHS:
+                raise RunError(
+                    ExitCode.BAD_DATA,
+                    f"the process of rewards and environments {ended} twice within {_GROUPS_BETWEEN_DEATHS} groups: "
+                    "let its functions use less memory and never end their process, or give the pod more memory",
+                )
+            self._last_death = self._groups
+            say(f"the process of rewards and environments {ended}; it starts again, and its episodes run again")
+            self._drop()
+            process = self._spawn()
+            await in_background(partial(self._hello, process))
+            self.life += 1
+
+    def logged(self) -> list[tuple[str, float]]:
+        """Return name and value of what functions gave to `log_metric` since the last call."""
+        logged, self._logged = self._logged, []
+        return logged
+
+    def add_logged(self, logged: Sequence[Sequence[Any]]) -> None:
+        """Keep what functions gave to `log_metric`."""
+        self._logged += [(str(name), float(value)) for name, value in logged]
+
+    def stop(self) -> None:
+        """End the process and what it started, at once; from any thread."""
+        self._stopped = True
+        self._drop()
+        process, self._process = self._process, None
+        if process is not None:
+            _kill(process)
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        # The kernel ends it with the thread that starts it here.
+        memory = _memory_limit() if self.limits.memory_bytes is None else self.limits.memory_bytes
+        process = subprocess.Popen(
+            [self._python, "-m", "stoker.rollouts.child", str(os.getpid()), str(memory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=_environment(os.environ, self.limits.variables),
+            start_new_session=True,
+        )
+        self._process = process
+        self._ready = False
+        return process
+
+    def _hello(self, process: subprocess.Popen[bytes]) -> Loaded:
+        """Have a new process import what it runs."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        request = {
+            "rewards": list(self.functions.rewards),
+            "tools": list(self.functions.tools),
+            "environments": dict(self.functions.environments),
+            "columns": None if self._columns is None else sorted(self._columns),
+        }
+        try:
+            process.stdin.write(frames.packed(request))
+            process.stdin.flush()
+            answer = frames.received_now(process.stdout.fileno(), self.limits.start_seconds)
+        except BrokenPipeError:
+            answer = None
+        except TimeoutError:
+            self.stop()
+            raise RunError(
+                ExitCode.CONFIG,
+                f"rewards and environments were not imported after {self.limits.start_seconds:g} s: let their modules "
+                "do less when they are imported",
+            ) from None
+        if answer is None:
+            ended = self._ended()
+            self.stop()
+            raise RunError(
+                ExitCode.CONFIG,
+                f"the process that imports rewards and environments {ended}: let their modules use less memory, or "
+                "give the pod more",
+            )
+        if "refused" in answer:
+            self.stop()
+            code, message = answer["refused"]
+            raise RunError(ExitCode(code), message)
+        self._ready = True
+        return Loaded(tuple(answer["loaded"]["rewards"]), answer["loaded"]["tools"])
+
+    def _linked(self) -> _Link:
+        if self._link is None:
+            if self._process is None or not self._ready:
+                raise UserCodeLostError(self.life)
+            self._link = _Link(self._process, self.life)
+        self._link.check_loop()
+        return self._link
+
+    def _drop(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    def _ended(self) -> str:
+        """Return how the process ended, to follow its name in a sentence."""
+        assert self._process is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        code = self._process.returncode
+        _kill(self._process)
+        if code is None:
+            return "stopped answering"
+        if code == -signal.SIGKILL:
+            return "was killed (most likely, memory ran out)"
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+
+
+class _Link:
+    """The pipes to one life of the process, in the running event loop."""
+
+    def __init__(self, process: subprocess.Popen[bytes], life: int) -> None:
+        self._process = process
+        self._life = life
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = itertools.count()
+        self._dead = False
+        self._unsent: asyncio.Queue[bytes] = asyncio.Queue()
+        self._transports: list[asyncio.BaseTransport] = []
+        self._tasks = [self._loop.create_task(self._receive()), self._loop.create_task(self._send())]
+        self._pidfd: int | None = None
+        # Its pipes may stay open in processes that it forked, so that only the kernel knows of its death.
+        with suppress(OSError):
+            self._pidfd = os.pidfd_open(process.pid)
+            self._loop.add_reader(self._pidfd, self._gone)
+
+    def send(self, request: Mapping[str, Any]) -> asyncio.Future[Any]:
+        """Send a request; return what will hold its answer.
+
+        Raises:
+            TypeError: a value has no JSON form.
+        """
+        number = next(self._numbers)
+        packed = frames.packed({"number": number, **request})
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self._dead:
+            _fail(future, UserCodeLostError(self._life))
+            return future
+        self._waiting[number] = future
+        future.add_done_callback(lambda _: self._waiting.pop(number, None))
+        self._unsent.put_nowait(packed)
+        return future
+
+    def check_loop(self) -> None:
+        """Refuse another event loop than the one that the pipes are in, where no answer would come."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("the process of users' code is asked from a second event loop")
+
+    def show_stacks(self) -> None:
+        """Have the process write what its threads do to the log."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGUSR1)
+
+    def close(self) -> None:
+        """Forget the process; from any thread."""
+        with suppress(RuntimeError):  # the loop is closed, and its transports with it
+            self._loop.call_soon_threadsafe(self._close)
+
+    def _close(self) -> None:
+        self._gone()
+        for task in self._tasks:
+            task.cancel()
+        for transport in self._transports:
+            transport.close()
+
+    async def _send(self) -> None:
+        assert self._process.stdin is not None
+        transport, protocol = await self._loop.connect_write_pipe(
+            lambda: asyncio.streams.FlowControlMixin(self._loop), self._process.stdin
+        )
+        self._transports.append(transport)
+        writer = asyncio.StreamWriter(transport, protocol, None, self._loop)
+        with suppress(ConnectionError):
+            while True:
+                writer.write(await self._unsent.get())
+                await writer.drain()
+
+    async def _receive(self) -> None:
+        assert self._process.stdout is not None
+        reader = asyncio.StreamReader()
+        transport, _ = await self._loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), self._process.stdout
+        )
+        self._transports.append(transport)
+        while (answer := await frames.received(reader)) is not None:
+            future = self._waiting.get(answer["number"])
+            if future is None or future.done():
+                continue
+            if "failed" in answer:
+                _fail(future, UserCodeError(*answer["failed"]))
+            else:
+                future.set_result(answer["result"])
+        self._gone()
+
+    def _gone(self) -> None:
+        if self._dead:
+            return
+        self._dead = True
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+        for future in list(self._waiting.values()):
+            if not future.done():
+                _fail(future, UserCodeLostError(self._life))
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    """Give an error to whoever waits; it is no news if nobody does."""
+    future.set_exception(error)
+    future.exception()
+
+
+def _environment(environ: Mapping[str, str], more: Collection[str]) -> dict[str, str]:
+    """Return the process's environment: no credentials, no word of the run, no devices."""
+    passed = {
+        name: value
+        for name, value in environ.items()
+        if (name in _PASSED or name.startswith(_PASSED_PREFIXES)) and not is_secret(name)
+    }
+    # A proxy's address may hold a password.
+    passed |= {name: environ[name] for name in _PROXIES if name in environ and "@" not in environ[name]}
+    return {**passed, **_SET, **{name: environ[name] for name in more if name in environ}}
+
+
+def _memory_limit() -> float:
+    """Return half of what the container may use."""
+    try:
+        return int(_CGROUP_LIMIT.read_text()) // 2
+    except (OSError, ValueError):
+        return float("inf")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process and those it started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
