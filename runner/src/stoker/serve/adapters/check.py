@@ -82,14 +82,15 @@ def _origin(adapter: Adapter, model: BaseModel, *, require_manifest: bool) -> It
     base = manifest.get("base_model") or {}
     trained_on = base.get("name_or_path") or adapter.config.get("base_model_name_or_path")
     # A path in the trainer's pod does not tell which model it was.
-    if _is_hub_name(trained_on) and _is_hub_name(model.source):
+    if is_hub_name(trained_on) and is_hub_name(model.source):
         if trained_on.lower() != model.source.lower():
             yield f"it was trained on {trained_on}, but the server has {model.source}: serve it with its base model"
         elif base.get("revision") and model.revision and base["revision"] != model.revision:
             yield f"it was trained on revision {base['revision']} of {trained_on}, but the server has {model.revision}"
 
 
-def _is_hub_name(name: object) -> TypeGuard[str]:
+def is_hub_name(name: object) -> TypeGuard[str]:
+    """Return whether a name is that of a model on the Hub, and not a path."""
     return isinstance(name, str) and bool(_HUB_NAME.match(name))
 
 
