@@ -173,7 +173,7 @@ def file_errors(folder: Path) -> Iterator[None]:
             ) from error
         raise RunError(
             ExitCode.CONFIG,
-            f"{error.filename or folder} cannot be read or written ({error.strerror}): "
+            f"{error.filename or folder} cannot be read or written ({error.strerror or error}): "
             "mount it, writable for group 0, or name another folder",
         ) from error
 

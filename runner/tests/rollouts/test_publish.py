@@ -1,0 +1,331 @@
+"""A version is used when every ready sampler serves it; slow, new and lost samplers hold up nobody; old ones go."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runner.tests.rollouts.replicas import FakeReplica, Replicas, replicas_of, until, urls
+from runner.tests.serve.adapters.samples import BASE, make_adapter
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.rollouts.addresses import addresses_in
+from stoker.rollouts.fleet import Fleet
+from stoker.rollouts.publish import Publisher
+from stoker.rollouts.replicas import Needs
+from stoker.serve.adapters import live, versions
+
+
+class Run:
+    """A run that publishes, and what its engine is told and uses.
+
+    Args:
+        folder: of published versions.
+        found: its samplers.
+        seconds: how long one of them may hold up the others.
+        wait_seconds: how long there may be none.
+    """
+
+    def __init__(
+        self, folder: Path, found: list[FakeReplica], seconds: float = 5.0, wait_seconds: float = 20.0
+    ) -> None:
+        self.name = live.claim(folder, "run", "job-1")
+        self.folder = folder
+        self.fleet = Fleet(addresses_in(urls(found)), self.name, Needs(), wait_seconds=wait_seconds)
+        self.fleet.check()
+        until(lambda: len(self.fleet.ready()) == len(found))
+        self.usable: list[int] = []
+        self.in_use = frozenset[int]()
+        self.publisher = Publisher(
+            folder, self.name, self.fleet, self.usable.append, lambda: self.in_use,
+            base_model={"name_or_path": BASE, "revision": None}, seconds=seconds,
+        )  # fmt: skip
+
+    def has(self, version: int) -> bool:
+        """Return whether a version is usable."""
+        return version in self.usable
+
+    def versions(self) -> list[int]:
+        """Return the numbers of the versions that are there."""
+        return [version.number for version in versions.read_published(self.folder) if version.adapter == self.name]
+
+    def close(self) -> None:
+        """End it."""
+        self.publisher.close()
+        self.fleet.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "adapters"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def replicas(folder: Path) -> Iterator[Replicas]:
+    with replicas_of(folder) as made:
+        yield made
+
+
+@pytest.fixture
+def run_of(folder: Path) -> Iterator[Callable[..., Run]]:
+    """Starts runs that end with the test."""
+    made: list[Run] = []
+
+    def start(found: list[FakeReplica], **told: Any) -> Run:
+        made.append(Run(folder, found, **told))
+        return made[-1]
+
+    yield start
+    for run in made:
+        run.close()
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[Path], None]:
+    """Writes an adapter as PEFT does."""
+    source = make_adapter(tmp_path / "peft")
+    (source / "stoker.json").unlink()
+
+    def copy(draft: Path) -> None:
+        shutil.copytree(source, draft, dirs_exist_ok=True)
+
+    return copy
+
+
+def test_a_version_is_usable_when_every_sampler_serves_it(
+    replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]
+) -> None:
+    found = replicas.start(4, delay=0.05)
+    run = run_of(found)
+    for version in (1, 2, 7):
+        run.publisher.publish(version, write)
+        until(partial(run.has, version))
+        assert all(f"{run.name}:{version}" in replica.loaded for replica in found)
+    told = run.publisher.published()
+    assert [(one.version, len(one.samplers)) for one in told] == [(1, 4), (2, 4), (7, 4)]
+    assert all(one.spread_seconds >= 0.05 for one in told)
+    assert run.publisher.published() == ()
+    assert run.fleet.newest == 7
+
+
+def test_versions_stay_while_a_request_may_name_them(
+    replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]
+) -> None:
+    run = run_of(replicas.start(2))
+    run.in_use = frozenset({1})
+    for version in (1, 2, 3):
+        run.publisher.publish(version, write)
+        until(partial(run.has, version))
+    until(lambda: run.versions() == [1, 3])
+    run.in_use = frozenset()
+    until(lambda: run.versions() == [3])
+    until(lambda: sorted(path.name for path in (run.folder / run.name).iterdir()) == [".owner", "3"])
+    run.publisher.close()
+    assert sorted(path.name for path in (run.folder / run.name).iterdir()) == [".owner"]
+
+
+def test_a_version_that_a_newer_one_overtakes_is_not_written(
+    replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]
+) -> None:
+    run = run_of(replicas.start(1))
+    gate = threading.Event()
+
+    def slow(draft: Path) -> None:
+        gate.wait(10)
+        write(draft)
+
+    run.publisher.publish(1, slow)
+    time.sleep(0.05)
+    for version in (2, 3):
+        run.publisher.publish(version, write)
+    gate.set()
+    until(lambda: 3 in run.usable)
+    assert run.usable == [1, 3]
+
+
+def test_a_slow_sampler_holds_up_nobody_for_long_and_comes_back(
+    replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]
+) -> None:
+    found = replicas.start(3)
+    run = run_of(found, seconds=0.5)
+    found[0].stuck = True
+    run.publisher.publish(1, write)
+    until(lambda: run.usable == [1])
+    (told,) = run.publisher.published()
+    assert told.spread_seconds >= 0.5
+    assert len(told.samplers) == 2
+    run.publisher.publish(2, write)
+    until(lambda: run.usable == [1, 2])
+    (told,) = run.publisher.published()
+    assert told.spread_seconds < 0.5, "it is waited for no more"
+    assert len(run.fleet.ready()) == 2
+    found[0].stuck = False
+    found[0].loaded.update(f"{run.name}:{version}" for version in (1, 2))
+    until(lambda: len(run.fleet.ready()) == 3)
+
+
+def test_a_sampler_that_is_lost_while_it_is_waited_for_holds_up_nobody(
+    replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]
+) -> None:
+    found = replicas.start(3, delay=0.1)
+    run = run_of(found, seconds=30)
+    found[0].delay = 60
+    run.publisher.publish(1, write)
+    until(lambda: found[0].counted["/look"] == 1)
+    replicas.kill(found[0])
+    until(lambda: run.usable == [1], 20)
+
+
+def test_a_new_sampler_has_what_is_published_before_it_is_used(
+    replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]
+) -> None:
+    found = replicas.start(2)
+    run = run_of(found)
+    replicas.kill(found[1])
+    run.publisher.publish(1, write)
+    until(lambda: run.usable == [1])
+    replicas.revive(found[1], stuck=True)
+    until(lambda: "/v1/models" in found[1].counted and found[1].counted["/adapters"] > 2)
+    assert run.fleet.ready() == (f"127.0.0.1:{found[0].port}",)
+    found[1].stuck = False
+    run.publisher.publish(2, write)
+    until(lambda: 2 in run.usable)
+    found[1].loaded.add(f"{run.name}:2")
+    until(lambda: len(run.fleet.ready()) == 2)
+
+
+def test_without_any_sampler_a_version_waits_and_then_the_run_ends(
+    replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]
+) -> None:
+    found = replicas.start(1)
+    run = run_of(found, seconds=0.1, wait_seconds=1.5)
+    replicas.kill(found[0])
+    run.publisher.publish(1, write)
+    until(lambda: run.publisher.failed() is not None)
+    failure = run.publisher.failed()
+    assert failure is not None
+    assert (failure.code, run.usable) == (ExitCode.STOPPED, [])
+    assert f"no sampler has served {run.name}:1 for 1.5 s: 127.0.0.1:{found[0].port} (no connection" in failure.message
+
+
+def test_a_version_that_every_sampler_refuses_ends_the_run(
+    replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]
+) -> None:
+    found = replicas.start(2)
+    run = run_of(found, seconds=0.3)
+    for replica in found:
+        replica.refuses = "its rank is 16, but the server takes at most 8: raise lora.maxRank"
+    run.publisher.publish(1, write)
+    until(lambda: run.publisher.failed() is not None)
+    failure = run.publisher.failed()
+    assert failure is not None
+    assert failure.code is ExitCode.CONFIG
+    assert failure.message.count("its rank is 16") == 2
+
+
+def test_names_are_used_once(replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]) -> None:
+    found = replicas.start(1)
+    names: list[str] = []
+    for _ in range(3):
+        run = run_of(found)
+        run.publisher.publish(5, write)
+        until(partial(run.has, 5))
+        with pytest.raises(ValueError, match="version 5 comes after 5"):
+            run.publisher.publish(5, write)
+        names.append(f"{run.name}:5")
+        run.close()
+    assert len(set(names)) == 3
+    assert versions.read_published(run.folder) == []
+
+
+def test_a_full_disk_ends_the_run_with_its_name(
+    replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]
+) -> None:
+    run = run_of(replicas.start(1))
+    run.publisher.publish(1, write)
+    until(lambda: run.usable == [1])
+
+    def full(draft: Path) -> None:
+        write(draft)
+        with Path("/dev/full").open("wb") as stream:  # the kernel's own disk without room
+            stream.write(b"x")
+
+    run.publisher.publish(2, full)
+    until(lambda: run.publisher.failed() is not None)
+    failure = run.publisher.failed()
+    assert failure is not None
+    assert failure.code is ExitCode.CONFIG
+    assert failure.message.startswith(f"{run.folder} is full (No space left on device): enlarge it")
+    assert (run.versions(), run.usable) == ([1], [1])
+    assert [path.name for path in (run.folder / run.name).glob(".draft*")] == []
+
+
+def test_a_disk_that_is_full_for_a_moment_ends_nothing(
+    replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]
+) -> None:
+    run = run_of(replicas.start(1))
+    tries: list[Path] = []
+
+    def full_once(draft: Path) -> None:
+        tries.append(draft)
+        if len(tries) == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(draft)
+
+    run.publisher.publish(1, full_once)
+    until(lambda: run.usable == [1])
+    assert (len(set(tries)), run.publisher.failed()) == (2, None)
+
+
+def test_an_error_of_the_one_who_writes_ends_the_run(replicas: Replicas, run_of: Callable[..., Run]) -> None:
+    run = run_of(replicas.start(1))
+
+    def wrong(_draft: Path) -> None:
+        raise TypeError("a tensor is none")
+
+    run.publisher.publish(1, wrong)
+    until(lambda: run.publisher.failed() is not None)
+    failure = run.publisher.failed()
+    assert isinstance(failure, RunError)
+    assert failure.code is ExitCode.CRASHED
+    assert "TypeError: a tensor is none" in failure.message
+
+
+def test_a_run_that_stops_waits_for_no_sampler(
+    replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]
+) -> None:
+    found = replicas.start(1, stuck=True)
+    run = run_of(found, seconds=60)
+    run.publisher.publish(1, write)
+    until(lambda: bool(found[0].counted["/look"]))
+    started = time.monotonic()
+    run.close()
+    assert time.monotonic() - started < 1.5
+    assert run.versions() == []
+
+
+@pytest.mark.alone
+def test_64_samplers_are_told_at_once(
+    replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(replicas.start(64))
+    for version in range(1, 101):
+        run.publisher.publish(version, write)
+        until(partial(run.has, version))
+    spread = sorted(one.spread_seconds for one in run.publisher.published())
+    assert len(spread) == 100
+    with capsys.disabled():
+        print(f"\n64 samplers: median {statistics.median(spread):.3f} s, p99 {spread[98]:.3f} s beyond the write")
+    assert spread[98] <= 0.1
+    until(lambda: run.versions() == [100])
