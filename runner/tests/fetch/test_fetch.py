@@ -68,6 +68,7 @@ def test_uris_are_understood(uri: str, expected: tuple[Any, ...]) -> None:
         ("ftp://host/x", "has an unknown scheme"),
         ("cache://schema/table", "data cache, which is not a source"),
         ("hf://", "is not a repository"),
+        ("hf:org/name", "is not a repository"),
         ("hf://org/name@", "is not a repository"),
         ("hf://org/na me", "is not a repository"),
         ("hf://org/../name", "contains `..`: write the path without it"),

@@ -163,7 +163,7 @@ def _masked(uri: str) -> str:
 
 def _repository(kind: str, uri: str, given: str) -> tuple[str, str, str | None]:
     """Return name, path and revision of `hf://…`; `datasets/` may come first, as in the Hub's own URIs."""
-    words = uri.split("://", 1)[1].strip("/").split("/")
+    words = uri.partition("://")[2].strip("/").split("/")
     if words[0] in ("datasets", "models") and len(words) >= 3:
         if words[0] != f"{kind}s":
             raise RunError(ExitCode.USAGE, f"{given} {uri!r} is not a {kind}: write hf://ORG/NAME of a {kind}")
