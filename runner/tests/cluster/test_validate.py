@@ -326,6 +326,10 @@ def test_a_file_may_hold_everything_and_come_by_standard_input(tmp_path: Path) -
     ("text", "code"),
     [
         ("kind: !!int x", 64),
+        ("kind: !!int", 64),
+        ("kind: !!bool x", 64),
+        ("kind: !!timestamp x", 64),
+        pytest.param("[" * 3000, 64, id="nested too deeply"),
         ("a: [", 64),
         ("kind: Pod", 64),
         ("", 64),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-from stoker.contract.strict_yaml import MERGE_TAG, StrictLoader
+from stoker.contract.strict_yaml import MERGE_TAG, StrictLoader, read_yaml
 
 
 class _KubernetesLoader(StrictLoader):
@@ -36,6 +36,6 @@ def read_kubernetes_yaml(text: str) -> list[Any]:
     """Return the documents of a YAML text, each value as Kubernetes reads it.
 
     Raises:
-        yaml.YAMLError: the text is not YAML, or has a key twice.
+        yaml.YAMLError: the text is not YAML, has a key twice, or a value does not fit its tag.
     """
-    return list(yaml.load_all(text, _KubernetesLoader))
+    return read_yaml(text, _KubernetesLoader)

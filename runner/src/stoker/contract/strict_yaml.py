@@ -59,14 +59,24 @@ class StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_yaml(text: str) -> list[Any]:
+def read_yaml(text: str, loader: type[StrictLoader] = StrictLoader) -> list[Any]:
     """Return the documents of a YAML text.
 
+    Args:
+        text: what to read.
+        loader: how to read its values.
+
     Raises:
-        yaml.YAMLError: the text is not YAML, or has a key twice.
+        yaml.YAMLError: the text is not YAML, has a key twice, or a value does not fit its tag.
         ValueError: the text has an impossible date, such as 2026-13-45.
     """
-    return list(yaml.load_all(text, StrictLoader))
+    try:
+        return list(yaml.load_all(text, loader))
+    except RecursionError as error:
+        raise yaml.YAMLError("it is nested too deeply") from error
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        # PyYAML's own answers to `!!int` without a number and `!!bool` of another word.
+        raise yaml.YAMLError("a value does not fit its tag, such as `!!int`: drop the tag") from error
 
 
 def not_yaml(path: Path, error: Exception) -> str:
