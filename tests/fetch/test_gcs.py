@@ -35,6 +35,13 @@ def test_a_prefix_becomes_the_model_and_is_fetched_once(bucket: gcs.Store, initi
     assert (code, "nothing to fetch" in output, bucket.sent) == (0, True, sent)
 
 
+def test_a_proxy_of_the_environment_is_asked(bucket: gcs.Store, initializer: Make) -> None:
+    """The store has no address here but the proxy's, which is the stand-in."""
+    container = initializer(STORAGE_EMULATOR_HOST="http://storage.invalid", HTTP_PROXY=bucket.address)
+    code, output = container.run("model", "gs://shelf/models/tiny")
+    assert (code, container.files("model")) == (0, MODEL), output
+
+
 @pytest.mark.parametrize("uri", ["gs://shelf/models/none", "gs://no-such-bucket/x"])
 def test_what_is_not_there_is_named(bucket: gcs.Store, initializer: Make, uri: str) -> None:
     code, output = initializer(STORAGE_EMULATOR_HOST=bucket.address).run("model", uri)

@@ -189,6 +189,8 @@ def _gs_options(request: FetchRequest) -> dict[str, Any]:
     # minutes if it cannot reach it. Only zonal buckets need this.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     options: dict[str, Any] = {"timeout": _READ_SECONDS, "requests_timeout": _READ_SECONDS}
+    # Unlike the other clients, aiohttp does not look for proxies in the environment by itself.
+    options["session_kwargs"] = {"trust_env": True}
     if "ENDPOINT" in request.options:
         options["endpoint_url"] = request.options["ENDPOINT"]
     if os.environ.get("STORAGE_EMULATOR_HOST"):
