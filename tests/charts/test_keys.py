@@ -18,18 +18,24 @@ VALUES = {
     VLLM_SERVING: VLLM_SERVING / "ci" / "full-values.yaml",
 }
 MORE = {
-    TRAINING_RUNTIMES: ("keep=true", 'runtimes.trl-distributed.deprecated.replacement="trl-qwen3-8b"'),
-    VLLM_SERVING: (),
+    TRAINING_RUNTIMES: (
+        "keep=true",
+        "serviceAccount.create=true",
+        'runtimes.trl-distributed.deprecated.replacement="trl-qwen3-8b"',
+    ),
+    VLLM_SERVING: ("serviceAccount.create=true",),
 }
 """With these the chart writes every key of its own."""
 MAPS = {
     TRAINING_RUNTIMES: (
-        "commonLabels", "commonAnnotations", "test.labels", "nodeSelector", "runtimes.trl-distributed.labels",
+        "commonLabels", "commonAnnotations", "serviceAccount.annotations", "initializers.annotations",
+        "test.labels", "nodeSelector", "runtimes.trl-distributed.labels",
         "runtimes.trl-distributed.annotations", "runtimes.trl-distributed.nodeSelector",
         "runtimes.trl-distributed.podTemplate.metadata.labels",
         "runtimes.trl-distributed.podTemplate.metadata.annotations",
     ),
     VLLM_SERVING: (
+        "commonLabels", "commonAnnotations", "serviceAccount.annotations",
         "podLabels", "podAnnotations", "monitoring.labels", "monitoring.dashboardLabels", "service.annotations",
         "ingress.annotations", "nodeSelector",
     ),

@@ -16,6 +16,7 @@ from charts.runtimes import KINDS, jobs
 from charts.serving_settings import settings_files
 
 SERVING = VLLM_SERVING / "ci" / "full-values.yaml"
+PLATFORM = VLLM_SERVING / "ci" / "platform-values.yaml"
 DRA = TRAINING_RUNTIMES / "ci" / "nvidia-dra-values.yaml"
 UPGRADES = [
     (VLLM_SERVING, SERVING, "devices=4"),
@@ -24,6 +25,8 @@ UPGRADES = [
     (VLLM_SERVING, SERVING, 'api.paths=["/v1/models"]'),
     (VLLM_SERVING, SERVING, "lora.maxRank=8"),
     (VLLM_SERVING, SERVING, "monitoring.dashboard=false"),
+    (VLLM_SERVING, PLATFORM, 'serviceAccount.name="other"'),
+    (VLLM_SERVING, PLATFORM, 'commonLabels={"example.com/team": "b"}'),
     (TRAINING_RUNTIMES, DRA, "accelerators.nvidia-dra.resources.devices=4"),
     (TRAINING_RUNTIMES, DRA, 'accelerators.nvidia-dra.deviceClassName="mig.nvidia.com"'),
     (TRAINING_RUNTIMES, DRA, 'runtimes.trl-qwen3-8b={"enabled": true, "resources": {"devices": 2}}'),
@@ -105,6 +108,14 @@ def test_a_replica_carries_all_that_it_is_told() -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ['  {%- for m in messages %}\n  \n<|{{ m.role }}|> & "é" \\n \n\n', " ", "\tx: |\n  y"]
+)
+def test_a_chat_template_arrives_to_the_last_space(text: str) -> None:
+    objects = render(VLLM_SERVING, [SERVING], [f"chatTemplate={json.dumps(text)}"])
+    assert settings_files(objects)["chat-template.jinja"] == text
+
+
+@pytest.mark.parametrize(
     ("chart", "values"),
     [(chart, values) for chart in CHARTS for values in values_files(chart)],
     ids=lambda value: str(value.stem),
@@ -119,6 +130,16 @@ def test_a_version_of_the_chart_alone_changes_no_pod(chart: Path, values: Path, 
     (newer / "Chart.yaml").write_text(yaml.safe_dump(description))
     before, after = (render(folder, [values]) for folder in (chart, newer))
     assert labels(before) != labels(after), "guards the test: objects do say their version"
+    assert made_of(before) == made_of(after)
+
+
+def test_labels_of_all_objects_change_no_replica() -> None:
+    """Only what changes a pod replaces it; its own labels are another value."""
+    before, after = (
+        render(VLLM_SERVING, [PLATFORM], settings)
+        for settings in ([], ['commonLabels={"example.com/team": "b"}', 'commonAnnotations={"example.com/by": "b"}'])
+    )
+    assert labels(before) != labels(after), "guards the test"
     assert made_of(before) == made_of(after)
 
 

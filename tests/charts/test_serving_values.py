@@ -160,6 +160,53 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"drain.seconds": 5}, "at '/drain/seconds': minimum: got 5, want 30"),
     ({"startup.timeoutSeconds": "30m"}, "at '/startup/timeoutSeconds': got string, want integer"),
     ({"podSecurityContext.runAsUser": 0}, "at '/podSecurityContext/runAsUser': minimum: got 0, want 1"),
+    ({"volumes": [{"name": "shm", "emptyDir": {}}]}, 'volumes: the chart has a volume "shm" already. Choose another'),
+    ({"volumeMounts": [{"name": "x", "mountPath": "/x"}]}, 'volumeMounts: there is no volume "x". Use one of: '),
+    (
+        {"volumes": [{"name": "x"}], "volumeMounts": [{"name": "x", "mountPath": "/settings/"}]},
+        'volumeMounts: the chart mounts /settings/ itself. Mount "x" somewhere else.',
+    ),
+    (
+        {"sidecars": [{"name": "proxy", "image": "a:1"}]},
+        'sidecars: there is a container "proxy" already. Choose another name.',
+    ),
+    (
+        {"initContainers": [{"name": "a", "image": "a:1", "volumeMounts": [{"name": "x"}]}]},
+        'initContainers: there is no volume "x" to mount. Use one of: ',
+    ),
+    ({"initContainers": [{"name": "a"}]}, "at '/initContainers/0': missing property 'image'"),
+    ({"extraObjects": [{"kind": "Secret"}]}, "at '/extraObjects/0': missing properties 'apiVersion', 'metadata'"),
+    (
+        {"serviceAccount.annotations": {"a": "b"}},
+        "serviceAccount.annotations: this release makes no service account. Set serviceAccount.create=true",
+    ),
+    ({"outbound.httpsProxy": "proxy:3128"}, "at '/outbound/httpsProxy': 'proxy:3128' does not match pattern"),
+    ({"outbound.httpsProxy": "http://me:pw@proxy:3128"}, "'http://me:pw@proxy:3128' does not match pattern"),
+    ({"outbound.noProxy": ["a"]}, "outbound.noProxy: there is no proxy. Set outbound.httpsProxy, or remove the names."),
+    (
+        {"outbound.caBundle": {"configMap": "a", "secret": "b"}},
+        "outbound.caBundle: there are two bundles, configMap and secret. Remove one of them.",
+    ),
+    ({"model.env": {"STORAGE_URI": "a"}}, "model.env.STORAGE_URI: the chart sets this variable itself. Remove it."),
+    ({"resources.limits": {"rdma/ib": 0}}, "at '/resources/limits/rdma~1ib': minimum: got 0, want 1"),
+    ({"resources.limits": {"gpus": "1"}}, "at '/resources/limits': additional properties 'gpus' not allowed"),
+    (
+        {"resources": {"limits": {"rdma/ib": 2}, "requests": {"rdma/ib": 1}}},
+        "limits.rdma/ib is 2 and requests.rdma/ib is 1, and Kubernetes wants them equal. Remove the request.",
+    ),
+    (
+        {"accelerator": "nvidia", "resources.limits": {"nvidia.com/gpu": 8}},
+        "nvidia.com/gpu is counted by devices or rdma. Remove it here, and set those instead.",
+    ),
+    (
+        {"accelerators": {"cpu": {"deviceSelectors": ["true"]}}},
+        "accelerators.cpu.deviceSelectors: only claims have selectors. Set deviceClassName, or remove them.",
+    ),
+    (
+        {"chatTemplate": "a", "args.chat-template": "/claims/a"},
+        "args.chat-template: the chart sets this flag itself. Remove it.",
+    ),
+    ({"commonLabels": {"stoker.dev/test": "a"}}, "commonLabels: the chart sets stoker.dev/test itself. Remove it."),
     ({"scratch.tmpSize": "ten"}, "'ten' does not match pattern"),
 ]
 
@@ -307,7 +354,7 @@ def test_accelerator_profiles_are_the_catalogues() -> None:
 def test_every_example_in_the_document_renders() -> None:
     document = (ROOT / "docs" / "guides" / "serving.md").read_text()
     examples = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", document, re.DOTALL)]
-    assert len(examples) == 4
+    assert len(examples) == 6
     for example in examples:
         assert manifests(template(VLLM_SERVING, settings=settings(example)))
 

@@ -167,6 +167,33 @@ REFUSED = [
         {"spec": {"initContainers": [{"name": "warm", "image": "a:1", "volumeMounts": [{"name": "x"}]}]}},
         f'{OVERRIDE}.podTemplate.spec: the container warm mounts "x", and there is no such volume. Use one of',
     ),
+    Refused(
+        "initializers.volumeMounts",
+        [{"name": "x", "mountPath": "/x"}],
+        'initializers.volumeMounts: there is no volume "x". Use one of: initializer, cache, tmp.',
+    ),
+    Refused(
+        "initializers.volumes",
+        [{"name": "initializer", "emptyDir": {}}],
+        'initializers.volumes: the chart has a volume "initializer" already. Choose another name.',
+    ),
+    Refused(
+        "initializers.sidecars",
+        [{"name": "model-initializer", "image": "a:1"}],
+        'initializers.sidecars: there is a container "model-initializer" already. Choose another name.',
+    ),
+    Refused("serviceAccount.annotations", {"a": "b"}, "this release makes no service account. Set serviceAccount."),
+    Refused("outbound.noProxy", ["a"], "outbound.noProxy: there is no proxy. Set outbound.httpsProxy"),
+    Refused("outbound.caBundle", {"configMap": "a", "secret": "b"}, "there are two bundles, configMap and secret"),
+    Refused(
+        f"{OVERRIDE}.resources.limits", {"nvidia.com/gpu": 8}, "nvidia.com/gpu is counted by devices or rdma. Remove"
+    ),
+    Refused(
+        f"{OVERRIDE}.resources",
+        {"limits": {"rdma/ib": 2}, "requests": {"rdma/ib": 1}},
+        "limits.rdma/ib is 2 and requests.rdma/ib is 1, and Kubernetes wants them equal. Remove the request.",
+    ),
+    Refused("accelerators.nvidia.deviceSelectors", ["true"], "only claims have selectors. Set deviceClassName"),
     Refused(f"{OVERRIDE}.resources.requests.memory", "1Ti", "requests.memory is 1Ti and limits.memory is 64Gi"),
     Refused(
         f"{OVERRIDE}.resources.requests.cpu", "16500m", "requests.cpu is 16500m and limits.cpu is 16. A pod cannot"

@@ -1,20 +1,47 @@
 {{/*
 stoker.resources: requests and limits of a container, with its devices in both: Kubernetes wants them equal, Trainer
-reads the requests and the SDK the limits.
+reads the requests and the SDK the limits. What is not shared out (other devices, huge pages) is in both, too.
 Arguments, a dict:
   resources  its requests and limits without devices
   devices    number of devices by extended resource
   claim      name of the pod's claim for devices; empty where there is none
+  where      the path of the resources in values, for messages
 */}}
 {{- define "stoker.resources" -}}
+{{- $whole := include "stoker.wholeResources" . | fromYaml -}}
 requests:
-  {{- merge dict .devices .resources.requests | toYaml | nindent 2 }}
+  {{- merge dict .devices $whole .resources.requests | toYaml | nindent 2 }}
 limits:
-  {{- merge dict .devices .resources.limits | toYaml | nindent 2 }}
+  {{- merge dict .devices $whole .resources.limits | toYaml | nindent 2 }}
 {{- with .claim }}
 claims:
   - name: {{ . }}
 {{- end }}
+{{- end }}
+
+{{/*
+stoker.wholeResources: what Kubernetes gives to one container alone, so that requests and limits are equal, a YAML map:
+extended resources (such as RDMA and EFA devices) and huge pages. One of the two is enough to write.
+Arguments: as above.
+*/}}
+{{- define "stoker.wholeResources" -}}
+{{- $whole := dict }}
+{{- range $kind := list "limits" "requests" }}
+  {{- range $name, $given := get $.resources $kind }}
+    {{- if or (contains "/" $name) (hasPrefix "hugepages-" $name) }}
+      {{- if hasKey $.devices $name }}
+        {{- fail (printf "\n\n%s.%s: %s is counted by devices or rdma. Remove it here, and set those instead.\n" $.where $kind $name) }}
+      {{- end }}
+      {{- $quantity := kindIs "string" $given | ternary $given (toString $given) }}
+      {{- if and (hasKey $whole $name) (ne (get $whole $name) $quantity) }}
+        {{- fail (printf "\n\n%s: limits.%s is %s and requests.%s is %s, and Kubernetes wants them equal. Remove the request.\n"
+              $.where $name (get $whole $name) $name $quantity) }}
+      {{- end }}
+      {{- $_ := set $whole $name $quantity }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- toYaml $whole }}
 {{- end }}
 
 {{/*
@@ -29,6 +56,76 @@ Argument: a map from name to a string, or to a reference to a secret or ConfigMa
   {{- else }}
   valueFrom:
     {{- toYaml $value | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+stoker.extraContainers: the containers of values that start before the chart's, a YAML list; nothing where there are
+none. Sidecars are init containers that go on. One without a securityContext gets that of the chart's containers.
+Argument: a map with `sidecars` and `initContainers`.
+*/}}
+{{- define "stoker.extraContainers" -}}
+{{- $context := dict "securityContext" (include "stoker.containerSecurityContext" . | fromYaml) }}
+{{- $containers := list }}
+{{- range .sidecars }}
+  {{- $containers = append $containers (include "stoker.overlay" (list $context . (dict "restartPolicy" "Always")) | fromYaml) }}
+{{- end }}
+{{- range .initContainers }}
+  {{- $containers = append $containers (include "stoker.overlay" (list $context .) | fromYaml) }}
+{{- end }}
+{{- with $containers }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/*
+stoker.refuseTaken: refuses what values add to a pod under a name or at a place that is taken, and mounts of no volume.
+Renders nothing.
+Arguments, a dict:
+  where         the path before `volumes` and the like in values, with its dot; may be empty
+  given         a map with what values give: volumes, volumeMounts, sidecars, initContainers
+  volumes       the pod's other volumes, a list
+  volumeMounts  the container's other mounts, a list
+  containers    names of the pod's other containers
+  mountable     names of volumes that may be mounted besides the pod's own and those given (optional)
+*/}}
+{{- define "stoker.refuseTaken" -}}
+{{- $where := .where }}
+{{- $own := list }}
+{{- range .volumes }}
+  {{- $own = append $own .name }}
+{{- end }}
+{{- $names := concat $own (.mountable | default list) }}
+{{- range .given.volumes }}
+  {{- if has .name $own }}
+    {{- fail (printf "\n\n%svolumes: the chart has a volume %q already. Choose another name.\n" $where .name) }}
+  {{- end }}
+  {{- $names = append $names .name }}
+{{- end }}
+{{- $places := list }}
+{{- range .volumeMounts }}
+  {{- $places = append $places .mountPath }}
+{{- end }}
+{{- range .given.volumeMounts }}
+  {{- if not (has .name $names) }}
+    {{- fail (printf "\n\n%svolumeMounts: there is no volume %q. Use one of: %s.\n" $where .name (uniq $names | join ", ")) }}
+  {{- else if has (trimSuffix "/" .mountPath) $places }}
+    {{- fail (printf "\n\n%svolumeMounts: the chart mounts %s itself. Mount %q somewhere else.\n" $where .mountPath .name) }}
+  {{- end }}
+{{- end }}
+{{- $containers := .containers }}
+{{- range $list := list "sidecars" "initContainers" }}
+  {{- range get $.given $list | default list }}
+    {{- if has .name $containers }}
+      {{- fail (printf "\n\n%s%s: there is a container %q already. Choose another name.\n" $where $list .name) }}
+    {{- end }}
+    {{- $containers = append $containers .name }}
+    {{- range .volumeMounts }}
+      {{- if not (has .name $names) }}
+        {{- fail (printf "\n\n%s%s: there is no volume %q to mount. Use one of: %s.\n" $where $list .name (uniq $names | join ", ")) }}
+      {{- end }}
+    {{- end }}
   {{- end }}
 {{- end }}
 {{- end }}

@@ -1,9 +1,10 @@
 {{/*
 stoker.deviceClaim: spec of a ResourceClaimTemplate for devices of one class.
 Arguments, a dict:
-  name   name of the claim in the pod
-  class  the devices' class
-  count  how many
+  name       name of the claim in the pod
+  class      the devices' class
+  count      how many
+  selectors  CEL expressions that each device meets; may be empty
 */}}
 {{- define "stoker.deviceClaim" -}}
 spec:
@@ -14,6 +15,13 @@ spec:
           deviceClassName: {{ .class }}
           allocationMode: ExactCount
           count: {{ int .count }}
+          {{- with .selectors }}
+          selectors:
+            {{- range . }}
+            - cel:
+                expression: {{ . | quote }}
+            {{- end }}
+          {{- end }}
 {{- end }}
 
 {{/*
@@ -35,4 +43,16 @@ Argo CD, which keeps it for the first but would call the application out of sync
 {{- define "stoker.keep" -}}
 helm.sh/resource-policy: keep
 argocd.argoproj.io/compare-options: IgnoreExtraneous
+{{- end }}
+
+{{/*
+stoker.profileNodes: labels of the nodes that an accelerator profile is for, a YAML map.
+Argument: the profile.
+*/}}
+{{- define "stoker.profileNodes" -}}
+{{- $nodes := dict }}
+{{- with .architecture }}
+  {{- $_ := set $nodes "kubernetes.io/arch" . }}
+{{- end }}
+{{- include "stoker.overlay" (list $nodes .nodeSelector) }}
 {{- end }}

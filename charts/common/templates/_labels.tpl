@@ -34,3 +34,38 @@ Argument: the root context.
 {{- define "stoker.chartLabel" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
+
+{{/*
+stoker.metadata: labels and annotations of an object: the chart's own and those of values. Not for pods, which a new
+version would replace.
+Arguments, a dict:
+  root         the root context
+  labels       more labels; they win over commonLabels (optional)
+  annotations  more annotations; they win over commonAnnotations (optional)
+*/}}
+{{- define "stoker.metadata" -}}
+labels:
+  {{- include "stoker.labels" .root | nindent 2 }}
+  {{- with include "stoker.overlay" (list .root.Values.commonLabels .labels) | fromYaml }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with include "stoker.overlay" (list .root.Values.commonAnnotations .annotations) | fromYaml }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/*
+stoker.overlay: one flat YAML map of many, the last one winning. Unlike mergeOverwrite it lets an empty string win too,
+which is how values take a default back.
+Argument: a list of maps, or of nothing in a map's place.
+*/}}
+{{- define "stoker.overlay" -}}
+{{- $overlay := dict }}
+{{- range . }}
+  {{- range $key, $value := . }}
+    {{- $_ := set $overlay $key $value }}
+  {{- end }}
+{{- end }}
+{{- toYaml $overlay }}
+{{- end }}

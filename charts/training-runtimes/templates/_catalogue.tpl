@@ -28,21 +28,6 @@ Argument: the root context.
 {{- end }}
 
 {{/*
-training-runtimes.overlay: one flat YAML map of many, the last one winning. Unlike mergeOverwrite it lets an empty
-string win too, which is how values take a default back.
-Argument: a list of maps, or of nothing in a map's place.
-*/}}
-{{- define "training-runtimes.overlay" -}}
-{{- $overlay := dict }}
-{{- range . }}
-  {{- range $key, $value := . }}
-    {{- $_ := set $overlay $key $value }}
-  {{- end }}
-{{- end }}
-{{- toYaml $overlay }}
-{{- end }}
-
-{{/*
 training-runtimes.catalogue: the runtimes to install, resolved, a YAML map by the name they get. Whatever is decided per
 runtime is decided here, weakest first: accelerator profile, entry, values; templates only write it down.
 Argument: the root context.
@@ -136,8 +121,9 @@ Argument: a list of the root context, the entry and its override.
         (list $root $entry $override $profile (printf "The samplers of runtime %q on accelerator %q" $entry.name $accelerator)) | fromYaml)
       "sharding" ($override.sharding | default $entry.sharding)
       "command" ($override.command | default $entry.command)
-      "args" (include "training-runtimes.overlay" (list $entry.args $override.args) | fromYaml)
-      "env" (include "training-runtimes.overlay" (list $profile.env $entry.env $override.env) | fromYaml)
+      "args" (include "stoker.overlay" (list $entry.args $override.args) | fromYaml)
+      "env" (include "stoker.overlay"
+        (list (include "training-runtimes.outboundEnv" $root | fromYaml) $profile.env $entry.env $override.env) | fromYaml)
       "initializers" (dig "initializers" $values.initializers.enabled $override)
       "model" $model
       "gated" (and $entry.gated (eq $model $entry.model))
@@ -145,6 +131,7 @@ Argument: a list of the root context, the entry and its override.
       "processesPerNode" $processes
       "resourceName" $profile.resourceName
       "deviceClassName" $profile.deviceClassName
+      "deviceSelectors" $profile.deviceSelectors
       "resources" $resources
       "rdma" (mergeOverwrite (deepCopy ($profile.rdma | default dict)) (deepCopy ($override.rdma | default dict)))
       "sharedMemory" ($override.sharedMemory | default $profile.sharedMemory)
@@ -152,11 +139,11 @@ Argument: a list of the root context, the entry and its override.
       "runtimeClassName" $profile.runtimeClassName
       "priorityClassName" (dig "priorityClassName" $values.priorityClassName $override)
       "podGroupPolicy" (dig "podGroupPolicy" $values.podGroupPolicy $override)
-      "labels" (include "training-runtimes.overlay" (list $values.commonLabels $override.labels) | fromYaml)
-      "annotations" (include "training-runtimes.overlay"
+      "labels" (include "stoker.overlay" (list $values.commonLabels $override.labels) | fromYaml)
+      "annotations" (include "stoker.overlay"
         (list $values.commonAnnotations $override.annotations) | fromYaml)
-      "nodeSelector" (include "training-runtimes.overlay"
-        (list $profile.nodeSelector $values.nodeSelector $override.nodeSelector) | fromYaml)
+      "nodeSelector" (include "stoker.overlay"
+        (list (include "stoker.profileNodes" $profile | fromYaml) $values.nodeSelector $override.nodeSelector) | fromYaml)
       "tolerations" (concat
         ($profile.tolerations | default list) ($values.tolerations | default list) ($override.tolerations | default list) | uniq)
       "affinity" ($override.affinity | default dict)

@@ -110,3 +110,12 @@ attempts and jobs.
     fieldRef:
       fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-uid']
 {{- end }}
+
+{{/*
+training-runtimes.outboundEnv: environment for proxies and certificate authorities, a YAML map. The pods of a run ask each
+other directly.
+Argument: the root context.
+*/}}
+{{- define "training-runtimes.outboundEnv" -}}
+{{- include "stoker.outboundEnv" (dict "root" . "direct" (list ".$(JOBSET_NAME)")) }}
+{{- end }}

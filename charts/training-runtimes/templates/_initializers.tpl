@@ -23,12 +23,15 @@ Arguments, a dict:
         metadata:
           labels:
             {{- include "training-runtimes.runLabels" .runtime | nindent 12 }}
-          {{- with .runtime.annotations }}
+          {{- with include "stoker.overlay" (list .runtime.annotations .root.Values.initializers.annotations) | fromYaml }}
           annotations:
             {{- toYaml . | nindent 12 }}
           {{- end }}
         spec:
-          {{- include "training-runtimes.podBasics" . | nindent 10 }}
+          {{- include "training-runtimes.podBasics" (merge (dict "scheduler" .root.Values.initializers.schedulerName) .) | nindent 10 }}
+          {{- with include "training-runtimes.serviceAccount" .root }}
+          {{- trim . | nindent 10 }}
+          {{- end }}
           {{- with .root.Values.nodeSelector }}
           nodeSelector:
             {{- toYaml . | nindent 12 }}
@@ -36,6 +39,10 @@ Arguments, a dict:
           {{- with .root.Values.tolerations }}
           tolerations:
             {{- toYaml . | nindent 12 }}
+          {{- end }}
+          {{- with include "stoker.extraContainers" (pick .root.Values.initializers "sidecars" "initContainers") }}
+          initContainers:
+            {{- . | nindent 12 }}
           {{- end }}
           containers:
             - name: {{ $name }}
@@ -48,7 +55,8 @@ Arguments, a dict:
                   value: {{ get .runtime .what | quote }}
                 - name: STOKER_WORKSPACE
                   value: /workspace
-                {{- with include "stoker.variables" .root.Values.initializers.env }}
+                {{- $env := list (include "training-runtimes.outboundEnv" .root | fromYaml) .root.Values.initializers.env }}
+                {{- with include "stoker.overlay" $env | fromYaml | include "stoker.variables" }}
                 {{- trim . | nindent 16 }}
                 {{- end }}
               resources:
@@ -57,16 +65,38 @@ Arguments, a dict:
                 {{- include "stoker.containerSecurityContext" . | nindent 16 }}
               terminationMessagePolicy: FallbackToLogsOnError
               volumeMounts:
-                {{- include "training-runtimes.workspaceMount" .runtime | nindent 16 }}
-                - name: cache
-                  mountPath: /cache
-                - name: tmp
-                  mountPath: /tmp
+                {{- include "training-runtimes.initializerMounts" . | nindent 16 }}
+                {{- with .root.Values.initializers.volumeMounts }}
+                {{- toYaml . | nindent 16 }}
+                {{- end }}
           volumes:
-            {{- with include "training-runtimes.workspaceVolume" .runtime }}
-            {{- trim . | nindent 12 }}
+            {{- include "training-runtimes.initializerVolumes" . | trim | nindent 12 }}
+            {{- with .root.Values.initializers.volumes }}
+            {{- toYaml . | nindent 12 }}
             {{- end }}
-            {{- include "training-runtimes.scratchVolumes" .root | nindent 12 }}
+{{- end }}
+
+{{/*
+training-runtimes.initializerMounts: the mounts of an initializer that the chart itself gives it, a YAML list.
+Arguments: as above.
+*/}}
+{{- define "training-runtimes.initializerMounts" -}}
+{{ include "training-runtimes.workspaceMount" .runtime }}
+- name: cache
+  mountPath: /cache
+- name: tmp
+  mountPath: /tmp
+{{- include "stoker.reachMounts" .root }}
+{{- end }}
+
+{{/*
+training-runtimes.initializerVolumes: the volumes of an initializer that the chart itself gives it, a YAML list.
+Arguments: as above.
+*/}}
+{{- define "training-runtimes.initializerVolumes" -}}
+{{- include "training-runtimes.workspaceVolume" .runtime }}
+{{ include "training-runtimes.scratchVolumes" .root }}
+{{- include "stoker.reachVolumes" .root }}
 {{- end }}
 
 {{/*

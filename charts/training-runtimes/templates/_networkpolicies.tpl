@@ -17,7 +17,7 @@ kind: NetworkPolicy
 metadata:
   name: {{ printf "%s-%ss" $.root.Release.Name $.role | toYaml }}
   namespace: {{ toYaml $namespace }}
-  {{- include "training-runtimes.metadata" (list $.root false) | nindent 2 }}
+  {{- include "stoker.metadata" (dict "root" $.root) | nindent 2 }}
 spec:
   podSelector:
     matchLabels:

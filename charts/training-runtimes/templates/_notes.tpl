@@ -36,6 +36,20 @@ Arguments, a dict:
 {{- with $root.Values.scratch.cacheClaim }}
   {{- $needed = append $needed (printf "PersistentVolumeClaim %s, for caches" .) }}
 {{- end }}
+{{- with $root.Values.outbound.caBundle }}
+  {{- range $kind, $name := dict "ConfigMap" .configMap "Secret" .secret }}
+    {{- if $name }}
+      {{- $needed = append $needed (printf "%s %s with key %s, for certificate authorities" $kind $name $root.Values.outbound.caBundle.key) }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- with include "stoker.serviceAccountName" (dict "root" $root "name" $root.Release.Name) }}
+  {{- $made := printf " (this release makes it in: %s)" (include "training-runtimes.namespaces" $root | fromYamlArray | join ", ") }}
+  {{- $needed = append $needed (printf "ServiceAccount %s%s" . (empty $root.Values.serviceAccount.create | ternary "" $made)) }}
+{{- end }}
+{{- range $root.Values.initializers.volumes }}
+  {{- $needed = concat $needed (include "training-runtimes.volumeSources" (list "the initializers" .) | fromYamlArray) }}
+{{- end }}
 {{- $gated := list }}
 {{- $variables := list $root.Values.initializers.env }}
 {{- range $name, $runtime := .catalogue }}

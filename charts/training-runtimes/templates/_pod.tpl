@@ -30,15 +30,19 @@ spec:
 {{/*
 training-runtimes.podBasics: what all pods share.
 Arguments, a dict:
-  root     the root context
-  runtime  a resolved entry
-  token    whether the pod gets a token of its service account (optional)
+  root       the root context
+  runtime    a resolved entry
+  token      whether the pod gets a token of its service account (optional)
+  scheduler  what schedules the pod, unless all have the same (optional)
 */}}
 {{- define "training-runtimes.podBasics" -}}
 restartPolicy: Never
 terminationGracePeriodSeconds: {{ .root.Values.terminationGracePeriodSeconds | int }}
 automountServiceAccountToken: {{ .token | default false }}
 enableServiceLinks: false
+{{- with .scheduler | default .root.Values.schedulerName }}
+schedulerName: {{ toYaml . }}
+{{- end }}
 {{- with .runtime.priorityClassName }}
 priorityClassName: {{ toYaml . }}
 {{- end }}
@@ -56,6 +60,7 @@ Arguments: as above.
 */}}
 {{- define "training-runtimes.nodePod" -}}
 {{- include "training-runtimes.podBasics" . }}
+{{- include "training-runtimes.serviceAccount" .root }}
 {{- with .runtime.runtimeClassName }}
 runtimeClassName: {{ toYaml . }}
 {{- end }}
@@ -105,6 +110,9 @@ containers:
         mountPath: /cache
       - name: tmp
         mountPath: /tmp
+      {{- with include "stoker.reachMounts" .root }}
+      {{- trim . | nindent 6 }}
+      {{- end }}
       {{- with .runtime.volumeMounts }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
@@ -117,6 +125,9 @@ volumes:
       medium: Memory
       sizeLimit: {{ .runtime.sharedMemory | quote }}
   {{- include "training-runtimes.scratchVolumes" .root | nindent 2 }}
+  {{- with include "stoker.reachVolumes" .root }}
+  {{- trim . | nindent 2 }}
+  {{- end }}
   {{- with .runtime.volumes }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -132,4 +143,12 @@ Arguments: as above.
 {{- $context = replace "  drop:" "  add:\n    - IPC_LOCK\n  drop:" $context }}
 {{- end }}
 {{- $context }}
+{{- end }}
+
+{{/*
+training-runtimes.serviceAccount: the service account that the pods of runtimes run as, for their spec.
+Argument: the root context.
+*/}}
+{{- define "training-runtimes.serviceAccount" -}}
+{{- include "stoker.serviceAccount" (dict "root" . "name" .Release.Name) }}
 {{- end }}

@@ -4,7 +4,7 @@ Argument: a resolved entry.
 */}}
 {{- define "training-runtimes.deviceClaim" -}}
 {{- with .deviceClassName }}
-{{- toYaml (dict "name" "accelerator" "class" . "count" $.resources.devices) }}
+{{- toYaml (dict "name" "accelerator" "class" . "count" $.resources.devices "selectors" $.deviceSelectors) }}
 {{- end }}
 {{- end }}
 
@@ -37,5 +37,6 @@ Argument: a resolved entry.
   {{- $_ := set $devices "hugepages-2Mi" . }}
 {{- end }}
 {{- include "stoker.resources" (dict
-      "resources" .resources "devices" $devices "claim" (empty .deviceClassName | ternary "" "accelerator")) }}
+      "resources" .resources "devices" $devices "claim" (empty .deviceClassName | ternary "" "accelerator")
+      "where" (printf "runtimes.%s.resources or accelerators.%s.resources" .entry .accelerator)) }}
 {{- end }}

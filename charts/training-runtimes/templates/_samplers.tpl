@@ -19,8 +19,8 @@ Arguments, a list: the root context, the entry, its override, the accelerator's 
       "resources" (mergeOverwrite
         (deepCopy $profile.resources) (deepCopy $sizes) (deepCopy ($override.resources | default dict)))
       "sharedMemory" ($override.sharedMemory | default $profile.sharedMemory)
-      "args" (include "training-runtimes.overlay" (list $entry.args $override.args) | fromYaml)
-      "env" (include "training-runtimes.overlay" (list $env $entry.env $override.env) | fromYaml)) }}
+      "args" (include "stoker.overlay" (list $entry.args $override.args) | fromYaml)
+      "env" (include "stoker.overlay" (list $env $entry.env $override.env) | fromYaml)) }}
 {{- end }}
 {{- end }}
 

@@ -14,11 +14,14 @@ Argument: the root context.
     {{- include "training-runtimes.validateResources" (list (printf "Runtime %q" $name) $runtime.resources) }}
     {{- include "training-runtimes.validateMethod" $arguments }}
     {{- include "training-runtimes.validateEnv" $arguments }}
-    {{- include "training-runtimes.validateVolumes" $runtime }}
+    {{- include "training-runtimes.validateVolumes" $arguments }}
     {{- include "training-runtimes.validateSamplers" $arguments }}
     {{- include "training-runtimes.validatePodTemplate" $arguments }}
   {{- end }}
   {{- include "training-runtimes.validateLabels" . }}
+  {{- include "training-runtimes.validateInitializers" . }}
+  {{- include "stoker.validateOutbound" . }}
+  {{- include "stoker.validateServiceAccount" . }}
   {{- include "training-runtimes.validateResources" (list "initializers" .Values.initializers.resources) }}
   {{- include "training-runtimes.validateInitializersEnv" (dict "env" .Values.initializers.env "runner" $runner) }}
   {{- include "training-runtimes.validateUpgrade" (dict "root" $ "catalogue" $catalogue) }}
@@ -93,6 +96,9 @@ Argument: the root context.
         "\n\naccelerators.%s has both resourceName and deviceClassName and would take its devices twice."
         "Remove one of them.\n")) $accelerator) }}
 {{- end }}
+{{- if and $runtime.deviceSelectors (not $runtime.deviceClassName) }}
+  {{- fail (printf "\n\naccelerators.%s.deviceSelectors: only claims have selectors. Set deviceClassName, or remove them.\n" $accelerator) }}
+{{- end }}
 {{- if $runtime.deviceClassName }}
   {{- if not (or .root.Values.skipApiCheck (.root.Capabilities.APIVersions.Has "resource.k8s.io/v1")) }}
     {{- fail (printf (join " " (list
@@ -107,7 +113,8 @@ Argument: the root context.
 {{- define "training-runtimes.validateResources" -}}
 {{- $resources := index . 1 }}
 {{- range $name, $limit := $resources.limits }}
-  {{- with get $resources.requests $name }}
+  {{- with get $resources.requests $name | toString }}
+    {{- $limit := toString $limit }}
     {{- if gt (include "training-runtimes.quantity" . | float64) (include "training-runtimes.quantity" $limit | float64) }}
       {{- fail (printf "\n\n%s: requests.%s is %s and limits.%s is %s. A pod cannot request more than its limit. Raise the limit.\n"
             (index $ 0) $name . $name $limit) }}
@@ -200,26 +207,31 @@ Argument: the root context.
 {{- end }}
 
 {{- define "training-runtimes.validateVolumes" -}}
-{{- $own := list "initializer" "shm" "cache" "tmp" }}
-{{- $names := $own }}
-{{- range .volumes }}
-  {{- if has .name $own }}
-    {{- fail (printf "\n\nruntimes.%s.volumes: the chart has a volume %q already. Choose another name.\n" $.entry .name) }}
-  {{- end }}
-  {{- $names = append $names .name }}
+{{- $own := dict "root" .root "runtime" (omit .runtime "volumes" "volumeMounts" "podTemplate") }}
+{{- $pod := (include "training-runtimes.renderedPodTemplate" $own | fromYaml).spec }}
+{{- $given := list }}
+{{- range dig "spec" "volumes" list .runtime.podTemplate }}
+  {{- $given = append $given .name }}
 {{- end }}
-{{- range dig "spec" "volumes" list .podTemplate }}
-  {{- $names = append $names .name }}
+{{- include "stoker.refuseTaken" (dict
+      "where" (printf "runtimes.%s." .runtime.entry)
+      "given" (pick .runtime "volumes" "volumeMounts")
+      "volumes" (prepend $pod.volumes (dict "name" "initializer"))
+      "volumeMounts" (first $pod.containers).volumeMounts
+      "mountable" $given
+      "containers" list) }}
 {{- end }}
-{{- range .volumeMounts }}
-  {{- if not (has .name $names) }}
-    {{- fail (printf "\n\nruntimes.%s.volumeMounts: there is no volume %q. Use one of: %s.\n"
-          $.entry .name (join ", " $names)) }}
-  {{- else if has (trimSuffix "/" .mountPath) (list "/workspace" "/dev/shm" "/cache" "/tmp") }}
-    {{- fail (printf "\n\nruntimes.%s.volumeMounts: the chart mounts %s itself. Mount %q somewhere else.\n"
-          $.entry .mountPath .name) }}
-  {{- end }}
-{{- end }}
+
+{{- /* training-runtimes.validateInitializers: what values add to the jobs that fetch. Argument: the root context. */}}
+{{- define "training-runtimes.validateInitializers" -}}
+{{- $runtime := dict "workspace" (dict "existingClaim" "") }}
+{{- $arguments := dict "root" . "runtime" $runtime }}
+{{- include "stoker.refuseTaken" (dict
+      "where" "initializers."
+      "given" (pick .Values.initializers "volumes" "volumeMounts" "sidecars" "initContainers")
+      "volumes" (include "training-runtimes.initializerVolumes" $arguments | fromYamlArray | concat (list (dict "name" "initializer")))
+      "volumeMounts" (include "training-runtimes.initializerMounts" $arguments | fromYamlArray)
+      "containers" (list "dataset-initializer" "model-initializer")) }}
 {{- end }}
 
 {{- /*
@@ -272,6 +284,8 @@ a TrainJob makes it.
 {{- $given := list
       (list "commonLabels" .Values.commonLabels $labels)
       (list "commonAnnotations" .Values.commonAnnotations $annotations)
+      (list "serviceAccount.annotations" .Values.serviceAccount.annotations $annotations)
+      (list "initializers.annotations" .Values.initializers.annotations $annotations)
       (list "test.labels" .Values.test.labels $labels) }}
 {{- range $name, $override := .Values.runtimes }}
   {{- with $override }}

@@ -14,6 +14,9 @@ Argument: the root context.
     {{- fail (printf "\n\naccelerators.%s.%s is missing. Set it: a profile of your own needs it.\n" $.Values.accelerator .) }}
   {{- end }}
 {{- end }}
+{{- if and $profile.deviceSelectors (not $profile.deviceClassName) }}
+  {{- fail (printf "\n\naccelerators.%s.deviceSelectors: only claims have selectors. Set deviceClassName, or remove them.\n" $.Values.accelerator) }}
+{{- end }}
 {{- toYaml $profile }}
 {{- end }}
 
@@ -24,7 +27,7 @@ Arguments, a list: the root context, the accelerator's profile.
 {{- define "vllm-serving.deviceClaim" -}}
 {{- $root := index . 0 }}
 {{- with (index . 1).deviceClassName }}
-{{- toYaml (dict "name" "devices" "class" . "count" $root.Values.devices) }}
+{{- toYaml (dict "name" "devices" "class" . "count" $root.Values.devices "selectors" (index $ 1).deviceSelectors) }}
 {{- end }}
 {{- end }}
 
@@ -55,5 +58,6 @@ Arguments, a list: the root context, the accelerator's profile.
   {{- $_ := set $devices $profile.resourceName (toString $root.Values.devices) }}
 {{- end }}
 {{- include "stoker.resources" (dict
-      "resources" $resources "devices" $devices "claim" (empty $profile.deviceClassName | ternary "" "devices")) }}
+      "resources" $resources "devices" $devices "claim" (empty $profile.deviceClassName | ternary "" "devices")
+      "where" (printf "resources or accelerators.%s.resources" $root.Values.accelerator)) }}
 {{- end }}

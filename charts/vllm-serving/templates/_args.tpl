@@ -22,7 +22,29 @@ Argument: the root context.
   {{- $_ := set $own "generation-config" "vllm" }}
   {{- $_ := set $own "enable-scale-out" true }}
 {{- end }}
+{{- with .Values.chatTemplate }}
+  {{- $_ := set $own "chat-template" "/settings/chat-template.jinja" }}
+{{- end }}
 {{- toYaml $own }}
+{{- end }}
+
+{{/*
+vllm-serving.rlFlags: the flags for reinforcement learning that values may change, a YAML map: memory of the devices
+that a trainer may borrow (sleep mode), and the way that weights come. vLLM has neither on CPUs.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.rlFlags" -}}
+{{- $flags := dict }}
+{{- if and .Values.rl.enabled (has (include "vllm-serving.accelerator" . | fromYaml).kind (list "nvidia" "amd")) }}
+  {{- $_ := set $flags "enable-sleep-mode" true }}
+  {{- if .Values.rl.weightTransfer }}
+    {{- $_ := set $flags "weight-transfer-config" (dict "backend" "nccl" | toJson) }}
+  {{- end }}
+{{- end }}
+{{- range $flag, $_ := .Values.args }}
+  {{- $flags = omit $flags (splitList "." $flag | first) }}
+{{- end }}
+{{- toYaml $flags }}
 {{- end }}
 
 {{/*
@@ -34,7 +56,7 @@ Argument: the root context.
 {{- /* Two words: vLLM 0.31 does not see --config=FILE, and says nothing. */}}
 - --config
 - /config/vllm.yaml
-{{- range $flags := list (include "vllm-serving.own" . | fromYaml) .Values.args }}
+{{- range $flags := list (include "vllm-serving.own" . | fromYaml) (include "vllm-serving.rlFlags" . | fromYaml) .Values.args }}
 {{- range $flag, $value := $flags }}
 {{- if kindIs "bool" $value }}
 - --{{ $value | ternary "" "no-" }}{{ $flag }}

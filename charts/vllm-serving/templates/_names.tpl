@@ -53,6 +53,19 @@ Argument: the root context.
 {{- end }}
 
 {{/*
+vllm-serving.fetchPorts: the ports that fetching a model needs, a YAML list: that of stores, and those of proxies.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.fetchPorts" -}}
+{{- $ports := list 443 }}
+{{- range list .Values.outbound.httpProxy .Values.outbound.httpsProxy | compact }}
+  {{- $proxy := urlParse . }}
+  {{- $ports = append $ports (regexFind "[0-9]+$" $proxy.host | default (eq $proxy.scheme "https" | ternary 443 80) | int) }}
+{{- end }}
+{{- $ports | uniq | toYaml }}
+{{- end }}
+
+{{/*
 vllm-serving.modelSource: what the model is on the Hub, with its revision, a YAML map.
 Argument: the root context.
 */}}

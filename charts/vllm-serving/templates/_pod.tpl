@@ -8,6 +8,7 @@ Argument: the root context.
 {{- $drain := include "vllm-serving.drain" . | fromYaml }}
 {{- $fetch := include "stoker.image" (dict "root" . "name" "fetch" "variant" "any") -}}
 automountServiceAccountToken: false
+{{- include "stoker.serviceAccount" (dict "root" . "name" (include "vllm-serving.name" .)) }}
 enableServiceLinks: false
 terminationGracePeriodSeconds: {{ $drain.grace }}
 securityContext:
@@ -16,13 +17,16 @@ securityContext:
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with .Values.schedulerName }}
+schedulerName: {{ . | quote }}
+{{- end }}
 {{- with .Values.priorityClassName }}
 priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with $profile.runtimeClassName }}
 runtimeClassName: {{ . }}
 {{- end }}
-{{- with merge (deepCopy (.Values.nodeSelector | default dict)) ($profile.nodeSelector | default dict) }}
+{{- with merge (deepCopy (.Values.nodeSelector | default dict)) (include "stoker.profileNodes" $profile | fromYaml) }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -51,6 +55,9 @@ resourceClaims:
     resourceClaimTemplateName: {{ include "vllm-serving.deviceClaimName" (list $ .) | toYaml }}
 {{- end }}
 initContainers:
+  {{- with include "stoker.extraContainers" (dict "sidecars" .Values.sidecars "initContainers" .Values.initContainers) }}
+  {{- . | nindent 2 }}
+  {{- end }}
   {{- if .Values.model.uri }}
   - name: model
     image: {{ $fetch }}
@@ -67,6 +74,10 @@ initContainers:
       {{- /* So that its messages name values of this chart. */}}
       - name: STOKER_FETCH_FOR
         value: serving
+      {{- $env := include "stoker.overlay" (list (include "stoker.outboundEnv" (dict "root" .) | fromYaml) .Values.model.env) | fromYaml }}
+      {{- with include "stoker.variables" $env }}
+      {{- trim . | nindent 6 }}
+      {{- end }}
     {{- with .Values.model.secretName }}
     envFrom:
       - secretRef:
@@ -85,6 +96,9 @@ initContainers:
         mountPath: /cache
       - name: tmp
         mountPath: /tmp
+      {{- with include "stoker.reachMounts" . }}
+      {{- trim . | nindent 6 }}
+      {{- end }}
   {{- end }}
   - name: prepare
     image: {{ $fetch }}
@@ -197,105 +211,13 @@ containers:
       {{- include "stoker.containerSecurityContext" . | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError
     volumeMounts:
-      {{- include "vllm-serving.dataMounts" . | nindent 6 }}
-      - name: config
-        mountPath: /config
-        readOnly: true
-      - name: shm
-        mountPath: /dev/shm
-      - name: {{ include "vllm-serving.scratchVolume" . }}
-        mountPath: /cache
-      - name: tmp
-        mountPath: /tmp
+      {{- include "vllm-serving.serverMounts" . | nindent 6 }}
+      {{- with .Values.volumeMounts }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
 volumes:
-  - name: settings
-    downwardAPI:
-      items:
-        {{- range $name, $_ := include "vllm-serving.files" . | fromYaml }}
-        - path: {{ $name }}
-          fieldRef:
-            fieldPath: metadata.annotations['stoker.dev/{{ $name }}']
-        {{- end }}
-  - name: config
-    emptyDir:
-      sizeLimit: 64Mi
-  {{- if not .Values.api.anonymous }}
-  - name: keys
-    secret:
-      secretName: {{ .Values.api.keySecret | quote }}
+  {{- include "vllm-serving.volumes" (list . $profile) | nindent 2 }}
+  {{- with .Values.volumes }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
-  {{- if .Values.model.image.reference }}
-  - name: model
-    image:
-      reference: {{ .Values.model.image.reference }}
-      pullPolicy: {{ .Values.imagePullPolicy }}
-  {{- else if and .Values.model.uri (not .Values.model.cacheClaim) }}
-  - name: model
-    emptyDir:
-      sizeLimit: {{ .Values.model.cacheSize }}
-  {{- end }}
-  {{- range concat (include "vllm-serving.claims" . | fromYamlArray) (list .Values.model.cacheClaim .Values.scratch.cacheClaim) | compact | uniq }}
-  - name: {{ include "vllm-serving.claimVolume" . }}
-    persistentVolumeClaim:
-      claimName: {{ . | quote }}
-  {{- end }}
-  {{- with .Values.published.configMap }}
-  - name: listed
-    configMap:
-      name: {{ . | quote }}
-      optional: true
-  {{- end }}
-  - name: shm
-    emptyDir:
-      medium: Memory
-      sizeLimit: {{ $profile.sharedMemory | quote }}
-  {{- if not .Values.scratch.cacheClaim }}
-  - name: scratch
-    emptyDir:
-      sizeLimit: {{ .Values.scratch.cacheSize }}
-  {{- end }}
-  - name: tmp
-    emptyDir:
-      sizeLimit: {{ .Values.scratch.tmpSize }}
-{{- end }}
-
-{{/*
-vllm-serving.dataMounts: model, adapters and settings, at the same places in every container, and never written to.
-Argument: the root context.
-*/}}
-{{- define "vllm-serving.dataMounts" -}}
-- name: settings
-  mountPath: /settings
-  readOnly: true
-{{- if not .Values.model.claim.name }}
-- name: {{ include "vllm-serving.modelVolume" . }}
-  mountPath: /models/{{ .Values.model.uri | empty | ternary "image" "fetched" }}
-  readOnly: true
-{{- end }}
-{{- range include "vllm-serving.claims" . | fromYamlArray }}
-- name: {{ include "vllm-serving.claimVolume" . }}
-  mountPath: /claims/{{ . }}
-  readOnly: true
-{{- end }}
-{{- if .Values.published.configMap }}
-- name: listed
-  mountPath: /listed
-  readOnly: true
-{{- end }}
-{{- end }}
-
-{{/*
-vllm-serving.modelVolume: name of the volume of a model that is fetched or comes as an image.
-Argument: the root context.
-*/}}
-{{- define "vllm-serving.modelVolume" -}}
-{{- if .Values.model.cacheClaim }}{{ include "vllm-serving.claimVolume" .Values.model.cacheClaim }}{{ else }}model{{ end }}
-{{- end }}
-
-{{/*
-vllm-serving.scratchVolume: name of the volume at /cache.
-Argument: the root context.
-*/}}
-{{- define "vllm-serving.scratchVolume" -}}
-{{- if .Values.scratch.cacheClaim }}{{ include "vllm-serving.claimVolume" .Values.scratch.cacheClaim }}{{ else }}scratch{{ end }}
 {{- end }}

@@ -4,10 +4,14 @@ replica of an older version reads its own settings again when it restarts or mov
 Argument: the root context.
 */}}
 {{- define "vllm-serving.files" -}}
-{{- toYaml (dict
+{{- $files := dict
       "adapters.yaml" (include "vllm-serving.settings" .)
       "logging.json" (include "vllm-serving.logging" .)
-      "Caddyfile" (include "vllm-serving.caddyfile" . | trim)) }}
+      "Caddyfile" (include "vllm-serving.caddyfile" . | trim) }}
+{{- with .Values.chatTemplate }}
+  {{- $_ := set $files "chat-template.jinja" . }}
+{{- end }}
+{{- toYaml $files }}
 {{- end }}
 
 {{/*
@@ -17,8 +21,13 @@ Argument: the root context.
 {{- define "vllm-serving.podAnnotations" -}}
 kubectl.kubernetes.io/default-container: vllm
 {{- range $name, $text := include "vllm-serving.files" . | fromYaml }}
+{{- if eq $name "chat-template.jinja" }}
+{{- /* To a template every space counts, also at the end of its lines. */}}
+stoker.dev/{{ $name }}: {{ toRawJson $text }}
+{{- else }}
 stoker.dev/{{ $name }}: |
   {{- nindent 2 $text }}
+{{- end }}
 {{- end }}
 {{- end }}
 

@@ -11,6 +11,9 @@ Argument: the root context.
 {{- include "vllm-serving.validateVersion" . }}
 {{- include "vllm-serving.validateArgs" . }}
 {{- include "vllm-serving.validateReach" . }}
+{{- include "vllm-serving.validatePod" . }}
+{{- include "stoker.validateOutbound" . }}
+{{- include "stoker.validateServiceAccount" . }}
 {{- include "vllm-serving.validateAutoscaling" . }}
 {{- include "vllm-serving.validateMonitoring" . }}
 {{- include "vllm-serving.validateApis" . }}
@@ -18,7 +21,11 @@ Argument: the root context.
 
 {{- define "vllm-serving.validateLabels" -}}
 {{- $labels := include "stoker.labels" . | fromYaml }}
+{{- $annotations := merge (include "stoker.keep" . | fromYaml) (include "stoker.testHook" . | fromYaml) }}
 {{- include "stoker.refuseOwnKeys" (list
+      (list "commonLabels" .Values.commonLabels (set (deepCopy $labels) "stoker.dev/test" ""))
+      (list "commonAnnotations" .Values.commonAnnotations $annotations)
+      (list "serviceAccount.annotations" .Values.serviceAccount.annotations $annotations)
       (list "podLabels" .Values.podLabels (include "vllm-serving.podLabels" . | fromYaml))
       (list "podAnnotations" .Values.podAnnotations (include "vllm-serving.podAnnotations" . | fromYaml))
       (list "monitoring.labels" .Values.monitoring.labels $labels)
@@ -154,6 +161,21 @@ Argument: the root context.
 {{- end }}
 {{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) }}
   {{- fail "\n\nhttpRoute.enabled: an HTTPRoute needs a gateway. Set httpRoute.parentRefs.\n" }}
+{{- end }}
+{{- end }}
+
+{{- define "vllm-serving.validatePod" -}}
+{{- $profile := include "vllm-serving.accelerator" . | fromYaml }}
+{{- include "stoker.refuseTaken" (dict
+      "where" ""
+      "given" (pick .Values "volumes" "volumeMounts" "sidecars" "initContainers")
+      "volumes" (include "vllm-serving.volumes" (list . $profile) | fromYamlArray)
+      "volumeMounts" (include "vllm-serving.serverMounts" . | fromYamlArray)
+      "containers" (list "model" "prepare" "proxy" "adapters" "vllm")) }}
+{{- range $name, $_ := .Values.model.env }}
+  {{- if has $name (list "STORAGE_URI" "STOKER_WORKSPACE" "STOKER_JOB_ID" "STOKER_FETCH_FOR") }}
+    {{- fail (printf "\n\nmodel.env.%s: the chart sets this variable itself. Remove it.\n" $name) }}
+  {{- end }}
 {{- end }}
 {{- end }}
 
