@@ -71,7 +71,7 @@ REACH: list[dict[str, tuple[Any, str]]] = [
         "retries.maxRestarts": (18, "maxRestarts: 18"),
         "schedulerName": ("training", "schedulerName: training"),
         "serviceAccount.annotations": ({"example.com/role": "reader"}, "example.com/role: reader"),
-        "serviceAccount.create": (True, "automountServiceAccountToken: false\n---"),
+        "serviceAccount.create": (True, "training-runtimes/templates/serviceaccount.yaml"),
         "serviceAccount.name": ("models", "serviceAccountName: models"),
         "serviceAccount.tokenAudience": ("sts.example.com", 'audience: "sts.example.com"'),
         "scratch.cacheSize": ("171Gi", 'sizeLimit: "171Gi"'),
