@@ -34,6 +34,7 @@ Argument: the root context.
 */}}
 {{- define "training-runtimes.catalogue" -}}
 {{- include "training-runtimes.validateNames" . }}
+{{- include "training-runtimes.validateTracking" . }}
 {{- $catalogue := dict }}
 {{- range $name, $entry := include "training-runtimes.entries" . | fromYaml }}
   {{- $override := get ($.Values.runtimes | default dict) $name | default dict }}
@@ -100,6 +101,9 @@ Argument: a list of the root context, the entry and its override.
       (ternary (omit $values.workspace "size") (deepCopy $values.workspace) (empty $values.workspace.size))
       ($override.workspace | default dict) }}
 {{- $model := dig "model" ($entry.model | default "") $override }}
+{{- $framework := $override.framework | default $entry.framework }}
+{{- $trackingArgs := include "training-runtimes.trackingArgs" (list $values.tracking $framework) | fromYaml }}
+{{- $trackingEnv := include "training-runtimes.trackingEnv" (list $values.tracking $framework) | fromYaml }}
 {{- $deprecated := ternary $override.deprecated $entry.deprecated (hasKey $override "deprecated") }}
 {{- toYaml (dict
       "entry" $entry.name
@@ -121,9 +125,9 @@ Argument: a list of the root context, the entry and its override.
         (list $root $entry $override $profile (printf "The samplers of runtime %q on accelerator %q" $entry.name $accelerator)) | fromYaml)
       "sharding" ($override.sharding | default $entry.sharding)
       "command" ($override.command | default $entry.command)
-      "args" (include "stoker.overlay" (list $entry.args $override.args) | fromYaml)
-      "env" (include "stoker.overlay"
-        (list (include "training-runtimes.outboundEnv" $root | fromYaml) $profile.env $entry.env $override.env) | fromYaml)
+      "args" (include "stoker.overlay" (list $trackingArgs $entry.args $override.args) | fromYaml)
+      "env" (include "stoker.overlay" (list $trackingEnv (include "training-runtimes.outboundEnv" $root | fromYaml)
+        $profile.env $entry.env $override.env) | fromYaml)
       "initializers" (dig "initializers" $values.initializers.enabled $override)
       "model" $model
       "gated" (and $entry.gated (eq $model $entry.model))

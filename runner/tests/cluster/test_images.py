@@ -15,8 +15,8 @@ from stoker.node.preflight import package_problems
 
 CPU = "ghcr.io/stoker-dev/trl:0.1.0-cpu"
 NEEDY = [
-    (["--report_to", "wandb"], "--report_to wandb needs the Python package wandb"),
-    (["--report_to", "tensorboard"], "needs the Python package tensorboard or tensorboardX"),
+    (["--report_to", "clearml"], "--report_to clearml needs the Python package clearml"),
+    (["--report_to", "codecarbon"], "needs the Python package codecarbon"),
     (["--report_to", "azure_ml"], "needs the Python package azureml"),
     (["--attn_implementation", "flash_attention_2"], "needs the Python package flash_attn or kernels"),
     (["--attn_implementation", "flash_attention_3"], "needs the Python package flash_attn_interface or kernels"),
@@ -60,7 +60,13 @@ def test_an_image_is_known_by_its_path_and_tag_in_any_registry(image: str, known
 
 def test_a_package_is_found_by_the_name_that_python_imports() -> None:
     assert has_package(packages_of(CPU) or frozenset(), "huggingface_hub")
-    assert not has_package(packages_of(CPU) or frozenset(), "wandb")
+    assert not has_package(packages_of(CPU) or frozenset(), "clearml")
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb", "mlflow", "trackio"])
+def test_the_image_has_the_clients_of_the_trackers_that_the_chart_names(tracker: str) -> None:
+    verdict = on(CPU, "--report_to", tracker)
+    assert verdict.code is ExitCode.FINISHED, verdict
 
 
 @pytest.mark.parametrize(("args", "message"), NEEDY)

@@ -31,10 +31,12 @@ _OPTIMIZERS = {
 }
 # Tracker → its package (transformers/integrations/integration_utils.py).
 _TRACKERS = {
-    **{name: name for name in ("clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "mlflow", "neptune")},
+    **{name: name for name in ("clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "neptune")},
     **{name: name for name in ("swanlab", "trackio", "wandb")},
     "azure_ml": "azureml",
     "flyte": "flytekit",
+    # Both are imported as `mlflow`; an image's lock names the distribution.
+    "mlflow": "mlflow or mlflow_skinny",
     "tensorboard": "tensorboard or tensorboardX",
 }
 TRACKERS = tuple(sorted({*_TRACKERS, "kubeflow"}))
