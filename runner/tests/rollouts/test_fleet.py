@@ -387,6 +387,15 @@ def test_a_fleet_grows_and_shrinks_while_it_is_asked(
     assert sum(len(replica.asked) for replica in found) == total
 
 
+def test_a_watcher_may_have_a_port_of_its_own(replicas: Replicas, fleet_of: Callable[..., Fleet]) -> None:
+    vllm, watcher = replicas.start(2)
+    fleet = fleet_of(f"http://127.0.0.1:{vllm.port};watcher=http://127.0.0.1:{watcher.port}")
+    fleet.check()
+    ask(fleet, request(1))
+    assert set(vllm.counted) == {"/v1/models", "/v1/completions"}
+    assert set(watcher.counted) == {"/adapters"}
+
+
 def test_a_name_is_looked_up_for_all_that_it_stands_for(replicas: Replicas, fleet_of: Callable[..., Fleet]) -> None:
     (replica,) = replicas.start()
     fleet = fleet_of(f"localhost:{replica.port}")
@@ -418,7 +427,21 @@ def test_requests_under_way_end_at_once_when_they_are_cancelled(
 
 
 @pytest.mark.parametrize(
-    "text", ["http://", "ftp://a", "http://a:70000", "a:port", "http://a:1/v1", "http://u:p@a:1", "", " , "]
+    "text",
+    [
+        "http://",
+        "ftp://a",
+        "http://a:70000",
+        "a:port",
+        "http://a:1/v1",
+        "http://u:p@a:1",
+        "",
+        " , ",
+        "http://a:1;watcher=http://b:2",
+        "http://a:1;watcher=https://a:2",
+        "http://a:1;watcher=",
+        "http://a:1;other=b",
+    ],
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(RunError, match="--samplers") as ending:
@@ -427,7 +450,8 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 
 def test_addresses_are_read_as_a_user_writes_them() -> None:
-    found = addresses_in("http://a:1/, b ,https://c,https://d:2,[::1]:3,b:8000")
-    assert [(one.host, one.port, one.tls) for one in found] == [
-        ("a", 1, False), ("b", 8000, False), ("c", 443, True), ("d", 2, True), ("::1", 3, False),
+    found = addresses_in("http://a:1/, b ,https://c,https://d:2,[::1]:3,b:8000,https://e;watcher=http://e:4")
+    assert [(one.host, one.port, one.tls, one.watcher) for one in found] == [
+        ("a", 1, False, None), ("b", 8000, False, None), ("c", 443, True, None), ("d", 2, True, None),
+        ("::1", 3, False, None), ("e", 443, True, 4),
     ]  # fmt: skip

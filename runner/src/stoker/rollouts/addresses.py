@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from stoker.contract.exits import ExitCode, RunError
@@ -24,15 +24,19 @@ class Address:
         host: a name or an IP address. A name may stand for many samplers.
         port: their port.
         tls: True for https.
+        watcher: the port of the watcher of their versions; None if a proxy has all at one port.
     """
 
     host: str
     port: int
     tls: bool = False
+    watcher: int | None = None
 
 
 def addresses_in(text: str) -> tuple[Address, ...]:
     """Return the addresses in a list with commas between them.
+
+    An address may end in `;watcher=http://HOST:PORT` where no proxy stands before both parts of a sampler.
 
     Raises:
         RunError: 78, one is not an address, or there is none.
@@ -44,6 +48,20 @@ def addresses_in(text: str) -> tuple[Address, ...]:
 
 
 def _address(word: str) -> Address:
+    word, separate, watcher = word.partition(";watcher=")
+    found = _plain(word)
+    if not separate:
+        return found
+    other = _plain(watcher)
+    if other.host != found.host or other.tls:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"--samplers names the watcher {watcher!r}: write http://{found.host}:PORT, on the same host",
+        )
+    return replace(found, watcher=other.port)
+
+
+def _plain(word: str) -> Address:
     try:
         parts = urlsplit(word if "//" in word else f"http://{word}")
         port = parts.port if parts.port is not None else 443 if parts.scheme == "https" else DEFAULT_PORT
@@ -70,7 +88,9 @@ async def places_of(address: Address) -> dict[Place, str]:
     if set(found) == {"::1", "127.0.0.1"}:  # one machine, under the two addresses that `localhost` has
         found = ["127.0.0.1"]
     return {
-        Place(address.host, address.port, ip, address.tls): _named(ip if len(found) > 1 else address.host, address.port)
+        Place(address.host, address.port, ip, address.tls, address.watcher): _named(
+            ip if len(found) > 1 else address.host, address.port
+        )
         for ip in found
     }
 

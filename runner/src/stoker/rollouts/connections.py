@@ -54,12 +54,14 @@ class Place:
         port: its port.
         address: the IP address to connect to.
         tls: True for https.
+        watcher: the port at which it says what it serves; None if that is the same.
     """
 
     host: str
     port: int
     address: str
     tls: bool = False
+    watcher: int | None = None
 
 
 class Connections:

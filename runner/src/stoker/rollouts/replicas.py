@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stoker.rollouts.connections import Connections, Place
@@ -61,8 +61,12 @@ class Replica:
 
     def __init__(self, name: str, place: Place, key: str, concurrency: int) -> None:
         self.name, self.place = name, place
-        self._connections = {"control": Connections(place, key), "data": Connections(place, key)}
-        self.control, self.data = Sampler(self._connections["control"]), Sampler(self._connections["data"])
+        watcher = place if place.watcher is None else replace(place, port=place.watcher, tls=False)
+        self._connections = {
+            "control": (Connections(place, key), Connections(watcher, key)),
+            "data": (Connections(place, key), Connections(watcher, key)),
+        }
+        self.control, self.data = (Sampler(*self._connections[kind]) for kind in ("control", "data"))
         self.up, self.problem, self.refused = False, "it was not asked yet", ""
         self.base, self.loaded, self.problems = "", frozenset[str](), dict[str, str]()
         self.asked = 0  # how often it was asked what it serves
@@ -132,7 +136,8 @@ class Replica:
 
     def close(self, which: str) -> None:
         """Close its connections of one kind, `control` or `data`, in the loop that they belong to."""
-        self._connections[which].close()
+        for connections in self._connections[which]:
+            connections.close()
 
 
 def misfit(base: Base, shown: Shown, needs: Needs) -> str:

@@ -86,10 +86,11 @@ class Sampler:
 
     Args:
         connections: to its address.
+        watcher: to the one who says what it serves.
     """
 
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
+    def __init__(self, connections: Connections, watcher: Connections) -> None:
+        self._connections, self._watcher = connections, watcher
 
     async def complete(self, request: Request, model: str, seconds: float) -> Written:
         """Let a model answer.
@@ -163,7 +164,7 @@ class Sampler:
             raise FaultError("its list of models is not vLLM's") from error
 
     async def _shown(self, method: str, path: str, body: bytes, seconds: float) -> Shown:
-        answer = await self._connections.request(method, path, body, seconds=seconds)
+        answer = await self._watcher.request(method, path, body, seconds=seconds)
         if answer.status == 404:
             raise FaultError(f"it has no {path}: name the port of a sampler, or of a serving release's control")
         _raise_for(answer)
