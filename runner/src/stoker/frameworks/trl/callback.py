@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -157,6 +157,36 @@ class RunCallback(TrainerCallback):
             self._progress.step(state.global_step)
         self._close()
         save_whole_model()
+
+    def waits(self, state: TrainerState) -> bool:
+        """Show a sign of life while all ranks wait for the same thing; return whether this rank is told to stop."""
+        self._show_step(state)
+        return self._stop_flag.exists()
+
+    def show(self, state: TrainerState, numbers: Mapping[str, float]) -> None:
+        """Report the numbers of a step that is not logged."""
+        self._outcome.metrics.update(_finite(numbers))
+        if self._progress is not None:
+            self._progress.log(state.global_step, _finite(numbers))
+
+    def stop(self, args: TrainingArguments, state: TrainerState, save: Callable[[], None]) -> NoReturn:
+        """Leave between two steps, with a checkpoint of the last one. Every rank must call this at the same point.
+
+        Args:
+            args: the trainer's arguments.
+            state: of the last step.
+            save: saves a checkpoint and calls the callbacks.
+
+        Raises:
+            StopRequested: always.
+        """
+        step = state.global_step
+        self._stopping, self._outcome.step = True, step
+        seal = Path(str(args.output_dir)) / f"checkpoint-{step}" / checkpoints.SEAL
+        if step and not any_rank(seal.exists(), args.device):
+            save()
+        self._close()
+        raise StopRequested(step, "checkpoint saved" if step else "before the first step")
 
     def _show_step(self, state: TrainerState) -> None:
         self._pulse.beat(FIRST_STEP if state.global_step == self._first_step else TRAINING, state.global_step)

@@ -1,0 +1,152 @@
+"""The metrics of every step, and texts of a few samples, as files in the output folder; and numbers about a batch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from stoker.contract.secrets import hide
+from stoker.frameworks.trl.asynchronous.rows import is_flat, weighted
+from stoker.rollouts.records import Batch, Written
+
+METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
+# Where one bin of a histogram of ratios ends and the next begins.
+RATIO_EDGES = (0.5, 0.8, 0.9, 0.95, 0.99, 1.01, 1.05, 1.1, 1.25, 2.0)
+# How much of a step's samples is shown, and how large the file may become before it is begun anew.
+_GROUPS, _SAMPLES, _CHARACTERS, _BYTES = 2, 4, 2000, 8 << 20
+
+
+class MetricsFile:
+    """One JSON object per optimizer step, in the order of the steps.
+
+    Args:
+        folder: the output folder.
+        step: the step that the run begins at; what later steps of an earlier attempt wrote is dropped.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / METRICS
+        kept = [line for line in _lines(self._path) if _step_of(line) <= step]
+        draft = self._path.with_name(f".{METRICS}")
+        draft.write_text("".join(f"{line}\n" for line in kept))
+        draft.replace(self._path)
+
+    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Add a step's metrics; numbers that JSON does not know become null."""
+        line = {"step": step, **{name: _plain(value) for name, value in sorted(metrics.items())}}
+        with self._path.open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+
+class SamplesFile:
+    """Texts of a few groups of each step. A full file is kept once, as `samples.1.jsonl`.
+
+    Args:
+        folder: the output folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / SAMPLES
+
+    def write(self, batch: Batch) -> None:
+        """Add a few groups of a batch."""
+        if self._path.exists() and self._path.stat().st_size > _BYTES:
+            self._path.replace(self._path.with_name("samples.1.jsonl"))
+        with self._path.open("a") as stream:
+            for group, samples in batch.groups[:_GROUPS]:
+                shown = {
+                    "step": batch.step,
+                    "epoch": group.epoch,
+                    "row": group.row,
+                    "prompt": _text(group.columns.get("prompt")),
+                    "samples": [
+                        {
+                            "version": sample.oldest,
+                            "replica": sample.replica,
+                            "rewards": [_plain(reward) for reward in sample.rewards],
+                            "finish": sample.finish,
+                            "text": _text(sample.text),
+                        }
+                        for sample in samples[:_SAMPLES]
+                    ],
+                }
+                stream.write(json.dumps(shown, ensure_ascii=False) + "\n")
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _step_of(line: str) -> float:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf  # half a line, of an attempt that was killed
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value if not isinstance(value, float) or math.isfinite(value) else None
+
+
+def _text(value: Any) -> str:
+    return hide(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))[:_CHARACTERS]
+
+
+class Lengths:
+    """Mean length of the answers that were trained, against all that were written: 1.0 if none is preferred."""
+
+    def __init__(self) -> None:
+        self._written = [0, 0]
+        self._trained = [0, 0]
+
+    def written(self, groups: Iterable[Written]) -> None:
+        """Count groups that a sampler has completed."""
+        _count(self._written, groups)
+
+    def trained(self, groups: Iterable[Written]) -> None:
+        """Count groups that a step trains."""
+        _count(self._trained, groups)
+
+    @property
+    def bias(self) -> float:
+        """The ratio of the two mean lengths; NaN before the first answer."""
+        if not (self._written[1] and self._trained[1]):
+            return math.nan
+        return (self._trained[0] / self._trained[1]) / (self._written[0] / self._written[1])
+
+
+def _count(totals: list[int], groups: Iterable[Written]) -> None:
+    for _, samples in groups:
+        totals[0] += sum(sum(sample.mask) for sample in samples)
+        totals[1] += len(samples)
+
+
+def numbers_of(batch: Batch, weights: Sequence[float]) -> tuple[dict[str, float], dict[str, list[float]], float]:
+    """Return numbers and histograms about a batch, and its mean reward."""
+    samples = [sample for _, found in batch.groups for sample in found]
+    stale = [batch.step - sample.oldest for sample in samples]
+    own: dict[str, list[float]] = {}
+    for sample in samples:
+        for name, value in sample.metrics.items():
+            own.setdefault(f"rollout/{name}", []).append(value)
+    numbers = {
+        **{name: fmean(values) for name, values in own.items()},
+        "staleness/mean": fmean(stale),
+        "staleness/max": float(max(stale)),
+        "rollout/wait_seconds": batch.waited,
+        "rollout/depth": float(batch.depth),
+        "rollout/outstanding": float(batch.outstanding),
+        "rollout/flat_groups": fmean(is_flat(found, weights) for _, found in batch.groups),
+        "rollout/sample_seconds": fmean(sample.seconds for sample in samples),
+    }
+    histogram = [float(stale.count(steps)) for steps in range(max(stale) + 1)]
+    scored = [weighted(s.rewards, weights) for s in samples if any(reward is not None for reward in s.rewards)]
+    return numbers, {"staleness/histogram": histogram}, fmean(scored) if scored else math.nan

@@ -1,0 +1,181 @@
+"""Settings of `grpo_async` that cannot work, and what to write instead. Pure: `stoker plan` prints them.
+
+The schedule's own bounds are checked here in the words of flags; `stoker.rollouts.records.Bounds` has the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from stoker.contract.samplers import OF_THE_JOB
+from stoker.plan.arguments import NONE, FlagTable, Setting
+from stoker.plan.interfaces import Asked
+
+METHOD = "grpo_async"
+DECOUPLED, BEHAVIOUR, UNCORRECTED = "decoupled", "behaviour", "none"
+# What TRL calls vLLM's in the correction is the samplers' here.
+_KEPT = tuple(f"vllm_importance_sampling_{part}" for part in ("mode", "clip_max", "clip_min", "correction"))
+SWITCH = "allow_incomparable_logprobs"
+# Flag → the values with which the sampler's distribution is the trainer's.
+_NEUTRAL: Mapping[str, tuple[float | None, ...]] = {
+    "top_p": (1.0,),
+    "top_k": (0.0, -1.0),
+    "min_p": (0.0, None),
+    "repetition_penalty": (1.0,),
+    "lora_dropout": (0.0,),
+}
+# Flag → what to do instead.
+_ELSEWHERE: Mapping[str, str] = {
+    "use_vllm": "leave it out and name the samplers with --samplers",
+    "use_transformers_continuous_batching": "leave it out, the samplers write the answers",
+    "use_transformers_paged": "leave it out, the samplers write the answers",
+    "cache_implementation": "leave it out, the samplers write the answers",
+    "generation_kwargs": "leave it out and write --temperature and --max_completion_length",
+    "dataset_streaming": "leave it out, each row has its number in the schedule",
+    "reward_model_name_or_path": "serve the reward model and ask it in a function of --reward_funcs",
+    "max_tool_calling_iterations": "leave it out, --max_completion_length and --episode_seconds end an episode",
+}
+# A sampler serves adapters of plain LoRA on the weights of the base model.
+_UNSERVED: Mapping[str, str] = {
+    "use_dora": "vLLM serves no DoRA: leave it out",
+    "lora_modules_to_save": "vLLM takes these modules from the base model: leave it out",
+    "lora_target_parameters": "vLLM serves adapters of modules only: write --lora_target_modules",
+    "load_in_4bit": "the samplers' base model is not quantized the same way: leave it out",
+    "load_in_8bit": "the samplers' base model is not quantized the same way: leave it out",
+}
+
+Number = Callable[[str], float | None]
+
+
+def refusals(
+    asked: Asked,
+    table: FlagTable,
+    settings: Mapping[str, Setting],
+    number: Number,
+    on: Callable[[str], bool],
+) -> Iterator[str]:
+    """Yield one problem for each setting that `grpo_async` cannot have.
+
+    Args:
+        asked: what the user asks for.
+        table: the method's flags.
+        settings: the merged settings.
+        number: returns a flag's number, set or TRL's default.
+        on: returns whether a switch is on.
+    """
+    yield from _missing(settings, on)
+    yield from _others(settings, on)
+    yield from _schedule(settings, number)
+    yield from _batch(asked.world_size, settings, number)
+    yield from _correction(settings, number, on)
+
+
+def _missing(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iterator[str]:
+    if not _text(settings, "samplers"):
+        yield (
+            "the samplers are missing: write --samplers with their addresses, such as http://sampler-0:8000, or "
+            "--samplers role for those of this TrainJob"
+        )
+    if _text(settings, "samplers") == OF_THE_JOB and _text(settings, "model_name_or_path")[:1] not in ("/", ""):
+        yield (
+            f"--model_name_or_path {settings['model_name_or_path'].value} is no folder, and the samplers of a TrainJob "
+            "load what lies in the workspace: let spec.initializer.model fetch it"
+        )
+    if not on("use_peft"):
+        yield (
+            f"{METHOD} publishes adapters, and this run trains all weights: add --use_peft, or choose the method grpo"
+        )
+    if not any(name in settings and settings[name].value for name in ("reward_funcs", "environment_factory")):
+        yield (
+            "the reward is missing: write --reward_funcs with the name of one of TRL's or `module:function`, or an "
+            "--environment_factory with get_reward"
+        )
+
+
+def _others(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iterator[str]:
+    for name, setting in settings.items():
+        given = f"--{name} ({setting.source})"
+        if name == "vllm_importance_sampling_correction" and setting.source != "runtime":
+            yield f"{given} has no place in {METHOD}: write --correction"
+        if setting.value in (NONE, "", "false", ()):
+            continue
+        if name in _ELSEWHERE:
+            yield f"{given} has no place in {METHOD}: {_ELSEWHERE[name]}"
+        elif name in _UNSERVED and (setting.value != "true" or on(name)):
+            yield f"{given}: {_UNSERVED[name]}"
+        elif name.startswith("vllm_") and name not in _KEPT and setting.source != "runtime":
+            yield f"{given} has no place in {METHOD}: leave it out, the samplers have settings of their own"
+
+
+def _schedule(settings: Mapping[str, Setting], number: Number) -> Iterator[str]:
+    staleness, every = number("max_staleness"), number("publish_every")
+    text = _text(settings, "depth") or "auto"
+    if text != "auto" and not text.isdecimal():
+        yield f"--depth is {text} ({settings['depth'].source}): write auto or a whole number"
+        return
+    if staleness is None or every is None or staleness < 0 or every < 1:
+        return  # out of range, which another check says
+    depth = 0 if text == "auto" else int(text)
+    needed = depth + int(every) - 1
+    if staleness < needed:
+        with_depth = f"--depth {text} and " if depth else ""
+        yield (
+            f"--max_staleness {staleness:g} is too small for {with_depth}--publish_every {every:g}: write "
+            f"--max_staleness {needed} or more"
+        )
+
+
+def _batch(world_size: int, settings: Mapping[str, Setting], number: Number) -> Iterator[str]:
+    iterations = number("num_iterations")
+    if iterations not in (None, 1.0):
+        yield (
+            f"--num_iterations is {iterations:g} ({settings['num_iterations'].source}): write 1, because {METHOD} "
+            "counts staleness in optimizer steps and trains each sample once"
+        )
+    accumulated = number("gradient_accumulation_steps") or 1
+    steps = number("steps_per_generation") if "steps_per_generation" in settings else None
+    if steps is not None and steps != accumulated:
+        yield (
+            f"--steps_per_generation is {steps:g} ({settings['steps_per_generation'].source}) and "
+            f"--gradient_accumulation_steps {accumulated:g}: leave the former out, one batch is one optimizer step"
+        )
+    batch = number("generation_batch_size") if "generation_batch_size" in settings else None
+    step = (number("per_device_train_batch_size") or 1) * world_size * accumulated
+    if batch is not None and batch != step:
+        yield (
+            f"--generation_batch_size is {batch:g} ({settings['generation_batch_size'].source}), but one optimizer "
+            f"step trains {step:g} samples: leave it out, one batch is one optimizer step"
+        )
+
+
+def _correction(settings: Mapping[str, Setting], number: Number, on: Callable[[str], bool]) -> Iterator[str]:
+    if on(SWITCH):
+        chosen = _text(settings, "correction")
+        if chosen not in ("", UNCORRECTED):
+            yield (
+                f"--correction {chosen} ({settings['correction'].source}) compares what --{SWITCH} makes "
+                f"incomparable: leave one of them out"
+            )
+        return
+    for flag, neutral in _NEUTRAL.items():
+        if flag not in settings or number(flag) in neutral:
+            continue
+        if flag == "lora_dropout" and not on("use_peft"):
+            continue
+        instead = "leave it out" if None in neutral else f"write --{flag} {neutral[0]:g}"
+        yield (
+            f"--{flag} {settings[flag].value} ({settings[flag].source}) makes the probabilities of trainer and "
+            f"samplers incomparable: {instead}, or add --{SWITCH}, which turns the correction off"
+        )
+    if _text(settings, "correction") == UNCORRECTED and (number("max_staleness") or 0) > 0:
+        yield (
+            f"--correction {UNCORRECTED} trains samples of older policies as if they were new: write --correction "
+            f"{DECOUPLED}, or --max_staleness 0"
+        )
+    if _text(settings, "correction") == BEHAVIOUR and number("temperature") == 0:
+        yield "--temperature 0 samples without probabilities: write a number above 0"
+
+
+def _text(settings: Mapping[str, Setting], name: str) -> str:
+    found = settings[name].value if name in settings else ""
+    return "" if isinstance(found, tuple) else str(found)

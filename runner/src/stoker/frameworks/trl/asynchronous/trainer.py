@@ -1,0 +1,384 @@
+"""TRL's GRPO trainer, fed by samplers that write while it trains.
+
+TRL's losses, corrections, evaluation, checkpoints and logs stay TRL's. What differs: rows come from rank 0's rollouts
+instead of a generation in the step, rewards come with them, and versions of the adapter are published meanwhile.
+
+Only training processes import this module, because it imports torch and trl.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Sampler
+from trl import GRPOTrainer
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.words import say
+from stoker.frameworks.trl.asynchronous.collector import Collector, Waiting
+from stoker.frameworks.trl.asynchronous.config import GRPOAsyncConfig
+from stoker.frameworks.trl.asynchronous.guard import IdentityGuard, scorer
+from stoker.frameworks.trl.asynchronous.handout import Ranks, StoppedWaitingError
+from stoker.frameworks.trl.asynchronous.metrics import (
+    RATIO_EDGES,
+    MetricsFile,
+    SamplesFile,
+    numbers_of,
+)
+from stoker.frameworks.trl.asynchronous.refusals import BEHAVIOUR, DECOUPLED
+from stoker.frameworks.trl.asynchronous.rows import Handout, Row, rows_of, slice_of, trained_groups
+from stoker.frameworks.trl.asynchronous.snapshot import Copies, adapter_of
+from stoker.frameworks.trl.asynchronous.trim import trimmed
+from stoker.frameworks.trl.callback import RunCallback
+from stoker.rollouts.schedule import steps_for
+from stoker.rollouts.state import RolloutState, read_state
+
+_REWARDS = "stoker_rewards"
+# A wait is worth a line in the log after so many seconds, and again each time as many have passed.
+_SECONDS_BETWEEN_LINES = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What rank 0 needs to begin its rollouts.
+
+    Attributes:
+        settings: the run's settings.
+        step: the step it begins at.
+        total: the step it ends at.
+        state: what the checkpoint kept; None at the first step.
+        rows: the data.
+        tokenizer: the model's.
+    """
+
+    settings: GRPOAsyncConfig
+    step: int
+    total: int
+    state: RolloutState | None
+    rows: Sequence[Mapping[str, Any]]
+    tokenizer: Any
+
+
+class GRPOAsyncTrainer(GRPOTrainer):
+    """TRL's trainer, with the rows that samplers write.
+
+    Args:
+        args: the settings.
+        reward_names: names of the reward functions; they run beside the samplers.
+        collect: begins the rollouts; called on rank 0 only, with what shows that it waits.
+        train_dataset: the data, with a column `prompt`.
+        more: as for TRL's trainer: model, data to evaluate, tokenizer, PEFT's configuration.
+
+    Raises:
+        RunError: the data or the model cannot be trained this way (64, 65).
+    """
+
+    control: Any
+
+    def __init__(
+        self,
+        *,
+        args: GRPOAsyncConfig,
+        reward_names: Sequence[str],
+        collect: Callable[[Start, Waiting], Collector],
+        train_dataset: Any,
+        **more: Any,
+    ) -> None:
+        if args.max_steps <= 0:
+            # Each row once per epoch. TRL leaves out the rows that are too few for a batch.
+            args.max_steps = steps_for(len(train_dataset), args.num_train_epochs, args.groups_per_step)
+        if args.reward_weights is not None and args.environment_factory:
+            # As in TRL: what environments give counts once.
+            args.reward_weights = [*args.reward_weights, *[1.0] * (len(reward_names) - len(args.reward_weights))]
+        super().__init__(
+            args=args,
+            train_dataset=train_dataset,
+            reward_funcs=[_handed_over(name, index) for index, name in enumerate(reward_names)],
+            rollout_func=self._answers,
+            **more,
+        )
+        if not hasattr(self.accelerator.unwrap_model(self.model), "peft_config"):
+            raise RunError(ExitCode.USAGE, "grpo_async publishes adapters, and this run has none: add --use_peft")
+        if self._is_vlm or {"image", "images"} & {*(self.train_dataset.column_names or ())}:
+            raise RunError(ExitCode.BAD_DATA, "grpo_async trains on texts, and this run has images: choose grpo")
+        # What TRL says of vLLM's answers is true of the samplers': their probabilities come with them.
+        self.use_vllm = True
+        self.vllm_importance_sampling_correction = args.correction == DECOUPLED
+        self._collect = collect
+        self._collector: Collector | None = None
+        self._ranks = Ranks()
+        self._copies: Copies
+        self._guard: IdentityGuard
+        self._begun = False
+        self._published = -1
+        self._state: RolloutState | None = None
+        self._rows: Sequence[Row] = ()
+        self._weights = [float(weight) for weight in self.reward_weights]
+        self._files: tuple[MetricsFile, SamplesFile] | None = None
+        self._marks: dict[str, int] = {}
+        self._noted = -1
+        self._lists: dict[str, list[float]] = {}
+        device = self.accelerator.device
+        self._edges = torch.tensor(RATIO_EDGES, device=device)
+        # Tokens by their ratio, and the sum of the ratios.
+        self._sums = torch.zeros(len(RATIO_EDGES) + 2, device=device)
+        self._loss = torch.zeros((), device=device)
+        self._waiting_since = self._said = 0.0
+
+    # Training
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **more: Any) -> Any:
+        """Train to the end, and end the rollouts however it ends."""
+        if resume_from_checkpoint:
+            folder = Path(str(resume_from_checkpoint))
+            self._state = self._ranks.share(lambda _: read_state(folder), lambda _: False)
+        try:
+            return super().train(resume_from_checkpoint=resume_from_checkpoint, **more)
+        finally:
+            if self._collector is not None:
+                self._collector.stop()
+
+    def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
+        return _Counter(len(self.train_dataset), self.args)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        # TRL must not send weights itself.
+        self._last_loaded_step = self.state.global_step
+        self._begin()
+        if not self.model.training:
+            return self._evaluated(inputs)
+        step = self.state.global_step
+        if step - self._published >= self.args.publish_every:
+            self._publish()
+        self._copies.drop_before(step - self.args.max_staleness - self.args.publish_every)
+        handout = self._together(lambda waiting: self._handout(step, waiting))
+        self._guard.look(step, handout.rows)
+        self._rows = slice_of(handout.rows, self._ranks.rank, self._ranks.size)
+        output = super()._generate_and_score_completions([{"prompt": row.prompt} for row in self._rows])
+        if self.args.correction == BEHAVIOUR:
+            output["old_per_token_logps"] = output["sampling_per_token_logps"]
+        self._note(handout)
+        return output  # type: ignore[no-any-return]
+
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        inputs = super()._prepare_inputs(generation_batch)
+        return inputs if self.pad_to_multiple_of is not None else trimmed(inputs)
+
+    def _begin(self) -> None:
+        """Begin the rollouts, once it is known how many steps there are."""
+        if self._begun:
+            return
+        self._begun = True
+        step = self.state.global_step
+        # Only now are the weights where they are trained, and shared between ranks if they are.
+        self._copies = Copies(self.accelerator.unwrap_model(self.model))
+        comparable = not self.args.allow_incomparable_logprobs
+        self._guard = IdentityGuard(self.args.guard_every, comparable, self._copies, self._ranks, scorer(self))
+        if self._ranks.rank == 0:
+            folder = Path(str(self.args.output_dir))
+            self._files = MetricsFile(folder, step), SamplesFile(folder)
+
+        def collect(waiting: Waiting) -> None:
+            start = Start(self.args, step, self.state.max_steps, self._state, self.train_dataset, self.processing_class)
+            self._collector = self._collect(start, waiting)
+
+        self._together(collect)
+        if step:
+            self._publish()
+        else:
+            # Samplers serve version 0 as the base model itself.
+            self._copies.keep(0)
+            self._published = 0
+
+        def begin(waiting: Waiting) -> None:
+            self._rank0.begin(step, waiting)
+
+        self._together(begin)
+
+    @property
+    def _rank0(self) -> Collector:
+        assert self._collector is not None, "only rank 0 collects"
+        return self._collector
+
+    def _publish(self) -> None:
+        """Give the adapter as it is now to the samplers."""
+        step = self.state.global_step
+        self._copies.keep(step)
+        write = adapter_of(self.accelerator.unwrap_model(self.model))
+        if self._collector is not None:
+            self._collector.publish(step, write)
+        self._published = step
+
+    def _handout(self, step: int, waiting: Waiting) -> Handout:
+        batch = self._rank0.take(step, waiting)
+        numbers, lists, reward = numbers_of(batch, self._weights)
+        groups = batch.groups
+        if self.args.skip_flat_groups:
+            groups = trained_groups(batch, self._weights, self._ranks.size * self.args.steps_per_generation)
+        if self._files is not None:
+            self._files[1].write(batch)
+        return Handout(rows_of(groups), {**numbers, **self._rank0.figures()}, lists, reward)
+
+    def _answers(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        """Return what the samplers wrote, in the form that TRL expects of a function of its own name."""
+        found: dict[str, Any] = {
+            "prompt_ids": [list(row.prompt_ids) for row in self._rows],
+            "completion_ids": [list(row.completion_ids) for row in self._rows],
+            "logprobs": [list(row.logprobs) for row in self._rows],
+            _REWARDS: [row.rewards for row in self._rows],
+        }
+        if any(0 in row.mask for row in self._rows):
+            found["env_mask"] = [list(row.mask) for row in self._rows]
+        return found
+
+    # Waiting
+
+    def _together(self, produce: Callable[[Waiting], Any]) -> Any:
+        """Let rank 0 do something while all ranks wait, and stop if one is told to."""
+        self._waiting_since = self._said = time.monotonic()
+        try:
+            return self._ranks.share(produce, self._attend)
+        except StoppedWaitingError:
+            self._stop()
+
+    def _attend(self, reason: str) -> bool:
+        now = time.monotonic()
+        if self._ranks.rank == 0 and now - self._said > _SECONDS_BETWEEN_LINES:
+            self._said = now
+            say(f"step {self.state.global_step}: waiting since {now - self._waiting_since:.0f} s: {reason}")
+        return any(callback.waits(self.state) for callback in self._callbacks())
+
+    def _callbacks(self) -> list[RunCallback]:
+        return [callback for callback in self.callback_handler.callbacks if isinstance(callback, RunCallback)]
+
+    def _stop(self) -> None:
+        """Save this step, which all ranks have completed, and leave."""
+
+        def save() -> None:
+            self._save_checkpoint(self.model, trial=None)
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+
+        for callback in self._callbacks():
+            callback.stop(self.args, self.state, save)
+
+    # Evaluation
+
+    def _evaluated(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """Have the version of this very step answer the rows of all ranks."""
+        version = self.state.global_step
+        if self._published != version:
+            self._publish()
+        everybodys = [row for rows in self._ranks.gather(inputs) for row in rows]
+        asked = everybodys[:: self.num_generations_eval]
+
+        def evaluate(waiting: Waiting) -> tuple[Row, ...]:
+            return rows_of(self._rank0.evaluate(asked, version, waiting))
+
+        rows = self._together(evaluate)
+        self._rows = slice_of(rows, self._ranks.rank, self._ranks.size)
+        self._metrics["eval"]["version"].append(float(version))
+        self._metrics["eval"]["rows"].append(float(len(asked)))
+        return super()._generate_and_score_completions([{"prompt": row.prompt} for row in self._rows])  # type: ignore[no-any-return]
+
+    # Checkpoints
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if self._collector is not None:
+            folder = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
+            self._collector.state().write(folder)
+
+    # Metrics
+
+    def _note(self, handout: Handout) -> None:
+        """Add what is known of a batch to TRL's metrics."""
+        metrics = self._metrics["train"]
+        for name, value in handout.numbers.items():
+            metrics[name].append(value)
+        metrics["guard/error"].append(self._guard.error)
+        metrics["guard/noise"].append(self._guard.noise)
+        # TRL saw the trained groups alone.
+        metrics["reward"][-1] = handout.reward
+        self._lists = dict(handout.lists)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **more: Any) -> Any:
+        found = super()._get_per_token_logps_and_entropies(*args, **more)
+        if more.get("compute_entropy"):
+            # Of the loss, which does not give them away.
+            self._trained_logps = found[0].detach()
+        return found
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        loss: torch.Tensor = super()._compute_loss(model, inputs)
+        if self.model.training:
+            mask = inputs["completion_mask"].bool()
+            if inputs.get("tool_mask") is not None:
+                mask = mask & inputs["tool_mask"].bool()
+            ratio = (self._trained_logps - inputs["sampling_per_token_logps"])[mask].float().exp()
+            self._sums[:-1] += torch.bincount(torch.bucketize(ratio, self._edges), minlength=len(RATIO_EDGES) + 1)
+            self._sums[-1] += ratio.sum()
+        return loss
+
+    def training_step(self, *args: Any, **more: Any) -> torch.Tensor:
+        """Train a micro-batch, and remember its loss."""
+        loss: torch.Tensor = super().training_step(*args, **more)
+        self._loss += loss.detach()
+        return loss
+
+    def _maybe_log_save_evaluate(self, tr_loss: Any, grad_norm: Any, *args: Any, **more: Any) -> None:
+        if self.state.global_step > max(self._noted, 0) and self._begun:
+            self._noted = self.state.global_step
+            self._write_metrics(grad_norm)
+        super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **more)
+        self._marks = {name: len(values) for name, values in self._metrics["train"].items()}
+
+    def _write_metrics(self, grad_norm: Any) -> None:
+        mine = [float(self._loss), *self._sums.tolist()]
+        sums = [sum(values) for values in zip(*self._ranks.gather(mine), strict=True)]
+        self._loss.zero_()
+        self._sums.zero_()
+        tokens = sum(sums[1:-1])
+        self._metrics["train"]["sampling/ratio/mean"].append(sums[-1] / tokens if tokens else math.nan)
+        if self._files is None:
+            return
+        numbers: dict[str, Any] = {}
+        for name, values in self._metrics["train"].items():
+            fresh = [value for value in values[self._marks.get(name, 0) :] if not math.isnan(value)]
+            numbers[name] = sum(fresh) / len(fresh) if fresh else None
+        numbers |= {"loss": sums[0] / self._ranks.size, "learning_rate": self._get_learning_rate()}
+        if grad_norm is not None:
+            numbers["grad_norm"] = float(grad_norm)
+        self._files[0].write(self.state.global_step, {**numbers, **self._lists, "sampling/ratio/histogram": sums[1:-1]})
+        for callback in self._callbacks():
+            callback.show(self.state, {name: value for name, value in numbers.items() if value is not None})
+
+
+def _handed_over(name: str, index: int) -> Callable[..., list[float | None]]:
+    """Return a reward function under the user's name, which returns what the samplers' side computed."""
+
+    def reward(**columns: Any) -> list[float | None]:
+        return [rewards[index] for rewards in columns[_REWARDS]]
+
+    reward.__name__ = name
+    return reward
+
+
+class _Counter(Sampler[int]):
+    """Counts the steps of an epoch for transformers' loop; the rows themselves come from the rollouts."""
+
+    def __init__(self, rows: int, args: GRPOAsyncConfig) -> None:
+        # Fewer rows than one step needs are gone through more than once in it.
+        steps = max(1, rows // args.groups_per_step)
+        self._length: int = steps * args.generation_batch_size * args.steps_per_generation
+
+    def __iter__(self) -> Any:
+        return iter([0] * self._length)
+
+    def __len__(self) -> int:
+        return self._length

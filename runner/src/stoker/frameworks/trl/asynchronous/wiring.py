@@ -1,0 +1,244 @@
+"""Puts the rollouts of a run together on rank 0: samplers, rewards, engine and publisher, from its flags.
+
+Only training processes import this module: what asks the samplers needs a package of the image.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.samplers import OF_THE_JOB
+from stoker.contract.variables import PLAN_FILE, SAMPLERS, workspace_of
+from stoker.frameworks.trl.asynchronous.collector import Collector, Waiting
+from stoker.frameworks.trl.asynchronous.handout import Ranks
+from stoker.frameworks.trl.asynchronous.metrics import Lengths
+from stoker.frameworks.trl.asynchronous.request import versions_needed
+from stoker.frameworks.trl.asynchronous.trainer import Start
+from stoker.plan.plan import Plan
+from stoker.rollouts.addresses import addresses_in
+from stoker.rollouts.chat import Chat, chat_of
+from stoker.rollouts.engine import Engine
+from stoker.rollouts.episodes import Episodes, Sampling
+from stoker.rollouts.fleet import Fleet
+from stoker.rollouts.publish import Publisher
+from stoker.rollouts.records import Bounds, Group, Sample, Seeds, Writer
+from stoker.rollouts.replicas import Needs
+from stoker.rollouts.rewards import Judges, functions_among
+from stoker.rollouts.tooling import Tooling
+from stoker.rollouts.user_code import Functions, Limits, Loaded, UserCode
+from stoker.serve.adapters import live
+from stoker.serve.adapters.fingerprint import fingerprint
+
+# The rows whose prompts have the most characters are measured in tokens.
+_MEASURED = 64
+_JUDGE_SECONDS = 300.0
+
+
+class Rollouts:
+    """The rollouts of a run, from the flags to a collector. Every rank enters it; only rank 0 does something.
+
+    Args:
+        settings: `GRPOAsyncConfig`.
+        model: `trl.ModelConfig`.
+        rewards: as the user named them.
+        columns: of the data.
+
+    Attributes:
+        reward_names: for metrics and weights, the same on every rank.
+    """
+
+    def __init__(self, settings: Any, model: Any, rewards: Sequence[str], columns: Sequence[str]) -> None:
+        self._settings, self._model = settings, model
+        self._rewards, self._columns = tuple(rewards), tuple(columns)
+        self._code: UserCode | None = None
+        self._judges: Judges | None = None
+        self._loaded: Loaded | None = None
+        self.reward_names: tuple[str, ...] = ()
+
+    def __enter__(self) -> Rollouts:
+        """Start what judges, on rank 0, and tell the other ranks the names of the rewards.
+
+        Raises:
+            RunError: something that the user named cannot be used (64, 65, 66, 78).
+        """
+        self.reward_names = Ranks().share(lambda _: self._start_judges(), lambda _: False)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the process of the user's code."""
+        if self._code is not None:
+            self._code.stop()
+
+    def _start_judges(self) -> tuple[str, ...]:
+        settings = self._settings
+        functions = Functions(
+            functions_among(self._rewards),
+            tuple(settings.tools or ()),
+            _environments(settings.environment_factory or ()),
+        )
+        limits = {} if settings.episode_seconds is None else {"episode_seconds": settings.episode_seconds}
+        names: Sequence[str] = ()
+        if functions:
+            self._code = UserCode(functions, self._columns, Limits(**limits))
+            self._loaded = self._code.start()
+            names = self._loaded.rewards
+        self._judges = Judges(self._rewards, self._code, names, _JUDGE_SECONDS)
+        return tuple(self._judges.names)
+
+    def collect(self, start: Start, waiting: Waiting) -> Collector:
+        """Begin the rollouts on rank 0.
+
+        Raises:
+            RunError: no sampler is ready (75), or one does not fit the run (78).
+        """
+        settings = self._settings
+        assert self._judges is not None, "only rank 0 collects"
+        has_tools = bool(settings.tools or settings.environment_factory)
+        chat = chat_of(start.tokenizer, tools=has_tools, template_kwargs=settings.chat_template_kwargs)
+        plan = Plan.read(Path(os.environ.get(PLAN_FILE, "")))
+        workspace = Path(plan.workspace) if plan else workspace_of(os.environ)
+        folder = Path(settings.adapters or workspace / "adapters")
+        run = os.environ.get("JOBSET_NAME") or "run"
+        name = live.claim(folder, run, (plan.job_id or plan.run_id) if plan else run)
+        fleet = Fleet(
+            addresses_in(_addresses(settings.samplers)),
+            name,
+            self._needs(start, chat),
+            wait_seconds=settings.fleet_wait_seconds,
+        )
+        try:
+            fleet.check(waiting)
+        except BaseException:
+            fleet.close()
+            raise
+        lengths = Lengths()
+        engine = Engine(
+            start.rows,
+            Bounds(
+                settings.groups_per_step,
+                settings.max_staleness,
+                None if settings.depth == "auto" else int(settings.depth),
+                settings.publish_every,
+            ),
+            Counted(self._episodes(fleet, chat), lengths),
+            seed=settings.seed,
+            steps=start.total,
+            state=start.state,
+            wait_seconds=settings.rollout_wait_seconds,
+            order=None if settings.shuffle_dataset else lambda epoch: range(len(start.rows)),
+        )
+        base = {"name_or_path": self._model.model_name_or_path, "revision": self._model.model_revision}
+        publishers: list[Publisher] = []
+
+        def publisher(usable: Callable[[int], None]) -> Publisher:
+            publishers.append(
+                Publisher(folder, name, fleet, usable, engine.in_use, base_model=base, seconds=settings.publish_seconds)
+            )
+            return publishers[0]
+
+        return Collector(engine, publisher, lambda: figures(fleet, publishers[0]), fleet.close, lengths)
+
+    def _needs(self, start: Start, chat: Chat) -> Needs:
+        settings = self._settings
+        # Without the column an environment makes the prompt, whose length nobody knows.
+        prompts = [row["prompt"] for row in start.rows] if "prompt" in self._columns else ()
+        longest = sorted((_characters(prompt), row) for row, prompt in enumerate(prompts))[-_MEASURED:]
+        folder = Path(self._model.model_name_or_path)
+        return Needs(
+            source="" if folder.is_dir() else self._model.model_name_or_path,
+            revision=self._model.model_revision if not folder.is_dir() else "",
+            fingerprint=fingerprint(sorted(folder.glob("*.safetensors"))) if folder.is_dir() else "",
+            prompt=max((len(chat.encode(start.rows[row]["prompt"], ())) for _, row in longest), default=0),
+            answer=settings.max_completion_length,
+            loras=versions_needed(settings.max_staleness, settings.publish_every),
+            rank=self._model.lora_r,
+        )
+
+    def _episodes(self, fleet: Fleet, chat: Chat) -> Episodes:
+        settings = self._settings
+        assert self._judges is not None
+        drawn = {
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "top_k": max(0, settings.top_k or 0),
+            "min_p": settings.min_p or 0.0,
+            "repetition_penalty": settings.repetition_penalty,
+        }
+        training = Sampling(settings.num_generations, settings.max_completion_length, **drawn)
+        judged = settings.num_generations_eval or settings.num_generations
+        # One answer to each row is the likeliest one; several are drawn as in training.
+        evaluation = Sampling(judged, settings.max_completion_length, **(drawn if judged > 1 else {"temperature": 0.0}))
+        tooling = None
+        if self._code is not None:
+            tooling = Tooling(self._code, self._loaded.tools if self._loaded else {})
+        return Episodes(fleet, self._judges, chat, training, evaluation=evaluation, tooling=tooling)
+
+
+class Counted:
+    """A writer whose answers are counted by their length.
+
+    Args:
+        writer: writes.
+        lengths: counts.
+    """
+
+    def __init__(self, writer: Writer, lengths: Lengths) -> None:
+        self._writer = writer
+        self._lengths = lengths
+
+    async def write(self, group: Group, seeds: Seeds) -> tuple[Sample, ...]:
+        """Return all samples of the group."""
+        samples = await self._writer.write(group, seeds)
+        if not group.evaluation:
+            self._lengths.written([(group, samples)])
+        return samples
+
+
+def figures(fleet: Fleet, publisher: Publisher) -> dict[str, float]:
+    """Return numbers about the samplers, and about the versions published since the last call."""
+    found = {
+        "samplers/ready": float(len(fleet.ready())),
+        "samplers/known": float(fleet.size()),
+        "samplers/requests": float(sum(fleet.under_way().values())),
+    }
+    published = publisher.published()
+    if published:
+        found["publish/version"] = float(published[-1].version)
+        found["publish/write_seconds"] = sum(one.write_seconds for one in published) / len(published)
+        found["publish/spread_seconds"] = sum(one.spread_seconds for one in published) / len(published)
+    return found
+
+
+def _addresses(samplers: str | None) -> str:
+    if samplers != OF_THE_JOB:
+        return samplers or ""
+    found = os.environ.get(SAMPLERS, "")
+    if not found:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"--samplers {OF_THE_JOB} is for a runtime with samplers, and this one sets no {SAMPLERS}: choose such a "
+            "runtime, or write the addresses of the samplers",
+        )
+    return found
+
+
+def _environments(words: Sequence[str]) -> Mapping[str, str]:
+    """Return name → class: the name is empty if all rows share one environment."""
+    found = {}
+    for word in words:
+        name, sign, path = word.partition("=")
+        found.update({name: path} if sign else {"": word})
+    return found
+
+
+def _characters(prompt: Any) -> int:
+    if isinstance(prompt, list):
+        return sum(len(str(message.get("content"))) for message in prompt if isinstance(message, Mapping))
+    return len(str(prompt))

@@ -1,0 +1,183 @@
+"""The files and numbers of asynchronous GRPO, and what rank 0 does while it waits."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.frameworks.trl.asynchronous.collector import Collector
+from stoker.frameworks.trl.asynchronous.metrics import Lengths, MetricsFile, SamplesFile, numbers_of
+from stoker.frameworks.trl.asynchronous.rows import rows_of, slice_of, trained_groups
+from stoker.rollouts.records import Batch, Group, Sample, Written
+
+
+def sample(reward: float | None = 1.0, tokens: int = 2, version: int = 3, logprob: float = -0.5) -> Sample:
+    numbers = (5,) * tokens, (1,) * tokens, (logprob,) * tokens
+    return Sample((1, 2), *numbers, version, version, (reward,), "text", "stop", "s-0", 0.5, {"turns": 2.0})
+
+
+def group(ordinal: int, *samples: Sample) -> Written:
+    return Group(ordinal, 0, ordinal, {"prompt": "1+1="}, 3, 7), samples
+
+
+def batch(*groups: Written, step: int = 4) -> Batch:
+    return Batch(step, groups, tuple(1 for _ in groups), 0.25, "", 1, 6)
+
+
+def test_a_resumed_run_drops_the_metrics_of_steps_that_it_does_again(tmp_path: Path) -> None:
+    first = MetricsFile(tmp_path, 0)
+    for step in (1, 2, 3):
+        first.write(step, {"loss": math.nan, "histogram": [1.0, math.inf], "reward": 0.5})
+    with (tmp_path / "metrics.jsonl").open("a") as stream:
+        stream.write('{"step": 4, "lo')
+    MetricsFile(tmp_path, 2).write(3, {"loss": 1.0})
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert lines[0] == {"step": 1, "loss": None, "histogram": [1.0, None], "reward": 0.5}
+    assert lines[2] == {"step": 3, "loss": 1.0}
+
+
+def test_the_file_of_samples_is_bounded(tmp_path: Path) -> None:
+    file = SamplesFile(tmp_path)
+    file.write(batch(*(group(number, *(sample() for _ in range(8))) for number in range(8))))
+    lines = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert [(line["row"], len(line["samples"])) for line in lines] == [(0, 4), (1, 4)]
+    assert lines[0]["samples"][0] == {
+        "version": 3, "replica": "s-0", "rewards": [1.0], "finish": "stop", "text": "text",
+    }  # fmt: skip
+    (tmp_path / "samples.jsonl").write_text("x" * (9 << 20))
+    file.write(batch(group(0, sample())))
+    assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == 1
+    assert (tmp_path / "samples.1.jsonl").exists()
+
+
+def test_numbers_of_a_batch() -> None:
+    flat = group(0, sample(1.0), sample(1.0))
+    mixed = group(1, sample(0.0, version=1), sample(None))
+    numbers, lists, reward = numbers_of(batch(flat, mixed), [2.0])
+    assert numbers["staleness/mean"] == 1.5
+    assert numbers["staleness/max"] == 3.0
+    assert numbers["rollout/flat_groups"] == 1.0  # what has no reward counts as nothing
+    assert numbers["rollout/turns"] == 2.0
+    assert lists["staleness/histogram"] == [0.0, 3.0, 0.0, 1.0]
+    assert reward == pytest.approx(4 / 3)
+
+
+def test_the_lengths_of_trained_answers_are_compared_with_those_of_all() -> None:
+    lengths = Lengths()
+    assert math.isnan(lengths.bias)
+    short, long = group(0, sample(tokens=1)), group(1, sample(tokens=3))
+    lengths.written([short, long])
+    lengths.trained([short])
+    assert lengths.bias == 0.5
+    lengths.trained([long])
+    assert lengths.bias == 1.0
+
+
+@pytest.mark.parametrize(("parts", "kept"), [(1, [1, 3]), (4, [1, 3]), (8, [0, 1, 2, 3])])
+def test_groups_without_an_advantage_are_left_out_as_far_as_the_parts_of_a_step_allow(
+    parts: int, kept: list[int]
+) -> None:
+    groups = [group(n, sample(1.0), sample(float(n % 2 == 0))) for n in range(6)]
+    assert [g.ordinal for g, _ in trained_groups(batch(*groups), [1.0], 1)] == [1, 3, 5]
+    few = [group(n, sample(1.0), sample(float(n not in (1, 3)))) for n in range(6)]
+    assert [g.ordinal for g, _ in trained_groups(batch(*few), [1.0], parts)] == kept
+    none = [group(n, sample(1.0), sample(1.0)) for n in range(6)]
+    assert [g.ordinal for g, _ in trained_groups(batch(*none), [1.0], 4)] == [0, 1]
+
+
+def test_rows_keep_the_order_of_the_groups_and_each_rank_gets_a_slice() -> None:
+    rows = rows_of([group(0, sample(1.0), sample(2.0)), group(1, sample(3.0), sample(4.0))])
+    assert [row.rewards for rank in range(2) for row in slice_of(rows, rank, 2)] == [(1.0,), (2.0,), (3.0,), (4.0,)]
+    with pytest.raises(RunError, match="the sampler s-0 gave tokens without a probability"):
+        rows_of([group(0, sample(logprob=math.nan))])
+
+
+class Engine:
+    """An engine that says what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def start(self, version: int) -> None:
+        self.told.append(("start", version))
+
+    def usable(self, version: int) -> None:
+        self.told.append(("usable", version))
+
+    def take(self, step: int, waiting: Callable[[str], None]) -> Batch:
+        waiting("the test says so")
+        return batch(group(0, sample()), step=step)
+
+    def stop(self) -> None:
+        raise OSError("the test says so")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+class Publisher:
+    """A publisher whose versions come when the test says so."""
+
+    def __init__(self, usable: Callable[[int], None]) -> None:
+        self.usable = usable
+        self.failure: RunError | None = None
+        self.closed = False
+
+    def publish(self, version: int, write: Callable[[Path], None]) -> None:
+        self.usable(version)
+
+    def failed(self) -> RunError | None:
+        return self.failure
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def collector() -> tuple[Collector, Engine, Publisher]:
+    engine = Engine()
+    made: list[Publisher] = []
+
+    def publisher(usable: Callable[[int], None]) -> Publisher:
+        made.append(Publisher(usable))
+        return made[0]
+
+    return Collector(engine, publisher), engine, made[0]
+
+
+def test_a_resumed_run_begins_with_its_own_version_and_a_new_one_with_the_base_model() -> None:
+    fresh, engine, _ = collector()
+    fresh.begin(0, lambda reason: None)
+    assert engine.told == [("start", 0)]
+    resumed, engine, _ = collector()
+    reasons: list[str] = []
+
+    def waiting(reason: str) -> None:
+        reasons.append(reason)
+        resumed.publish(7, lambda folder: None)
+
+    resumed.begin(7, waiting)
+    assert engine.told == [("start", 7)]
+    assert reasons == ["waiting for samplers: they load version 7"]
+    resumed.publish(8, lambda folder: None)
+    assert engine.told[-1] == ("usable", 8)
+
+
+def test_versions_that_cannot_arrive_end_the_wait_with_their_error() -> None:
+    rollouts, _, publisher = collector()
+    publisher.failure = RunError(ExitCode.CONFIG, "the disk is full")
+    with pytest.raises(RunError, match="the disk is full"):
+        rollouts.take(1, lambda reason: None)
+
+
+def test_everything_ends_though_one_part_does_not_end_well(capsys: pytest.CaptureFixture[str]) -> None:
+    rollouts, _, publisher = collector()
+    rollouts.stop()
+    assert publisher.closed
+    assert "the rollouts did not end well: OSError: the test says so" in capsys.readouterr().err

@@ -1,0 +1,378 @@
+"""Trains `grpo_async` with samplers that are no servers, and prints what came out as JSON: `… CASE MODEL FOLDER`.
+
+Runs in an environment with the trainers, in one process or in a group.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from datasets import Dataset
+from peft import LoraConfig
+from runner.tests.integration.rollout_fakes import InOrder, TinyFleet, Versions, scripted
+from transformers import AutoTokenizer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from stoker.contract.exits import RunError
+from stoker.contract.files import read_json
+from stoker.frameworks.trl.asynchronous import guard
+from stoker.frameworks.trl.asynchronous.collector import Collector
+from stoker.frameworks.trl.asynchronous.config import GRPOAsyncConfig
+from stoker.frameworks.trl.asynchronous.trainer import GRPOAsyncTrainer, Start
+from stoker.frameworks.trl.callback import RunCallback
+from stoker.rank.checkpoints import SEAL
+from stoker.rank.job import Outcome, StopRequested
+from stoker.rank.pulse import Pulse
+from stoker.rollouts.engine import Engine
+from stoker.rollouts.records import Bounds, Group, Sample, Writer
+
+GENERATIONS = 4
+ROWS = [{"prompt": f"{a}+{b}=", "solution": str(a + b)} for a in range(10) for b in range(10)]
+Answer = Callable[[Group], tuple[Sample, ...]]
+
+
+def settings(kind: type[GRPOConfig], folder: Path, **more: Any) -> Any:
+    """Return the settings of a short run."""
+    usual: dict[str, Any] = {
+        "output_dir": str(folder),
+        "max_steps": 3,
+        "per_device_train_batch_size": 8,
+        "num_generations": GENERATIONS,
+        "max_completion_length": 8,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "shuffle_dataset": False,
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
+        "disable_tqdm": True,
+        "lr_scheduler_type": "constant",
+    }
+    return kind(**{**usual, **more})
+
+
+def adapter() -> LoraConfig:
+    """Return the adapter of every run."""
+    return LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+class Ours:
+    """A trainer of ours with a fake fleet.
+
+    Args:
+        model: folder of the model.
+        args: the settings.
+        answer: writes samples.
+        take: loads a published version.
+        lag: how stale the samples are.
+        writer: writes the samples ahead of the trainer, in an engine as real runs have it, instead of `answer`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        args: GRPOAsyncConfig,
+        answer: Answer,
+        take: Callable[[int, Path], None] = lambda version, folder: None,
+        lag: int = 0,
+        writer: Writer | None = None,
+    ) -> None:
+        self.engine: InOrder | None = None
+
+        def collect(start: Start, waiting: Callable[[str], None]) -> Collector:
+            if writer is not None:
+                bounds = Bounds(args.groups_per_step, args.max_staleness, publish_every=args.publish_every)
+                ahead = Engine(ROWS, bounds, writer, seed=0, steps=start.total, state=start.state, wait_seconds=60)
+                return Collector(ahead, lambda usable: Versions(usable, take))
+            self.engine = InOrder(ROWS, args.groups_per_step, answer, lag, start.step)
+            return Collector(self.engine, lambda usable: Versions(usable, take))
+
+        self.trainer = GRPOAsyncTrainer(
+            model=model,
+            args=args,
+            reward_names=["even"],
+            collect=collect,
+            train_dataset=Dataset.from_list(ROWS),
+            eval_dataset=None if args.eval_strategy == "no" else Dataset.from_list(ROWS[:2]),
+            peft_config=adapter(),
+        )
+
+
+def theirs(model: str, args: GRPOConfig, answer: Answer, vllm: bool) -> GRPOTrainer:
+    """Return TRL's own trainer with the same samples; with vLLM it believes that they come from there."""
+
+    def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        samples: list[Sample] = []
+        for place in range(0, len(prompts), GENERATIONS):
+            row = next(number for number, row in enumerate(ROWS) if row["prompt"] == prompts[place])
+            samples += answer(Group(0, 0, row, ROWS[row], 0, 0))
+        return {
+            "prompt_ids": [list(s.prompt_ids) for s in samples],
+            "completion_ids": [list(s.completion_ids) for s in samples],
+            "logprobs": [list(s.logprobs) for s in samples],
+            "given": [s.rewards[0] for s in samples],
+        }
+
+    def even(given: list[float], **_: Any) -> list[float]:
+        return given
+
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=[even],
+        args=args,
+        train_dataset=Dataset.from_list(ROWS),
+        peft_config=adapter(),
+        rollout_func=rollout,
+    )
+    if vllm:
+        trainer.use_vllm, trainer._last_loaded_step = True, -1
+        trainer.vllm_generation = type("Server", (), {"sync_weights": lambda self: None})()
+    return trainer
+
+
+def weights_of(trainer: Any) -> str:
+    """Return a digest of the trained weights, bit for bit."""
+    digest = hashlib.sha256()
+    for name, parameter in sorted(trainer.accelerator.unwrap_model(trainer.model).named_parameters()):
+        if parameter.requires_grad:
+            digest.update(name.encode() + parameter.detach().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def same(model: str, folder: Path) -> dict[str, Any]:
+    """Train the same samples in TRL's trainer and in ours, with and without a correction."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    # The samples are made up, and no policy wrote them.
+    guard.IdentityGuard.look = lambda self, step, rows: None  # type: ignore[method-assign]
+    found: dict[str, Any] = {}
+    cases: dict[str, tuple[dict[str, Any], bool, Callable[[int, int], int]]] = {
+        # Lengths differ: the whole batch of a rank is one micro-batch, so nothing can be trimmed.
+        "uncorrected": ({"correction": "none"}, False, lambda row, index: 3 + (row + index) % 5),
+        "decoupled": ({"gradient_accumulation_steps": 2}, True, lambda row, index: 5),
+        "dr_grpo": ({"loss_type": "dr_grpo", "scale_rewards": "none"}, True, lambda row, index: 3 + index),
+    }
+    for name, (ours, vllm, length) in cases.items():
+        answer = scripted(tokenizer, GENERATIONS, length)
+        own = {"correction", "max_staleness", "guard_every"}
+        shared = {key: value for key, value in ours.items() if key not in own}
+        if vllm:
+            shared |= {"vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": 2.0}
+        reference = theirs(model, settings(GRPOConfig, folder, **shared), answer, vllm)
+        reference.train()
+        args = settings(
+            GRPOAsyncConfig, folder, samplers="none", max_staleness=0, guard_every=1000, **{**shared, **ours}
+        )
+        run = Ours(model, args, answer)
+        run.trainer.train()
+        losses = [[line["loss"] for line in t.state.log_history if "loss" in line] for t in (reference, run.trainer)]
+        found[name] = {"theirs": weights_of(reference), "ours": weights_of(run.trainer), "losses": losses}
+    return found
+
+
+def faults(model: str, folder: Path) -> dict[str, Any]:
+    """Train with samplers that do not serve what they name, and note how each run ends."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    kinds: dict[str, dict[str, Any]] = {
+        "none": {},
+        "no effect": {"served": lambda version: 0},
+        "stale": {"served": lambda version: version - 1},
+        "swapped": {"served": lambda version: version + (1 if version % 2 else -1) if version > 1 else version},
+        "other base": {"shaken": 0.02},
+        "temperature": {"temperature": 0.7},
+    }
+    found = {}
+    for name, kind in kinds.items():
+        fleet = TinyFleet(model, tokenizer, GENERATIONS, **kind)
+        args = settings(
+            GRPOAsyncConfig,
+            folder / name.replace(" ", "-"),
+            samplers="none",
+            max_steps=20,
+            guard_every=6,
+            logging_steps=100,
+        )
+        run = Ours(model, args, fleet.answer, fleet.take, lag=2)
+        ended = None
+        try:
+            run.trainer.train()
+        except RunError as error:
+            ended = [int(error.code), error.message]
+        lines = [json.loads(line) for line in (Path(args.output_dir) / "metrics.jsonl").read_text().splitlines()]
+        found[name] = {
+            "step": run.trainer.state.global_step,
+            "ended": ended,
+            "differences": fleet.differences,
+            "noise": [line["guard/noise"] for line in lines],
+            "error": [line["guard/error"] for line in lines],
+            "reward": [line["reward"] for line in lines],
+            "staleness": [line["staleness/max"] for line in lines],
+            "stopped": run.engine is not None and run.engine.stopped,
+        }
+    return found
+
+
+def pair(model: str, folder: Path) -> dict[str, Any]:
+    """Train on two ranks: as TRL does, then with an evaluation, a stop during a wait, and a resume."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    rank = int(os.environ["RANK"])
+    look, guard.IdentityGuard.look = guard.IdentityGuard.look, lambda self, step, rows: None  # type: ignore[method-assign]
+    answer = scripted(tokenizer, GENERATIONS, lambda row, index: 5)
+    reference = theirs(model, settings(GRPOConfig, folder, max_steps=2), answer, vllm=False)
+    reference.train()
+    args = settings(GRPOAsyncConfig, folder, samplers="none", max_staleness=0, correction="none", max_steps=2)
+    run = Ours(model, args, answer)
+    run.trainer.train()
+    found: dict[str, Any] = {"theirs": weights_of(reference), "ours": weights_of(run.trainer)}
+    guard.IdentityGuard.look = look  # type: ignore[method-assign]
+
+    output = folder / "output"
+    usual: dict[str, Any] = {"samplers": "none", "max_steps": 5, "guard_every": 2, "per_device_train_batch_size": 4}
+    usual |= {"num_generations_eval": GENERATIONS, "eval_strategy": "steps", "eval_steps": 2}
+    flag = folder / f"stop-{rank}"
+    for attempt in range(2):
+        fleet = TinyFleet(model, tokenizer, GENERATIONS)
+        args = settings(GRPOAsyncConfig, output, save_strategy="steps", save_steps=100, **usual)
+        run = Ours(model, args, fleet.answer, fleet.take, lag=1)
+        follow = RunCallback(flag, {"fingerprint": {}}, Outcome(), Pulse(folder / "ranks", rank), lambda: None)
+        run.trainer.add_callback(follow)
+        if attempt == 0:
+            run.trainer.add_callback(StopsWhileWaiting(run, flag, at=3))
+        try:
+            run.trainer.train(resume_from_checkpoint=str(output / "checkpoint-3") if attempt else None)
+        except StopRequested as stop:
+            found["stopped"] = str(stop)
+        flag.unlink(missing_ok=True)
+    found["step"] = run.trainer.state.global_step
+    found["seal"] = sorted(json.loads((output / "checkpoint-3" / SEAL).read_text())["files"])
+    found["state"] = read_json(output / "checkpoint-3" / "rollouts.json")
+    found["metrics"] = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    found["samples"] = [json.loads(line) for line in (output / "samples.jsonl").read_text().splitlines()]
+    found["evaluated"] = [line for line in run.trainer.state.log_history if "eval_reward" in line]
+    found["weights"] = guard_ranks(weights_of(run.trainer))
+    return found
+
+
+def kubetorch(model: str, folder: Path) -> dict[str, Any]:
+    """Train one step with the flags that give the arithmetic of Kubetorch's example, and compute it as that does."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    guard.IdentityGuard.look = lambda self, step, rows: None  # type: ignore[method-assign]
+    answer = scripted(tokenizer, GENERATIONS, lambda row, index: 3 + index)
+    args = settings(
+        GRPOAsyncConfig,
+        folder,
+        samplers="none",
+        allow_incomparable_logprobs=True,
+        top_p=0.95,
+        loss_type="bnpo",
+        scale_rewards="group",
+        max_grad_norm=1.0,
+        max_steps=1,
+        optim="sgd",
+        learning_rate=1.0,
+    )
+    trainer = Ours(model, args, answer).trainer
+    trained = {name: value for name, value in trainer.model.named_parameters() if value.requires_grad}
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, value in trained.items():
+            if "lora_B" in name:  # else only these would learn in the first step
+                value.copy_(0.1 * torch.randn(value.shape, generator=generator))
+    before = {name: value.detach().clone() for name, value in trained.items()}
+    samples = [sample for row in range(2) for sample in answer(Group(0, 0, row, ROWS[row], 0, 0))]
+    wanted = gradients_of_the_example(trainer.model, samples, tokenizer.pad_token_id, [*trained.values()])
+    trainer.train()
+    differences = [
+        float((value.detach() - (before[name] - gradient)).abs().max())
+        for (name, value), gradient in zip(trained.items(), wanted, strict=True)
+    ]
+    moved = [float(gradient.abs().max()) for gradient in wanted]
+    return {"difference": max(differences), "moved": max(moved), "correction": args.correction}
+
+
+def ahead(model: str, folder: Path) -> dict[str, Any]:
+    """Train with an engine that has samples written ahead, in all modes of the correction."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    modes: dict[str, dict[str, Any]] = {
+        "decoupled": {"gradient_accumulation_steps": 2, "publish_every": 2},
+        "behaviour": {"loss_type": "cispo", "epsilon_high": 5.0},
+        "flat groups": {"skip_flat_groups": True},
+    }
+    found = {}
+    for name, more in modes.items():
+        fleet = TinyFleet(model, tokenizer, GENERATIONS)
+        given = {"correction": name} if name == "behaviour" else {}
+        own = {"samplers": "none", "max_steps": 6, "max_staleness": 3, "guard_every": 2, **given, **more}
+        args = settings(GRPOAsyncConfig, folder / name.replace(" ", "-"), **own)
+        Ours(model, args, fleet.answer, fleet.take, writer=fleet).trainer.train()
+        lines = [json.loads(line) for line in (Path(args.output_dir) / "metrics.jsonl").read_text().splitlines()]
+        shown = [json.loads(line) for line in (Path(args.output_dir) / "samples.jsonl").read_text().splitlines()]
+        found[name] = {"metrics": lines, "rows": [(line["epoch"], line["row"]) for line in shown]}
+    return found
+
+
+def gradients_of_the_example(model: Any, samples: list[Sample], pad: int, weights: list[Any]) -> list[torch.Tensor]:
+    """Return the clipped gradients of its loss: mean over tokens of the advantage times -log p, without a ratio."""
+    longest = max(len(sample.completion_ids) for sample in samples)
+    completions = torch.tensor([[*s.completion_ids, *[pad] * (longest - len(s.completion_ids))] for s in samples])
+    mask = torch.tensor([[1.0] * len(s.completion_ids) + [0.0] * (longest - len(s.completion_ids)) for s in samples])
+    prompts = torch.tensor([sample.prompt_ids for sample in samples])
+    rewards = torch.tensor([sample.rewards[0] for sample in samples]).view(-1, GENERATIONS)
+    deviation = rewards.std(dim=1, keepdim=True) + 1e-8
+    advantages = ((rewards - rewards.mean(dim=1, keepdim=True)) / deviation).view(-1, 1)
+    logits = model(input_ids=torch.cat([prompts, completions], dim=1)).logits[:, prompts.size(1) - 1 : -1]
+    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), completions, reduction="none")
+    found = torch.autograd.grad((losses * advantages * mask).sum() / mask.sum(), weights)
+    norm = torch.stack([gradient.norm() for gradient in found]).norm()
+    return [gradient * min(1.0, 1.0 / (float(norm) + 1e-6)) for gradient in found]
+
+
+class StopsWhileWaiting(TrainerCallback):
+    """Tells rank 1 to stop while all ranks wait for a batch."""
+
+    def __init__(self, run: Ours, flag: Path, at: int) -> None:
+        self._run, self._flag, self._at = run, flag, at
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Let the next batch be waited for, and the wait be ended."""
+        if state.global_step != self._at - 1:
+            return
+        if self._run.engine is not None:
+            self._run.engine.waits = 3
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Ask rank 1 to stop, too late for this step."""
+        if state.global_step == self._at and self._flag.name == "stop-1":
+            self._flag.touch()
+
+
+def guard_ranks(value: str) -> list[str]:
+    """Return a value of every rank."""
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
+
+
+CASES: dict[str, Callable[[str, Path], dict[str, Any]]] = {
+    "same": same,
+    "faults": faults,
+    "pair": pair,
+    "kubetorch": kubetorch,
+    "ahead": ahead,
+}
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    made = CASES[sys.argv[1]](sys.argv[2], Path(sys.argv[3]))
+    if os.environ.get("RANK", "0") == "0":
+        print("\n" + json.dumps(made))
