@@ -26,8 +26,8 @@ TARGETS = {
 }
 # The modules that run a trainer in each process: a plan names them.
 TRAINERS = {"stoker.frameworks.torchtune.trainer", "stoker.frameworks.trl.trainer"}
-# Names that are no module of a room: the script that TRL lacks, public faces in messages, and the entry-point group.
-PUBLIC = {"stoker.backends", "stoker.scripts", "stoker.scripts.orpo"}
+# Names that are no module of a room: the scripts that TRL lacks, public faces in messages, and the entry-point group.
+PUBLIC = {"stoker.backends", "stoker.scripts", "stoker.scripts.orpo", "stoker.scripts.grpo_async"}
 
 
 def test_rooms_import_downward() -> None:

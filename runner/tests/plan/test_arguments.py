@@ -211,7 +211,7 @@ def test_the_tables_agree_with_themselves(method: str) -> None:
 def test_a_renamed_flag_whose_new_name_is_another_methods_is_called_that() -> None:
     problem = get_framework("trl").flag_table("sft").refusal("max_new_tokens")
     assert problem == (
-        "--max_new_tokens is now --max_completion_length, a flag of orpo, grpo, rloo, distillation, "
+        "--max_new_tokens is now --max_completion_length, a flag of orpo, grpo, rloo, distillation, grpo_async, "
         "not of trl 1.16.0 (sft): leave it out, or choose another method"
     )
 

@@ -343,7 +343,7 @@ def test_an_empty_variable_is_unset() -> None:
             ["--beta", "1"],
             None,
             ExitCode.USAGE,
-            "--beta is a flag of dpo, kto, orpo, grpo, rloo, distillation, not",
+            "--beta is a flag of dpo, kto, orpo, grpo, rloo, distillation, grpo_async, not",
         ),
         ({}, ["trl.scripts.xyz"], None, ExitCode.USAGE, "'xyz' is not a method of trl: choose one of sft"),
         ({}, ["trl.scripts.rlo"], None, ExitCode.USAGE, "'rlo' is not a method of trl: did you mean rloo?"),

@@ -30,6 +30,7 @@ from stoker.submit.trl_methods import (
     METHOD_CONFIGS,
     TRLDistillationConfig,
     TRLDPOConfig,
+    TRLGRPOAsyncConfig,
     TRLGRPOConfig,
     TRLKTOConfig,
     TRLMethodConfig,
@@ -40,6 +41,8 @@ from stoker.submit.trl_methods import (
 GPUS = gpu_runtime()
 container(GPUS)["image"] = "registry.example.com/own/trl:1"
 METHODS = [TRLTrainerType(name) for name in TRL.methods]
+# It needs an adapter and samplers; a test of its own writes them.
+_WITH_MORE = TRLTrainerType.GRPO_ASYNC
 # Flags whose values their type does not tell.
 _WORDS = {
     "loss_type": st.sampled_from(["sigmoid", "hinge", "ipo"]),
@@ -99,7 +102,7 @@ def method_configs(draw: st.DrawFn, kind: type[TRLMethodConfig]) -> TRLMethodCon
 @st.composite
 def configs(draw: st.DrawFn) -> TRLConfig:
     """Return a config of any method in any of the shapes."""
-    method = draw(st.sampled_from(METHODS))
+    method = draw(st.sampled_from([method for method in METHODS if method is not _WITH_MORE]))
     flags = draw(method_configs(METHOD_CONFIGS[method]))
     shape: dict[str, Any] = (
         {"method": flags} if draw(st.booleans()) else {"trainer_type": method, f"{method.value}_config": flags}
@@ -143,6 +146,14 @@ def test_the_runner_takes_whatever_a_valid_config_says(config: TRLConfig) -> Non
     assert plan.method == config.trainer_type.value
     # The TrainJob of it is one that the cluster and its pods take.
     assert validate_one(manifests.trainjob(config, "run"), GPUS).problems == ()
+
+
+def test_the_runner_takes_asynchronous_grpo_with_samplers_and_an_adapter() -> None:
+    flags = TRLGRPOAsyncConfig(samplers="role", reward_funcs=["tasks:right"], max_staleness=2, depth="auto")
+    config = TRLConfig(method=flags, peft_config=TRLPeftConfig(lora_dropout=0.0))
+    config.validate()
+    plan = resolve(pod(), tuple(config.to_args()))
+    assert (plan.method, plan.samplers is not None) == ("grpo_async", True)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -106,7 +106,7 @@ def test_every_module_that_is_started_is_there(installed: Installed) -> None:
         *("--model_name_or_path", "a/b", "--dataset_name", "c/d"),
     )
     started = {*named_modules(installed), json.loads(plan.stdout)["torchrun_argv"][-1]}
-    assert {"stoker.scripts.orpo"} < started
+    assert {"stoker.scripts.orpo", "stoker.scripts.grpo_async"} < started
     for module in started:
         assert file_of(installed, module).exists(), module
         done = installed.python("-m", module)

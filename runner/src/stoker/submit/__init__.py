@@ -18,6 +18,7 @@ from stoker.submit.trl_adapter import TRLPeftConfig
 from stoker.submit.trl_methods import (
     TRLDistillationConfig,
     TRLDPOConfig,
+    TRLGRPOAsyncConfig,
     TRLGRPOConfig,
     TRLKTOConfig,
     TRLMethodConfig,
@@ -50,6 +51,7 @@ __all__ = [
     "TRLConfig",
     "TRLDPOConfig",
     "TRLDistillationConfig",
+    "TRLGRPOAsyncConfig",
     "TRLGRPOConfig",
     "TRLKTOConfig",
     "TRLMethodConfig",

@@ -20,6 +20,7 @@ from stoker.submit.trl_methods import (
     METHOD_CONFIGS,
     TRLDistillationConfig,
     TRLDPOConfig,
+    TRLGRPOAsyncConfig,
     TRLGRPOConfig,
     TRLKTOConfig,
     TRLMethodConfig,
@@ -30,7 +31,7 @@ from stoker.submit.trl_methods import (
     TRLTrainerType,
 )
 
-_SLOTS = ("sft", "dpo", "kto", "orpo", "grpo", "rloo", "reward", "distillation")
+_SLOTS = ("sft", "dpo", "kto", "orpo", "grpo", "rloo", "reward", "distillation", "grpo_async")
 _FLAT_ADAPTER = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
 
 
@@ -91,6 +92,7 @@ class TRLConfig(Remembering, LLMBackend):
     rloo_config: TRLRLOOConfig | None = None
     reward_config: TRLRewardConfig | None = None
     distillation_config: TRLDistillationConfig | None = None
+    grpo_async_config: TRLGRPOAsyncConfig | None = None
     method: TRLMethodConfig | TRLTrainerType | str | None = None
     dataset_name: str | None = default(staged.DATASET)
     gradient_checkpointing: bool | None = None

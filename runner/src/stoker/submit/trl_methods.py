@@ -27,6 +27,7 @@ class TRLTrainerType(Enum):
     RLOO = "rloo"
     REWARD = "reward"
     DISTILLATION = "distillation"
+    GRPO_ASYNC = "grpo_async"
 
     @classmethod
     def _missing_(cls, value: object) -> None:
@@ -277,6 +278,44 @@ class TRLDistillationConfig(_Generating):
     teacher_model_revision: str | None = None
 
 
+@dataclass
+class TRLGRPOAsyncConfig(TRLMethodConfig):
+    """Group relative policy optimization on what samplers write meanwhile. It trains an adapter."""
+
+    trainer_type: ClassVar[TRLTrainerType] = TRLTrainerType.GRPO_ASYNC
+    needs: ClassVar[tuple[str, ...]] = ("reward_funcs", "environment_factory")
+
+    _: KW_ONLY
+    samplers: str | None = None
+    reward_funcs: list[str] | None = None
+    reward_weights: list[float] | None = None
+    tools: list[str] | None = None
+    environment_factory: list[str] | None = None
+    num_generations: int | None = None
+    max_completion_length: int | None = None
+    temperature: float | None = None
+    loss_type: Literal["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"] | None = None
+    scale_rewards: Literal["group", "batch", "none"] | None = None
+    beta: float | None = None
+    epsilon: float | None = None
+    epsilon_high: float | None = None
+    max_staleness: int | None = None
+    depth: int | Literal["auto"] | None = None
+    correction: Literal["decoupled", "behaviour", "none"] | None = None
+    publish_every: int | None = None
+    guard_every: int | None = None
+    episode_seconds: float | None = None
+    skip_flat_groups: bool | None = None
+    allow_incomparable_logprobs: bool | None = None
+
+    def problems(self) -> list[str]:
+        """Return contradictions."""
+        rewards = len(self.reward_funcs or ())
+        if self.reward_weights is None or not rewards or len(self.reward_weights) == rewards:
+            return []
+        return [f"reward_weights has {len(self.reward_weights)} entries for {rewards} rewards: write one for each"]
+
+
 def _reference_model_problems(sync: bool | None, precompute: bool | None) -> list[str]:
     if sync and precompute:
         return [
@@ -289,6 +328,6 @@ METHOD_CONFIGS: dict[TRLTrainerType, type[TRLMethodConfig]] = {
     config.trainer_type: config
     for config in (
         *(TRLSFTConfig, TRLDPOConfig, TRLKTOConfig, TRLORPOConfig),
-        *(TRLGRPOConfig, TRLRLOOConfig, TRLRewardConfig, TRLDistillationConfig),
+        *(TRLGRPOConfig, TRLRLOOConfig, TRLRewardConfig, TRLDistillationConfig, TRLGRPOAsyncConfig),
     )
 }

@@ -21,6 +21,7 @@ _NEEDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "kto": (("prompt", "completion", "label"), *_PAIRS),
     "reward": (*_PAIRS, ("chosen_ids", "rejected_ids"), ("chosen_input_ids", "rejected_input_ids")),
     "grpo": (("prompt",),),
+    "grpo_async": (("prompt",),),
     "rloo": (("prompt",),),
     "distillation": (("prompt",),),
 }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from stoker.frameworks import command_line
+from stoker.frameworks.trl.asynchronous.request import sampler_request
 from stoker.frameworks.trl.dataset_formats import own_flags
 from stoker.frameworks.trl.flags import flag_table
 from stoker.frameworks.trl.kernels import speed_recipe
@@ -73,6 +74,7 @@ class TRLDecider(Decider):
             loader_workers=command_line.loader_workers(settings),
             packages_needed=needed_packages(settings),
             fixed=fixed_settings(asked, table, settings),
+            samplers=sampler_request(asked, table, settings),
         )
 
     def ways(

@@ -11,7 +11,7 @@ from stoker.frameworks.trl.former_flags import DEPRECATED, REMOVED, RENAMED
 from stoker.plan.arguments import Flag, FlagTable
 
 VERSION = "1.16.0"
-METHODS = ("sft", "dpo", "kto", "orpo", "grpo", "rloo", "reward", "distillation")
+METHODS = ("sft", "dpo", "kto", "orpo", "grpo", "rloo", "reward", "distillation", "grpo_async")
 
 _RESERVED = {
     "resume_from_checkpoint": "leave it out and set STOKER_RESUME to auto, never or require",

@@ -39,5 +39,5 @@ class TRL(TRLReader, TRLDecider, TRLChecker, TrainingFramework):
         return {name for name in {*ours} & {*theirs} if ours[name].default != theirs[name].default}
 
     def trainer_module(self, method: str, world_size: int = 1) -> str:
-        """Return TRL's script for the method, or Stoker's if TRL has only the trainer."""
+        """Return TRL's script for the method, or Stoker's if TRL has none."""
         return module_of(method)

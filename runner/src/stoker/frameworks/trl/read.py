@@ -12,14 +12,14 @@ from stoker.frameworks.trl.flags import METHODS
 from stoker.plan.interfaces import Command, ConfigFile, Reader
 
 MODULE_PREFIX = "trl.scripts."
-# Methods for which TRL has a trainer but no script.
-_OWN_SCRIPTS = {"orpo": "stoker.scripts.orpo"}
+# Methods for which TRL has a trainer but no script, and the one that is ours.
+_OWN_SCRIPTS = {"orpo": "stoker.scripts.orpo", "grpo_async": "stoker.scripts.grpo_async"}
 # Keys of a `--config` file that are not flags (trl/scripts/utils.py: TrlParser, DatasetMixtureConfig).
 _CONFIG_SECTIONS = ("env", "datasets")
 
 
 def module_of(method: str) -> str:
-    """Return TRL's script for a method, or Stoker's if TRL has only the trainer."""
+    """Return TRL's script for a method, or Stoker's if TRL has none."""
     return _OWN_SCRIPTS.get(method, MODULE_PREFIX + method)
 
 

@@ -84,6 +84,19 @@ DEFAULTS = (
         methods=("reward",),
     ),
     Default(
+        "num_generations_eval",
+        "1",
+        "an evaluation takes the likeliest answer to each row",
+        methods=("grpo_async",),
+    ),
+    Default(
+        "lora_dropout",
+        "0",
+        "with TRL's default, 0.05, trainer and samplers would not compute the same probabilities",
+        tunings=("lora", "qlora"),
+        methods=("grpo_async",),
+    ),
+    Default(
         "lora_target_modules",
         "all-linear",
         "PEFT's default is two attention layers in models it knows, and an error in others",

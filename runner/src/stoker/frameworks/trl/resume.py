@@ -41,6 +41,7 @@ FIXED: Mapping[str, tuple[str, ...]] = {
         *("entropy_coef_min", "entropy_target", "sapo_temperature_neg", "sapo_temperature_pos", "vespo_k_neg"),
         *("vespo_k_pos", "vespo_lambda_neg", "vespo_lambda_pos"),
     ),
+    "rollouts": (*("correction", "allow_incomparable_logprobs", "skip_flat_groups", "tools", "environment_factory"),),
 }
 # A smaller batch that is accumulated more often is the same batch.
 ROWS = "per_device_train_batch_size × gradient_accumulation_steps"
@@ -51,7 +52,8 @@ FREE = (
     *("log_*", "logging_*", "num_completions_to_print", "skip_memory_metrics", "include_num_input_tokens_seen"),
     *("do_eval", "do_predict", "do_train", "eval_*", "*_full_eval", "per_device_eval_batch_size", "batch_eval_metrics"),
     *("num_generations_eval", "generate_during_eval", "dataset_test_split", "prediction_loss_only"),
-    *("include_for_metrics", "save_*", "push_to_hub", "hub_*"),
+    *("include_for_metrics", "save_*", "push_to_hub", "hub_*", "samplers", "adapters", "depth", "publish_seconds"),
+    *("guard_every", "episode_seconds", "fleet_wait_seconds", "rollout_wait_seconds"),
 )
 
 

@@ -10,6 +10,7 @@ import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping
 
+from stoker.frameworks.trl.asynchronous import refusals
 from stoker.frameworks.trl.packages import TRACKERS
 from stoker.frameworks.trl.sharding import sharding_problems
 from stoker.plan.arguments import CONFIG_FILE, NONE, FlagTable, Setting, is_true
@@ -26,6 +27,9 @@ _RANGES: Mapping[str, tuple[float | None, float | None]] = {
     "dataloader_num_workers": (0, None),
     **dict.fromkeys(("lora_dropout", "label_smoothing_factor", "top_p"), (0, 1)),
     "num_generations": (2, None),
+    **dict.fromkeys(("max_staleness", "episode_seconds", "min_p"), (0, None)),
+    **dict.fromkeys(("publish_every", "guard_every"), (1, None)),
+    **dict.fromkeys(("publish_seconds", "fleet_wait_seconds", "rollout_wait_seconds"), (0, None)),
     # The range of numpy's generators.
     "seed": (0, 2**32 - 1),
 }
@@ -94,6 +98,9 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
     if on("load_best_model_at_end") and str(_value(settings, "eval_strategy", "no")) == "no":
         yield "--load_best_model_at_end needs evaluations to find the best model: add --eval_strategy steps"
     yield from _of_method(asked, settings, number)
+    if asked.method == refusals.METHOD:
+        yield from refusals.refusals(asked, table, settings, number, on)
+        yield from _generation_batch(asked.world_size, settings, number)
 
 
 def _of_method(asked: Asked, settings: Mapping[str, Setting], number: Callable[[str], float | None]) -> Iterator[str]:
@@ -141,7 +148,8 @@ def _rewards(settings: Mapping[str, Setting]) -> Iterator[str]:
 
 def _without_switch(table: FlagTable, settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iterator[str]:
     for switch, prefixes in _SWITCHED.items():
-        if switch not in table.flags or on(switch):
+        # What grpo_async has of these flags belongs to the samplers.
+        if switch not in table.flags or on(switch) or (switch == "use_vllm" and table.method == refusals.METHOD):
             continue
         for name, setting in settings.items():
             # A runtime may set them for users who turn the switch on.

@@ -1,0 +1,153 @@
+"""What `stoker plan` says of asynchronous GRPO: its defaults, and what it refuses with what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from runner.tests.samples import pod, resolve
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.samplers import SamplerRequest
+from stoker.plan.plan import Plan
+
+METHOD = ("trl.scripts.grpo_async", "--samplers", "role", "--reward_funcs", "math_answer")
+RUN = (*METHOD, "--use_peft")
+
+
+def planned(*args: str, env: Mapping[str, str] | None = None) -> Plan:
+    """Return the plan of a run on two nodes."""
+    return resolve(pod(env), args)
+
+
+def refused(*args: str, env: Mapping[str, str] | None = None) -> list[str]:
+    """Return the lines with which a run is refused."""
+    with pytest.raises(RunError) as caught:
+        planned(*args, env=env)
+    assert caught.value.code is ExitCode.USAGE
+    return caught.value.message.splitlines()
+
+
+def settings(plan: Plan) -> dict[str, str]:
+    return {setting.name: str(setting.value) for setting in plan.settings}
+
+
+def test_a_run_needs_samplers_a_reward_and_an_adapter_and_no_more() -> None:
+    plan = planned(*RUN)
+    assert (plan.method, plan.module) == ("grpo_async", "stoker.scripts.grpo_async")
+    assert settings(plan)["lora_dropout"] == "0"
+    assert plan.samplers == SamplerRequest(
+        "/workspace/model", "base", "/workspace/adapters", None, 16, 6, dtype="float32", revision="main"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (
+            ("trl.scripts.grpo_async", "--use_peft", "--reward_funcs", "math_answer"),
+            (
+                "the samplers are missing: write --samplers with their addresses, such as http://sampler-0:8000, or "
+                "--samplers role for those of this TrainJob"
+            ),
+        ),
+        (
+            METHOD,
+            "grpo_async publishes adapters, and this run trains all weights: add --use_peft, or choose the method grpo",
+        ),
+        (
+            ("trl.scripts.grpo_async", "--samplers", "role", "--use_peft"),
+            (
+                "the reward is missing: write --reward_funcs with the name of one of TRL's or `module:function`, or an "
+                "--environment_factory with get_reward"
+            ),
+        ),
+        ((*RUN, "--use_vllm"), "--use_vllm (args) has no place in grpo_async: leave it out and name the samplers with"),
+        ((*RUN, "--vllm_mode", "server"), "--vllm_mode (args) has no place in grpo_async: leave it out"),
+        ((*RUN, "--no_vllm_importance_sampling_correction"), "write --correction"),
+        ((*RUN, "--reward_model_name_or_path", "a/b"), "serve the reward model and ask it in a function"),
+        ((*RUN, "--dataset_streaming"), "leave it out, each row has its number in the schedule"),
+        ((*RUN, "--use_dora"), "--use_dora (args): vLLM serves no DoRA: leave it out"),
+        ((*RUN, "--lora_modules_to_save", "lm_head"), "vLLM takes these modules from the base model"),
+        ((*RUN, "--num_iterations", "2"), "--num_iterations is 2 (args): write 1, because grpo_async counts staleness"),
+        (
+            (*RUN, "--steps_per_generation", "2"),
+            "--steps_per_generation is 2 (args) and --gradient_accumulation_steps 1: leave the former out",
+        ),
+        (
+            (*RUN, "--generation_batch_size", "32"),
+            "--generation_batch_size is 32 (args), but one optimizer step trains 16 samples: leave it out",
+        ),
+        (
+            (*RUN, "--max_staleness", "1", "--depth", "1", "--publish_every", "2"),
+            "--max_staleness 1 is too small for --depth 1 and --publish_every 2: write --max_staleness 2 or more",
+        ),
+        (
+            (*RUN, "--publish_every", "6"),
+            "--max_staleness 4 is too small for --publish_every 6: write --max_staleness 5 or more",
+        ),
+        ((*RUN, "--depth", "deep"), "--depth is deep (args): write auto or a whole number"),
+        ((*RUN, "--max_staleness", "-1"), "--max_staleness is -1 (args): write 0 or more"),
+        ((*RUN, "--correction", "none"), "--correction none trains samples of older policies as if they were new"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_what_to_write(args: tuple[str, ...], message: str) -> None:
+    lines = refused(*args)
+    assert any(message in line for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("args", "instead"),
+    [
+        (("--top_p", "0.95"), "write --top_p 1"),
+        (("--top_k", "50"), "write --top_k 0"),
+        (("--min_p", "0.1"), "leave it out"),
+        (("--repetition_penalty", "1.1"), "write --repetition_penalty 1"),
+        (("--lora_dropout", "0.1"), "write --lora_dropout 0"),
+    ],
+)
+def test_what_makes_probabilities_incomparable_needs_a_switch(args: tuple[str, str], instead: str) -> None:
+    (line,) = refused(*RUN, *args)
+    assert line.startswith(f"{args[0]} {args[1]} (args) makes the probabilities of trainer and samplers incomparable: ")
+    assert line.endswith(f"{instead}, or add --allow_incomparable_logprobs, which turns the correction off")
+    plan = planned(*RUN, *args, "--allow_incomparable_logprobs")
+    assert settings(plan)[args[0][2:]] == args[1]
+
+
+def test_the_samplers_of_the_job_serve_what_the_flags_say() -> None:
+    args = ("--lora_r", "8", "--max_staleness", "6", "--publish_every", "5", "--adapters", "/workspace/a")
+    asked = planned(*RUN, *args, "--dtype", "bfloat16").samplers
+    assert asked is not None
+    assert (asked.rank, asked.versions, asked.adapters, asked.dtype) == (8, 3, "/workspace/a", "bfloat16")
+    elsewhere = ("trl.scripts.grpo_async", "--samplers", "http://a:8000", "--reward_funcs", "math_answer", "--use_peft")
+    assert planned(*elsewhere).samplers is None
+    (line,) = refused(*RUN, "--model_name_or_path", "Qwen/Qwen3-0.6B")
+    assert "is no folder, and the samplers of a TrainJob load what lies in the workspace" in line
+
+
+def test_the_switch_and_a_correction_exclude_each_other() -> None:
+    (line,) = refused(*RUN, "--allow_incomparable_logprobs", "--correction", "behaviour")
+    assert "--correction behaviour (args) compares what --allow_incomparable_logprobs makes incomparable" in line
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--top_p", "1.0", "--min_p", "0", "--top_k", "0", "--lora_dropout", "0.0"),
+        ("--max_staleness", "0", "--correction", "none"),
+        ("--max_staleness", "6", "--depth", "2", "--publish_every", "5"),
+        ("--generation_batch_size", "16"),
+        ("--vllm_importance_sampling_mode", "token_mask", "--vllm_importance_sampling_clip_min", "0.5"),
+        ("--correction", "behaviour", "--loss_type", "cispo", "--epsilon_high", "5"),
+        ("--environment_factory", "tasks:Task"),
+    ],
+)
+def test_what_works_is_accepted(args: tuple[str, ...]) -> None:
+    assert planned(*RUN, *args).method == "grpo_async"
+
+
+def test_a_resume_with_another_batch_or_seed_is_another_run() -> None:
+    before = planned(*RUN).fixed
+    for args in (("--per_device_train_batch_size", "16"), ("--gradient_accumulation_steps", "2"), ("--seed", "7")):
+        assert planned(*RUN, *args).fixed != before
+    assert planned(*RUN, "--max_steps", "9", "--depth", "2", "--guard_every", "4").fixed == before
