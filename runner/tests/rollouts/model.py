@@ -15,6 +15,7 @@ from itertools import count
 from typing import Any
 
 from stoker.rollouts.depth import Depth
+from stoker.rollouts.lag import Lag
 from stoker.rollouts.records import Bounds
 from stoker.rollouts.schedule import Places, Schedule, Start, Trained, shuffled, steps_for
 
@@ -85,6 +86,7 @@ class Run:
         self.depth = Depth(bounds.deepest, saved["depth"]) if bounds.depth is None else None
         if self.depth:
             self.schedule.depth = self.depth.value
+        self.lag = Lag(bounds.publish_every)
         del self.trained[saved["step"] :]
         self.events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self.numbers = count()
@@ -120,6 +122,7 @@ class Run:
     def usable(self, version: int) -> None:
         """Every sampler has a version."""
         self.schedule.usable(version)
+        self.lag.come(version, self.now)
         self.dispatch()
 
     def dispatch(self) -> None:
@@ -148,7 +151,8 @@ class Run:
 
     def ask(self) -> None:
         """The trainer asks for its next batch."""
-        self.schedule.begin(self.schedule.step)
+        step = self.schedule.step
+        self.schedule.begin(step, version_comes=self.lag.ask(step, self.schedule.version, self.now))
         self.asked_at = self.now
         self.dispatch()
         self.take()

@@ -96,6 +96,8 @@ def test_each_row_is_trained_once_per_epoch_and_none_too_late() -> None:
         for step in range(8):
             batches.append(made.take(step, silent))
             made.usable(step + 1)
+        assert made.state().in_flight == ()
+        assert {len(kept) for kept in (made._writing, made._written, made._versions, made._thread._tasks)} == {0}
     assert sorted(trained(batches)) == list(range(48))
     rows = Counter((group.epoch, group.row) for batch in batches for group, _ in batch.groups)
     assert rows == Counter({(epoch, row): 1 for epoch in (0, 1) for row in range(24)})
@@ -491,6 +493,23 @@ def test_the_depth_adapts_to_the_wait() -> None:
     assert depths[0] == 1
     assert max(depths) >= 2
     assert set(depths) <= {1, 2, 3, 4}
+
+
+def test_a_version_that_is_about_to_come_is_waited_for() -> None:
+    now = [0.0]
+    writer = Writer()
+    made = Engine(ROWS, Bounds(2, 5, depth=1), writer, seed=7, steps=9, wait_seconds=9, clock=lambda: now[0])
+    made.start(0)
+    for step in range(3):
+        now[0] = float(step)
+        eventually(lambda: len(made._written) >= 2)
+        made.take(step, silent)
+        if step == 2:
+            assert made.state().in_flight == (), "nothing is started yet"
+        now[0] += 0.1
+        made.usable(step)
+    assert [version for _, version in made.state().in_flight] == [2, 2]
+    made.stop()
 
 
 def test_the_order_of_rows_can_be_given() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.rollouts.depth import Depth
+from stoker.rollouts.lag import Lag
 from stoker.rollouts.records import Batch, Bounds, Group, Sample, Writer, Written
 from stoker.rollouts.schedule import Places, Schedule, Shuffle, Start, Trained, seed_of, shuffled
 from stoker.rollouts.state import RolloutState
@@ -78,6 +79,7 @@ class Engine:
         if bounds.depth is None:
             self._depth = Depth(bounds.deepest, state.depth if state else 1)
             self._schedule.depth = self._depth.value
+        self._lag = Lag(bounds.publish_every)
         # Reentrant, because a signal's handler may stop the engine in the thread that has it.
         self._changed = threading.Condition(threading.RLock())
         # Since when each group is being written.
@@ -110,6 +112,7 @@ class Engine:
         """Note that every ready replica has a version. Any thread may call this."""
         with self._changed:
             self._schedule.usable(version)
+            self._lag.come(version, self._clock())
             self._advance()
 
     def in_use(self) -> frozenset[int]:
@@ -132,7 +135,8 @@ class Engine:
         """
         began = self._clock()
         with self._changed:
-            self._schedule.begin(step)
+            comes = self._lag.ask(step, self._schedule.version, began)
+            self._schedule.begin(step, version_comes=comes)
             self._dispatch()
         reason = self._wait(self._schedule.complete, self._reason, waiting)
         with self._changed:

@@ -219,13 +219,22 @@ class Schedule:
         self._end = steps * bounds.batch
         self._next = self.trained.frontier
         self._training = 0
+        # The version before whose coming nothing is started.
+        self._awaited: int | None = None
 
     def usable(self, version: int) -> None:
         """Note that samplers have a version. An older one than the newest changes nothing."""
         self.version = version if self.version is None else max(self.version, version)
+        if self._awaited is not None and self.version >= self._awaited:
+            self._awaited = None
 
-    def begin(self, step: int) -> None:
+    def begin(self, step: int, *, version_comes: bool = False) -> None:
         """Note that the trainer asks for the batch of a step, so that the batch before is trained.
+
+        Args:
+            step: the step.
+            version_comes: True if the version of this step is about to come. If the batch is complete, so that nobody
+                waits, nothing is started until then, or until the next step at the latest.
 
         Raises:
             RunError: it is not the next step, or the run has no more; code 70.
@@ -237,10 +246,11 @@ class Schedule:
                 "next: each optimizer step must take one batch",
             )
         self._training = 0
+        self._awaited = step if version_comes and self.complete() else None
 
     def admit(self) -> list[Start]:
         """Return the groups to start now, which are outstanding from now on."""
-        if self.version is None:
+        if self.version is None or self._awaited is not None:
             return []
         deadline = self.version + self.bounds.staleness
         batch = self.bounds.batch
