@@ -114,7 +114,7 @@ def with_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     ) -> Episodes:
         write_module(tmp_path, monkeypatch, text)
         code = UserCode(
-            Functions(functions_among(rewards), (), environments or {}), None, Limits(seconds, episode_seconds=seconds)
+            Functions(functions_among(rewards), (), environments or {}), None, Limits(episode_seconds=seconds)
         )
         codes.append(code)
         loaded = code.start()
@@ -149,7 +149,7 @@ def test_rewards_of_several_functions_come_in_their_order(with_code: Any) -> Non
         ("return [float('-inf'), 1]", "judge returned -inf for completion 0, for ROW: return a finite number, or None"),
         (
             "import time; time.sleep(60)",
-            "judge took longer than the 1 s that the rewards of a group have (--reward_sec",
+            "judge took longer than the 1 s that the rewards of a group have, for ROW",
         ),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.rollouts.names import REWARDS, TOOLS, named
+from stoker.rollouts.names import REWARDS, TOOLS, environments_among, named
 from stoker.rollouts.rewards import functions_among
 
 
@@ -49,3 +49,27 @@ def test_all_wrong_names_are_told_at_once_and_addresses_are_no_functions() -> No
     assert functions_among(["math_answer", "http://judge:8000"]) == ("math_answer",)
     with pytest.raises(RunError, match=r"--reward_funcs one[^\n]*\n--reward_funcs two"):
         functions_among(["one", "math_answer", "two"])
+
+
+def test_environments_have_names_where_there_are_several() -> None:
+    assert environments_among(["my:Room"]) == {"": "my:Room"}
+    assert environments_among(["my:at(url='http://a?b=c')"]) == {"": "my:at(url='http://a?b=c')"}
+    assert environments_among(["a=my:Room", "b=my:at(x=1)"]) == {"a": "my:Room", "b": "my:at(x=1)"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        (["my:Room", "my:Hall"], "--environment_factory my:Room and my:Hall have no name: write name=module:Class"),
+        (["a=my:Room", "a=my:Hall"], "--environment_factory my:Room and my:Hall are both called a: write"),
+        (
+            ["a=my:Room", "my:Hall"],
+            "--environment_factory my:Hall is one of several: give it a name, as in name=my:Hall",
+        ),
+    ],
+)
+def test_environments_that_rows_could_not_choose_are_refused(texts: list[str], told: str) -> None:
+    with pytest.raises(RunError) as refused:
+        environments_among(texts)
+    assert refused.value.code is ExitCode.USAGE
+    assert told in str(refused.value)

@@ -78,7 +78,7 @@ async def _result(name: str, future: asyncio.Future[Any], clock: Clock, told: bo
     if not done:
         where = stack()
         future.cancel()
-        raise UserCodeError(name, f"took longer than {clock.limit}", where, "let it end earlier, or raise the limit")
+        raise UserCodeError(name, f"took longer than {clock.limit}", where, "let it end earlier")
     error = future.exception()
     if error is None:
         return future.result()

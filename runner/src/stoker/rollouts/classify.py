@@ -71,7 +71,7 @@ class RewardModel:
                         raise RunError(
                             ExitCode.UNAVAILABLE,
                             f"the reward model at {self._address} gave no answer in {self._seconds:g} s: {error}; look "
-                            "at its log, or raise --reward_seconds",
+                            "at its log",
                         ) from error
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)

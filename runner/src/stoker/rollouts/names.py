@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,33 @@ def named(flag: str, text: str) -> Named:
         known = f", or one of {', '.join(_BARE)}" if flag == REWARDS else ""
         raise RunError(ExitCode.USAGE, f"{flag} {text} names no function: write module:name{known}")
     return Named(flag, text, module, name, arguments)
+
+
+def environments_among(texts: Sequence[str]) -> dict[str, str]:
+    """Return name → class of environments, each written as `module:Class` or `name=module:Class`.
+
+    The name is empty for one that all rows share.
+
+    Raises:
+        RunError: two have the same name, or one of several has none (64).
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, sign, path = text.partition("=")
+        if not sign or not name.isidentifier():
+            name, path = "", text  # the first = may stand among arguments
+        if name in found:
+            called = f"are both called {name}" if name else "have no name"
+            raise RunError(
+                ExitCode.USAGE,
+                f"{ENVIRONMENTS} {found[name]} and {path} {called}: write name=module:Class, with a name for each",
+            )
+        found[name] = path
+    if "" in found and len(found) > 1:
+        raise RunError(
+            ExitCode.USAGE, f"{ENVIRONMENTS} {found['']} is one of several: give it a name, as in name={found['']}"
+        )
+    return found
 
 
 def _called(flag: str, text: str) -> tuple[str, dict[str, Any] | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import signal
 import subprocess
@@ -12,28 +11,16 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.contract.secrets import is_secret
 from stoker.contract.words import say
 from stoker.rollouts import frames
 from stoker.rollouts.background import in_background
 from stoker.rollouts.failures import UserCodeError, UserCodeLostError
+from stoker.rollouts.link import Link
+from stoker.rollouts.surroundings import environment, memory_limit
 
-# What the process has of the run's environment; the prefixes are those of locales and OpenMP.
-_PASSED = (
-    "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH", "SHELL", "TERM", "TMPDIR", "TZ",
-    "USER",
-    "VIRTUAL_ENV", "SSL_CERT_DIR", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NO_PROXY", "no_proxy", "XDG_CACHE_HOME",
-    "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_DATASETS_CACHE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE",
-)  # fmt: skip
-_PASSED_PREFIXES = ("LC_", "OMP_")
-_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
-# No devices (they are the trainer's), and what is printed shows at once.
-_SET = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # A process that dies twice within so many groups would die again.
 _GROUPS_BETWEEN_DEATHS = 100
 # How long the process may need to say that it is alive, on a busy machine.
@@ -63,14 +50,12 @@ class Limits:
     """What users' code may take.
 
     Attributes:
-        reward_seconds: for the rewards of one group.
         episode_seconds: for all that tools and the environment do in one episode.
         start_seconds: to import it.
         memory_bytes: of the process; None for half of what the container may use, `inf` for no limit.
         variables: names of variables that it needs besides the usual ones, such as the key of a judge.
     """
 
-    reward_seconds: float = 300.0
     episode_seconds: float = 600.0
     start_seconds: float = 600.0
     memory_bytes: float | None = None
@@ -119,7 +104,7 @@ class UserCode:
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
         self._stopped = False
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._reviving: asyncio.Lock | None = None
         self._groups = 0
         self._last_death: int | None = None
@@ -225,12 +210,12 @@ class UserCode:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         # The kernel ends it with the thread that starts it here.
-        memory = _memory_limit() if self.limits.memory_bytes is None else self.limits.memory_bytes
+        memory = memory_limit() if self.limits.memory_bytes is None else self.limits.memory_bytes
         process = subprocess.Popen(
             [self._python, "-m", "stoker.rollouts.child", str(os.getpid()), str(memory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=_environment(os.environ, self.limits.variables),
+            env=environment(os.environ, self.limits.variables),
             start_new_session=True,
         )
         self._process = process
@@ -275,11 +260,11 @@ class UserCode:
         self._ready = True
         return Loaded(tuple(answer["loaded"]["rewards"]), answer["loaded"]["tools"])
 
-    def _linked(self) -> _Link:
+    def _linked(self) -> Link:
         if self._link is None:
             if self._process is None or not self._ready:
                 raise UserCodeLostError(self.life)
-            self._link = _Link(self._process, self.life)
+            self._link = Link(self._process, self.life)
         self._link.check_loop()
         return self._link
 
@@ -300,131 +285,6 @@ class UserCode:
         if code == -signal.SIGKILL:
             return "was killed (most likely, memory ran out)"
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-
-
-class _Link:
-    """The pipes to one life of the process, in the running event loop."""
-
-    def __init__(self, process: subprocess.Popen[bytes], life: int) -> None:
-        self._process = process
-        self._life = life
-        self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._numbers = itertools.count()
-        self._dead = False
-        self._unsent: asyncio.Queue[bytes] = asyncio.Queue()
-        self._transports: list[asyncio.BaseTransport] = []
-        self._tasks = [self._loop.create_task(self._receive()), self._loop.create_task(self._send())]
-        self._pidfd: int | None = None
-        # Its pipes may stay open in processes that it forked, so that only the kernel knows of its death.
-        with suppress(OSError):
-            self._pidfd = os.pidfd_open(process.pid)
-            self._loop.add_reader(self._pidfd, self._gone)
-
-    def send(self, request: Mapping[str, Any]) -> asyncio.Future[Any]:
-        """Send a request; return what will hold its answer.
-
-        Raises:
-            TypeError: a value has no JSON form.
-        """
-        number = next(self._numbers)
-        packed = frames.packed({"number": number, **request})
-        future: asyncio.Future[Any] = self._loop.create_future()
-        if self._dead:
-            _fail(future, UserCodeLostError(self._life))
-            return future
-        self._waiting[number] = future
-        future.add_done_callback(lambda _: self._waiting.pop(number, None))
-        self._unsent.put_nowait(packed)
-        return future
-
-    def check_loop(self) -> None:
-        """Refuse another event loop than the one that the pipes are in, where no answer would come."""
-        if asyncio.get_running_loop() is not self._loop:
-            raise RuntimeError("the process of users' code is asked from a second event loop")
-
-    def show_stacks(self) -> None:
-        """Have the process write what its threads do to the log."""
-        with suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGUSR1)
-
-    def close(self) -> None:
-        """Forget the process; from any thread."""
-        with suppress(RuntimeError):  # the loop is closed, and its transports with it
-            self._loop.call_soon_threadsafe(self._close)
-
-    def _close(self) -> None:
-        self._gone()
-        for task in self._tasks:
-            task.cancel()
-        for transport in self._transports:
-            transport.close()
-
-    async def _send(self) -> None:
-        assert self._process.stdin is not None
-        transport, protocol = await self._loop.connect_write_pipe(
-            lambda: asyncio.streams.FlowControlMixin(self._loop), self._process.stdin
-        )
-        self._transports.append(transport)
-        writer = asyncio.StreamWriter(transport, protocol, None, self._loop)
-        with suppress(ConnectionError):
-            while True:
-                writer.write(await self._unsent.get())
-                await writer.drain()
-
-    async def _receive(self) -> None:
-        assert self._process.stdout is not None
-        reader = asyncio.StreamReader()
-        transport, _ = await self._loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), self._process.stdout
-        )
-        self._transports.append(transport)
-        while (answer := await frames.received(reader)) is not None:
-            future = self._waiting.get(answer["number"])
-            if future is None or future.done():
-                continue
-            if "failed" in answer:
-                _fail(future, UserCodeError(*answer["failed"]))
-            else:
-                future.set_result(answer["result"])
-        self._gone()
-
-    def _gone(self) -> None:
-        if self._dead:
-            return
-        self._dead = True
-        if self._pidfd is not None:
-            self._loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
-        for future in list(self._waiting.values()):
-            if not future.done():
-                _fail(future, UserCodeLostError(self._life))
-
-
-def _fail(future: asyncio.Future[Any], error: Exception) -> None:
-    """Give an error to whoever waits; it is no news if nobody does."""
-    future.set_exception(error)
-    future.exception()
-
-
-def _environment(environ: Mapping[str, str], more: Collection[str]) -> dict[str, str]:
-    """Return the process's environment: no credentials, no word of the run, no devices."""
-    passed = {
-        name: value
-        for name, value in environ.items()
-        if (name in _PASSED or name.startswith(_PASSED_PREFIXES)) and not is_secret(name)
-    }
-    # A proxy's address may hold a password.
-    passed |= {name: environ[name] for name in _PROXIES if name in environ and "@" not in environ[name]}
-    return {**passed, **_SET, **{name: environ[name] for name in more if name in environ}}
-
-
-def _memory_limit() -> float:
-    """Return half of what the container may use."""
-    try:
-        return int(_CGROUP_LIMIT.read_text()) // 2
-    except (OSError, ValueError):
-        return float("inf")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

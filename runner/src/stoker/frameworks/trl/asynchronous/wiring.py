@@ -25,6 +25,7 @@ from stoker.rollouts.chat import Chat, chat_of
 from stoker.rollouts.engine import Engine
 from stoker.rollouts.episodes import Episodes, Sampling
 from stoker.rollouts.fleet import Fleet
+from stoker.rollouts.names import environments_among
 from stoker.rollouts.publish import Publisher
 from stoker.rollouts.records import Bounds, Group, Sample, Seeds, Writer
 from stoker.rollouts.replicas import Needs
@@ -81,7 +82,7 @@ class Rollouts:
         functions = Functions(
             functions_among(self._rewards),
             tuple(settings.tools or ()),
-            _environments(settings.environment_factory or ()),
+            environments_among(settings.environment_factory or ()),
         )
         limits = {} if settings.episode_seconds is None else {"episode_seconds": settings.episode_seconds}
         names: Sequence[str] = ()
@@ -226,15 +227,6 @@ def _addresses(samplers: str | None) -> str:
             f"--samplers {OF_THE_JOB} is for a runtime with samplers, and this one sets no {SAMPLERS}: choose such a "
             "runtime, or write the addresses of the samplers",
         )
-    return found
-
-
-def _environments(words: Sequence[str]) -> Mapping[str, str]:
-    """Return name → class: the name is empty if all rows share one environment."""
-    found = {}
-    for word in words:
-        name, sign, path = word.partition("=")
-        found.update({name: path} if sign else {"": word})
     return found
 
 
