@@ -2,7 +2,7 @@
 
 For each chart its README and schema of values, what it renders for each values file under `ci/` (of many runtimes a
 few), and the annotations of its Chart.yaml that list its images (all variants of those it renders) and the changes of
-its version. For people without Helm one rendered runtime, which the demo runs. For the runner the shape of a TrainJob,
+its version. For people without Helm rendered runtimes, which demo and examples run. For the runner the shape of a TrainJob,
 from Trainer's CRD.
 """
 
@@ -38,13 +38,13 @@ from stoker.frameworks import known_frameworks
 from stoker.plan.interfaces import TrainingFramework
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
-DEMO_RUNTIME = ROOT / "examples" / "runtimes" / "trl-distributed-cpu.yaml"
+EXAMPLES = ROOT / "examples" / "runtimes"
 RUNNER_FACTS = TRAINING_RUNTIMES / "files" / "runner.json"
 ACCELERATORS = VLLM_SERVING / "files" / "accelerators.json"
 CATALOGUE = ROOT / "docs" / "reference" / "runtimes.md"
 _ENTRIES = ("<!-- entries -->\n", "<!-- /entries -->\n")
 TRAINJOB = ROOT / "runner/src/stoker/cluster/schemas/trainjob-v1alpha1.json"
-GENERIC_CPU = TRAINING_RUNTIMES / "ci" / "generic-cpu-values.yaml"
+RENDERED_EXAMPLES = {"generic-cpu": "trl-distributed-cpu.yaml", "grpo-async-cpu": "trl-grpo-async-cpu.yaml"}
 HEADER = "# Generated from {source} by `make generate`: do not edit.\n"
 
 KEPT = {
@@ -121,7 +121,8 @@ def readme(chart: Path) -> str:
 
 def golden(chart: Path, values: Path) -> Path:
     """Return the file that keeps what a chart renders for a values file; one is for people to copy, too."""
-    return DEMO_RUNTIME if values == GENERIC_CPU else GOLDEN / chart.name / f"{_case(values)}.yaml"
+    example = RENDERED_EXAMPLES.get(_case(values)) if chart == TRAINING_RUNTIMES else None
+    return GOLDEN / chart.name / f"{_case(values)}.yaml" if example is None else EXAMPLES / example
 
 
 def _case(values: Path) -> str:
