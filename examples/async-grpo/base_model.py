@@ -57,7 +57,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
             num_attention_heads=4,
             num_key_value_heads=2,
             head_dim=32,
-            max_position_embeddings=64,
+            max_position_embeddings=256,
             tie_word_embeddings=True,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
