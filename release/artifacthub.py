@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _INDENT = "    "
-_WIDTH = 116
+_WIDTH = 100
 
 
 def image_names(chart_yaml: str) -> set[str]:

@@ -2,8 +2,8 @@
 
 For each chart its README and schema of values, what it renders for each values file under `ci/` (of many runtimes a
 few), and the annotations of its Chart.yaml that list its images (all variants of those it renders) and the changes of
-its version. For people without Helm rendered runtimes, which demo and examples run. For the runner the shape of a TrainJob,
-from Trainer's CRD.
+its version. For people without Helm rendered runtimes, which demo and examples run. For the runner the shape of a
+TrainJob, from Trainer's CRD.
 """
 
 from __future__ import annotations

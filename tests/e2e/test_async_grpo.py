@@ -61,10 +61,10 @@ def runtime(
 def sums(kube: Kube, reader: Reader) -> None:
     """The claim with a base model that hesitates, the sums and their reward."""
     kube.create_claim(CLAIM)
-    for name in ("base_model.py", "rewards.py"):
+    for name in ("adding_model.py", "rewards.py"):
         reader.write(CLAIM, name, (EXAMPLE / name).read_text())
     folder = f"/claims/{CLAIM}"
-    reader.run(["python", f"{folder}/base_model.py", "--output", folder], [CLAIM], seconds=600)
+    reader.run(["python", f"{folder}/adding_model.py", "--output", folder], [CLAIM], seconds=600)
 
 
 @pytest.fixture

@@ -17,13 +17,16 @@ from lint.snippets import Snippet, examples, snippets
 from stoker.cluster.pods import job_of
 from stoker.plan.facts import read_facts
 
-RUNTIMES = ROOT / "tests" / "charts" / "golden" / "training-runtimes" / "cpu.yaml"
+RUNTIMES = (
+    ROOT / "tests" / "charts" / "golden" / "training-runtimes" / "cpu.yaml",
+    ROOT / "examples" / "runtimes" / "trl-grpo-async-cpu.yaml",
+)
 
 
 @cache
 def runtimes() -> dict[str, Any]:
     """Return the catalogue's runtimes for CPUs by name, as the chart renders them."""
-    rendered = yaml.load_all(RUNTIMES.read_text(), yaml.CSafeLoader)
+    rendered = (runtime for path in RUNTIMES for runtime in yaml.load_all(path.read_text(), yaml.CSafeLoader))
     return {runtime["metadata"]["name"]: runtime for runtime in rendered if runtime}
 
 

@@ -136,7 +136,8 @@ initContainers:
     image: {{ $fetch | quote }}
     imagePullPolicy: {{ .root.Values.imagePullPolicy }}
     restartPolicy: Always
-    command: [stoker, adapters, watch, --settings, /config/adapters.yaml, --host, 127.0.0.1, --port, "8081"]
+    command: [stoker, adapters, watch, --settings, /config/adapters.yaml]
+    args: [--host, 127.0.0.1, --port, "8081"]
     readinessProbe:
       httpGet: {path: /readyz, port: 8080}
       periodSeconds: 2
@@ -280,7 +281,6 @@ watcher loads an adapter, and nobody sets weights, pauses or sleeps.
 	storage_clean_interval off
 	grace_period 5s
 }
-
 :8080 {
 	@vllm path /v1/completions /v1/models /tokenize /health /metrics
 	handle @vllm {

@@ -8,7 +8,7 @@ Write DIR/model (weights, tokenizer) and DIR/dataset (all one hundred sums). Tak
 same seed and the same versions give the same model.
 
 Example:
-    python base_model.py --output /tmp/async-grpo
+    python adding_model.py --output /tmp/async-grpo
 """
 
 import argparse
