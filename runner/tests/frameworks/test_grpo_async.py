@@ -65,7 +65,13 @@ def test_a_run_needs_samplers_a_reward_and_an_adapter_and_no_more() -> None:
         ((*RUN, "--use_vllm"), "--use_vllm (args) has no place in grpo_async: leave it out and name the samplers with"),
         ((*RUN, "--vllm_mode", "server"), "--vllm_mode (args) has no place in grpo_async: leave it out"),
         ((*RUN, "--no_vllm_importance_sampling_correction"), "write --correction"),
-        ((*RUN, "--reward_model_name_or_path", "a/b"), "serve the reward model and ask it in a function"),
+        ((*RUN, "--reward_model_name_or_path", "a/b"), "serve the reward model with vLLM, and write its address"),
+        (
+            ("trl.scripts.grpo_async", "--samplers", "role", "--use_peft", "--reward_funcs", "math_answer", "exact"),
+            "--reward_funcs exact names no function: write module:name, or one of accuracy_reward, ",
+        ),
+        ((*RUN, "--tools", "my tools"), "--tools my tools names no function: write module:name"),
+        ((*RUN, "--environment_factory", "a=my:Room", "my:Hall"), "my:Hall is one of several: give it a name"),
         ((*RUN, "--dataset_streaming"), "leave it out, each row has its number in the schedule"),
         ((*RUN, "--use_dora"), "--use_dora (args): vLLM serves no DoRA: leave it out"),
         ((*RUN, "--lora_modules_to_save", "lm_head"), "vLLM takes these modules from the base model"),
@@ -140,6 +146,7 @@ def test_the_switch_and_a_correction_exclude_each_other() -> None:
         ("--vllm_importance_sampling_mode", "token_mask", "--vllm_importance_sampling_clip_min", "0.5"),
         ("--correction", "behaviour", "--loss_type", "cispo", "--epsilon_high", "5"),
         ("--environment_factory", "tasks:Task"),
+        ("--environment_factory", "room=my:Room", "hall=my:at(url='http://hall')", "--tools", "my:add", "my.sub"),
     ],
 )
 def test_what_works_is_accepted(args: tuple[str, ...]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
@@ -96,6 +97,24 @@ def environments_among(texts: Sequence[str]) -> dict[str, str]:
             ExitCode.USAGE, f"{ENVIRONMENTS} {found['']} is one of several: give it a name, as in name={found['']}"
         )
     return found
+
+
+def unreadable(rewards: Sequence[str], tools: Sequence[str], environments: Sequence[str]) -> Iterator[str]:
+    """Yield one problem for each name that is not written as one. Nothing is imported."""
+    for flag, texts in ((REWARDS, [text for text in rewards if not is_address(text)]), (TOOLS, tools)):
+        for text in texts:
+            yield from _told(partial(named, flag, text))
+    problems = list(_told(partial(environments_among, environments)))
+    yield from problems
+    for text in () if problems else environments_among(environments).values():
+        yield from _told(partial(named, ENVIRONMENTS, text))
+
+
+def _told(read: Callable[[], object]) -> Iterator[str]:
+    try:
+        read()
+    except RunError as error:
+        yield error.message
 
 
 def _called(flag: str, text: str) -> tuple[str, dict[str, Any] | None]:

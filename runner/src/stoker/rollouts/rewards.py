@@ -10,7 +10,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.rollouts.background import together
 from stoker.rollouts.classify import RewardModel
 from stoker.rollouts.failures import UserCodeError
-from stoker.rollouts.names import REWARDS, is_address, named
+from stoker.rollouts.names import is_address, unreadable
 from stoker.rollouts.records import Rewards
 from stoker.rollouts.user_code import UserCode
 
@@ -107,16 +107,10 @@ def functions_among(rewards: Sequence[str]) -> tuple[str, ...]:
     Raises:
         RunError: one names neither a function nor an address (64).
     """
-    functions = tuple(text for text in rewards if not is_address(text))
-    problems = []
-    for text in functions:
-        try:
-            named(REWARDS, text)
-        except RunError as error:
-            problems.append(error.message)
+    problems = list(unreadable(rewards, (), ()))
     if problems:
         raise RunError(ExitCode.USAGE, "\n".join(problems))
-    return functions
+    return tuple(text for text in rewards if not is_address(text))
 
 
 def _check(name: str, rewards: Sequence[float | None], samples: int) -> None:

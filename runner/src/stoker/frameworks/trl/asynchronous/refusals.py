@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from stoker.contract.samplers import OF_THE_JOB
 from stoker.plan.arguments import NONE, FlagTable, Setting
 from stoker.plan.interfaces import Asked
+from stoker.rollouts.names import unreadable
 
 METHOD = "grpo_async"
 DECOUPLED, BEHAVIOUR, UNCORRECTED = "decoupled", "behaviour", "none"
@@ -32,7 +33,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "cache_implementation": "leave it out, the samplers write the answers",
     "generation_kwargs": "leave it out and write --temperature and --max_completion_length",
     "dataset_streaming": "leave it out, each row has its number in the schedule",
-    "reward_model_name_or_path": "serve the reward model and ask it in a function of --reward_funcs",
+    "reward_model_name_or_path": "serve the reward model with vLLM, and write its address into --reward_funcs",
     "max_tool_calling_iterations": "leave it out, --max_completion_length and --episode_seconds end an episode",
 }
 # A sampler serves adapters of plain LoRA on the weights of the base model.
@@ -64,6 +65,7 @@ def refusals(
         on: returns whether a switch is on.
     """
     yield from _missing(settings, on)
+    yield from unreadable(*(_words(settings, name) for name in ("reward_funcs", "tools", "environment_factory")))
     yield from _others(settings, on)
     yield from _schedule(settings, number)
     yield from _batch(asked.world_size, settings, number)
@@ -105,6 +107,11 @@ def _others(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Itera
             yield f"{given}: {_UNSERVED[name]}"
         elif name.startswith("vllm_") and name not in _KEPT and setting.source != "runtime":
             yield f"{given} has no place in {METHOD}: leave it out, the samplers have settings of their own"
+
+
+def _words(settings: Mapping[str, Setting], name: str) -> tuple[str, ...]:
+    value = settings[name].value if name in settings else ()
+    return value if isinstance(value, tuple) else () if value in (NONE, "") else (value,)
 
 
 def _schedule(settings: Mapping[str, Setting], number: Number) -> Iterator[str]:
