@@ -179,6 +179,13 @@ def test_a_function_that_raises_is_named_with_its_traceback(code: Any) -> None:
     assert "stoker" not in failed.trace
 
 
+def test_a_long_message_is_cut_to_a_line(code: Any) -> None:
+    failed = failure(code("def judge(completions, **kwargs): raise ValueError('a\\nb ' * 1000)"))
+    assert failed.problem.startswith("raised ValueError: a b a b a")
+    assert len(failed.problem) < 600
+    assert "\n" not in failed.problem
+
+
 @pytest.mark.parametrize("ending", ["raise SystemExit(3)", "raise KeyboardInterrupt", "next(iter(()))"])
 @pytest.mark.parametrize("kind", ["def", "async def"])
 def test_a_function_cannot_end_the_process_by_an_exception(code: Any, kind: str, ending: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stoker.rollouts.failures import UserCodeError
+from stoker.rollouts.failures import UserCodeError, said_by
 from stoker.rollouts.loading import is_async
 
 # Functions that are not async and run at the same time.
@@ -85,7 +85,7 @@ async def _result(name: str, future: asyncio.Future[Any], clock: Clock, told: bo
     raised = error.args[0] if isinstance(error, _EndedError) else error
     if told and isinstance(raised, Exception):
         raise raised
-    raise UserCodeError(name, f"raised {type(raised).__name__}: {raised}", trace_of(raised)) from error
+    raise UserCodeError(name, f"raised {said_by(raised)}", trace_of(raised)) from error
 
 
 async def _guarded(coroutine: Any) -> Any:

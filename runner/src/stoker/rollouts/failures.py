@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+# What an exception says may be a whole page.
+_LONGEST = 500
+
+
+def said_by(error: BaseException) -> str:
+    """Return what an exception is and says, in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text if len(text) <= _LONGEST else text[:_LONGEST] + '…'}"
+
 
 class UserCodeError(Exception):
     """A user's function failed.

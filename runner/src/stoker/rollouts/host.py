@@ -10,7 +10,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import report_traceback
 from stoker.rollouts import loading
 from stoker.rollouts.calls import Calls, Clock
-from stoker.rollouts.failures import UserCodeError
+from stoker.rollouts.failures import UserCodeError, said_by
 from stoker.rollouts.names import ENVIRONMENTS, REWARDS, TOOLS, named
 
 
@@ -171,8 +171,7 @@ def _constructed(factory: Callable[[], Any], text: str) -> Any:
         report_traceback()
         raise RunError(
             ExitCode.CONFIG,
-            f"{ENVIRONMENTS} {text} cannot be constructed: it raised {type(error).__name__}: {error}; its traceback is "
-            "above",
+            f"{ENVIRONMENTS} {text} cannot be constructed: it raised {said_by(error)}; its traceback is above",
         ) from error
     if not callable(getattr(type(environment), "reset", None)):
         kind = type(environment).__name__

@@ -13,6 +13,7 @@ from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import report_traceback
+from stoker.rollouts.failures import said_by
 from stoker.rollouts.names import Named
 
 # What a reward function gets beside the columns, as TRL hands it over.
@@ -55,7 +56,7 @@ def load(named: Named) -> Any:
     except Exception as error:
         report_traceback()
         raise RunError(
-            ExitCode.USAGE, f"{spelled} cannot be called so ({type(error).__name__}: {error}): change its arguments"
+            ExitCode.USAGE, f"{spelled} cannot be called so ({said_by(error)}): change its arguments"
         ) from error
 
 
@@ -160,8 +161,8 @@ def schemas(flag: str, tools: Sequence[Callable[..., Any]]) -> list[dict[str, An
         except Exception as error:
             raise RunError(
                 ExitCode.CONFIG,
-                f"{flag}: the tool {tool.__name__} cannot be described to the model ({error}): give each argument a "
-                "type, and a line in a Google-style docstring (`Args:`)",
+                f"{flag}: the tool {tool.__name__} cannot be described to the model ({said_by(error)}): give each "
+                "argument a type, and a line in a Google-style docstring (`Args:`)",
             ) from error
     return found
 
@@ -191,5 +192,5 @@ def _broken(spelled: str, module: str, error: BaseException) -> RunError:
     report_traceback()
     return RunError(
         ExitCode.CONFIG,
-        f"{spelled} cannot be imported: {module} raised {type(error).__name__}: {error}; its traceback is above",
+        f"{spelled} cannot be imported: {module} raised {said_by(error)}; its traceback is above",
     )
