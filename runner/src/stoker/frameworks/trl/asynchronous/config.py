@@ -91,7 +91,7 @@ class GRPOAsyncConfig(GRPOConfig):
     )
     episode_seconds: float | None = field(
         default=None,
-        metadata={"help": "The longest time for one sample, with its tools. None: no limit."},
+        metadata={"help": "How long the tools and the environment of one sample may take in all. None: 600."},
     )
     fleet_wait_seconds: float = field(
         default=600.0,
