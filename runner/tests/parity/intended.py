@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from runner.tests.parity.configurations import Configuration
+from runner.tests.parity.configurations import TRL_METHODS, Configuration
 from runner.tests.parity.outcomes import Outcome
 
 from builders import kept
-from stoker.frameworks import get_framework
 
 _IMAGE = "a note says that the packages of an image that is not Stoker's were not checked"
 _REWARDS = "validate {'args': ['trl.scripts.grpo', '--reward_funcs', 'accuracy_reward']}"
@@ -70,10 +69,7 @@ REFUSED = {
 }
 # Configuration → why its output is another.
 CHANGED = {
-    **{
-        f"flags {method}": "the tables tell JSON from text, and what only a file can hold"
-        for method in get_framework("trl").methods
-    },
+    **{f"flags {method}": "the tables tell JSON from text, and what only a file can hold" for method in TRL_METHODS},
     **dict.fromkeys(
         (
             *("0006 distillation", "0110 orpo", "0191 distillation", "0231 grpo", "0292 rloo", "0340 kto", "0372 grpo"),
