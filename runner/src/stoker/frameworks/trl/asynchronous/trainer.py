@@ -42,6 +42,8 @@ from stoker.rollouts.state import RolloutState, read_state
 _REWARDS = "stoker_rewards"
 # A wait is worth a line in the log after so many seconds, and again each time as many have passed.
 _SECONDS_BETWEEN_LINES = 30.0
+# In the status of the TrainJob: seconds that the trainer waits for samplers by now.
+_WAITING, _SECONDS_UNTIL_SHOWN = "rollout/waiting", 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +251,13 @@ class GRPOAsyncTrainer(GRPOTrainer):
 
     def _attend(self, reason: str) -> bool:
         now = time.monotonic()
+        waited = now - self._waiting_since
         if self._ranks.rank == 0 and now - self._said > _SECONDS_BETWEEN_LINES:
             self._said = now
-            say(f"step {self.state.global_step}: waiting since {now - self._waiting_since:.0f} s: {reason}")
+            say(f"step {self.state.global_step}: {reason} (since {waited:.0f} s)")
+        if waited > _SECONDS_UNTIL_SHOWN:
+            for callback in self._callbacks():
+                callback.show(self.state, {_WAITING: waited})
         return any(callback.waits(self.state) for callback in self._callbacks())
 
     def _callbacks(self) -> list[RunCallback]:
@@ -355,8 +361,9 @@ class GRPOAsyncTrainer(GRPOTrainer):
         if grad_norm is not None:
             numbers["grad_norm"] = float(grad_norm)
         self._files[0].write(self.state.global_step, {**numbers, **self._lists, "sampling/ratio/histogram": sums[1:-1]})
+        shown = {name: value for name, value in numbers.items() if value is not None}
         for callback in self._callbacks():
-            callback.show(self.state, {name: value for name, value in numbers.items() if value is not None})
+            callback.show(self.state, {**shown, _WAITING: 0.0})
 
 
 def _handed_over(name: str, index: int) -> Callable[..., list[float | None]]:
