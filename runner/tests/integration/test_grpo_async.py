@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from runner.tests.integration.jobs import LocalJob
 
 ROOT = Path(__file__).parents[3]
 # How often the guard looks in these runs.
@@ -138,3 +141,89 @@ def test_samplers_that_serve_something_else_end_the_run(
     apart = [int(version) for version, difference in found["differences"].items() if difference > noise]
     first = min(apart) + 2 if apart else 0
     assert found["step"] <= first + EVERY
+
+
+# What a user who writes a reward puts on a volume, with its folder in PYTHONPATH.
+MY_REWARDS = """
+def short(completions, **kwargs):
+    return [-len(completion) / 10 for completion in completions]
+"""
+
+
+@pytest.fixture
+def sampler(job: LocalJob) -> Iterator[str]:
+    """The address of a sampler that serves what the job publishes."""
+    script = Path(__file__).with_name("tiny_sampler.py")
+    process = subprocess.Popen(
+        [str(job.python), str(script), str(job.inputs / "model"), str(job.workspace / "adapters")],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def told(job: LocalJob) -> dict[str, str]:
+    """Return the variables of a job, whose reward is in a module of the user."""
+    (job.folder / "my_rewards.py").write_text(MY_REWARDS)
+    return {
+        "STOKER_METHOD": "grpo_async",
+        "STOKER_ARG_DATASET_NAME": str(job.inputs / "prompts"),
+        "PYTHONPATH": str(job.folder),
+    }
+
+
+def args(sampler: str, *more: str) -> list[str]:
+    """Return the trainer's arguments for a short run."""
+    short = ("--num_generations", "4", "--max_completion_length", "6", "--max_staleness", "2", "--guard_every", "2")
+    return [*short, "--samplers", sampler, "--reward_funcs", "my_rewards:short", *more]
+
+
+def metrics(output: Path) -> list[dict[str, Any]]:
+    """Return the metrics of every step."""
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_job_trains_with_its_samplers_to_the_end_and_resumes(job: LocalJob, sampler: str) -> None:
+    for steps in ("3", "5"):
+        ended = job.run(*args(sampler, "--max_steps", steps), env=told(job))
+        assert ended.code == 0, ended.output
+    manifest = job.manifest()
+    assert (manifest["status"], manifest["steps"], manifest["fingerprint"]["method"]) == ("finished", 5, "grpo_async")
+    # What the finished run of three steps left was set aside.
+    lines = [*metrics(job.output / "earlier-output-1"), *metrics(job.output)]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
+    assert {line["samplers/ready"] for line in lines} == {1.0}
+    assert max(line["staleness/max"] for line in lines) <= 2
+    assert all(line["rewards/short/mean"] < 0 for line in lines)
+    # What the run published is gone with it.
+    assert [*(job.workspace / "adapters").glob("*/[0-9]*")] == []
+
+
+@pytest.mark.full
+def test_two_ranks_that_share_the_model_publish_and_guard_it_whole(job: LocalJob, sampler: str) -> None:
+    env = {**told(job), "STOKER_SHARDING": "full"}
+    ended = job.run(*args(sampler, "--max_steps", "4"), nodes=2, env=env)
+    assert ended.code == 0, ended.output
+    lines = metrics(job.output)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    # The guard scored what the samplers wrote with adapters that were put together from both ranks.
+    assert max(line["guard/error"] for line in lines) < 1e-4
+    assert max(line["publish/version"] for line in lines if "publish/version" in line) >= 1
+
+
+@pytest.mark.full
+def test_samplers_that_never_come_end_the_attempt_with_75_and_their_names(job: LocalJob) -> None:
+    process = job.start(*args("http://127.0.0.1:9", "--max_steps", "3", "--fleet_wait_seconds", "3"), env=told(job))
+    # Such an attempt is followed by another, as often as it happens.
+    last = job.output / "last-error.json"
+    error = job.wait_for(lambda: last.exists() and json.loads(last.read_text()), process)
+    process.send_signal(signal.SIGTERM)
+    job.end(process)
+    assert error["code"] == 75
+    assert "no sampler was ready for 3 s: 127.0.0.1:9" in error["message"]

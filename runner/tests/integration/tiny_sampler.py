@@ -1,0 +1,76 @@
+"""A sampler in one process, which answers as vLLM and the watcher behind their proxy do: `… MODEL ADAPTERS`.
+
+It prints its port. Runs in an environment with the trainers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import torch
+from runner.tests.integration.rollout_fakes import TinyFleet
+from transformers import AutoTokenizer
+
+BASE = "base"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    protocol_version = "HTTP/1.1"
+    fleet: TinyFleet
+    adapters: Path
+    loaded: dict[str, int]
+
+    def do_GET(self) -> None:
+        """Say what is served."""
+        if self.path == "/v1/models":
+            self._answer({"data": [{"id": BASE, "parent": None, "max_model_len": 128}]})
+        else:
+            self._shown()
+
+    def do_POST(self) -> None:
+        """Complete a prompt, or look for versions."""
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/look":
+            for name in asked["published"]:
+                run, _, number = name.partition(":")
+                if name not in self.loaded and (folder := self.adapters / run / number).exists():
+                    self.fleet.take(int(number), folder)
+                    self.loaded[name] = int(number)
+            self._shown()
+            return
+        version = 0 if asked["model"] == BASE else self.loaded[asked["model"]]
+        ids, logprobs = self.fleet.complete(version, asked["prompt"], asked["max_tokens"], asked["temperature"])
+        choice = {"finish_reason": "length", "token_ids": ids, "logprobs": {"token_logprobs": logprobs}}
+        self._answer({"model": asked["model"], "choices": [choice]})
+
+    def _shown(self) -> None:
+        server = {"max_loras": 8, "max_rank": 16}
+        self._answer({"ready": True, "loaded": sorted(self.loaded), "problems": {}, "server": server})
+
+    def _answer(self, content: Mapping[str, Any]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep quiet."""
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    model, adapters = sys.argv[1:]
+    Handler.fleet = TinyFleet(model, AutoTokenizer.from_pretrained(model), 1)
+    Handler.adapters, Handler.loaded = Path(adapters), {}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    print(server.server_port, flush=True)
+    server.serve_forever()
