@@ -65,6 +65,7 @@ FITTING: Sequence[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("reward", PAIR, ()),
     ("grpo", {"prompt": "a"}, REWARDED),
     ("rloo", {"prompt": TALK}, REWARDED),
+    ("grpo_async", {"prompt": "a"}, (*REWARDED, "--samplers", "http://sampler-0:8000", "--use_peft")),
     ("distillation", {"prompt": "a"}, ("--teacher_model_name_or_path", "a/b")),
     ("sft", {"instruction": "a", "output": "b"}, ("--dataset_format", "alpaca")),
     ("sft", {"conversations": TALK}, ("--dataset_format", "chatml")),

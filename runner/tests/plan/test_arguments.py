@@ -127,7 +127,8 @@ def test_a_flag_that_may_stand_alone_reaches_the_trainer_in_its_own_words(value:
 def test_a_flag_of_another_method_is_told_apart_from_nonsense() -> None:
     table = get_framework("trl").flag_table("sft")
     assert table.refusal("num_generations") == (
-        "--num_generations is a flag of grpo, rloo, not of trl 1.16.0 (sft): leave it out, or choose another method"
+        "--num_generations is a flag of grpo, rloo, grpo_async, not of trl 1.16.0 (sft): leave it out, or choose "
+        "another method"
     )
 
 
