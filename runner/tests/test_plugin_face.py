@@ -36,6 +36,7 @@ GIVEN = {
     "Plan": "Job.plan",
     "Pulse": "Job.pulse",
     "Resolution": "what resolve returns",
+    "SamplerRequest": "Decision.samplers, for frameworks with samplers of their own",
     "Stored": "Initialized.model and .dataset",
 }
 
