@@ -355,8 +355,10 @@ class GRPOAsyncTrainer(GRPOTrainer):
             return
         numbers: dict[str, Any] = {}
         for name, values in self._metrics["train"].items():
-            fresh = [value for value in values[self._marks.get(name, 0) :] if not math.isnan(value)]
-            numbers[name] = sum(fresh) / len(fresh) if fresh else None
+            fresh = values[self._marks.get(name, 0) :]
+            known = [value for value in fresh if not math.isnan(value)]
+            if fresh:
+                numbers[name] = sum(known) / len(known) if known else None
         numbers |= {"loss": sums[0] / self._ranks.size, "learning_rate": self._get_learning_rate()}
         if grad_norm is not None:
             numbers["grad_norm"] = float(grad_norm)
