@@ -81,7 +81,7 @@ def test_the_files_are_what_vllm_and_the_watcher_read(workspace: Path, tmp_path:
     assert written == {flag.name: flag.value for flag in flags_of(request)}
     settings = load(tmp_path / "config/adapters.yaml")
     assert (settings.model, settings.model_name) == (workspace / "model", "model")
-    assert (settings.folder, settings.keep, settings.require_manifest) == (Path("/workspace/adapters"), 6, False)
+    assert (settings.folder, settings.keep, settings.require_manifest) == (Path("/workspace/adapters"), 6, True)
 
 
 def test_the_request_of_an_earlier_attempt_is_not_taken(workspace: Path, tmp_path: Path) -> None:

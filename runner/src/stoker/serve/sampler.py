@@ -85,8 +85,7 @@ def adapter_settings(request: SamplerRequest) -> dict[str, Any]:
             "maxRank": request.rank,
             "maxLoras": request.versions,
             "maxCpuLoras": request.versions,
-            # Versions of a run that goes on have no manifest yet.
-            "requireManifest": False,
+            "requireManifest": True,  # each version has one of its own, which says that it is live
         },
     }
 

@@ -54,6 +54,20 @@ def test_a_look_on_demand_answers_with_what_is_loaded_then(address: str, output:
     assert server == {"model": "tiny", "source": BASE, "revision": "", "max_loras": 4, "max_rank": 8}
 
 
+def test_a_look_on_demand_leaves_unloading_to_the_next_one(
+    address: str, watch: Watch, vllm: Vllm, output: Path, folder: Path
+) -> None:
+    versions = [publish(output, folder, "a") for _ in range(4)]
+    assert post(address)["loaded"] == ["a:3", "a:4"]
+    left = [watch.unfinished]
+    versions[3].path.rename(versions[3].path.with_name(".gone"))
+    assert post(address)["loaded"] == ["a:2", "a:3", "a:4"]
+    left.append(watch.unfinished)
+    assert vllm.counted["/v1/unload_lora_adapter"] == 0
+    assert sorted(watch.look().loaded) == ["a:2", "a:3"]
+    assert [*left, watch.unfinished] == [False, True, False]
+
+
 def test_a_load_is_shown_before_its_effect_is_measured(
     address: str, watch: Watch, vllm: Vllm, output: Path, folder: Path
 ) -> None:
@@ -79,7 +93,7 @@ def test_an_effect_that_is_measured_too_late_is_not_kept(watch: Watch, vllm: Vll
         while "a:1" not in watch.state.loaded:
             time.sleep(0.01)
         version.path.rename(version.path.with_name(".gone"))
-        assert not watch.look_at_once().loaded
+        assert not watch.look().loaded
         vllm.gate.set()
         assert (poll.result(5).effects, watch.state.problems) == ({}, {})
 

@@ -35,6 +35,7 @@ class Watch:
 
     Attributes:
         state: what the last look found.
+        unfinished: the last look has left something to unload.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Watch:
         self._wanted = Wanted(settings, model, self._findings)
         self._replica = Replica(settings, server, self._findings, clock)
         self._said = ""
+        self.unfinished = False
         self._looking = threading.Lock()  # held by the one who looks, and while anything found is changed
         self._asking = threading.Lock()
         self._asked = 0  # how many looks were asked for
@@ -55,13 +57,17 @@ class Watch:
 
     def look(self) -> State:
         """Look at once, then measure the effect of adapters that are new, and return what there is then."""
-        self.look_at_once()
+        with self._looking:
+            asked, names = self._news()
+            self.state = self._look(names)
+            self._answered = asked
         self._measure()
         return self.state
 
     def look_at_once(self, told: Iterable[str] = ()) -> State:
-        """Compare what is published with what is loaded, load and unload, and return what there is then.
+        """Load what is published and not loaded yet, and return what there is then.
 
+        What is no longer published is unloaded by the next look: a server that is busy takes its time for that too.
         Those who ask while somebody looks share the next look.
 
         Args:
@@ -73,14 +79,20 @@ class Watch:
             self._told.update(told)
         with self._looking:
             if self._answered < mine:
-                with self._asking:
-                    asked, names = self._asked, frozenset(self._told)
-                    self._told.clear()
-                self.state = self._look(names)
+                asked, names = self._news()
+                self.state = self._look(names, unload=False)
                 self._answered = asked
             return self.state
 
-    def _look(self, told: Collection[str]) -> State:
+    def _news(self) -> tuple[int, frozenset[str]]:
+        """Return how many looks were asked for until now, and the names that were told."""
+        with self._asking:
+            names = frozenset(self._told)
+            self._told.clear()
+            return self._asked, names
+
+    def _look(self, told: Collection[str], *, unload: bool = True) -> State:
+        """Compare what is published with what is loaded, load and unload, and return what there is then."""
         now = self._clock()
         try:
             loaded = self._loaded()
@@ -96,7 +108,7 @@ class Watch:
             problems = {**self.state.problems, error.where: str(error)}
             return replace(self.state, up=True, loaded=loaded, problems=problems, time=now)
         self._said = ""
-        self._act(wanted, loaded, now)
+        self._act(wanted, loaded, now, unload=unload)
         return self._seen(wanted, loaded, now)
 
     def _loaded(self) -> dict[str, str]:
@@ -112,15 +124,18 @@ class Watch:
             self._replica.restarted()
         return {name: root for name, (root, is_adapter) in served.items() if is_adapter}
 
-    def _act(self, wanted: Mapping[str, str], loaded: dict[str, str], now: float) -> None:
+    def _act(self, wanted: Mapping[str, str], loaded: dict[str, str], now: float, *, unload: bool) -> None:
         """Load and unload, and keep `loaded` up to date."""
+        self.unfinished = False
         fixed = self._settings.fixed
         self._replica.forget_delays(self._wanted.published)
         for action in decide(wanted, loaded, fixed | self._replica.others(loaded)):
             if isinstance(action, Load):
                 self._replica.load(action, self._wanted.published.get(action.name, 0.0), loaded, now)
-            else:
+            elif unload or action.name in wanted:
                 self._replica.unload(action.name, loaded)
+            else:
+                self.unfinished = True
         for one in self._settings.adapters:
             if one.name not in loaded:
                 self._findings.note(one.name, str(one.path), "vLLM started without it", now)
@@ -207,15 +222,22 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
             ExitCode.USAGE, f"--server {address!r} is not an address: write one such as http://127.0.0.1:8000"
         )
     watch = Watch(settings, Server(address), read_base_model(settings.model, settings.source, settings.revision))
-    stop = threading.Event()
+    stop, wake = threading.Event(), threading.Event()
 
     def stopped(_signal: int, _frame: FrameType | None) -> None:
         stop.set()
+        wake.set()
+
+    def look(told: Iterable[str]) -> State:
+        state = watch.look_at_once(told)
+        if watch.unfinished:
+            wake.set()
+        return state
 
     signal.signal(signal.SIGTERM, stopped)
     signal.signal(signal.SIGINT, stopped)
     try:
-        web = Endpoints(listen, lambda: watch.state, watch.look_at_once)
+        web = Endpoints(listen, lambda: watch.state, look)
     except OSError as error:
         raise RunError(
             ExitCode.CONFIG,
@@ -225,7 +247,8 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
     threading.Thread(target=web.serve_forever, daemon=True).start()
     say(f"watching {settings.folder or settings.listed or 'the server'}; state on port {listen[1]}, /adapters")
     while not stop.is_set():
+        wake.clear()
         watch.look()
-        stop.wait(interval)
+        wake.wait(interval)
     web.shutdown()
     return 0
