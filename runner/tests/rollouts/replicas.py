@@ -31,6 +31,7 @@ class FakeReplica:
         delay: seconds until it has loaded what is new.
         think: seconds for a completion.
         statuses: what the next completions answer, before any succeeds: a status, or `drop` and `hang`.
+        shown: what the next requests to /adapters answer: a status, or `drop`.
         refuses: a problem that it has with every version.
         ready: what /adapters says.
         stuck: it looks for nothing new.
@@ -47,6 +48,7 @@ class FakeReplica:
     delay: float = 0.0
     think: float = 0.0
     statuses: deque[int | str] = field(default_factory=deque)
+    shown: deque[int | str] = field(default_factory=deque)
     refuses: str = ""
     ready: bool = True
     stuck: bool = False
@@ -67,7 +69,7 @@ class FakeReplica:
         """Return status and answer to a request."""
         self.counted[path] += 1
         if path == "/adapters":
-            return 200, self._shown()
+            return (self.shown.popleft(), {}) if self.shown else (200, self._shown())
         if path == "/look":
             async with self._turn:
                 await self._look()

@@ -387,6 +387,24 @@ def test_a_fleet_grows_and_shrinks_while_it_is_asked(
     assert sum(len(replica.asked) for replica in found) == total
 
 
+def test_a_replica_that_is_slow_to_say_what_it_serves_is_kept_for_a_while(
+    replicas: Replicas, fleet_of: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "_POLL_SECONDS", 0.02)
+    (replica,) = replicas.start()
+    fleet = fleet_of([replica])
+    fleet.check()
+    cases: list[tuple[list[int | str], bool]] = [(["drop", 503], True), (["drop"] * 20, False)]
+    for statuses, kept in cases:
+        replica.shown.extend(statuses)
+        lost = False
+        while replica.shown:
+            lost = lost or not fleet.ready()
+            time.sleep(0.001)
+        assert lost is not kept
+        until(lambda: len(fleet.ready()) == 1)
+
+
 def test_a_watcher_may_have_a_port_of_its_own(replicas: Replicas, fleet_of: Callable[..., Fleet]) -> None:
     vllm, watcher = replicas.start(2)
     fleet = fleet_of(f"http://127.0.0.1:{vllm.port};watcher=http://127.0.0.1:{watcher.port}")

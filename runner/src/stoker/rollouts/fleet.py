@@ -26,6 +26,8 @@ _POLL_DOWN_SECONDS = 0.25
 _RESOLVE_SECONDS = 2.0
 _LOOK_PAUSES = (0.02, 0.25)
 _WAIT_SECONDS = 0.5
+# A replica that is there and does not say what it serves, so often in a row, is away.
+_MISSES = 3
 # A replica that is away for so long does not finish what it was asked for.
 _AWAY_SECONDS = 30.0
 # Answers that no training can use, of whatever replica, until the run ends for it.
@@ -369,12 +371,15 @@ class Fleet:
             if replica.unjudged(shown):
                 replica.judge(await replica.control.base(), shown, self._needs)
         except (LostError, SamplerError) as error:
-            was, busy = replica.up, isinstance(error, BusyError)
-            if not busy:
-                replica.lost(str(error))
-            if was and not busy:
+            slow = isinstance(error, BusyError) or (isinstance(error, LostError) and error.connected)
+            replica.misses += 1
+            if slow and replica.up and replica.misses < _MISSES:  # its machine may only have too much to do
+                return
+            if replica.up:
                 say(f"sampler {replica.name} is away: {error}")
+            replica.lost(str(error))
             return
+        replica.misses = 0
         was = replica.up
         if replica.seen(shown, asked):
             self._changed()

@@ -70,6 +70,7 @@ class Replica:
         self.up, self.problem, self.refused = False, "it was not asked yet", ""
         self.base, self.loaded, self.problems = "", frozenset[str](), dict[str, str]()
         self.asked = 0  # how often it was asked what it serves
+        self.misses = 0  # how often it has not said so since it last did
         self.polled = False  # it has answered, or has been found not to
         self.in_flight = 0
         self._judged: Mapping[str, Any] = {}  # what it said of its base model then
