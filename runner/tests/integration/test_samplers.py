@@ -77,8 +77,8 @@ class Run:
     def _sampler(self, index: int) -> subprocess.Popen[bytes]:
         made = subprocess.run([ROOT / "images/vllm/venv"], check=True, stdout=subprocess.PIPE, text=True)
         port, watcher = self._ports[2 * index : 2 * index + 2]
-        command = [sys.executable, "-m", "stoker", "sampler", "--output", self.folder / f"config-{index}"]
-        own = ["--vllm", Path(made.stdout.strip()) / "bin/vllm", "--port", str(port), "--watch-port", str(watcher)]
+        command = [sys.executable, "-m", "stoker", "sampler", "--output", str(self.folder / f"config-{index}")]
+        own = ["--vllm", str(Path(made.stdout.strip()) / "bin/vllm"), "--port", str(port), "--watch-port", str(watcher)]
         told = {
             "PYTHONPATH": str(Path(stoker.__file__).parents[1]), "HOME": str(self.folder),
             "STOKER_WORKSPACE": str(self.folder), "STOKER_JOB_ID": "job", "STOKER_RESTART_ATTEMPT": "0",
