@@ -159,6 +159,12 @@ def same(model: str, folder: Path) -> dict[str, Any]:
         # Lengths differ: the whole batch of a rank is one micro-batch, so nothing can be trimmed.
         "uncorrected": ({"correction": "none"}, False, lambda row, index: 3 + (row + index) % 5),
         "decoupled": ({"gradient_accumulation_steps": 2}, True, lambda row, index: 5),
+        # Micro-batches of different lengths: what is cut from them changes nothing but the order of sums.
+        "trimmed": (
+            {"gradient_accumulation_steps": 4, "per_device_train_batch_size": 2},
+            True,
+            lambda row, index: 2 + 3 * index,
+        ),
         "dr_grpo": ({"loss_type": "dr_grpo", "scale_rewards": "none"}, True, lambda row, index: 3 + index),
     }
     for name, (ours, vllm, length) in cases.items():

@@ -59,6 +59,11 @@ def test_without_staleness_it_is_trls_trainer_bit_for_bit(same: dict[str, Any], 
     assert same[case]["theirs"] == same[case]["ours"]
 
 
+def test_micro_batches_are_cut_to_their_longest_row_without_changing_the_loss(same: dict[str, Any]) -> None:
+    theirs, ours = same["trimmed"]["losses"]
+    assert ours == pytest.approx(theirs, abs=1e-6)
+
+
 def test_two_ranks_are_trls_trainer_bit_for_bit(pair: dict[str, Any]) -> None:
     assert pair["theirs"] == pair["ours"]
 
