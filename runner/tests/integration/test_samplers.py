@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,7 @@ class Run:
         made = subprocess.run([ROOT / "images/vllm/venv"], check=True, stdout=subprocess.PIPE, text=True)
         port, watcher = self._ports[2 * index : 2 * index + 2]
         command = [sys.executable, "-m", "stoker", "sampler", "--output", str(self.folder / f"config-{index}")]
-        own = ["--vllm", str(Path(made.stdout.strip()) / "bin/vllm"), "--port", str(port), "--watch-port", str(watcher)]
+        own = ["--vllm", f"{made.stdout.strip()}/bin/vllm", "--port", str(port), "--watch-port", str(watcher)]
         told = {
             "PYTHONPATH": str(Path(stoker.__file__).parents[1]), "HOME": str(self.folder),
             "STOKER_WORKSPACE": str(self.folder), "STOKER_JOB_ID": "job", "STOKER_RESTART_ATTEMPT": "0",
@@ -116,16 +117,16 @@ class Run:
         """Return the versions that are there."""
         return [int(path.name) for path in (self.published / self.name).iterdir() if path.name.isdecimal()]
 
-    async def ask(self, version: int, groups: int = 4, samples: int = 4, max_tokens: int = 24) -> list[Turn]:
-        """Return the answers of some groups."""
-        prompts = {ordinal: (5 + ordinal, 40, 41) for ordinal in range(groups)}
+    async def ask(self, version: int, first: int = 0, groups: int = 4, max_tokens: int = 24) -> list[Turn]:
+        """Return four answers of each of some groups."""
+        prompts = {ordinal: (5 + ordinal, 40, 41) for ordinal in range(first, first + groups)}
         return await asyncio.gather(
             *(
                 self.fleet.complete(
                     Request(prompt, version, ordinal, index, 0, max_tokens, TEMPERATURE, seed=100 * ordinal + index)
                 )
                 for ordinal, prompt in prompts.items()
-                for index in range(samples)
+                for index in range(4)
             )
         )
 
@@ -149,10 +150,10 @@ class Run:
     def kill_vllm(self) -> None:
         """Kill the vLLM of the first sampler."""
         listed = subprocess.run(
-            ["ps", "-o", "pid=,args=", "--ppid", str(self._processes[0].pid)],
+            ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(self._processes[0].pid)],
             check=True, stdout=subprocess.PIPE, text=True,
         ).stdout  # fmt: skip
-        (line,) = (line for line in listed.splitlines() if " serve " in line)
+        (line,) = (line for line in listed.splitlines() if " adapters watch " not in line)
         os.kill(int(line.split()[0]), signal.SIGKILL)
 
     def close(self) -> None:
@@ -162,9 +163,9 @@ class Run:
         for process in self._processes:
             process.terminate()
         for process in self._processes:
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(30)
-            except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -238,7 +239,8 @@ def test_a_sampler_that_is_killed_loses_nothing_and_comes_back_with_the_newest_v
     run.until(lambda: len(run.fleet.ready()) == 1, 30)
     run.publish(24)
     run.wait_for_both()
-    scores = run.scores(turns := asyncio.run(run.ask(24)))
+    # Groups stay where they were, so these are new ones.
+    scores = run.scores(turns := asyncio.run(run.ask(24, first=100, groups=8)))
     assert {turn.replica for turn in turns} == set(run.fleet.ready())
     for turn, (_, one, _) in zip(turns, scores, strict=True):
         assert max(abs(a - b) for a, b in zip(turn.logprobs, one, strict=True)) < 0.02
