@@ -12,13 +12,15 @@ import pytest
 from charts.helm import TRAINING_RUNTIMES, run, template_arguments, templates
 
 SCHEMA = json.loads((TRAINING_RUNTIMES / "values.schema.json").read_text())
-# Values under which all others matter: a runtime of each framework, one of them with claimed devices, and rules.
+# Values under which all others matter: a runtime of each framework, one of them with claimed devices, one with
+# samplers, and rules.
 BASE = {
     "profile": "none",
     "accelerator": "nvidia-dra",
     "runtimes": {
         "trl-distributed": {"enabled": True, "accelerator": "cpu"},
         "torchtune-distributed": {"enabled": True},
+        "trl-grpo-async": {"enabled": True, "accelerator": "cpu"},
     },
     "policies": {"enabled": True, "otherRuntimes": ["other"]},
 }
@@ -92,7 +94,7 @@ REACH: list[dict[str, tuple[Any, str]]] = [
     },
     {
         f"images.{name}.{field}": (value, text)
-        for name in ("fetch", "torchtune", "trl")
+        for name in ("fetch", "proxy", "torchtune", "trl", "vllm")
         for field, value, text in (
             ("repository", f"own.example.com/{name}", f'image: "own.example.com/{name}:'),
             ("tag", f"tag-of-{name}", f":tag-of-{name}@"),
@@ -114,6 +116,7 @@ REACH: list[dict[str, tuple[Any, str]]] = [
 REMOVAL: dict[str, tuple[Any, str]] = {
     "enabled": (False, "kind: ClusterTrainingRuntime\n"),
     "initializers.enabled": (False, "name: dataset-initializer\n"),
+    "networkPolicy.enabled": (False, "kind: NetworkPolicy\n"),
     "policies.catalogueRuntimes": ({"enabled": False, "mode": ""}, f"{POLICY}catalogue-runtimes.default\n"),
     "policies.enabled": (False, POLICY),
     "policies.nameLength": ({"enabled": False, "mode": ""}, f"{POLICY}name-length.default\n"),

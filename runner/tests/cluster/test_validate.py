@@ -107,7 +107,8 @@ def test_a_valid_trainjob_is_said_to_be_so(tmp_path: Path, kept_file: Path) -> N
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*/trainjob*.yaml")))
 def test_the_examples_are_valid(name: str) -> None:
     for path in (ROOT / "examples").glob(f"*/{name}"):
-        result = invoke(path, "--runtime", RUNTIME_FILE)
+        runtime = yaml.safe_load(path.read_text())["spec"]["runtimeRef"]["name"]
+        result = invoke(path, "--runtime", ROOT / f"examples/runtimes/{runtime}-cpu.yaml")
         assert result.exit_code == 0, result.output
 
 

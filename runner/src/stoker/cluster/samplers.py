@@ -13,7 +13,7 @@ from stoker.cluster.patches import patched
 from stoker.cluster.pods import NodeJob
 from stoker.cluster.schema import shape_errors, without_nulls
 from stoker.contract.exits import ExitCode, RunError
-from stoker.contract.variables import ROLE, SAMPLERS
+from stoker.contract.samplers import ADDRESSES
 
 # The name of their job, and of vLLM's container in it.
 JOB, _CONTAINER = "sampler", "vllm"
@@ -84,15 +84,15 @@ def local_sampler(job: NodeJob, samplers: SamplerJob, vllm: str, config: Path, p
     ports = ("--port", str(port), "--watch-port", str(watch_port))
     argv = ("stoker", "sampler", "--output", str(config), "--vllm", vllm, *ports, "--", *samplers.args)
     identity = [entry for entry in job.env if entry["name"] in ("STOKER_JOB_ID", "STOKER_RESTART_ATTEMPT")]
-    values = {"STOKER_WORKSPACE": _value(job, "STOKER_WORKSPACE"), **samplers.env, ROLE: "sampler"}
+    values = {"STOKER_WORKSPACE": _value(job, "STOKER_WORKSPACE"), **samplers.env, "STOKER_ROLE": "sampler"}
     given = ({"name": name, "value": value} for name, value in values.items())
     return replace(job, nodes=1, argv=argv, env=(*identity, *given), injected=False, mounts=samplers.mounts)
 
 
 def with_addresses(job: NodeJob, addresses: Sequence[str]) -> NodeJob:
     """Return the nodes' job with the addresses of its samplers."""
-    others = (entry for entry in job.env if entry["name"] != SAMPLERS)
-    return replace(job, env=(*others, {"name": SAMPLERS, "value": ",".join(addresses)}))
+    others = (entry for entry in job.env if entry["name"] != ADDRESSES)
+    return replace(job, env=(*others, {"name": ADDRESSES, "value": ",".join(addresses)}))
 
 
 def vllm_program(python: str | None) -> str:

@@ -12,6 +12,8 @@ from stoker.contract.files import read_json, write_json
 
 # The word that `--samplers` has for the samplers of the same TrainJob.
 OF_THE_JOB = "role"
+# The variable with their addresses, which the runtime sets in the nodes' pods.
+ADDRESSES = "STOKER_SAMPLERS"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,6 @@ from stoker.contract.exits import ExitCode, RunError
 ARG_PREFIX = "STOKER_ARG_"
 # The path of the plan, for the processes that `stoker run` starts.
 PLAN_FILE = "STOKER_PLAN"
-# What a pod does, and where the samplers of the run are.
-ROLE, SAMPLERS = "STOKER_ROLE", "STOKER_SAMPLERS"
 # Disables transformers' progress reports to Trainer, because only Stoker's callback may report progress.
 DISABLE_PROGRESS = "DISABLE_KUBEFLOW_INTEGRATION"
 
@@ -43,8 +41,8 @@ KNOWN = {
     "STOKER_HANG_TIMEOUT_SECONDS": "seconds a step may take before the run counts as hung; 0: no limit (default 1200)",
     "STOKER_TERMINATION_LOG": "file for the one-line reason of the ending (default /dev/termination-log)",
     "STOKER_IMAGE_VERSION": "tag of the image, set by the image",
-    ROLE: "what this pod does: node (default) trains, sampler writes the answers that the nodes learn from",
-    SAMPLERS: "addresses of the run's samplers, with commas between them; the runtime sets it",
+    "STOKER_ROLE": "what this pod does: node (default) trains, sampler writes the answers that the nodes learn from",
+    "STOKER_SAMPLERS": "addresses of the run's samplers, with commas between them; the runtime sets it",
     "STOKER_FETCH_REPLACE": "true: an initializer may replace a model or data set that it did not fetch",
     "STOKER_FETCH_FOR": "who fetches, for messages: trainjob (default) or serving, set by the chart vllm-serving",
     PLAN_FILE: "path of the plan, set by the runner for the processes it starts",
@@ -72,9 +70,9 @@ def is_sampler(environ: Mapping[str, str]) -> bool:
     Raises:
         RunError: there is no such role (78).
     """
-    role = environ.get(ROLE) or "node"
+    role = environ.get("STOKER_ROLE") or "node"
     if role not in ("node", "sampler"):
-        raise RunError(ExitCode.CONFIG, f"{ROLE} is {role!r}: write node or sampler; the runtime sets it")
+        raise RunError(ExitCode.CONFIG, f"STOKER_ROLE is {role!r}: write node or sampler; the runtime sets it")
     return role == "sampler"
 
 

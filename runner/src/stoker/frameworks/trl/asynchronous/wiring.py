@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.contract.samplers import OF_THE_JOB
-from stoker.contract.variables import PLAN_FILE, SAMPLERS, workspace_of
+from stoker.contract.samplers import ADDRESSES, OF_THE_JOB
+from stoker.contract.variables import PLAN_FILE, workspace_of
 from stoker.frameworks.trl.asynchronous.collector import Collector, Waiting
 from stoker.frameworks.trl.asynchronous.handout import Ranks
 from stoker.frameworks.trl.asynchronous.metrics import Lengths
@@ -220,11 +220,11 @@ def figures(fleet: Fleet, publisher: Publisher) -> dict[str, float]:
 def _addresses(samplers: str | None) -> str:
     if samplers != OF_THE_JOB:
         return samplers or ""
-    found = os.environ.get(SAMPLERS, "")
+    found = os.environ.get(ADDRESSES, "")
     if not found:
         raise RunError(
             ExitCode.CONFIG,
-            f"--samplers {OF_THE_JOB} is for a runtime with samplers, and this one sets no {SAMPLERS}: choose such a "
+            f"--samplers {OF_THE_JOB} is for a runtime with samplers, and this one sets no {ADDRESSES}: choose such a "
             "runtime, or write the addresses of the samplers",
         )
     return found
