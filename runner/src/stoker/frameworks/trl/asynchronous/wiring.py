@@ -33,7 +33,7 @@ from stoker.rollouts.rewards import Judges, functions_among
 from stoker.rollouts.tooling import Tooling
 from stoker.rollouts.user_code import Functions, Limits, Loaded, UserCode
 from stoker.serve.adapters import live
-from stoker.serve.adapters.fingerprint import fingerprint
+from stoker.serve.adapters.files import read_base_model
 
 # The rows whose prompts have the most characters are measured in tokens.
 _MEASURED = 64
@@ -155,7 +155,7 @@ class Rollouts:
         return Needs(
             source="" if folder.is_dir() else self._model.model_name_or_path,
             revision=self._model.model_revision if not folder.is_dir() else "",
-            fingerprint=fingerprint(sorted(folder.glob("*.safetensors"))) if folder.is_dir() else "",
+            fingerprint=read_base_model(folder).fingerprint if folder.is_dir() else "",
             prompt=max((len(chat.encode(start.rows[row]["prompt"], ())) for _, row in longest), default=0),
             answer=settings.max_completion_length,
             loras=versions_needed(settings.max_staleness, settings.publish_every),
