@@ -6,6 +6,7 @@ they are. Users name it `trl.scripts.grpo_async`.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 
@@ -27,6 +28,8 @@ def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
     from stoker.frameworks.trl.asynchronous.trainer import GRPOAsyncTrainer
     from stoker.frameworks.trl.asynchronous.wiring import Rollouts
 
+    # TRL warns of the function that brings the rows, which no user has to know of.
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     # As in TRL's script for GRPO: the trainer loads the model with these.
     training_args.model_init_kwargs = {
         "revision": model_args.model_revision,
