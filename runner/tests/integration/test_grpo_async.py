@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +157,22 @@ def short(completions, **kwargs):
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """A sampler that runs.
+
+    Attributes:
+        address: where it listens.
+        process: its process.
+    """
+
+    address: str
+    process: subprocess.Popen[str]
+
+
 @pytest.fixture
-def sampler(job: LocalJob) -> Iterator[str]:
-    """The address of a sampler that serves what the job publishes."""
+def sampler(job: LocalJob) -> Iterator[Sampler]:
+    """A sampler that serves what the job publishes."""
     script = Path(__file__).with_name("tiny_sampler.py")
     process = subprocess.Popen(
         [str(job.python), str(script), str(job.inputs / "model"), str(job.workspace / "adapters")],
@@ -167,7 +182,7 @@ def sampler(job: LocalJob) -> Iterator[str]:
     )
     assert process.stdout is not None
     try:
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        yield Sampler(f"http://127.0.0.1:{int(process.stdout.readline())}", process)
     finally:
         process.kill()
         process.wait()
@@ -194,11 +209,17 @@ def metrics(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_job_trains_with_its_samplers_to_the_end_and_resumes(job: LocalJob, sampler: str) -> None:
-    for steps in ("3", "5"):
-        ended = job.run(*args(sampler, "--max_steps", steps), env=told(job))
-        assert ended.code == 0, ended.output
+def test_a_job_trains_with_its_samplers_to_the_end_and_resumes(job: LocalJob, sampler: Sampler) -> None:
+    ended = job.run(*args(sampler.address, "--max_steps", "3"), env=told(job))
+    assert ended.code == 0, ended.output
+    evaluating = ("--eval_strategy", "steps", "--eval_steps", "5", "--dataset_test_split", "train")
+    more = ("--max_steps", "5", "--per_device_eval_batch_size", "50", *evaluating)
+    ended = job.run(*args(sampler.address, *more), env=told(job))
+    assert ended.code == 0, ended.output
     manifest = job.manifest()
+    # One greedy answer to each row, by the version of the last step.
+    assert (manifest["metrics"]["eval_version"], manifest["metrics"]["eval_rows"]) == (5, 50)
+    assert manifest["metrics"]["eval_reward"] < 0
     assert (manifest["status"], manifest["steps"], manifest["fingerprint"]["method"]) == ("finished", 5, "grpo_async")
     # What the finished run of three steps left was set aside.
     lines = [*metrics(job.output / "earlier-output-1"), *metrics(job.output)]
@@ -211,15 +232,38 @@ def test_a_job_trains_with_its_samplers_to_the_end_and_resumes(job: LocalJob, sa
 
 
 @pytest.mark.full
-def test_two_ranks_that_share_the_model_publish_and_guard_it_whole(job: LocalJob, sampler: str) -> None:
+def test_two_ranks_that_share_the_model_publish_and_guard_it_whole(job: LocalJob, sampler: Sampler) -> None:
     env = {**told(job), "STOKER_SHARDING": "full"}
-    ended = job.run(*args(sampler, "--max_steps", "4"), nodes=2, env=env)
+    ended = job.run(*args(sampler.address, "--max_steps", "4"), nodes=2, env=env)
     assert ended.code == 0, ended.output
     lines = metrics(job.output)
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     # The guard scored what the samplers wrote with adapters that were put together from both ranks.
     assert max(line["guard/error"] for line in lines) < 1e-4
     assert max(line["publish/version"] for line in lines if "publish/version" in line) >= 1
+
+
+@pytest.mark.full
+def test_a_job_whose_samplers_are_gone_stops_within_the_grace_period_and_goes_on(
+    job: LocalJob, sampler: Sampler
+) -> None:
+    process = job.start(*args(sampler.address, "--max_steps", "1000"), env=told(job))
+    job.wait_for(lambda: (job.output / "metrics.jsonl").exists() and len(metrics(job.output)) > 1, process)
+    sampler.process.kill()
+    sampler.process.wait()
+    # All that was written is trained, and then nothing comes.
+    done = -1
+    while done != (done := len(metrics(job.output))):
+        time.sleep(3)
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    ended = job.end(process)
+    assert time.monotonic() - began < 20, "the grace period is 30 s"
+    assert ended.code == 75, ended.output
+    step = job.sealed()[0]
+    assert step == len(metrics(job.output))
+    state = json.loads((job.output / f"checkpoint-{step}" / "rollouts.json").read_text())
+    assert state["step"] == step
 
 
 @pytest.mark.full
