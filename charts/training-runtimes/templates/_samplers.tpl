@@ -55,7 +55,6 @@ Arguments, a dict:
       completionMode: Indexed
       {{- /* Without an end: how often a sampler may crash is for the trainers to judge, who wait for it. */}}
       backoffLimit: 2147483647
-      podReplacementPolicy: TerminatingOrFailed
       podFailurePolicy:
         {{- include "training-runtimes.podFailurePolicy" (dict "container" "prepare" "action" "Ignore") | nindent 8 }}
       template:
