@@ -73,6 +73,7 @@ def test_uninstalling_leaves_what_runs_name_alone_and_installing_again_works(hel
         kinds = {name.split("/")[0] for name in everything(cluster, f"app.kubernetes.io/instance={RELEASE}")}
         assert kinds == {
             "clustertrainingruntime.trainer.kubeflow.org",
+            "networkpolicy.networking.k8s.io",
             "resourceclaimtemplate.resource.k8s.io",
             "role.rbac.authorization.k8s.io",
             "rolebinding.rbac.authorization.k8s.io",
