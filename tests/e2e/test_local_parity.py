@@ -100,12 +100,21 @@ def local(runtimes: Path, tmp_path: Path) -> Callable[..., Local]:
         path.write_text(json.dumps(job))
         runtime = runtimes / f"{job['spec']['runtimeRef']['name']}.json"
         words = [word for name, folder in volumes.items() for word in ("--volume", f"{name}={folder}")]
+        # A runtime with samplers wants vLLM, which a job that only plans never starts.
+        vllm = tmp_path / "bin/vllm"
+        vllm.parent.mkdir(exist_ok=True)
+        vllm.write_text("#!/bin/sh\nexit 1\n")
+        vllm.chmod(0o755)
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "stoker", "local", str(path), "--runtime", str(runtime)),
                 *("--workspace", str(tmp_path / "workspace"), *words),
             ],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "runner/src")},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT / "runner/src"),
+                "PATH": f"{vllm.parent}:{os.environ['PATH']}",
+            },
             check=False,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

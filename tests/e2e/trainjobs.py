@@ -104,7 +104,8 @@ class Run:
 
     def pods(self) -> list[dict[str, Any]]:
         """Return its trainer pods by index."""
-        pods = self.kube.items("pods", f"jobset.sigs.k8s.io/jobset-name={self.name}")
+        selector = f"jobset.sigs.k8s.io/jobset-name={self.name},jobset.sigs.k8s.io/replicatedjob-name=node"
+        pods = self.kube.items("pods", selector)
         return sorted(pods, key=lambda pod: int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]))
 
     def object(self) -> dict[str, Any]:
