@@ -156,7 +156,8 @@ def made_of(objects: list[Manifest]) -> list[Any]:
 
 def test_releases_of_one_name_in_two_namespaces_do_not_meet() -> None:
     """Both may put what their pods name into a third."""
-    words = ["--set", "skipApiCheck=true,accelerator=nvidia-dra,namespaces={shared}", "--show-only"]
+    one = "profile=none,runtimes.trl-distributed.enabled=true"
+    words = ["--set", f"skipApiCheck=true,accelerator=nvidia-dra,namespaces={{shared}},{one}", "--show-only"]
     rendered = [
         yaml.safe_load(
             output(

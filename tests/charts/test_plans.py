@@ -13,7 +13,7 @@ import pytest
 import yaml
 from runner.tests.samples import resolve
 
-from builders import replicated_jobs, trainjob, variables
+from builders import job_of_pod, patches, replicated_jobs, trainjob, variables
 from charts.helm import (
     OWN_IMAGES,
     ROOT,
@@ -31,8 +31,13 @@ from stoker.contract.variables import kept_variables
 from stoker.plan.facts import Facts
 from stoker.plan.plan import Plan
 
-TORCHTUNE_ARGS = ["full_finetune_distributed", "--config", "llama3_2/1B_full"]
-"""For the generic runtime of TorchTune, which has neither recipe nor configuration of its own."""
+ARGS = {
+    # It has neither recipe nor configuration of its own.
+    "torchtune-distributed": ["full_finetune_distributed", "--config", "llama3_2/1B_full"],
+    # A reward is the user's own.
+    "trl-grpo-async": ["--reward_funcs", "think_format_reward"],
+}
+"""What TrainJobs must say, by the runtime."""
 
 
 @pytest.fixture(scope="module", params=accelerators(TRAINING_RUNTIMES), ids=str)
@@ -56,7 +61,7 @@ def plan(runtime: Manifest, trainer: dict[str, Any] | None = None) -> Plan:
 def test_every_runtime_can_be_planned(catalogue: list[Manifest]) -> None:
     for runtime in catalogue:
         name = runtime["metadata"]["name"]
-        planned = plan(runtime, {"args": TORCHTUNE_ARGS} if name == "torchtune-distributed" else None)
+        planned = plan(runtime, told(name))
         assert planned.framework == runtime["metadata"]["labels"]["trainer.kubeflow.org/framework"]
         assert planned.output_dir == "/workspace/output"
         assert planned.world.nnodes == 1
@@ -80,13 +85,24 @@ def test_a_plain_trainjob_is_valid_on_every_runtime(values: Path, tmp_path: Path
     assert [job for job in trainjobs if f"{job['metadata']['name']}: valid: " not in done.stdout] == []
 
 
+def told(name: str) -> dict[str, Any] | None:
+    """Return what a TrainJob must say on a runtime of this name, which may end in a version; None for nothing."""
+    return next(({"args": args} for runtime, args in ARGS.items() if name.startswith(runtime)), None)
+
+
 def two_nodes(runtime: Manifest) -> Manifest:
     """Return a TrainJob of two nodes that says no more than its runtime asks for, and where model and data are."""
     name = runtime["metadata"]["name"]
-    more: dict[str, Any] = {"args": TORCHTUNE_ARGS} if name == "torchtune-distributed" else {}
+    more: dict[str, Any] = told(name) or {}
     if any(job["name"] == "model-initializer" for job in replicated_jobs(runtime)):
         fetched = {"storageUri": "hf://org/name"}
         more["spec"] = {"initializer": {"model": fetched, "dataset": fetched}}
+    elif any(job["name"] == "sampler" for job in replicated_jobs(runtime)):
+        # Samplers load the model from a volume.
+        claim = {"name": "inputs", "persistentVolumeClaim": {"claimName": "inputs"}}
+        container = {"name": "node", "volumeMounts": [{"name": "inputs", "mountPath": "/inputs"}]}
+        more["spec"] = patches(job_of_pod("node", volumes=[claim], containers=[container]))
+        more["env"] = variables({"STOKER_ARG_MODEL_NAME_OR_PATH": "/inputs/model", "STOKER_ARG_DATASET_NAME": "c/d"})
     else:
         more["env"] = variables({"STOKER_ARG_MODEL_NAME_OR_PATH": "a/b", "STOKER_ARG_DATASET_NAME": "c/d"})
     return trainjob(name.replace(".", "-"), runtime=name, kind=runtime["kind"], numNodes=2, **more)
@@ -102,5 +118,6 @@ def test_defaults_of_a_runtime_are_told_from_what_a_user_says(catalogue: list[Ma
 
 def test_no_default_of_a_runtime_is_foreign_to_its_own_method(catalogue: list[Manifest]) -> None:
     for runtime in catalogue:
-        if runtime["metadata"]["name"] != "torchtune-distributed":
-            assert not [notice for notice in plan(runtime).notices if "dropped" in notice]
+        name = runtime["metadata"]["name"]
+        planned = plan(runtime, told(name))
+        assert not [notice for notice in planned.notices if "dropped" in notice]

@@ -33,6 +33,14 @@ runtime is decided here, weakest first: accelerator profile, entry, values; temp
 Argument: the root context.
 */}}
 {{- define "training-runtimes.catalogue" -}}
+{{- /* Most templates ask for it, and resolving all runtimes takes most of the time of rendering. */}}
+{{- if not (hasKey . "resolvedCatalogue") }}
+  {{- $_ := set . "resolvedCatalogue" (include "training-runtimes.resolvedCatalogue" .) }}
+{{- end }}
+{{- get . "resolvedCatalogue" }}
+{{- end }}
+
+{{- define "training-runtimes.resolvedCatalogue" -}}
 {{- include "training-runtimes.validateNames" . }}
 {{- include "training-runtimes.validateTracking" . }}
 {{- $catalogue := dict }}

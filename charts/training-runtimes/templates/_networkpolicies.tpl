@@ -15,7 +15,8 @@ Arguments, a dict:
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata:
-  name: {{ printf "%s-%ss" $.root.Release.Name $.role | toYaml }}
+  {{- /* Releases of one name in two namespaces may meet here. */}}
+  name: {{ printf "%s-%ss-%s" $.root.Release.Name $.role ($.root.Release.Namespace | sha256sum | trunc 8) | toYaml }}
   namespace: {{ toYaml $namespace }}
   {{- include "stoker.metadata" (dict "root" $.root) | nindent 2 }}
 spec:
