@@ -20,7 +20,7 @@ KNOWN: dict[str, dict[str, Any]] = json.loads(FLAGS.read_text())
 
 EVERYTHING = [
     "args={}", "devices=8", 'published={"claim": "adapters"}', 'lora={"maxRank": 64}',
-    'rl={"enabled": true, "peers": [{"podSelector": {}}]}',
+    'rl={"enabled": true, "peers": [{"podSelector": {}}]}', 'chatTemplate="{{ messages }}"',
 ]  # fmt: skip
 """Values with which the chart sets every flag that it can set."""
 
@@ -67,7 +67,7 @@ def test_every_flag_that_a_template_can_render_is_known() -> None:
     """Whatever the templates name as a flag of the chart's own, set or refused in `args`, is a flag of vLLM."""
     given = flags(render(VLLM_SERVING, [VLLM_SERVING / "ci/default-values.yaml"], EVERYTHING))
     text = (VLLM_SERVING / "templates/_args.tpl").read_text().split('define "vllm-serving.args"')[0]
-    named = set(re.findall(r'^ +"([a-z-]+)" ', text, re.MULTILINE)) | set(re.findall(r'set \$own "([a-z-]+)"', text))
+    named = set(re.findall(r'^ +"([a-z-]+)" ', text, re.MULTILINE)) | set(re.findall(r'set \$\w+ "([a-z-]+)"', text))
     assert named | {"config"} == given.keys()
     assert wrong(given) == []
 
