@@ -141,9 +141,13 @@ def planned(number: int, example: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def examples(runtimes: Path, submit_together: SubmitTogether) -> Mapping[str, tuple[dict[str, Any], Run]]:
+def examples(runtimes: Path, submit_together: SubmitTogether, kube: Kube) -> Mapping[str, tuple[dict[str, Any], Run]]:
     """Every TrainJob that there is to copy, with its run on the cluster."""
     jobs = {where: planned(number, example) for number, (where, example) in enumerate(trainjobs().items())}
+    # A plan needs the claims that a job mounts, not what is in them.
+    for name in set(re.findall(r'"claimName": "([^"]+)"', json.dumps(jobs))):
+        if kube.get("persistentvolumeclaim", name) is None:
+            kube.create_claim(name)
     runs = submit_together(list(jobs.values()))
     return {where: (job, runs[job["metadata"]["name"]]) for where, job in jobs.items()}
 
