@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tarfile
@@ -23,6 +22,7 @@ from typing import Any, TypeVar
 
 from charts.helm import ROOT, VLLM_SERVING, Manifest, render
 from charts.serving_settings import settings_files
+from stoker.cluster.processes import free_ports
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class Stack:
     def __init__(self, folder: Path, values: Sequence[str] = VALUES) -> None:
         self.folder = folder
         self.objects = render(VLLM_SERVING, settings=values)
-        self.ports = dict(zip(("vllm", "clients", "adapters", "probes", "prometheus"), _free_ports(5), strict=True))
+        self.ports = dict(zip(("vllm", "clients", "adapters", "probes", "prometheus"), free_ports(5), strict=True))
         self._processes: list[subprocess.Popen[bytes]] = []
         self._names: list[str] = []
 
@@ -218,14 +218,3 @@ def _proxy(folder: Path) -> Path:
                     archive.extract(member, folder, filter="data")
                     return folder / member.name
     raise AssertionError("the image has no caddy")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

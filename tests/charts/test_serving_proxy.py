@@ -18,6 +18,7 @@ import pytest
 
 from charts.helm import ROOT, VLLM_SERVING, render
 from charts.serving_settings import settings_files
+from stoker.cluster.processes import free_ports
 
 KEY = "the-key"
 CONTROL = ("/pause", "/collective_rpc", "/invocations", "/v1/load_lora_adapter", "/server_info", "/metrics")
@@ -106,7 +107,7 @@ def start(caddy: Path, upstream: int, tmp_path: Path) -> Iterator[Callable[..., 
         given = ['model.claim.name="models"', 'api.keySecret="model-key"', 'accelerator="cpu"', *settings]
         objects = render(VLLM_SERVING, settings=given)
         text = settings_files(objects)["Caddyfile"]
-        ports = {8000: upstream, **{port: free_port() for port in PORTS[1:]}}
+        ports = {8000: upstream, **dict(zip(PORTS[1:], free_ports(len(PORTS) - 1), strict=True))}
         for port, mine in ports.items():
             text = text.replace(f":{port}", f":{mine}")
         keys = tmp_path / "keys"
@@ -130,13 +131,6 @@ def start(caddy: Path, upstream: int, tmp_path: Path) -> Iterator[Callable[..., 
     for process in running:
         process.terminate()
         process.wait()
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def test_the_paths_of_the_api_are_open_with_the_key_alone(start: Callable[..., Proxy]) -> None:
@@ -236,7 +230,7 @@ def test_the_proxy_tells_what_it_did_and_logs_no_key(start: Callable[..., Proxy]
 
 def test_a_server_that_does_not_answer_brings_no_key_into_the_log(start: Callable[..., Proxy], tmp_path: Path) -> None:
     """Such requests have a line in the log of errors, besides that of what was asked."""
-    lines = leave_keys_everywhere(start(upstream=free_port()), tmp_path)
+    lines = leave_keys_everywhere(start(upstream=free_ports(1)[0]), tmp_path)
     assert any(line["logger"].startswith("http.log.error") for line in lines)
 
 

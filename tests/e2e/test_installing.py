@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,6 +17,7 @@ from charts.runtimes import pods
 from cluster import Cluster
 from e2e.conftest import ROOT
 from e2e.kube import Kube
+from stoker.cluster.processes import free_ports
 
 CHART = str(TRAINING_RUNTIMES)
 NAMESPACE = "stoker-installing"
@@ -207,15 +207,6 @@ def _running(argv: list[str], log: int) -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of this machine that nobody listens on."""
-    with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [int(listener.getsockname()[1]) for listener in listeners]
 
 
 def test_a_cluster_without_trainer_is_refused_before_anything_is_made(cluster: Cluster, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import stoker
+from stoker.cluster.processes import free_ports
 from stoker.contract.samplers import SamplerRequest, request_path
 from stoker.rollouts.addresses import addresses_in
 from stoker.rollouts.fleet import Fleet
@@ -54,7 +54,7 @@ class Run:
         self.name = live.claim(self.published, "run", "job")
         request = SamplerRequest(str(model), "policy", str(self.published), 128, 8, versions=4, dtype="float32")
         request.write(request_path(folder, "job", 0))
-        self._ports = _free_ports(4)
+        self._ports = free_ports(4)
         self._processes = [self._sampler(index) for index in range(2)]
         known = read_base_model(model).fingerprint
         self.fleet = Fleet(
@@ -249,14 +249,3 @@ def test_a_sampler_that_is_killed_loses_nothing_and_comes_back_with_the_newest_v
 def _copy(source: Path, draft: Path) -> None:
     for file in ("adapter_config.json", "adapter_model.safetensors"):
         shutil.copyfile(source / file, draft / file)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

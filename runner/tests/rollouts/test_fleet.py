@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runner.tests.rollouts.replicas import BASE, FakeReplica, Replicas, replicas_of, until, urls
+from runner.tests.rollouts.replicas import BASE, FakeReplica, Replicas, until, urls
 from runner.tests.serve.adapters.samples import make_adapter
 
 from stoker.contract.exits import ExitCode, RunError
@@ -23,19 +23,6 @@ from stoker.rollouts.fleet import Fleet
 from stoker.rollouts.records import Request, Turn
 from stoker.rollouts.replicas import Needs, Replica, weight
 from stoker.serve.adapters import versions
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "adapters"
-    made.mkdir()
-    return made
-
-
-@pytest.fixture
-def replicas(folder: Path) -> Iterator[Replicas]:
-    with replicas_of(folder) as made:
-        yield made
 
 
 @pytest.fixture

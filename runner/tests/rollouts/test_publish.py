@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runner.tests.rollouts.replicas import FakeReplica, Replicas, replicas_of, until, urls
+from runner.tests.rollouts.replicas import FakeReplica, Replicas, until, urls
 from runner.tests.serve.adapters.samples import BASE, make_adapter
 
 from stoker.contract.exits import ExitCode, RunError
@@ -62,19 +62,6 @@ class Run:
         """End it."""
         self.publisher.close()
         self.fleet.close()
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "adapters"
-    made.mkdir()
-    return made
-
-
-@pytest.fixture
-def replicas(folder: Path) -> Iterator[Replicas]:
-    with replicas_of(folder) as made:
-        yield made
 
 
 @pytest.fixture

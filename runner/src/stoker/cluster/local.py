@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stoker.cluster.pods import InitializerJob, NodeJob, initializers_of, job_of
-from stoker.cluster.processes import Container, Stop, free_port, run_attempt
+from stoker.cluster.processes import Container, Stop, free_ports, run_attempt
 from stoker.cluster.resources import RUNTIME_KINDS, Resource, name_of, of_kind, read_resources, runtime_of, trainjobs_of
 from stoker.cluster.samplers import SamplerJob, local_sampler, samplers_of, vllm_program, with_addresses
 from stoker.cluster.substitutes import FETCH, VLLM, Substitutes, substitutes_of
@@ -73,8 +73,8 @@ def _samplers(
     vllm = vllm_program(substitutes.pythons.get(VLLM))
     folders = substitutes.folders(samplers.mounts)
     found, addresses = [], []
-    for index in range(samplers.count):
-        port, watch_port = free_port(), free_port()
+    ports = iter(free_ports(2 * samplers.count))
+    for index, (port, watch_port) in enumerate(zip(ports, ports, strict=True)):
         own = local_sampler(job, samplers, vllm, scratch / f"sampler-{index}", port, watch_port)
         found.append(Container(f"sampler-{index}", own, 0, sys.executable, folders))
         addresses.append(f"http://127.0.0.1:{port};watcher=http://127.0.0.1:{watch_port}")

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -111,7 +111,7 @@ def run_attempt(
     Raises:
         RunError: a command is missing.
     """
-    attempt = _Attempt(number, job_id, uuid.uuid4().hex, "127.0.0.1", free_port())
+    attempt = _Attempt(number, job_id, uuid.uuid4().hex, "127.0.0.1", *free_ports(1))
     with tempfile.TemporaryDirectory(prefix="stoker-local-") as scratch:
         stop.nodes, stop.beside = [], []
         readers = []
@@ -234,8 +234,11 @@ def _copy(stream: IO[str] | None, prefix: str) -> None:
         write_line(sys.stdout, f"{prefix}{line}".removesuffix("\n"))
 
 
-def free_port() -> int:
-    """Return a port of this machine that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_ports(count: int) -> list[int]:
+    """Return different ports of this machine that nobody listens at."""
+    with ExitStack() as held:
+        # Held together: the kernel may give a port that was just let go a second time.
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]

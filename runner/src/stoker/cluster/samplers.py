@@ -29,16 +29,12 @@ class SamplerJob:
         count: how many.
         args: vLLM's flags in the runtime, without host and port.
         env: variables with values that the runtime gives vLLM.
-        image: vLLM's image.
-        declared: requests and limits of vLLM's container.
         mounts: volume name → mount path.
     """
 
     count: int
     args: tuple[str, ...]
     env: Mapping[str, str]
-    image: str
-    declared: Mapping[str, Any]
     mounts: Mapping[str, str]
 
 
@@ -64,8 +60,6 @@ def samplers_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Samp
             env={
                 entry["name"]: str(entry.get("value") or "") for entry in container.get("env", ()) if "value" in entry
             },
-            image=str(container.get("image") or ""),
-            declared=container.get("resources", {}),
             mounts={mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())},
         )
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.secrets import hide
@@ -15,24 +15,9 @@ from stoker.contract.words import write_line
 from stoker.rollouts.background import together
 from stoker.rollouts.chat import Chat, Message, Prompt, is_conversation
 from stoker.rollouts.failures import UserCodeError, UserCodeLostError
-from stoker.rollouts.records import Completer, Group, Request, Rewards, Sample, Seeds, Turn
+from stoker.rollouts.records import Completer, Group, Request, Rewards, Sample, Scorer, Seeds, Turn
 from stoker.rollouts.tooling import Episode, Tooling
 from stoker.rollouts.trail import Trail
-
-
-class Judge(Protocol):
-    """Judges the samples of a group, with their open episodes if there are environments."""
-
-    async def score(
-        self,
-        columns: Mapping[str, Any],
-        prompts: list[Any],
-        completions: list[Any],
-        completion_ids: list[list[int]],
-        episodes: Sequence[int] = (),
-    ) -> list[Rewards]:
-        """Return the rewards of each sample of one group."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +73,7 @@ class Episodes:
     def __init__(
         self,
         completer: Completer,
-        judge: Judge,
+        judge: Scorer,
         chat: Chat,
         training: Sampling,
         *,

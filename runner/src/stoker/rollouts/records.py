@@ -6,7 +6,7 @@ steps before the update. A sample of version v that step t trains has staleness 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -237,6 +237,7 @@ class Scorer(Protocol):
         prompts: list[Any],
         completions: list[Any],
         completion_ids: list[list[int]],
+        episodes: Sequence[int] = (),
     ) -> list[Rewards]:
         """Return the rewards of each sample of one group.
 
@@ -245,6 +246,7 @@ class Scorer(Protocol):
             prompts: of each sample, in the form of the data: a text or messages.
             completions: of each sample, in the same form.
             completion_ids: of each sample.
+            episodes: number of the open episode of each sample, if there are environments.
 
         Raises:
             RunError: a reward function failed; code 65.

@@ -27,6 +27,7 @@ def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
 
     from stoker.frameworks.trl.asynchronous.trainer import GRPOAsyncTrainer
     from stoker.frameworks.trl.asynchronous.wiring import Rollouts
+    from stoker.frameworks.trl.script_data import script_data
 
     # TRL warns of the function that brings the rows, which no user has to know of.
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -38,7 +39,7 @@ def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
         "dtype": model_args.dtype,
         **(training_args.model_init_kwargs or {}),
     }
-    dataset = _dataset(script_args, dataset_args)
+    dataset = script_data(script_args, dataset_args)
     rows = dataset[script_args.dataset_train_split]
     evaluating = training_args.eval_strategy != "no"
     with Rollouts(training_args, model_args, script_args.reward_funcs or [], rows.column_names) as rollouts:
@@ -56,17 +57,6 @@ def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
     if training_args.push_to_hub:
         trainer.push_to_hub(dataset_name=script_args.dataset_name)
     trainer.end()
-
-
-def _dataset(script_args: Any, dataset_args: Any) -> Any:
-    from datasets import load_dataset
-    from trl import get_dataset
-
-    if dataset_args.datasets:
-        return get_dataset(dataset_args)
-    if not script_args.dataset_name:
-        raise ValueError("Either `datasets` or `dataset_name` must be provided.")
-    return load_dataset(script_args.dataset_name, name=script_args.dataset_config)
 
 
 def make_parser() -> Any:

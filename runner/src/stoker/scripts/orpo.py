@@ -25,6 +25,8 @@ def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
     from trl import get_peft_config, get_quantization_config
     from trl.experimental.orpo import ORPOTrainer
 
+    from stoker.frameworks.trl.script_data import script_data
+
     quantization = get_quantization_config(model_args)
     # The trainer loads the model with these. Left to itself it would spread it over all devices the process sees
     # (device_map "auto"), which belong to the other ranks too; with None it goes to this rank's own.
@@ -45,7 +47,7 @@ def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
 
-    dataset = _dataset(script_args, dataset_args)
+    dataset = script_data(script_args, dataset_args)
     evaluating = training_args.eval_strategy != "no"
     trainer = ORPOTrainer(
         model=model_args.model_name_or_path,
@@ -60,19 +62,6 @@ def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
     if training_args.push_to_hub:
         trainer.push_to_hub(dataset_name=script_args.dataset_name)
     trainer.end()
-
-
-def _dataset(script_args: Any, dataset_args: Any) -> Any:
-    from datasets import load_dataset
-    from trl import get_dataset
-
-    if dataset_args.datasets:
-        return get_dataset(dataset_args)
-    if not script_args.dataset_name:
-        raise ValueError("Either `datasets` or `dataset_name` must be provided.")
-    return load_dataset(
-        script_args.dataset_name, name=script_args.dataset_config, streaming=script_args.dataset_streaming
-    )
 
 
 def make_parser() -> Any:
