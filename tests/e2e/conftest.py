@@ -39,6 +39,12 @@ NAMESPACE = "stoker-e2e"
 RELEASE = "catalogue"
 
 
+def asked_for(request: pytest.FixtureRequest, test: Callable[..., None], parameter: str) -> list[Any]:
+    """Return the values of a parameter of the tests that run, for a fixture that prepares all of them at once."""
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    return [item.callspec.params[parameter] for item in items if item.originalname == test.__name__]
+
+
 @pytest.fixture(scope="session")
 def cluster(live: Cluster) -> Cluster:
     """A cluster that is up and current."""

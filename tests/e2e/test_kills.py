@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from runner.tests.integration.tune_jobs import FULL
-from runner.tests.kill_matrix import CASES, INITIALIZING, RENDEZVOUS, Case, recorded
+from runner.tests.kill_matrix import CASES, RENDEZVOUS, Case, recorded
 
 from e2e import tune
+from e2e.conftest import asked_for
 from e2e.kube import Kube
 from e2e.registry import Image
 from e2e.trainjobs import LORA_SFT, RUNTIME, Reader, Restarts, Run, trainjob
-from stoker.rank.pulse import FINISHING, SAVING, TRAINING
+from stoker.rank.pulse import SAVING, TRAINING
 
 WHERE = "as pods of a cluster"
 # Jobs at a time: while one waits for its pods, another computes.
@@ -71,10 +71,8 @@ FRAMEWORKS = {
 SIGTERM, SIGKILL = signal.SIGTERM, signal.SIGKILL
 # For `make test`; the rest is for `make test-full`.
 ALWAYS = {
-    Case("trl", SIGTERM, INITIALIZING, "one pod"),
     Case("trl", SIGTERM, RENDEZVOUS, "one of two"),
     Case("trl", SIGTERM, TRAINING, "one of two"),
-    Case("trl", SIGTERM, FINISHING, "one pod"),
     Case("trl", SIGKILL, TRAINING, "one of two"),
     Case("trl", SIGKILL, SAVING, "one pod"),
     Case("torchtune", SIGTERM, TRAINING, "one of two"),
@@ -172,10 +170,7 @@ def runs(
     request: pytest.FixtureRequest, kube: Kube, catalogue: Callable[[], None], inputs: str, strikers: list[Striker]
 ) -> Iterator[Mapping[Case, Future[Run]]]:
     """The job of each case that is asked for, to come: it is Complete or Failed then."""
-    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    asked: list[Any] = [
-        item.callspec.params["case"] for item in items if item.function is test_the_job_is_complete_with_all_its_steps
-    ]
+    asked: list[Case] = asked_for(request, test_the_job_is_complete_with_all_its_steps, "case")
     for framework in {case.framework for case in asked}:
         for fixture in FRAMEWORKS[framework].fixtures:
             request.getfixturevalue(fixture)

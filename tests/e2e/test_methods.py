@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from e2e.conftest import EXAMPLE
+from e2e.conftest import EXAMPLE, asked_for
 from e2e.trainjobs import INPUTS_CLAIM, Reader, Run, trainjob
 
 STEPS = 2
@@ -32,6 +32,8 @@ METHODS: Mapping[str, Sequence[str]] = {
         *LORA,
     ),
 }
+# For `make test`: pairs, and samples that are generated. The rest is for `make test-full`.
+ALWAYS = {"dpo", "grpo"}
 REWARDS = "def is_short(completions, **_):\n    return [-float(len(c[-1]['content'])) for c in completions]\n"
 
 
@@ -53,9 +55,12 @@ def rows_of(data: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def runs(
-    submit_together: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]], reader: Reader
+    request: pytest.FixtureRequest,
+    submit_together: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]],
+    reader: Reader,
 ) -> Mapping[str, Run]:
-    """One TrainJob per method."""
+    """One TrainJob per method that is asked for."""
+    asked = asked_for(request, test_the_method_trains_on_two_pods_to_complete, "method")
     for data in ("pairs", "labels", "prompts"):
         lines = "\n".join(json.dumps(row) for row in rows_of(data))
         reader.write(INPUTS_CLAIM, f"{data}/train.jsonl", lines)
@@ -68,11 +73,14 @@ def runs(
                 env={"PYTHONPATH": "/inputs"} if method == "grpo" else {},
             )
             for method, args in METHODS.items()
+            if method in asked
         ]
     )
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(method, marks=() if method in ALWAYS else pytest.mark.full) for method in METHODS]
+)
 def test_the_method_trains_on_two_pods_to_complete(runs: Mapping[str, Run], reader: Reader, method: str) -> None:
     run = runs[f"method-{method}"]
     run.wait_complete(seconds=600)
