@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from runner.tests.integration.environments import environment, made_once
 
 from cluster import Cluster
 from cluster.testing import live
@@ -124,13 +125,13 @@ def reader(kube: Kube, image: Image) -> Reader:
 
 @pytest.fixture(scope="session")
 def inputs(kube: Kube, reader: Reader) -> str:
-    """The claim with the example's base model and data, made by a pod in the cluster."""
+    """The claim with the example's base model and data."""
+    data = EXAMPLE / "data/elements.jsonl"
+    made = made_once("trl", environment("trl"), EXAMPLE / "base_model.py", "--data", data, "--output")
     kube.create_claim(INPUTS_CLAIM)
-    source = f"/claims/{INPUTS_CLAIM}"
-    for path in (EXAMPLE / "base_model.py", EXAMPLE / "ask.py", EXAMPLE / "data/elements.jsonl"):
+    reader.copy(made, INPUTS_CLAIM)
+    for path in (EXAMPLE / "ask.py", data):
         reader.write(INPUTS_CLAIM, path.name, path.read_text())
-    command = ["python", f"{source}/base_model.py", "--data", f"{source}/elements.jsonl", "--output", source]
-    reader.run(command, [INPUTS_CLAIM], seconds=300)
     return INPUTS_CLAIM
 
 

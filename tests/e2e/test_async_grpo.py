@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from runner.tests.integration.environments import environment, made_once
 
 from cluster import Cluster
 from e2e.kube import Kube
@@ -61,10 +62,8 @@ def runtime(
 def sums(kube: Kube, reader: Reader) -> None:
     """The claim with a base model that hesitates, the sums and their reward."""
     kube.create_claim(CLAIM)
-    for name in ("adding_model.py", "rewards.py"):
-        reader.write(CLAIM, name, (EXAMPLE / name).read_text())
-    folder = f"/claims/{CLAIM}"
-    reader.run(["python", f"{folder}/adding_model.py", "--output", folder], [CLAIM], seconds=600)
+    reader.write(CLAIM, "rewards.py", (EXAMPLE / "rewards.py").read_text())
+    reader.copy(made_once("trl", environment("trl"), EXAMPLE / "adding_model.py", "--output"), CLAIM)
 
 
 @pytest.fixture

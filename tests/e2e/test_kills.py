@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from runner.tests.integration.tune_jobs import FULL
-from runner.tests.kill_matrix import CASES, RENDEZVOUS, Case, recorded
+from runner.tests.kill_matrix import CASES, Case, recorded
 
 from e2e import tune
 from e2e.conftest import asked_for
@@ -71,11 +71,8 @@ FRAMEWORKS = {
 SIGTERM, SIGKILL = signal.SIGTERM, signal.SIGKILL
 # For `make test`; the rest is for `make test-full`.
 ALWAYS = {
-    Case("trl", SIGTERM, RENDEZVOUS, "one of two"),
     Case("trl", SIGTERM, TRAINING, "one of two"),
-    Case("trl", SIGKILL, TRAINING, "one of two"),
     Case("trl", SIGKILL, SAVING, "one pod"),
-    Case("torchtune", SIGTERM, TRAINING, "one of two"),
     Case("torchtune", SIGKILL, SAVING, "one pod"),
 }
 

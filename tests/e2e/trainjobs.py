@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from runner.tests.samples import check
@@ -234,6 +235,16 @@ class Reader:
     def write(self, claim: str, path: str, text: str) -> None:
         """Write a text file of a claim."""
         self.run(["python", "-c", _WRITE, f"/claims/{claim}/{path}", text], [claim])
+
+    def copy(self, folder: Path, claim: str) -> None:
+        """Copy what lies in a folder of this machine into a claim."""
+        name = f"{self._name}-copies"
+        self.kube.create(reader_pod(name, self.image, ["sleep", "600"], [claim]))
+        try:
+            self.kube.kubectl("wait", "--for=condition=Ready", "--timeout=120s", f"pod/{name}")
+            self.kube.kubectl("cp", f"{folder}/.", f"{self.kube.namespace}/{name}:/claims/{claim}")
+        finally:
+            self.kube.delete("pod", name, wait=False)
 
     def run(self, command: Sequence[str], claims: Sequence[str], seconds: float = 180) -> str:
         """Run a command in a pod that has the claims at /claims/<name>, and return what it printed.

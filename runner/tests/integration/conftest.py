@@ -2,65 +2,45 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from images.builder import cache
+from runner.tests.integration.environments import environment, made_once
 from runner.tests.integration.jobs import LocalJob, leftovers
 from runner.tests.integration.tune_jobs import TINY_LLAMA, TuneJob
 
-ROOT = Path(__file__).parents[3]
 TINY_INPUTS = Path(__file__).with_name("tiny_inputs.py")
 
 
 @pytest.fixture(scope="session")
 def trainer_python() -> Path:
     """The Python of an environment with the image's trainers and this runner; made on the first use."""
-    return _environment("trl")
+    return environment("trl")
 
 
 @pytest.fixture(scope="session")
 def tune_python() -> Path:
     """The Python of an environment with TorchTune and this runner; made on the first use."""
-    return _environment("torchtune")
+    return environment("torchtune")
 
 
 @pytest.fixture(scope="session")
 def cuda_python() -> Path:
     """The Python of an environment as in the image for NVIDIA GPUs, with this runner; made on the first use."""
-    return _environment("trl", "cuda")
-
-
-def _environment(image: str, accelerator: str = "cpu") -> Path:
-    command = [sys.executable, f"images/{image}/venv", "--with-runner", "--accelerator", accelerator]
-    made = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
-    if made.returncode:
-        pytest.skip(f"no environment with {image} could be made: {made.stderr.strip().splitlines()[-1]}")
-    return Path(made.stdout.strip()) / "bin" / "python"
+    return environment("trl", "cuda")
 
 
 @pytest.fixture(scope="session")
 def inputs(trainer_python: Path) -> Path:
     """A folder with `model` and `dataset`, made once for all sessions: no test writes to it."""
-    return _made_once("trl", trainer_python, TINY_INPUTS)
+    return made_once("trl", trainer_python, TINY_INPUTS)
 
 
 @pytest.fixture(scope="session")
 def cuda_inputs(cuda_python: Path) -> Path:
     """The same, made by the environment for NVIDIA GPUs."""
-    return _made_once("trl", cuda_python, TINY_INPUTS)
-
-
-def _made_once(image: str, python: Path, script: Path) -> Path:
-    def build(folder: Path) -> None:
-        subprocess.run([python, script, folder], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-
-    key = cache.digest([], [script, ROOT / "images" / image / "requirements"], ROOT)
-    return cache.entry(cache.root() / "tests" / f"{image}-{key}", image, build)
+    return made_once("trl", cuda_python, TINY_INPUTS)
 
 
 @pytest.fixture
@@ -73,7 +53,7 @@ def job(trainer_python: Path, inputs: Path, tmp_path: Path) -> Iterator[LocalJob
 @pytest.fixture(scope="session")
 def tiny_llama(tune_python: Path) -> Path:
     """A folder with `model`, `dataset` and `preferences`, made once for all sessions: no test writes to it."""
-    return _made_once("torchtune", tune_python, TINY_LLAMA)
+    return made_once("torchtune", tune_python, TINY_LLAMA)
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ def written(job: LocalJob, rows: list[dict[str, Any]]) -> dict[str, str]:
     return {"STOKER_ARG_DATASET_NAME": str(folder)}
 
 
+@pytest.mark.full
 def test_alpaca_trains_in_sft_and_a_bad_row_is_named(job: LocalJob) -> None:
     told = written(job, [*ALPACA[:11], {**ALPACA[11], "instruction": None}, *ALPACA[12:]])
     ended = job.run(*SHORT, "--dataset_format", "alpaca", env=told)

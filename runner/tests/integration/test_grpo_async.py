@@ -209,6 +209,7 @@ def metrics(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.full
 def test_a_job_trains_with_its_samplers_to_the_end_and_resumes(job: LocalJob, sampler: Sampler) -> None:
     ended = job.run(*args(sampler.address, "--max_steps", "3"), env=told(job))
     assert ended.code == 0, ended.output

@@ -15,13 +15,10 @@ from runner.tests.kill_matrix import CASES, Case, cell, recorded
 from stoker.rank.pulse import SAVING
 
 WHERE = "as local processes"
-# The rest is for `make test-full`, and other cases of both frameworks are hit on a cluster in `make test`.
-ALWAYS = {Case("trl", signal.SIGKILL, SAVING, "one pod")}
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, id=str(c), marks=[] if c in ALWAYS else pytest.mark.full) for c in CASES]
-)
+@pytest.mark.full  # `make test` hits pods of a cluster
+@pytest.mark.parametrize("case", [pytest.param(c, id=str(c)) for c in CASES])
 def test_a_killed_job_does_all_its_steps(case: Case, request: pytest.FixtureRequest) -> None:
     training = FRAMEWORKS[case.framework]
     job: LocalJob = request.getfixturevalue(training.fixture)

@@ -7,12 +7,15 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from stoker.plan.estimate import Training, estimate
 from stoker.plan.model_shape import FAMILIES, shape_of
 
 SCRIPT = Path(__file__).with_name("model_shapes.py")
 
 
+@pytest.mark.full
 def test_every_family_has_the_weights_that_transformers_and_peft_count(trainer_python: Path) -> None:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     counted = subprocess.run(

@@ -38,7 +38,8 @@ def go_on(image: str, job: LocalJob) -> str:
     return ended.output
 
 
-@pytest.mark.parametrize("name", [pytest.param("trl full", marks=pytest.mark.full), "trl lora"])
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["trl full", "trl lora"])
 def test_a_trl_manifest_is_what_it_was(job: LocalJob, name: str) -> None:
     compare(name, job)
 

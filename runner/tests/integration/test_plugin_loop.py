@@ -22,6 +22,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(info.parent))
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("plugin")
 def test_a_loop_without_transformers_stops_and_resumes(job: LocalJob) -> None:
     options: dict[str, Any] = {"nodes": 2, "command": ("stoker", "run"), "env": {"STOKER_FRAMEWORK": "counter"}}

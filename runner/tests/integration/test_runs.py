@@ -149,6 +149,7 @@ def test_a_rank_that_hangs_is_named_and_the_job_restarted(job: LocalJob) -> None
     assert job.manifest()["attempt"] == 1
 
 
+@pytest.mark.full
 def test_a_crash_that_repeats_itself_is_not_tried_a_third_time(job: LocalJob) -> None:
     ended = job.run("--lora_target_modules", "nowhere")
     assert ended.code == 78, ended.output

@@ -14,6 +14,7 @@ from stoker.entry.launchers import VALUELESS
 TRAINER_ARGS = ("--max_steps", "2", "--per_device_train_batch_size", "8", "--logging_steps", "1")
 
 
+@pytest.mark.full
 def test_a_launcher_past_the_path_becomes_the_runners_launch(job: LocalJob) -> None:
     command = ["python", "-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "trl.scripts.sft"]
     ended = job.run(*TRAINER_ARGS, command=command)

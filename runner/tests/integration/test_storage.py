@@ -24,6 +24,7 @@ def remount(disk: Path, how: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{how}", disk], check=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("break_it", "mend_it", "says"),
     [
@@ -33,7 +34,6 @@ def remount(disk: Path, how: str) -> None:
             lambda disk: remount(disk, "rw"),
             "the disk is read-only: mount the volume for writing",
             id="read-only",
-            marks=pytest.mark.full,
         ),
     ],
 )

@@ -142,6 +142,7 @@ def cut_short(job: TuneJob, folder: Path, step: int) -> TuneJob:
     return copy
 
 
+@pytest.mark.full
 def test_a_resumed_and_an_uninterrupted_run_agree_step_by_step(finished: tuple[TuneJob, str], tmp_path: Path) -> None:
     """With dropout, so that the random states of both ranks count."""
     job, output = finished
@@ -180,6 +181,7 @@ def test_a_config_that_numbers_its_files_takes_a_list_of_them_and_resumes(tune: 
     assert sorted(tune.losses(ended.output)) == [5, 6, 7, 8]
 
 
+@pytest.mark.full
 def test_tune_run_as_trainer_rewrites_it_is_the_same_launch(tune: TuneJob) -> None:
     command = [
         *("tune", "run", "full_finetune_single_device", "--config", "llama3_2/1B_full_single_device"),
@@ -322,12 +324,14 @@ def test_models_of_every_family_train_from_where_the_workspace_has_them(
     assert names & {"adapter_model.safetensors", "adapter_model.pt"}
 
 
+@pytest.mark.full
 def test_the_data_on_torchtune_is_that_of_the_installed_one(tune_python: Path) -> None:
     script = ROOT / "runner" / "scripts" / "generate_torchtune.py"
     done = subprocess.run([tune_python, script, "--check"], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 def test_every_patch_for_cpus_is_still_needed(tune_python: Path) -> None:
     script = Path(__file__).with_name("cpu_cases.py")
     done = subprocess.run([tune_python, script], check=True, capture_output=True, text=True)

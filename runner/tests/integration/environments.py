@@ -1,0 +1,42 @@
+"""The images' environments on this machine, and what their Pythons make once for all sessions."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from images.builder import cache
+
+ROOT = Path(__file__).parents[3]
+
+
+def environment(image: str, accelerator: str = "cpu") -> Path:
+    """Return the Python of an environment as in an image, with this runner; skip the test if it cannot be made."""
+    command = [sys.executable, f"images/{image}/venv", "--with-runner", "--accelerator", accelerator]
+    made = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"no environment with {image} could be made: {made.stderr.strip().splitlines()[-1]}")
+    return Path(made.stdout.strip()) / "bin" / "python"
+
+
+def made_once(image: str, python: Path, script: Path, *options: str | Path) -> Path:
+    """Return the folder that a script fills, made by the first session that asks for it: no test writes to it.
+
+    Args:
+        image: the name of the image that the Python is of.
+        python: the Python.
+        script: the script; the folder is its last argument.
+        options: the arguments before it; the content of files decides what is made, as that of the script.
+    """
+
+    def build(folder: Path) -> None:
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        subprocess.run([python, script, *options, folder], check=True, env=env)
+
+    words = [option for option in options if isinstance(option, str)]
+    files = [option for option in options if isinstance(option, Path)]
+    key = cache.digest(words, [script, *files, ROOT / "images" / image / "requirements"], ROOT)
+    return cache.entry(cache.root() / "tests" / f"{image}-{key}", image, build)
