@@ -140,8 +140,27 @@ def mounts(node: Node) -> Daemon:
     shows in the machine's own mount table.
     """
     folders = " ".join(map(str, PRIVATE_FOLDERS))
-    script = f"for folder in {folders}; do mount -t tmpfs tmpfs $folder || exit; done; exec sleep infinity"
+    script = (
+        f"{_disk(node)}\nfor folder in {folders}; do mount -t tmpfs tmpfs $folder || exit; done\nexec sleep infinity"
+    )
     return Daemon(f"{node.name}-mounts", ["unshare", "--mount", "sh", "-c", script], node)
+
+
+def _disk(node: Node) -> str:
+    """Return the commands that give the node a disk of its own, half as large as the room that is left.
+
+    The files of a few unpacked images are hundreds of thousands. Where the machine's disk passes each removal on to the
+    hardware, removing them one by one takes minutes; a disk in a file goes at once. It needs no journal, as it does not
+    outlive a crash. Without loop devices the files stay on the machine's disk.
+    """
+    image, data = node.data.with_suffix(".disk"), node.data
+    return f"""\
+mkdir -p {data}
+size=$(df --output=avail --block-size=1 {data} | tail -n 1)
+truncate --size=$((size / 2)) {image} &&
+  mkfs.ext4 -q -m 0 -O ^has_journal -E nodiscard,lazy_itable_init=1 {image} &&
+  mount -o loop,noatime,noinit_itable,nobarrier {image} {data} ||
+  rm {image}"""
 
 
 def mounts_ready(node: Node) -> bool:
