@@ -23,6 +23,11 @@ variable "REVISION" {
   default = "unknown"
 }
 
+# Platforms to build for, with commas, such as linux/amd64,linux/arm64; empty: the builder's own.
+variable "PLATFORMS" {
+  default = ""
+}
+
 # Folder that may hold a CPU torch; empty: PyTorch's CPU index, else PyPI.
 variable "WHEELS" {
   default = ""
@@ -42,8 +47,13 @@ group "default" {
   targets = ["trl-cuda", "trl-cpu", "torchtune-cuda", "torchtune-cpu", "fetch", "vllm-cuda", "vllm-cpu", "proxy"]
 }
 
+target "_any" {
+  context   = "."
+  platforms = PLATFORMS == "" ? null : split(",", PLATFORMS)
+}
+
 target "_image" {
-  context = "."
+  inherits = ["_any"]
   args = {
     BASE_IMAGE = BASE_IMAGE == "" ? null : BASE_IMAGE
     REVISION   = REVISION
@@ -113,7 +123,7 @@ target "fetch" {
 
 # Upstream's image is its base, whatever the others' is.
 target "vllm-cuda" {
-  context    = "."
+  inherits   = ["_any"]
   dockerfile = "images/vllm/Dockerfile.cuda"
   args = {
     BASE_IMAGE    = VLLM_IMAGE == "" ? null : VLLM_IMAGE
@@ -135,7 +145,7 @@ target "vllm-cpu" {
 }
 
 target "proxy" {
-  context    = "."
+  inherits   = ["_any"]
   dockerfile = "images/proxy/Dockerfile"
   args = {
     BASE_IMAGE    = GO_IMAGE == "" ? null : GO_IMAGE

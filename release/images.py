@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from images.builder import containers
-from images.builder.catalogue import Variant, variants
+from images.builder.catalogue import Variant, platforms, variants
 
 from release import tools
 from release.artifacts import Artifact
@@ -80,6 +80,7 @@ def _bake(found: Sequence[Variant], registry: str) -> dict[str, str]:
 
     environment = {
         "REGISTRY": registry,
+        "PLATFORMS": ",".join(platforms()),
         "REVISION": git("rev-parse", "HEAD"),
         "SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct"),
     }

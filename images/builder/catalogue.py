@@ -37,6 +37,12 @@ class Variant:
         return f"{self.registry}/{self.image}:{self.tag}"
 
 
+def platforms(path: Path = LOCK) -> list[str]:
+    """Return the platforms that the released images of a lock are built for, such as `linux/amd64`."""
+    found: list[str] = yaml.safe_load(path.read_text(encoding="utf-8"))["platforms"]
+    return found
+
+
 def variants(path: Path = LOCK) -> list[Variant]:
     """Return every variant of every image of a lock.
 

@@ -27,7 +27,7 @@ def test_every_variable_from_the_lock_is_used_and_no_tag_is_written_by_hand() ->
         assert value not in HCL
 
 
-def test_build_arguments_are_declared_in_the_dockerfile() -> None:
+def test_targets_are_for_any_platform_and_their_arguments_are_declared_in_the_dockerfile() -> None:
     targets: dict[str, str] = dict(re.findall(r'^target "([^"]+)" \{(.*?)^\}', HCL, re.DOTALL | re.MULTILINE))
 
     def lineage(name: str) -> str:
@@ -36,6 +36,7 @@ def test_build_arguments_are_declared_in_the_dockerfile() -> None:
 
     for variant in variants():
         text = lineage(variant.target)
+        assert 'platforms = PLATFORMS == "" ? null : split(",", PLATFORMS)' in text, variant.target
         (path,) = re.findall(r'dockerfile\s*=\s*"([^"]+)"', text)
         declared = set(re.findall(r"^ARG ([A-Z_]+)", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE))
         arguments = {name for block in re.findall(r"args = \{(.*?)\}", text, re.DOTALL) for name in

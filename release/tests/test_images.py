@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from images.builder.catalogue import variants
+from images.builder.catalogue import platforms, variants
 from release import ROOT, images
 from release.errors import ReleaseError
 
@@ -37,3 +37,17 @@ def test_docker_builds_the_targets_and_attaches_sbom_and_provenance() -> None:
     hcl = next(path for path in files if path.suffix == ".hcl").read_text()
     assert set(targets) <= set(re.findall(r'^target "([^"]+)"', hcl, re.MULTILINE))
     assert targets == [variant.target for variant in variants()]
+
+
+def test_docker_builds_for_the_platforms_that_the_lock_promises(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, str] = {}
+
+    def show(*words: str, env: dict[str, str]) -> None:
+        told.update(env)
+        metadata = next(word.partition("=")[2] for word in words if word.startswith("--metadata-file="))
+        Path(metadata).write_text('{"fetch": {"containerimage.digest": "sha256:0"}}')
+
+    monkeypatch.setattr(images.tools, "show", show)
+    (pushed,) = images.push(images.unpublished(["fetch"]), "registry.example.com/trial", "docker")
+    assert told["PLATFORMS"].split(",") == platforms()
+    assert pushed.digest == "sha256:0"

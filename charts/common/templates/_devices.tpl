@@ -51,8 +51,8 @@ Argument: the profile.
 */}}
 {{- define "stoker.profileNodes" -}}
 {{- $nodes := dict }}
-{{- with .architecture }}
-  {{- $_ := set $nodes "kubernetes.io/arch" . }}
+{{- if not (has .architecture (list nil "" "any")) }}
+  {{- $_ := set $nodes "kubernetes.io/arch" .architecture }}
 {{- end }}
 {{- include "stoker.overlay" (list $nodes .nodeSelector) }}
 {{- end }}

@@ -43,6 +43,27 @@ Arguments, a dict:
 {{- end }}
 
 {{/*
+stoker.imageNodes: labels of the nodes that images of the lock can run on, a YAML map; empty where they run on all, or
+values name images of their own, about which nobody here knows, or say the processor.
+Arguments, a dict:
+  root          the root context
+  names         the images of a pod, as in the lock and in values
+  override      a repository, tag and digest that win over values, for the only image (optional)
+  architecture  the processor that values say (optional)
+*/}}
+{{- define "stoker.imageNodes" -}}
+{{- $platforms := (.root.Files.Get "files/images.lock.yaml" | fromYaml).platforms | default list }}
+{{- $nodes := dict }}
+{{- range .names }}
+  {{- $own := mergeOverwrite (dict) (get ($.root.Values.images | default dict) . | default dict) ($.override | default dict) }}
+  {{- if and (eq (len $platforms) 1) (not (or $.architecture $own.repository $own.tag $own.digest)) }}
+    {{- $_ := set $nodes "kubernetes.io/arch" (first $platforms | splitList "/" | last) }}
+  {{- end }}
+{{- end }}
+{{- toYaml $nodes }}
+{{- end }}
+
+{{/*
 stoker.registry: registry and path that all images of the lock are pulled from.
 Argument: the root context.
 */}}

@@ -121,6 +121,7 @@ Argument: a list of the root context, the entry and its override.
       "deprecated" $deprecated
       "accelerator" $accelerator
       "acceleratorKind" $profile.kind
+      "architecture" $profile.architecture
       "image" (include "stoker.image" (dict
         "root" $root "name" $entry.image "variant" $profile.imageVariant "override" $override.image
         "for" (printf "Runtime %q on accelerator %q" $entry.name $accelerator)
@@ -155,7 +156,9 @@ Argument: a list of the root context, the entry and its override.
       "annotations" (include "stoker.overlay"
         (list $values.commonAnnotations $override.annotations) | fromYaml)
       "nodeSelector" (include "stoker.overlay"
-        (list (include "stoker.profileNodes" $profile | fromYaml) $values.nodeSelector $override.nodeSelector) | fromYaml)
+        (list (include "stoker.imageNodes" (dict "root" $root "names" (list $entry.image) "override" $override.image
+          "architecture" $profile.architecture) | fromYaml)
+          (include "stoker.profileNodes" $profile | fromYaml) $values.nodeSelector $override.nodeSelector) | fromYaml)
       "tolerations" (concat
         ($profile.tolerations | default list) ($values.tolerations | default list) ($override.tolerations | default list) | uniq)
       "affinity" ($override.affinity | default dict)

@@ -32,7 +32,7 @@ Arguments, a dict:
           {{- with include "training-runtimes.serviceAccount" .root }}
           {{- trim . | nindent 10 }}
           {{- end }}
-          {{- with .root.Values.nodeSelector }}
+          {{- with include "training-runtimes.fetchNodes" .root | fromYaml }}
           nodeSelector:
             {{- toYaml . | nindent 12 }}
           {{- end }}
@@ -105,4 +105,13 @@ Argument: the root context.
 */}}
 {{- define "training-runtimes.fetchImage" -}}
 {{- include "stoker.image" (dict "root" . "name" "fetch" "variant" "any") }}
+{{- end }}
+
+{{/*
+training-runtimes.fetchNodes: labels of the nodes for pods of the initializers' image, a YAML map.
+Argument: the root context.
+*/}}
+{{- define "training-runtimes.fetchNodes" -}}
+{{- $nodes := include "stoker.imageNodes" (dict "root" . "names" (list "fetch")) | fromYaml }}
+{{- include "stoker.overlay" (list $nodes .Values.nodeSelector) }}
 {{- end }}

@@ -84,7 +84,9 @@ Arguments: as above.
 {{- with .runtime.runtimeClassName }}
 runtimeClassName: {{ toYaml . }}
 {{- end }}
-{{- with .runtime.nodeSelector }}
+{{- $nodes := include "stoker.imageNodes" (dict "root" .root "names" (list "vllm" "fetch" "proxy")
+      "architecture" .runtime.architecture) | fromYaml }}
+{{- with include "stoker.overlay" (list $nodes .runtime.nodeSelector) | fromYaml }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -61,3 +61,15 @@ Arguments, a list: the root context, the accelerator's profile.
       "resources" $resources "devices" $devices "claim" (empty $profile.deviceClassName | ternary "" "devices")
       "where" (printf "resources or accelerators.%s.resources" $root.Values.accelerator)) }}
 {{- end }}
+
+{{/*
+vllm-serving.nodes: labels of the nodes for replicas, a YAML map. Weakest first: what the images are built for, the
+accelerator's profile, values.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.nodes" -}}
+{{- $profile := include "vllm-serving.accelerator" . | fromYaml }}
+{{- $images := include "stoker.imageNodes" (dict "root" . "names" (list "vllm" "fetch" "proxy")
+      "architecture" $profile.architecture) | fromYaml }}
+{{- include "stoker.overlay" (list $images (include "stoker.profileNodes" $profile | fromYaml) .Values.nodeSelector) }}
+{{- end }}

@@ -26,7 +26,7 @@ priorityClassName: {{ . | quote }}
 {{- with $profile.runtimeClassName }}
 runtimeClassName: {{ . }}
 {{- end }}
-{{- with merge (deepCopy (.Values.nodeSelector | default dict)) (include "stoker.profileNodes" $profile | fromYaml) }}
+{{- with include "vllm-serving.nodes" . | fromYaml }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
