@@ -61,6 +61,19 @@ def test_it_finds_the_smallest_depth_that_hides_the_wait(write: Seconds, depth: 
     assert share_waited(run) < 0.05
 
 
+def test_where_tools_wait_it_is_deep_enough_after_a_few_steps() -> None:
+    run = played(None, lambda draw: draw.uniform(6.1, 6.9))
+    assert min(run.depths[10:30]) >= 6, "one step deeper at a time took 40 steps"
+    assert max(run.depths) == 7
+
+
+def test_it_returns_to_where_it_came_from_when_deeper_does_not_help() -> None:
+    depth = Depth(8)
+    values = [depth.record(3.0, 4.0) for _ in range(40)]
+    assert max(values) > 4
+    assert values[-1] == 1
+
+
 @pytest.mark.parametrize(
     ("staleness", "publish_every", "deepest"), [(3, 1, 3), (8, 1, 8), (6, 4, 3), (1, 1, 1), (0, 1, 0)]
 )

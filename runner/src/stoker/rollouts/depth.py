@@ -47,8 +47,8 @@ class Depth:
         self._steps: deque[tuple[float, float]] = deque(maxlen=_LONGEST)
         self._skip = self.value
         self._now = 0
-        # Seconds of a step at the depth before, until it is known whether this one helps.
-        self._before: float | None = None
+        # The depth before and the seconds of a step at it, until it is known whether this one helps.
+        self._before: tuple[int, float] | None = None
         # True after going back, until the wait shows again.
         self._back = False
         # Per depth: steps to look at before going back from it, and before going deeper once more.
@@ -69,11 +69,11 @@ class Depth:
             self._skip -= 1
             return self.value
         self._steps.append((waited, seconds - waited))
-        if self._before is None or self._is_judged(self._before):
+        if self._before is None or self._is_judged(*self._before):
             self._choose()
         return self.value
 
-    def _is_judged(self, before: float) -> bool:
+    def _is_judged(self, back: int, before: float) -> bool:
         """Find out whether this depth helps; return False while nobody knows."""
         share, seconds = self._measure(_MANY)
         count = len(self._steps)
@@ -82,7 +82,6 @@ class Depth:
             if count < _MANY:
                 return False
             if seconds > _HELPED * before:
-                back = self.value - 1
                 self._held_until[back] = self._now + self._hold[back]
                 self._hold[back] = min(2 * self._hold[back], _LONGEST)
                 self._go(back)
@@ -97,11 +96,26 @@ class Depth:
                 if self._back:
                     self._patience[self.value + 1] = min(2 * self._patience[self.value + 1], _LONGEST)
                 self._back = False
-                self._before = seconds
-                self._go(self.value + 1)
+                self._before = (self.value, seconds)
+                self._go(self._deeper(share))
         elif self.value > self._least and count >= (many := self._patience[self.value]) and self._hidden(many):
             self._back = True
             self._go(self.value - 1)
+
+    def _deeper(self, share: float) -> int:
+        """Return the depth to try: the least that hides the wait, if a batch takes as long at any depth, as tools do.
+
+        A batch is started `value` steps before it is asked for, and comes when these and the wait are over. That time,
+        counted in steps without a wait, is the depth, rounded down: another step deeper is soon made. Where this has
+        failed, batches take longer the more there are, and the next depth is tried.
+
+        Args:
+            share: of a step's time that the trainer waits.
+        """
+        if self._hold[self.value] > _MANY:
+            return self.value + 1
+        ahead = self.value + (self.value + 1) * share / max(1 - share, _SHOWS)
+        return min(self._deepest, max(self.value + 1, int(ahead)))
 
     def _measure(self, steps: int) -> tuple[float, float]:
         """Return the share that the trainer waited of the latest steps, and the seconds of such a step."""
