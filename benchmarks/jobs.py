@@ -39,6 +39,7 @@ class Run:
         processor: that processors worked for it, in all its processes; None if it was killed.
         waited: from its last line until it was killed.
         steps: the lines of its steps, each with its time.
+        summary: the line that it printed after the last step; empty if it did not.
     """
 
     first_step: float | None
@@ -47,6 +48,7 @@ class Run:
     processor: float | None
     waited: float = 0
     steps: tuple[tuple[float, str], ...] = ()
+    summary: str = ""
 
     def __str__(self) -> str:
         """Say what it took, or where it hung."""
@@ -56,13 +58,13 @@ class Run:
         return f"hung {where}, killed after {self.waited:.0f} s of silence"
 
 
-def environment(*options: str) -> Path:
-    """Return the Python of an environment with the TRL image's packages; images/trl/venv has the options.
+def environment(*options: str, image: str = "trl") -> Path:
+    """Return the Python of an environment with an image's packages; images/trl/venv has the options.
 
     Raises:
         SystemExit: it could not be made; the reason is on stderr.
     """
-    made = subprocess.run([ROOT / "images" / "trl" / "venv", *options], check=False, stdout=subprocess.PIPE, text=True)
+    made = subprocess.run([ROOT / "images" / image / "venv", *options], check=False, stdout=subprocess.PIPE, text=True)
     if made.returncode:
         sys.exit(made.returncode)
     return Path(made.stdout.strip()) / "bin" / "python"
@@ -82,11 +84,12 @@ def run_job(argv: Sequence[str], env: dict[str, str], patience: float) -> Run:
     """
     began, worked_before = time.monotonic(), worked()
     trained = None
+    summary = ""
     lines: list[bytes] = []
     steps: list[tuple[float, str]] = []
 
     def measured(total: float | None, processor: float | None, waited: float = 0) -> Run:
-        return Run(steps[0][0] if steps else None, trained, total, processor, waited, tuple(steps))
+        return Run(steps[0][0] if steps else None, trained, total, processor, waited, tuple(steps), summary)
 
     heard = began
     env = {**os.environ, "PYTHONUNBUFFERED": "1", **env}
@@ -99,8 +102,8 @@ def run_job(argv: Sequence[str], env: dict[str, str], patience: float) -> Run:
                 *ended, unfinished = (unfinished + chunk).split(b"\n")
                 lines += ended
                 steps += [(heard - began, line.decode(errors="replace")) for line in ended if _STEP in line]
-                if trained is None and any(_TRAINED in line for line in ended):
-                    trained = heard - began
+                if trained is None and (told := next((line for line in ended if _TRAINED in line), None)):
+                    trained, summary = heard - began, told.decode(errors="replace")
             process.wait(allowed_silence(trained, patience))
         except (TimeoutError, subprocess.TimeoutExpired):
             return measured(None, None, time.monotonic() - heard)

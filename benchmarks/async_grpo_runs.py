@@ -1,0 +1,267 @@
+"""One training run of benchmarks/async_grpo.py on samplers that are there: ours, or TRL's own asynchronous trainer."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import statistics
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks.async_grpo_samplers import Idle, Samplers
+from benchmarks.jobs import Run, run_job
+
+HERE = Path(__file__).resolve().parent
+# Of both trainers. The learning rate is the example's.
+LEARNING_RATE, RANK, TOKENS = "3e-3", 16, 4
+# The steps whose mean is a run's reward.
+_LAST = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much a run trains.
+
+    Attributes:
+        steps: optimizer steps.
+        groups: prompts of a step.
+        samples: answers to each.
+        staleness: the most steps between a policy and the step that trains its samples.
+    """
+
+    steps: int
+    groups: int
+    samples: int
+    staleness: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What was measured of a run; None where it hung.
+
+    Attributes:
+        run: how it ended.
+        seconds: of the training, from before the first step to the end of the last.
+        between: seconds from the end of the first step to the end of the last.
+        step: median seconds of a step.
+        reward: mean of the last steps.
+        waited: share of the time in which the trainer waited for a batch.
+        idle: share of the time in which no sampler had a request.
+        depth: the depth of most steps of the second half.
+        staleness: the largest.
+        dropped: samples that were written and never trained.
+        spread: seconds from each version's write until the samplers served it.
+        tokens: trained, per second.
+    """
+
+    run: Run
+    seconds: float | None = None
+    between: float | None = None
+    step: float | None = None
+    reward: float | None = None
+    waited: float | None = None
+    idle: float | None = None
+    depth: int | None = None
+    staleness: int | None = None
+    dropped: int | None = None
+    spread: tuple[float, ...] = ()
+    tokens: float | None = None
+
+    def __str__(self) -> str:
+        """Say what it took."""
+        if self.seconds is None:
+            return str(self.run)
+        depth = "" if self.depth is None else f", depth {self.depth}"
+        return f"{self.seconds:.1f} s, reward {self.reward:.2f}, waited {share(self.waited)} of it{depth}"
+
+
+def share(value: float | None) -> str:
+    """Return a share as text."""
+    return "unknown" if value is None else f"{100 * value:.0f} %"
+
+
+def times(run: Run) -> tuple[float, float, float] | None:
+    """Return the seconds of a run's training, those between its first and last step, and the median of its steps."""
+    ends = [when for when, _ in run.steps]
+    if not run.summary or len(ends) < 2:
+        return None
+    told = ast.literal_eval(run.summary[run.summary.index("{") : run.summary.rindex("}") + 1])
+    steps = statistics.median(after - before for before, after in pairwise(ends))
+    return float(told["train_runtime"]), ends[-1] - ends[0], steps
+
+
+class Ours:
+    """Runs of `grpo_async`.
+
+    Args:
+        python: the Python with trainers and runner.
+        inputs: folder with `model` and `dataset`.
+        samplers: ready for every run.
+        folder: for the workspaces of runs.
+        patience: seconds of silence before a run is killed.
+        accelerator: of the trainer, as the runtimes call it.
+    """
+
+    def __init__(
+        self, python: Path, inputs: Path, samplers: Samplers, folder: Path, patience: float, accelerator: str = "cpu"
+    ) -> None:
+        self._python, self._inputs, self._samplers = python, inputs, samplers
+        self._folder, self._patience, self._accelerator = folder, patience, accelerator
+        self._count = 0
+
+    def run(self, size: Size, reward: str, seed: int, more: Mapping[str, str] | None = None) -> Trained:
+        """Train once.
+
+        Args:
+            size: how much.
+            reward: the reward function, as users name it.
+            seed: of the run.
+            more: flags on top.
+
+        Raises:
+            JobFailed: it ended with another code than 0.
+        """
+        self._count += 1
+        workspace = self._folder / f"run-{self._count}"
+        flags = {
+            "model_name_or_path": str(self._inputs / "model"),
+            "dataset_name": str(self._inputs / "dataset"),
+            "reward_funcs": reward,
+            "max_completion_length": str(TOKENS),
+            "num_generations": str(size.samples),
+            "per_device_train_batch_size": str(size.groups * size.samples),
+            "max_steps": str(size.steps),
+            "max_staleness": str(size.staleness),
+            "samplers": self._samplers.addresses,
+            "adapters": str(self._samplers.adapters),
+            "learning_rate": LEARNING_RATE,
+            "lr_scheduler_type": "cosine",
+            "loss_type": "dr_grpo",
+            "scale_rewards": "none",
+            "use_peft": "true",
+            "lora_r": str(RANK),
+            "lora_alpha": str(2 * RANK),
+            "lora_target_modules": "all-linear",
+            "seed": str(seed),
+            "logging_steps": "1",
+            # The checkpoint at the end says which prompts were trained.
+            "save_steps": str(size.steps),
+            **(more or {}),
+        }
+        env = {
+            "STOKER_WORKSPACE": str(workspace),
+            "STOKER_ACCELERATOR": self._accelerator,
+            "STOKER_NPROC_PER_NODE": "1",
+            "STOKER_TERMINATION_LOG": str(workspace.with_suffix(".log")),
+            "JOBSET_NAME": f"benchmark-{self._count}",
+            "PYTHONPATH": str(HERE),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [str(self._python), "-m", "stoker", "run", "trl.scripts.grpo_async"]
+        began = time.monotonic()
+        with self._samplers.watched() as idle:
+            run = run_job([*command, *(f"--{flag}={value}" for flag, value in flags.items())], env, self._patience)
+        found = trained(run, workspace / "output", size, idle, began)
+        shutil.rmtree(workspace, ignore_errors=True)
+        return found
+
+
+def trained(run: Run, output: Path, size: Size, idle: Idle, began: float) -> Trained:
+    """Return what a run of ours left behind.
+
+    Args:
+        run: how it ended.
+        output: its folder.
+        size: what it trained.
+        idle: of its samplers.
+        began: when it began.
+    """
+    measured = times(run)
+    if measured is None:
+        return Trained(run)
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    depths = Counter(int(line["rollout/depth"]) for line in lines[len(lines) // 2 :])
+    seconds, between, step = measured
+    end = began + (run.trained or 0)
+    kept = json.loads((output / f"checkpoint-{size.steps}" / "rollouts.json").read_text())
+    tokens = lines[-1].get("num_tokens")
+    return Trained(
+        run,
+        seconds=seconds,
+        between=between,
+        step=step,
+        reward=statistics.fmean(line["reward"] for line in lines[-_LAST:]),
+        waited=sum(line["rollout/wait_seconds"] for line in lines) / seconds,
+        idle=idle.share(end - seconds, end),
+        depth=depths.most_common(1)[0][0],
+        staleness=int(max(line["staleness/max"] for line in lines)),
+        # Each group up to the last trained one is trained, or it was dropped.
+        dropped=(max([kept["frontier"] - 1, *kept["above"]]) + 1 - size.steps * size.groups) * size.samples,
+        spread=tuple(line["publish/spread_seconds"] for line in lines if line.get("publish/spread_seconds")),
+        tokens=tokens / seconds if tokens else None,
+    )
+
+
+class Theirs:
+    """Runs of TRL's own asynchronous trainer, with what it needs on a CPU.
+
+    Args:
+        python: the Python with trainers.
+        inputs: folder with `model` and `dataset`.
+        vllm: the folder of vLLM's environment, from which it borrows the packages that it wants beside it.
+        folder: for the outputs of runs.
+        patience: seconds of silence before a run is killed.
+    """
+
+    def __init__(self, python: Path, inputs: Path, vllm: Path, folder: Path, patience: float) -> None:
+        (self._packages,) = vllm.glob("lib/python*/site-packages")
+        self._python, self._inputs, self._folder, self._patience = python, inputs, folder, patience
+
+    def run(self, size: Size, address: str, seed: int) -> Trained:
+        """Train once, on the vLLM at an address.
+
+        Raises:
+            JobFailed: it ended with another code than 0.
+        """
+        output = self._folder / f"theirs-{seed}"
+        order = {
+            "packages": str(self._packages),
+            "model": str(self._inputs / "model"),
+            "dataset": str(next((self._inputs / "dataset").glob("*.jsonl"))),
+            "output": str(output),
+            "address": address,
+            "seed": seed,
+            "rank": RANK,
+            "tokens": TOKENS,
+            "learning_rate": LEARNING_RATE,
+            "steps": size.steps,
+            "groups": size.groups,
+            "samples": size.samples,
+            "staleness": size.staleness,
+        }
+        command = [str(self._python), str(HERE / "async_grpo_theirs.py"), json.dumps(order)]
+        run = run_job(command, {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}, self._patience)
+        measured = times(run)
+        if measured is None:
+            return Trained(run)
+        lines: Sequence[Mapping[str, Any]] = json.loads((output / "lines.json").read_text())
+        shutil.rmtree(output, ignore_errors=True)
+        seconds, between, step = measured
+        return Trained(
+            run,
+            seconds=seconds,
+            between=between,
+            step=step,
+            reward=statistics.fmean(line["reward"] for line in lines[-_LAST:]),
+            waited=sum(line.get("perf/rollout_wait_s") or 0.0 for line in lines) / seconds,
+            # Theirs counts when a sample leaves the queue; it is trained a step later.
+            staleness=int(max(line["sample/staleness_max"] for line in lines)) + 1,
+            dropped=int(sum(line.get("sample/dropped_stale_total") or 0.0 for line in lines)),
+        )

@@ -1,0 +1,172 @@
+"""What the asynchronous benchmark makes of its runs, what its rewards wait for, and that it refuses wrong arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from benchmarks.async_grpo import NOTHING_WAITS, ROWS, SIDES, WAITS, main, report, spread
+from benchmarks.async_grpo_parts import barrier_of, costs_of
+from benchmarks.async_grpo_rewards import after, right_sum, wait_of
+from benchmarks.async_grpo_runs import Size, Trained, times, trained
+from benchmarks.async_grpo_samplers import Idle
+from benchmarks.jobs import Run
+
+PROGRAM = Path(__file__).parents[1] / "async_grpo.py"
+ENDED = Run(
+    10.0, 40.0, 45.0, 50.0, steps=((10.0, ""), (20.0, ""), (40.0, "")), summary="{'train_runtime': '30.5', 'loss': '1'}"
+)
+HUNG = Run(None, None, None, None, waited=120.0)
+SLOW = Trained(ENDED, 60.0, 50.0, 1.0, 0.71, 0.8, 0.6, 0, 0, 0, tokens=100.0)
+QUICK = replace(SLOW, seconds=20.0, between=10.0, reward=0.7, waited=0.1, idle=0.05, depth=4, staleness=5)
+
+
+def test_pairs_are_reported_with_what_both_sides_did() -> None:
+    ratio, *both = report("a tool waits", SIDES, [(SLOW, QUICK)] * 3, 3.0)
+    assert ratio == (
+        "a tool waits             synchronous 60.00 s, asynchronous 20.00 s, "
+        "ratio 3.000 (3.000 to 3.000) of 3 pairs, goal 3"
+    )
+    alike = ["dropped 0 samples", "100 tokens/s"]
+    assert [line.split(", ") for line in both] == [
+        [
+            "  synchronous  reward 0.710",
+            "trainer waited 80 % of the time",
+            "samplers had nothing to do 60 %",
+            "depth 0",
+            "staleness at most 0",
+            *alike,
+        ],
+        [
+            "  asynchronous reward 0.700",
+            "trainer waited 10 % of the time",
+            "samplers had nothing to do 5 %",
+            "depth 4",
+            "staleness at most 5",
+            *alike,
+        ],
+    ]
+    (line, *_) = report("TRL's trainer", SIDES, [(SLOW, QUICK)], 1.0, between=True)
+    assert "ratio 5.000" in line
+
+
+def test_a_pair_with_a_run_that_hung_is_lost_and_said() -> None:
+    lines = list(report("nothing waits", SIDES, [(SLOW, QUICK), (Trained(HUNG), QUICK)], None))
+    assert lines[0].endswith("of 1 pairs")
+    assert lines[-1] == (
+        "lost: nothing waits, synchronous: pair 2 (hung before its first step, killed after 120 s of silence)"
+    )
+    lines = list(report("nothing waits", SIDES, [(Trained(HUNG), QUICK)], None))
+    assert "not measured: no pair has both sides" in lines[0]
+    assert list(report("nothing waits", SIDES, [], None)) == [lines[0]]
+
+
+def test_a_run_is_read_from_what_it_left(tmp_path: Path) -> None:
+    size = Size(steps=3, groups=2, samples=4, staleness=2)
+    lines = [
+        {"rollout/depth": depth, "rollout/wait_seconds": 3.05, "reward": 0.5, "staleness/max": depth, "num_tokens": 61}
+        for depth in (1, 2, 2)
+    ]
+    lines[1]["publish/spread_seconds"] = 0.05
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "checkpoint-3").mkdir()
+    kept = tmp_path / "checkpoint-3" / "rollouts.json"
+    kept.write_text(json.dumps({"frontier": 6, "above": []}))
+    idle = Idle([(105.0, False), (115.0, True), (130.0, False), (141.0, False)])
+    found = trained(ENDED, tmp_path, size, idle, began=100.0)
+    assert replace(found, waited=round(found.waited or 0, 6)) == Trained(
+        ENDED, 30.5, 30.0, 15.0, 0.5, 0.3, 0.5, 2, 2, 0, (0.05,), 2.0
+    )
+    # The group 5 is not among the trained ones, but 6 is.
+    kept.write_text(json.dumps({"frontier": 5, "above": [6]}))
+    assert trained(ENDED, tmp_path, size, idle, began=100.0).dropped == 4
+    assert trained(HUNG, tmp_path, size, idle, began=100.0) == Trained(HUNG)
+    assert times(replace(ENDED, steps=())) is None
+
+
+def test_waits_have_the_mean_that_is_asked_for() -> None:
+    assert wait_of(2.0, 0.0, "any") == 2.0
+    waits = [wait_of(2.0, 1.0, str(number)) for number in range(20_000)]
+    assert statistics.fmean(waits) == pytest.approx(2.0, rel=0.05)
+    assert max(waits) > 10 * statistics.median(waits), "a long tail"
+    assert wait_of(2.0, 1.0, "7") == waits[7], "the same on both sides"
+
+
+def test_rewards_wait_and_judge() -> None:
+    asked = {"prompts": ["1+2="] * 2, "completions": ["3", " 4"], "answer": ["3", "3"]}
+    assert right_sum(asked["completions"], asked["answer"]) == [1.0, 0.0]
+    assert right_sum([[{"role": "assistant", "content": "3"}]], ["3"]) == [1.0]
+
+    async def took(places: int) -> float:
+        judge = after(0.2, places=places)
+        began = time.monotonic()
+        for rewards in await asyncio.gather(*(judge(**asked) for _ in range(4))):
+            assert rewards == [1.0, 0.0]
+        return time.monotonic() - began
+
+    at_once, in_turn = asyncio.run(took(0)), asyncio.run(took(1))
+    assert at_once >= 0.2
+    assert in_turn >= 0.8
+
+
+def test_each_row_waits_as_it_says() -> None:
+    assert WAITS["compute"].reward(0.5, 8) == NOTHING_WAITS
+    assert WAITS["tool"].reward(0.5, 8) == "async_grpo_rewards:after(seconds=2.0000,spread=0.0,places=0)"
+    assert WAITS["tail"].reward(0.5, 8) == "async_grpo_rewards:after(seconds=0.4000,spread=1.0,places=8)"
+    assert WAITS["tail"].share <= 1, "the mean wait is at most what a step computes"
+
+
+def test_the_barrier_and_the_costs_are_measured(tmp_path: Path) -> None:
+    took = barrier_of(tmp_path, 3, 4)
+    assert len(took) == 4
+    assert min(took) > 0
+    assert all(cost > 0 for cost in costs_of(groups=4, steps=5, staleness=2))
+    assert spread([]) == "not measured"
+    assert spread([0.1, 0.3, 0.2]) == "median 0.200 s, maximum 0.300 s of 3"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--pairs", "0"], "argument --pairs: must be a whole number, 1 or more: '0'"),
+        (["--steps", "few"], "argument --steps: must be a whole number, 10 or more: 'few'"),
+        (["--samples", "1"], "argument --samples: must be a whole number, 2 or more: '1'"),
+        (["--staleness", "0"], "argument --staleness: must be a whole number, 1 or more: '0'"),
+        (["--replicas", "0"], "argument --replicas: must be a whole number, 1 or more: '0'"),
+        (["--patience", "0"], "argument --patience: must be a positive number of seconds: '0'"),
+        (["tool", "tools"], f"argument ROW: there is no row 'tools': choose from {', '.join(ROWS)}"),
+        (["--rows", "tool"], "unrecognized arguments: --rows"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(
+    words: list[str], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["async_grpo.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert problem in said.err.splitlines()[-1]
+
+
+def test_a_row_that_this_machine_cannot_run_says_why(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, PROGRAM, "gpu"], cwd=tmp_path, check=False, capture_output=True, text=True,
+        env={"PATH": str(tmp_path)},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("gpu: not measured: this machine has no NVIDIA GPU")
+
+
+def test_its_help_names_each_row_and_shows_examples() -> None:
+    ended = subprocess.run([sys.executable, PROGRAM, "--help"], check=True, capture_output=True, text=True)
+    assert all(f"\n  {row} " in ended.stdout for row in ROWS)
+    assert "benchmarks/async_grpo.py tool tail --pairs 7" in ended.stdout
