@@ -107,7 +107,7 @@ def test_a_server_that_stays_away_ends_the_run_as_a_missing_peer(server: Server)
     with pytest.raises(RunError) as ended:
         asyncio.run(RewardModel(server.address, 0.5).score(["abc"], ["d"]))
     assert ended.value.code is ExitCode.UNAVAILABLE
-    assert "gave no answer in 0.5 s: 503" in str(ended.value)
+    assert "gave no answer in 0.5 s (--reward_seconds): 503" in str(ended.value)
 
 
 def test_a_server_that_hangs_does_not_hold_up_a_stop(server: Server) -> None:

@@ -149,7 +149,7 @@ def test_rewards_of_several_functions_come_in_their_order(with_code: Any) -> Non
         ("return [float('-inf'), 1]", "judge returned -inf for completion 0, for ROW: return a finite number, or None"),
         (
             "import time; time.sleep(60)",
-            "judge took longer than the 1 s that the rewards of a group have, for ROW",
+            "judge took longer than the 1 s that the rewards of a group have (--reward_seconds), for ROW",
         ),
     ],
 )

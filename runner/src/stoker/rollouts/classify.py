@@ -70,8 +70,8 @@ class RewardModel:
                     if left < pause:
                         raise RunError(
                             ExitCode.UNAVAILABLE,
-                            f"the reward model at {self._address} gave no answer in {self._seconds:g} s: {error}; look "
-                            "at its log",
+                            f"the reward model at {self._address} gave no answer in {self._seconds:g} s "
+                            f"(--reward_seconds): {error}; look at its log",
                         ) from error
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)

@@ -89,7 +89,7 @@ class Judges:
         answer = await self._code.ask(
             "score",
             self._seconds,
-            f"the {self._seconds:g} s that the rewards of a group have",
+            f"the {self._seconds:g} s that the rewards of a group have (--reward_seconds)",
             columns={name: value for name, value in columns.items() if name not in _OF_SAMPLES},
             prompts=prompts,
             completions=completions,

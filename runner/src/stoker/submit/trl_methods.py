@@ -305,6 +305,7 @@ class TRLGRPOAsyncConfig(TRLMethodConfig):
     publish_every: int | None = None
     guard_every: int | None = None
     episode_seconds: float | None = None
+    reward_seconds: float | None = None
     skip_flat_groups: bool | None = None
     allow_incomparable_logprobs: bool | None = None
 

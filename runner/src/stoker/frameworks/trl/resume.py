@@ -53,7 +53,7 @@ FREE = (
     *("do_eval", "do_predict", "do_train", "eval_*", "*_full_eval", "per_device_eval_batch_size", "batch_eval_metrics"),
     *("num_generations_eval", "generate_during_eval", "dataset_test_split", "prediction_loss_only"),
     *("include_for_metrics", "save_*", "push_to_hub", "hub_*", "samplers", "adapters", "depth", "publish_seconds"),
-    *("guard_every", "episode_seconds", "fleet_wait_seconds", "rollout_wait_seconds"),
+    *("guard_every", "episode_seconds", "reward_seconds", "fleet_wait_seconds", "rollout_wait_seconds"),
 )
 
 

@@ -93,6 +93,10 @@ class GRPOAsyncConfig(GRPOConfig):
         default=None,
         metadata={"help": "How long the tools and the environment of one sample may take in all. None: 600."},
     )
+    reward_seconds: float = field(
+        default=300.0,
+        metadata={"help": "How long the rewards of the samples of one prompt may take, reward models included."},
+    )
     fleet_wait_seconds: float = field(
         default=600.0,
         metadata={"help": "How long to wait while no sampler is ready, before the run ends with 75."},

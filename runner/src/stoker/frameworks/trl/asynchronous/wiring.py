@@ -37,7 +37,6 @@ from stoker.serve.adapters.files import read_base_model
 
 # The rows whose prompts have the most characters are measured in tokens.
 _MEASURED = 64
-_JUDGE_SECONDS = 300.0
 
 
 class Rollouts:
@@ -90,7 +89,7 @@ class Rollouts:
             self._code = UserCode(functions, self._columns, Limits(**limits))
             self._loaded = self._code.start()
             names = self._loaded.rewards
-        self._judges = Judges(self._rewards, self._code, names, _JUDGE_SECONDS)
+        self._judges = Judges(self._rewards, self._code, names, settings.reward_seconds)
         return tuple(self._judges.names)
 
     def collect(self, start: Start, waiting: Waiting) -> Collector:
