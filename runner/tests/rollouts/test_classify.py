@@ -142,3 +142,63 @@ def test_models_and_functions_keep_their_order(server: Server) -> None:
     judges = Judges([server.address], None, (), 10)
     assert judges.names == ["127.0.0.1"]
     assert asyncio.run(judges.score({}, ["abc"], ["d"], [[1]])) == [(-6.0,)]
+
+
+CONVERSATION = [{"role": "user", "content": "2+2"}]
+
+
+def test_a_reward_model_is_asked_before_the_first_step_in_the_form_of_the_data(server: Server) -> None:
+    judges = Judges([server.address], None, (), 10)
+    judges.check("2+2=", lambda _: None)
+    judges.check(CONVERSATION, lambda _: None)
+    text, conversation = server.asked
+    assert text["input"] == ["2+2=."]
+    assert conversation["messages"] == [*CONVERSATION, {"role": "assistant", "content": "."}]
+
+
+@pytest.mark.parametrize(
+    ("codes", "labels", "problem"),
+    [
+        ([404], 1, "refused a sample (404 "),
+        ([400], 1, "refused a sample (400 "),
+        ([], 2, "gives 2 scores: serve a reward model"),
+    ],
+)
+def test_what_is_no_reward_model_is_told_before_the_first_step(
+    server: Server, codes: list[int], labels: int, problem: str
+) -> None:
+    server.failing, server.labels = 2 * codes, labels
+    with pytest.raises(RunError) as refused:
+        Judges([server.address, f"{server.address}?model=other"], None, (), 10).check("2+2=", lambda _: None)
+    assert refused.value.code is ExitCode.CONFIG
+    # Both are told.
+    assert [line.partition(problem)[0] for line in refused.value.message.splitlines()] == [
+        f"the reward model at {server.address}/classify "
+    ] * 2
+
+
+def test_a_reward_model_that_is_still_starting_is_waited_for_and_a_stop_ends_the_wait(server: Server) -> None:
+    server.failing, told = [503] * 4, list[str]()
+    judges = Judges([server.address], None, (), 30)
+    judges.check("2+2=", told.append)
+    assert told == [f"waiting for the reward model at {server.address}/classify"] * len(told)
+    assert told
+
+    class StopError(BaseException):
+        pass
+
+    def stop(_reason: str) -> None:
+        raise StopError
+
+    server.pause = 20
+    began = time.monotonic()
+    with pytest.raises(StopError):
+        judges.check("2+2=", stop)
+    assert time.monotonic() - began < 10
+
+
+def test_a_reward_model_that_never_comes_ends_with_69_before_the_first_step() -> None:
+    with pytest.raises(RunError) as ended:
+        Judges(["http://127.0.0.1:9"], None, (), 0.5).check("2+2=", lambda _: None)
+    assert ended.value.code is ExitCode.UNAVAILABLE
+    assert "the reward model at http://127.0.0.1:9/classify gave no answer in 0.5 s" in ended.value.message

@@ -8,18 +8,22 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from http.client import HTTPException
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.rollouts.background import in_background
+from stoker.rollouts.chat import is_conversation
 from stoker.rollouts.failures import UserCodeError
 
 # Requests at the same time, each in a thread.
 _REQUESTS = 32
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_SECONDS_BETWEEN_SIGNS = 1.0
+# What to write instead of an address with something else behind it.
+_OF_A_SERVER = "write the address of a vLLM server with a reward model, and behind it ?model=NAME if it serves several"
 
 
 class RewardModel:
@@ -58,6 +62,29 @@ class RewardModel:
             return [score for scores in await asyncio.gather(*map(self._ask, bodies)) for score in scores]
         return await self._ask({"input": [p + c for p, c in zip(prompts, completions, strict=True)]})
 
+    async def check(self, prompt: Any, waiting: Callable[[str], None]) -> None:
+        """Wait until the server has judged a sample, so that a wrong address is told before the first step.
+
+        Args:
+            prompt: of a row of the data.
+            waiting: called about once a second with what it waits for.
+
+        Raises:
+            RunError: it does not answer (69), or is no server of a reward model that takes this data (78).
+        """
+        completion = [{"role": "assistant", "content": "."}] if is_conversation(prompt) else "."
+        asked = asyncio.ensure_future(self.score([prompt], [completion]))
+        try:
+            while not (await asyncio.wait([asked], timeout=_SECONDS_BETWEEN_SIGNS))[0]:
+                waiting(f"waiting for the reward model at {self._address}")
+            await asked
+        except UserCodeError as error:
+            raise RunError(
+                ExitCode.CONFIG, f"the reward model at {self._address} {error.problem}: {error.advice}"
+            ) from error
+        finally:
+            asked.cancel()
+
     async def _ask(self, body: dict[str, Any]) -> list[float | None]:
         body = {**body, "use_activation": False, **({"model": self._model} if self._model else {})}
         end, pause = time.monotonic() + self._seconds, _FIRST_PAUSE
@@ -82,9 +109,7 @@ class RewardModel:
             scores = [[float(score) for score in entry["probs"]] for entry in entries]
         except (LookupError, TypeError, ValueError) as error:
             problem = f"did not answer as vLLM's /classify does ({str(answer)[:200]})"
-            raise UserCodeError(
-                self.name, problem, advice="write the address of a vLLM server with a reward model"
-            ) from error
+            raise UserCodeError(self.name, problem, advice=_OF_A_SERVER) from error
         if any(len(score) != 1 for score in scores):
             advice = "serve a reward model, which has one label (num_labels 1)"
             raise UserCodeError(self.name, f"gives {len(scores[0])} scores", advice=advice)
@@ -104,7 +129,9 @@ def _post(address: str, body: dict[str, Any], seconds: float) -> Any:
         text = error.read().decode(errors="replace")[:500]
         if error.code in (408, 429) or error.code >= 500:
             raise _AwayError(f"{error.code} {text}") from error
-        advice = "let it take longer texts, or shorten them" if error.code == 400 else "look at the server's log"
+        advice = {400: "let it take longer texts, or shorten them", 404: _OF_A_SERVER}.get(
+            error.code, "look at the server's log"
+        )
         raise UserCodeError(address, f"refused a sample ({error.code} {text})", advice=advice) from error
     except (OSError, HTTPException, ValueError) as error:
         raise _AwayError(str(error) or type(error).__name__) from error

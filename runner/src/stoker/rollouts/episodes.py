@@ -19,6 +19,9 @@ from stoker.rollouts.records import Completer, Group, Request, Rewards, Sample, 
 from stoker.rollouts.tooling import Episode, Tooling
 from stoker.rollouts.trail import Trail
 
+# The prompt of a row that has none: its environment says it all.
+EMPTY: Prompt = [{"role": "user", "content": ""}]
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -168,7 +171,7 @@ class Episodes:
         if "prompt" in group.columns:
             return group.columns["prompt"]
         if self._tooling is not None and self._tooling.environments:
-            return [{"role": "user", "content": ""}]  # the environment says it all
+            return EMPTY
         raise RunError(ExitCode.BAD_DATA, f"{_row(group)} has no column prompt: add it")
 
     def _request(self, group: Group, index: int, turn: int, seeds: Seeds, sampling: Sampling, trail: Trail) -> Request:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
@@ -40,6 +41,27 @@ class Judges:
         self._code = code
         self._seconds = seconds
         self.names = [source if isinstance(source, str) else source.name for source in self._sources] + self._own
+
+    def check(self, prompt: Any, waiting: Callable[[str], None]) -> None:
+        """Wait until every reward model has judged a sample; blocks.
+
+        Args:
+            prompt: of a row of the data.
+            waiting: called about once a second with what it waits for.
+
+        Raises:
+            RunError: one does not answer (69), or some are no reward models for this data (78).
+        """
+        wrong = []
+        for model in (source for source in self._sources if isinstance(source, RewardModel)):
+            try:
+                asyncio.run(model.check(prompt, waiting))
+            except RunError as error:
+                if error.code is not ExitCode.CONFIG:
+                    raise
+                wrong.append(error.message)
+        if wrong:
+            raise RunError(ExitCode.CONFIG, "\n".join(wrong))
 
     async def score(
         self,

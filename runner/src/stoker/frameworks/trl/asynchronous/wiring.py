@@ -23,7 +23,7 @@ from stoker.plan.plan import Plan
 from stoker.rollouts.addresses import addresses_in
 from stoker.rollouts.chat import Chat, chat_of
 from stoker.rollouts.engine import Engine
-from stoker.rollouts.episodes import Episodes, Sampling
+from stoker.rollouts.episodes import EMPTY, Episodes, Sampling
 from stoker.rollouts.fleet import Fleet
 from stoker.rollouts.names import environments_among
 from stoker.rollouts.publish import Publisher
@@ -102,6 +102,7 @@ class Rollouts:
         assert self._judges is not None, "only rank 0 collects"
         has_tools = bool(settings.tools or settings.environment_factory)
         chat = chat_of(start.tokenizer, tools=has_tools, template_kwargs=settings.chat_template_kwargs)
+        self._judges.check(start.rows[0].get("prompt", EMPTY), waiting)
         plan = Plan.read(Path(os.environ.get(PLAN_FILE, "")))
         workspace = Path(plan.workspace) if plan else workspace_of(os.environ)
         folder = Path(settings.adapters or workspace / "adapters")
