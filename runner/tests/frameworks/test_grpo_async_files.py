@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +59,14 @@ def test_the_file_of_samples_is_bounded(tmp_path: Path) -> None:
 
 
 def test_numbers_of_a_batch() -> None:
-    flat = group(0, sample(1.0), sample(1.0))
+    flat = group(0, replace(sample(1.0), logged={"unit": 3.0}), sample(1.0))
     mixed = group(1, sample(0.0, version=1), sample(None))
     numbers, lists, reward = numbers_of(batch(flat, mixed), [2.0])
     assert numbers["staleness/mean"] == 1.5
     assert numbers["staleness/max"] == 3.0
     assert numbers["rollout/flat_groups"] == 1.0  # what has no reward counts as nothing
     assert numbers["rollout/turns"] == 2.0
+    assert numbers["unit"] == 3.0  # by the name that the reward function gave it
     assert lists["staleness/histogram"] == [0.0, 3.0, 0.0, 1.0]
     assert reward == pytest.approx(4 / 3)
 

@@ -287,7 +287,7 @@ def rewards_of_trl_judge_as_in_trl() -> None:
 
     async def score() -> Any:
         judges = Judges(names, code, loaded.rewards, 60)
-        return await judges.score({"prompt": "p"}, ["p", "p"], completions, ids)
+        return (await judges.score({"prompt": "p"}, ["p", "p"], completions, ids)).rewards
 
     try:
         given = asyncio.run(score())

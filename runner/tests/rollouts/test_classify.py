@@ -141,7 +141,7 @@ def test_a_classifier_is_no_reward_model(server: Server) -> None:
 def test_models_and_functions_keep_their_order(server: Server) -> None:
     judges = Judges([server.address], None, (), 10)
     assert judges.names == ["127.0.0.1"]
-    assert asyncio.run(judges.score({}, ["abc"], ["d"], [[1]])) == [(-6.0,)]
+    assert asyncio.run(judges.score({}, ["abc"], ["d"], [[1]])).rewards == [(-6.0,)]
 
 
 CONVERSATION = [{"role": "user", "content": "2+2"}]

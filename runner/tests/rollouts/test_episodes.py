@@ -13,7 +13,7 @@ from runner.tests.rollouts.episode_parts import Script, characters, group, seeds
 from stoker.contract.exits import ExitCode, RunError
 from stoker.rollouts.chat import Chat
 from stoker.rollouts.episodes import Episodes, Sampling
-from stoker.rollouts.records import Group, Rewards, Sample
+from stoker.rollouts.records import Group, Judged, Sample
 from stoker.rollouts.rewards import Judges, functions_among
 from stoker.rollouts.tooling import Tooling
 from stoker.rollouts.user_code import Functions, Limits, UserCode
@@ -34,10 +34,10 @@ class Lengths:
         completions: list[Any],
         completion_ids: list[list[int]],
         episodes: Sequence[int] = (),
-    ) -> list[Rewards]:
+    ) -> Judged:
         """Judge a group."""
         self.asked.append((dict(columns), prompts, completions, completion_ids))
-        return [(float(len(ids)), None) for ids in completion_ids]
+        return Judged([(float(len(ids)), None) for ids in completion_ids])
 
 
 def write(episodes: Episodes, asked: Group | None = None) -> tuple[Sample, ...]:
@@ -138,6 +138,23 @@ def test_rewards_of_several_functions_come_in_their_order(with_code: Any) -> Non
         answer="4.",
     )
     assert [sample.rewards for sample in write(episodes)] == [(None, -0.2, 1.0), (2.0, -0.2, 1.0)]
+
+
+def test_what_functions_log_belongs_to_their_group(with_code: Any) -> None:
+    episodes = with_code(
+        "import asyncio\nasync def judge(completions, unit, log_metric, **kwargs):\n"
+        "    for value in unit[0]:\n        log_metric('unit', value)\n        await asyncio.sleep(0.05)\n"
+        "    return [0, 0]\n",
+        "mine:judge",
+    )
+
+    async def both() -> list[tuple[Sample, ...]]:
+        return [*await asyncio.gather(*(episodes.write(group(n, unit=[n, n + 1]), seeds) for n in (1, 7)))]
+
+    assert [[sample.logged for sample in samples] for samples in asyncio.run(both())] == [
+        [{"unit": 1.5}] * 2,
+        [{"unit": 7.5}] * 2,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -152,18 +152,17 @@ def test_it_has_little_of_the_run(
         "KUBERNETES_SERVICE_HOST": "10.0.0.1",
         "https_proxy": "http://user:password@proxy",
         "http_proxy": "http://proxy",
-        "JUDGE_KEY": "needed",
         "LC_ALL": "C.UTF-8",
     }.items():
         monkeypatch.setenv(name, value)
     kept = (tmp_path / "kept").open("w")
     os.set_inheritable(kept.fileno(), True)
-    made = code(SEES, limits=Limits(memory_bytes=2**33, variables=("JUDGE_KEY",)))
+    made = code(SEES, limits=Limits(memory_bytes=2**33))
     asyncio.run(score(made))
     seen = json.loads((tmp_path / "seen.json").read_text())
     hidden = {"HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "MASTER_ADDR", "RANK", "STOKER_WORKSPACE", "https_proxy"}
     assert not (hidden | {"KUBERNETES_SERVICE_HOST"}) & set(seen["environ"])
-    assert {"JUDGE_KEY", "http_proxy", "PATH", "LC_ALL"} <= set(seen["environ"])
+    assert {"http_proxy", "PATH", "LC_ALL"} <= set(seen["environ"])
     assert seen["environ"]["CUDA_VISIBLE_DEVICES"] == ""
     assert str(tmp_path / "kept") not in seen["files"].values()
     assert (seen["session"], seen["core"], seen["data"]) == (seen["pid"], [0, 0], [2**33, 2**33])

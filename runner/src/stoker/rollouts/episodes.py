@@ -15,7 +15,7 @@ from stoker.contract.words import write_line
 from stoker.rollouts.background import together
 from stoker.rollouts.chat import Chat, Message, Prompt, is_conversation
 from stoker.rollouts.failures import UserCodeError, UserCodeLostError
-from stoker.rollouts.records import Completer, Group, Request, Rewards, Sample, Scorer, Seeds, Turn
+from stoker.rollouts.records import Completer, Group, Judged, Request, Rewards, Sample, Scorer, Seeds, Turn
 from stoker.rollouts.tooling import Episode, Tooling
 from stoker.rollouts.trail import Trail
 
@@ -108,7 +108,7 @@ class Episodes:
             try:
                 if played is None:
                     played = await self._played(group, seeds)
-                rewards = await self._judged(group, played)
+                judged = await self._judged(group, played)
                 break
             except UserCodeLostError as death:
                 if tooling is None:
@@ -119,13 +119,14 @@ class Episodes:
                 raise self._ending(group, failure) from failure
         if tooling is not None:
             tooling.code.group_written()
-        return tuple(self._sample(one, given) for one, given in zip(played, rewards, strict=True))
+        pairs = zip(played, judged.rewards, strict=True)
+        return tuple(self._sample(one, given, judged.logged) for one, given in pairs)
 
     async def _played(self, group: Group, seeds: Seeds) -> list[_Played]:
         sampling = self._evaluation if group.evaluation else self._training
         return await together([self._play(group, index, seeds, sampling) for index in range(sampling.samples)])
 
-    async def _judged(self, group: Group, played: Sequence[_Played]) -> list[Rewards]:
+    async def _judged(self, group: Group, played: Sequence[_Played]) -> Judged:
         prompts, completions = [one.prompt for one in played], [one.completion for one in played]
         ids = [list(one.trail.completion_ids) for one in played]
         if self._tooling is None or not self._tooling.environments:
@@ -234,7 +235,7 @@ class Episodes:
         message = f"{failure.function} {failure.problem}, for {_row(group)}{above}: {failure.advice}"
         return RunError(ExitCode.BAD_DATA, message)
 
-    def _sample(self, played: _Played, rewards: Rewards) -> Sample:
+    def _sample(self, played: _Played, rewards: Rewards, logged: Mapping[str, float]) -> Sample:
         trail, turns = played.trail, played.turns
         metrics: dict[str, float] = {"turns": len(turns)}
         if played.episode is not None and played.episode.tools:
@@ -252,6 +253,7 @@ class Episodes:
             replica=max(turns, key=lambda turn: len(turn.completion_ids)).replica,
             seconds=time.monotonic() - played.began,
             metrics=metrics,
+            logged=logged,
         )
 
 

@@ -26,7 +26,6 @@ class Host:
         # Classes of environments that judge themselves.
         self._judging: list[type] = []
         self._episodes: dict[int, tuple[str, Any]] = {}
-        self._logged: list[tuple[str, float]] = []
         self._calls = Calls()
 
     def load(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,6 +72,7 @@ class Host:
 
     async def _score(self, request: Mapping[str, Any]) -> Any:
         count = len(request["prompts"])
+        logged: list[tuple[str, float]] = []
         environments = [self._episodes[number][1] for number in request["episodes"]]
         arguments = {
             **{name: [value] * count for name, value in request["columns"].items()},
@@ -80,7 +80,7 @@ class Host:
             "completions": request["completions"],
             "completion_ids": request["completion_ids"],
             "log_extra": lambda name, values: None,  # TRL's table of completions, which this run does not have
-            "log_metric": lambda name, value: self._logged.append((str(name), float(value))),
+            "log_metric": lambda name, value: logged.append((str(name), float(value))),
             **({"environments": environments} if environments else {}),
         }
         clock = _clock(request)
@@ -90,7 +90,6 @@ class Host:
                 *(self._own_rewards(kind, environments, clock) for kind in self._judging),
             ]
         )
-        logged, self._logged = self._logged, []
         return {"rewards": rewards, "logged": logged}
 
     async def _judge(self, function: Callable[..., Any], arguments: Mapping[str, Any], clock: Clock) -> list[Any]:

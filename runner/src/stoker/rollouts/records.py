@@ -93,6 +93,7 @@ class Sample:
         replica: who wrote it, or most of it.
         seconds: from its first request to its rewards.
         metrics: numbers to show, by name.
+        logged: numbers that reward functions logged for its group, by their names for them.
     """
 
     prompt_ids: tuple[int, ...]
@@ -107,6 +108,20 @@ class Sample:
     replica: str
     seconds: float
     metrics: Mapping[str, float] = field(default_factory=dict)
+    logged: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What reward functions say of a group.
+
+    Attributes:
+        rewards: of each sample.
+        logged: numbers that they logged, by name; the mean if there are several of a name.
+    """
+
+    rewards: Sequence[Rewards]
+    logged: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +253,7 @@ class Scorer(Protocol):
         completions: list[Any],
         completion_ids: list[list[int]],
         episodes: Sequence[int] = (),
-    ) -> list[Rewards]:
+    ) -> Judged:
         """Return the rewards of each sample of one group.
 
         Args:

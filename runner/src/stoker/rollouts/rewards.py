@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
@@ -12,7 +13,7 @@ from stoker.rollouts.background import together
 from stoker.rollouts.classify import RewardModel
 from stoker.rollouts.failures import UserCodeError
 from stoker.rollouts.names import is_address, unreadable
-from stoker.rollouts.records import Rewards
+from stoker.rollouts.records import Judged
 from stoker.rollouts.user_code import UserCode
 
 # What TRL keeps away from reward functions: they get these of each sample.
@@ -70,7 +71,7 @@ class Judges:
         completions: list[Any],
         completion_ids: list[list[int]],
         episodes: Sequence[int] = (),
-    ) -> list[Rewards]:
+    ) -> Judged:
         """Return the rewards of each sample of one group.
 
         Args:
@@ -86,7 +87,7 @@ class Judges:
             RunError: a reward model does not answer (69).
         """
         models = [source for source in self._sources if isinstance(source, RewardModel)]
-        by_function, *by_model = await together(
+        (by_function, logged), *by_model = await together(
             [
                 self._by_functions(columns, prompts, completions, completion_ids, episodes),
                 *(model.score(prompts, completions) for model in models),
@@ -96,7 +97,7 @@ class Judges:
         given = [next(functions if isinstance(source, str) else scored) for source in self._sources] + list(functions)
         for name, column in zip(self.names, given, strict=True):
             _check(name, column, len(prompts))
-        return list(zip(*given, strict=True))
+        return Judged(list(zip(*given, strict=True)), logged)
 
     async def _by_functions(
         self,
@@ -105,9 +106,9 @@ class Judges:
         completions: list[Any],
         completion_ids: list[list[int]],
         episodes: Sequence[int],
-    ) -> list[list[float | None]]:
+    ) -> tuple[list[list[float | None]], dict[str, float]]:
         if self._code is None or not (self._own or any(isinstance(source, str) for source in self._sources)):
-            return []
+            return [], {}
         answer = await self._code.ask(
             "score",
             self._seconds,
@@ -118,9 +119,10 @@ class Judges:
             completion_ids=completion_ids,
             episodes=list(episodes),
         )
-        self._code.add_logged(answer["logged"])
-        scores: list[list[float | None]] = answer["rewards"]
-        return scores
+        logged: dict[str, list[float]] = {}
+        for name, value in answer["logged"]:
+            logged.setdefault(name, []).append(value)
+        return answer["rewards"], {name: fmean(values) for name, values in logged.items()}
 
 
 def functions_among(rewards: Sequence[str]) -> tuple[str, ...]:

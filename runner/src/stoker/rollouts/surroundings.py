@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from stoker.contract.secrets import is_secret
@@ -21,7 +21,7 @@ _SET = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
-def environment(environ: Mapping[str, str], more: Collection[str]) -> dict[str, str]:
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the process's environment: no credentials, no word of the run, no devices."""
     passed = {
         name: value
@@ -30,7 +30,7 @@ def environment(environ: Mapping[str, str], more: Collection[str]) -> dict[str, 
     }
     # A proxy's address may hold a password.
     passed |= {name: environ[name] for name in _PROXIES if name in environ and "@" not in environ[name]}
-    return {**passed, **_SET, **{name: environ[name] for name in more if name in environ}}
+    return {**passed, **_SET}
 
 
 def memory_limit() -> float:

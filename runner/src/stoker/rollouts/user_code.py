@@ -53,13 +53,11 @@ class Limits:
         episode_seconds: for all that tools and the environment do in one episode.
         start_seconds: to import it.
         memory_bytes: of the process; None for half of what the container may use, `inf` for no limit.
-        variables: names of variables that it needs besides the usual ones, such as the key of a judge.
     """
 
     episode_seconds: float = 600.0
     start_seconds: float = 600.0
     memory_bytes: float | None = None
-    variables: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,6 @@ class UserCode:
         self._reviving: asyncio.Lock | None = None
         self._groups = 0
         self._last_death: int | None = None
-        self._logged: list[tuple[str, float]] = []
 
     def start(self) -> Loaded:
         """Start the process and import what it runs; blocks until that is done. The caller's thread must live on.
@@ -191,15 +188,6 @@ class UserCode:
             await in_background(partial(self._hello, process))
             self.life += 1
 
-    def logged(self) -> list[tuple[str, float]]:
-        """Return name and value of what functions gave to `log_metric` since the last call."""
-        logged, self._logged = self._logged, []
-        return logged
-
-    def add_logged(self, logged: Sequence[Sequence[Any]]) -> None:
-        """Keep what functions gave to `log_metric`."""
-        self._logged += [(str(name), float(value)) for name, value in logged]
-
     def stop(self) -> None:
         """End the process and what it started, at once; from any thread."""
         self._stopped = True
@@ -215,7 +203,7 @@ class UserCode:
             [self._python, "-m", "stoker.rollouts.child", str(os.getpid()), str(memory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment(os.environ, self.limits.variables),
+            env=environment(os.environ),
             start_new_session=True,
         )
         self._process = process

@@ -137,6 +137,8 @@ def numbers_of(batch: Batch, weights: Sequence[float]) -> tuple[dict[str, float]
     for sample in samples:
         for name, value in sample.metrics.items():
             own.setdefault(f"rollout/{name}", []).append(value)
+        for name, value in sample.logged.items():
+            own.setdefault(name, []).append(value)
     numbers = {
         **{name: fmean(values) for name, values in own.items()},
         "staleness/mean": fmean(stale),
