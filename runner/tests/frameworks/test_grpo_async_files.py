@@ -14,6 +14,7 @@ import pytest
 from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks.trl.asynchronous.collector import Collector
 from stoker.frameworks.trl.asynchronous.metrics import Lengths, MetricsFile, SamplesFile, numbers_of
+from stoker.frameworks.trl.asynchronous.prompts import longest_prompt
 from stoker.frameworks.trl.asynchronous.rows import rows_of, slice_of, trained_groups
 from stoker.rollouts.records import Batch, Group, Sample, Written
 
@@ -183,3 +184,19 @@ def test_everything_ends_though_one_part_does_not_end_well(capsys: pytest.Captur
     rollouts.stop()
     assert publisher.closed
     assert "the rollouts did not end well: OSError: the test says so" in capsys.readouterr().err
+
+
+def test_the_longest_prompt_is_measured_with_what_its_row_has() -> None:
+    rows: list[dict[str, Any]] = [{"prompt": "a" * length, "tools": 0} for length in range(100)]
+    rows[98]["tools"] = 5
+    rows[40] = {"prompt": [{"role": "user", "content": "b" * 97}], "tools": 1}
+    measured = []
+
+    def encode(row: Any) -> list[int]:
+        measured.append(row)
+        text = row["prompt"] if isinstance(row["prompt"], str) else row["prompt"][0]["content"]
+        return [0] * (len(text) + row["tools"])
+
+    assert longest_prompt(rows, encode) == (103, 98)
+    assert rows[40] in measured
+    assert len(measured) < len(rows), "most rows are never encoded"

@@ -126,7 +126,12 @@ class Script:
 
 
 def played(
-    functions: Functions, template: str, *answers: str, limits: Limits | None = None, **columns: Any
+    functions: Functions,
+    template: str,
+    *answers: str,
+    limits: Limits | None = None,
+    context: int | None = None,
+    **columns: Any,
 ) -> tuple[Any, Script, Any]:
     """Write a group of two samples with a module's tools; return its samples, the sampler and the tokenizer."""
     tokenizer = tokenizer_with(template)
@@ -136,7 +141,9 @@ def played(
         chat = chat_of(tokenizer, tools=bool(functions.tools or functions.environments))
         script = Script(tokenizer, *answers)
         judges = Judges(functions.rewards, code, loaded.rewards, 60)
-        episodes = Episodes(script, judges, chat, Sampling(2, 1000), tooling=Tooling(code, loaded.tools))
+        episodes = Episodes(
+            script, judges, chat, Sampling(2, 1000), tooling=Tooling(code, loaded.tools), context=context
+        )
         prompt = [{"role": "user", "content": "What is 3 + 4?"}]
         group = Group(0, 0, 0, {"prompt": prompt, **columns}, 0, 4)
         samples = asyncio.run(episodes.write(group, lambda index, turn: 10 * index + turn))
@@ -177,6 +184,19 @@ def a_tool_is_called_and_its_answer_follows_verbatim() -> None:
     expected = {"turns": 2, "tools/calls": 1, "tools/failures": 0, "branches": 0, "branches/untrained": 0}
     assert sample.metrics == expected, sample.metrics
     assert '"name": "add"' in tokenizer.decode(first.prompt_ids)
+
+
+def an_episode_ends_where_the_samplers_have_no_room() -> None:
+    """The answer of a tool that leaves no room for another turn is left out, and the turns so far are judged."""
+    functions = Functions(("mine:spoke",), ("mine:add",))
+    told = CALL.format("add", '{"a": 3, "b": 4}'), "It is 7."
+    _, script, _ = played(functions, qwen3_chat_template, *told)
+    filled = max(len(request.prompt_ids) for request in script.requests)
+    (first, _), script, _ = played(functions, qwen3_chat_template, *told, context=filled)
+    assert (first.metrics["turns"], first.rewards, len(script.requests)) == (1, (1.0,), 2)
+    assert first.completion_ids == tuple(script.answers[0])
+    _, script, _ = played(functions, qwen3_chat_template, *told, context=filled + 1)
+    assert sorted(request.max_tokens for request in script.requests)[:2] == [1, 1], "one token has room"
 
 
 def tool_texts_are_those_of_trl() -> None:
@@ -317,6 +337,7 @@ def main() -> None:
     cases: tuple[Callable[[], None], ...] = (
         tools_are_described_as_trl_describes_them,
         a_tool_is_called_and_its_answer_follows_verbatim,
+        an_episode_ends_where_the_samplers_have_no_room,
         tool_texts_are_those_of_trl,
         a_tool_that_fails_tells_the_policy,
         a_tool_that_hangs_ends_the_run,

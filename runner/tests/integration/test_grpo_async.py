@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -151,10 +152,19 @@ def test_samplers_that_serve_something_else_end_the_run(
 
 
 # What a user who writes a reward puts on a volume, with its folder in PYTHONPATH.
-MY_REWARDS = """
+MY_REWARDS = '''
 def short(completions, **kwargs):
     return [-len(completion) / 10 for completion in completions]
-"""
+
+def add(a: int, b: int) -> int:
+    """Add two numbers.
+
+    Args:
+        a: The first.
+        b: The second.
+    """
+    return a + b
+'''
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +275,35 @@ def test_a_job_whose_samplers_are_gone_stops_within_the_grace_period_and_goes_on
     assert step == len(metrics(job.output))
     state = json.loads((job.output / f"checkpoint-{step}" / "rollouts.json").read_text())
     assert state["step"] == step
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("code", "asked", "said"),
+    [
+        # The samplers take 128 tokens, see `tiny_sampler.py`.
+        (78, ("--max_completion_length", "126"), r"it takes 128 tokens, but the longest prompt \(row \d+\) has"),
+        (78, ("--max_staleness", "8"), "it has room for 8 adapters at a time, but the run needs 10: raise lora.max"),
+        (78, ("--lora_r", "32"), "it takes adapters up to rank 16, but the run's have 32: raise lora.maxRank"),
+        (78, ("--tools", "my_rewards:add"), "the chat template of .* cannot show tool calls: use an instruction-tuned"),
+        (64, ("--reward_funcs", "my_rewards:long"), "my_rewards has no long"),
+        (69, ("--reward_funcs", "http://127.0.0.1:9", "--reward_seconds", "1"), "the reward model at http://127.0.0.1"),
+    ],
+    ids=["long prompt", "max_loras", "rank", "template", "reward", "reward model"],
+)
+def test_what_cannot_work_is_one_message_before_the_first_step(
+    job: LocalJob, sampler: Sampler, code: int, asked: tuple[str, ...], said: str
+) -> None:
+    process = job.start(*args(sampler.address, "--max_steps", "3", *asked), env=told(job))
+    last = job.output / "last-error.json"
+    job.wait_for(lambda: last.exists() or process.poll() is not None, process)
+    process.send_signal(signal.SIGTERM)  # what is retried would be tried again
+    job.end(process)
+    error = json.loads(last.read_text())
+    assert error["code"] == code, error
+    assert re.search(said, error["message"]), error
+    assert len(error["message"].splitlines()) == 1
+    assert not (job.output / "metrics.jsonl").exists(), "no step was taken"
 
 
 @pytest.mark.full

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -309,10 +310,22 @@ def test_a_sampler_that_takes_less_than_the_longest_prompt_is_refused(
     replicas: Replicas, fleet_of: Callable[..., Fleet]
 ) -> None:
     (replica,) = replicas.start(length=127)
-    with pytest.raises(RunError, match="it takes 127 tokens, but the longest prompt has 100 and an answer up to 28"):
-        fleet_of([replica], NEEDS).check()
+    said = r"it takes 127 tokens, but the longest prompt \(row 5\) has 100 and an answer up to 28"
+    with pytest.raises(RunError, match=said):
+        fleet_of([replica], replace(NEEDS, row=5)).check()
     replica.length = 128
     fleet_of([replica], NEEDS).check()
+
+
+def test_an_answer_has_the_room_of_the_sampler_that_takes_least(
+    replicas: Replicas, fleet_of: Callable[..., Fleet]
+) -> None:
+    found = replicas.start(2, length=200)
+    found[1].length = 150
+    fleet = fleet_of(found, NEEDS)
+    fleet.check()
+    until(lambda: len(fleet.ready()) == 2)
+    assert fleet.context() == 150
 
 
 def test_a_sampler_that_says_nothing_of_itself_fits(replicas: Replicas, fleet_of: Callable[..., Fleet]) -> None:

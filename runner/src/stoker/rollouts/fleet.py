@@ -111,6 +111,11 @@ class Fleet:
         """Return the names of the samplers that serve the newest version."""
         return tuple(replica.name for replica in self._replicas if replica.serves(self._version(self.newest)))
 
+    def context(self) -> int | None:
+        """Return the most tokens, prompt and answer, that every ready sampler takes; None if none says so."""
+        lengths = [replica.length for replica in self._replicas if replica.up and replica.length is not None]
+        return min(lengths, default=None)
+
     def size(self) -> int:
         """Return how many samplers are known, ready or not."""
         return len(self._replicas)

@@ -26,6 +26,7 @@ class Needs:
         revision: its revision there; empty if not known.
         fingerprint: of its base model (see `stoker.serve.adapters.fingerprint`); empty if not known.
         prompt: tokens of its longest prompt.
+        row: of that prompt in the data; None if not known.
         answer: tokens of its longest answer.
         loras: versions that requests may name at the same time; 0 if it publishes none.
         rank: of its adapters.
@@ -38,6 +39,7 @@ class Needs:
     answer: int = 0
     loras: int = 0
     rank: int = 0
+    row: int | None = None
 
 
 class Replica:
@@ -54,6 +56,7 @@ class Replica:
         problem: why it takes none.
         refused: why the run cannot use it, whatever it does; empty if it can.
         base: what requests call its base model; empty until it is known.
+        length: the most tokens that it takes, prompt and answer; None if not known.
         loaded: names of the versions that it serves.
         problems: why it does not serve a version, by name.
         in_flight: requests under way.
@@ -69,6 +72,7 @@ class Replica:
         self.control, self.data = (Sampler(*self._connections[kind]) for kind in ("control", "data"))
         self.up, self.problem, self.refused = False, "it was not asked yet", ""
         self.base, self.loaded, self.problems = "", frozenset[str](), dict[str, str]()
+        self.length: int | None = None
         self.asked = 0  # how often it was asked what it serves
         self.misses = 0  # how often it has not said so since it last did
         self.polled = False  # it has answered, or has been found not to
@@ -101,7 +105,8 @@ class Replica:
 
     def judge(self, base: Base, shown: Shown, needs: Needs) -> None:
         """Find out whether the run can use it."""
-        self.base, self.refused, self._judged = base.name, misfit(base, shown, needs), shown.server
+        self.base, self.length = base.name, base.length
+        self.refused, self._judged = misfit(base, shown, needs), shown.server
 
     def serves(self, version: str) -> bool:
         """Return whether it can be asked for a version; an empty name stands for the base model."""
@@ -154,8 +159,9 @@ def misfit(base: Base, shown: Shown, needs: Needs) -> str:
     if differs := difference(needs.fingerprint, str(server.get("fingerprint") or "")):
         return f"it serves another base model ({base.name}: {differs}): {same}"
     if base.length is not None and base.length < needs.prompt + needs.answer:
+        where = "" if needs.row is None else f" (row {needs.row})"
         return (
-            f"it takes {base.length} tokens, but the longest prompt has {needs.prompt} and an answer up to "
+            f"it takes {base.length} tokens, but the longest prompt{where} has {needs.prompt} and an answer up to "
             f"{needs.answer}: raise the samplers' max-model-len, lower --max_completion_length, or shorten the prompts"
         )
     rank, loras = server.get("max_rank"), server.get("max_loras")

@@ -17,6 +17,7 @@ from stoker.contract.variables import PLAN_FILE, workspace_of
 from stoker.frameworks.trl.asynchronous.collector import Collector, Waiting
 from stoker.frameworks.trl.asynchronous.handout import Ranks
 from stoker.frameworks.trl.asynchronous.metrics import Lengths
+from stoker.frameworks.trl.asynchronous.prompts import longest_prompt
 from stoker.frameworks.trl.asynchronous.request import versions_needed
 from stoker.frameworks.trl.asynchronous.trainer import Start
 from stoker.plan.plan import Plan
@@ -34,9 +35,6 @@ from stoker.rollouts.tooling import Tooling
 from stoker.rollouts.user_code import Functions, Limits, Loaded, UserCode
 from stoker.serve.adapters import live
 from stoker.serve.adapters.files import read_base_model
-
-# The rows whose prompts have the most characters are measured in tokens.
-_MEASURED = 64
 
 
 class Rollouts:
@@ -148,15 +146,21 @@ class Rollouts:
 
     def _needs(self, start: Start, chat: Chat) -> Needs:
         settings = self._settings
+        tooling = self._tooling()
+
+        def encode(row: Mapping[str, Any]) -> Sequence[int]:
+            offered = () if tooling is None else tooling.tools.get(tooling.environment_of(row), ())
+            return chat.encode(row["prompt"], offered)
+
         # Without the column an environment makes the prompt, whose length nobody knows.
-        prompts = [row["prompt"] for row in start.rows] if "prompt" in self._columns else ()
-        longest = sorted((_characters(prompt), row) for row, prompt in enumerate(prompts))[-_MEASURED:]
+        prompt, row = longest_prompt(start.rows, encode) if "prompt" in self._columns else (0, None)
         folder = Path(self._model.model_name_or_path)
         return Needs(
             source="" if folder.is_dir() else self._model.model_name_or_path,
             revision=self._model.model_revision if not folder.is_dir() else "",
             fingerprint=read_base_model(folder).fingerprint if folder.is_dir() else "",
-            prompt=max((len(chat.encode(start.rows[row]["prompt"], ())) for _, row in longest), default=0),
+            prompt=prompt,
+            row=row,
             answer=settings.max_completion_length,
             loras=versions_needed(settings.max_staleness, settings.publish_every),
             rank=self._model.lora_r,
@@ -176,10 +180,18 @@ class Rollouts:
         judged = settings.num_generations_eval or settings.num_generations
         # One answer to each row is the likeliest one; several are drawn as in training.
         evaluation = Sampling(judged, settings.max_completion_length, **(drawn if judged > 1 else {"temperature": 0.0}))
-        tooling = None
-        if self._code is not None:
-            tooling = Tooling(self._code, self._loaded.tools if self._loaded else {})
-        return Episodes(fleet, self._judges, chat, training, evaluation=evaluation, tooling=tooling)
+        return Episodes(
+            fleet,
+            self._judges,
+            chat,
+            training,
+            evaluation=evaluation,
+            tooling=self._tooling(),
+            context=fleet.context(),
+        )
+
+    def _tooling(self) -> Tooling | None:
+        return None if self._code is None or self._loaded is None else Tooling(self._code, self._loaded.tools)
 
 
 class Counted:
@@ -228,9 +240,3 @@ def _addresses(samplers: str | None) -> str:
             "runtime, or write the addresses of the samplers",
         )
     return found
-
-
-def _characters(prompt: Any) -> int:
-    if isinstance(prompt, list):
-        return sum(len(str(message.get("content"))) for message in prompt if isinstance(message, Mapping))
-    return len(str(prompt))
