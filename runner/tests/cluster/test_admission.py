@@ -108,6 +108,15 @@ def test_a_fetching_runtime_leaves_less_room_for_the_name() -> None:
     assert "write 33 or fewer" in problem
 
 
+def test_the_names_of_many_samplers_count() -> None:
+    runtime = deepcopy(RUNTIME)
+    sampler = {"name": "sampler", "template": {"spec": {"completions": 11, "template": {"spec": {"containers": []}}}}}
+    runtime["spec"]["template"]["spec"]["replicatedJobs"].append(sampler)
+    (problem,) = admission_of(trainjob("a" * 45), runtime).problems
+    assert "the runtime's job 'sampler' get longer names, and 63 characters are allowed; write 44 or fewer" in problem
+    assert admission_of(trainjob("a" * 44), runtime).problems == ()
+
+
 def test_an_initializer_needs_its_volume() -> None:
     job = trainjob(spec={"initializer": {"model": {"storageUri": "hf://a/b"}}})
     (problem,) = admission_of(job, with_initializer("model-initializer")).problems

@@ -112,6 +112,40 @@ def test_the_examples_are_valid(name: str) -> None:
         assert result.exit_code == 0, result.output
 
 
+ASYNC = yaml.safe_load((ROOT / "examples/runtimes/trl-grpo-async-cpu.yaml").read_text())
+
+
+def with_samplers(**changes: Any) -> Validation:
+    """Return the verdict on a run with samplers, whose container of vLLM has other resources."""
+    runtime = deepcopy(ASYNC)
+    (sampler,) = (job for job in replicated_jobs(runtime) if job["name"] == "sampler")
+    (vllm,) = sampler["template"]["spec"]["template"]["spec"]["containers"]
+    for kind, amounts in changes.items():
+        vllm["resources"][kind] |= amounts
+    args = ["--reward_funcs=math_answer"]
+    return validate_one(trainjob(runtime="trl-grpo-async", args=args, numNodes=2), runtime)
+
+
+def test_samplers_are_told_and_their_resources_are_checked() -> None:
+    assert said(with_samplers())[0].endswith(": valid: trl grpo_async on 2 nodes × 1 processes, beside 2 samplers")
+    verdict = with_samplers(requests={"memory": "8Gi"})
+    assert verdict.code is ExitCode.USAGE
+    (line,) = verdict.errors.splitlines()
+    assert line.endswith(
+        "the pods of the job sampler (container vllm) request memory 8Gi, which is more than their limit 6Gi, so none "
+        "can start: correct them in the runtime"
+    )
+    (line,) = with_samplers(requests={"nvidia.com/gpu": 1}).errors.splitlines()
+    assert "(container vllm) request nvidia.com/gpu, but have no limit of it" in line
+
+
+def test_a_run_with_samplers_of_its_own_needs_a_runtime_that_has_them() -> None:
+    args = ["trl.scripts.grpo_async", "--samplers=role", "--use_peft", "--reward_funcs=math_answer"]
+    verdict = of(args=args)
+    assert verdict.code is ExitCode.CONFIG
+    assert "--samplers role is for a runtime with samplers, and this one sets no STOKER_SAMPLERS" in verdict.errors
+
+
 @pytest.mark.parametrize(
     ("trainer", "code", "message"),
     [

@@ -17,7 +17,7 @@ RUN = (*METHOD, "--use_peft")
 
 def planned(*args: str, env: Mapping[str, str] | None = None) -> Plan:
     """Return the plan of a run on two nodes."""
-    return resolve(pod(env), args)
+    return resolve(pod({"STOKER_SAMPLERS": "http://run-sampler-0-0.run:8080", **(env or {})}), args)
 
 
 def refused(*args: str, env: Mapping[str, str] | None = None) -> list[str]:
@@ -129,6 +129,12 @@ def test_the_samplers_of_the_job_serve_what_the_flags_say() -> None:
     assert planned(*elsewhere).samplers is None
     (line,) = refused(*RUN, "--model_name_or_path", "Qwen/Qwen3-0.6B")
     assert "is no folder, and the samplers of a TrainJob load what lies in the workspace" in line
+
+
+def test_samplers_of_the_job_need_a_runtime_that_has_them() -> None:
+    with pytest.raises(RunError, match="--samplers role is for a runtime with samplers, and this one sets no") as ended:
+        planned(*RUN, env={"STOKER_SAMPLERS": ""})
+    assert ended.value.code is ExitCode.CONFIG
 
 
 def test_the_switch_and_a_correction_exclude_each_other() -> None:

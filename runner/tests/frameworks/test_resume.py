@@ -63,7 +63,7 @@ def test_every_name_is_a_flag_of_trl_and_in_one_list_alone() -> None:
 def test_every_run_of_a_method_records_the_same_settings(method: str) -> None:
     given = {
         "grpo": ("--reward_funcs", "think_format_reward"),
-        "grpo_async": ("--reward_funcs", "think_format_reward", "--samplers", "role", "--use_peft"),
+        "grpo_async": ("--reward_funcs", "think_format_reward", "--samplers", "http://s-0:8000", "--use_peft"),
         "rloo": ("--reward_funcs", "think_format_reward"),
         "distillation": ("--teacher_model_name_or_path", "/t"),
     }.get(method, ())

@@ -152,7 +152,7 @@ def test_the_runner_takes_asynchronous_grpo_with_samplers_and_an_adapter() -> No
     flags = TRLGRPOAsyncConfig(samplers="role", reward_funcs=["tasks:right"], max_staleness=2, depth="auto")
     config = TRLConfig(method=flags, peft_config=TRLPeftConfig(lora_dropout=0.0))
     config.validate()
-    plan = resolve(pod(), tuple(config.to_args()))
+    plan = resolve(pod({"STOKER_SAMPLERS": "http://run-sampler-0-0.run:8080"}), tuple(config.to_args()))
     assert (plan.method, plan.samplers is not None) == ("grpo_async", True)
 
 

@@ -73,9 +73,10 @@ def admission_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Adm
         *_shape(trainjob),
         *_version(trainjob),
         *_environment(trainjob),
-        *_name(trainjob, jobs),
+        *_name(trainjob, jobs, _completions(runtime)),
         *(_torch(trainjob, jobs) if _at(runtime, "spec", "mlPolicy", "torch") is not None else ()),
         *_resources(trainjob, jobs),
+        *_other_resources(jobs),
         *_initializers(trainjob, jobs),
         *_patches(trainjob, jobs),
     ]
@@ -116,7 +117,9 @@ def _version(trainjob: Mapping[str, Any]) -> Iterator[str]:
         yield f"spec.runtimeRef.apiGroup is {group!r}: drop it, or write {API_VERSION.partition('/')[0]}"
 
 
-def _name(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+def _name(
+    trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]], completions: Mapping[str, int]
+) -> Iterator[str]:
     name, prefix = _at(trainjob, "metadata", "name"), _at(trainjob, "metadata", "generateName")
     if isinstance(prefix, str) and prefix and not name:
         # Trainer names the JobSet after the TrainJob, so generateName works too.
@@ -128,7 +131,7 @@ def _name(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]
         yield f"Trainer refuses the name {name!r}: write lowercase letters, digits and '-', and begin with a letter"
     nodes = _at(trainjob, "spec", "trainer", "numNodes")
     for job, _ in jobs:
-        last = nodes - 1 if job == _NODE and isinstance(nodes, int) and nodes > 0 else 0
+        last = nodes - 1 if job == _NODE and isinstance(nodes, int) and nodes > 0 else completions.get(job, 1) - 1
         too_long = len(f"{name}-{job}-0-{last}{_POD_SUFFIX}") - _MAX_NAME
         if too_long > 0:
             yield (
@@ -179,6 +182,15 @@ def _resources(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, A
                     if claim.get("name") not in has:
                         others = f"only has: {', '.join(sorted(has))}" if has else "has none"
                         yield f"resourcesPerNode claims {claim.get('name')!r}, but the runtime's pod {others}"
+
+
+def _other_resources(jobs: list[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+    """Check the containers that no TrainJob gives resources, such as those of samplers."""
+    for name, pod in jobs:
+        for container in (*_items(pod.get("initContainers")), *_items(pod.get("containers"))):
+            if (name, container.get("name")) != (_NODE, _NODE):
+                pods = f"the pods of the job {name} (container {container.get('name')})"
+                yield from resource_problems(container.get("resources") or {}, {}, pods, "correct them in the runtime")
 
 
 def _reserved(trainjob: Mapping[str, Any]) -> Iterator[str]:
@@ -260,6 +272,16 @@ def _jobs(runtime: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]
     for job in _items(_at(runtime, "spec", "template", "spec", "replicatedJobs")):
         pod = _at(job, "template", "spec", "template", "spec")
         yield str(job.get("name")), pod if isinstance(pod, dict) else {}
+
+
+def _completions(runtime: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many pods the runtime gives each job, where it says so."""
+    found = {}
+    for job in _items(_at(runtime, "spec", "template", "spec", "replicatedJobs")):
+        count = _at(job, "template", "spec", "completions")
+        if isinstance(count, int) and count > 0:
+            found[str(job.get("name"))] = count
+    return found
 
 
 def _at(value: Any, *keys: str) -> Any:

@@ -12,30 +12,36 @@ from typing import Any
 from stoker.cluster.pods import merged_resources, quantity
 from stoker.contract.exits import RunError
 
-_SET_BOTH = "so none can start: set both in resourcesPerNode"
 
-
-def resource_problems(declared: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
+def resource_problems(
+    declared: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    pods: str = "the pods",
+    fix: str = "set both in resourcesPerNode",
+) -> Iterator[str]:
     """Yield why no pod can start with these resources.
 
     Args:
         declared: resources of the runtime's container.
         asked: resourcesPerNode of the TrainJob.
+        pods: what messages call its pods.
+        fix: what to do, for messages.
     """
+    none = f"so none can start: {fix}"
     try:
         merged = merged_resources(declared, asked)
         limits, requests = merged["limits"], merged["requests"]
         for name, limit in limits.items():
             if _is_extended(name) and not quantity(limit).is_integer():
-                yield f"limits of the pods have {limit} of {name}, which cannot be divided: write a whole number"
+                yield f"limits of {pods} have {limit} of {name}, which cannot be divided: write a whole number"
         for name, request in requests.items():
             limit = limits.get(name)
             if limit is None and _is_extended(name):
-                yield f"the pods request {name}, but have no limit of it, {_SET_BOTH}"
+                yield f"{pods} request {name}, but have no limit of it, {none}"
             elif limit is not None and _is_extended(name) and quantity(request) != quantity(limit):
-                yield f"the pods request {request} of {name}, but their limit is {limit}, {_SET_BOTH}"
+                yield f"{pods} request {request} of {name}, but their limit is {limit}, {none}"
             elif limit is not None and quantity(request) > quantity(limit):
-                yield f"the pods request {name} {request}, which is more than their limit {limit}, {_SET_BOTH}"
+                yield f"{pods} request {name} {request}, which is more than their limit {limit}, {none}"
     except (RunError, AttributeError, TypeError):
         return  # the schema refuses it
 

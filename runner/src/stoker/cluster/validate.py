@@ -21,6 +21,7 @@ from stoker.cluster.resources import (
     trainjobs_of,
     volume_folders,
 )
+from stoker.cluster.samplers import samplers_of
 from stoker.cluster.starts import Start, start_of
 from stoker.cluster.volumes import Found, Volumes, volumes_of
 from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
@@ -50,6 +51,7 @@ class Validation:
         notices: what else the user should know.
         code: what the run ends with, 0 if there is no problem: the cluster refuses a TrainJob before anything starts,
             and initializers run before the nodes.
+        samplers: how many samplers run beside the nodes.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Validation:
     problems: tuple[tuple[ExitCode, str], ...]
     notices: tuple[str, ...]
     code: ExitCode
+    samplers: int = 0
 
     @property
     def errors(self) -> str:
@@ -79,6 +82,7 @@ class Validation:
             return "the TrainJob is valid"
         world = self.plan.world
         size = f"{world.nnodes} nodes × {world.nproc_per_node} processes"
+        size += f", beside {self.samplers} samplers" if self.samplers else ""
         return f"valid: {self.plan.framework} {self.plan.method} on {size}"
 
 
@@ -109,7 +113,7 @@ def validate_one(trainjob: Resource, runtime: Resource, volumes: Sequence[str] =
     admission = admission_of(trainjob, runtime)
     problems = [(ExitCode.USAGE, text) for text in admission.problems]
     try:
-        job = job_of(trainjob, runtime)
+        job, samplers = job_of(trainjob, runtime), samplers_of(trainjob, runtime)
     except RunError as error:
         # Both checks report a wrong shape: once is enough.
         found = tuple(problems) or _problems(error)
@@ -125,7 +129,8 @@ def validate_one(trainjob: Resource, runtime: Resource, volumes: Sequence[str] =
         plan = None
         problems += _problems(error)
     notices = tuple(dict.fromkeys(judge.notices))
-    return Validation(name, plan, tuple(dict.fromkeys(problems)), notices, code or _code_of(problems))
+    count = 0 if samplers is None else samplers.count
+    return Validation(name, plan, tuple(dict.fromkeys(problems)), notices, code or _code_of(problems), count)
 
 
 @dataclass(slots=True)

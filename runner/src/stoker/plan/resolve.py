@@ -15,6 +15,7 @@ from posixpath import normpath
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.samplers import ADDRESSES, OF_THE_JOB
 from stoker.contract.secrets import HIDDEN
 from stoker.contract.variables import ARG_PREFIX, DISABLE_PROGRESS, unknown_variables
 from stoker.plan.arguments import (
@@ -165,6 +166,11 @@ def resolve_plan(
     resume = facts.get("STOKER_RESUME") or "auto"
     if resume not in RESUME_CHOICES:
         configuration.append(f"STOKER_RESUME is {resume!r}: it must be one of {', '.join(RESUME_CHOICES)}")
+    if decision.samplers is not None and not facts.get(ADDRESSES):
+        configuration.append(
+            f"--samplers {OF_THE_JOB} is for a runtime with samplers, and this one sets no {ADDRESSES}: choose such a "
+            "runtime, or write the addresses of the samplers"
+        )
     configuration += _sharding_problems(framework, asked.sharding)
     configuration += filter(None, [misfit(ways, facts.device_bytes)])
     run_id = _run_id(facts, world, configuration)

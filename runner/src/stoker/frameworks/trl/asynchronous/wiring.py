@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.samplers import ADDRESSES, OF_THE_JOB
 from stoker.contract.variables import PLAN_FILE, workspace_of
 from stoker.frameworks.trl.asynchronous.collector import Collector, Waiting
@@ -107,7 +106,7 @@ class Rollouts:
         run = os.environ.get("JOBSET_NAME") or "run"
         name = live.claim(folder, run, (plan.job_id or plan.run_id) if plan else run)
         fleet = Fleet(
-            addresses_in(_addresses(settings.samplers)),
+            addresses_in(os.environ.get(ADDRESSES, "") if settings.samplers == OF_THE_JOB else settings.samplers or ""),
             name,
             self._needs(start, chat),
             wait_seconds=settings.fleet_wait_seconds,
@@ -226,17 +225,4 @@ def figures(fleet: Fleet, publisher: Publisher) -> dict[str, float]:
         found["publish/version"] = float(published[-1].version)
         found["publish/write_seconds"] = sum(one.write_seconds for one in published) / len(published)
         found["publish/spread_seconds"] = sum(one.spread_seconds for one in published) / len(published)
-    return found
-
-
-def _addresses(samplers: str | None) -> str:
-    if samplers != OF_THE_JOB:
-        return samplers or ""
-    found = os.environ.get(ADDRESSES, "")
-    if not found:
-        raise RunError(
-            ExitCode.CONFIG,
-            f"--samplers {OF_THE_JOB} is for a runtime with samplers, and this one sets no {ADDRESSES}: choose such a "
-            "runtime, or write the addresses of the samplers",
-        )
     return found
