@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from runner.tests.integration.jobs import LocalJob
+from runner.tests.status_server import StatusServer
 
 ROOT = Path(__file__).parents[3]
 # How often the guard looks in these runs.
@@ -220,9 +221,18 @@ def metrics(output: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.full
-def test_a_job_trains_with_its_samplers_to_the_end_and_resumes(job: LocalJob, sampler: Sampler) -> None:
-    ended = job.run(*args(sampler.address, "--max_steps", "3"), env=told(job))
+def test_a_job_trains_with_its_samplers_to_the_end_and_resumes(
+    job: LocalJob, sampler: Sampler, status_server: StatusServer
+) -> None:
+    url = {"KUBEFLOW_TRAINER_SERVER_URL": f"http://127.0.0.1:{status_server.server_port}/"}
+    ended = job.run(*args(sampler.address, "--max_steps", "3"), env={**told(job), **url})
     assert ended.code == 0, ended.output
+    # The status of the TrainJob.
+    (*_, last) = [body["trainerStatus"] for _, body in status_server.posts]
+    shown = {metric["name"]: float(metric["value"]) for metric in last["metrics"]}
+    assert (shown["step"], shown["samplers/ready"], shown["rollout/waiting"]) == (3, 1, 0)
+    assert shown["reward"] < 0
+    assert {"staleness/mean", "staleness/max", "rollout/wait_seconds", "rollout/idle_seconds"} <= {*shown}
     evaluating = ("--eval_strategy", "steps", "--eval_steps", "5", "--dataset_test_split", "train")
     more = ("--max_steps", "5", "--per_device_eval_batch_size", "50", *evaluating)
     ended = job.run(*args(sampler.address, *more), env=told(job))

@@ -126,6 +126,21 @@ def test_without_staleness_nothing_is_written_while_the_trainer_learns() -> None
     assert [group.version for group in writer.groups] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
+def test_the_time_in_which_samplers_wait_for_the_trainer_is_told() -> None:
+    async def first(group: Group) -> None:
+        await asyncio.sleep(0.2)
+
+    with engine(Bounds(batch=2, staleness=0), Writer(first), steps=3) as made:
+        idle = []
+        for step in range(3):
+            if step:
+                time.sleep(0.3)  # the trainer learns, and nothing may be written ahead
+            made.usable(step)
+            idle.append(made.take(step, silent).idle)
+    assert idle[0] < 0.2
+    assert min(idle[1:]) >= 0.25
+
+
 def test_a_group_has_the_same_seeds_again() -> None:
     seeds = []
     for _ in range(2):

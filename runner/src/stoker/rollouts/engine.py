@@ -97,6 +97,9 @@ class Engine:
         # When something was written or a version came last, to tell slow samplers from those that do nothing.
         self._came_at = clock()
         self._taken_at: float | None = None
+        # Since when nothing is being written, and for how long before, since the last batch.
+        self._idle_since: float | None = None
+        self._idle = 0.0
         self._thread = WriterThread(self._write, self._ended)
 
     def start(self, version: int) -> None:
@@ -145,6 +148,7 @@ class Engine:
                 del self._versions[group.ordinal]
             waited = self._adapt(began)
             self._dispatch()
+            idle, self._idle = self._idle, 0.0
             return Batch(
                 step=step,
                 groups=groups,
@@ -153,6 +157,7 @@ class Engine:
                 reason=reason,
                 depth=self._schedule.depth,
                 outstanding=len(self._schedule.outstanding),
+                idle=idle,
             )
 
     def evaluate(self, rows: Rows, version: int, waiting: Waiting = lambda reason: None) -> list[Written]:
@@ -291,6 +296,9 @@ class Engine:
         if starts:
             self._writing.update(dict.fromkeys(starts, self._clock()))
             self._thread.launch(starts)
+        now = self._clock()
+        self._idle += 0.0 if self._idle_since is None else now - self._idle_since
+        self._idle_since = None if self._writing else now
 
     async def _write(self, start: Start) -> Written:
         group = self._group(start)

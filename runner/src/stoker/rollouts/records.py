@@ -165,6 +165,7 @@ class Batch:
         reason: what it waited for last; empty if it did not wait.
         depth: how many batches may be under way beside the one in training.
         outstanding: groups that are being written or wait to be trained, without this batch.
+        idle: seconds since the batch before in which nothing was being written, because the trainer held it up.
     """
 
     step: int
@@ -174,6 +175,7 @@ class Batch:
     reason: str
     depth: int
     outstanding: int
+    idle: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,6 +144,7 @@ def numbers_of(batch: Batch, weights: Sequence[float]) -> tuple[dict[str, float]
         "staleness/mean": fmean(stale),
         "staleness/max": float(max(stale)),
         "rollout/wait_seconds": batch.waited,
+        "rollout/idle_seconds": batch.idle,
         "rollout/depth": float(batch.depth),
         "rollout/outstanding": float(batch.outstanding),
         "rollout/flat_groups": fmean(is_flat(found, weights) for _, found in batch.groups),
