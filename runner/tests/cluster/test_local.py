@@ -293,6 +293,40 @@ def test_a_stop_asked_for_before_the_nodes_exist_reaches_them(tmp_path: Path, mo
     assert time.monotonic() - started < 20
 
 
+SERVES = """
+import os, pathlib, sys
+with (pathlib.Path(os.environ["STOKER_WORKSPACE"]) / "starts").open("a") as starts:
+    starts.write("started\\n")
+"""
+WAITS = """
+import os, pathlib, sys, time
+starts = pathlib.Path(os.environ["STOKER_WORKSPACE"]) / "starts"
+deadline = time.monotonic() + 60
+while not starts.exists() or len(starts.read_text().splitlines()) < 2:
+    if time.monotonic() > deadline:
+        sys.exit(1)
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(
+    ("serving_ends", "code"),
+    [("0", ExitCode.FINISHED), ("70", ExitCode.FINISHED), ("75", ExitCode.FINISHED), ("78", ExitCode.CONFIG)],
+)
+def test_what_serves_the_nodes_is_started_again_unless_its_error_is_final(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serving_ends: str, code: ExitCode
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    folders = {"/workspace": str(tmp_path)}
+    serves = job_of(trainjob(command=["python", "-c", f"{SERVES}sys.exit({serving_ends})"]), RUNTIME)
+    waits = job_of(trainjob(command=["python", "-c", WAITS]), RUNTIME)
+    beside = Container("sampler-0", serves, 0, sys.executable, folders)
+    node = Container("node-0", waits, 0, sys.executable, folders)
+    assert run_attempt([node], "job", 0, Stop(), [beside]) is code
+    assert len((tmp_path / "starts").read_text().splitlines()) == (1 if code is ExitCode.CONFIG else 2)
+
+
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [

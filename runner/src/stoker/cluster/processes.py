@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,8 @@ from stoker.contract.words import say, write_line
 
 # Time that the runner needs after its grace period, before it is killed.
 _MARGIN_SECONDS = 5.0
+# Between the end of a process that serves the nodes and the start of the one in its place.
+_REPLACE_SECONDS = 1.0
 _SHIMS = ("torchrun", "trl", "accelerate", "tune")
 
 
@@ -106,7 +108,8 @@ def run_attempt(
         job_id: stands for the JobSet's UID.
         number: restarts before this attempt.
         stop: passes signals on to the containers.
-        beside: what serves them: it is ended when they have ended, and only a final error of its own ends them.
+        beside: what serves them: it is ended when they have ended, only a final error of its own ends them, and after
+            any other end it is started again.
 
     Raises:
         RunError: a command is missing.
@@ -115,19 +118,23 @@ def run_attempt(
     with tempfile.TemporaryDirectory(prefix="stoker-local-") as scratch:
         stop.nodes, stop.beside = [], []
         readers = []
+
+        def start(container: Container) -> subprocess.Popen[str]:
+            process = _start(container, attempt, Path(scratch) / f"termination-log-{container.title}")
+            prefix = f"[{container.title}] "
+            readers.append(threading.Thread(target=_copy, args=(process.stdout, prefix), daemon=True))
+            readers[-1].start()
+            return process
+
         try:
-            for container, started in (
-                *((one, stop.beside) for one in beside),
-                *((one, stop.nodes) for one in containers),
-            ):
-                log = Path(scratch) / f"termination-log-{container.title}"
-                started.append(_start(container, attempt, log))
-                prefix = f"[{container.title}] "
-                readers.append(threading.Thread(target=_copy, args=(started[-1].stdout, prefix), daemon=True))
-                readers[-1].start()
+            # One by one, so that those that run are known if a later one cannot be started.
+            for container in beside:
+                stop.beside.append(start(container))
+            for container in containers:
+                stop.nodes.append(start(container))
             if stop.asked:  # before the nodes existed
                 stop.pass_on()
-            return _wait(stop, containers[0].job.grace_seconds)
+            return _wait(stop, containers[0].job.grace_seconds, _Replacing(beside, start))
         finally:
             for node in (*stop.nodes, *stop.beside):
                 if _ended(node) is None:
@@ -137,7 +144,33 @@ def run_attempt(
                 reader.join(timeout=5)
 
 
-def _wait(stop: Stop, grace_seconds: int) -> ExitCode:
+class _Replacing:
+    """Starts what serves the nodes again when it has ended, as a Job replaces the pod of a sampler.
+
+    Args:
+        containers: what serves them.
+        start: starts one.
+    """
+
+    def __init__(self, containers: Sequence[Container], start: Callable[[Container], subprocess.Popen[str]]) -> None:
+        self._containers = containers
+        self._start = start
+        self._ended: dict[int, float] = {}
+
+    def look(self, stop: Stop) -> None:
+        """Start each one again that ended a moment ago."""
+        for index, process in enumerate(stop.beside):
+            if _ended(process) is None:
+                continue
+            if index not in self._ended:
+                self._ended[index] = time.monotonic()
+                say(f"{self._containers[index].title} ended with {process.returncode}: starting it again")
+            elif time.monotonic() - self._ended[index] > _REPLACE_SECONDS:
+                del self._ended[index]
+                stop.beside[index] = self._start(self._containers[index])
+
+
+def _wait(stop: Stop, grace_seconds: int, replacing: _Replacing) -> ExitCode:
     """Wait for all nodes. When one fails, ask the others to stop, as the Job controller does."""
     failed: ExitCode | None = None
     deadline: float | None = None
@@ -152,6 +185,8 @@ def _wait(stop: Stop, grace_seconds: int) -> ExitCode:
             deadline = time.monotonic() + grace_seconds + _MARGIN_SECONDS
             if stop.asked:
                 say(f"stopping: {grace_seconds} s to save the work; press Ctrl-C again to end at once")
+        if deadline is None:
+            replacing.look(stop)
         if deadline is not None and time.monotonic() > deadline:
             break
         time.sleep(0.2)
