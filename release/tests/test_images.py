@@ -47,7 +47,7 @@ def test_docker_builds_for_the_platforms_that_the_lock_promises(monkeypatch: pyt
         metadata = next(word.partition("=")[2] for word in words if word.startswith("--metadata-file="))
         Path(metadata).write_text('{"fetch": {"containerimage.digest": "sha256:0"}}')
 
-    monkeypatch.setattr(images.tools, "show", show)
+    monkeypatch.setattr("release.tools.show", show)
     (pushed,) = images.push(images.unpublished(["fetch"]), "registry.example.com/trial", "docker")
     assert told["PLATFORMS"].split(",") == platforms()
     assert pushed.digest == "sha256:0"

@@ -159,7 +159,19 @@ containers:
   - name: vllm
     image: {{ $samplers.image | quote }}
     imagePullPolicy: {{ .root.Values.imagePullPolicy }}
-    command: [vllm, serve, --config, /config/vllm.yaml]
+    {{- /* Told to stop, or without its engine, vLLM ends with 0. To the Job that is a sampler that is done for good. */}}
+    command:
+      - sh
+      - -c
+      - |
+        vllm serve --config /config/vllm.yaml "$@" &
+        trap "kill $!" TERM
+        wait $!
+        code=$?
+        if kill -0 $! 2>/dev/null; then wait $!; code=$?; fi
+        [ $code -ne 0 ] || code=75
+        exit $code
+      - vllm
     args:
       {{- include "training-runtimes.samplerArgs" .runtime | nindent 6 }}
     env:
