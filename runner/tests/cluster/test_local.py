@@ -327,6 +327,30 @@ def test_what_serves_the_nodes_is_started_again_unless_its_error_is_final(
     assert len((tmp_path / "starts").read_text().splitlines()) == (1 if code is ExitCode.CONFIG else 2)
 
 
+TIDIES = """
+import os, pathlib, signal, sys, time
+workspace = pathlib.Path(os.environ["STOKER_WORKSPACE"])
+def end(*_):
+    (workspace / "tidied").touch()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+(workspace / "starts").write_text("one\\ntwo\\n")
+time.sleep(60)
+"""
+
+
+def test_what_serves_the_nodes_may_tidy_up_after_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    folders = {"/workspace": str(tmp_path)}
+    serves, waits = (
+        Container(title, job_of(trainjob(command=["python", "-c", program]), RUNTIME), 0, sys.executable, folders)
+        for title, program in (("sampler-0", TIDIES), ("node-0", WAITS))
+    )
+    assert run_attempt([waits], "job", 0, Stop(), [serves]) is ExitCode.FINISHED
+    assert (tmp_path / "tidied").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [

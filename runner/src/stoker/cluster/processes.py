@@ -28,6 +28,8 @@ from stoker.contract.words import say, write_line
 _MARGIN_SECONDS = 5.0
 # Between the end of a process that serves the nodes and the start of the one in its place.
 _REPLACE_SECONDS = 1.0
+# For what serves the nodes to end by itself, and remove what it has made.
+_TIDY_SECONDS = 15.0
 _SHIMS = ("torchrun", "trl", "accelerate", "tune")
 
 
@@ -134,7 +136,9 @@ def run_attempt(
                 stop.nodes.append(start(container))
             if stop.asked:  # before the nodes existed
                 stop.pass_on()
-            return _wait(stop, containers[0].job.grace_seconds, _Replacing(beside, start))
+            code = _wait(stop, containers[0].job.grace_seconds, _Replacing(beside, start))
+            _tidy(stop)
+            return code
         finally:
             for node in (*stop.nodes, *stop.beside):
                 if _ended(node) is None:
@@ -193,6 +197,16 @@ def _wait(stop: Stop, grace_seconds: int, replacing: _Replacing) -> ExitCode:
     if failed is not None:
         return failed
     return min((_code(node, stop) for node in stop.nodes), key=PRECEDENCE.index)
+
+
+def _tidy(stop: Stop) -> None:
+    """Let what served the nodes end, unless the user is in a hurry."""
+    for process in stop.beside:
+        if _ended(process) is None:
+            process.terminate()
+    deadline = time.monotonic() + _TIDY_SECONDS
+    while not stop.urgent and time.monotonic() < deadline and None in [_ended(process) for process in stop.beside]:
+        time.sleep(0.1)
 
 
 def _ended(node: subprocess.Popen[str]) -> int | None:
