@@ -59,6 +59,18 @@ def test_the_file_of_samples_is_bounded(tmp_path: Path) -> None:
     assert (tmp_path / "samples.1.jsonl").exists()
 
 
+def test_half_a_line_of_an_attempt_that_was_killed_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    SamplesFile(tmp_path).write(batch(group(0, sample()), step=4))
+    with path.open("a") as stream:
+        stream.write('{"step": 5, "epo')
+    SamplesFile(tmp_path).write(batch(group(1, sample()), step=5))
+    assert [json.loads(line)["step"] for line in path.read_text().split("\n") if line] == [4, 5]
+    path.write_text('{"step"')
+    SamplesFile(tmp_path)
+    assert path.read_text() == ""
+
+
 def test_numbers_of_a_batch() -> None:
     flat = group(0, replace(sample(1.0), logged={"unit": 3.0}), sample(1.0))
     mixed = group(1, sample(0.0, version=1), sample(None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -53,6 +54,7 @@ class SamplesFile:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / SAMPLES
+        _end_with_a_line(self._path)
 
     def write(self, batch: Batch) -> None:
         """Add a few groups of a batch."""
@@ -77,6 +79,12 @@ class SamplesFile:
                     ],
                 }
                 stream.write(json.dumps(shown, ensure_ascii=False) + "\n")
+
+
+def _end_with_a_line(path: Path) -> None:
+    """Drop half a line, of an attempt that was killed or whose disk was full."""
+    if path.exists() and not (written := path.read_bytes()).endswith(b"\n"):
+        os.truncate(path, written.rfind(b"\n") + 1)
 
 
 def _lines(path: Path) -> list[str]:
