@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,8 @@ _ENVIRONMENT = {
 _PAUSE_SECONDS = 1.0
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 10.0
+# A socket's path has at most 107 characters, and vLLM adds 37 to that of the temporary folder.
+_LONGEST_FOLDER = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +49,21 @@ class SamplerProcess:
 
     def run(self, stop: threading.Event) -> None:
         """Serve until the stop; what ends by itself is started again."""
+        usual = tempfile.gettempdir()
+        # vLLM leaves its sockets behind.
+        with tempfile.TemporaryDirectory(
+            prefix="stoker-vllm-", dir=usual if len(usual) <= _LONGEST_FOLDER else "/tmp"
+        ) as scratch:
+            self._serve(stop, {**self.environ, **_ENVIRONMENT, "TMPDIR": scratch})
+
+    def _serve(self, stop: threading.Event, environ: Mapping[str, str]) -> None:
         commands = {"vLLM": self._vllm(), "the watcher": self._watcher()}
         running: dict[str, subprocess.Popen[bytes]] = {}
         try:
             while not stop.is_set():
                 for name, command in commands.items():
                     if name not in running:
-                        running[name] = subprocess.Popen(command, env={**self.environ, **_ENVIRONMENT})
+                        running[name] = subprocess.Popen(command, env=environ)
                     elif (code := running[name].poll()) is not None:
                         say(f"{name} ended with {code}: starting it again")
                         del running[name]
