@@ -102,11 +102,12 @@ test-full: ## Run every test, including those too long for CI.
 
 .PHONY: kill-matrix
 kill-matrix: ## Kill local runs in every phase and write the results to docs/kill-matrix.md.
-	@$(kills) $(pytest) $(PYTEST_ARGS) runner/tests/integration/test_kills.py && cat docs/kill-matrix.md
+	@$(kills) $(pytest) $(PYTEST_ARGS) runner/tests/integration/test_kills.py \
+	  runner/tests/integration/test_rollout_kills.py && cat docs/kill-matrix.md
 
 .PHONY: kill-matrix-cluster
 kill-matrix-cluster: ## Do the same with pods on a cluster: evict, delete and kill them.
-	@$(kills) $(pytest) $(PYTEST_ARGS) tests/e2e/test_kills.py && cat docs/kill-matrix.md
+	@$(kills) $(pytest) $(PYTEST_ARGS) tests/e2e/test_kills.py tests/e2e/test_rollout_kills.py && cat docs/kill-matrix.md
 
 ##@ Benchmarks
 

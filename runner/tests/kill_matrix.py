@@ -8,10 +8,14 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+from runner.tests.rollout_kill_matrix import CLUSTER_CASES, LOCAL_CASES, ROLLOUT_CASES
+from runner.tests.rollout_kill_matrix import FRAMEWORK as ROLLOUTS
 
 from stoker.rank.pulse import FINISHING, SAVING, TRAINING
 
@@ -21,6 +25,8 @@ PHASES = (INITIALIZING, RENDEZVOUS, TRAINING, SAVING, FINISHING)
 SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 # What is hit: number of pods of the job → which of them. Of two it is the one that does more in the phase.
 TARGETS = ("one pod", "one of two", "both")
+# What runs the cases.
+LOCAL, CLUSTER = "as local processes", "as pods of a cluster"
 
 # The file that the cases write what they saw into. Read here, as tests of the runner do not see such variables.
 REPORT = os.environ.get("STOKER_KILL_MATRIX_REPORT")
@@ -35,6 +41,9 @@ Evictions and deletions send SIGTERM; a lack of memory or a lost node amounts to
 Complete, with all the steps it was asked for. A cell has the exit code of the attempt that was hit and of its restart,
 or what the restart cost on the cluster (counted: against `maxRestarts`), and where the restart began.
 
+Jobs of `grpo_async` have two nodes and two samplers with vLLM. A lost sampler is replaced while they train. After each
+of their cases all groups are trained once, no sample is older than it may be, and no process and no version is left.
+
 | phase | means |
 |---|---|
 | initializing | `stoker run` checks and waits for the other pods |
@@ -43,6 +52,7 @@ or what the restart cost on the cluster (counted: against `maxRestarts`), and wh
 | saving | a checkpoint is half written |
 | finishing | all steps are done, the model is being written |
 """
+_ROLLOUTS_HEAD = "| what happens | exit codes and restarts |\n|---|---|"
 _HEAD = f"| signal | while | {' | '.join(TARGETS)} |\n|---|---|---|---|---|"
 
 
@@ -64,6 +74,11 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.framework}: {self.number.name} to {self.target} while {self.phase}"
+
+    @property
+    def key(self) -> str:
+        """The cell."""
+        return _key(self.number.name, self.phase, self.target)
 
     @property
     def nodes(self) -> int:
@@ -101,13 +116,25 @@ CASES = [
 ]
 
 
+class Cell(Protocol):
+    """A case of either matrix."""
+
+    @property
+    def framework(self) -> str:
+        """What trains."""
+
+    @property
+    def key(self) -> str:
+        """What tells its cell from the others of its table."""
+
+
 @contextmanager
-def recorded(case: Case, where: str) -> Iterator[list[str]]:
+def recorded(case: Cell, where: str) -> Iterator[list[str]]:
     """Have what becomes of a case written down, if the environment names a file for it.
 
     Args:
         case: the case; until its end is known its cell says that it was not seen.
-        where: what ran it.
+        where: what ran it, `LOCAL` or `CLUSTER`.
 
     Yields:
         a list that the cell's text is put into.
@@ -130,28 +157,38 @@ def cell(first_code: int, resumed_from: str | None) -> str:
     return f"{first_code}, then 0 {'from a checkpoint' if resumed_from else 'from step 0'}"
 
 
-def _record(case: Case, where: str, text: str) -> None:
+def _key(number: str, phase: str, target: str) -> str:
+    return f"{number} {phase} {target}"
+
+
+def _record(case: Cell, where: str, text: str) -> None:
     if REPORT:
         path = Path(REPORT)
         sections = read_table(path.read_text() if path.exists() else "")
-        heading = f"{case.framework}, {where}"
-        sections.setdefault(heading, {})[case.number.name, case.phase, case.target] = text
+        sections.setdefault(f"{case.framework}, {where}", {})[case.key] = text
         path.write_text(table(sections))
 
 
-Sections = dict[str, dict[tuple[str, str, str], str]]
+# Heading → key of a case → what its cell says.
+Sections = dict[str, dict[str, str]]
 
 
 def table(sections: Sections) -> str:
     """Return docs/kill-matrix.md."""
     text = _INTRODUCTION
     for heading, cells in sorted(sections.items()):
-        text += f"\n## {heading}\n\n{_HEAD}\n"
-        for number in SIGNALS:
-            for phase in PHASES:
-                row = [cells.get((number.name, phase, target), NOT_SEEN) for target in TARGETS]
-                text += f"| {number.name} | {phase} | {' | '.join(row)} |\n"
+        if heading.startswith(f"{ROLLOUTS}, "):
+            cases = LOCAL_CASES if heading.endswith(LOCAL) else CLUSTER_CASES
+            lines = [_ROLLOUTS_HEAD, *(f"| {case.key} | {cells.get(case.key, NOT_SEEN)} |" for case in cases)]
+        else:
+            lines = [_HEAD, *(_line(cells, number.name, phase) for number in SIGNALS for phase in PHASES)]
+        text += f"\n## {heading}\n\n" + "".join(f"{line}\n" for line in lines)
     return text
+
+
+def _line(cells: Mapping[str, str], number: str, phase: str) -> str:
+    row = [cells.get(_key(number, phase, target), NOT_SEEN) for target in TARGETS]
+    return f"| {number} | {phase} | {' | '.join(row)} |"
 
 
 def read_table(text: str) -> Sections:
@@ -161,5 +198,9 @@ def read_table(text: str) -> Sections:
         heading, _, rows = section.partition("\n")
         cells = sections.setdefault(heading, {})
         for number, phase, *row in re.findall(r"^\| (SIG\w+) \| (\w+) \| (.*) \| (.*) \| (.*) \|$", rows, re.MULTILINE):
-            cells |= {(number, phase, target): said for target, said in zip(TARGETS, row, strict=True)}
+            cells |= {_key(number, phase, target): said for target, said in zip(TARGETS, row, strict=True)}
+        if heading.startswith(f"{ROLLOUTS}, "):
+            known = {case.key for case in ROLLOUT_CASES}
+            found = re.findall(r"^\| ([^|]*) \| ([^|]*) \|$", rows, re.MULTILINE)
+            cells |= {key: said for key, said in found if key in known}
     return sections

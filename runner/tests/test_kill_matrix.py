@@ -6,7 +6,19 @@ from pathlib import Path
 
 import pytest
 from runner.tests import kill_matrix
-from runner.tests.kill_matrix import CASES, FRAMEWORKS, NOT_SEEN, PHASES, SIGNALS, TARGETS, read_table, recorded
+from runner.tests.kill_matrix import (
+    CASES,
+    CLUSTER,
+    FRAMEWORKS,
+    LOCAL,
+    NOT_SEEN,
+    PHASES,
+    SIGNALS,
+    TARGETS,
+    read_table,
+    recorded,
+)
+from runner.tests.rollout_kill_matrix import CLUSTER_CASES, DISK, LOCAL_CASES, PROXY, ROLLOUT_CASES
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "kill-matrix.md"
 
@@ -29,7 +41,25 @@ def test_each_case_has_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     seen = read_table(path.read_text())
     assert list(seen) == ["trl, here", "trl, there"]
     for case, said in ((first, "70, then 0 from step 0"), (second, NOT_SEEN), (third, NOT_SEEN)):
-        assert seen["trl, here"][case.number.name, case.phase, case.target] == said
+        assert seen["trl, here"][case.key] == said
+
+
+def test_cases_with_samplers_have_rows_where_they_can_happen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "kill-matrix.md"
+    monkeypatch.setattr(kill_matrix, "REPORT", str(path))
+    first, *_, disk = ROLLOUT_CASES
+    assert disk.hit == DISK
+    for case, where in ((first, LOCAL), (disk, LOCAL), (CASES[0], LOCAL), (first, CLUSTER)):
+        with recorded(case, where) as record:
+            record.append("0, no restart")
+    seen = read_table(path.read_text())
+    assert [*seen] == ["grpo_async, as local processes", "grpo_async, as pods of a cluster", "trl, as local processes"]
+    local, cluster, _ = seen.values()
+    assert ([*local], [*cluster]) == ([case.key for case in LOCAL_CASES], [case.key for case in CLUSTER_CASES])
+    assert not any(PROXY in key for key in local)
+    assert (local[first.key], local[disk.key]) == ("0, no restart", "0, no restart")
+    assert cluster[ROLLOUT_CASES[1].key] == NOT_SEEN
+    assert kill_matrix.table(seen) == path.read_text()
 
 
 def test_the_document_is_what_its_cells_come_to() -> None:

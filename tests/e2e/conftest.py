@@ -18,6 +18,7 @@ from cluster import Cluster
 from cluster.testing import live
 from e2e.kube import Kube, restricted_namespace
 from e2e.registry import Image, push_chart, push_image
+from e2e.rollouts import sampler_runtime, submit_sums, sums
 from e2e.serving.fixtures import (
     client,
     install,
@@ -27,6 +28,7 @@ from e2e.serving.fixtures import (
     serving_kube,
     serving_reader,
 )
+from e2e.strikers import strikers
 from e2e.trainjobs import INPUTS_CLAIM, Reader, Run
 from e2e.tune import tune_image, tune_inputs, tune_runtimes
 
@@ -34,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples/sft-lora"
 # Fixtures from elsewhere.
 __all__ = ["client", "install", "live", "models", "serving_chart", "serving_images", "serving_kube", "serving_reader"]
-__all__ += ["tune_image", "tune_inputs", "tune_runtimes"]
+__all__ += ["sampler_runtime", "strikers", "submit_sums", "sums", "tune_image", "tune_inputs", "tune_runtimes"]
 
 NAMESPACE = "stoker-e2e"
 RELEASE = "catalogue"

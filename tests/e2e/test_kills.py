@@ -7,8 +7,6 @@ comes from the node. The same cases with local processes are in runner/tests/int
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,21 +15,20 @@ from pathlib import Path
 
 import pytest
 from runner.tests.integration.tune_jobs import FULL
-from runner.tests.kill_matrix import CASES, Case, recorded
+from runner.tests.kill_matrix import CASES, CLUSTER, Case, recorded
 
 from e2e import tune
 from e2e.conftest import asked_for
 from e2e.kube import Kube
-from e2e.registry import Image
+from e2e.strikers import Striker, evict
 from e2e.trainjobs import LORA_SFT, RUNTIME, Reader, Restarts, Run, trainjob
 from stoker.rank.pulse import SAVING, TRAINING
 
-WHERE = "as pods of a cluster"
 # Jobs at a time: while one waits for its pods, another computes.
 TOGETHER = 5
 # On a busy machine a phase may pass unnoticed: `initializing` lasts for a tenth of a second.
 TRIES = 8
-STRIKER = Path(__file__).with_name("striker.py")
+SCRIPT = Path(__file__).with_name("striker.py")
 
 
 @dataclass(frozen=True)
@@ -81,85 +78,25 @@ class MissedError(Exception):
     """A phase was over before it was noticed."""
 
 
-class Striker:
-    """A pod on a node that sees its processes.
+def strike(striker: Striker, run: Run, case: Case, started: Callable[[], None], held: Callable[[], None]) -> None:
+    """Hold the pods of a job in their phase, and hit them.
 
     Args:
-        kube: the namespace of the pod.
-        node: the node.
-        image: an image with the runner.
+        striker: sees the node of the pods.
+        run: the job.
+        case: what is to happen to it.
+        started: called when the job may be created.
+        held: called when the pods are in the phase.
+
+    Raises:
+        MissedError: the phase was over before it was noticed; nothing was done.
     """
-
-    def __init__(self, kube: Kube, node: str, image: str) -> None:
-        self.node = node
-        self._kube = kube
-        self._name = f"e2e-striker-{node}"
-        self.delete()
-        pod = {
-            "restartPolicy": "Never",
-            "hostPID": True,
-            "nodeName": node,
-            "terminationGracePeriodSeconds": 0,
-            "containers": [
-                {
-                    "name": "striker",
-                    "image": image,
-                    "command": ["sleep", "infinity"],
-                    "securityContext": {"privileged": True, "runAsUser": 0},
-                }
-            ],
-        }
-        kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": self._name}, "spec": pod})
-        kube.kubectl("wait", "--for=condition=Ready", "--timeout=120s", f"pod/{self._name}")
-
-    def strike(self, run: Run, case: Case, started: Callable[[], None], held: Callable[[], None]) -> None:
-        """Hold the pods of a job in their phase, and hit them.
-
-        Args:
-            run: the job.
-            case: what is to happen to it.
-            started: called when the job may be created.
-            held: called when the pods are in the phase.
-
-        Raises:
-            MissedError: the phase was over before it was noticed; nothing was done.
-        """
-        hit = ",".join(map(str, case.killed))
-        words = [run.name, str(FRAMEWORKS[case.framework].steps), case.number.name, case.phase, hit]
-        command = ["kubectl", "--namespace", self._kube.namespace, "exec", "--stdin", self._name, "--", "python", "-"]
-        reading, writing = os.pipe()
-
-        def execute() -> None:
-            with os.fdopen(writing, "w") as said:
-                self._kube.cluster.run(
-                    [*command, *words], check=False, input=STRIKER.read_text(), stdout=said, stderr=said
-                )
-
-        with ThreadPoolExecutor(1) as pool, os.fdopen(reading) as said:
-            ended = pool.submit(execute)
-            lines = []
-            for line in said:
-                lines.append(line)
-                {"watching": started, "held": held}.get(line.strip(), lambda: None)()
-            ended.result()
-            if "missed\n" in lines:
-                raise MissedError
-            assert "struck\n" in lines, "".join(lines)
-
-    def delete(self) -> None:
-        """Delete the pod."""
-        self._kube.delete("pod", self._name)
-
-
-@pytest.fixture(scope="module")
-def strikers(kube: Kube, image: Image) -> Iterator[list[Striker]]:
-    """One for each node that takes pods."""
-    system = Kube(kube.cluster, "kube-system")
-    nodes = [node for node in kube.items("nodes") if not node["spec"].get("taints")]
-    found = [Striker(system, node["metadata"]["name"], image.reference) for node in nodes]
-    yield found
-    for striker in found:
-        striker.delete()
+    hit = ",".join(map(str, case.killed))
+    words = [run.name, str(FRAMEWORKS[case.framework].steps), case.number.name, case.phase, hit]
+    lines = striker.run(SCRIPT, *words, told={"watching": started, "held": held})
+    if "missed" in lines:
+        raise MissedError
+    assert "struck" in lines, "\n".join(lines)
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +132,7 @@ def play(kube: Kube, striker: Striker, case: Case) -> Run:
     for attempt in range(TRIES):
         run.delete()
         try:
-            striker.strike(run, case, lambda: kube.create(job), lambda: lose(run, kube, case))
+            strike(striker, run, case, lambda: kube.create(job), lambda: lose(run, kube, case))
             break
         except MissedError:
             if attempt == TRIES - 1:
@@ -215,22 +152,11 @@ def lose(run: Run, kube: Kube, case: Case) -> None:
             evict(kube, pod)
 
 
-def evict(kube: Kube, pod: str) -> None:
-    """Evict a pod as a drain does."""
-    eviction = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": pod, "namespace": kube.namespace},
-    }
-    path = f"/api/v1/namespaces/{kube.namespace}/pods/{pod}/eviction"
-    kube.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
-
-
 @pytest.mark.parametrize(
     "case", [pytest.param(c, id=str(c), marks=[] if c in ALWAYS else pytest.mark.full) for c in CASES]
 )
 def test_the_job_is_complete_with_all_its_steps(runs: Mapping[Case, Future[Run]], reader: Reader, case: Case) -> None:
-    with recorded(case, WHERE) as record:
+    with recorded(case, CLUSTER) as record:
         run = runs[case].result()
         steps = FRAMEWORKS[case.framework].steps
         manifest = run.manifest(reader)

@@ -26,6 +26,12 @@ def tune_python() -> Path:
 
 
 @pytest.fixture(scope="session")
+def vllm_python() -> Path:
+    """The Python of an environment with vLLM; made on the first use."""
+    return environment("vllm", runner=False)
+
+
+@pytest.fixture(scope="session")
 def cuda_python() -> Path:
     """The Python of an environment as in the image for NVIDIA GPUs, with this runner; made on the first use."""
     return environment("trl", "cuda")

@@ -8,23 +8,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from runner.tests.integration.jobs import LocalJob
 
 FILLER = "filler"
 
 
 @contextmanager
-def small_disk(job: LocalJob) -> Iterator[Path]:
-    """Make a job's workspace a disk of its own, of 32 MiB."""
-    job.workspace.mkdir()
-    mounted = ["mount", "-t", "tmpfs", "-o", "size=32m", "stoker-test", str(job.workspace)]
+def small_disk(folder: Path) -> Iterator[Path]:
+    """Make a folder, such as a job's workspace, a disk of its own, of 32 MiB."""
+    folder.mkdir(parents=True)
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=32m", "stoker-test", str(folder)]
     done = subprocess.run(mounted, check=False, capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
     try:
-        yield job.workspace
+        yield folder
     finally:
-        subprocess.run(["umount", "--lazy", job.workspace], check=True)
+        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def fill(disk: Path) -> None:

@@ -13,9 +13,10 @@ from images.builder import cache
 ROOT = Path(__file__).parents[3]
 
 
-def environment(image: str, accelerator: str = "cpu") -> Path:
+def environment(image: str, accelerator: str = "cpu", runner: bool = True) -> Path:
     """Return the Python of an environment as in an image, with this runner; skip the test if it cannot be made."""
-    command = [sys.executable, f"images/{image}/venv", "--with-runner", "--accelerator", accelerator]
+    command = [sys.executable, f"images/{image}/venv", "--accelerator", accelerator]
+    command += ["--with-runner"] if runner else []
     made = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     if made.returncode:
         pytest.skip(f"no environment with {image} could be made: {made.stderr.strip().splitlines()[-1]}")

@@ -42,6 +42,7 @@ class LocalJob:
     """
 
     runtime_name = "trl-distributed"
+    patience = PATIENCE_SECONDS
 
     def __init__(self, python: Path, inputs: Path, folder: Path) -> None:
         self.runtime = RUNTIME_FILE
@@ -69,6 +70,16 @@ class LocalJob:
             "STOKER_ARG_LOGGING_STEPS": "5",
             "STOKER_ARG_SAVE_STEPS": "5",
         }
+
+    @property
+    def options(self) -> list[str]:
+        """More options of `stoker local`."""
+        return []
+
+    @property
+    def log(self) -> str:
+        """What the run has printed so far."""
+        return self._log.read_text(errors="replace")
 
     @property
     def environ(self) -> dict[str, str]:
@@ -106,7 +117,7 @@ class LocalJob:
         folders = ["--runtime", str(self.runtime), "--workspace", str(self.workspace)]
         with self._log.open("wb") as log:
             return subprocess.Popen(
-                [str(self.python), "-m", "stoker", "local", str(path), *folders],
+                [str(self.python), "-m", "stoker", "local", str(path), *folders, *self.options],
                 env=self.environ,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -115,12 +126,12 @@ class LocalJob:
     def end(self, process: subprocess.Popen[bytes]) -> Ended:
         """Wait for the job's end."""
         try:
-            code = process.wait(PATIENCE_SECONDS)
+            code = process.wait(self.patience)
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-                process.wait(PATIENCE_SECONDS)
-        return Ended(code, self._log.read_text(errors="replace"))
+                process.wait(self.patience)
+        return Ended(code, self.log)
 
     def run(self, *args: str, **options: Any) -> Ended:
         """Run the job to its end."""
@@ -133,11 +144,11 @@ class LocalJob:
             EndedError: the job ended before.
             AssertionError: it takes too long.
         """
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + self.patience
         while not (found := what()):
             if process.poll() is not None:
-                raise EndedError(self._log.read_text(errors="replace"))
-            assert time.monotonic() < deadline, self._log.read_text(errors="replace")
+                raise EndedError(self.log)
+            assert time.monotonic() < deadline, self.log
             time.sleep(every)
         return found
 
@@ -174,7 +185,7 @@ class LocalJob:
 
 
 def processes_of(folder: Path) -> dict[int, dict[str, str]]:
-    """Return the environment of every process whose temporary folder lies in `folder`, by process id."""
+    """Return the environment of every process whose temporary folder or workspace lies in `folder`, by process id."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -182,7 +193,7 @@ def processes_of(folder: Path) -> dict[int, dict[str, str]]:
         except OSError:
             continue
         environ = dict(entry.split("=", 1) for entry in entries if "=" in entry)
-        if environ.get("TMPDIR", "").startswith(str(folder)):
+        if any(environ.get(name, "").startswith(str(folder)) for name in ("TMPDIR", "STOKER_WORKSPACE")):
             found[int(path.parent.name)] = environ
     return found
 

@@ -78,7 +78,7 @@ def strike(case: Case, job: LocalJob) -> Outcome:
 
 def _strike(case: Case, job: LocalJob) -> Outcome:
     process = job.start(*FRAMEWORKS[case.framework].args, nodes=case.nodes)
-    runners = job.wait_for(lambda: _listening_runners(job, case.nodes), process)
+    runners = job.wait_for(lambda: listening_runners(job, case.nodes), process)
     targets = {node: runners[node] for node in case.killed}
     if case.phase == INITIALIZING:
         _send(case.number, targets.values())
@@ -110,7 +110,7 @@ def _send(number: signal.Signals, pids: Iterable[int]) -> None:
             os.kill(pid, number)
 
 
-def _listening_runners(job: LocalJob, nodes: int) -> dict[int, int] | None:
+def listening_runners(job: LocalJob, nodes: int) -> dict[int, int] | None:
     """Return the process id of each node's `stoker run`; None until all of them can be asked to stop.
 
     As the first process of a container the kernel would not let an earlier SIGTERM through to it.

@@ -10,11 +10,9 @@ import signal
 import pytest
 from runner.tests.integration.jobs import LocalJob
 from runner.tests.integration.kills import FRAMEWORKS, strike
-from runner.tests.kill_matrix import CASES, Case, cell, recorded
+from runner.tests.kill_matrix import CASES, LOCAL, Case, cell, recorded
 
 from stoker.rank.pulse import SAVING
-
-WHERE = "as local processes"
 
 
 @pytest.mark.full  # `make test` hits pods of a cluster
@@ -22,7 +20,7 @@ WHERE = "as local processes"
 def test_a_killed_job_does_all_its_steps(case: Case, request: pytest.FixtureRequest) -> None:
     training = FRAMEWORKS[case.framework]
     job: LocalJob = request.getfixturevalue(training.fixture)
-    with recorded(case, WHERE) as record:
+    with recorded(case, LOCAL) as record:
         outcome = strike(case, job)
         ended = outcome.ended
         expected = (0,) if case.first_code == 0 else (case.first_code, 0)

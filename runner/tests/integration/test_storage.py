@@ -15,7 +15,7 @@ FLAGS = ("--max_steps", "150", "--save_steps", "20")
 
 @pytest.fixture
 def small(job: LocalJob) -> Iterator[Path]:
-    with small_disk(job) as disk:
+    with small_disk(job.workspace) as disk:
         yield disk
 
 

@@ -218,7 +218,7 @@ def test_a_users_error_ends_a_tune_run_at_once(tune: TuneJob, args: list[str], c
 @pytest.mark.full
 def test_a_full_disk_ends_a_tune_run_and_costs_no_checkpoint(tune: TuneJob) -> None:
     args = ("full_finetune_distributed", f"model={FULL}", "epochs=8", "max_steps_per_epoch=16")
-    with small_disk(tune) as disk:
+    with small_disk(tune.workspace) as disk:
         process = tune.start(*args)
         tune.wait_for(tune.sealed, process, every=0.005)
         fill(disk)

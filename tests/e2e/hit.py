@@ -1,0 +1,37 @@
+"""Runs in a pod that sees its node's processes: sends a signal to processes of another pod.
+
+Started as `python hit.py SIGNAL HOST [WORD]`, as root: those of the pod with this host name whose command has this
+word; all of them without a word. Prints `hit` and how many.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+
+def found(host: str, word: str) -> Iterator[int]:
+    """Yield the ids of a pod's processes."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # processes come and go
+            environ = (folder / "environ").read_bytes().split(b"\0")
+            command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if f"HOSTNAME={host}".encode() in environ and (not word or word in command):
+                yield int(folder.name)
+
+
+def main(number: signal.Signals, host: str, word: str = "") -> None:
+    """Send the signal."""
+    pids = sorted(found(host, word))
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+    print(f"hit {len(pids)}")
+
+
+if __name__ == "__main__":
+    main(signal.Signals[sys.argv[1]], *sys.argv[2:])

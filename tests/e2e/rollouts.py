@@ -1,0 +1,208 @@
+"""Runs of asynchronous GRPO on the cluster: the example's TrainJob, on a runtime whose samplers fit beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import yaml
+from runner.tests.integration.environments import environment, made_once
+from runner.tests.rollout_history import Trained
+
+from e2e.kube import Kube
+from e2e.registry import Image
+from e2e.trainjobs import Reader, Run
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/async-grpo"
+NAME = "async-grpo"
+RELEASE, CLAIM = "async-grpo", "async-grpo-inputs"
+VALUES = {
+    "runtimes": {
+        "trl-distributed": {"enabled": False},
+        "trl-grpo-async": {
+            "enabled": True,
+            # Both samplers and both trainers fit on two cores.
+            "samplers": {
+                "resources": {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "4Gi"}},
+                "sharedMemory": "256Mi",
+                "args": {"enforce-eager": True, "max-num-seqs": "64"},
+                "env": {"OMP_NUM_THREADS": "1"},
+            },
+        },
+    }
+}
+# The example's reward, which rewards nothing while a file lies in the workspace.
+HELD, HOLD = "held_rewards:right_sum", "hold"
+HELD_REWARDS = f"""
+import pathlib, time
+import rewards
+
+def right_sum(completions, answer, **more):
+    while pathlib.Path("/workspace/{HOLD}").exists():
+        time.sleep(0.05)
+    return rewards.right_sum(completions, answer, **more)
+"""
+# In a folder of PYTHONPATH, it gives each version that is published no effect: samplers write as the base model does.
+UNPUBLISHED = """
+import os
+
+if "RANK" in os.environ:
+    from stoker.serve.adapters import live
+
+    publish = live.publish
+
+    def without_effect(folder, name, number, write, base_model):
+        def written(draft):
+            from safetensors.torch import load_file, save_file
+
+            write(draft)
+            path = draft / "adapter_model.safetensors"
+            weights = load_file(path)
+            save_file({key: 0 * value if "lora_B" in key else value for key, value in weights.items()}, path)
+
+        return publish(folder, name, number, written, base_model)
+
+    live.publish = without_effect
+"""
+# Two groups in a step make it possible to see all that was trained. The last of a flag counts.
+BOUND = 2
+SMALL = {"per_device_train_batch_size": "8", "max_staleness": str(BOUND), "save_steps": "5", "reward_funcs": HELD}
+WITHOUT_PUBLISHING = {"PYTHONPATH": "/inputs:/inputs/unpublished"}
+
+
+def wanted(steps: int) -> Trained:
+    """Return what so many small steps are to train."""
+    return Trained(steps=steps, groups=2, samples=8, rows=100, staleness=BOUND)
+
+
+class SubmitsSums(Protocol):
+    """Submits the example's TrainJob."""
+
+    def __call__(self, flags: Mapping[str, str], *, name: str = NAME, env: Mapping[str, str] | None = None) -> SumsRun:
+        """Submit it with more flags and variables, under a name."""
+
+
+class SumsRun(Run):
+    """A run of the example.
+
+    Args:
+        kube: its namespace.
+        name: its name.
+        reader: reads its claim.
+    """
+
+    def __init__(self, kube: Kube, name: str, reader: Reader) -> None:
+        super().__init__(kube, name)
+        self._reader = reader
+
+    def samplers(self, ended: bool = False) -> list[dict[str, Any]]:
+        """Return the pods of its samplers by index: those that serve or will, and those that ended if asked for."""
+        selector = f"jobset.sigs.k8s.io/jobset-name={self.name},stoker.dev/role=sampler"
+        pods = [pod for pod in self.kube.items("pods", selector) if ended or _is_there(pod)]
+        return sorted(pods, key=lambda pod: int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]))
+
+    def text(self, path: str) -> str:
+        """Return a file of its workspace."""
+        return self.read(path, self._reader)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return what it wrote of each step."""
+        return [line for line in lines_of(self.text("output/metrics.jsonl")) if "reward" in line]
+
+    def hold(self) -> None:
+        """Let no answer be rewarded, so that the run waits, if its reward is `HELD`."""
+        self._reader.write(f"initializer-{self.name}", HOLD, "")
+
+    def release(self) -> None:
+        """Let answers be rewarded again."""
+        claim = f"initializer-{self.name}"
+        self._reader.run(["rm", f"/claims/{claim}/{HOLD}"], [claim])
+
+    def flaws(self, wanted: Trained) -> list[str]:
+        """Return what is wrong with what it has trained in all its attempts, and with what it left."""
+        metrics, samples = (
+            "\n".join(json.dumps(line) for line in lines_of(self.text(f"output/{name}.jsonl")))
+            for name in ("metrics", "samples")
+        )
+        state = json.loads(self.text(f"output/checkpoint-{wanted.steps}/rollouts.json"))
+        return [*wanted.flaws(metrics, samples, state), *(f"{version} is left" for version in self.versions())]
+
+    def replicas(self, since: int) -> set[str]:
+        """Return the host names of the samplers that wrote what was trained from a step on."""
+        shown = [line for line in lines_of(self.text("output/samples.jsonl")) if line["step"] >= since]
+        return {sample["replica"].partition(".")[0] for line in shown for sample in line["samples"]}
+
+    def versions(self) -> list[str]:
+        """Return the versions of its adapter that lie in the samplers' folder, whole or half written."""
+        claim = f"initializer-{self.name}"
+        words = ["find", f"/claims/{claim}/adapters", "-mindepth", "2", "-maxdepth", "2", "-name"]
+        found = [self._reader.run([*words, pattern], [claim]) for pattern in ("[0-9]*", ".draft-*")]
+        return [line for text in found for line in text.splitlines()]
+
+
+def _is_there(pod: Mapping[str, Any]) -> bool:
+    going = pod["metadata"].get("deletionTimestamp") is not None
+    return not going and pod["status"].get("phase") in ("Pending", "Running")
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    """Return the objects in a text with one in each line; a pod's log may have other lines."""
+    return [json.loads(line) for line in text.split("\n") if line.startswith("{")]
+
+
+@pytest.fixture(scope="module")
+def sampler_runtime(
+    helm: Callable[..., str],
+    chart: list[str],
+    image: Image,
+    serving_images: Mapping[str, Image],
+    kube: Kube,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[None]:
+    """The runtime with samplers, in a release of its own."""
+    images = {name: one.values for name, one in {**serving_images, "trl": image}.items()}
+    values = tmp_path_factory.mktemp("values") / "samplers.yaml"
+    values.write_text(yaml.safe_dump({**VALUES, "images": images, "namespaces": [kube.namespace]}))
+    common = Path(__file__).with_name("values.yaml")
+    helm(
+        "upgrade", "--install", RELEASE, *chart, "--values", str(common), "--values", str(values),
+        "--namespace", kube.namespace, "--wait",
+    )  # fmt: skip
+    yield
+    helm("uninstall", RELEASE, "--namespace", kube.namespace, "--ignore-not-found")
+
+
+@pytest.fixture(scope="session")
+def sums(kube: Kube, reader: Reader) -> None:
+    """The claim with a base model that hesitates, the sums and their reward."""
+    kube.create_claim(CLAIM)
+    reader.write(CLAIM, "rewards.py", (EXAMPLE / "rewards.py").read_text())
+    reader.write(CLAIM, "held_rewards.py", HELD_REWARDS)
+    reader.write(CLAIM, "unpublished/sitecustomize.py", UNPUBLISHED)
+    reader.copy(made_once("trl", environment("trl"), EXAMPLE / "adding_model.py", "--output"), CLAIM)
+
+
+@pytest.fixture
+def submit_sums(kube: Kube, sampler_runtime: None, sums: None, reader: Reader) -> Iterator[SubmitsSums]:
+    """Submits the example's TrainJob with other flags; it is deleted when the test ends."""
+    runs: list[Run] = []
+
+    def create(flags: Mapping[str, str], *, name: str = NAME, env: Mapping[str, str] | None = None) -> SumsRun:
+        trainjob = yaml.safe_load((EXAMPLE / "trainjob.yaml").read_text())
+        trainjob["metadata"]["name"] = name
+        trainer = trainjob["spec"]["trainer"]
+        told = {entry["name"]: entry["value"] for entry in trainer["env"]} | dict(env or {})
+        trainer["env"] = [{"name": key, "value": value} for key, value in told.items()]
+        trainer["args"] += [f"--{flag}={value}" for flag, value in flags.items()]
+        run = SumsRun(kube, name, reader)
+        run.delete()
+        runs.append(run)
+        kube.create(trainjob)
+        return run
+
+    yield create
+    for run in runs:
+        run.delete()

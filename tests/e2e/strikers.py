@@ -1,0 +1,102 @@
+"""Pods that see the processes of their node, to hit those of other pods; and evictions, as a drain does them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from e2e.kube import Kube
+from e2e.registry import Image
+
+
+class Striker:
+    """A pod on a node that sees its processes.
+
+    Args:
+        kube: the namespace of the pod.
+        node: the node.
+        image: an image with the runner.
+    """
+
+    def __init__(self, kube: Kube, node: str, image: str) -> None:
+        self.node = node
+        self._kube = kube
+        self._name = f"e2e-striker-{node}"
+        self.delete()
+        pod = {
+            "restartPolicy": "Never",
+            "hostPID": True,
+            "nodeName": node,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [
+                {
+                    "name": "striker",
+                    "image": image,
+                    "command": ["sleep", "infinity"],
+                    "securityContext": {"privileged": True, "runAsUser": 0},
+                }
+            ],
+        }
+        kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": self._name}, "spec": pod})
+        kube.kubectl("wait", "--for=condition=Ready", "--timeout=120s", f"pod/{self._name}")
+
+    def run(self, script: Path, *words: str, told: Mapping[str, Callable[[], None]] | None = None) -> list[str]:
+        """Run a Python script in the pod.
+
+        Args:
+            script: the script.
+            words: its arguments.
+            told: line that it prints → what is done then.
+
+        Returns:
+            the lines that it printed.
+        """
+        command = ["kubectl", "--namespace", self._kube.namespace, "exec", "--stdin", self._name, "--", "python", "-"]
+        reading, writing = os.pipe()
+
+        def execute() -> None:
+            with os.fdopen(writing, "w") as said:
+                self._kube.cluster.run(
+                    [*command, *words], check=False, input=script.read_text(), stdout=said, stderr=said
+                )
+
+        lines = []
+        with ThreadPoolExecutor(1) as pool, os.fdopen(reading) as said:
+            ended = pool.submit(execute)
+            for line in said:
+                lines.append(line.rstrip("\n"))
+                if told and lines[-1].strip() in told:
+                    told[lines[-1].strip()]()
+            ended.result()
+        return lines
+
+    def delete(self) -> None:
+        """Delete the pod."""
+        self._kube.delete("pod", self._name)
+
+
+@pytest.fixture(scope="module")
+def strikers(kube: Kube, image: Image) -> Iterator[list[Striker]]:
+    """One for each node that takes pods."""
+    system = Kube(kube.cluster, "kube-system")
+    nodes = [node for node in kube.items("nodes") if not node["spec"].get("taints")]
+    found = [Striker(system, node["metadata"]["name"], image.reference) for node in nodes]
+    yield found
+    for striker in found:
+        striker.delete()
+
+
+def evict(kube: Kube, pod: str) -> None:
+    """Evict a pod as a drain does."""
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": kube.namespace},
+    }
+    path = f"/api/v1/namespaces/{kube.namespace}/pods/{pod}/eviction"
+    kube.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))

@@ -1,0 +1,139 @@
+"""The kill matrix of asynchronous GRPO on a real cluster: each group is trained once, whatever is lost.
+
+SIGTERM to a whole pod comes as users meet it, by an eviction or a deletion; all other signals come from the node. The
+same cases with local processes are in runner/tests/integration/test_rollout_kills.py.
+`make kill-matrix-cluster` runs every case and writes what it saw into docs/kill-matrix.md.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runner.tests.kill_matrix import CLUSTER, recorded
+from runner.tests.rollout_kill_matrix import CLUSTER_CASES, EVERYTHING, PROXY, SAMPLER, VLLM, WATCHER, RolloutCase
+
+from e2e.kube import Kube, condition
+from e2e.rollouts import SMALL, SubmitsSums, SumsRun, wanted
+from e2e.strikers import Striker, evict
+from e2e.trainjobs import Reader, Restarts
+
+pytestmark = pytest.mark.full  # each case waits for samplers to start
+
+HIT = Path(__file__).with_name("hit.py")
+STEPS = 30
+FLAGS = {**SMALL, "max_steps": str(STEPS)}
+# Words in the commands of the parts of a sampler, and their containers.
+PARTS = {VLLM: ("serve", "vllm"), WATCHER: ("watch", "adapters"), PROXY: ("caddyfile", "proxy")}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=str(case)) for case in CLUSTER_CASES if case.samplers and not case.nodes]
+)
+def test_a_sampler_that_is_lost_is_replaced_while_the_nodes_train(
+    submit_sums: SubmitsSums, strikers: Sequence[Striker], kube: Kube, reader: Reader, case: RolloutCase
+) -> None:
+    with recorded(case, CLUSTER) as record:
+        run = submit_sums(FLAGS, name=name_of(case))
+        run.wait_steps(7)
+        before = sampler(run)
+        run.hold()
+        lose(kube, strikers, before, case)
+        kube.until(f"{run.name}: the sampler to come back", lambda: is_back(run, before, case), 600)
+        done = len(run.metrics())
+        assert done < STEPS, "the run was over before the sampler came back"
+        run.release()
+        run.wait_complete(seconds=600)
+        assert run.restarts() == Restarts(0, 0)
+        judge(run, reader)
+        assert f"{run.name}-sampler-0-0" in run.replicas(done + 4)
+        record.append("0, no restart")
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=str(case)) for case in CLUSTER_CASES if case.nodes])
+def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint_alone(
+    submit_sums: SubmitsSums, strikers: Sequence[Striker], kube: Kube, reader: Reader, case: RolloutCase
+) -> None:
+    with recorded(case, CLUSTER) as record:
+        run = submit_sums(FLAGS, name=name_of(case))
+        run.wait_steps(7)
+        pods = [run.pods()[node] for node in case.nodes]
+        for pod in [*pods, *(run.samplers() if case.hit == EVERYTHING else ())]:
+            if case.number is signal.SIGKILL:
+                hit(strikers, pod, case)
+            elif case.hit == EVERYTHING:
+                evict(kube, pod["metadata"]["name"])
+            else:
+                kube.delete("pod", pod["metadata"]["name"], wait=False)
+        run.wait_complete(seconds=900)
+        counted = case.number is signal.SIGKILL
+        assert run.restarts() == Restarts(1, int(counted))
+        manifest = judge(run, reader)
+        assert (manifest["attempt"], manifest["resumed_from"] is not None) == (1, True)
+        record.append(f"restart ({'counted' if counted else 'not counted'}) from a checkpoint")
+
+
+def name_of(case: RolloutCase) -> str:
+    """Return the name of a case's job: as short as the host names of its pods must be."""
+    words = {SAMPLER: "sampler", VLLM: "vllm", WATCHER: "watcher", PROXY: "proxy", EVERYTHING: "all"}
+    number = "kill" if case.number is signal.SIGKILL else "term"
+    return f"rl-{words.get(case.hit, f'rank-{case.nodes[0]}' if case.nodes else '')}-{number}"
+
+
+def sampler(run: SumsRun) -> dict[str, Any]:
+    """Return the pod of the first sampler."""
+    return next(pod for pod in run.samplers() if index_of(pod) == "0")
+
+
+def index_of(pod: dict[str, Any]) -> str:
+    """Return a pod's index in its Job."""
+    return str(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"])
+
+
+def lose(kube: Kube, strikers: Sequence[Striker], pod: dict[str, Any], case: RolloutCase) -> None:
+    """Take a sampler away, or one of its parts."""
+    if case.hit == SAMPLER and case.number is signal.SIGTERM:
+        evict(kube, pod["metadata"]["name"])
+    else:
+        hit(strikers, pod, case)
+
+
+def hit(strikers: Sequence[Striker], pod: dict[str, Any], case: RolloutCase) -> None:
+    """Send a pod's processes, or those of one part of it, the signal."""
+    assert case.number is not None
+    host = pod["spec"]["hostname"]
+    words = PARTS[case.hit][:1] if case.hit in PARTS else ()
+    (striker,) = (one for one in strikers if one.node == pod["spec"]["nodeName"])
+    said = striker.run(HIT, case.number.name, host, *words)
+    assert any(line.startswith("hit ") and line != "hit 0" for line in said), said
+
+
+def is_back(run: SumsRun, before: dict[str, Any], case: RolloutCase) -> bool:
+    """Return whether what was lost serves again: another process of the pod, or another pod that the nodes know."""
+    for pod in run.samplers():
+        if index_of(pod) != "0" or not condition(pod, "Ready"):
+            continue
+        if pod["metadata"]["uid"] != before["metadata"]["uid"]:
+            # Its new address comes with the next look at the name.
+            return run.log().count(f"sampler {pod['spec']['hostname']}.{run.name}:8080 is ready") > 1
+        if case.hit in (WATCHER, PROXY):
+            return restarts_of(pod, case) > restarts_of(before, case)
+    return False
+
+
+def restarts_of(pod: dict[str, Any], case: RolloutCase) -> int:
+    """Return how often the part of a sampler that is hit was restarted in its pod."""
+    status = pod["status"]
+    statuses = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    return int(next(one["restartCount"] for one in statuses if one["name"] == PARTS[case.hit][1]))
+
+
+def judge(run: SumsRun, reader: Reader) -> dict[str, Any]:
+    """Check what the run has trained in all its attempts and what it left, and return its manifest."""
+    manifest = run.manifest(reader)
+    assert (manifest["steps"], manifest["world_size"]) == (STEPS, 2)
+    assert run.flaws(wanted(STEPS)) == []
+    return manifest

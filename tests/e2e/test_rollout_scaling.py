@@ -1,0 +1,55 @@
+"""The samplers of a run are scaled while it trains, by their Job: none of its steps is lost."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from e2e.kube import Kube, condition
+from e2e.rollouts import SMALL, SubmitsSums, SumsRun, wanted
+from e2e.trainjobs import Restarts
+
+pytestmark = pytest.mark.full  # waits for three samplers to start
+
+NAME, STEPS = "rl-scaled", 60
+# The runtime names as many samplers as it starts.
+ADDRESSES = ",".join(f"http://{NAME}-sampler-0-{index}.{NAME}:8080" for index in range(3))
+
+
+def scale(kube: Kube, run: SumsRun, count: int) -> None:
+    """Change how many samplers there are, and wait until they are."""
+    spec = {"spec": {"parallelism": count, "completions": count}}
+    kube.kubectl("patch", "job", f"{run.name}-sampler-0", "--type=merge", "--patch", json.dumps(spec))
+
+    def done() -> bool:
+        pods = run.samplers()
+        return len(pods) == count and all(condition(pod, "Ready") for pod in pods)
+
+    kube.until(f"{run.name}: {count} samplers", done, 600)
+
+
+def test_samplers_are_scaled_from_two_to_three_and_back(submit_sums: SubmitsSums, kube: Kube) -> None:
+    run = submit_sums({**SMALL, "max_steps": str(STEPS)}, name=NAME, env={"STOKER_SAMPLERS": ADDRESSES})
+    run.wait_steps(5)
+    run.hold()
+    scale(kube, run, 3)
+    three = len(run.metrics())
+    run.release()
+    # Each of the three has a third of the groups: that one had none of so many would be a wonder.
+    run.wait_steps(three + 12)
+    run.hold()
+    scale(kube, run, 2)
+    two = len(run.metrics())
+    assert two < STEPS - 10, "the run was over before it was scaled back"
+    run.release()
+    run.wait_complete(seconds=900)
+    assert run.restarts() == Restarts(0, 0)
+    assert run.flaws(wanted(STEPS)) == []
+    names = [f"{NAME}-sampler-0-{index}" for index in range(3)]
+    assert run.replicas(0) == {*names}
+    # What was written before is trained within the bound.
+    assert run.replicas(two + 4) == {*names[:2]}
+    ready = [line["samplers/ready"] for line in run.metrics()]
+    assert max(ready[three : two + 1]) == 3.0
+    assert ready[-1] == 2.0
