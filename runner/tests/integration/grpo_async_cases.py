@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from stoker.contract.files import read_json
 from stoker.frameworks.trl.asynchronous import guard
 from stoker.frameworks.trl.asynchronous.collector import Collector
 from stoker.frameworks.trl.asynchronous.config import GRPOAsyncConfig
+from stoker.frameworks.trl.asynchronous.identity import Finding, Judge, Scored
 from stoker.frameworks.trl.asynchronous.trainer import GRPOAsyncTrainer, Start
 from stoker.frameworks.trl.callback import RunCallback
 from stoker.rank.checkpoints import SEAL
@@ -185,7 +188,7 @@ def same(model: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-def faults(model: str, folder: Path) -> dict[str, Any]:
+def faults(model: str, folder: Path, steps: int = 20, every: int = 6) -> dict[str, Any]:
     """Train with samplers that do not serve what they name, and note how each run ends."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     kinds: dict[str, dict[str, Any]] = {
@@ -203,8 +206,8 @@ def faults(model: str, folder: Path) -> dict[str, Any]:
             GRPOAsyncConfig,
             folder / name.replace(" ", "-"),
             samplers="none",
-            max_steps=20,
-            guard_every=6,
+            max_steps=steps,
+            guard_every=every,
             logging_steps=100,
         )
         run = Ours(model, args, fleet.answer, fleet.take, lag=2)
@@ -225,6 +228,29 @@ def faults(model: str, folder: Path) -> dict[str, Any]:
             "stopped": run.engine is not None and run.engine.stopped,
         }
     return found
+
+
+def clean(model: str, folder: Path) -> dict[str, Any]:
+    """Train 200 steps with faultless samplers, the guard in each, and judge 2,000 rounds drawn from theirs."""
+    rounds: list[list[Scored]] = []
+
+    class Recording(Judge):
+        def judge(self, scored: Iterable[Scored]) -> list[Finding]:
+            rounds.append([*scored])
+            return super().judge(rounds[-1])
+
+    guard.Judge = Recording  # type: ignore[attr-defined]
+    fleet = TinyFleet(model, AutoTokenizer.from_pretrained(model), GENERATIONS)
+    own = {"samplers": "none", "max_steps": 200, "guard_every": 1, "learning_rate": 1e-3}
+    run = Ours(model, settings(GRPOAsyncConfig, folder, **own), fleet.answer, fleet.take, lag=2)
+    run.trainer.train()
+    draw = random.Random(0)
+    replayed = Judge(run.trainer._guard.noise)
+    found = []
+    for _ in range(2000):
+        parts = draw.choice(rounds)
+        found += replayed.judge(draw.choices(parts, k=len(parts)))
+    return {"step": run.trainer.state.global_step, "rounds": len(rounds), "found": [str(finding) for finding in found]}
 
 
 def pair(model: str, folder: Path) -> dict[str, Any]:
@@ -371,6 +397,8 @@ def guard_ranks(value: str) -> list[str]:
 CASES: dict[str, Callable[[str, Path], dict[str, Any]]] = {
     "same": same,
     "faults": faults,
+    "faults, as rarely as runs look": partial(faults, steps=40, every=16),
+    "clean": clean,
     "pair": pair,
     "kubetorch": kubetorch,
     "ahead": ahead,

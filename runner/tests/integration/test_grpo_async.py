@@ -51,6 +51,12 @@ def faults(trainer_python: Path, inputs: Path, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture(scope="module")
+def usual_faults(trainer_python: Path, inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The same, with a guard that looks as often as it does by default."""
+    return result_of("faults, as rarely as runs look", trainer_python, inputs, tmp_path_factory.mktemp("usual"))
+
+
+@pytest.fixture(scope="module")
 def pair(trainer_python: Path, inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What two ranks did: train, evaluate, stop while they waited, resume."""
     return result_of("pair", trainer_python, inputs, tmp_path_factory.mktemp("pair"), ranks=2)
@@ -126,7 +132,7 @@ def test_samplers_that_serve_what_they_name_are_no_fault(faults: dict[str, Any])
     assert max(error for error in clean["error"] if error is not None) < 1e-4
 
 
-@pytest.mark.parametrize(
+FAULTS = pytest.mark.parametrize(
     ("case", "code", "words"),
     [
         ("no effect", 70, "serves the base model, without an adapter"),
@@ -136,10 +142,24 @@ def test_samplers_that_serve_what_they_name_are_no_fault(faults: dict[str, Any])
         ("temperature", 78, "serves no version of this run"),
     ],
 )
+
+
+@FAULTS
 def test_samplers_that_serve_something_else_end_the_run(
     faults: dict[str, Any], case: str, code: int, words: str
 ) -> None:
-    found = faults[case]
+    _ends_in_time(faults[case], EVERY, code, words)
+
+
+@pytest.mark.full
+@FAULTS
+def test_they_end_it_within_sixteen_steps_by_default(
+    usual_faults: dict[str, Any], case: str, code: int, words: str
+) -> None:
+    _ends_in_time(usual_faults[case], 16, code, words)
+
+
+def _ends_in_time(found: dict[str, Any], every: int, code: int, words: str) -> None:
     assert found["ended"] is not None, found
     assert found["ended"][0] == code
     assert words in found["ended"][1]
@@ -149,7 +169,15 @@ def test_samplers_that_serve_something_else_end_the_run(
     noise = found["noise"][0] or 0.0
     apart = [int(version) for version, difference in found["differences"].items() if difference > noise]
     first = min(apart) + 2 if apart else 0
-    assert found["step"] <= first + EVERY
+    assert found["step"] <= first + every
+
+
+@pytest.mark.full
+def test_two_hundred_clean_steps_and_two_thousand_replayed_ones_are_no_fault(
+    trainer_python: Path, inputs: Path, tmp_path: Path
+) -> None:
+    found = result_of("clean", trainer_python, inputs, tmp_path)
+    assert (found["step"], found["rounds"], found["found"]) == (200, 200, [])
 
 
 # What a user who writes a reward puts on a volume, with its folder in PYTHONPATH.

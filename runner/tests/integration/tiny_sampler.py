@@ -1,6 +1,7 @@
 """A sampler in one process, which answers as vLLM and the watcher behind their proxy do: `… MODEL ADAPTERS`.
 
-It prints its port. Runs in an environment with the trainers.
+It prints its port, which may be given: `… MODEL ADAPTERS PORT FILE`. The file then gets a line with the name of the
+policy for each answer. Runs in an environment with the trainers.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Handler(BaseHTTPRequestHandler):
     fleet: TinyFleet
     adapters: Path
     loaded: dict[str, int]
+    answered: Path | None = None
 
     def do_GET(self) -> None:
         """Say what is served."""
@@ -47,6 +49,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         version = 0 if asked["model"] == BASE else self.loaded[asked["model"]]
         ids, logprobs = self.fleet.complete(version, asked["prompt"], asked["max_tokens"], asked["temperature"])
+        if self.answered is not None:
+            with self.answered.open("a") as stream:
+                stream.write(f"{asked['model']}\n")
         choice = {"finish_reason": "length", "token_ids": ids, "logprobs": {"token_logprobs": logprobs}}
         self._answer({"model": asked["model"], "choices": [choice]})
 
@@ -68,9 +73,11 @@ class Handler(BaseHTTPRequestHandler):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    model, adapters = sys.argv[1:]
+    model, adapters, *more = sys.argv[1:]
+    port = int(more[0]) if more else 0
+    Handler.answered = Path(more[1]) if more else None
     Handler.fleet = TinyFleet(model, AutoTokenizer.from_pretrained(model), 1)
     Handler.adapters, Handler.loaded = Path(adapters), {}
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     print(server.server_port, flush=True)
     server.serve_forever()
