@@ -164,12 +164,14 @@ containers:
       - sh
       - -c
       - |
+        trap 'stopped=yes; kill $server' TERM
         vllm serve --config /config/vllm.yaml "$@" &
-        trap "kill $!" TERM
-        wait $!
+        server=$!
+        [ -z "$stopped" ] || kill $server
+        wait $server
         code=$?
-        if kill -0 $! 2>/dev/null; then wait $!; code=$?; fi
-        [ $code -ne 0 ] || code=75
+        [ -z "$stopped" ] || wait $server
+        [ $code -ne 0 ] && [ -z "$stopped" ] || code=75
         exit $code
       - vllm
     args:
