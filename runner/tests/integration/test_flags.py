@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from stoker.frameworks.trl.flags import METHODS, flag_table
+from stoker.frameworks.trl.known_words import EVERYWHERE, KNOWN
 from stoker.frameworks.trl.lists import LISTED
+from stoker.frameworks.trl.mappings import KEYS
 
 HERE = Path(__file__).parent
 
@@ -41,3 +43,21 @@ def test_what_takes_a_text_or_a_list_is_known_to_the_parsers_of_a_run() -> None:
     for method in METHODS:
         listed = {name for name, flag in flag_table(method).flags.items() if flag.listed}
         assert listed == {*LISTED}
+
+
+def test_known_words_and_keys_are_those_of_the_trainer(trainer_python: Path) -> None:
+    done = subprocess.run([trainer_python, HERE / "known_words.py"], check=True, capture_output=True, text=True)
+    told = json.loads(done.stdout.splitlines()[-1])
+    found = {method: words for method, words in told["words"].items() if words}
+    known = {method: {name: sorted(words) for name, words in flags.items()} for method, flags in KNOWN.items()}
+    # vLLM's own client refuses other modes; a trainer may ask for one of them only.
+    for flags in (*found.values(), *known.values()):
+        flags.pop("vllm_mode", None)
+    del known["grpo_async"]  # it is the trainer of grpo
+    assert {method: words for method, words in found.items() if words} == {
+        m: words for m, words in known.items() if words
+    }
+    assert len(found["dpo"]["loss_type"]) > 10
+    shared = {name: sorted({*words} - {"true", "false"}) for name, words in EVERYWHERE.items()}
+    assert told["everywhere"] == shared
+    assert told["keys"] == {flag: sorted(keys) for flag, keys in KEYS.items()}

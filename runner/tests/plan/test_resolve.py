@@ -133,8 +133,14 @@ def test_a_runtime_default_foreign_to_the_method_is_dropped_with_a_notice() -> N
         ([], {"STOKER_METHOD": "dpo"}, None),
         (["trl.scripts.dpo", "--learning_rate", "3e-6"], {}, ("3e-6", "args")),
         (["trl.scripts.dpo"], {"STOKER_ARG_LEARNING_RATE": "3e-6"}, ("3e-6", "TrainJob env")),
+        # In the pod it is one variable, whoever set it; docs/reference/trainer-flags.md says so.
+        (["trl.scripts.dpo"], {"STOKER_ARG_LEARNING_RATE": "1e-5"}, None),
+        (["trl.scripts.dpo", "--learning_rate", "1e-5"], {}, ("1e-5", "args")),
     ],
-    ids=["its own method", "another by argument", "another by variable", "set by argument", "set by variable"],
+    ids=[
+        *("its own method", "another by argument", "another by variable", "set by argument", "set by variable"),
+        *("the runtime's value by variable", "the runtime's value by argument"),
+    ],
 )
 def test_the_runtimes_learning_rate_is_not_for_another_method(
     args: list[str], env: Mapping[str, str], learning_rate: tuple[str, str] | None

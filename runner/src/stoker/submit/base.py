@@ -11,6 +11,7 @@ from stoker.frameworks.registry import Backend
 from stoker.submit import sdk
 from stoker.submit.compat import ConfigMethods
 from stoker.submit.initializer import Initialized
+from stoker.submit.variables import variable_problems
 
 
 @dataclass
@@ -60,6 +61,10 @@ class LLMBackend(ConfigMethods, Backend, ABC):
         problems = placement_problems(self.num_nodes, self.resources_per_node)
         if problems:
             raise ValueError("\n".join(problems))
+
+    def refused_variables(self, env: Mapping[str, str]) -> list[str]:
+        """Return a problem for each variable of the trainer container that is wrong on every runtime."""
+        return [*variable_problems(env)]
 
     def sdk(self, client: Any = None, **more: Any) -> dict[str, Any]:
         """Return the arguments of the Kubeflow SDK's `TrainerClient.train` for this run.

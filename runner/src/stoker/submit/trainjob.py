@@ -79,7 +79,7 @@ def trainjob(
     spec["trainer"] = {field: value for field, value in trainer.items() if value is not None}
     metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
     made = {"apiVersion": API_VERSION, "kind": "TrainJob", "metadata": metadata, "spec": spec}
-    problems = admission_of(made, _USUAL_RUNTIME).problems
+    problems = [*admission_of(made, _USUAL_RUNTIME).problems, *config.refused_variables(env or {})]
     if problems:
         raise ValueError("\n".join(problems))
     return made

@@ -7,9 +7,9 @@ from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any, ClassVar
 
 from stoker.frameworks.registry import register_backend
+from stoker.frameworks.trl.check import own_problems
 from stoker.frameworks.trl.framework import TRL
-from stoker.frameworks.trl.setting_checks import self_contradictions
-from stoker.plan.arguments import Layer, resolve, split_args
+from stoker.plan.arguments import FlagTable, Layer, Resolution, resolve, split_args
 from stoker.submit import initializer as staged
 from stoker.submit.base import LLMBackend
 from stoker.submit.compat import PPO_GONE, Remembering, default, take_placement
@@ -30,6 +30,7 @@ from stoker.submit.trl_methods import (
     TRLSFTConfig,
     TRLTrainerType,
 )
+from stoker.submit.variables import flag_settings
 
 _SLOTS = ("sft", "dpo", "kto", "orpo", "grpo", "rloo", "reward", "distillation", "grpo_async")
 _FLAT_ADAPTER = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
@@ -255,11 +256,19 @@ class TRLConfig(Remembering, LLMBackend):
             names = ", ".join(name for name in flat if name != "use_peft")
             yield f"{names} needs an adapter: write use_peft=True, or drop it"
 
+    def refused_variables(self, env: Mapping[str, str]) -> list[str]:
+        """Return a problem for each variable that is wrong on every runtime."""
+        return [*super().refused_variables(env), *self._refused(flag_settings(env, self._table))]
+
     def _refused_flags(self) -> list[str]:
         """Return what is wrong by TRL 1.16's own table of flags."""
-        words = self.to_args()
-        given, problems = split_args(words[1:])
-        table = TRL().flag_table(self.trainer_type.value)
-        resolution = resolve(table, [Layer("config", given)])
-        found = self_contradictions({setting.name: setting for setting in resolution.settings})
-        return [*problems, *resolution.problems, *found]
+        given, problems = split_args(self.to_args()[1:])
+        return [*problems, *self._refused(resolve(self._table, [Layer("config", given)]))]
+
+    def _refused(self, resolution: Resolution) -> list[str]:
+        named = {setting.name: setting for setting in resolution.settings}
+        return [*resolution.problems, *own_problems(self.trainer_type.value, self._table, named)]
+
+    @property
+    def _table(self) -> FlagTable:
+        return TRL().flag_table(self.trainer_type.value)

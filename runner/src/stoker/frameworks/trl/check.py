@@ -9,7 +9,7 @@ from stoker.frameworks.trl.data_checks import data_problems
 from stoker.frameworks.trl.dataset_formats import FLAG
 from stoker.frameworks.trl.decide import inputs_of
 from stoker.frameworks.trl.file_checks import config_problems
-from stoker.frameworks.trl.setting_checks import contradictions
+from stoker.frameworks.trl.setting_checks import contradictions, self_contradictions
 from stoker.plan.arguments import FlagTable, Setting, is_true
 from stoker.plan.inputs import DatasetColumns, ModelFolder
 from stoker.plan.interfaces import Asked, Checker
@@ -29,7 +29,8 @@ class TRLChecker(Checker):
     ) -> Iterable[str]:
         """Return one problem for each setting that is missing, unsafe or wrong, or that TRL misreads in a file."""
         return [
-            *_missing_or_unsafe(settings, config_keys),
+            *_unsafe(settings),
+            *_missing(settings, config_keys),
             *contradictions(asked, table, settings),
             *config_problems(asked.content or {}, table, f"--config {asked.config}"),
             *_addresses(table, settings),
@@ -43,24 +44,35 @@ class TRLChecker(Checker):
         return data_problems(method, settings, data, model)
 
 
-def _missing_or_unsafe(settings: Mapping[str, Setting], config_keys: Sequence[str]) -> list[str]:
-    """Return a problem if the model or the data is missing, and for each setting that makes checkpoints unsafe."""
-    problems = []
+def own_problems(method: str, table: FlagTable, settings: Mapping[str, Setting]) -> Iterator[str]:
+    """Yield one problem for each setting that is wrong on every runtime, whatever the runtime sets."""
+    yield from _unsafe(settings)
+    yield from self_contradictions(method, table, settings)
+    yield from _addresses(table, settings)
+    output_dir = settings.get("output_dir")
+    if output_dir is not None and not str(output_dir.value).startswith("/"):
+        yield f"output_dir is {output_dir.value!r}: write an absolute path such as /workspace/output"
+
+
+def _unsafe(settings: Mapping[str, Setting]) -> Iterator[str]:
+    """Yield one problem for each setting that makes checkpoints unsafe."""
     limit = settings.get("save_total_limit")
     if limit is not None and limit.value == "1":
-        problems.append(
+        yield (
             "--save_total_limit 1 deletes the last checkpoint before the next one is complete, and a run stopped in "
             "between starts over: write 2 or more"
         )
     for flag, why in _UNSAFE.items():
         if flag in settings and is_true(settings[flag].value):
-            problems.append(f"--{flag} ({settings[flag].source}): {why}: leave it out")
+            yield f"--{flag} ({settings[flag].source}): {why}: leave it out"
+
+
+def _missing(settings: Mapping[str, Setting], config_keys: Sequence[str]) -> Iterator[str]:
     named = {name for name, setting in settings.items() if setting.value} | {*config_keys} - {*settings}
     if "model_name_or_path" not in named:
-        problems.append("the model is missing: write --model_name_or_path <folder or Hub id>")
+        yield "the model is missing: write --model_name_or_path <folder or Hub id>"
     if not {"dataset_name", "datasets"} & named:
-        problems.append("the data set is missing: write --dataset_name <folder or Hub id>")
-    return problems
+        yield "the data set is missing: write --dataset_name <folder or Hub id>"
 
 
 def _format_of_mixture(settings: Mapping[str, Setting], config_keys: Sequence[str]) -> Iterator[str]:

@@ -40,8 +40,12 @@ def config_problems(content: Mapping[str, Any], table: FlagTable, path: str) -> 
 def _misread(flag: Flag, value: Any, key: str) -> Iterator[str]:
     """Yield what is wrong with the kind of a key's value."""
     if flag.type in IN_FILES:
-        if not isinstance(value, dict if flag.type == "dict" else list) and not is_none(flag, (str(value),)):
+        if is_none(flag, (str(value),)):
+            return
+        if not isinstance(value, dict if flag.type == "dict" else list):
             yield f"{key} must be {IN_FILES[flag.type]}, not {value!r}"
+        elif flag.type == "tuple" and not _is_range(value):
+            yield f"{key} must be two numbers, the smaller first, not {value!r}: write [-1, 1]"
     elif flag.type == "json":
         if not isinstance(value, dict | str):
             yield f"{key} must be a mapping, not {value!r}"
@@ -56,6 +60,11 @@ def _misread(flag: Flag, value: Any, key: str) -> Iterator[str]:
         yield from _no_texts(flag, value, key)
     elif flag.type in ("int", "float") and isinstance(value, list) and any(isinstance(item, str) for item in value):
         yield f"{key} must be a list of numbers: write them without quotes"
+
+
+def _is_range(value: Any) -> bool:
+    numbers = [item for item in value if isinstance(item, int | float) and not isinstance(item, bool)]
+    return len(value) == len(numbers) == 2 and numbers[0] <= numbers[1]
 
 
 def _no_texts(flag: Flag, value: Any, key: str) -> Iterator[str]:

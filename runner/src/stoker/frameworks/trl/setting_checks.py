@@ -11,6 +11,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 
 from stoker.frameworks.trl.asynchronous import refusals
+from stoker.frameworks.trl.known_words import unknown_words
+from stoker.frameworks.trl.mappings import mapping_problems
 from stoker.frameworks.trl.packages import TRACKERS
 from stoker.frameworks.trl.sharding import sharding_problems
 from stoker.plan.arguments import CONFIG_FILE, NONE, FlagTable, Setting, is_true
@@ -25,6 +27,7 @@ _RANGES: Mapping[str, tuple[float | None, float | None]] = {
     **dict.fromkeys(("steps_per_generation", "generation_batch_size", "num_iterations"), (1, None)),
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "temperature"), (0, None)),
     "dataloader_num_workers": (0, None),
+    "torch_empty_cache_steps": (1, None),
     **dict.fromkeys(("lora_dropout", "label_smoothing_factor", "top_p"), (0, 1)),
     "num_generations": (2, None),
     **dict.fromkeys(("max_staleness", "episode_seconds", "min_p"), (0, None)),
@@ -77,6 +80,9 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
         return name in settings and is_true(settings[name].value)
 
     yield from _out_of_range(settings)
+    yield from _share(asked.method, settings)
+    yield from unknown_words(asked.method, settings)
+    yield from mapping_problems(table, settings)
     if asked.config is not None and asked.content is None:
         # An unread file may set what is missing here.
         return
@@ -95,8 +101,12 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
             f"--use_cpu ({settings['use_cpu'].source}) trains on the CPU, but the runtime is for {asked.accelerator}: "
             "leave it out, or choose a runtime for cpu"
         )
-    if on("load_best_model_at_end") and str(_value(settings, "eval_strategy", "no")) == "no":
+    if on("load_best_model_at_end") and not _evaluates(settings):
         yield "--load_best_model_at_end needs evaluations to find the best model: add --eval_strategy steps"
+    if _value(settings, "lr_scheduler_type", "linear") == "reduce_lr_on_plateau" and not _evaluates(settings):
+        yield "--lr_scheduler_type reduce_lr_on_plateau needs evaluations to look at: add --eval_strategy steps"
+    if "log_completions_hub_repo" in settings and not on("log_completions"):
+        yield "--log_completions_hub_repo has no completions to upload: add --log_completions, or leave it out"
     yield from _of_method(asked, settings, number)
     if asked.method == refusals.METHOD:
         yield from refusals.refusals(asked, table, settings, number, on)
@@ -121,10 +131,19 @@ def _quantization(has_adapter: bool, accelerator: str) -> Iterator[str]:
         yield "a quantized model needs a GPU (bitsandbytes): leave out --load_in_4bit and --load_in_8bit on CPUs"
 
 
-def self_contradictions(settings: Mapping[str, Setting]) -> Iterator[str]:
+def self_contradictions(method: str, table: FlagTable, settings: Mapping[str, Setting]) -> Iterator[str]:
     """Yield one problem for each setting that is wrong on every runtime."""
     yield from _out_of_range(settings)
+    yield from _share(method, settings)
+    yield from unknown_words(method, settings)
+    yield from mapping_problems(table, settings)
     yield from _exclusive(settings)
+    yield from _laid_over(settings)
+    yield from _trackers(settings)
+    if method in _GENERATING:
+        yield from _unknown_rewards(settings)
+    if method == refusals.METHOD:
+        yield from refusals.others(settings, lambda name: name in settings and is_true(settings[name].value))
 
 
 def _exclusive(settings: Mapping[str, Setting]) -> Iterator[str]:
@@ -134,13 +153,16 @@ def _exclusive(settings: Mapping[str, Setting]) -> Iterator[str]:
 
 
 def _rewards(settings: Mapping[str, Setting]) -> Iterator[str]:
-    names = _value(settings, "reward_funcs", ())
-    if not names and not _value(settings, "reward_model_name_or_path", ""):
+    if not _value(settings, "reward_funcs", ()) and not _value(settings, "reward_model_name_or_path", ""):
         yield (
             f"the reward is missing: write --reward_funcs with one of {', '.join(_REWARDS)} or the dotted path of your "
             "function, or write --reward_model_name_or_path"
         )
-    for name in names:
+    yield from _unknown_rewards(settings)
+
+
+def _unknown_rewards(settings: Mapping[str, Setting]) -> Iterator[str]:
+    for name in _value(settings, "reward_funcs", ()):
         if "." not in name and name not in _REWARDS:
             rewards = ", ".join(_REWARDS)
             yield f"--reward_funcs {name} is unknown: write one of {rewards}, or the dotted path of your function"
@@ -215,6 +237,13 @@ def _out_of_range(settings: Mapping[str, Setting]) -> Iterator[str]:
                 yield f"{given}: write {greatest:g} or less"
 
 
+def _share(method: str, settings: Mapping[str, Setting]) -> Iterator[str]:
+    """Yield a problem if a distillation's loss is no mixture of its two divergences."""
+    beta = settings.get("beta")
+    if method == "distillation" and beta is not None and beta.value != NONE and not 0 <= float(str(beta.value)) <= 1:
+        yield f"--beta is {beta.value} ({beta.source}): write a number from 0 to 1"
+
+
 def _is_steps_or_fraction(value: float) -> bool:
     return 0 < value < 1 or (value >= 1 and value.is_integer())
 
@@ -244,7 +273,7 @@ def _generation_batch(
             f"a generation batch of {batch:g} ({where}) cannot be split into groups of --num_generations "
             f"{generations:g}: change one of them so that {generations:g} divides the batch"
         )
-    if str(_value(settings, "eval_strategy", "no")) != "no":
+    if _evaluates(settings):
         evaluating = number("num_generations_eval") or generations
         evaluated = (number("per_device_eval_batch_size") or 8) * world_size
         if evaluated % evaluating:
@@ -252,6 +281,10 @@ def _generation_batch(
                 f"an evaluation batch of {evaluated:g} cannot be split into groups of {evaluating:g} generations: "
                 f"change --per_device_eval_batch_size so that {evaluating:g} divides the batch"
             )
+
+
+def _evaluates(settings: Mapping[str, Setting]) -> bool:
+    return _value(settings, "eval_strategy", "no") != "no"
 
 
 def _value(settings: Mapping[str, Setting], name: str, default: str | tuple[str, ...]) -> str | tuple[str, ...]:

@@ -65,8 +65,7 @@ def refusals(
         on: returns whether a switch is on.
     """
     yield from _missing(settings, on)
-    yield from unreadable(*(_words(settings, name) for name in ("reward_funcs", "tools", "environment_factory")))
-    yield from _others(settings, on)
+    yield from others(settings, on)
     yield from _schedule(settings, number)
     yield from _batch(asked.world_size, settings, number)
     yield from _correction(settings, number, on)
@@ -94,7 +93,9 @@ def _missing(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iter
         )
 
 
-def _others(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iterator[str]:
+def others(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iterator[str]:
+    """Yield one problem for each name that cannot be read, and each setting of GRPO that has no place here."""
+    yield from unreadable(*(_words(settings, name) for name in ("reward_funcs", "tools", "environment_factory")))
     for name, setting in settings.items():
         given = f"--{name} ({setting.source})"
         if name == "vllm_importance_sampling_correction" and setting.source != "runtime":

@@ -1,0 +1,95 @@
+"""Prints, as JSON, which words and keys TRL and what it is made of know, by flag.
+
+Run with the trainer's Python: `python known_words.py`. `words`: what a method's source compares flags of text with, but
+for flags whose parser knows their words. `everywhere`: the same for flags that every method has. `keys`: of mappings.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.util
+import inspect
+import json
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from stoker.frameworks.trl.flags import METHODS, flag_table
+
+
+def words_of(method: str) -> dict[str, list[str]]:
+    """Return the words of each flag that are compared in trainer and configuration of a method."""
+    texts = {name for name, flag in flag_table(method).flags.items() if flag.type == "str" and not flag.choices}
+    found: dict[str, set[str]] = defaultdict(set)
+    for node in (node for tree in _sources(method) for node in ast.walk(tree)):
+        if isinstance(node, ast.Compare):
+            name = getattr(node.left, "attr", getattr(node.left, "id", ""))
+            if name in texts:
+                found[name].update(word for side in node.comparators for word in _texts(side))
+    # A flag that is compared with one word takes any other too.
+    return {name: sorted(words) for name, words in found.items() if len(words) > 1}
+
+
+def _sources(method: str) -> Iterator[ast.Module]:
+    for part in ("trainer", "config"):
+        spec = importlib.util.find_spec(f"trl.trainer.{method}_{part}")
+        if spec is not None and spec.origin is not None:
+            yield ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+
+
+def _texts(node: ast.expr) -> Iterator[str]:
+    for item in node.elts if isinstance(node, ast.List | ast.Tuple | ast.Set) else [node]:
+        if isinstance(item, ast.Constant) and isinstance(item.value, str):
+            yield item.value
+
+
+def everywhere() -> dict[str, list[str]]:
+    """Return the words of flags that every method has, from the classes that know them."""
+    from accelerate.utils import DynamoBackend
+    from peft import TaskType
+    from transformers.trainer_utils import FSDPOption
+
+    backends = [backend.value.lower() for backend in DynamoBackend]
+    words = {"torch_compile_backend": backends, "lora_task_type": [*TaskType], "fsdp": [*FSDPOption]}
+    return {name: sorted(getattr(word, "value", word) for word in known) for name, known in words.items()}
+
+
+def keys() -> dict[str, list[str]]:
+    """Return the keys of flags that hold a mapping, from what takes them."""
+    import torch.utils.checkpoint
+    from transformers import TrainingArguments
+    from transformers.trainer_pt_utils import AcceleratorConfig
+
+    source = textwrap.dedent(inspect.getsource(TrainingArguments._process_fsdp_args))
+    fsdp = {word for node in ast.walk(ast.parse(source)) for word in _keys_of(node)}
+    checkpoint = inspect.signature(torch.utils.checkpoint.checkpoint).parameters.values()
+    named = {parameter.name for parameter in checkpoint if parameter.kind is parameter.KEYWORD_ONLY}
+    # Taken from `**kwargs`.
+    named |= {"use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state"}
+    return {
+        "fsdp_config": sorted(fsdp),
+        "accelerator_config": sorted(field.name for field in dataclasses.fields(AcceleratorConfig)),
+        "activation_checkpointing_kwargs": sorted(named),
+        "gradient_checkpointing_kwargs": sorted(named),
+    }
+
+
+def _keys_of(node: ast.AST) -> Iterator[str]:
+    """Yield the keys of `self.fsdp_config` that an expression reads."""
+    if isinstance(node, ast.Subscript) and _is_config(node.value):
+        yield from _texts(node.slice)
+    if isinstance(node, ast.Compare) and _is_config(node.comparators[0]):
+        yield from _texts(node.left)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_config(node.func.value):
+        yield from _texts(node.args[0])
+
+
+def _is_config(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "fsdp_config"
+
+
+if __name__ == "__main__":
+    found = {method: words_of(method) for method in METHODS}
+    print(json.dumps({"words": found, "everywhere": everywhere(), "keys": keys()}))
