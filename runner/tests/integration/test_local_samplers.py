@@ -64,7 +64,8 @@ class Local:
     def run(self, manifest: Path, *options: str, samplers: int = 2) -> Ended:
         """Run a TrainJob to its end."""
         self._job |= {"parallelism": samplers, "completions": samplers}
-        self._runtime.write_text(yaml.safe_dump(self._made))
+        # Not as YAML: in that, PyYAML and Kubernetes read a bare 1e-5 differently.
+        self._runtime.write_text(json.dumps(self._made))
         told: list[str | Path] = ["-m", "stoker", "local", manifest, "--runtime", self._runtime]
         told += ["--workspace", self.workspace, "--python", f"vllm={self._vllm}", *options]
         environ = {
