@@ -1,0 +1,131 @@
+"""How an adapter is trained: one plain dataclass, and the same in the words of PEFT and transformers. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from stoker.lab.errors import refuse
+
+ALL_LINEAR = "all-linear"
+
+
+@dataclass
+class LoRATrainConfig:
+    """A LoRA adapter and its training. Wrong values are refused when the object is made.
+
+    Attributes:
+        rank: rank of the adapter.
+        alpha: its scale: what it adds is multiplied by `alpha / rank`.
+        target_modules: last parts of the names of the layers that get an adapter, or `all-linear`.
+        dropout: dropout before the adapter, in training only.
+        learning_rate: learning rate at its peak.
+        batch_size: examples in each process and step.
+        gradient_accumulation_steps: steps to sum gradients over before an update.
+        num_epochs: passes over the data.
+        warmup_ratio: part of all updates in which the learning rate rises.
+        max_grad_norm: length to which longer gradients are cut; 0 turns it off.
+        output_dir: folder for checkpoints, and for adapters that are saved without a folder.
+        max_length: tokens that a row may have.
+        beta: how close DPO keeps to the base model: more is closer.
+        seed: seed of the adapter's first weights and of the order of rows.
+    """
+
+    rank: int = 8
+    alpha: int = 16
+    target_modules: list[str] | str = field(default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj"])
+    dropout: float = 0.0
+    learning_rate: float = 2e-4
+    batch_size: int = 4
+    gradient_accumulation_steps: int = 4
+    num_epochs: int = 3
+    warmup_ratio: float = 0.1
+    max_grad_norm: float = 1.0
+    output_dir: str = "./lora_output"
+    _: KW_ONLY
+    max_length: int = 2048
+    beta: float = 0.1
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        self.validate()
+
+    @property
+    def scaling(self) -> float:
+        """What the adapter's output is multiplied by."""
+        return self.alpha / self.rank
+
+    def validate(self) -> None:
+        """Check the values again, after a change of one.
+
+        Raises:
+            LabError: names every field that is wrong.
+        """
+        refuse(self._problems())
+
+    def lora_arguments(self) -> dict[str, Any]:
+        """Return the arguments of `peft.LoraConfig`."""
+        targets = self.target_modules
+        return {
+            "r": self.rank,
+            "lora_alpha": self.alpha,
+            "lora_dropout": self.dropout,
+            "target_modules": targets if isinstance(targets, str) else list(targets),
+            "task_type": "CAUSAL_LM",
+        }
+
+    def training_arguments(self) -> dict[str, Any]:
+        """Return the arguments that `trl.SFTConfig` and `trl.DPOConfig` share.
+
+        A ratio of warm-up steps is `warmup_steps` below 1: transformers 5 has no `warmup_ratio`.
+        """
+        return {
+            "output_dir": self.output_dir,
+            "learning_rate": self.learning_rate,
+            "per_device_train_batch_size": self.batch_size,
+            "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            "num_train_epochs": self.num_epochs,
+            "warmup_steps": self.warmup_ratio,
+            "max_grad_norm": self.max_grad_norm,
+            "max_length": self.max_length,
+            "seed": self.seed,
+        }
+
+    def _problems(self) -> Iterator[str]:
+        whole = ("rank", "alpha", "batch_size", "gradient_accumulation_steps", "num_epochs", "max_length")
+        yield from (_must(self, name, "a whole number, 1 or more") for name in whole if not _whole(self, name, 1))
+        if not _whole(self, "seed", 0):
+            yield _must(self, "seed", "a whole number, 0 or more")
+        for name in ("dropout", "warmup_ratio"):
+            if not 0 <= _number(self, name) < 1:
+                yield _must(self, name, "a number, 0 or more and less than 1")
+        for name in ("learning_rate", "beta"):
+            if not 0 < _number(self, name) < math.inf:
+                yield _must(self, name, "a number more than 0")
+        if not 0 <= _number(self, "max_grad_norm") < math.inf:
+            yield _must(self, "max_grad_norm", "a number, 0 or more; 0 cuts no gradient")
+        if not isinstance(self.output_dir, str) or not self.output_dir:
+            yield _must(self, "output_dir", "the path of a folder, as text")
+        targets = self.target_modules
+        if targets != ALL_LINEAR and not (
+            isinstance(targets, list) and targets and all(isinstance(name, str) and name for name in targets)
+        ):
+            yield _must(self, "target_modules", f'a list of names such as ["q_proj", "v_proj"], or "{ALL_LINEAR}"')
+
+
+def _whole(config: LoRATrainConfig, name: str, least: int) -> bool:
+    value = getattr(config, name)
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _number(config: LoRATrainConfig, name: str) -> float:
+    """Return a field's number; NaN, which is in no range, if it is none."""
+    value = getattr(config, name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+
+
+def _must(config: LoRATrainConfig, name: str, what: str) -> str:
+    return f"LoRATrainConfig: {name} is {getattr(config, name)!r}: it must be {what}"
