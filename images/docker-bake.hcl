@@ -44,7 +44,7 @@ variable "CA_CRT" {
 }
 
 group "default" {
-  targets = ["trl-cuda", "trl-cpu", "torchtune-cuda", "torchtune-cpu", "fetch", "vllm-cuda", "vllm-cpu", "proxy"]
+  targets = ["trl-cuda", "trl-cpu", "torchtune-cuda", "torchtune-cpu", "fetch", "vllm-cuda", "vllm-cpu", "lab-cpu", "proxy"]
 }
 
 target "_any" {
@@ -142,6 +142,17 @@ target "vllm-cpu" {
     IMAGE_VERSION = VLLM_CPU_TAG
   }
   tags = ["${REGISTRY}/vllm:${VLLM_CPU_TAG}"]
+}
+
+target "lab-cpu" {
+  inherits   = ["_image"]
+  dockerfile = "images/lab/Dockerfile"
+  contexts   = WHEELS == "" ? {} : { wheels = WHEELS }
+  args = {
+    ACCELERATOR   = "cpu"
+    IMAGE_VERSION = LAB_CPU_TAG
+  }
+  tags = ["${REGISTRY}/lab:${LAB_CPU_TAG}"]
 }
 
 target "proxy" {
