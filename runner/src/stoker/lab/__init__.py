@@ -10,15 +10,46 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stoker.lab.config import LoRATrainConfig
+    from stoker.lab.data import CausalLMCollator, CausalLMDataset, PreferenceCollator, PreferenceDataset
     from stoker.lab.errors import LabError
+    from stoker.lab.evaluation import evaluate
+    from stoker.lab.generation import Completion
+    from stoker.lab.losses import CausalLMLoss, DPOLoss
+    from stoker.lab.policy import Policy
+    from stoker.lab.trainer import LoRATrainer, Trained
 
 # The module of each public name.
 _MODULES = {
+    "CausalLMCollator": "data",
+    "CausalLMDataset": "data",
+    "CausalLMLoss": "losses",
+    "Completion": "generation",
+    "DPOLoss": "losses",
     "LabError": "errors",
     "LoRATrainConfig": "config",
+    "LoRATrainer": "trainer",
+    "Policy": "policy",
+    "PreferenceCollator": "data",
+    "PreferenceDataset": "data",
+    "Trained": "trainer",
+    "evaluate": "evaluation",
 }
 
-__all__ = ["LabError", "LoRATrainConfig"]
+__all__ = [
+    "CausalLMCollator",
+    "CausalLMDataset",
+    "CausalLMLoss",
+    "Completion",
+    "DPOLoss",
+    "LabError",
+    "LoRATrainConfig",
+    "LoRATrainer",
+    "Policy",
+    "PreferenceCollator",
+    "PreferenceDataset",
+    "Trained",
+    "evaluate",
+]
 
 
 def __getattr__(name: str) -> Any:

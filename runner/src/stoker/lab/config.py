@@ -10,6 +10,7 @@ from typing import Any
 from stoker.lab.errors import refuse
 
 ALL_LINEAR = "all-linear"
+DTYPES = ("auto", "float32", "bfloat16")
 
 
 @dataclass
@@ -31,6 +32,9 @@ class LoRATrainConfig:
         max_length: tokens that a row may have.
         beta: how close DPO keeps to the base model: more is closer.
         seed: seed of the adapter's first weights and of the order of rows.
+        dtype: type of the base model's weights: `float32`, `bfloat16`, or `auto`, which is bfloat16 on GPUs that have
+            it and float32 elsewhere. The adapter is always float32.
+        logging_steps: updates between two entries of a training's history.
     """
 
     rank: int = 8
@@ -48,6 +52,8 @@ class LoRATrainConfig:
     max_length: int = 2048
     beta: float = 0.1
     seed: int = 42
+    dtype: str = "auto"
+    logging_steps: int = 10
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -92,10 +98,19 @@ class LoRATrainConfig:
             "max_grad_norm": self.max_grad_norm,
             "max_length": self.max_length,
             "seed": self.seed,
+            "logging_steps": self.logging_steps,
         }
 
     def _problems(self) -> Iterator[str]:
-        whole = ("rank", "alpha", "batch_size", "gradient_accumulation_steps", "num_epochs", "max_length")
+        whole = (
+            "rank",
+            "alpha",
+            "batch_size",
+            "gradient_accumulation_steps",
+            "num_epochs",
+            "max_length",
+            "logging_steps",
+        )
         yield from (_must(self, name, "a whole number, 1 or more") for name in whole if not _whole(self, name, 1))
         if not _whole(self, "seed", 0):
             yield _must(self, "seed", "a whole number, 0 or more")
@@ -107,13 +122,20 @@ class LoRATrainConfig:
                 yield _must(self, name, "a number more than 0")
         if not 0 <= _number(self, "max_grad_norm") < math.inf:
             yield _must(self, "max_grad_norm", "a number, 0 or more; 0 cuts no gradient")
-        if not isinstance(self.output_dir, str) or not self.output_dir:
+        if not _is_text(self.output_dir):
             yield _must(self, "output_dir", "the path of a folder, as text")
-        targets = self.target_modules
-        if targets != ALL_LINEAR and not (
-            isinstance(targets, list) and targets and all(isinstance(name, str) and name for name in targets)
-        ):
+        if self.dtype not in DTYPES:
+            yield _must(self, "dtype", f"one of {', '.join(DTYPES)}: gradients need one of these, fp8 has none")
+        if self.target_modules != ALL_LINEAR and not _are_texts(self.target_modules):
             yield _must(self, "target_modules", f'a list of names such as ["q_proj", "v_proj"], or "{ALL_LINEAR}"')
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_text, value))
 
 
 def _whole(config: LoRATrainConfig, name: str, least: int) -> bool:

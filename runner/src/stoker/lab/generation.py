@@ -1,0 +1,206 @@
+"""vLLM in this process, and an identity for every adapter: vLLM keeps what it once loaded under a name and a number."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.contract.manifest import ADAPTER_WEIGHTS
+from stoker.lab.config import LoRATrainConfig
+from stoker.lab.errors import LabError
+from stoker.lab.machine import dtype_of, need_vllm
+from stoker.serve.adapters import check
+
+Prompt = str | Sequence[int]
+
+# Set before vLLM is imported, unless the user set them: the engine shares this process with the trainer.
+_EVERYWHERE = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
+# A CPU's engine would pin this process to cores of its choice, and compile for minutes.
+_ON_CPUS = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCHDYNAMO_DISABLE": "1"}
+# On a GPU the trainer has its own copy of the model; vLLM would take almost all memory.
+_GPU_SHARE = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One answer.
+
+    Attributes:
+        prompt: what was asked.
+        text: the answer.
+        token_ids: its tokens.
+        logprobs: the log-probability of each token, in nats; None unless `logprobs` was asked for.
+        finish: why it ended: `stop`, `length`.
+    """
+
+    prompt: Prompt
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] | None
+    finish: str | None
+
+    def __str__(self) -> str:
+        """Return the text."""
+        return self.text
+
+
+class AdapterNames:
+    """Gives each state of an adapter's files a name and a number that no other state ever had."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int, int, int], int] = {}
+
+    def of(self, folder: Path) -> tuple[str, int]:
+        """Return the name and the number of the adapter that now lies in a folder.
+
+        Raises:
+            LabError: there is none.
+        """
+        weights = folder / ADAPTER_WEIGHTS
+        try:
+            state = weights.stat()
+        except OSError as error:
+            raise LabError(
+                f"{folder} has no adapter: {ADAPTER_WEIGHTS} is missing; write what save_lora wrote"
+            ) from error
+        key = (str(folder.resolve()), state.st_ino, state.st_mtime_ns, state.st_size)
+        number = self._known.setdefault(key, len(self._known) + 1)
+        return f"lora-{number}", number
+
+
+class Engine:
+    """A vLLM engine with room for one adapter at a time, started when it is first asked.
+
+    Args:
+        model: the model's folder or Hub id.
+        config: the adapters' rank and type.
+        options: further arguments of `vllm.LLM`, which come before those chosen here.
+    """
+
+    def __init__(self, model: str, config: LoRATrainConfig, options: Mapping[str, Any] | None = None) -> None:
+        self._model, self._config, self._options = model, config, dict(options or {})
+        self._names = AdapterNames()
+        self._llm: Any = None
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the engine is there."""
+        return self._llm is not None
+
+    def outputs(self, prompts: Sequence[Prompt], adapter: Path | None, sampling: Mapping[str, Any]) -> list[Any]:
+        """Return vLLM's own outputs.
+
+        Args:
+            prompts: texts, or lists of token ids.
+            adapter: the adapter's folder; None for the base model.
+            sampling: arguments of `vllm.SamplingParams`.
+
+        Raises:
+            LabError: vLLM is missing, or refuses an argument or a prompt.
+        """
+        need_vllm()
+        _set_variables()
+        from vllm import SamplingParams
+        from vllm.exceptions import VLLMClientError
+        from vllm.lora.request import LoRARequest
+
+        asked = checked_prompts(prompts)
+        try:
+            parameters = SamplingParams(**sampling)
+        except (TypeError, ValueError, VLLMClientError) as error:
+            raise LabError(f"generate: {error}; see vLLM's SamplingParams for what there is") from error
+        request = None
+        if adapter is not None:
+            name, number = self._names.of(adapter)
+            request = LoRARequest(name, number, str(adapter))
+        llm = self._started()
+        try:
+            found: list[Any] = llm.generate(
+                [text if isinstance(text, str) else {"prompt_token_ids": list(text)} for text in asked],
+                sampling_params=parameters, lora_request=request, use_tqdm=False,
+            )  # fmt: skip
+        except (ValueError, VLLMClientError) as error:  # a prompt is too long, for example
+            raise LabError(f"generate: vLLM refuses: {error}") from error
+        return found
+
+    def close(self) -> None:
+        """End the engine and give its memory back."""
+        if self._llm is not None:
+            llm, self._llm = self._llm, None
+            shutdown = getattr(llm.llm_engine, "shutdown", None)
+            del llm
+            if shutdown is not None:
+                shutdown()
+
+    def _started(self) -> Any:
+        if self._llm is None:
+            import torch
+            from vllm import LLM
+
+            gpu = torch.cuda.is_available()
+            chosen = {
+                "model": self._model,
+                "enable_lora": True,
+                "max_lora_rank": engine_rank(self._config),
+                "max_loras": 1,
+                "dtype": dtype_of(self._config),
+                "seed": self._config.seed,
+                **({"gpu_memory_utilization": _GPU_SHARE} if gpu else {"enforce_eager": True}),
+            }
+            self._llm = LLM(**{**chosen, **self._options})
+        return self._llm
+
+
+def engine_rank(config: LoRATrainConfig) -> int:
+    """Return the room for ranks that an engine needs.
+
+    Raises:
+        LabError: vLLM has no room as large.
+    """
+    found = check.snapped(config.rank)
+    if found is None:
+        raise LabError(
+            f"LoRATrainConfig: rank is {config.rank}, but vLLM serves ranks up to {check.ALLOWED_RANKS[-1]}: write less"
+        )
+    return found
+
+
+def checked_prompts(prompts: Sequence[Prompt]) -> list[Prompt]:
+    """Return prompts as a list.
+
+    Raises:
+        LabError: they are no list, there are none, or one is empty.
+    """
+    if isinstance(prompts, str):
+        raise LabError(f"generate: the prompts are one text: write a list, [{prompts[:20]!r}]")
+    listed = list(prompts)
+    if not listed:
+        raise LabError("generate: there are no prompts: give one or more")
+    empty = [str(number) for number, prompt in enumerate(listed) if len(prompt) == 0]
+    if empty:
+        raise LabError(f"generate: prompts {', '.join(empty)} are empty: write a text or token ids")
+    return listed
+
+
+def completions(outputs: Sequence[Any], prompts: Sequence[Prompt]) -> list[Completion]:
+    """Return vLLM's outputs as answers: all of the first prompt, then all of the next."""
+    return [
+        Completion(
+            prompt, answer.text, tuple(answer.token_ids),
+            None if answer.logprobs is None
+            else tuple(at[token].logprob for at, token in zip(answer.logprobs, answer.token_ids, strict=True)),
+            answer.finish_reason,
+        )
+        for output, prompt in zip(outputs, prompts, strict=True)
+        for answer in output.outputs
+    ]  # fmt: skip
+
+
+def _set_variables() -> None:
+    import torch
+
+    for name, value in {**_EVERYWHERE, **({} if torch.cuda.is_available() else _ON_CPUS)}.items():
+        os.environ.setdefault(name, value)

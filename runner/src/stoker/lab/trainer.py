@@ -1,0 +1,264 @@
+"""Trains an adapter with TRL and PEFT, and asks vLLM for answers with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.contract.exits import ExitCode
+from stoker.lab.config import LoRATrainConfig
+from stoker.lab.errors import LabError
+from stoker.lab.generation import Engine, Prompt, engine_rank
+from stoker.lab.machine import check_adapter, dtype_of, model_facts, need_training
+from stoker.lab.rows import Kind, Row, as_rows, kind_of
+
+# How many rows that are too long one message names.
+_SHOWN = 3
+# The adapter that DPO compares with, as TRL names it.
+_REFERENCE = "ref"
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a training did.
+
+    Attributes:
+        method: `sft` or `dpo`.
+        steps: updates.
+        loss: mean loss over all of them.
+        seconds: how long it took.
+        world_size: processes that trained together.
+        history: what the trainer logged: one mapping for each time.
+    """
+
+    method: str
+    steps: int
+    loss: float
+    seconds: float
+    world_size: int
+    history: tuple[Mapping[str, float], ...]
+
+
+class LoRATrainer:
+    """Trains with TRL and PEFT, generates with vLLM. Nothing is loaded before it is needed.
+
+    Args:
+        model_name: the base model's folder or Hub id.
+        train_config: the adapter and its training.
+        adapter: folder of an adapter to go on from; a new one by default.
+        engine: further arguments of `vllm.LLM`.
+
+    Raises:
+        LabError: the folder has no model, the adapter is for another one, or its rank is not the config's.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        train_config: LoRATrainConfig,
+        *,
+        adapter: str | Path | None = None,
+        engine: Mapping[str, Any] | None = None,
+    ) -> None:
+        train_config.validate()
+        self.model_name = model_name
+        self.config = train_config
+        self._facts = model_facts(model_name)
+        self._adapter = None if adapter is None else Path(adapter)
+        if self._adapter is not None:
+            check_adapter(self._adapter, self._facts, train_config.rank)
+        self._hf_model: Any = None
+        self._tokenizer: Any = None
+        self._vllm = Engine(model_name, train_config, engine)
+
+    @property
+    def model(self) -> Any:
+        """The model with its adapter, as PEFT has it."""
+        self.setup_training()
+        return self._hf_model
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer."""
+        if self._tokenizer is None:
+            need_training()
+            from transformers import AutoTokenizer
+
+            self._tokenizer = AutoTokenizer.from_pretrained(self.model_name)
+        return self._tokenizer
+
+    def setup_training(self) -> None:
+        """Load the model and give it an adapter, unless that was done before.
+
+        Raises:
+            LabError: a package is missing, this machine cannot compute in the type, or the model lacks target modules.
+        """
+        if self._hf_model is not None:
+            return
+        need_training()
+        self.config.validate()
+        name = dtype_of(self.config)
+        import torch
+        from peft import LoraConfig, PeftModel, get_peft_model
+        from transformers import AutoModelForCausalLM, set_seed
+
+        # As TRL does it: the adapter's first weights are random.
+        set_seed(self.config.seed)
+        base = AutoModelForCausalLM.from_pretrained(self.model_name, dtype=getattr(torch, name))
+        if self._adapter is not None:
+            self._hf_model = PeftModel.from_pretrained(base, str(self._adapter), is_trainable=True)
+            return
+        try:
+            self._hf_model = get_peft_model(base, LoraConfig(**self.config.lora_arguments()))
+        except ValueError as error:  # PEFT found no module of these names
+            raise LabError(
+                f"LoRATrainConfig: target_modules is {self.config.target_modules!r}, and {self.model_name} takes no "
+                f"adapter there: write names of its layers, or 'all-linear' ({error})"
+            ) from error
+
+    def train(self, dataset: Any) -> Trained:
+        """Train the adapter on rows; a second call goes on from the first one's.
+
+        Rows of preferences train with DPO against the adapter as it is now, all others with supervised training.
+
+        Args:
+            dataset: a list of rows, a Hugging Face data set, a `CausalLMDataset` or a `PreferenceDataset`.
+
+        Raises:
+            LabError: the rows are wrong or too long, or as `setup_training`.
+        """
+        need_training()
+        rows, kind, max_length = self._read(dataset)
+        self.setup_training()
+        trainer = self._trainer(rows, kind, max_length)
+        started = time.monotonic()
+        with _as_it_was(self._hf_model):
+            try:
+                done = trainer.train()
+            finally:
+                if _REFERENCE in self._hf_model.peft_config:
+                    self._hf_model.delete_adapter(_REFERENCE)
+        return Trained(
+            kind.method,
+            int(done.global_step),
+            float(done.training_loss),
+            time.monotonic() - started,
+            int(trainer.args.world_size),
+            tuple(dict(entry) for entry in trainer.state.log_history),
+        )
+
+    def save_lora(self, path: str) -> None:
+        """Save the adapter as PEFT does, for vLLM, PEFT and `generate`.
+
+        Args:
+            path: the folder.
+        """
+        self.setup_training()
+        self._hf_model.save_pretrained(str(path))
+
+    def generate(self, prompts: Sequence[Prompt], lora_path: str | None = None, **kwargs: Any) -> Any:
+        """Return vLLM's outputs for prompts.
+
+        Args:
+            prompts: texts, or lists of token ids.
+            lora_path: folder of the adapter to answer with; the base model answers by default. What is saved there
+                anew is read anew.
+            kwargs: arguments of `vllm.SamplingParams`.
+
+        Raises:
+            LabError: vLLM is missing, the adapter is of another model, or an argument or a prompt is refused.
+        """
+        if lora_path is not None and not self._vllm.is_started:
+            check_adapter(Path(lora_path), self._facts, self.config.rank)
+        engine_rank(self.config)
+        return self._vllm.outputs(prompts, None if lora_path is None else Path(lora_path), kwargs)
+
+    def close(self) -> None:
+        """Forget the model and end the engine."""
+        self._vllm.close()
+        self._hf_model = None
+
+    def _read(self, dataset: Any) -> tuple[list[Row], Kind, int]:
+        """Return the rows of a data set, their kind and the tokens to cut them to."""
+        from stoker.lab.data import CausalLMDataset, PreferenceDataset
+
+        if isinstance(dataset, CausalLMDataset | PreferenceDataset):
+            made: Any = dataset
+        else:
+            rows = as_rows(dataset)
+            whole = PreferenceDataset if kind_of(rows) is Kind.PREFERENCE else CausalLMDataset
+            made = whole(rows, self.tokenizer, self.config.max_length)
+        if self._facts.positions is not None and made.max_length > self._facts.positions:
+            refuse_long_rows(made, self._facts.positions)
+        return made.data, made.kind, made.max_length
+
+    def _trainer(self, rows: Sequence[Row], kind: Kind, max_length: int) -> Any:
+        import torch
+        from datasets import Dataset
+        from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+
+        arguments = {
+            **self.config.training_arguments(),
+            "max_length": max_length,
+            "bf16": dtype_of(self.config) == "bfloat16",
+            "use_cpu": not torch.cuda.is_available(),
+            "save_strategy": "epoch",
+            "save_total_limit": 3,
+            "report_to": "none",
+            "disable_tqdm": True,
+            **({} if torch.cuda.is_available() else {"dataloader_pin_memory": False}),
+        }
+        shared = {"model": self._hf_model, "processing_class": self.tokenizer}
+        data = Dataset.from_list([dict(row) for row in rows])
+        if kind is Kind.PREFERENCE:
+            return DPOTrainer(args=DPOConfig(**arguments, beta=self.config.beta), train_dataset=data, **shared)
+        return SFTTrainer(args=SFTConfig(**arguments), train_dataset=data, **shared)
+
+
+def refuse_long_rows(dataset: Any, positions: int) -> None:
+    """Refuse rows that are longer than the model takes.
+
+    Args:
+        dataset: a `CausalLMDataset` or a `PreferenceDataset`.
+        positions: tokens that the model takes.
+
+    Raises:
+        LabError: names the rows, with their lengths.
+    """
+    lengths = [(row, length) for row, length in enumerate(_lengths(dataset)) if length > positions]
+    if lengths:
+        named = ", ".join(f"row {row} has {length}" for row, length in lengths[:_SHOWN])
+        more = f" (and {len(lengths) - _SHOWN} more rows)" if len(lengths) > _SHOWN else ""
+        raise LabError(
+            f"{named} tokens{more}, but the model takes {positions}: shorten them, or cut them with "
+            f"max_length={positions}",
+            ExitCode.BAD_DATA,
+        )
+
+
+def _lengths(dataset: Any) -> Iterator[int]:
+    for index in range(len(dataset)):
+        tokens = dataset.tokens(index)
+        if dataset.kind is Kind.PREFERENCE:
+            answers = max(len(tokens["chosen_ids"]), len(tokens["rejected_ids"]))
+            yield len(tokens["prompt_ids"]) + answers
+        else:
+            yield len(tokens[0])
+
+
+@contextmanager
+def _as_it_was(model: Any) -> Iterator[None]:
+    """Undo what a trainer hangs on a model to train it: another training, or none, must find it as it was.
+
+    TRL wraps the forward of the base model, and accelerate that of the whole, each time once more.
+    """
+    wrapped: Iterable[Any] = (model, model.get_base_model())
+    yield
+    for module in wrapped:
+        vars(module).pop("forward", None)
+        vars(module).pop("_original_forward", None)
+    model.eval()

@@ -1,0 +1,97 @@
+"""Train and ask in one process with real vLLM, and ask a served policy by its address."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from stoker.cluster.processes import free_ports
+from stoker.contract.exits import ExitCode
+from stoker.lab import LabError, Policy
+
+CASES = Path(__file__).with_name("generation_cases.py")
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "lab").glob("*.py"))
+VLLM = {
+    "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1",
+}  # fmt: skip
+
+
+@pytest.mark.full
+def test_what_was_trained_answers(lab_python: Path, lab_inputs: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [lab_python, CASES, lab_inputs / "model", tmp_path], check=False, capture_output=True, text=True,
+        env={**os.environ, **VLLM},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-5000:]
+    failed: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    assert not failed, "\n".join(failed.values()) + done.stderr[-3000:]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs(example: Path, lab_python: Path, lab_inputs: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [lab_python, example, lab_inputs / "model"], check=False, capture_output=True, text=True, cwd=tmp_path,
+        env={**os.environ, **VLLM},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert " steps; " in done.stdout
+
+
+@pytest.mark.full
+def test_a_served_policy_answers_by_its_address(lab_python: Path, lab_inputs: Path, tmp_path: Path) -> None:
+    with server(lab_python, lab_inputs / "model", tmp_path) as url:
+        policy = Policy(url=url)
+        answers = policy.generate(["1+1=", [5, 6]], max_tokens=3, temperature=0, logprobs=0, n=2)
+        assert [answer.prompt for answer in answers] == ["1+1=", "1+1=", [5, 6], [5, 6]]
+        assert answers[0] == answers[1]
+        assert all(len(answer.token_ids) == len(answer.logprobs or ()) > 0 for answer in answers)
+        assert Policy(url=f"{url}/v1/", name="tiny").generate(["1+1="], max_tokens=1)
+        with pytest.raises(LabError, match=r"404.*nothing"):
+            Policy(url=url, name="nothing").generate(["1+1="])
+        for name in ("train", "save_lora"):
+            with pytest.raises(LabError, match="only generates: write Policy"):
+                getattr(policy, name)("rows")
+
+
+def test_an_address_is_refused_or_does_not_answer() -> None:
+    with pytest.raises(LabError, match="write the address of a server"):
+        Policy(url="support:8000")
+    (port,) = free_ports(1)
+    with pytest.raises(LabError, match="does not answer") as caught:
+        Policy(url=f"http://127.0.0.1:{port}").generate(["a"])
+    assert caught.value.code is ExitCode.UNAVAILABLE
+
+
+@contextmanager
+def server(python: Path, model: Path, folder: Path) -> Iterator[str]:
+    """Serve a model with vLLM."""
+    (port,) = free_ports(1)
+    program = [python, "-m", "vllm.entrypoints.cli.main"]
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*program, "serve", model, "--served-model-name=tiny", f"--port={port}", "--enforce-eager"],
+            stdout=log, stderr=log, env={**os.environ, **VLLM, "HOME": str(folder)},
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 600
+        while True:
+            assert process.poll() is None, (folder / "server.log").read_text()[-3000:]
+            assert time.monotonic() < deadline, (folder / "server.log").read_text()[-3000:]
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)

@@ -1,0 +1,64 @@
+"""Rows are told by their columns, and what is wrong with them is said before anything is loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stoker.contract.exits import ExitCode
+from stoker.lab import LabError
+from stoker.lab.rows import Kind, as_rows, kind_of
+
+TURN = [{"role": "user", "content": "2+3="}]
+ANSWER = [{"role": "assistant", "content": "5"}]
+
+
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        ({"text": "2+3=5"}, Kind.TEXT),
+        ({"prompt": "2+3=", "completion": "5"}, Kind.COMPLETION),
+        ({"prompt": TURN, "completion": ANSWER}, Kind.COMPLETION),
+        ({"messages": TURN + ANSWER}, Kind.MESSAGES),
+        ({"prompt": "2+3=", "chosen": "5", "rejected": "6"}, Kind.PREFERENCE),
+        ({"chosen": TURN + ANSWER, "rejected": TURN}, Kind.PREFERENCE),
+        ({"text": "left out", "prompt": "2+3=", "chosen": "5", "rejected": "6"}, Kind.PREFERENCE),
+    ],
+)
+def test_a_kind_is_told_by_its_columns(row: dict[str, Any], kind: Kind) -> None:
+    assert kind_of(as_rows([row])) is kind
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([], "there are no rows"),
+        ("text", "the rows are a str"),
+        ({"text": "a"}, "the rows are a dict"),
+        (3, "the rows are a int"),
+        ([{"text": "a"}, "b"], "row 1 must be a mapping"),
+        ([{}], "the rows have the columns of nothing, but need text, or messages, or prompt and completion, or"),
+        ([{"question": "a", "answer": "b"}], "the rows have the columns question, answer, but need text"),
+        ([{"prompt": "a"}], "the rows have the columns prompt, but need"),
+        ([{"text": "a"}, {"prompt": "b"}], "row 1 has no text, which row 0 has"),
+        ([{"text": "a"}, {"text": ""}, {"text": ""}], "text of row 1, row 2 is empty"),
+        ([{"text": "a"}, {"text": None}], "text of row 1 must be text like the others, not NoneType"),
+        ([{"text": "a"}, {"text": TURN}], "text of row 1 must be text like the others, not list"),
+        ([{"prompt": "a", "completion": ANSWER}], "row 0 has text in prompt and messages in completion"),
+        ([{"messages": []}], "messages of row 0 is empty"),
+        ([{"messages": "a"}], "messages of row 0 must be a list of messages, not str"),
+        ([{"messages": [{"content": "a"}]}], "messages of row 0 must hold messages with role and content"),
+    ],
+)
+def test_wrong_rows_are_refused(rows: Any, told: str) -> None:
+    with pytest.raises(LabError) as caught:
+        kind_of(as_rows(rows))
+    assert str(caught.value).startswith(told)
+    assert caught.value.code is ExitCode.BAD_DATA
+
+
+def test_many_wrong_rows_make_one_line() -> None:
+    with pytest.raises(LabError, match=r"^text of row 1, row 2, row 3 and 6 more is empty") as caught:
+        kind_of([{"text": "a"}, *[{"text": ""}] * 9])
+    assert len(str(caught.value).splitlines()) == 1

@@ -1,0 +1,100 @@
+"""Training with real TRL on a tiny model: tokens, losses and what is learned are TRL's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runner.tests.samples import check, resolve
+
+from stoker.lab import LabError, Policy
+from stoker.plan.facts import Facts
+from stoker.rank.same_run import refuse_other_run
+
+CASES = Path(__file__).with_name("training_cases.py")
+RANKS = Path(__file__).with_name("evaluate_on_ranks.py")
+
+
+def run(python: Path, *command: Path | str) -> str:
+    """Return what a script prints."""
+    done = subprocess.run(
+        [python, *command], check=False, capture_output=True, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def failures(python: Path, script: Path, *more: Path) -> str:
+    """Run a script of cases and return the tracebacks of those that fail."""
+    found: dict[str, str] = json.loads(run(python, script, *more).splitlines()[-1])
+    return "\n".join(found.values())
+
+
+def test_training_is_trls(trainer_python: Path, inputs: Path, tmp_path: Path) -> None:
+    failed = failures(trainer_python, CASES, inputs / "model", tmp_path)
+    assert not failed, failed
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    check(manifest, "manifest-v1")
+    refuse_other_run("the manifest", manifest, planned(json.loads((tmp_path / "trainjob.json").read_text())))
+
+
+def planned(trainjob: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of the run that a TrainJob of one pod is."""
+    facts = Facts(env={"STOKER_FRAMEWORK": "trl", "STOKER_METHOD": "sft"})
+    return dict(resolve(facts, trainjob["spec"]["trainer"]["args"]).record)
+
+
+@pytest.mark.full
+def test_training_is_trls_beside_vllm(lab_python: Path, lab_inputs: Path, tmp_path: Path) -> None:
+    failed = failures(lab_python, CASES, lab_inputs / "model", tmp_path)
+    assert not failed, failed
+
+
+@pytest.mark.full
+def test_an_evaluation_is_the_same_on_every_number_of_ranks(trainer_python: Path, inputs: Path) -> None:
+    found = []
+    for ranks in (1, 2, 4):
+        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        lines = run(trainer_python, *torchrun, RANKS, inputs / "model").splitlines()
+        told = [json.loads(line) for line in lines if line.startswith("{")]
+        assert len(told) == ranks
+        assert all(one == told[0] for one in told)
+        found.append(told[0])
+    assert {one["n"] for one in found} == {found[0]["n"]}
+    for name in ("loss", "perplexity", "token_accuracy"):
+        values = [one[name] for one in found]
+        assert max(values) - min(values) <= 1e-6 * max(values), found
+
+
+def test_without_the_trainers_training_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    policy = Policy(str(tmp_path))
+    with pytest.raises(LabError, match=r"training needs torch, .*: from a checkout, pip install './runner\[lab\]'"):
+        policy.train([{"text": "a"}])
+    with pytest.raises(LabError, match=r"generating needs vLLM, not installed here: pip install vllm==0\.31\.0"):
+        policy.generate(["a"])
+
+
+@pytest.mark.parametrize("model", ["./nothing", "/nothing/here", ""])
+def test_a_model_that_is_not_there_is_refused(model: str) -> None:
+    with pytest.raises(LabError, match="write"):
+        Policy(model)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"config\.json is missing"):
+        Policy(str(tmp_path))
+
+
+def test_a_policy_has_a_model_or_an_address() -> None:
+    with pytest.raises(LabError, match="write one of them"):
+        Policy()
+    with pytest.raises(LabError, match="write one of them"):
+        Policy("a", url="http://b")
+    with pytest.raises(LabError, match="write it with url"):
+        Policy("a", name="b")

@@ -1,0 +1,382 @@
+"""Training, data and losses beside those of TRL: `python training_cases.py MODEL FOLDER` prints what fails, as JSON.
+
+Runs in an environment with TRL. MODEL is a tiny model, FOLDER is empty.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+from transformers.loss.loss_utils import ForCausalLMLoss
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+
+from stoker.contract.exits import ExitCode
+from stoker.contract.manifest import MANIFEST
+from stoker.lab import (
+    CausalLMCollator,
+    CausalLMDataset,
+    CausalLMLoss,
+    DPOLoss,
+    LabError,
+    LoRATrainConfig,
+    LoRATrainer,
+    Policy,
+    PreferenceCollator,
+    PreferenceDataset,
+    evaluate,
+    job,
+)
+
+MODEL, FOLDER = sys.argv[1], Path(sys.argv[2])
+SUMS = [(a, b) for a in range(10) for b in range(10)]
+TEXTS = [{"text": f"{a}+{b}={a + b}"} for a, b in SUMS[:24]]
+PAIRS = [{"prompt": f"{a}+{b}=", "chosen": f"{a + b}", "rejected": f"{a + b + 1}"} for a, b in SUMS[:24]]
+QUICK = LoRATrainConfig(
+    batch_size=4, gradient_accumulation_steps=2, num_epochs=2, learning_rate=2e-2, max_length=64,
+    output_dir=str(FOLDER / "output"), logging_steps=1,
+)  # fmt: skip
+# What SFTConfig and DPOConfig need on CPU, as in the recipes; nothing of it changes what is learned.
+PLAIN = {
+    "use_cpu": True, "bf16": False, "report_to": "none", "disable_tqdm": True, "save_strategy": "no",
+    "dataloader_pin_memory": False,
+}  # fmt: skip
+
+
+def said(role: str, text: str) -> dict[str, str]:
+    """Return a message."""
+    return {"role": role, "content": text}
+
+
+FORMATS: dict[str, list[dict[str, Any]]] = {
+    "text": TEXTS,
+    "text that ends itself": [{"text": f"{row['text']}<eos>"} for row in TEXTS],
+    "completion": [{"prompt": row["prompt"], "completion": row["chosen"]} for row in PAIRS],
+    "messages": [{"messages": [said("user", row["prompt"]), said("assistant", row["chosen"])]} for row in PAIRS],
+    "conversation with completion": [
+        {"prompt": [said("user", row["prompt"])], "completion": [said("assistant", row["chosen"])]} for row in PAIRS
+    ],
+    "tokens across the border": [{"prompt": "12", "completion": "+3=15"}, {"prompt": "1", "completion": "1+1=12"}],
+}
+PREFERENCES: dict[str, list[dict[str, Any]]] = {
+    "text": PAIRS,
+    "conversation": [
+        {
+            "prompt": [said("user", row["prompt"])],
+            "chosen": [said("assistant", row["chosen"])],
+            "rejected": [said("assistant", row["rejected"])],
+        }
+        for row in PAIRS
+    ],
+    "without its prompt": [
+        {
+            name: [said("user", row["prompt"]), said("assistant", row[name])]
+            for name in ("chosen", "rejected")
+        }
+        for row in PAIRS
+    ],
+    "tokens across the border": [{"prompt": "1", "chosen": "2+3=15", "rejected": "9"}],
+}  # fmt: skip
+
+
+@functools.cache
+def tokenizer() -> Any:
+    """Return the model's tokenizer."""
+    return AutoTokenizer.from_pretrained(MODEL)
+
+
+def sft(rows: list[dict[str, Any]], **more: Any) -> Any:
+    """Return TRL's own trainer of these rows."""
+    args = SFTConfig(**PLAIN, output_dir=str(FOLDER / "plain"), **more)
+    return SFTTrainer(model=MODEL, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer())
+
+
+def tokens_and_masks_are_those_of_trl() -> None:
+    """Each format has TRL's token ids and labels, whole and cut."""
+    for (name, rows), length in [(each, length) for each in FORMATS.items() for length in (64, 4)]:
+        theirs = sft(rows, max_length=length).train_dataset
+        mine = [CausalLMDataset(rows, tokenizer(), length)[index] for index in range(len(rows))]
+        # TRL leaves out rows that were cut before the first token to learn.
+        mine = [row for row in mine if (row["labels"] != -100).any()]
+        assert [row["input_ids"].tolist() for row in mine] == list(theirs["input_ids"]), (name, length)
+        assert [row["labels"].tolist() for row in mine] == list(theirs["labels"]), (name, length)
+
+
+def no_prompt_and_no_padding_is_learned() -> None:
+    """The prompt and what pads have no label, and an answer ends."""
+    rows = [{"prompt": "1+1=", "completion": "2"}, {"prompt": "10+10=", "completion": "20"}]
+    data = CausalLMDataset(rows, tokenizer(), 64)
+    batch = CausalLMCollator(tokenizer())([data[0], data[1]])
+    for row, ids, labels, mask in zip(rows, batch["input_ids"], batch["labels"], batch["attention_mask"], strict=True):
+        learned = ids[labels != -100]
+        assert tokenizer().decode(learned) == f"{row['completion']}<eos>"
+        assert (labels[mask == 0] == -100).all()
+        assert (labels[labels != -100] == learned).all()
+
+
+def preferences_are_those_of_trl() -> None:
+    """Each format of preferences has TRL's tokens, and a batch is TRL's."""
+    for (name, rows), length in [(each, length) for each in PREFERENCES.items() for length in (64, 5)]:
+        args = DPOConfig(**PLAIN, output_dir=str(FOLDER / "plain"), max_length=length)
+        trainer = DPOTrainer(
+            model=MODEL, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer(),
+            peft_config=LoraConfig(task_type="CAUSAL_LM"),
+        )  # fmt: skip
+        theirs = [
+            {key: list(row[key]) for key in ("prompt_ids", "chosen_ids", "rejected_ids")}
+            for row in trainer.train_dataset
+        ]
+        data = PreferenceDataset(rows, tokenizer(), length)
+        mine = [data.tokens(index) for index in range(len(rows))]
+        kept = [index for index, row in enumerate(mine) if len(row["prompt_ids"]) < length]
+        assert [mine[index] for index in kept] == theirs, (name, length)
+        if theirs:
+            batch = trainer.data_collator(theirs)
+            ours = PreferenceCollator(tokenizer())([data[index] for index in kept])
+            width = ours["input_ids"].shape[1]
+            for key, value in ours.items():
+                assert torch.equal(value, batch[key][:, :width]), (name, key)
+                assert (batch["attention_mask"][:, width:] == 0).all()
+
+
+def close(one: torch.Tensor, other: torch.Tensor, tolerance: float = 1e-6) -> None:
+    """Fail unless two tensors are equal but for rounding."""
+    assert one.shape == other.shape, (one.shape, other.shape)
+    assert (one - other).abs().max() <= tolerance, (one - other).abs().max()
+
+
+def the_causal_loss_is_that_of_transformers() -> None:
+    """Loss and gradients are equal, alone and accumulated over parts of a step."""
+    torch.manual_seed(0)
+    logits = torch.randn(6, 9, 17, requires_grad=True)
+    labels = torch.randint(0, 17, (6, 9)).masked_fill(torch.rand(6, 9) < 0.4, -100)
+    mask = torch.ones(6, 9, dtype=torch.long)
+    mask[:, 7:] = 0
+    masked = labels.masked_fill(mask == 0, -100)
+    counted = (masked[:, 1:] != -100).sum()
+    for count in (None, counted):
+        ours = [CausalLMLoss()(logits, labels, mask, count)]
+        theirs = [ForCausalLMLoss(logits, masked, 17, num_items_in_batch=count)]
+        if count is not None:
+            parts = [slice(0, 2), slice(2, 6)]
+            ours.append(sum(CausalLMLoss()(logits[part], labels[part], mask[part], count) for part in parts))
+            close(ours[1], ours[0])
+        close(ours[0], theirs[0])
+        gradients = [torch.autograd.grad(loss, logits)[0] for loss in (*ours, *theirs)]
+        for gradient in gradients[1:]:
+            close(gradient, gradients[0])
+    nothing = CausalLMLoss()(logits, torch.full((6, 9), -100))
+    assert nothing.item() == 0.0
+
+
+def the_dpo_loss_is_that_of_trl() -> None:
+    """Loss and gradients of the adapter are those of TRL's trainer on the same batch."""
+    config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    args = DPOConfig(**PLAIN, output_dir=str(FOLDER / "plain"), beta=0.3, gradient_checkpointing=False)
+    trainer = DPOTrainer(
+        model=MODEL, args=args, train_dataset=Dataset.from_list(PAIRS), processing_class=tokenizer(), peft_config=config
+    )
+    data = PreferenceDataset(PAIRS, tokenizer())
+    batch = PreferenceCollator(tokenizer())([data[index] for index in range(8)])
+    model = trainer.model
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    theirs = trainer.compute_loss(model, dict(batch))
+    wanted = torch.autograd.grad(theirs, weights)
+
+    def scores() -> tuple[torch.Tensor, torch.Tensor]:
+        logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1]
+        chosen = logits.log_softmax(-1).gather(2, batch["input_ids"][:, 1:, None]).squeeze(2)
+        one, other = (chosen * batch["completion_mask"][:, 1:]).sum(1).chunk(2)
+        return one, other
+
+    with torch.no_grad(), model.disable_adapter():
+        reference = scores()
+    ours = DPOLoss(0.3)(*scores(), *reference)
+    close(ours, theirs)
+    for mine, other in zip(torch.autograd.grad(ours, weights), wanted, strict=True):
+        close(mine, other)
+
+
+def losses_of(history: Any) -> list[float]:
+    """Return the losses that a trainer logged."""
+    return [entry["loss"] for entry in history if "loss" in entry]
+
+
+def training_is_that_of_plain_trl() -> None:
+    """The same seed gives the same losses as TRL's trainers alone, step by step."""
+    logged = {"logging_steps": 1, "output_dir": str(FOLDER / "plain"), "max_length": 64}
+    shared = {
+        **PLAIN, **logged, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_train_epochs": 2,
+        "learning_rate": 2e-2, "warmup_steps": 0.1, "max_grad_norm": 1.0, "seed": 42,
+    }  # fmt: skip
+    peft = LoraConfig(
+        r=8, lora_alpha=16, lora_dropout=0.0, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"],
+        task_type="CAUSAL_LM",
+    )  # fmt: skip
+    for rows, trainer, config in ((TEXTS, SFTTrainer, SFTConfig), (PAIRS, DPOTrainer, DPOConfig)):
+        plain = trainer(
+            model=MODEL, args=config(**shared), train_dataset=Dataset.from_list(rows), processing_class=tokenizer(),
+            peft_config=peft,
+        )  # fmt: skip
+        plain.train()
+        wanted = losses_of(plain.state.log_history)
+        set_seed(7)  # whatever happened before must not matter
+        found = losses_of(LoRATrainer(MODEL, QUICK).train(rows).history)
+        assert len(wanted) == 6, wanted
+        assert max(abs(a - b) for a, b in zip(wanted, found, strict=True)) <= 1e-6, (wanted, found)
+
+
+def a_policy_learns_and_goes_on() -> None:
+    """Training lowers the loss, a second training goes on from the first, and preferences move the margin."""
+    policy = Policy(MODEL, QUICK)
+    before = evaluate(policy, TEXTS)
+    first = policy.train(TEXTS)
+    between = evaluate(policy, TEXTS)
+    policy.train(TEXTS)
+    after = evaluate(policy, TEXTS)
+    assert first.method == "sft"
+    assert first.steps == 6
+    assert before["loss"] - 0.3 > between["loss"] > after["loss"], (before, between, after)
+    assert after["token_accuracy"] > before["token_accuracy"]
+    assert math.isclose(after["perplexity"], math.exp(after["loss"]))
+    assert after["n"] == sum(len(CausalLMDataset(TEXTS, tokenizer())[row]["labels"]) - 1 for row in range(len(TEXTS)))
+    # The wanted answers and the others have no token in common.
+    pairs = [{"prompt": row["prompt"], "chosen": row["chosen"], "rejected": "no"} for row in PAIRS]
+    policy.config.learning_rate = 5e-2
+    done = policy.train(pairs)
+    policy.train(pairs)
+    margins = [entry["rewards/margins"] for entry in done.history if "rewards/margins" in entry]
+    assert done.method == "dpo"
+    assert margins[-1] > margins[0] + 0.05, margins
+    # What TRL hung on the model is gone: no second adapter is saved, and no forward is wrapped twice.
+    assert set(policy.model.peft_config) == {"default"}
+    assert not {"forward", "_original_forward"} & {*vars(policy.model), *vars(policy.model.get_base_model())}
+
+
+def an_adapter_is_loaded_and_trained_on() -> None:
+    """A saved adapter predicts as the policy did, and another base is refused before anything is loaded."""
+    policy = Policy(MODEL, QUICK)
+    policy.train(TEXTS)
+    policy.save_lora(FOLDER / "saved")
+    again = Policy(MODEL, QUICK, adapter=FOLDER / "saved")
+    assert evaluate(again, TEXTS) == evaluate(policy, TEXTS)
+    again.train(TEXTS)
+    assert evaluate(again, TEXTS)["loss"] < evaluate(policy, TEXTS)["loss"]
+    other = AutoModelForCausalLM.from_pretrained(MODEL).config
+    other.hidden_size, other.intermediate_size = 32, 64
+    AutoModelForCausalLM.from_config(other).save_pretrained(FOLDER / "other")
+    tokenizer().save_pretrained(FOLDER / "other")
+    refused(lambda: Policy(str(FOLDER / "other"), QUICK, adapter=FOLDER / "saved"), "matrices do not fit")
+    refused(lambda: Policy(MODEL, LoRATrainConfig(rank=1), adapter=FOLDER / "saved"), "has rank 8, but there is room")
+    refused(lambda: Policy(MODEL, QUICK, adapter=FOLDER / "nothing"), "cannot be read")
+
+
+def evaluation_is_that_of_transformers() -> None:
+    """The loss over rows of unequal length is the mean over all tokens, as the model's own of one row at a time."""
+    trainer = LoRATrainer(MODEL, QUICK)
+    rows = [{"prompt": f"{a}+{b}=", "completion": str(a + b) * (1 + b)} for a, b in SUMS[:9]]
+    data = CausalLMDataset(rows, tokenizer())
+    total = count = 0.0
+    for row in range(len(rows)):
+        labels = data[row]["labels"]
+        learned = int((labels[1:] != -100).sum())
+        with torch.no_grad():
+            loss = trainer.model(input_ids=data[row]["input_ids"][None], labels=labels[None]).loss
+        total, count = total + learned * loss.item(), count + learned
+    found = evaluate(trainer, rows)
+    assert found["n"] == count
+    assert math.isclose(found["loss"], total / count, rel_tol=1e-5), (found, total / count)
+    sizes = [evaluate(trainer, rows, batch_size=size)["loss"] for size in (1, 2, 9)]
+    assert max(sizes) - min(sizes) <= 1e-6, sizes
+
+
+def refused(what: Callable[[], object], told: str, code: ExitCode | None = None) -> None:
+    """Fail unless something is refused with one message."""
+    try:
+        what()
+    except LabError as error:
+        found = error
+    else:
+        raise AssertionError(f"not refused: {told}")
+    assert told in str(found), str(found)
+    assert code is None or found.code is code
+
+
+def bad_input_is_refused_before_the_model_is_loaded() -> None:
+    """One message with the fix; the model is not there yet."""
+    long = [{"text": "7" * 300}, {"text": "1"}]
+    trainer = LoRATrainer(MODEL, LoRATrainConfig(output_dir=str(FOLDER / "output")))
+    refused(
+        lambda: trainer.train(long), "row 0 has 301 tokens, but the model takes 128: shorten them", ExitCode.BAD_DATA
+    )
+    refused(lambda: trainer.train([{"question": "a"}]), "rename the columns", ExitCode.BAD_DATA)
+    refused(lambda: trainer.train([]), "there are no rows", ExitCode.BAD_DATA)
+    refused(lambda: LoRATrainer(MODEL, LoRATrainConfig(dtype="bfloat16")).setup_training(), "it has no GPU")
+    refused(lambda: evaluate(trainer, [{"chosen": "a", "rejected": "b"}]), "need text")
+    assert trainer._hf_model is None
+    wrong = LoRATrainer(MODEL, LoRATrainConfig(target_modules=["nothing"]))
+    refused(wrong.setup_training, "target_modules is ['nothing']")
+    # Rows that are cut need no refusal.
+    cut = LoRATrainConfig(max_length=8, num_epochs=1, output_dir=str(FOLDER / "output"))
+    assert LoRATrainer(MODEL, cut).train(long).steps == 1
+
+
+def what_is_published_is_what_the_trainjob_trains() -> None:
+    """A published version has the record of the run that the TrainJob would be."""
+    data = FOLDER / "dataset"
+    data.mkdir()
+    (data / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in TEXTS))
+    policy = Policy(MODEL, QUICK)
+    refused(lambda: policy.publish(FOLDER / "adapters", "sums"), "call train first")
+    refused(lambda: policy.to_trainjob("sums"), "to_trainjob(name, dataset=")
+    policy.train(str(data))
+    assert [policy.publish(FOLDER / "adapters", "sums") for _ in range(2)] == ["sums:1", "sums:2"]
+    manifest = json.loads((FOLDER / "adapters/sums/2" / MANIFEST).read_text())
+    (FOLDER / "manifest.json").write_text(json.dumps(manifest))
+    (FOLDER / "trainjob.json").write_text(json.dumps(policy.to_trainjob("sums")))
+    assert manifest["base_model"]["name_or_path"] == MODEL
+    assert manifest["fingerprint"]["data"] == {"dataset_name": str(data)}
+    rows = Policy(MODEL, QUICK)
+    rows.train(TEXTS)
+    assert rows.publish(FOLDER / "adapters", "rows") == "rows:1"
+    assert job.METHODS == ("sft", "dpo")
+
+
+CASES = (
+    tokens_and_masks_are_those_of_trl,
+    no_prompt_and_no_padding_is_learned,
+    preferences_are_those_of_trl,
+    the_causal_loss_is_that_of_transformers,
+    the_dpo_loss_is_that_of_trl,
+    training_is_that_of_plain_trl,
+    a_policy_learns_and_goes_on,
+    an_adapter_is_loaded_and_trained_on,
+    evaluation_is_that_of_transformers,
+    bad_input_is_refused_before_the_model_is_loaded,
+    what_is_published_is_what_the_trainjob_trains,
+)
+
+
+def main() -> None:
+    """Run the cases."""
+    failed = {}
+    for case in CASES:
+        try:
+            case()
+        except Exception:  # noqa: BLE001 - whatever it is, the case fails
+            failed[case.__name__] = traceback.format_exc()
+    print(json.dumps(failed))
+
+
+if __name__ == "__main__":
+    main()
