@@ -150,7 +150,8 @@ def parts_of(model: nn.Module, name: str, module: nn.Module) -> list[tuple[str, 
 
 
 def _of_vllm(module: nn.Module) -> bool:
-    return hasattr(module, "quant_method") and hasattr(module, "output_partition_sizes")
+    """Return whether this is a linear layer of vLLM; its embeddings and output layers look like one."""
+    return hasattr(module, "output_partition_sizes") and not hasattr(module, "num_embeddings_padded")
 
 
 def _linear(module: nn.Module) -> bool:

@@ -1,0 +1,1 @@
+"""One engine that trains and serves the same weights."""

@@ -1,0 +1,224 @@
+"""Train a model and ask it, with one copy of its weights."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import nn
+
+from stoker.lab.config import LoRATrainConfig
+from stoker.lab.engine.sampling import Sampling
+from stoker.lab.errors import LabError, refuse
+from stoker.lab.generation import Completion, Prompt, checked_prompts
+from stoker.lab.lora import files
+from stoker.lab.lora.injector import LoRAInjector
+from stoker.lab.machine import dtype_of
+
+IGNORED = -100  # a label that is not learned
+Batch = Mapping[str, torch.Tensor]
+Loss = Callable[[Any, Batch], torch.Tensor]
+
+
+class Backend(Protocol):
+    """What generates, and the model that trains."""
+
+    model: Any
+    tokenizer: Any
+    injector: LoRAInjector
+
+    def generate(self, prompts: Sequence[Prompt], tokens: Sequence[list[int]], sampling: Sampling) -> list[Completion]:
+        """Answer each prompt once."""
+
+    def weights_changed(self) -> None:
+        """Forget what was computed with other weights."""
+
+    def close(self) -> None:
+        """End what runs."""
+
+
+class TrainableEngine:
+    """Trains an adapter and generates with it at once: no copy of the weights, no files, no second load.
+
+    Args:
+        model_name: name or path of the base model.
+        train_config: the adapter, its learning rate and the longest gradient.
+        backend: what generates: `vllm`, or `transformers` by continuous batching.
+        arguments: of `vllm.LLM`, or of `AutoModelForCausalLM.from_pretrained`.
+
+    Attributes:
+        model: the model that trains, of transformers.
+        optimizer: changes its adapters.
+        tokenizer: the model's.
+        injector: knows the adapters; `injector.disabled()` makes the base model of it.
+
+    Raises:
+        LabError: the model cannot train in an engine; says what to do instead.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        train_config: LoRATrainConfig,
+        backend: Literal["vllm", "transformers"] = "vllm",
+        **arguments: Any,
+    ) -> None:
+        refuse(_problems(model_name, backend, arguments))
+        torch.manual_seed(train_config.seed)
+        self.model_name = model_name
+        self.config = train_config
+        self._backend = _backend(backend)(model_name, train_config, {"dtype": dtype_of(train_config), **arguments})
+        self.model = self._backend.model
+        self.tokenizer = self._backend.tokenizer
+        self.injector = self._backend.injector
+        self.optimizer = torch.optim.AdamW(
+            self.injector.get_trainable_params(), lr=train_config.learning_rate, weight_decay=0.0
+        )
+
+    def train_step(self, batch: Batch | Sequence[Batch], loss: Loss | None = None) -> dict[str, float]:
+        """Change the adapter once. What is generated next is generated with the change.
+
+        Args:
+            batch: `input_ids`, `labels` (-100 where nothing is to be learned) and `attention_mask`; or several such
+                batches, whose gradients are summed up as if they were one.
+            loss: takes the model and a batch, and returns what to make smaller; without it, the mean negative
+                log-likelihood of all labels of this step.
+
+        Returns:
+            `loss`; `grad_norm`, before it was cut.
+
+        Raises:
+            LabError: there is nothing to learn, or the loss is not a number.
+        """
+        batches = [batch] if isinstance(batch, Mapping) else list(batch)
+        labels = 0 if loss else sum(int((one["labels"][..., 1:] != IGNORED).sum()) for one in batches)
+        if not batches or (not loss and not labels):
+            raise LabError(f"train_step: the batch has no label to learn: give one that is not {IGNORED}")
+        self.model.train()
+        total = 0.0
+        for one in batches:
+            part = loss(self.model, one) / len(batches) if loss else self._likelihood(one, labels)
+            part.backward()
+            total += part.item()
+        parameters = self.injector.get_trainable_params()
+        norm = nn.utils.clip_grad_norm_(parameters, self.config.max_grad_norm or float("inf"))
+        if not torch.isfinite(norm):
+            self.optimizer.zero_grad()
+            raise LabError(
+                f"train_step: the loss is {total} and the gradient {norm}: lower learning_rate, or look for rows that "
+                "are not text. The adapter is as it was before this step"
+            )
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self._backend.weights_changed()
+        return {"loss": total, "grad_norm": norm.item()}
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        max_tokens: int = 16,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int | None = None,
+        adapter: bool = True,
+    ) -> list[Completion]:
+        """Answer each prompt once, with the adapter as it is now.
+
+        Args:
+            prompts: texts, or lists of tokens.
+            max_tokens: tokens that an answer may have.
+            temperature: 0 takes the most likely token.
+            top_p: probability that the tokens to choose from have together.
+            top_k: tokens to choose from; 0 is all.
+            seed: makes answers repeat.
+            adapter: False asks the base model.
+
+        Returns:
+            The answers, in the order of the prompts.
+        """
+        asked = checked_prompts(prompts)
+        tokens = [self.tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt) for prompt in asked]
+        sampling = Sampling(max_tokens, temperature, top_p, top_k, seed)
+        self.model.eval()
+        if adapter:
+            return self._backend.generate(asked, tokens, sampling)
+        self._backend.weights_changed()
+        try:
+            with self.injector.disabled():
+                return self._backend.generate(asked, tokens, sampling)
+        finally:
+            self._backend.weights_changed()
+
+    def save_lora(self, path: str | Path) -> None:
+        """Write the adapter as PEFT does, for PEFT and vLLM."""
+        files.write(path, self.injector.lora_layers, self.config, self.model_name)
+
+    def load_lora(self, path: str | Path) -> None:
+        """Read an adapter that PEFT or `save_lora` wrote.
+
+        Raises:
+            LabError: the files are missing, or belong to another model or config.
+        """
+        files.read(path, self.injector.lora_layers)
+        self._backend.weights_changed()
+
+    def close(self) -> None:
+        """End the engine."""
+        self._backend.close()
+
+    def __enter__(self) -> TrainableEngine:
+        """Return the engine, to be closed at the end."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the engine."""
+        self.close()
+
+    def _likelihood(self, batch: Batch, labels: int) -> torch.Tensor:
+        inputs = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
+        loss: torch.Tensor = self.model(**inputs, num_items_in_batch=labels, use_cache=False).loss
+        return loss
+
+
+def _problems(model_name: str, backend: str, arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Say what can be said before the model is loaded."""
+    if backend not in ("vllm", "transformers"):
+        yield f'TrainableEngine: backend is {backend!r}: it must be "vllm" or "transformers"'
+        return
+    if backend == "vllm" and importlib.util.find_spec("vllm") is None:
+        yield 'TrainableEngine: vLLM is not installed here: write backend="transformers", which needs no vLLM'
+    yield from (
+        f"TrainableEngine: {name} is the engine's own: leave it out"
+        for name in ("load_format", "model_loader_extra_config", "enforce_eager", "logprobs_mode", "enable_lora")
+        if backend == "vllm" and name in arguments
+    )
+    quantized = arguments.get("quantization") or arguments.get("quantization_config")
+    if not quantized:
+        from transformers import AutoConfig
+
+        known = {name: arguments[name] for name in ("revision", "trust_remote_code") if name in arguments}
+        quantized = getattr(AutoConfig.from_pretrained(model_name, **known), "quantization_config", None)
+    if quantized:
+        how = quantized.get("quant_method", quantized) if isinstance(quantized, Mapping) else quantized
+        yield (
+            f"TrainableEngine: {model_name} would have weights in {how}, which cannot be trained: take the model in "
+            "bfloat16, float16 or float32"
+        )
+
+
+def _backend(name: str) -> Callable[[str, LoRATrainConfig, dict[str, Any]], Backend]:
+    if name == "vllm":
+        from stoker.lab.engine.vllm_backend import VllmBackend
+
+        return VllmBackend
+    from stoker.lab.engine.transformers_backend import TransformersBackend
+
+    return TransformersBackend

@@ -1,0 +1,79 @@
+"""One model of transformers that trains, and generates by continuous batching."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stoker.lab.config import LoRATrainConfig
+from stoker.lab.engine.sampling import Sampling
+from stoker.lab.errors import LabError
+from stoker.lab.generation import Completion, Prompt
+from stoker.lab.lora.injector import LoRAInjector
+
+# Tokens in a block of the cache, and in one forward pass.
+BLOCK = 32
+BATCH = 512
+
+
+class TransformersBackend:
+    """The same modules train and generate.
+
+    Args:
+        model_name: name or path of the base model.
+        config: the adapters.
+        arguments: of `AutoModelForCausalLM.from_pretrained`.
+
+    Attributes:
+        model: the model.
+        injector: knows the adapters.
+        tokenizer: the model's.
+    """
+
+    def __init__(self, model_name: str, config: LoRATrainConfig, arguments: dict[str, Any]) -> None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        known = {name: arguments[name] for name in ("revision", "trust_remote_code") if name in arguments}
+        self.tokenizer = AutoTokenizer.from_pretrained(model_name, **known)
+        self.injector = LoRAInjector(config)
+        self.model = self.injector.inject(AutoModelForCausalLM.from_pretrained(model_name, **arguments))
+
+    def generate(self, prompts: Sequence[Prompt], tokens: Sequence[list[int]], sampling: Sampling) -> list[Completion]:
+        """Answer each prompt once."""
+        from transformers import ContinuousBatchingConfig, GenerationConfig
+
+        blocks = sum(-(-(len(ids) + sampling.max_tokens) // BLOCK) + 1 for ids in tokens)
+        found = self.model.generate_batch(
+            inputs=list(tokens),
+            generation_config=GenerationConfig(
+                max_new_tokens=sampling.max_tokens,
+                do_sample=sampling.temperature > 0,
+                temperature=sampling.temperature or 1.0,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                eos_token_id=self.model.generation_config.eos_token_id,
+                pad_token_id=self.tokenizer.pad_token_id,
+            ),
+            continuous_batching_config=ContinuousBatchingConfig(
+                block_size=BLOCK, num_blocks=blocks, max_batch_tokens=BATCH, return_logprobs=True, seed=sampling.seed
+            ),
+        )
+        if len(found) < len(prompts) or any(output.error for output in found.values()):
+            reasons = {output.error for output in found.values() if output.error} or {"see the log above"}
+            raise LabError(f"transformers could not generate: {'; '.join(map(str, reasons))}")
+        return [
+            Completion(
+                prompt,
+                self.tokenizer.decode(output.generated_tokens, skip_special_tokens=True),
+                tuple(output.generated_tokens),
+                tuple(output.logprobs),
+                "length" if len(output.generated_tokens) == sampling.max_tokens else "stop",
+            )
+            for prompt, output in zip(prompts, found.values(), strict=True)
+        ]
+
+    def weights_changed(self) -> None:
+        """Nothing outlives a call."""
+
+    def close(self) -> None:
+        """Nothing is left running."""

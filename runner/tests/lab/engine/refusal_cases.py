@@ -1,0 +1,60 @@
+"""What an engine refuses before it loads a model: `python refusal_cases.py FOLDER`; prints it as JSON.
+
+Runs in an environment with transformers and without vLLM.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from runner.tests.lab.engine import tiny
+
+from stoker.lab.config import LoRATrainConfig
+from stoker.lab.engine.engine import TrainableEngine
+from stoker.lab.errors import LabError
+
+
+def main(folder: Path) -> None:
+    """Try everything."""
+    model = tiny.write(folder / "model", "llama")
+    quantized = folder / "quantized"
+    quantized.mkdir()
+    config = json.loads((model / "config.json").read_text())
+    (quantized / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "fp8"}}))
+
+    def start(path: Path, **arguments: Any) -> TrainableEngine:
+        return TrainableEngine(str(path), LoRATrainConfig(rank=4, alpha=8), **{"backend": "transformers", **arguments})
+
+    engine = start(model)
+    ids = torch.tensor([[5, 6, 7]])
+    before = [matrix.clone() for matrix in engine.injector.get_trainable_params()]
+    attempts: dict[str, Callable[[], object]] = {
+        "backend": lambda: start(model, backend="sglang"),
+        "no vLLM": lambda: start(model, backend="vllm"),
+        "own argument": lambda: start(model, backend="vllm", load_format="dummy"),
+        "fp8": lambda: start(model, quantization="fp8"),
+        "fp8 files": lambda: start(quantized),
+        "no labels": lambda: engine.train_step({"input_ids": ids, "labels": torch.full_like(ids, -100)}),
+        "no batch": lambda: engine.train_step([]),
+        "not a number": lambda: engine.train_step(
+            {"input_ids": ids, "labels": ids}, loss=lambda model, batch: model(**batch).loss * float("nan")
+        ),
+        "one text": lambda: engine.generate("2+3="),
+    }
+    said = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except LabError as error:
+            said[name] = str(error)
+    unchanged = all(torch.equal(a, b) for a, b in zip(before, engine.injector.get_trainable_params(), strict=True))
+    print(json.dumps({"said": said, "unchanged": unchanged}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,88 @@
+"""One engine trains and serves: one copy of the weights, and each answer is by the weights as they are now."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.full  # needs vLLM's and the trainers' environment on this machine
+
+ROOT = Path(__file__).parents[4]
+CASES = Path(__file__).with_name("engine_cases.py")
+# The threads are the test's, and nothing is compiled.
+ENV = {
+    "PYTHONPATH": str(ROOT),
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "TORCHDYNAMO_DISABLE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+ENGINES = [("qwen3", "vllm"), ("llama", "vllm"), ("gemma2", "vllm"), ("phi3", "vllm"), ("llama", "transformers")]
+
+
+@pytest.fixture(scope="module", params=ENGINES, ids="-".join)
+def seen(request: pytest.FixtureRequest, lab_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one process with an engine saw."""
+    family, backend = request.param
+    folder = tmp_path_factory.mktemp("engine")
+    done = subprocess.run(
+        [lab_python, CASES, family, backend, folder],
+        check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **ENV},
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found | {"backend": backend}
+
+
+def test_the_training_model_is_the_checkpoint(seen: dict[str, Any]) -> None:
+    assert seen["logits"] <= 1e-5
+
+
+def test_a_new_adapter_changes_no_answer(seen: dict[str, Any]) -> None:
+    assert seen["new adapter"] <= 1e-3
+
+
+def test_answers_are_by_the_adapter_as_it_is_now(seen: dict[str, Any]) -> None:
+    assert seen["losses"][-1] < 0.95 * seen["losses"][0]
+    assert seen["after training"] <= 1e-3
+    assert seen["from the base"] >= 0.5
+    assert seen["base again"]
+    assert seen["trained again"]
+
+
+def test_log_probabilities_are_those_of_the_sampled_distribution(seen: dict[str, Any]) -> None:
+    assert seen["sampled"] <= 1e-3
+    assert seen["seed"] == [True, True]
+
+
+def test_an_adapter_is_saved_and_loaded_bit_by_bit(seen: dict[str, Any]) -> None:
+    assert seen["files"]
+    assert seen["loaded"]
+
+
+def test_a_step_of_several_batches_is_a_step_of_their_labels(seen: dict[str, Any]) -> None:
+    assert seen["accumulated"] <= 1e-6
+    assert seen["own loss"] > 0
+
+
+def test_every_parameter_lies_in_the_engine_and_a_copy_is_noticed(seen: dict[str, Any]) -> None:
+    if seen["backend"] == "transformers":
+        return  # there is one model
+    assert seen["outside"] == []
+    assert len(seen["planted"]) == 1
+    assert "layers.1.mlp.down_proj" in seen["planted"][0]
+
+
+def test_fused_layers_add_the_adapters_of_their_parts(seen: dict[str, Any]) -> None:
+    if seen["backend"] == "transformers":
+        return  # nothing is fused
+    assert seen["fused"]["qkv_proj"]["effect"] > 1e-3
+    for layer in seen["fused"].values():
+        assert layer["pair"]
+        assert layer["gradients"]
+        assert layer["distance"] <= 1e-5

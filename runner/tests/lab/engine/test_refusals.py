@@ -1,0 +1,46 @@
+"""What an engine cannot do is refused with what to do instead, before a model is loaded where that can be known."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+CASES = Path(__file__).with_name("refusal_cases.py")
+SAID = {
+    "backend": 'backend is \'sglang\': it must be "vllm" or "transformers"',
+    "no vLLM": 'vLLM is not installed here: write backend="transformers", which needs no vLLM',
+    "own argument": "load_format is the engine's own: leave it out",
+    "fp8": "would have weights in fp8, which cannot be trained: take the model in bfloat16, float16 or float32",
+    "fp8 files": "would have weights in fp8, which cannot be trained: take the model in bfloat16, float16 or float32",
+    "no labels": "the batch has no label to learn: give one that is not -100",
+    "no batch": "the batch has no label to learn: give one that is not -100",
+    "not a number": "the loss is nan and the gradient nan: lower learning_rate",
+    "one text": "the prompts are one text: write a list",
+}
+
+
+@pytest.fixture(scope="module")
+def seen(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What was said."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [trainer_python, CASES, tmp_path_factory.mktemp("refusals")],
+        check=True, stdout=subprocess.PIPE, text=True, env=env,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_it_says_what_to_do(seen: dict[str, Any], case: str) -> None:
+    assert SAID[case] in seen["said"][case]
+
+
+def test_a_step_that_fails_leaves_the_adapter_as_it_was(seen: dict[str, Any]) -> None:
+    assert seen["unchanged"]
