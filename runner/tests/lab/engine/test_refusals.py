@@ -16,6 +16,7 @@ SAID = {
     "backend": 'backend is \'sglang\': it must be "vllm" or "transformers"',
     "no vLLM": 'vLLM is not installed here: write backend="transformers", which needs no vLLM',
     "own argument": "load_format is the engine's own: leave it out",
+    "ranks": "tensor_parallel_size is 2, but an engine that trains is one process: leave it out",
     "fp8": "would have weights in fp8, which cannot be trained: take the model in bfloat16, float16 or float32",
     "fp8 files": "would have weights in fp8, which cannot be trained: take the model in bfloat16, float16 or float32",
     "no labels": "the batch has no label to learn: give one that is not -100",

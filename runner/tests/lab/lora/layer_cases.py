@@ -174,7 +174,11 @@ def first_steps() -> dict[str, bool]:
         optimizer.step()
     with injector.disabled():
         off = torch.equal(loss_of(model)[0], loss_of(base("qwen3"))[0])
+    torch.manual_seed(99)
+    again = injected(base("qwen3"), ATTENTION)[0].get_trainable_params()
+    first = injected(base("qwen3"), ATTENTION)[0].get_trainable_params()
     return {
+        "the config's seed": all(torch.equal(a, b) for a, b in zip(first, again, strict=True)),
         "adds nothing": unchanged,
         "first": not any(seen[0][::2]) and all(seen[0][1::2]),
         "second": all(seen[1]),

@@ -68,7 +68,6 @@ class TrainableEngine:
         **arguments: Any,
     ) -> None:
         refuse(_problems(model_name, backend, arguments))
-        torch.manual_seed(train_config.seed)
         self.model_name = model_name
         self.config = train_config
         self._backend = _backend(backend)(model_name, train_config, {"dtype": dtype_of(train_config), **arguments})
@@ -199,6 +198,12 @@ def _problems(model_name: str, backend: str, arguments: Mapping[str, Any]) -> It
         f"TrainableEngine: {name} is the engine's own: leave it out"
         for name in ("load_format", "model_loader_extra_config", "enforce_eager", "logprobs_mode", "enable_lora")
         if backend == "vllm" and name in arguments
+    )
+    yield from (
+        f"TrainableEngine: {name} is {arguments[name]}, but an engine that trains is one process: leave it out, or "
+        "train with a TrainJob and serve with the chart"
+        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+        if arguments.get(name, 1) != 1
     )
     quantized = arguments.get("quantization") or arguments.get("quantization_config")
     if not quantized:

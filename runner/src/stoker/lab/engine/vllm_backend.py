@@ -15,6 +15,9 @@ from stoker.lab.generation import Completion, Prompt, completions
 from stoker.lab.lora.injector import LoRAInjector
 
 IN_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
+# vLLM would take nearly all memory, and leave nothing for gradients.
+_GPU_SHARE = 0.6
+_CPU_CACHE = 2**30
 
 
 class VllmBackend:
@@ -33,11 +36,16 @@ class VllmBackend:
     """
 
     def __init__(self, model_name: str, config: LoRATrainConfig, arguments: dict[str, Any]) -> None:
+        import torch
         from transformers import AutoConfig
         from vllm import LLM
 
         from stoker.lab.engine.loader import LOAD_FORMAT
 
+        if not arguments.keys() & {"gpu_memory_utilization", "kv_cache_memory_bytes"}:
+            gpu = torch.cuda.is_available()
+            room = {"gpu_memory_utilization": _GPU_SHARE} if gpu else {"kv_cache_memory_bytes": _CPU_CACHE}
+            arguments = {**arguments, **room}
         with _in_this_process():
             self.llm = LLM(
                 model=model_name,

@@ -43,13 +43,15 @@ class LoRAInjector:
             LabError: the model has no such layers, or cannot share its adapters.
         """
         model.requires_grad_(False)
-        # A list: the walk would enter what it has just put in.
-        for name, module in list(model.named_modules()):
-            if _of_vllm(module):
-                self._inject_fused(model, name, module)
-            elif self._is_target(model, name, module):
-                lora = self._lora(name, module.in_features, module.out_features, module.weight)
-                model.set_submodule(name, LoRALinear(module, lora))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.config.seed)
+            # A list: the walk would enter what it has just put in.
+            for name, module in list(model.named_modules()):
+                if _of_vllm(module):
+                    self._inject_fused(model, name, module)
+                elif self._is_target(model, name, module):
+                    lora = self._lora(name, module.in_features, module.out_features, module.weight)
+                    model.set_submodule(name, LoRALinear(module, lora))
         self._check(model)
         return model
 
