@@ -38,6 +38,7 @@ def main(folder: Path) -> None:
         "no vLLM": lambda: start(model, backend="vllm"),
         "own argument": lambda: start(model, backend="vllm", load_format="dummy"),
         "ranks": lambda: start(model, backend="vllm", tensor_parallel_size=2),
+        "stages": lambda: start(model, backend="vllm", pipeline_parallel_size=2),
         "fp8": lambda: start(model, quantization="fp8"),
         "fp8 files": lambda: start(quantized),
         "no labels": lambda: engine.train_step({"input_ids": ids, "labels": torch.full_like(ids, -100)}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +18,8 @@ from stoker.lab.errors import LabError, refuse
 from stoker.lab.generation import Completion, Prompt, checked_prompts
 from stoker.lab.lora import files
 from stoker.lab.lora.injector import LoRAInjector
-from stoker.lab.machine import dtype_of
+from stoker.lab.lora.layers import TrainableLoRALinear
+from stoker.lab.machine import dtype_of, is_main_rank
 
 IGNORED = -100  # a label that is not learned
 Batch = Mapping[str, torch.Tensor]
@@ -33,6 +35,15 @@ class Backend(Protocol):
 
     def generate(self, prompts: Sequence[Prompt], tokens: Sequence[list[int]], sampling: Sampling) -> list[Completion]:
         """Answer each prompt once."""
+
+    def gradient_norm(self) -> torch.Tensor:
+        """Return the length of all gradients, once all ranks agree on them."""
+
+    def whole_layers(self) -> dict[str, TrainableLoRALinear]:
+        """Return the adapters, as they would be on one rank."""
+
+    def take(self, whole: Mapping[str, TrainableLoRALinear]) -> None:
+        """Use the values of what `whole_layers` returned."""
 
     def weights_changed(self) -> None:
         """Forget what was computed with other weights."""
@@ -104,7 +115,9 @@ class TrainableEngine:
             part.backward()
             total += part.item()
         parameters = self.injector.get_trainable_params()
-        norm = nn.utils.clip_grad_norm_(parameters, self.config.max_grad_norm or float("inf"))
+        norm = self._backend.gradient_norm()
+        if self.config.max_grad_norm:
+            nn.utils.clip_grads_with_norm_(parameters, self.config.max_grad_norm, norm)
         if not torch.isfinite(norm):
             self.optimizer.zero_grad()
             raise LabError(
@@ -155,8 +168,12 @@ class TrainableEngine:
             self._backend.weights_changed()
 
     def save_lora(self, path: str | Path) -> None:
-        """Write the adapter as PEFT does, for PEFT and vLLM."""
-        files.write(path, self.injector.lora_layers, self.config, self.model_name)
+        """Write the adapter as PEFT does, for PEFT and vLLM. All ranks call it, the first writes."""
+        layers = self._backend.whole_layers()
+        if is_main_rank():
+            files.write(path, layers, self.config, self.model_name)
+        if torch.distributed.is_initialized():
+            torch.distributed.barrier()  # when one returns, all may read
 
     def load_lora(self, path: str | Path) -> None:
         """Read an adapter that PEFT or `save_lora` wrote.
@@ -164,7 +181,9 @@ class TrainableEngine:
         Raises:
             LabError: the files are missing, or belong to another model or config.
         """
-        files.read(path, self.injector.lora_layers)
+        layers = self._backend.whole_layers()
+        files.read(path, layers)
+        self._backend.take(layers)
         self._backend.weights_changed()
 
     def close(self) -> None:
@@ -196,13 +215,26 @@ def _problems(model_name: str, backend: str, arguments: Mapping[str, Any]) -> It
         yield 'TrainableEngine: vLLM is not installed here: write backend="transformers", which needs no vLLM'
     yield from (
         f"TrainableEngine: {name} is the engine's own: leave it out"
-        for name in ("load_format", "model_loader_extra_config", "enforce_eager", "logprobs_mode", "enable_lora")
+        for name in (
+            "load_format",
+            "model_loader_extra_config",
+            "enforce_eager",
+            "logprobs_mode",
+            "enable_lora",
+            "distributed_executor_backend",
+        )
         if backend == "vllm" and name in arguments
     )
+    ranks = arguments.get("tensor_parallel_size", 1)
+    if ranks != 1 and (backend != "vllm" or os.environ.get("WORLD_SIZE") != str(ranks)):
+        yield (
+            f"TrainableEngine: tensor_parallel_size is {ranks}: start as many processes of one script, torchrun "
+            f'--nproc-per-node {ranks} SCRIPT, with backend="vllm"'
+        )
     yield from (
-        f"TrainableEngine: {name} is {arguments[name]}, but an engine that trains is one process: leave it out, or "
-        "train with a TrainJob and serve with the chart"
-        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+        f"TrainableEngine: {name} is {arguments[name]}, which an engine that trains cannot be: leave it out, or write "
+        "tensor_parallel_size"
+        for name in ("pipeline_parallel_size", "data_parallel_size")
         if arguments.get(name, 1) != 1
     )
     quantized = arguments.get("quantization") or arguments.get("quantization_config")

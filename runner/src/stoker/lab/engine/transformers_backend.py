@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import torch
+from torch import nn
 
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.engine.sampling import Sampling
 from stoker.lab.errors import LabError
 from stoker.lab.generation import Completion, Prompt
 from stoker.lab.lora.injector import LoRAInjector
+from stoker.lab.lora.layers import TrainableLoRALinear
 
 # Tokens in a block of the cache, and in one forward pass.
 BLOCK = 32
@@ -71,6 +75,17 @@ class TransformersBackend:
             )
             for prompt, output in zip(prompts, found.values(), strict=True)
         ]
+
+    def gradient_norm(self) -> torch.Tensor:
+        """Return the length of all gradients."""
+        return nn.utils.get_total_norm([matrix.grad for matrix in self.injector.get_trainable_params()])
+
+    def whole_layers(self) -> dict[str, TrainableLoRALinear]:
+        """Return the adapters."""
+        return self.injector.lora_layers
+
+    def take(self, whole: Mapping[str, TrainableLoRALinear]) -> None:
+        """What `whole_layers` returned is in use."""
 
     def weights_changed(self) -> None:
         """Nothing outlives a call."""

@@ -11,13 +11,14 @@ from stoker.lab.errors import LabError
 from stoker.lab.lora.injector import parts_of
 
 
-def model_of_views(engine_model: nn.Module, config: Any, dtype: torch.dtype) -> Any:
+def model_of_views(engine_model: nn.Module, config: Any, dtype: torch.dtype, ranks: int = 1) -> Any:
     """Make a model of transformers from an engine's tensors.
 
     Args:
         engine_model: the model of vLLM.
         config: of transformers, for the same model.
         dtype: of the weights.
+        ranks: over which the engine has cut its weights.
 
     Returns:
         The model, frozen. Each of its parameters lies in the engine's memory.
@@ -30,19 +31,23 @@ def model_of_views(engine_model: nn.Module, config: Any, dtype: torch.dtype) -> 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.requires_grad_(False)
-    tensors = _tensors(engine_model)
+    tensors = _tensors(engine_model, ranks)
     _make_buffers(model, next(iter(tensors.values())).device)
-    views = {name: _view(name, parameter, tensors) for name, parameter in model.named_parameters()}
-    model.load_state_dict(views, strict=False, assign=True)
+    for name, parameter in list(model.named_parameters()):
+        parent, _, last = name.rpartition(".")
+        view = nn.Parameter(_view(name, parameter, tensors, ranks), requires_grad=False)
+        model.get_submodule(parent).register_parameter(last, view)
     model.tie_weights()
     return model.eval()
 
 
-def _tensors(engine_model: nn.Module) -> dict[str, torch.Tensor]:
+def _tensors(engine_model: nn.Module, ranks: int) -> dict[str, torch.Tensor]:
     """Return an engine's tensors by the names that they have in a model that fuses nothing."""
     found = {name: parameter.data for name, parameter in engine_model.named_parameters()}
     for name, module in engine_model.named_modules():
         if hasattr(module, "num_embeddings_padded"):
+            if ranks > 1:  # cut with what it is padded to
+                continue
             found[f"{name}.weight"] = module.weight.data[: module.org_vocab_size]
             if getattr(module, "bias", None) is not None:
                 found[f"{name}.bias"] = module.bias.data[: module.org_vocab_size]
@@ -56,9 +61,10 @@ def _tensors(engine_model: nn.Module) -> dict[str, torch.Tensor]:
     return found
 
 
-def _view(name: str, wanted: torch.Tensor, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+def _view(name: str, wanted: torch.Tensor, tensors: dict[str, torch.Tensor], ranks: int) -> torch.Tensor:
     found = tensors.get(name)
-    if found is None or found.shape != wanted.shape or found.dtype != wanted.dtype:
+    fits = found is not None and (found.shape == wanted.shape or (ranks > 1 and found.dim() == wanted.dim()))
+    if found is None or not fits or found.dtype != wanted.dtype:
         has = "nothing of that name" if found is None else f"{list(found.shape)} of {found.dtype}"
         raise LabError(
             f"the engine cannot share {name}, {list(wanted.shape)} of {wanted.dtype}: it has {has}. Use "

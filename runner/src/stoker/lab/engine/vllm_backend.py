@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+import torch
+from torch import nn
+
 from stoker.lab.config import LoRATrainConfig
+from stoker.lab.engine.parallel import Shards
 from stoker.lab.engine.sampling import Sampling
 from stoker.lab.engine.views import model_of_views
 from stoker.lab.generation import Completion, Prompt, completions
 from stoker.lab.lora.injector import LoRAInjector
+from stoker.lab.lora.layers import TrainableLoRALinear
 
 IN_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
 # vLLM would take nearly all memory, and leave nothing for gradients.
@@ -36,7 +41,6 @@ class VllmBackend:
     """
 
     def __init__(self, model_name: str, config: LoRATrainConfig, arguments: dict[str, Any]) -> None:
-        import torch
         from transformers import AutoConfig
         from vllm import LLM
 
@@ -46,6 +50,9 @@ class VllmBackend:
             gpu = torch.cuda.is_available()
             room = {"gpu_memory_utilization": _GPU_SHARE} if gpu else {"kv_cache_memory_bytes": _CPU_CACHE}
             arguments = {**arguments, **room}
+        ranks = arguments.get("tensor_parallel_size", 1)
+        if ranks > 1:
+            arguments = {**arguments, "distributed_executor_backend": "external_launcher"}
         with _in_this_process():
             self.llm = LLM(
                 model=model_name,
@@ -59,9 +66,12 @@ class VllmBackend:
         (self.engine_model,) = self.llm.apply_model(lambda model: model)
         trust = arguments.get("trust_remote_code", False)
         described = AutoConfig.from_pretrained(model_name, revision=arguments.get("revision"), trust_remote_code=trust)
-        model = model_of_views(self.engine_model, described, self.llm.model_config.dtype)
+        model = model_of_views(self.engine_model, described, self.llm.model_config.dtype, ranks)
         self.injector = LoRAInjector(config, shared=self.engine_model.lora_injector.lora_layers)
         self.model = self.injector.inject(model)
+        self._shards: Shards | None = None
+        if ranks > 1:
+            self._shards = Shards(self.model, self.engine_model, self.injector.lora_layers)
         self.tokenizer = self.llm.get_tokenizer()
 
     def generate(self, prompts: Sequence[Prompt], tokens: Sequence[list[int]], sampling: Sampling) -> list[Completion]:
@@ -71,6 +81,21 @@ class VllmBackend:
         parameters = SamplingParams(**asdict(sampling), logprobs=0)
         outputs = self.llm.generate([{"prompt_token_ids": ids} for ids in tokens], parameters, use_tqdm=False)
         return completions(outputs, prompts)
+
+    def gradient_norm(self) -> torch.Tensor:
+        """Return the length of all gradients, once all ranks agree on them."""
+        if self._shards:
+            return self._shards.gradient_norm()
+        return nn.utils.get_total_norm([matrix.grad for matrix in self.injector.get_trainable_params()])
+
+    def whole_layers(self) -> dict[str, TrainableLoRALinear]:
+        """Return the adapters, as they would be on one rank."""
+        return self._shards.whole_layers() if self._shards else self.injector.lora_layers
+
+    def take(self, whole: Mapping[str, TrainableLoRALinear]) -> None:
+        """Use the values of what `whole_layers` returned."""
+        if self._shards:
+            self._shards.take(whole)
 
     def weights_changed(self) -> None:
         """Forget what was computed with other weights."""

@@ -94,8 +94,10 @@ class LoRAInjector:
         parts, first = [], 0
         for part, outputs in parts_of(model, name, module):
             if self._named(part):
-                inputs = module.weight.shape[1]
-                parts.append(Part(part, self._lora(part, inputs, outputs, module.weight), first))
+                lora = self._lora(part, module.input_size, outputs, module.weight)
+                if (own := module.weight.shape[1]) != module.input_size:  # the inputs are cut over ranks
+                    lora.lora_a = nn.Parameter(lora.lora_a.detach().split(own, 1)[module.tp_rank].clone())
+                parts.append(Part(part, lora, first))
             first += outputs
         if parts:
             module.lora = FusedLoRA(parts)
