@@ -76,7 +76,7 @@ def test_an_address_is_refused_or_does_not_answer() -> None:
 def server(python: Path, model: Path, folder: Path) -> Iterator[str]:
     """Serve a model with vLLM."""
     (port,) = free_ports(1)
-    program = [python, "-m", "vllm.entrypoints.cli.main"]
+    program: list[str | Path] = [python, "-m", "vllm.entrypoints.cli.main"]
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
             [*program, "serve", model, "--served-model-name=tiny", f"--port={port}", "--enforce-eager"],
