@@ -113,11 +113,13 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     )
 
 
-def batch(tokenizer: PreTrainedTokenizerFast, every: list[Task], size: int, draw: random.Random) -> torch.Tensor:
+def batch(
+    tokenizer: PreTrainedTokenizerFast, every: list[Task], size: int, draw: random.Random, right: float
+) -> torch.Tensor:
     """Return token ids of some sums with answers, right or wrong, padded on the right."""
     texts = []
     for task in draw.choices(every, k=size):
-        number = task.right if draw.random() < RIGHT else draw.randrange(19)
+        number = task.right if draw.random() < right else draw.randrange(19)
         texts.append(task.prompt + task.completion.format(number))
     ids = [[*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for text in texts]
     longest = max(map(len, ids))
@@ -125,7 +127,7 @@ def batch(tokenizer: PreTrainedTokenizerFast, every: list[Task], size: int, draw
 
 
 def train(
-    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, every: list[Task], steps: int, size: int
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, every: list[Task], steps: int, size: int, right: float
 ) -> None:
     """Train all weights on random batches; only progress is printed."""
     draw, start = random.Random(SEED), time.monotonic()
@@ -133,7 +135,7 @@ def train(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     model.train()
     for step in range(1, steps + 1):
-        ids = batch(tokenizer, every, size, draw)
+        ids = batch(tokenizer, every, size, draw, right)
         padding = ids == tokenizer.pad_token_id
         loss = model(input_ids=ids, attention_mask=~padding, labels=ids.masked_fill(padding, -100)).loss
         loss.backward()
@@ -150,6 +152,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Make the base model and the data set of the async-grpo example.")
     parser.add_argument("--output", type=Path, required=True, help="folder to write model/ and dataset/ into")
     parser.add_argument("--words", action="store_true", help="ask and answer in words, in the form of GSM8K")
+    parser.add_argument("--steps", type=int, help="how long to train it (default: 1500, in words 400)")
+    parser.add_argument("--right", type=float, default=RIGHT, help="share of right answers (default: %(default)s)")
     options = parser.parse_args()
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
@@ -161,7 +165,8 @@ def main() -> None:
     tokenizer = make_tokenizer(every, options.words)
     model = make_model(tokenizer)
     print(f"base model: {model.num_parameters():,} weights, {len(tokenizer)} tokens, {len(every)} sums", flush=True)
-    train(model, tokenizer, every, STEPS[options.words], BATCH_SIZE[options.words])
+    steps = options.steps or STEPS[options.words]
+    train(model, tokenizer, every, steps, BATCH_SIZE[options.words], options.right)
 
     model.save_pretrained(options.output / "model")
     tokenizer.save_pretrained(options.output / "model")

@@ -18,7 +18,7 @@ from cluster import Cluster
 from cluster.testing import live
 from e2e.kube import Kube, restricted_namespace
 from e2e.registry import Image, push_chart, push_image
-from e2e.rollouts import sampler_runtime, submit_sums, sums
+from e2e.rollouts import sampler_runtime, submit_sums, sums, thorough
 from e2e.serving.fixtures import (
     client,
     install,
@@ -36,7 +36,16 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples/sft-lora"
 # Fixtures from elsewhere.
 __all__ = ["client", "install", "live", "models", "serving_chart", "serving_images", "serving_kube", "serving_reader"]
-__all__ += ["sampler_runtime", "strikers", "submit_sums", "sums", "tune_image", "tune_inputs", "tune_runtimes"]
+__all__ += [
+    "sampler_runtime",
+    "strikers",
+    "submit_sums",
+    "sums",
+    "thorough",
+    "tune_image",
+    "tune_inputs",
+    "tune_runtimes",
+]
 
 NAMESPACE = "stoker-e2e"
 RELEASE = "catalogue"

@@ -185,6 +185,16 @@ def sums(kube: Kube, reader: Reader) -> None:
     reader.copy(made_once("trl", environment("trl"), EXAMPLE / "adding_model.py", "--output"), CLAIM)
 
 
+@pytest.fixture(scope="session")
+def thorough(kube: Kube, reader: Reader, sums: None) -> dict[str, str]:
+    """The flags of a base model on the same claim that has learnt for longer: LoRA has more to bring out of it."""
+    options = ("--steps", "3000", "--right", "0.5", "--output")
+    made = made_once("trl", environment("trl"), EXAMPLE / "adding_model.py", *options)
+    reader.write(CLAIM, "thorough/README", "A base model.")  # makes the folder
+    reader.copy(made / "model", CLAIM, "thorough")
+    return {"model_name_or_path": "/inputs/thorough"}
+
+
 @pytest.fixture
 def submit_sums(kube: Kube, sampler_runtime: None, sums: None, reader: Reader) -> Iterator[SubmitsSums]:
     """Submits the example's TrainJob with other flags; it is deleted when the test ends."""

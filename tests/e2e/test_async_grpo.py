@@ -40,10 +40,12 @@ def test_two_trainers_learn_from_two_samplers_and_the_samplers_end_with_them(
 
 
 @pytest.mark.full
-def test_lora_says_the_right_sum_after_sixty_steps(submit_sums: SubmitsSums, reader: Reader) -> None:
+def test_lora_says_the_right_sum_after_sixty_steps(
+    submit_sums: SubmitsSums, thorough: dict[str, str], reader: Reader
+) -> None:
     # Sixteen groups of eight answers, at temperature 1, and at the end the likeliest answer to each of all sums.
     evaluation = {"eval_strategy": "steps", "eval_steps": "60", "per_device_eval_batch_size": "50"}
-    run = submit_sums({**evaluation, "dataset_test_split": "train", "save_steps": "60"})
+    run = submit_sums({**thorough, **evaluation, "dataset_test_split": "train", "save_steps": "60"})
     run.wait_complete(seconds=1200)
     rewards = rewards_of(run, 60)
     assert max(fmean(rewards[start : start + 10]) for start in range(51)) >= 0.85, rewards

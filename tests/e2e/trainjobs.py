@@ -236,13 +236,13 @@ class Reader:
         """Write a text file of a claim."""
         self.run(["python", "-c", _WRITE, f"/claims/{claim}/{path}", text], [claim])
 
-    def copy(self, folder: Path, claim: str) -> None:
-        """Copy what lies in a folder of this machine into a claim."""
+    def copy(self, folder: Path, claim: str, place: str = ".") -> None:
+        """Copy what lies in a folder of this machine into a claim, or into a folder that it has."""
         name = f"{self._name}-copies"
         self.kube.create(reader_pod(name, self.image, ["sleep", "600"], [claim]))
         try:
             self.kube.kubectl("wait", "--for=condition=Ready", "--timeout=120s", f"pod/{name}")
-            self.kube.kubectl("cp", f"{folder}/.", f"{self.kube.namespace}/{name}:/claims/{claim}")
+            self.kube.kubectl("cp", f"{folder}/.", f"{self.kube.namespace}/{name}:/claims/{claim}/{place}")
         finally:
             self.kube.delete("pod", name, wait=False)
 
