@@ -30,11 +30,12 @@ from trl.experimental.async_grpo import (  # noqa: E402
     packing,
 )
 
-# One message after another, as the prompts of the example are.
+# Prompts and answers are as in the example: what follows the sum's equals sign.
 _TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-_SCHEMA = {
-    "type": "object",
-    "properties": {"role": {"const": "assistant"}, "content": {"type": "string", "x-regex": r"^(.*?)(?:<end>)?$"}},
+_ANSWER = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "=",
+    "fields": {"content": {"close": "<end>", "content": "text"}},
 }
 
 
@@ -90,7 +91,7 @@ def main() -> None:
     """Train, and write what each step logged."""
     rows = [json.loads(line) for line in Path(ORDER["dataset"]).read_text().splitlines()]
     tokenizer = AutoTokenizer.from_pretrained(ORDER["model"])
-    tokenizer.chat_template, tokenizer.response_schema = _TEMPLATE, _SCHEMA
+    tokenizer.chat_template, tokenizer.response_template = _TEMPLATE, _ANSWER
     output, lines = Path(ORDER["output"]), Lines()
     trainer = AsyncGRPOTrainer(
         ORDER["model"],
