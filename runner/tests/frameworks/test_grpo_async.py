@@ -52,6 +52,13 @@ def test_a_run_needs_samplers_a_reward_and_an_adapter_and_no_more() -> None:
             ),
         ),
         (
+            (METHOD[0], "--samplers", "http://a:8090/v1", *METHOD[3:], "--use_peft"),
+            (
+                "--samplers 'http://a:8090/v1' is not an address: write http://HOST:PORT, without a path, or a name "
+                "that DNS knows"
+            ),
+        ),
+        (
             METHOD,
             "grpo_async publishes adapters, and this run trains all weights: add --use_peft, or choose the method grpo",
         ),

@@ -180,6 +180,7 @@ def test_two_hundred_clean_steps_and_two_thousand_replayed_ones_are_no_fault(
     assert (found["step"], found["rounds"], found["found"]) == (200, 200, [])
 
 
+KEY = "a-key-that-only-this-test-has"
 # What a user who writes a reward puts on a volume, with its folder in PYTHONPATH.
 MY_REWARDS = '''
 def short(completions, **kwargs):
@@ -215,7 +216,7 @@ def sampler(job: LocalJob) -> Iterator[Sampler]:
     script = Path(__file__).with_name("tiny_sampler.py")
     process = subprocess.Popen(
         [str(job.python), str(script), str(job.inputs / "model"), str(job.workspace / "adapters")],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "STOKER_SAMPLERS_API_KEY": KEY},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -234,6 +235,7 @@ def told(job: LocalJob) -> dict[str, str]:
         "STOKER_METHOD": "grpo_async",
         "STOKER_ARG_DATASET_NAME": str(job.inputs / "prompts"),
         "PYTHONPATH": str(job.folder),
+        "STOKER_SAMPLERS_API_KEY": KEY,
     }
 
 
@@ -278,6 +280,17 @@ def test_a_job_trains_with_its_samplers_to_the_end_and_resumes(
     assert all(line["rewards/short/mean"] < 0 for line in lines)
     # What the run published is gone with it.
     assert [*(job.workspace / "adapters").glob("*/[0-9]*")] == []
+    # The key is known to nobody who reads what the run says and leaves.
+    assert KEY not in ended.output
+    assert [path for path in job.workspace.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.full
+def test_a_wrong_key_ends_the_run_before_its_first_step(job: LocalJob, sampler: Sampler) -> None:
+    ended = job.run(*args(sampler.address), env={**told(job), "STOKER_SAMPLERS_API_KEY": "another-key"})
+    assert ended.code == 78, ended.output
+    assert "it refuses the key in STOKER_SAMPLERS_API_KEY (401: The API key is missing or wrong.)" in ended.output
+    assert "another-key" not in ended.output
 
 
 @pytest.mark.full

@@ -1,12 +1,14 @@
 """A sampler in one process, which answers as vLLM and the watcher behind their proxy do: `… MODEL ADAPTERS`.
 
 It prints its port, which may be given: `… MODEL ADAPTERS PORT FILE`. The file then gets a line with the name of the
-policy for each answer. Runs in an environment with the trainers.
+policy for each answer. With STOKER_SAMPLERS_API_KEY it answers only who sends that. Runs in an environment with the
+trainers.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,11 +28,14 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     fleet: TinyFleet
     adapters: Path
+    key: str
     loaded: dict[str, int]
     answered: Path | None = None
 
     def do_GET(self) -> None:
         """Say what is served."""
+        if self._closed():
+            return
         if self.path == "/v1/models":
             self._answer({"data": [{"id": BASE, "parent": None, "max_model_len": 128}]})
         else:
@@ -39,13 +44,15 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Complete a prompt, or look for versions."""
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self._closed():
+            return
         if self.path == "/look":
             for name in asked["published"]:
                 run, _, number = name.partition(":")
                 if name not in self.loaded and (folder := self.adapters / run / number).exists():
                     self.fleet.take(int(number), folder)
                     self.loaded[name] = int(number)
-            self._shown()
+            self._shown(sees=(self.adapters / asked.get("folder", "")).is_dir())
             return
         version = 0 if asked["model"] == BASE else self.loaded[asked["model"]]
         ids, logprobs = self.fleet.complete(version, asked["prompt"], asked["max_tokens"], asked["temperature"])
@@ -55,13 +62,20 @@ class Handler(BaseHTTPRequestHandler):
         choice = {"finish_reason": "length", "token_ids": ids, "logprobs": {"token_logprobs": logprobs}}
         self._answer({"model": asked["model"], "choices": [choice]})
 
-    def _shown(self) -> None:
-        server = {"max_loras": 8, "max_rank": 16}
-        self._answer({"ready": True, "loaded": sorted(self.loaded), "problems": {}, "server": server})
+    def _closed(self) -> bool:
+        """Refuse who does not send the key."""
+        if not self.key or self.headers.get("Authorization") == f"Bearer {self.key}":
+            return False
+        self._answer({"error": {"message": "The API key is missing or wrong."}}, 401)
+        return True
 
-    def _answer(self, content: Mapping[str, Any]) -> None:
+    def _shown(self, **more: bool) -> None:
+        server = {"max_loras": 8, "max_rank": 16}
+        self._answer({"ready": True, "loaded": sorted(self.loaded), "problems": {}, "server": server, **more})
+
+    def _answer(self, content: Mapping[str, Any], status: int = 200) -> None:
         body = json.dumps(content).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -78,6 +92,7 @@ if __name__ == "__main__":
     Handler.answered = Path(more[1]) if more else None
     Handler.fleet = TinyFleet(model, AutoTokenizer.from_pretrained(model), 1)
     Handler.adapters, Handler.loaded = Path(adapters), {}
+    Handler.key = os.environ.get("STOKER_SAMPLERS_API_KEY", "")
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     print(server.server_port, flush=True)
     server.serve_forever()

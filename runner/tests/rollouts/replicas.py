@@ -38,6 +38,9 @@ class FakeReplica:
         close_after: it closes each connection after an answer.
         server: what /adapters says of its base model.
         length: the longest prompt and answer.
+        key: it answers nobody who does not send it.
+        watched: it has a watcher, unlike a server that is no sampler.
+        sees: what /look says of the folder of a run; None for nothing.
         counted: requests by path.
         asked: model and ordinal (the first token of the prompt) of each completion.
     """
@@ -56,6 +59,10 @@ class FakeReplica:
     server: dict[str, Any] = field(default_factory=dict)
     length: int = 4096
     base: str = BASE
+    key: str = ""
+    watched: bool = True
+    sees: bool | None = None
+    named: list[str] = field(default_factory=list)
     counted: Counter[str] = field(default_factory=Counter)
     asked: list[tuple[str, int]] = field(default_factory=list)
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -65,15 +72,22 @@ class FakeReplica:
     listening: asyncio.AbstractServer | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def answer(self, path: str, body: dict[str, Any]) -> tuple[int | str, Any]:
+    async def answer(self, path: str, body: dict[str, Any], key: str) -> tuple[int | str, Any]:
         """Return status and answer to a request."""
+        if self.key and key != self.key:
+            return 401, {"error": {"message": "The API key is missing or wrong."}}
+        if path in ("/adapters", "/look") and not self.watched:
+            return 404, {"error": {"message": "There is no such path."}}
         self.counted[path] += 1
         if path == "/adapters":
             return (self.shown.popleft(), {}) if self.shown else (200, self._shown())
         if path == "/look":
             async with self._turn:
                 await self._look()
-            return 200, self._shown()
+            if "folder" not in body or self.sees is None:
+                return 200, self._shown()
+            self.named.append(body["folder"])
+            return 200, {**self._shown(), "sees": self.sees}
         if path == "/v1/models":
             return 200, {"data": [{"id": self.base, "parent": None, "max_model_len": self.length}]}
         if path != "/v1/completions":
@@ -213,10 +227,11 @@ class _Protocol(asyncio.Protocol):
         if len(rest) < length:
             return
         body, self._data = rest[:length], rest[length:]
-        self._task = asyncio.ensure_future(self._reply(first.split(" ")[1], json.loads(body or b"{}")))
+        key = next((line[22:] for line in lines if line.lower().startswith("authorization: bearer ")), "")
+        self._task = asyncio.ensure_future(self._reply(first.split(" ")[1], json.loads(body or b"{}"), key))
 
-    async def _reply(self, path: str, body: dict[str, Any]) -> None:
-        status, data = await self._replica.answer(path, body)
+    async def _reply(self, path: str, body: dict[str, Any], key: str) -> None:
+        status, data = await self._replica.answer(path, body, key)
         if status == "drop":
             self._transport.abort()
             return

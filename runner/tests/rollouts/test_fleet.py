@@ -18,6 +18,7 @@ from runner.tests.serve.adapters.samples import make_adapter
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.rollouts import fleet as fleets
+from stoker.rollouts import replicas as judges
 from stoker.rollouts.addresses import addresses_in
 from stoker.rollouts.connections import Place
 from stoker.rollouts.fleet import Fleet
@@ -403,6 +404,100 @@ def test_a_replica_that_is_slow_to_say_what_it_serves_is_kept_for_a_while(
             time.sleep(0.001)
         assert lost is not kept
         until(lambda: len(fleet.ready()) == 1)
+
+
+KEY = "a-key-of-the-release"
+SECRET = ": take it from the Secret in its release's api.keySecret"
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("another-key-altogether", "it refuses the key in STOKER_SAMPLERS_API_KEY (401: The API key is missing or"),
+        ("", "it asks for a key: set STOKER_SAMPLERS_API_KEY (401: The API key is missing or"),
+    ],
+)
+def test_a_wrong_key_ends_the_run_before_the_first_step_and_is_not_shown(
+    replicas: Replicas, fleet_of: Callable[..., Fleet], capsys: pytest.CaptureFixture[str], key: str, said: str
+) -> None:
+    (replica,) = replicas.start(key=KEY)
+    with pytest.raises(RunError) as ending:
+        fleet_of([replica], key=key).check()
+    assert ending.value.code is ExitCode.CONFIG
+    assert ending.value.message == f"sampler 127.0.0.1:{replica.port}: {said} wrong.){SECRET}"
+    assert "another-key-altogether" not in capsys.readouterr().err
+
+
+def test_a_fleet_sends_its_key_with_every_request(replicas: Replicas, fleet_of: Callable[..., Fleet]) -> None:
+    found = replicas.start(2, key=KEY, sees=True)
+    fleet = fleet_of(found, NEEDS, key=KEY)
+    fleet.check()
+    ask(fleet, *(request(ordinal) for ordinal in range(8)))
+    assert sum(len(replica.asked) for replica in found) == 8
+
+
+def test_a_key_that_changes_during_a_run_is_waited_for(
+    replicas: Replicas, fleet_of: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All pods of the run then start again, and with the new key."""
+    monkeypatch.setattr(fleets, "_POLL_SECONDS", 0.05)
+    found = replicas.start(2, key=KEY)
+    fleet = fleet_of(found, key=KEY, wait_seconds=1.0)
+    fleet.check()
+    until(lambda: len(fleet.ready()) == 2)
+    found[0].key = "the-next"
+    ask(fleet, *(request(ordinal) for ordinal in range(8)))
+    assert len(found[1].asked) == 8
+    found[0].key = KEY
+    until(lambda: len(fleet.ready()) == 2)
+    found[0].key = found[1].key = "the-next"
+    with pytest.raises(RunError, match=r"no sampler was ready for 1 s: .*it refuses the key in STOKER_SAMP") as ending:
+        ask(fleet, request(9))
+    assert ending.value.code is ExitCode.STOPPED
+
+
+def test_a_server_that_is_no_sampler_ends_the_run_before_the_first_step(
+    replicas: Replicas, fleet_of: Callable[..., Fleet]
+) -> None:
+    (replica,) = replicas.start(watched=False)
+    with pytest.raises(RunError, match="it has no /adapters: name the port of a sampler or, as http://NAME") as ending:
+        fleet_of([replica]).check()
+    assert ending.value.code is ExitCode.CONFIG
+
+
+def test_samplers_that_look_into_another_folder_are_refused(
+    replicas: Replicas, fleet_of: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judges, "_LAG_SECONDS", 0.6)
+    (replica,) = replicas.start(sees=False)
+    told: list[str] = []
+    with pytest.raises(RunError) as ending:
+        fleet_of([replica], NEEDS).check(told.append)
+    assert ending.value.code is ExitCode.CONFIG
+    assert "it does not see the versions of this run: let --adapters be the folder that" in ending.value.message
+    assert set(replica.named) == {"run"}
+
+
+def test_a_folder_that_appears_late_is_waited_for(replicas: Replicas, fleet_of: Callable[..., Fleet]) -> None:
+    (replica,) = replicas.start(sees=False)
+    fleet = fleet_of([replica], NEEDS)
+    told: list[str] = []
+    with ThreadPoolExecutor(1) as pool:
+        check = pool.submit(fleet.check, told.append)
+        until(lambda: told)
+        assert not check.done()
+        replica.sees = True
+        check.result(5)
+    assert f"127.0.0.1:{replica.port} (it does not see the run's folder yet)" in told[-1]
+    assert fleet.ready() == (f"127.0.0.1:{replica.port}",)
+
+
+def test_the_service_of_a_release_that_is_not_there_is_explained(fleet_of: Callable[..., Fleet]) -> None:
+    fleet = fleet_of("http://samplers-control.models.invalid:8090", wait_seconds=0.5)
+    with pytest.raises(
+        RunError, match=r"is not known .*; the serving release samplers has this Service with rl\.enabled"
+    ):
+        fleet.check()
 
 
 def test_a_watcher_may_have_a_port_of_its_own(replicas: Replicas, fleet_of: Callable[..., Fleet]) -> None:

@@ -33,12 +33,19 @@ class Run:
         found: its samplers.
         seconds: how long one of them may hold up the others.
         wait_seconds: how long there may be none.
+        run: its name.
     """
 
     def __init__(
-        self, folder: Path, found: list[FakeReplica], seconds: float = 5.0, wait_seconds: float = 20.0
+        self,
+        folder: Path,
+        found: list[FakeReplica],
+        seconds: float = 5.0,
+        wait_seconds: float = 20.0,
+        *,
+        run: str = "run",
     ) -> None:
-        self.name = live.claim(folder, "run", "job-1")
+        self.name = live.claim(folder, run, f"job-{run}")
         self.folder = folder
         self.fleet = Fleet(addresses_in(urls(found)), self.name, Needs(), wait_seconds=wait_seconds)
         self.fleet.check()
@@ -300,6 +307,26 @@ def test_a_run_that_stops_waits_for_no_sampler(
     run.close()
     assert time.monotonic() - started < 1.5
     assert run.versions() == []
+
+
+def test_runs_that_share_samplers_do_not_disturb_each_other(
+    replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]
+) -> None:
+    found = replicas.start(2)
+    one, other = run_of(found, run="one"), run_of(found, run="other")
+    for version in (1, 2):
+        for run in (one, other):
+            run.publisher.publish(version, write)
+            until(partial(run.has, version))
+    assert all({"one-a0:2", "other-a0:2"} <= replica.loaded for replica in found)
+    again = live.claim(one.folder, "other", "job-of-another-namespace")
+    assert again == "other-a1", "a run of the same name elsewhere"
+    until(lambda: (one.versions(), other.versions()) == ([2], [2]))
+    one.close()
+    assert (one.versions(), other.versions()) == ([], [2])
+    other.publisher.publish(3, write)
+    until(partial(other.has, 3))
+    assert all(replica.loaded == {"other-a0:2", "other-a0:3"} for replica in found)
 
 
 @pytest.mark.alone

@@ -103,13 +103,20 @@ def adapters_publish_command(output: Path, folder: Path, name: str, version: int
     click.echo(versions.publish(output, folder, name, version).name)
 
 
-@adapters_group.command("retract", epilog="\b\nExamples:\n  stoker adapters retract /adapters support 3")
+@adapters_group.command(
+    "retract",
+    epilog="\b\nExamples:\n  stoker adapters retract /adapters support 3\n"
+    "  stoker adapters retract /adapters my-run-a0     # all that a run left that was killed",
+)
 @click.argument("folder", type=PATH)
 @click.argument("name")
-@click.argument("version", type=int)
+@click.argument("version", type=int, required=False)
 @reported
-def adapters_retract_command(folder: Path, name: str, version: int) -> None:
-    """Remove VERSION of NAME from FOLDER. Servers unload it."""
+def adapters_retract_command(folder: Path, name: str, version: int | None) -> None:
+    """Remove VERSION of NAME from FOLDER, or all versions. Servers unload them."""
     from stoker.serve.adapters import versions
 
-    versions.retract(folder, name, version)
+    if version is None:
+        versions.retract_all(folder, name)
+    else:
+        versions.retract(folder, name, version)

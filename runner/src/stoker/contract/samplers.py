@@ -14,6 +14,8 @@ from stoker.contract.files import read_json, write_json
 OF_THE_JOB = "role"
 # The variable with their addresses, which the runtime sets in the nodes' pods.
 ADDRESSES = "STOKER_SAMPLERS"
+# The variable with the key of their API.
+API_KEY = "STOKER_SAMPLERS_API_KEY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,21 @@ def _expected(data: Any, path: Path) -> Mapping[str, Any]:
             f"{path} was written by another version of Stoker: use images of one release for trainers and samplers",
         )
     return data
+
+
+def api_key(environ: Mapping[str, str]) -> str:
+    """Return the key of the samplers' API; empty if there is none.
+
+    Raises:
+        RunError: it cannot be a key (78).
+    """
+    key = environ.get(API_KEY, "").strip()
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"{API_KEY} is no key: write one line of letters, digits and signs into the key api-key of its Secret",
+        )
+    return key
 
 
 def request_path(workspace: Path, job_id: str, attempt: int) -> Path:

@@ -70,10 +70,13 @@ class Connections:
     Args:
         place: where it listens.
         key: sent as a bearer token; empty for none.
+
+    Attributes:
+        keyed: there is a key.
     """
 
     def __init__(self, place: Place, key: str = "") -> None:
-        self._place = place
+        self._place, self.keyed = place, bool(key)
         host = f"[{place.host}]" if ":" in place.host else place.host
         self._headers = f"Host: {host}:{place.port}\r\n" + (f"Authorization: Bearer {key}\r\n" if key else "")
         self._tls = ssl.create_default_context() if place.tls else None

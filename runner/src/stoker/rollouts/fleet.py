@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
-from stoker.rollouts.addresses import Address, listed, places_of
+from stoker.rollouts.addresses import Address, listed
 from stoker.rollouts.connections import LostError, Place
+from stoker.rollouts.lookup import places_of
 from stoker.rollouts.records import Request, Turn
 from stoker.rollouts.replicas import Needs, Replica, chosen
-from stoker.rollouts.samplers import AbsentError, BusyError, FaultError, RefusedError, SamplerError
+from stoker.rollouts.samplers import AbsentError, BusyError, FaultError, RefusedError, SamplerError, Shown, UnfitError
 
 T = TypeVar("T")
 
@@ -32,6 +33,8 @@ _MISSES = 3
 _AWAY_SECONDS = 30.0
 # Answers that no training can use, of whatever replica, until the run ends for it.
 _FAULTS = 8
+# How the Service of a serving release's replicas ends.
+_CONTROL = "-control"
 # Groups whose replica is remembered.
 _HOMES = 8192
 
@@ -169,6 +172,10 @@ class Fleet:
                 replica.failed(time.monotonic())
                 if not error.connected:
                     self._later(replica.lost, str(error))
+            except UnfitError as error:  # its key has changed
+                since = now if since is None else since
+                replica.failed(time.monotonic())
+                self._later(replica.unfit, str(error))
             except RefusedError as error:
                 raise RunError(
                     ExitCode.CONFIG,
@@ -374,7 +381,11 @@ class Fleet:
         try:
             shown = await replica.control.shown()
             if replica.unjudged(shown):
-                replica.judge(await replica.control.base(), shown, self._needs)
+                await self._judge(replica, shown)
+        except UnfitError as error:
+            replica.unfit(str(error))
+            self._warn(replica)
+            return
         except (LostError, SamplerError) as error:
             slow = isinstance(error, BusyError) or (isinstance(error, LostError) and error.connected)
             replica.misses += 1
@@ -390,6 +401,16 @@ class Fleet:
             self._changed()
         if replica.up and not was:
             say(f"sampler {replica.name} is ready")
+        self._warn(replica)
+
+    async def _judge(self, replica: Replica, shown: Shown) -> None:
+        """Find out whether the run can use a replica. One that watches another folder would never have a version."""
+        base = await replica.control.base()
+        sees = (await replica.control.look([], folder=self.name)).sees if self._needs.loras else None
+        replica.judge(base, shown, self._needs, sees, time.monotonic())
+
+    def _warn(self, replica: Replica) -> None:
+        """Say once why a replica is not used."""
         if replica.refused and self._warned.get(replica.name) != replica.refused:
             self._warned[replica.name] = replica.refused
             say(f"sampler {replica.name} is not used: {replica.refused}")
@@ -452,13 +473,22 @@ class Fleet:
 
     def _troubles(self, version: str = "") -> str:
         """Return what is wrong with each sampler."""
-        found = [f"{address.host} is not known ({why})" for address, why in self._unknown.items()]
+        found = [f"{address.host} is not known ({why}{_advice(address)})" for address, why in self._unknown.items()]
         for replica in self._replicas:
             trouble = replica.problem or replica.problems.get(version, "")
             if not trouble and version and version not in replica.loaded:
                 trouble = "it does not have the version"
             found.append(f"{replica.name} ({trouble or 'it does not answer'})")
         return listed(found) or "none is known yet"
+
+
+def _advice(address: Address) -> str:
+    """Return what to look at if a name is not known."""
+    service = address.host.partition(".")[0]
+    if not service.endswith(_CONTROL):
+        return ""
+    release = service.removesuffix(_CONTROL)
+    return f"; the serving release {release} has this Service with rl.enabled alone, in its own namespace"
 
 
 def _next(replica: Replica) -> int:

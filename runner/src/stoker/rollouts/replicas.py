@@ -15,6 +15,12 @@ from stoker.serve.adapters.fingerprint import difference
 _BACKOFF = (0.1, 5.0)
 # A replica with more than this many times the mean of requests is left alone.
 _SPILL = 1.5
+# How long a shared file system may take to show a new folder.
+_LAG_SECONDS = 30.0
+_BLIND = (
+    "it does not see the versions of this run: let --adapters be the folder that published.claim and published.path of "
+    "its release name"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,7 @@ class Replica:
         self.polled = False  # it has answered, or has been found not to
         self.in_flight = 0
         self._judged: Mapping[str, Any] = {}  # what it said of its base model then
+        self._blind_since: float | None = None  # when it did not see the run's versions for the first time
         self._answered = 0  # which of these answers is the newest
         self._concurrency = self._limit = float(concurrency)
         self._failures = 0
@@ -92,21 +99,43 @@ class Replica:
         self._answered = asked
         self.loaded, self.problems = shown.loaded, dict(shown.problems)
         self.up = shown.ready and not self.refused and bool(self.base)
-        self.problem = self.refused or ("" if shown.ready else "its model does not answer yet")
+        waits = "it does not see the run's folder yet" if self._blind_since else "its model does not answer yet"
+        self.problem = self.refused or ("" if shown.ready and self.base else waits)
         return before != (self.up, self.loaded)
 
     def lost(self, problem: str) -> None:
         """Note that it does not answer. Another one may answer there the next time."""
         self.up, self.problem, self.base, self.refused = False, problem, "", ""
 
+    def unfit(self, problem: str) -> None:
+        """Note that the run cannot ask it. That may change: it is judged anew all the time."""
+        self.lost(problem)
+        self.refused = problem
+
     def unjudged(self, shown: Shown) -> bool:
         """Return whether it is to be judged: anew if it has become another one, and as long as it is refused."""
         return shown.ready and (not self.base or bool(self.refused) or shown.server != self._judged)
 
-    def judge(self, base: Base, shown: Shown, needs: Needs) -> None:
-        """Find out whether the run can use it."""
+    def judge(self, base: Base, shown: Shown, needs: Needs, sees: bool | None, now: float) -> None:
+        """Find out whether the run can use it.
+
+        Args:
+            base: its base model.
+            shown: what it says of itself.
+            needs: what the run needs.
+            sees: whether it sees the folder of the run's versions; None if that is not known.
+            now: a time in seconds.
+        """
         self.base, self.length = base.name, base.length
         self.refused, self._judged = misfit(base, shown, needs), shown.server
+        if sees is not False:
+            self._blind_since = None
+        elif self._blind_since is None:
+            self._blind_since = now
+        if self._blind_since is not None and not self.refused:
+            self.base = ""  # it is judged anew
+            if now - self._blind_since >= _LAG_SECONDS:
+                self.refused = _BLIND
 
     def serves(self, version: str) -> bool:
         """Return whether it can be asked for a version; an empty name stands for the base model."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from stoker.contract.samplers import API_KEY
 from stoker.rollouts.connections import Answer, Connections, LostError
 from stoker.rollouts.records import Request
 
@@ -30,6 +31,10 @@ class AbsentError(SamplerError):
 
 class FaultError(SamplerError):
     """It failed, or answered something that cannot be trained."""
+
+
+class UnfitError(SamplerError):
+    """It is none that this run can ask, whatever it asks for: another server, or one of another key."""
 
 
 class RefusedError(SamplerError):
@@ -60,12 +65,14 @@ class Shown:
         loaded: names of the versions that it serves.
         problems: why it does not serve a version, by name.
         server: its base model (`model`, `source`, `revision`, `fingerprint`) and its room (`max_loras`, `max_rank`).
+        sees: whether it sees the folder of a run, if it was asked; None if it does not say.
     """
 
     ready: bool
     loaded: frozenset[str]
     problems: Mapping[str, str] = field(default_factory=dict)
     server: Mapping[str, Any] = field(default_factory=dict)
+    sees: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,7 @@ class Sampler:
         answer = await self._connections.request(
             "POST", "/v1/completions", json.dumps(body, separators=(",", ":")).encode(), seconds=seconds
         )
-        _raise_for(answer)
+        self._raise_for(answer)
         return _written(_json(answer), model)
 
     async def shown(self) -> Shown:
@@ -134,18 +141,20 @@ class Sampler:
         """
         return await self._shown("GET", "/adapters", b"", _CONTROL_SECONDS)
 
-    async def look(self, published: Iterable[str], seconds: float = _CONTROL_SECONDS) -> Shown:
+    async def look(self, published: Iterable[str], seconds: float = _CONTROL_SECONDS, *, folder: str = "") -> Shown:
         """Let it look for versions now, and return what it serves then.
 
         Args:
             published: names of versions that are there.
             seconds: how long to wait.
+            folder: name of a run's versions, to learn whether it sees their folder; empty not to ask.
 
         Raises:
             LostError: no answer came.
             SamplerError: it does not say.
         """
-        return await self._shown("POST", "/look", json.dumps({"published": [*published]}).encode(), seconds)
+        body = {"published": [*published], **({"folder": folder} if folder else {})}
+        return await self._shown("POST", "/look", json.dumps(body).encode(), seconds)
 
     async def base(self) -> Base:
         """Return its base model.
@@ -155,7 +164,7 @@ class Sampler:
             SamplerError: it does not say.
         """
         answer = await self._connections.request("GET", "/v1/models", seconds=_CONTROL_SECONDS)
-        _raise_for(answer)
+        self._raise_for(answer)
         try:
             card = next(card for card in _json(answer)["data"] if card.get("parent") is None)
             length = card.get("max_model_len")
@@ -166,14 +175,26 @@ class Sampler:
     async def _shown(self, method: str, path: str, body: bytes, seconds: float) -> Shown:
         answer = await self._watcher.request(method, path, body, seconds=seconds)
         if answer.status == 404:
-            raise FaultError(f"it has no {path}: name the port of a sampler, or of a serving release's control")
-        _raise_for(answer)
+            raise UnfitError(
+                f"it has no {path}: name the port of a sampler or, as http://NAME-control:8090, that of a serving "
+                "release with rl.enabled"
+            )
+        self._raise_for(answer)
         data = _json(answer)
         try:
             problems = {str(name): str(problem) for name, problem in data["problems"].items()}
-            return Shown(bool(data["ready"]), frozenset(data["loaded"]), problems, dict(data.get("server") or {}))
+            server, sees = dict(data.get("server") or {}), data.get("sees")
+            return Shown(bool(data["ready"]), frozenset(data["loaded"]), problems, server, sees)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise FaultError(f"its answer to {path} is not of `stoker adapters watch`") from error
+
+    def _raise_for(self, answer: Answer) -> None:
+        """Raise the error that a status stands for."""
+        if answer.status in (401, 403):
+            keyed = self._connections.keyed
+            what = f"it refuses the key in {API_KEY}" if keyed else f"it asks for a key: set {API_KEY}"
+            raise UnfitError(f"{what} ({_text_of(answer)}): take it from the Secret in its release's api.keySecret")
+        _raise_for(answer)
 
 
 def _raise_for(answer: Answer) -> None:

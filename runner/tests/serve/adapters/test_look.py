@@ -25,7 +25,7 @@ from stoker.serve.adapters.watch import Watch
 @pytest.fixture
 def address(watch: Watch) -> Iterator[str]:
     """The address of a replica's endpoints; nobody looks by himself."""
-    web = Endpoints(("127.0.0.1", 0), lambda: watch.state, watch.look_at_once)
+    web = Endpoints(("127.0.0.1", 0), lambda: watch.state, watch.look_at_once, watch.sees)
     threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{web.server_port}"
     web.shutdown()
@@ -52,6 +52,14 @@ def test_a_look_on_demand_answers_with_what_is_loaded_then(address: str, output:
     server = answer["server"]
     assert len(server.pop("fingerprint")) == 50
     assert server == {"model": "tiny", "source": BASE, "revision": "", "max_loras": 4, "max_rank": 8}
+
+
+def test_a_look_says_whether_the_folder_of_a_run_is_there(address: str, output: Path, folder: Path) -> None:
+    publish(output, folder, "a")
+    (folder.parent / "beside").mkdir(exist_ok=True)
+    asked = {name: post(address, json.dumps({"folder": name}).encode())["sees"] for name in ("a", "b", "../beside", "")}
+    assert asked == {"a": True, "b": False, "../beside": False, "": False}
+    assert "sees" not in post(address)
 
 
 def test_a_look_on_demand_leaves_unloading_to_the_next_one(
@@ -147,6 +155,7 @@ def test_looks_on_demand_and_the_poll_load_each_version_once(
         (b'["a:1"]', "/look", {}, 400),
         (b'{"published": "a:1"}', "/look", {}, 400),
         (b'{"published": [1]}', "/look", {}, 400),
+        (b'{"folder": ["a"]}', "/look", {}, 400),
         (b'{"published": [' + b",".join([b'"a:1"'] * 65) + b"]}", "/look", {}, 400),
         (b"{" + b" " * 20_000 + b"}", "/look", {}, 413),
         (b"", "/look", {"Content-Length": "-1"}, 413),
@@ -162,7 +171,7 @@ def test_a_request_of_another_form_is_refused(
 
 def test_only_so_many_wait_for_a_look(watch: Watch, vllm: Vllm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoints, "_WAITING", 1)
-    web = Endpoints(("127.0.0.1", 0), lambda: watch.state, watch.look_at_once)
+    web = Endpoints(("127.0.0.1", 0), lambda: watch.state, watch.look_at_once, watch.sees)
     threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
     address = f"http://127.0.0.1:{web.server_port}"
     vllm.gate_models.clear()

@@ -14,7 +14,7 @@ from runner.tests.serve.adapters.samples import make_adapter
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.serve.adapters.files import read_adapter
-from stoker.serve.adapters.versions import publish, read_published, retract
+from stoker.serve.adapters.versions import publish, read_published, retract, retract_all
 
 
 def names(folder: Path) -> list[str]:
@@ -136,6 +136,19 @@ def test_a_retracted_version_is_gone_and_its_number_is_not_missed(output: Path, 
     assert names(folder) == ["support:2"]
     with pytest.raises(RunError, match="has no version support:1"):
         retract(folder, "support", 1)
+
+
+def test_all_versions_of_a_name_are_retracted_and_no_others(output: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "adapters"
+    for name in ("support", "support", "other"):
+        publish(output, folder, name)
+    retract_all(folder, "support")
+    assert [version.name for version in read_published(folder)] == ["other:1"]
+    assert publish(output, folder, "support").number == 3
+    for name, code in (("none", ExitCode.NO_INPUT), ("No Name", ExitCode.USAGE)):
+        with pytest.raises(RunError) as ending:
+            retract_all(folder, name)
+        assert ending.value.code is code
 
 
 def test_the_number_of_a_retracted_version_is_never_given_again(output: Path, tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ def test_a_folder_that_cannot_be_read_changes_nothing(
 def test_what_a_replica_has_is_told_to_probes_and_prometheus(
     watch: Watch, vllm: Vllm, output: Path, folder: Path
 ) -> None:
-    web = Endpoints(("::", 0), lambda: watch.state, watch.look_at_once)
+    web = Endpoints(("::", 0), lambda: watch.state, watch.look_at_once, watch.sees)
     threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
     address = f"http://127.0.0.1:{web.server_port}"
     assert urllib.request.urlopen(f"http://[::1]:{web.server_port}/healthz").status == 200

@@ -23,18 +23,23 @@ class Endpoints(ThreadingHTTPServer):
         listen: host and port.
         state: returns the newest state.
         look: looks at once, told names of versions that should be there, and returns the state after that.
+        sees: returns whether there is a folder for the versions of a name.
 
     Raises:
         OSError: it cannot listen there.
     """
 
     def __init__(
-        self, listen: tuple[str, int], state: Callable[[], State], look: Callable[[Iterable[str]], State]
+        self,
+        listen: tuple[str, int],
+        state: Callable[[], State],
+        look: Callable[[Iterable[str]], State],
+        sees: Callable[[str], bool],
     ) -> None:
         host, port = listen
         if ":" in host or (not host and socket.has_dualstack_ipv6()):
             self.address_family = socket.AF_INET6
-        super().__init__((host, port), _handler(state, look))
+        super().__init__((host, port), _handler(state, look, sees))
 
     def server_bind(self) -> None:
         """Bind the socket for both families."""
@@ -43,7 +48,9 @@ class Endpoints(ThreadingHTTPServer):
         super().server_bind()
 
 
-def _handler(newest: Callable[[], State], look: Callable[[Iterable[str]], State]) -> type[BaseHTTPRequestHandler]:
+def _handler(
+    newest: Callable[[], State], look: Callable[[Iterable[str]], State], sees: Callable[[str], bool]
+) -> type[BaseHTTPRequestHandler]:
     places = threading.BoundedSemaphore(_WAITING)
 
     class Handler(BaseHTTPRequestHandler):
@@ -70,7 +77,7 @@ def _handler(newest: Callable[[], State], look: Callable[[Iterable[str]], State]
                 self._answer(413, "text/plain", f"send at most {_BYTES} bytes, with Content-Length\n")
                 return
             try:
-                told = _names(self.rfile.read(int(length)))
+                told, folder = _asked(self.rfile.read(int(length)))
             except ValueError as error:
                 self._answer(400, "text/plain", f"{error}\n")
                 return
@@ -81,7 +88,7 @@ def _handler(newest: Callable[[], State], look: Callable[[Iterable[str]], State]
                 state = look(told)
             finally:
                 places.release()
-            self._answer(200, "application/json", state.to_json())
+            self._answer(200, "application/json", state.to_json(None if folder is None else sees(folder)))
 
         def _answer(self, code: int, kind: str, text: str) -> None:
             body = text.encode()
@@ -97,13 +104,13 @@ def _handler(newest: Callable[[], State], look: Callable[[Iterable[str]], State]
     return Handler
 
 
-def _names(body: bytes) -> list[str]:
-    """Return the names of versions in the body of a request; none of an empty one.
+def _asked(body: bytes) -> tuple[list[str], str | None]:
+    """Return the names of versions in the body of a request, and the name whose folder it asks for.
 
     Raises:
         ValueError: it has another form.
     """
-    wrong = f'send nothing, or {{"published": ["NAME:VERSION"]}} with at most {_NAMES} names'
+    wrong = f'send nothing, or {{"published": ["NAME:VERSION"], "folder": "NAME"}} with at most {_NAMES} names'
     try:
         data = json.loads(body or b"{}")
     except (ValueError, RecursionError) as error:
@@ -111,4 +118,7 @@ def _names(body: bytes) -> list[str]:
     names = data.get("published", []) if isinstance(data, dict) else None
     if not isinstance(names, list) or len(names) > _NAMES or not all(isinstance(name, str) for name in names):
         raise ValueError(wrong)
-    return names
+    folder = data.get("folder")
+    if not isinstance(folder, str | None):
+        raise ValueError(wrong)
+    return names, folder

@@ -51,8 +51,12 @@ class State:
         """
         return self.up and self.settled
 
-    def to_json(self) -> str:
-        """Return the state for a person to read."""
+    def to_json(self, sees: bool | None = None) -> str:
+        """Return the state for a person to read.
+
+        Args:
+            sees: whether there is a folder for the versions that somebody asks for; None if nobody asks.
+        """
         data = {
             "ready": self.ready,
             "server": dict(self.server),
@@ -60,6 +64,7 @@ class State:
             "missing": list(self.missing),
             "problems": dict(self.problems),
             "effects": dict(self.effects),
+            **({} if sees is None else {"sees": sees}),
         }
         return json.dumps(data, indent=2, sort_keys=True) + "\n"
 

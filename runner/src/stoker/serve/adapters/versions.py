@@ -231,6 +231,21 @@ def retract(folder: Path, adapter: str, number: int) -> None:
         remove(path)
 
 
+def retract_all(folder: Path, adapter: str) -> None:
+    """Remove all versions of an adapter. Servers unload them.
+
+    Raises:
+        RunError: the name is wrong (64), there is no version (66), or the folder cannot be written to (78).
+    """
+    refuse_words(adapter, None)
+    with file_errors(folder):
+        numbers = [version.number for version in read_published(folder) if version.adapter == adapter]
+    if not numbers:
+        raise RunError(ExitCode.NO_INPUT, f"{folder} has no version of {adapter}")
+    for number in numbers:
+        retract(folder, adapter, number)
+
+
 def remove(version: Path) -> None:
     """Remove the folder of a version at once.
 

@@ -20,6 +20,7 @@ from stoker.serve.adapters.findings import Findings
 from stoker.serve.adapters.replica import Replica
 from stoker.serve.adapters.settings import Settings
 from stoker.serve.adapters.state import State
+from stoker.serve.adapters.versions import named
 from stoker.serve.adapters.wanted import UnreadableError, Wanted
 from stoker.serve.vllm import Server, ServerError
 
@@ -83,6 +84,14 @@ class Watch:
                 self.state = self._look(names, unload=False)
                 self._answered = asked
             return self.state
+
+    def sees(self, name: str) -> bool:
+        """Return whether the folder of versions has one for a name, as far as this replica sees it."""
+        version = named(self._settings.folder, f"{name}:1") if self._settings.folder else None
+        try:
+            return version is not None and version.path.parent.is_dir()
+        except OSError:  # the file system does not answer
+            return False
 
     def _news(self) -> tuple[int, frozenset[str]]:
         """Return how many looks were asked for until now, and the names that were told."""
@@ -237,7 +246,7 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
     signal.signal(signal.SIGTERM, stopped)
     signal.signal(signal.SIGINT, stopped)
     try:
-        web = Endpoints(listen, lambda: watch.state, look)
+        web = Endpoints(listen, lambda: watch.state, look, watch.sees)
     except OSError as error:
         raise RunError(
             ExitCode.CONFIG,

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from stoker.contract.exits import RunError
 from stoker.contract.samplers import OF_THE_JOB
 from stoker.plan.arguments import NONE, FlagTable, Setting
 from stoker.plan.interfaces import Asked
+from stoker.rollouts.addresses import addresses_in
 from stoker.rollouts.names import unreadable
 
 METHOD = "grpo_async"
@@ -77,6 +79,8 @@ def _missing(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iter
             "the samplers are missing: write --samplers with their addresses, such as http://sampler-0:8000, or "
             "--samplers role for those of this TrainJob"
         )
+    elif problem := _unreadable_addresses(_text(settings, "samplers")):
+        yield problem
     if _text(settings, "samplers") == OF_THE_JOB and _text(settings, "model_name_or_path")[:1] not in ("/", ""):
         yield (
             f"--model_name_or_path {settings['model_name_or_path'].value} is no folder, and the samplers of a TrainJob "
@@ -91,6 +95,17 @@ def _missing(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iter
             "the reward is missing: write --reward_funcs with the name of one of TRL's or `module:function`, or an "
             "--environment_factory with get_reward"
         )
+
+
+def _unreadable_addresses(samplers: str) -> str:
+    """Return what is wrong with the addresses of samplers; empty if nothing is."""
+    if samplers == OF_THE_JOB:
+        return ""
+    try:
+        addresses_in(samplers)
+    except RunError as error:
+        return error.message
+    return ""
 
 
 def others(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from stoker.contract.samplers import ADDRESSES, OF_THE_JOB
+from stoker.contract.samplers import ADDRESSES, OF_THE_JOB, api_key
 from stoker.contract.variables import PLAN_FILE, workspace_of
 from stoker.frameworks.trl.asynchronous.collector import Collector, Waiting
 from stoker.frameworks.trl.asynchronous.handout import Ranks
@@ -104,12 +104,15 @@ class Rollouts:
         workspace = Path(plan.workspace) if plan else workspace_of(os.environ)
         folder = Path(settings.adapters or workspace / "adapters")
         run = os.environ.get("JOBSET_NAME") or "run"
+        named = os.environ.get(ADDRESSES) if settings.samplers == OF_THE_JOB else settings.samplers
+        addresses, key = addresses_in(named or ""), api_key(os.environ)
         name = live.claim(folder, run, (plan.job_id or plan.run_id) if plan else run)
         fleet = Fleet(
-            addresses_in(os.environ.get(ADDRESSES, "") if settings.samplers == OF_THE_JOB else settings.samplers or ""),
+            addresses,
             name,
             self._needs(start, chat),
             wait_seconds=settings.fleet_wait_seconds,
+            key=key,
         )
         try:
             fleet.check(waiting)
