@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import subprocess
@@ -15,14 +16,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from runner.tests.rollouts.replicas import replicas_of
 
 from charts.helm import ROOT, VLLM_SERVING, render
 from charts.serving_settings import settings_files
 from stoker.cluster.processes import free_ports
+from stoker.contract.exits import ExitCode, RunError
+from stoker.rollouts.addresses import addresses_in
+from stoker.rollouts.fleet import Fleet
+from stoker.rollouts.records import Request
+from stoker.rollouts.replicas import Needs
 
 KEY = "the-key"
 CONTROL = ("/pause", "/collective_rpc", "/invocations", "/v1/load_lora_adapter", "/server_info", "/metrics")
-PORTS = (8000, 8080, 8082, 8090)
+PORTS = (8000, 8081, 8080, 8082, 8090)
+TRAINERS = 'rl={"enabled": true, "peers": [{"podSelector": {}}]}'
+SHARED = 'rl={"enabled": true, "adaptersOnly": true, "peers": [{"podSelector": {}}]}'
+ADAPTERS = ('published.claim="adapters"', "lora.maxRank=16")
 
 
 class Answer(NamedTuple):
@@ -103,11 +113,12 @@ def start(caddy: Path, upstream: int, tmp_path: Path) -> Iterator[Callable[..., 
     """Starts the proxy of a release with further values."""
     running: list[subprocess.Popen[bytes]] = []
 
-    def run(*settings: str, upstream: int = upstream) -> Proxy:
+    def run(*settings: str, upstream: int = upstream, watcher: int | None = None) -> Proxy:
         given = ['model.claim.name="models"', 'api.keySecret="model-key"', 'accelerator="cpu"', *settings]
         objects = render(VLLM_SERVING, settings=given)
         text = settings_files(objects)["Caddyfile"]
-        ports = {8000: upstream, **dict(zip(PORTS[1:], free_ports(len(PORTS) - 1), strict=True))}
+        behind = {8000: upstream, 8081: watcher or free_ports(1)[0]}
+        ports = {**behind, **dict(zip(PORTS[2:], free_ports(len(PORTS) - 2), strict=True))}
         for port, mine in ports.items():
             text = text.replace(f":{port}", f":{mine}")
         keys = tmp_path / "keys"
@@ -212,11 +223,74 @@ def test_a_request_that_is_too_large_is_refused(start: Callable[..., Proxy]) -> 
 
 
 def test_reinforcement_learning_gets_a_port_of_its_own_with_the_same_key(start: Callable[..., Proxy]) -> None:
-    proxy = start('rl={"enabled": true, "peers": [{"podSelector": {}}]}')
+    proxy = start(TRAINERS)
     assert proxy.ask("/pause", port=8090, body=b"{}").status == 200
     assert proxy.ask("/pause", port=8090, body=b"{}", key="").status == 401
     assert proxy.ask("/collective_rpc", port=8090, body=b"{}").status == 404
     assert proxy.ask("/pause", body=b"{}").status == 404
+
+
+def test_a_trainer_reaches_vllm_and_the_watcher_at_one_port(start: Callable[..., Proxy], upstream: int) -> None:
+    proxy = start(TRAINERS, watcher=upstream)
+    for path in ("/v1/completions", "/v1/models", "/adapters", "/look"):
+        assert (path, *proxy.ask(path, port=8090, body=b"{}")) == (path, 200, f"{path}\n")
+        assert (path, proxy.ask(path, port=8090, body=b"{}", key="").status) == (path, 401)
+    for path in ("/readyz", "/healthz", "/metrics", "/adapters/", "/look/../metrics", "/v1/chat/completions"):
+        assert (path, proxy.ask(path, port=8090, body=b"{}").status) == (path, 404)
+    for path in ("/adapters", "/look"):
+        assert (path, proxy.ask(path).status) == (path, 404), "no client's"
+
+
+def test_a_watcher_that_is_away_is_told_from_a_server_without_one(start: Callable[..., Proxy]) -> None:
+    proxy = start(TRAINERS)
+    assert proxy.ask("/adapters", port=8090).status == 502
+    assert proxy.ask("/v1/models", port=8090).status == 200
+
+
+def test_trainers_that_share_a_release_change_nothing_of_it(start: Callable[..., Proxy], upstream: int) -> None:
+    proxy = start(SHARED, *ADAPTERS, watcher=upstream)
+    for path in ("/v1/completions", "/v1/models", "/tokenize", "/adapters", "/look"):
+        assert (path, proxy.ask(path, port=8090, body=b"{}").status) == (path, 200)
+    for path in (*CONTROL, "/sleep", "/update_weights", "/v1/unload_lora_adapter", "/inference/v1/generate"):
+        assert (path, proxy.ask(path, port=8090, body=b"{}").status) == (path, 404)
+
+
+def test_without_reinforcement_learning_there_is_no_such_port(start: Callable[..., Proxy]) -> None:
+    proxy = start()
+    with pytest.raises(urllib.error.URLError):
+        proxy.ask("/adapters", port=8090)
+
+
+def test_a_fleet_samples_through_the_proxy(start: Callable[..., Proxy], tmp_path: Path) -> None:
+    """A trainer's own client, through the release's proxy and with its key."""
+    with replicas_of(tmp_path) as replicas:
+        (replica,) = replicas.start(sees=True)
+        proxy = start(SHARED, *ADAPTERS, upstream=replica.port, watcher=replica.port)
+        addresses = addresses_in(f"http://127.0.0.1:{proxy.ports[8090]}")
+        for key, message in ((KEY, ""), ("another", "it refuses the key in STOKER_SAMPLERS_API_KEY")):
+            fleet = Fleet(addresses, "run-a0", Needs(loras=6, rank=16), wait_seconds=20, key=key)
+            try:
+                if message:
+                    with pytest.raises(RunError, match=message):
+                        fleet.check()
+                    continue
+                fleet.check()
+                request = Request((7, 5), 0, 7, 0, 0, max_tokens=3, temperature=1.0, seed=1)
+                assert asyncio.run(fleet.complete(request)).completion_ids == (replica.port % 1000,) * 3
+            finally:
+                fleet.close()
+        assert replica.named == ["run-a0"]
+
+
+def test_a_release_without_reinforcement_learning_is_no_sampler(start: Callable[..., Proxy]) -> None:
+    """Who names the port for clients learns it before the first step."""
+    fleet = Fleet(addresses_in(f"http://127.0.0.1:{start().ports[8080]}"), "run-a0", Needs(), key=KEY)
+    try:
+        with pytest.raises(RunError, match=r"it has no /adapters: .* with rl\.enabled") as ending:
+            fleet.check()
+        assert ending.value.code is ExitCode.CONFIG
+    finally:
+        fleet.close()
 
 
 def test_the_proxy_tells_what_it_did_and_logs_no_key(start: Callable[..., Proxy], tmp_path: Path) -> None:

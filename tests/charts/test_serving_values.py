@@ -135,6 +135,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"rl.enabled": True, "rl.peers": [{"podSelector": {}}], "networkPolicy.enabled": False},
         "rl.enabled opens paths that change the model, so it needs a network policy. Set networkPolicy.enabled=true.",
     ),
+    (
+        {"rl.adaptersOnly": True},
+        "rl.adaptersOnly opens a part of what rl.enabled opens. Set rl.enabled=true too.",
+    ),
+    (
+        {"rl.enabled": True, "rl.peers": [{"podSelector": {}}], "rl.adaptersOnly": True},
+        "rl.adaptersOnly: trainers publish adapters to a claim. Set published.claim to the claim that they write to.",
+    ),
     ({"ingress.enabled": True}, "ingress.enabled: an Ingress needs a host name. Set ingress.host."),
     ({"httpRoute.enabled": True}, "httpRoute.enabled: an HTTPRoute needs a gateway. Set httpRoute.parentRefs."),
     (

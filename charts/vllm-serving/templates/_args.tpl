@@ -20,7 +20,9 @@ Argument: the root context.
   {{- $_ := set $own "logprobs-mode" "processed_logprobs" }}
   {{- $_ := set $own "max-logprobs" "-1" }}
   {{- $_ := set $own "generation-config" "vllm" }}
-  {{- $_ := set $own "enable-scale-out" true }}
+  {{- if not .Values.rl.adaptersOnly }}
+    {{- $_ := set $own "enable-scale-out" true }}
+  {{- end }}
 {{- end }}
 {{- with .Values.chatTemplate }}
   {{- $_ := set $own "chat-template" "/settings/chat-template.jinja" }}
@@ -30,12 +32,13 @@ Argument: the root context.
 
 {{/*
 vllm-serving.rlFlags: the flags for reinforcement learning that values may change, a YAML map: memory of the devices
-that a trainer may borrow (sleep mode), and the way that weights come. vLLM has neither on CPUs.
+that a trainer may borrow (sleep mode), and the way that weights come. vLLM has neither on CPUs, and a release that runs
+share has neither anywhere.
 Argument: the root context.
 */}}
 {{- define "vllm-serving.rlFlags" -}}
 {{- $flags := dict }}
-{{- if and .Values.rl.enabled (has (include "vllm-serving.accelerator" . | fromYaml).kind (list "nvidia" "amd")) }}
+{{- if and .Values.rl.enabled (not .Values.rl.adaptersOnly) (has (include "vllm-serving.accelerator" . | fromYaml).kind (list "nvidia" "amd")) }}
   {{- $_ := set $flags "enable-sleep-mode" true }}
   {{- if .Values.rl.weightTransfer }}
     {{- $_ := set $flags "weight-transfer-config" (dict "backend" "nccl" | toJson) }}
@@ -77,7 +80,7 @@ Arguments, a list: the root context, the accelerator's profile.
 {{- if or $root.Values.published.claim $root.Values.published.configMap $root.Values.rl.enabled }}
   {{- $_ := set $env "VLLM_ALLOW_RUNTIME_LORA_UPDATING" "1" }}
 {{- end }}
-{{- if $root.Values.rl.enabled }}
+{{- if and $root.Values.rl.enabled (not $root.Values.rl.adaptersOnly) }}
   {{- $_ := set $env "VLLM_SERVER_DEV_MODE" "1" }}
 {{- end }}
 {{- toYaml $env }}

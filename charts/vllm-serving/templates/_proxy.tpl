@@ -149,6 +149,21 @@ Argument: the root context.
 			import server
 		}
 	}
+	{{- /* A trainer asks what is served, and has it looked for what it has just published. */}}
+	@adapters {
+		method GET POST
+		path /adapters /look
+	}
+	handle @adapters {
+		route {
+			import guard
+			reverse_proxy 127.0.0.1:8081 {
+				transport http {
+					dial_timeout 2s
+				}
+			}
+		}
+	}
 	handle {
 		import unknown
 	}
@@ -157,15 +172,20 @@ Argument: the root context.
 {{ end }}
 
 {{/*
-vllm-serving.rlPaths: what reinforcement learning asks of a server: pausing, weights, adapters, caches, tokens.
-No argument.
+vllm-serving.rlPaths: what reinforcement learning asks of vLLM: answers, tokens and, unless trainers share the release,
+pausing, weights, adapters and caches.
+Argument: the root context.
 */}}
 {{- define "vllm-serving.rlPaths" -}}
-{{- join " " (list
-      "/pause" "/resume" "/is_paused" "/abort_requests"
-      "/init_weight_transfer_engine" "/start_weight_update" "/update_weights" "/finish_weight_update"
-      "/shutdown_weight_transfer_engine" "/update_weight_version" "/weight_info" "/get_world_size"
-      "/v1/load_lora_adapter" "/v1/unload_lora_adapter"
-      "/reset_prefix_cache" "/sleep" "/wake_up" "/is_sleeping" "/release_kv_cache_memory"
-      "/inference/v1/generate" "/inference/v1/abort_requests" "/tokenize" "/detokenize" "/v1/models" "/health") }}
+{{- $paths := list "/v1/completions" "/tokenize" "/detokenize" "/v1/models" "/health" }}
+{{- if not .Values.rl.adaptersOnly }}
+  {{- $paths = concat (list
+        "/pause" "/resume" "/is_paused" "/abort_requests"
+        "/init_weight_transfer_engine" "/start_weight_update" "/update_weights" "/finish_weight_update"
+        "/shutdown_weight_transfer_engine" "/update_weight_version" "/weight_info" "/get_world_size"
+        "/v1/load_lora_adapter" "/v1/unload_lora_adapter"
+        "/reset_prefix_cache" "/sleep" "/wake_up" "/is_sleeping" "/release_kv_cache_memory"
+        "/inference/v1/generate" "/inference/v1/abort_requests") $paths }}
+{{- end }}
+{{- join " " $paths }}
 {{- end }}

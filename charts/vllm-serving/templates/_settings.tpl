@@ -62,7 +62,7 @@ lora:
   maxLoras: {{ int .Values.lora.maxLoras }}
   maxCpuLoras: {{ int .Values.lora.maxCpuLoras }}
   requireManifest: {{ .Values.lora.requireManifest }}
-  others: {{ .Values.rl.enabled | default false }}
+  others: {{ and .Values.rl.enabled (not .Values.rl.adaptersOnly) }}
 {{- end }}
 
 {{/*

@@ -153,6 +153,12 @@ Argument: the root context.
 {{- if and .Values.rl.enabled (not .Values.networkPolicy.enabled) }}
   {{- fail "\n\nrl.enabled opens paths that change the model, so it needs a network policy. Set networkPolicy.enabled=true.\n" }}
 {{- end }}
+{{- if and .Values.rl.adaptersOnly (not .Values.rl.enabled) }}
+  {{- fail "\n\nrl.adaptersOnly opens a part of what rl.enabled opens. Set rl.enabled=true too.\n" }}
+{{- end }}
+{{- if and .Values.rl.adaptersOnly (not .Values.published.claim) }}
+  {{- fail "\n\nrl.adaptersOnly: trainers publish adapters to a claim. Set published.claim to the claim that they write to.\n" }}
+{{- end }}
 {{- if and (has (toString .Values.rollout.maxSurge) (list "0" "0%")) (has (toString (.Values.rollout.maxUnavailable | default 0)) (list "0" "0%")) }}
   {{- fail "\n\nrollout: maxSurge and maxUnavailable are both 0, so no replica could ever be replaced. Raise one of them.\n" }}
 {{- end }}
