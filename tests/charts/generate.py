@@ -44,7 +44,11 @@ ACCELERATORS = VLLM_SERVING / "files" / "accelerators.json"
 CATALOGUE = ROOT / "docs" / "reference" / "runtimes.md"
 _ENTRIES = ("<!-- entries -->\n", "<!-- /entries -->\n")
 TRAINJOB = ROOT / "runner/src/stoker/cluster/schemas/trainjob-v1alpha1.json"
-RENDERED_EXAMPLES = {"generic-cpu": "trl-distributed-cpu.yaml", "grpo-async-cpu": "trl-grpo-async-cpu.yaml"}
+RENDERED_EXAMPLES = {
+    "generic-cpu": "trl-distributed-cpu.yaml",
+    "grpo-async-cpu": "trl-grpo-async-cpu.yaml",
+    "grpo-async-external-cpu": "trl-grpo-async-external-cpu.yaml",
+}
 HEADER = "# Generated from {source} by `make generate`: do not edit.\n"
 
 KEPT = {

@@ -34,7 +34,8 @@ from stoker.plan.plan import Plan
 ARGS = {
     # It has neither recipe nor configuration of its own.
     "torchtune-distributed": ["full_finetune_distributed", "--config", "llama3_2/1B_full"],
-    # A reward is the user's own.
+    # A reward is the user's own, and so is the release of the samplers.
+    "trl-grpo-async-external": ["--reward_funcs", "think_format_reward", "--samplers", "http://samplers-control:8090"],
     "trl-grpo-async": ["--reward_funcs", "think_format_reward"],
 }
 """What TrainJobs must say, by the runtime."""

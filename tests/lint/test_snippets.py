@@ -20,6 +20,7 @@ from stoker.plan.facts import read_facts
 RUNTIMES = (
     ROOT / "tests" / "charts" / "golden" / "training-runtimes" / "cpu.yaml",
     ROOT / "examples" / "runtimes" / "trl-grpo-async-cpu.yaml",
+    ROOT / "examples" / "runtimes" / "trl-grpo-async-external-cpu.yaml",
 )
 
 
@@ -27,7 +28,18 @@ RUNTIMES = (
 def runtimes() -> dict[str, Any]:
     """Return the catalogue's runtimes for CPUs by name, as the chart renders them."""
     rendered = (runtime for path in RUNTIMES for runtime in yaml.load_all(path.read_text(), yaml.CSafeLoader))
-    return {runtime["metadata"]["name"]: runtime for runtime in rendered if runtime}
+    return {runtime["metadata"]["name"]: with_secrets(runtime) for runtime in rendered if runtime}
+
+
+def with_secrets(found: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of the chart with a value for each variable that a Secret of the cluster would give a node."""
+    spec = found["spec"].get("template", {}).get("spec", {}) if "spec" in found else {}
+    for job in spec.get("replicatedJobs", ()):
+        for entry in job["template"]["spec"]["template"]["spec"]["containers"][0].get("env", ()):
+            if "secretKeyRef" in entry.get("valueFrom", {}):
+                del entry["valueFrom"]
+                entry["value"] = "of-a-secret"
+    return found
 
 
 @pytest.mark.parametrize("snippet", [*snippets("yaml"), *examples()], ids=lambda snippet: snippet.where)

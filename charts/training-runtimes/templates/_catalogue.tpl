@@ -112,6 +112,7 @@ Argument: a list of the root context, the entry and its override.
 {{- $framework := $override.framework | default $entry.framework }}
 {{- $trackingArgs := include "training-runtimes.trackingArgs" (list $values.tracking $framework) | fromYaml }}
 {{- $trackingEnv := include "training-runtimes.trackingEnv" (list $values.tracking $framework) | fromYaml }}
+{{- $external := include "training-runtimes.externalSamplersOf" (list $entry $override) | fromYaml }}
 {{- $deprecated := ternary $override.deprecated $entry.deprecated (hasKey $override "deprecated") }}
 {{- toYaml (dict
       "entry" $entry.name
@@ -132,11 +133,12 @@ Argument: a list of the root context, the entry and its override.
       "numNodes" ($override.numNodes | default $entry.numNodes)
       "samplers" (include "training-runtimes.samplersOf"
         (list $root $entry $override $profile (printf "The samplers of runtime %q on accelerator %q" $entry.name $accelerator)) | fromYaml)
+      "externalSamplers" $external
       "sharding" ($override.sharding | default $entry.sharding)
       "command" ($override.command | default $entry.command)
-      "args" (include "stoker.overlay" (list $trackingArgs $entry.args $override.args) | fromYaml)
+      "args" (include "stoker.overlay" (list $trackingArgs $entry.args $external.args $override.args) | fromYaml)
       "env" (include "stoker.overlay" (list $trackingEnv (include "training-runtimes.outboundEnv" $root | fromYaml)
-        $profile.env $entry.env $override.env) | fromYaml)
+        $profile.env $entry.env $external.env $override.env) | fromYaml)
       "initializers" (dig "initializers" $values.initializers.enabled $override)
       "model" $model
       "gated" (and $entry.gated (eq $model $entry.model))

@@ -57,6 +57,9 @@ Arguments, a dict:
   {{- with $runtime.workspace.existingClaim }}
     {{- $needed = append $needed (printf "PersistentVolumeClaim %s, for the runs' files" .) }}
   {{- end }}
+  {{- with dig "claim" "" $runtime.externalSamplers }}
+    {{- $needed = append $needed (printf "PersistentVolumeClaim %s, for the adapters that runs publish to their samplers" .) }}
+  {{- end }}
   {{- range concat $runtime.volumes (dig "spec" "volumes" list $runtime.podTemplate) }}
     {{- $needed = concat $needed (include "training-runtimes.volumeSources" (list $name .) | fromYamlArray) }}
   {{- end }}

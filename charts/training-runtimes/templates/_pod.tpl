@@ -16,7 +16,7 @@ Arguments, a dict:
 metadata:
   labels:
     {{- include "training-runtimes.runLabels" .runtime | nindent 4 }}
-    {{- if .runtime.samplers }}
+    {{- if or .runtime.samplers .runtime.externalSamplers }}
     stoker.dev/role: node
     {{- end }}
   {{- with .runtime.annotations }}
@@ -110,6 +110,11 @@ containers:
         mountPath: /cache
       - name: tmp
         mountPath: /tmp
+      {{- if dig "claim" "" .runtime.externalSamplers }}
+      - name: adapters
+        mountPath: /adapters
+        subPath: {{ toYaml .runtime.externalSamplers.path }}
+      {{- end }}
       {{- with include "stoker.reachMounts" .root }}
       {{- trim . | nindent 6 }}
       {{- end }}
@@ -125,6 +130,11 @@ volumes:
       medium: Memory
       sizeLimit: {{ .runtime.sharedMemory | quote }}
   {{- include "training-runtimes.scratchVolumes" .root | nindent 2 }}
+  {{- with dig "claim" "" .runtime.externalSamplers }}
+  - name: adapters
+    persistentVolumeClaim:
+      claimName: {{ toYaml . }}
+  {{- end }}
   {{- with include "stoker.reachVolumes" .root }}
   {{- trim . | nindent 2 }}
   {{- end }}

@@ -25,6 +25,33 @@ Arguments, a list: the root context, the entry, its override, the accelerator's 
 {{- end }}
 
 {{/*
+training-runtimes.externalSamplersOf: the release whose replicas are the samplers of a runtime, a YAML map with the flags,
+the variables, the volumes and the mounts by which its runs reach it; empty where a runtime has no such samplers.
+Arguments, a list: the entry, its override.
+*/}}
+{{- define "training-runtimes.externalSamplersOf" -}}
+{{- if (index . 0).externalSamplers }}
+{{- $release := (index . 1).externalSamplers | default dict }}
+{{- $args := dict }}
+{{- $env := dict }}
+{{- with $release.url }}
+  {{- $_ := set $args "samplers" . }}
+{{- end }}
+{{- with $release.keySecret }}
+  {{- $_ := set $env "STOKER_SAMPLERS_API_KEY" (dict "secretKeyRef" (dict "name" . "key" "api-key")) }}
+{{- end }}
+{{- with $release.claim }}
+  {{- $_ := set $args "adapters" "/adapters" }}
+{{- end }}
+{{- toYaml (dict
+      "args" $args
+      "env" $env
+      "claim" ($release.claim | default "")
+      "path" ($release.path | default "adapters" | trimSuffix "/")) }}
+{{- end }}
+{{- end }}
+
+{{/*
 training-runtimes.samplerAddresses: where the trainers find the samplers of their TrainJob.
 Argument: a resolved entry.
 */}}

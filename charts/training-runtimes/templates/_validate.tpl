@@ -164,6 +164,17 @@ Argument: the root context.
         "\n\nruntimes.%s.samplers: this runtime has no samplers. Remove it, or set runtimes.%s.base to a runtime that has"
         "them, such as trl-grpo-async.\n")) $runtime.entry $runtime.entry) }}
 {{- end }}
+{{- with $override.externalSamplers }}
+  {{- if not $runtime.externalSamplers }}
+    {{- fail (printf (join " " (list
+          "\n\nruntimes.%s.externalSamplers: the samplers of this runtime are no release. Remove it, or set runtimes.%s.base"
+          "to a runtime whose samplers are one, such as trl-grpo-async-external.\n")) $runtime.entry $runtime.entry) }}
+  {{- else if ne (empty .url) (empty .claim) }}
+    {{- fail (printf (join " " (list
+          "\n\nruntimes.%s.externalSamplers.%s is missing: a run reaches its samplers by an address and by a claim that"
+          "they watch. Set url and claim.\n")) $runtime.entry (empty .url | ternary "url" "claim")) }}
+  {{- end }}
+{{- end }}
 {{- with $runtime.samplers }}
   {{- include "training-runtimes.validateResources" (list (printf "runtimes.%s.samplers" $runtime.entry) .resources) }}
   {{- range $flag := list "model" "served-model-name" "logprobs-mode" "host" "port" "config" "enable-lora" }}
