@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.async_grpo_samplers import Samplers
 from benchmarks.jobs import JobFailed
@@ -19,6 +20,7 @@ from stoker.rollouts.publish import Publisher
 from stoker.rollouts.records import Bounds, Group, Sample, Seeds
 from stoker.rollouts.replicas import Needs
 from stoker.rollouts.schedule import Schedule
+from stoker.rollouts.stores import Adapters
 from stoker.serve.adapters import live
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,7 +53,7 @@ def published_to(samplers: Samplers, count: int, versions: int, adapter: Path, p
     try:
         _until(lambda: len(fleet.ready()) == count, f"{count} sampler(s) are not ready")
         base = {"name_or_path": str(samplers.model), "revision": None}
-        publisher = Publisher(samplers.adapters, name, fleet, usable.append, frozenset, base_model=base)
+        publisher = Publisher(Adapters(samplers.adapters, name, base), fleet, usable.append, frozenset)
         try:
             for version in range(1, versions + 1):
                 publisher.publish(version, partial(_copy, adapter))
@@ -116,7 +118,7 @@ class _AtOnce:
         return (Sample((1,), (2,), (1,), (-0.5,), version, version, (1.0,), "", "stop", "", 0.0),)
 
 
-def _is_done(publisher: Publisher, usable: Collection[int], version: int) -> bool:
+def _is_done(publisher: Publisher[Any], usable: Collection[int], version: int) -> bool:
     if failure := publisher.failed():
         raise JobFailed(failure.message)
     return version in usable

@@ -12,6 +12,8 @@ Arguments, a list: the root context, the entry, its override, the accelerator's 
 {{- $sizes := get ($entry.sizes | default dict) $profile.kind | default dict }}
 {{- $env := eq $profile.kind "cpu" | ternary (dict
       "VLLM_CPU_KVCACHE_SPACE" "1" "VLLM_CPU_OMP_THREADS_BIND" "nobind") dict }}
+{{- /* The image for CPUs has no compiler; vLLM knows that by itself only where it serves adapters. */}}
+{{- $args := eq $profile.kind "cpu" | ternary (dict "enforce-eager" true) dict }}
 {{- toYaml (dict
       "count" ($override.count | default $entry.count)
       "image" (include "stoker.image" (dict
@@ -19,7 +21,7 @@ Arguments, a list: the root context, the entry, its override, the accelerator's 
       "resources" (mergeOverwrite
         (deepCopy $profile.resources) (deepCopy $sizes) (deepCopy ($override.resources | default dict)))
       "sharedMemory" ($override.sharedMemory | default $profile.sharedMemory)
-      "args" (include "stoker.overlay" (list $entry.args $override.args) | fromYaml)
+      "args" (include "stoker.overlay" (list $args $entry.args $override.args) | fromYaml)
       "env" (include "stoker.overlay" (list $env $entry.env $override.env) | fromYaml)) }}
 {{- end }}
 {{- end }}
@@ -211,6 +213,11 @@ containers:
         value: "1"
       - name: VLLM_ALLOW_RUNTIME_LORA_UPDATING
         value: "1"
+      {{- /* For runs that train all weights: the watcher pauses vLLM and has its workers reload, by loopback alone. */}}
+      - name: VLLM_SERVER_DEV_MODE
+        value: "1"
+      - name: PYTHONPATH
+        value: /config/python
       {{- with include "stoker.variables" $samplers.env }}
       {{- trim . | nindent 6 }}
       {{- end }}

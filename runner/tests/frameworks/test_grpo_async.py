@@ -32,12 +32,20 @@ def settings(plan: Plan) -> dict[str, str]:
     return {setting.name: str(setting.value) for setting in plan.settings}
 
 
-def test_a_run_needs_samplers_a_reward_and_an_adapter_and_no_more() -> None:
+def test_a_run_needs_samplers_and_a_reward_and_no_more() -> None:
     plan = planned(*RUN)
     assert (plan.method, plan.module) == ("grpo_async", "stoker.scripts.grpo_async")
     assert settings(plan)["lora_dropout"] == "0"
     assert plan.samplers == SamplerRequest(
         "/workspace/model", "base", "/workspace/adapters", None, 16, 6, dtype="float32", revision="main"
+    )
+
+
+@pytest.mark.parametrize("more", [(), ("--use_peft", "false"), ("--publish_whole_every", "5")])
+def test_a_run_without_an_adapter_trains_all_weights(more: tuple[str, ...]) -> None:
+    plan = planned(*METHOD, *more)
+    assert plan.samplers == SamplerRequest(
+        "/workspace/model", "base", "/workspace/adapters", None, None, 1, dtype="float32", revision="main"
     )
 
 
@@ -59,8 +67,8 @@ def test_a_run_needs_samplers_a_reward_and_an_adapter_and_no_more() -> None:
             ),
         ),
         (
-            METHOD,
-            "grpo_async publishes adapters, and this run trains all weights: add --use_peft, or choose the method grpo",
+            (*RUN, "--publish_whole_every", "5"),
+            "--publish_whole_every (args) is for runs that train all weights: leave it out, or leave out --use_peft",
         ),
         (
             ("trl.scripts.grpo_async", "--samplers", "role", "--use_peft"),

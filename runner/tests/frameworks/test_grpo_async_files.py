@@ -145,7 +145,7 @@ class Publisher:
         self.failure: RunError | None = None
         self.closed = False
 
-    def publish(self, version: int, write: Callable[[Path], None]) -> None:
+    def publish(self, version: int, job: Any, *, needed: bool = False) -> None:
         self.usable(version)
 
     def failed(self) -> RunError | None:

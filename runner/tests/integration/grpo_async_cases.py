@@ -64,9 +64,7 @@ def settings(kind: type[GRPOConfig], folder: Path, **more: Any) -> Any:
     return kind(**{**usual, **more})
 
 
-def adapter() -> LoraConfig:
-    """Return the adapter of every run."""
-    return LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+ADAPTER = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
 class Ours:
@@ -79,6 +77,7 @@ class Ours:
         take: loads a published version.
         lag: how stale the samples are.
         writer: writes the samples ahead of the trainer, in an engine as real runs have it, instead of `answer`.
+        peft_config: the adapter; None trains all weights.
     """
 
     def __init__(
@@ -86,9 +85,10 @@ class Ours:
         model: str,
         args: GRPOAsyncConfig,
         answer: Answer,
-        take: Callable[[int, Path], None] = lambda version, folder: None,
+        take: Callable[[int, Any], None] = lambda version, given: None,
         lag: int = 0,
         writer: Writer | None = None,
+        peft_config: LoraConfig | None = ADAPTER,
     ) -> None:
         self.engine: InOrder | None = None
 
@@ -96,9 +96,9 @@ class Ours:
             if writer is not None:
                 bounds = Bounds(args.groups_per_step, args.max_staleness, publish_every=args.publish_every)
                 ahead = Engine(ROWS, bounds, writer, seed=0, steps=start.total, state=start.state, wait_seconds=60)
-                return Collector(ahead, lambda usable: Versions(usable, take))
+                return Collector(ahead, lambda usable: Versions(usable, take), based=peft_config is not None)
             self.engine = InOrder(ROWS, args.groups_per_step, answer, lag, start.step)
-            return Collector(self.engine, lambda usable: Versions(usable, take))
+            return Collector(self.engine, lambda usable: Versions(usable, take), based=peft_config is not None)
 
         self.trainer = GRPOAsyncTrainer(
             model=model,
@@ -107,7 +107,7 @@ class Ours:
             collect=collect,
             train_dataset=Dataset.from_list(ROWS),
             eval_dataset=None if args.eval_strategy == "no" else Dataset.from_list(ROWS[:2]),
-            peft_config=adapter(),
+            peft_config=peft_config,
         )
 
 
@@ -134,7 +134,7 @@ def theirs(model: str, args: GRPOConfig, answer: Answer, vllm: bool) -> GRPOTrai
         reward_funcs=[even],
         args=args,
         train_dataset=Dataset.from_list(ROWS),
-        peft_config=adapter(),
+        peft_config=ADAPTER,
         rollout_func=rollout,
     )
     if vllm:
@@ -387,6 +387,36 @@ class StopsWhileWaiting(TrainerCallback):
             self._flag.touch()
 
 
+def whole(model: str, folder: Path) -> dict[str, Any]:
+    """Train all weights: with an engine, and with samplers that do not serve what they name."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    own = {"samplers": "none", "learning_rate": 1e-3, "logging_steps": 100, "guard_every": 6}
+    fleet = TinyFleet(model, tokenizer, GENERATIONS)
+    args = settings(GRPOAsyncConfig, folder / "ahead", max_steps=8, max_staleness=3, **own)
+    Ours(model, args, fleet.answer, fleet.take_all, writer=fleet, peft_config=None).trainer.train()
+    lines = [json.loads(line) for line in (Path(args.output_dir) / "metrics.jsonl").read_text().splitlines()]
+    found: dict[str, Any] = {"metrics": lines}
+    kinds: dict[str, dict[str, Any]] = {
+        "none": {},
+        "no change": {"served": lambda version: 0},
+        "stale": {"served": lambda version: version - 1},
+        "temperature": {"temperature": 0.7},
+    }
+    for name, kind in kinds.items():
+        fleet = TinyFleet(model, tokenizer, GENERATIONS, **kind)
+        args = settings(GRPOAsyncConfig, folder / name.replace(" ", "-"), max_steps=16, **own)
+        run = Ours(model, args, fleet.answer, fleet.take_all, lag=2, peft_config=None)
+        ended = None
+        try:
+            run.trainer.train()
+        except RunError as error:
+            ended = [int(error.code), error.message]
+        lines = [json.loads(line) for line in (Path(args.output_dir) / "metrics.jsonl").read_text().splitlines()]
+        errors = [line["guard/error"] for line in lines]
+        found[name] = {"step": run.trainer.state.global_step, "ended": ended, "errors": errors}
+    return found
+
+
 def guard_ranks(value: str) -> list[str]:
     """Return a value of every rank."""
     found: list[Any] = [None] * dist.get_world_size()
@@ -402,6 +432,7 @@ CASES: dict[str, Callable[[str, Path], dict[str, Any]]] = {
     "pair": pair,
     "kubetorch": kubetorch,
     "ahead": ahead,
+    "whole": whole,
 }
 
 if __name__ == "__main__":

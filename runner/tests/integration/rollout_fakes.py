@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from stoker.contract.exits import RunError
+from stoker.frameworks.trl.asynchronous.weights import Snapshot
 from stoker.rollouts.records import Batch, Group, Sample, Written
 from stoker.rollouts.state import RolloutState
 
@@ -25,15 +26,18 @@ from stoker.rollouts.state import RolloutState
 class Versions:
     """A publisher whose versions can be used at once."""
 
-    def __init__(self, usable: Callable[[int], None], take: Callable[[int, Path], None]) -> None:
+    def __init__(self, usable: Callable[[int], None], take: Callable[[int, Any], None]) -> None:
         self._usable = usable
         self._take = take
 
-    def publish(self, version: int, write: Callable[[Path], None]) -> None:
-        """Write the version and use it."""
-        with tempfile.TemporaryDirectory() as folder:
-            write(Path(folder))
-            self._take(version, Path(folder))
+    def publish(self, version: int, job: Any, *, needed: bool = False) -> None:
+        """Write the version and use it; all weights are given in memory."""
+        if isinstance(job, Snapshot):
+            self._take(version, job)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                job(Path(folder))
+                self._take(version, Path(folder))
         self._usable(version)
 
     def failed(self) -> RunError | None:
@@ -166,6 +170,7 @@ class TinyFleet:
         self._busy = threading.Lock()
         self._draw = torch.Generator().manual_seed(0)
         self._peft: Any = None
+        self._whole: dict[int, Mapping[str, torch.Tensor]] = {}
         self._adapters: dict[int, dict[str, torch.Tensor]] = {}
         # By version: how far what was served was from what was named, in nats per token.
         self.differences: dict[int, float] = {}
@@ -176,6 +181,11 @@ class TinyFleet:
             if self._peft is None:
                 self._peft = PeftModel.from_pretrained(self._base, folder).eval()
             self._adapters[version] = load_file(folder / "adapter_model.safetensors")
+
+    def take_all(self, version: int, snapshot: Snapshot) -> None:
+        """Take all weights of a version."""
+        with self._busy:
+            self._whole[version] = snapshot.tensors
 
     async def write(self, group: Group, seeds: Callable[[int, int], int]) -> tuple[Sample, ...]:
         """Sample a group, as an engine asks for it."""
@@ -236,7 +246,12 @@ class TinyFleet:
             return self._computed(version, ids)
 
     def _computed(self, version: int, ids: torch.Tensor) -> torch.Tensor:
-        if version and self._peft is not None:
+        if self._whole:
+            kept = {name: parameter.detach().clone() for name, parameter in self._base.named_parameters()}
+            self._base.load_state_dict(self._whole[version], strict=False)
+            logits = self._base(ids).logits
+            self._base.load_state_dict(kept, strict=False)
+        elif version and self._peft is not None:
             set_peft_model_state_dict(self._peft, self._adapters[version])
             logits = self._peft(ids).logits
         elif self._peft is not None:

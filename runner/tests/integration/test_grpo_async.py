@@ -368,3 +368,31 @@ def test_samplers_that_never_come_end_the_attempt_with_75_and_their_names(job: L
     job.end(process)
     assert error["code"] == 75
     assert "no sampler was ready for 3 s: 127.0.0.1:9" in error["message"]
+
+
+@pytest.fixture(scope="module")
+def whole(trainer_python: Path, inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What runs did that train all weights."""
+    return result_of("whole", trainer_python, inputs, tmp_path_factory.mktemp("whole"))
+
+
+def test_all_weights_are_trained_on_what_their_versions_wrote(whole: dict[str, Any]) -> None:
+    lines = whole["metrics"]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert max(line["staleness/max"] for line in lines) <= 3
+    errors = [line["guard/error"] for line in lines if line["guard/error"] is not None]
+    assert errors
+    assert max(errors) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("case", "version"),
+    [("no change", 4), ("stale", 4), ("temperature", 0)],
+)
+def test_samplers_without_the_newest_weights_end_the_run(whole: dict[str, Any], case: str, version: int) -> None:
+    assert whole["none"]["ended"] is None
+    assert len({error for error in whole["none"]["errors"] if error is not None}) >= 3
+    found = whole[case]
+    assert found["ended"] is not None, found
+    assert f"samplers do not serve version {version}: " in found["ended"][1]
+    assert found["step"] <= 2 + EVERY

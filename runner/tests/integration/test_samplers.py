@@ -26,6 +26,7 @@ from stoker.rollouts.fleet import Fleet
 from stoker.rollouts.publish import Published, Publisher
 from stoker.rollouts.records import Request, Turn
 from stoker.rollouts.replicas import Needs
+from stoker.rollouts.stores import Adapters
 from stoker.serve.adapters import live
 from stoker.serve.adapters.files import read_base_model
 
@@ -70,10 +71,8 @@ class Run:
         )
         self.usable: list[int] = []
         self.in_use = frozenset[int]()
-        self.publisher = Publisher(
-            self.published, self.name, self.fleet, self.usable.append, lambda: self.in_use,
-            base_model={"name_or_path": str(model), "revision": None},
-        )  # fmt: skip
+        store = Adapters(self.published, self.name, {"name_or_path": str(model), "revision": None})
+        self.publisher = Publisher(store, self.fleet, self.usable.append, lambda: self.in_use)
 
     def _sampler(self, index: int) -> subprocess.Popen[bytes]:
         made = subprocess.run([ROOT / "images/vllm/venv"], check=True, stdout=subprocess.PIPE, text=True)

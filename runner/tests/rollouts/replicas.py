@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.serve.adapters.versions import read_published
+from stoker.serve.weights import files
 
 BASE = "base"
 
@@ -36,6 +37,8 @@ class FakeReplica:
         ready: what /adapters says.
         stuck: it looks for nothing new.
         close_after: it closes each connection after an answer.
+        weights: it takes whole weights in place.
+        damaged: names of files of weights that it cannot take.
         server: what /adapters says of its base model.
         length: the longest prompt and answer.
         key: it answers nobody who does not send it.
@@ -56,6 +59,8 @@ class FakeReplica:
     ready: bool = True
     stuck: bool = False
     close_after: bool = False
+    weights: bool = False
+    damaged: set[str] = field(default_factory=set)
     server: dict[str, Any] = field(default_factory=dict)
     length: int = 4096
     base: str = BASE
@@ -66,6 +71,8 @@ class FakeReplica:
     counted: Counter[str] = field(default_factory=Counter)
     asked: list[tuple[str, int]] = field(default_factory=list)
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    taken: list[str] = field(default_factory=list)
+    wrong: dict[str, str] = field(default_factory=dict)
     busy: int = 0
     busiest: int = 0
     transports: set[asyncio.BaseTransport] = field(default_factory=set)
@@ -102,10 +109,25 @@ class FakeReplica:
     async def _look(self) -> None:
         if self.stuck or self.refuses:
             return
+        if self.weights:
+            await self._take()
+            return
         there = {version.name for version in read_published(self.folder)}
         if there - self.loaded:
             await asyncio.sleep(self.delay)
         self.loaded = there
+
+    async def _take(self) -> None:
+        run = files.newest_run(self.folder)
+        held = next((int(name.rpartition(":")[2]) for name in self.loaded if name.startswith(f"{run}:")), None)
+        found = files.read(self.folder / run)
+        self.taken += [file.path.name for file in files.route(found, held, self.damaged)]
+        if way := files.route(found, held, self.damaged):
+            await asyncio.sleep(self.delay)
+            self.loaded = {f"{run}:{way[-1].version}"}
+        newest = f"{run}:{max((file.version for file in found), default=-1)}"
+        wrong = sorted(self.damaged & {file.path.name for file in found})
+        self.wrong = {newest: f"{wrong[0]}: it is damaged"} if wrong and newest not in self.loaded else {}
 
     async def _complete(self, body: dict[str, Any]) -> tuple[int | str, Any]:
         if self.think:
@@ -136,8 +158,9 @@ class FakeReplica:
 
     def _shown(self) -> dict[str, Any]:
         names = {version.name for version in read_published(self.folder)}
-        problems = dict.fromkeys(names, self.refuses) if self.refuses else {}
-        return {"ready": self.ready, "loaded": sorted(self.loaded), "problems": problems, "server": self.server}
+        problems = dict.fromkeys(names, self.refuses) if self.refuses else self.wrong
+        server = {**self.server, "weights": 1} if self.weights else self.server
+        return {"ready": self.ready, "loaded": sorted(self.loaded), "problems": problems, "server": server}
 
 
 class Replicas:

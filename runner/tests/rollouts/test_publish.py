@@ -22,6 +22,7 @@ from stoker.rollouts.addresses import addresses_in
 from stoker.rollouts.fleet import Fleet
 from stoker.rollouts.publish import Publisher
 from stoker.rollouts.replicas import Needs
+from stoker.rollouts.stores import Adapters
 from stoker.serve.adapters import live, versions
 
 
@@ -52,10 +53,8 @@ class Run:
         until(lambda: len(self.fleet.ready()) == len(found))
         self.usable: list[int] = []
         self.in_use = frozenset[int]()
-        self.publisher = Publisher(
-            folder, self.name, self.fleet, self.usable.append, lambda: self.in_use,
-            base_model={"name_or_path": BASE, "revision": None}, seconds=seconds,
-        )  # fmt: skip
+        store = Adapters(folder, self.name, {"name_or_path": BASE, "revision": None})
+        self.publisher = Publisher(store, self.fleet, self.usable.append, lambda: self.in_use, seconds=seconds)
 
     def has(self, version: int) -> bool:
         """Return whether a version is usable."""

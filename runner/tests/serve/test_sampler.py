@@ -69,6 +69,20 @@ def test_a_run_that_trains_the_whole_model_needs_no_adapters() -> None:
     assert not names & {"enable-lora", "max-loras", "max-lora-rank", "max-cpu-loras", "max-model-len"}
 
 
+def test_vllm_gets_what_takes_whole_weights(workspace: Path, tmp_path: Path) -> None:
+    request = replace(REQUEST, model=str(workspace / "model"), rank=None)
+    request.write(request_path(workspace, "job", 1))
+    config = tmp_path / "config"
+    prepare(environment(workspace), config, 0)
+    assert yaml.safe_load((config / "vllm.yaml").read_text())["worker-extension-cls"] == "stoker_in_vllm.Weights"
+    # It is alone there: no image of vLLM has anything of ours.
+    source = (config / "python/stoker_in_vllm.py").read_text()
+    assert "class Weights:" in source
+    assert not [line for line in source.splitlines() if line.lstrip().startswith(("import stoker", "from stoker"))]
+    settings = load(config / "adapters.yaml")
+    assert (settings.weights, settings.folder) == (Path("/workspace/adapters"), None)
+
+
 def test_a_rank_that_vllm_does_not_serve_is_refused() -> None:
     with pytest.raises(RunError, match=r"rank 4096 is too large.*lower --lora_r"):
         flags_of(replace(REQUEST, rank=4096))

@@ -19,6 +19,7 @@ from stoker.contract.samplers import ADDRESSES
 JOB, _CONTAINER = "sampler", "vllm"
 # What an image of vLLM, not a machine, knows.
 _PLACES = ("--host", "--port")
+_FOLDERS = ("PYTHONPATH",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,9 @@ def samplers_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Samp
             count=int(spec.get("completions") or spec.get("parallelism") or 1),
             args=tuple(word for word in container.get("args", ()) if word.partition("=")[0] not in _PLACES),
             env={
-                entry["name"]: str(entry.get("value") or "") for entry in container.get("env", ()) if "value" in entry
+                entry["name"]: str(entry.get("value") or "")
+                for entry in container.get("env", ())
+                if "value" in entry and entry["name"] not in _FOLDERS
             },
             mounts={mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())},
         )

@@ -246,7 +246,7 @@ class Episodes:
             mask=tuple(trail.mask),
             logprobs=tuple(trail.logprobs),
             oldest=min(turn.version for turn in turns),
-            newest=max(turn.version for turn in turns),
+            newest=max(turn.version if turn.newest is None else turn.newest for turn in turns),
             rewards=rewards,
             text=self._chat.decode(trail.completion_ids),
             finish=turns[-1].finish,

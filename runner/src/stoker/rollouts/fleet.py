@@ -53,7 +53,8 @@ class Fleet:
 
     Attributes:
         name: the name of the run's versions.
-        newest: the newest version that can be asked for; 0 is the base model.
+        newest: the newest version that can be asked for. Of adapters 0 is the base model; of whole weights it is
+            published as well, and -1 stands for nothing yet.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class Fleet:
         answer_seconds: float = 1800.0,
         key: str = "",
     ) -> None:
-        self.name, self.newest = name, 0
+        self.name, self.newest = name, -1 if needs.weights else 0
+        self._offered = self.newest  # the newest version that a sampler may have taken
         self._addresses, self._needs, self._key = tuple(addresses), needs, key
         self._wait_seconds, self._concurrency, self._answer_seconds = wait_seconds, concurrency, answer_seconds
         self._replicas: tuple[Replica, ...] = ()
@@ -151,14 +153,18 @@ class Fleet:
                 since = None if there else now if since is None else since
                 await self._news()
                 continue
+            held = replica.held(self.name)
+            if self._needs.weights and held is None:  # it was lost in this very moment
+                continue
             replica.in_flight += 1
             try:
-                written = await replica.data.complete(request, version or replica.base, self._answer_seconds)
+                named = replica.base if held is not None else version or replica.base
+                written = await replica.data.complete(request, named, self._answer_seconds)
             except BusyError:
                 since = None  # it is there
                 replica.failed(time.monotonic(), busy=True)
             except AbsentError as error:
-                if not version:
+                if not version or held is not None:
                     self._later(replica.lost, str(error))
                 elif replica not in looked:  # it started anew, and its versions are on their way
                     looked.add(replica)
@@ -186,9 +192,11 @@ class Fleet:
             else:
                 replica.answered()
                 self._answered = time.monotonic()
+                # Weights may have changed under the request, at most to what was offered until now.
+                oldest, newest = (request.version, None) if held is None else (held, max(held, self._offered))
                 return Turn(
-                    request.prompt_ids, written.ids, written.logprobs, request.version, written.finish, replica.name,
-                    self._answered - started,
+                    request.prompt_ids, written.ids, written.logprobs, oldest, written.finish, replica.name,
+                    self._answered - started, newest,
                 )  # fmt: skip
             finally:
                 replica.in_flight -= 1
@@ -196,6 +204,19 @@ class Fleet:
                 self._wake(1)
 
     # What the publisher asks.
+
+    def offer(self, version: int) -> None:
+        """Note that samplers may take a version from now on, before it can be asked for."""
+        self._offered = max(self._offered, version)
+
+    def refusals(self, version: int) -> dict[str, str]:
+        """Return why samplers do not serve a version, by their names."""
+        name = self._version(version)
+        return {
+            replica.name: replica.problems[name]
+            for replica in self._replicas
+            if name in replica.problems and not replica.serves(name)
+        }
 
     def spread(self, version: int, seconds: float, stop: Callable[[], bool] = lambda: False) -> tuple[str, ...]:
         """Wait until every ready sampler serves a version; then requests may name it.
@@ -224,6 +245,13 @@ class Fleet:
             except CancelledError:
                 return ()
 
+    def remind(self, version: int) -> None:
+        """Let the samplers that do not serve a version look again; return at once."""
+        name = self._version(version)
+        for replica in self._replicas:
+            if replica.up and not replica.serves(name):
+                asyncio.run_coroutine_threadsafe(self._look(replica, name), self._loop)
+
     def close(self) -> None:
         """End the thread and all connections."""
         if self._closed:
@@ -236,7 +264,7 @@ class Fleet:
     # In the loop of the requests.
 
     def _version(self, version: int) -> str:
-        return f"{self.name}:{version}" if version else ""
+        return "" if version <= (-1 if self._needs.weights else 0) else f"{self.name}:{version}"
 
     def _choose(self, version: str, ordinal: int, now: float) -> Replica | None:
         """Return the replica for a request; None if there is none now."""
@@ -462,7 +490,7 @@ class Fleet:
             if not await self._look(replica, name, left):
                 return
             if not replica.serves(name):
-                if not replica.up:
+                if not replica.up or (self._needs.weights and name in replica.problems):
                     return
                 await asyncio.sleep(min(pause, left))
                 pause = min(2 * pause, most)

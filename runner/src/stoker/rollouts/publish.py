@@ -6,13 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.rollouts.fleet import Fleet
-from stoker.serve.adapters import live
+from stoker.rollouts.stores import Store
+
+Job = TypeVar("Job")
 
 _RETRY_SECONDS = 0.5
 _TIDY_SECONDS = 0.25
@@ -28,60 +30,57 @@ class Published:
         write_seconds: to write it, until the samplers could see it.
         spread_seconds: from then until every ready sampler served it.
         samplers: names of those.
+        numbers: about its files, by name.
     """
 
     version: int
     write_seconds: float
     spread_seconds: float
     samplers: tuple[str, ...]
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
-class Publisher:
+class Publisher(Generic[Job]):
     """Publishes versions in a thread of its own.
 
     Args:
-        folder: the samplers' folder of published versions.
-        name: the name of the run's versions, as `stoker.serve.adapters.live.claim` gave it.
+        store: where the samplers find the versions.
         fleet: the samplers.
         usable: told each version that every ready sampler serves.
         in_use: returns the versions that requests may still name.
-        base_model: `name_or_path` and `revision` of the base model, for the manifests.
         seconds: how long one sampler may hold up the others.
     """
 
     def __init__(
         self,
-        folder: Path,
-        name: str,
+        store: Store[Job],
         fleet: Fleet,
         usable: Callable[[int], None],
         in_use: Callable[[], frozenset[int]],
         *,
-        base_model: Mapping[str, str | None],
         seconds: float = 5.0,
     ) -> None:
-        self._folder, self._name, self._fleet, self._base_model = folder, name, fleet, base_model
+        self._store, self._fleet = store, fleet
         self._usable, self._in_use, self._seconds = usable, in_use, seconds
         self._changed = threading.Condition()
-        self._next: tuple[int, Callable[[Path], None]] | None = None
-        self._highest = 0
+        self._waiting: list[tuple[int, Job, bool]] = []
+        self._highest = fleet.newest  # of adapters version 0 is there without having been published
         self._failure: RunError | None = None
         self._closing = False
-        self._there: set[int] = set()  # versions whose folders exist
         self._told: list[tuple[float, int]] = []  # when `usable` was told the newest ones
-        self._spread: list[Published] = []
+        self._spread_to: list[Published] = []
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self._thread.start()
 
-    def publish(self, version: int, write: Callable[[Path], None]) -> None:
+    def publish(self, version: int, job: Job, *, needed: bool = False) -> None:
         """Publish a version, and return at once.
 
-        A version that waits to be written while a newer one comes is left out.
+        A version that waits to be written while a newer one comes is left out, unless it is needed.
 
         Args:
             version: its number, larger than those before.
-            write: writes the adapter, as PEFT does, into the folder that it is given. The thread of the publisher calls
-                it, again in another folder if it failed.
+            job: what the store writes, in the thread of the publisher; again if it failed.
+            needed: it must not be left out.
 
         Raises:
             ValueError: the number is not larger.
@@ -90,7 +89,7 @@ class Publisher:
             if version <= self._highest:
                 raise ValueError(f"version {version} comes after {self._highest}: a name is never used twice")
             self._highest = version
-            self._next = (version, write)
+            self._waiting = [*(one for one in self._waiting if one[2]), (version, job, needed)]
             self._changed.notify()
 
     def failed(self) -> RunError | None:
@@ -100,43 +99,44 @@ class Publisher:
     def published(self) -> tuple[Published, ...]:
         """Return the versions that have become usable since the last call."""
         with self._changed:
-            found, self._spread = tuple(self._spread), []
+            found, self._spread_to = tuple(self._spread_to), []
         return found
 
     def close(self) -> None:
         """End the thread and remove the run's versions. What is half done is given up."""
         with self._changed:
-            self._closing, self._next = True, None
+            self._closing, self._waiting = True, []
             self._changed.notify()
         self._thread.join(_CLOSE_SECONDS)
         if not self._thread.is_alive():  # else the disk does not answer
             with suppress(OSError):
-                live.clear(self._folder, self._name)
+                self._store.clear()
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                if self._next is None and not self._closing:
-                    self._changed.wait(_TIDY_SECONDS if len(self._there) > 1 else None)
+                if not self._waiting and not self._closing:
+                    self._changed.wait(_TIDY_SECONDS if self._store.untidy else None)
                 if self._closing:
                     return
-                job, self._next = self._next, None
+                job = self._waiting.pop(0) if self._waiting else None
             try:
                 if job is not None and self._failure is None:
-                    self._publish(*job)
+                    self._publish(*job[:2])
                 self._tidy()
             except RunError as error:
                 self._failure = error
             except Exception as error:  # noqa: BLE001 - from `write`, or from those who are told
                 self._failure = RunError(
-                    ExitCode.CRASHED, f"{self._name} could not be published: {type(error).__name__}: {error}"
+                    ExitCode.CRASHED, f"{self._fleet.name} could not be published: {type(error).__name__}: {error}"
                 )
                 self._failure.__cause__ = error
 
-    def _publish(self, version: int, write: Callable[[Path], None]) -> None:
+    def _publish(self, version: int, job: Job) -> None:
         began = time.monotonic()
+        self._fleet.offer(version)
         try:
-            live.publish(self._folder, self._name, version, write, self._base_model)
+            numbers = self._store.write(version, job)
         except RunError as error:
             # Old versions may leave room, and a network file system may come back.
             if error.code is not ExitCode.CONFIG:
@@ -144,31 +144,38 @@ class Publisher:
             say(f"version {version} could not be written, and is written again: {error}")
             self._tidy()
             time.sleep(_RETRY_SECONDS)
-            live.publish(self._folder, self._name, version, write, self._base_model)
-        self._there.add(version)
+            numbers = self._store.write(version, job)
         written = time.monotonic()
-        samplers = self._fleet.spread(version, self._seconds, lambda: self._closing)
+        samplers = self._spread(version)
         if not samplers:
             return
         spread = time.monotonic()
         with self._changed:
-            self._spread.append(Published(version, written - began, spread - written, samplers))
+            self._spread_to.append(Published(version, written - began, spread - written, samplers, numbers))
         self._usable(version)
         self._told.append((time.monotonic(), version))
 
+    def _spread(self, version: int) -> tuple[str, ...]:
+        """Wait until the samplers serve a version, and mend it if it is damaged for some of them."""
+        try:
+            samplers = self._fleet.spread(version, self._seconds, lambda: self._closing)
+        except RunError as error:
+            if error.code is not ExitCode.CONFIG or not self._store.mend(version):
+                raise
+            say(f"version {version} is written again, as a whole: {error}")
+            return self._fleet.spread(version, self._seconds, lambda: self._closing)
+        if (refusals := self._fleet.refusals(version)) and self._store.mend(version):
+            listed = "; ".join(f"sampler {name}: {why}" for name, why in refusals.items())
+            say(f"version {version} is written again, as a whole: {listed}")
+            self._fleet.remind(version)
+        return samplers
+
     def _tidy(self) -> None:
-        """Remove versions that no request names and that a newer one has replaced a moment ago.
+        """Remove versions that nobody needs and that a newer one has replaced a moment ago.
 
         A group that was begun in that very moment may name the one before.
         """
         past = time.monotonic() - _TIDY_SECONDS
         settled = max((version for when, version in self._told if when <= past), default=0)
         self._told = [(when, version) for when, version in self._told if version >= settled]
-        for version in sorted(self._there - self._in_use()):
-            if version < settled:
-                try:
-                    live.retract(self._folder, self._name, version)
-                except RunError as error:
-                    say(f"{self._name}:{version} could not be removed, and is tried again: {error}")
-                    continue
-                self._there.discard(version)
+        self._store.tidy(settled, self._in_use())

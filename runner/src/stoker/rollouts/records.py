@@ -65,6 +65,8 @@ class Turn:
         finish: `stop`, or `length` if `max_tokens` cut the answer.
         replica: who answered.
         seconds: from the request to the answer, retries included.
+        newest: the newest version that may have written a token of it, where a sampler's weights change under its
+            requests; `version` is then the oldest one. None: the same version.
     """
 
     prompt_ids: tuple[int, ...]
@@ -74,6 +76,7 @@ class Turn:
     finish: str
     replica: str
     seconds: float
+    newest: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

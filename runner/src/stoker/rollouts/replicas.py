@@ -36,6 +36,7 @@ class Needs:
         answer: tokens of its longest answer.
         loras: versions that requests may name at the same time; 0 if it publishes none.
         rank: of its adapters.
+        weights: it trains all weights, which samplers take in place.
     """
 
     source: str = ""
@@ -46,6 +47,7 @@ class Needs:
     loras: int = 0
     rank: int = 0
     row: int | None = None
+    weights: bool = False
 
 
 class Replica:
@@ -138,8 +140,21 @@ class Replica:
                 self.refused = _BLIND
 
     def serves(self, version: str) -> bool:
-        """Return whether it can be asked for a version; an empty name stands for the base model."""
-        return self.up and (not version or version in self.loaded)
+        """Return whether it can be asked for a version; an empty name stands for the base model.
+
+        One whose weights change in place has one version at a time, and answers for the earlier ones of that run.
+        """
+        if not self.up or not version or version in self.loaded:
+            return self.up
+        run, _, number = version.rpartition(":")
+        held = self.held(run)
+        return held is not None and held >= int(number)
+
+    def held(self, run: str) -> int | None:
+        """Return the version of a run that its weights are; None if they are none of it, or do not change in place."""
+        if not self._judged.get("weights"):
+            return None
+        return max((int(name.rpartition(":")[2]) for name in self.loaded if name.startswith(f"{run}:")), default=None)
 
     def rests(self, now: float) -> bool:
         """Return whether it failed just now."""
@@ -193,6 +208,13 @@ def misfit(base: Base, shown: Shown, needs: Needs) -> str:
             f"it takes {base.length} tokens, but the longest prompt{where} has {needs.prompt} and an answer up to "
             f"{needs.answer}: raise the samplers' max-model-len, lower --max_completion_length, or shorten the prompts"
         )
+    if needs.weights and not server.get("weights"):
+        return (
+            "it serves adapters, but the run trains all weights: let it be started by `stoker sampler` for this run, "
+            "or train an adapter (--use_peft)"
+        )
+    if needs.rank and server.get("weights"):
+        return "it takes whole weights, but the run trains an adapter: let it be started for this run"
     rank, loras = server.get("max_rank"), server.get("max_loras")
     if isinstance(rank, int) and rank < needs.rank:
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 import time
@@ -20,6 +21,9 @@ from stoker.contract.words import say
 from stoker.serve.adapters.check import ALLOWED_RANKS, snapped
 from stoker.serve.adapters.files import read_base_model
 
+# What vLLM knows the code as that takes whole weights, and the folder for its PYTHONPATH.
+_MODULE = "stoker_in_vllm"
+PYTHON = "python"
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_MESSAGES = 30.0
 
@@ -53,6 +57,10 @@ def flags_of(request: SamplerRequest) -> tuple[Flag, ...]:
         Flag("logprobs-mode", "processed_logprobs", "log-probabilities of the distribution that was sampled from"),
         Flag("generation-config", "vllm", "no sampling default of the model's own"),
     ]
+    if request.rank is None:
+        found.append(
+            Flag("worker-extension-cls", f"{_MODULE}.Weights", "the run trains all weights, which vLLM reloads")
+        )
     if request.length is not None:
         found.append(Flag("max-model-len", request.length, "the run's longest prompt and answer"))
     if request.rank is not None:
@@ -73,13 +81,16 @@ def flags_of(request: SamplerRequest) -> tuple[Flag, ...]:
 
 def adapter_settings(request: SamplerRequest) -> dict[str, Any]:
     """Return the settings of `stoker adapters watch` for a run's versions (see `stoker.serve.adapters.settings`)."""
+    model = {
+        "path": request.model,
+        "name": request.name,
+        "source": request.source,
+        "revision": request.revision,
+    }
+    if request.rank is None:
+        return {"model": model, "weights": {"folder": request.adapters}}
     return {
-        "model": {
-            "path": request.model,
-            "name": request.name,
-            "source": request.source,
-            "revision": request.revision,
-        },
+        "model": model,
         "published": {"folder": request.adapters, "keep": request.versions},
         "lora": {
             "maxRank": request.rank,
@@ -116,6 +127,9 @@ def prepare(environ: Mapping[str, str], output: Path, wait_seconds: float) -> th
             ("adapters.yaml", adapter_settings(request)),
         ):
             (output / name).write_text(yaml.safe_dump(content, sort_keys=False))
+        if request.rank is None:
+            (output / PYTHON).mkdir(exist_ok=True)
+            shutil.copyfile(Path(__file__).parent / "weights" / "in_vllm.py", output / PYTHON / f"{_MODULE}.py")
     except OSError as error:
         raise RunError(
             ExitCode.CONFIG, f"{output} cannot be written to ({error.strerror}): name another folder with --output"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.contract.words import say
+from stoker.serve.sampler import PYTHON
 
 # What the image of vLLM sets too: without a compiler torch must not compile, and nothing is sent home.
 _ENVIRONMENT = {
@@ -19,6 +21,8 @@ _ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
     "VLLM_NO_USAGE_STATS": "1",
+    # Paths to pause and to call workers, for the watcher of whole weights.
+    "VLLM_SERVER_DEV_MODE": "1",
 }
 _PAUSE_SECONDS = 1.0
 _POLL_SECONDS = 0.2
@@ -58,12 +62,14 @@ class SamplerProcess:
 
     def _serve(self, stop: threading.Event, environ: Mapping[str, str]) -> None:
         commands = {"vLLM": self._vllm(), "the watcher": self._watcher()}
+        paths = (str(self.config / PYTHON), self.environ.get("PYTHONPATH", ""))
+        own = {"vLLM": {"PYTHONPATH": os.pathsep.join(filter(None, paths))}, "the watcher": dict[str, str]()}
         running: dict[str, subprocess.Popen[bytes]] = {}
         try:
             while not stop.is_set():
                 for name, command in commands.items():
                     if name not in running:
-                        running[name] = subprocess.Popen(command, env=environ)
+                        running[name] = subprocess.Popen(command, env={**environ, **own[name]})
                     elif (code := running[name].poll()) is not None:
                         say(f"{name} ended with {code}: starting it again")
                         del running[name]

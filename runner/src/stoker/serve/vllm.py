@@ -101,6 +101,33 @@ class Server:
             # Each entry maps token ids to log-probabilities; with 0 it only has the text's own token.
             return [float(token["logprob"]) for entry in entries for token in [*entry.values()][:1]]
 
+    def pause(self) -> None:
+        """Let no token be generated until `resume`. Requests under way are kept; what was cached is computed anew.
+
+        Raises:
+            ServerError: it did not.
+        """
+        self._call("/pause?mode=keep", {})
+
+    def resume(self) -> None:
+        """Go on generating.
+
+        Raises:
+            ServerError: it did not.
+        """
+        self._call("/resume", {})
+
+    def workers(self, method: str, **arguments: Any) -> list[dict[str, Any]]:
+        """Call a method of each worker, and return what each returned.
+
+        Raises:
+            ServerError: it has no such method, or failed at it.
+        """
+        path = "/collective_rpc"
+        answer = self._call(path, {"method": method, "kwargs": arguments})
+        with _understood(path):
+            return [dict(found or {}) for found in answer["results"]]
+
     def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(

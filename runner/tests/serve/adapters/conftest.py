@@ -29,7 +29,7 @@ def output(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def vllm() -> Iterator[Vllm]:
-    with serving() as found:
+    with serving(Vllm()) as found:
         yield found
 
 

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
 
 from stoker.serve.adapters.state import State
 from stoker.serve.adapters.watch import Watch
+
+AnyVllm = TypeVar("AnyVllm", bound="Vllm")
 
 
 class Vllm:
@@ -77,9 +79,8 @@ def _error(message: str) -> dict[str, Any]:
 
 
 @contextmanager
-def serving() -> Iterator[Vllm]:
+def serving(found: AnyVllm) -> Iterator[AnyVllm]:
     """Serve on a free port."""
-    found = Vllm()
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:

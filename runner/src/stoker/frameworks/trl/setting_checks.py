@@ -31,7 +31,7 @@ _RANGES: Mapping[str, tuple[float | None, float | None]] = {
     **dict.fromkeys(("lora_dropout", "label_smoothing_factor", "top_p"), (0, 1)),
     "num_generations": (2, None),
     **dict.fromkeys(("max_staleness", "episode_seconds", "min_p"), (0, None)),
-    **dict.fromkeys(("publish_every", "guard_every", "reward_seconds"), (1, None)),
+    **dict.fromkeys(("publish_every", "publish_whole_every", "guard_every", "reward_seconds"), (1, None)),
     **dict.fromkeys(("publish_seconds", "fleet_wait_seconds", "rollout_wait_seconds"), (0, None)),
     # The range of numpy's generators.
     "seed": (0, 2**32 - 1),

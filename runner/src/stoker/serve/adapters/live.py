@@ -16,6 +16,7 @@ from pathlib import Path
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.manifest import write_live_manifest
 from stoker.serve.adapters.versions import Version, file_errors, named, place, refuse_words, remove, settle, share
+from stoker.serve.weights.files import is_file
 
 # Says whose versions a folder holds, since two jobs of one name may share servers.
 _OWNER = ".owner"
@@ -104,7 +105,7 @@ def clear(folder: Path, name: str) -> None:
         OSError: the folder cannot be written to.
     """
     for entry in [*(folder / name).iterdir()]:
-        if named(folder, f"{name}:{entry.name}"):
+        if named(folder, f"{name}:{entry.name}") or is_file(entry.name):
             remove(entry)
     for draft in (folder / name).glob(".draft-*"):
         shutil.rmtree(draft, ignore_errors=True)

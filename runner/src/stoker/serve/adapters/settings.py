@@ -49,6 +49,7 @@ class Settings:
         max_cpu_loras: adapters in memory.
         require_manifest: refuse adapters without the manifest of the run that made them.
         others: True if others load adapters too; their names are left alone.
+        weights: where a run publishes whole weights, which the server takes in place; None if it serves adapters.
         model_value: the chart's values that name the model, for messages; empty if there are none.
     """
 
@@ -65,6 +66,7 @@ class Settings:
     max_cpu_loras: int = 8
     require_manifest: bool = True
     others: bool = False
+    weights: Path | None = None
     model_value: str = ""
 
     @property
@@ -90,8 +92,8 @@ def load(path: Path) -> Settings:
         raise RunError(ExitCode.NO_INPUT, f"{path} cannot be read: {error.strerror}") from error
     except NOT_YAML as error:
         raise RunError(ExitCode.CONFIG, not_yaml(path, error)) from error
-    model, lora, published = (_Section(data, name, path) for name in ("model", "lora", "published"))
-    folder, listed = published.text("folder"), published.text("list")
+    model, lora, published, whole = (_Section(data, name, path) for name in ("model", "lora", "published", "weights"))
+    folder, listed, weights = published.text("folder"), published.text("list"), whole.text("folder")
     given: dict[str, Any] = {
         "keep": published.number("keep"),
         "max_rank": lora.number("maxRank"),
@@ -108,6 +110,7 @@ def load(path: Path) -> Settings:
         adapters=declared(data.get("adapters"), str(path)),
         folder=Path(folder) if folder else None,
         listed=Path(listed) if listed else None,
+        weights=Path(weights) if weights else None,
         model_value=model.text("value"),
         **{name: value for name, value in given.items() if value is not None},
     )

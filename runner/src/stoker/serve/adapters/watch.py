@@ -23,6 +23,10 @@ from stoker.serve.adapters.state import State
 from stoker.serve.adapters.versions import named
 from stoker.serve.adapters.wanted import UnreadableError, Wanted
 from stoker.serve.vllm import Server, ServerError
+from stoker.serve.weights.watch import WeightsWatch
+
+# Loading all weights of a large model takes longer than a request.
+_WEIGHTS_SECONDS = 1800.0
 
 
 class Watch:
@@ -197,12 +201,18 @@ class Watch:
 def _described(settings: Settings, model: BaseModel) -> dict[str, str | int | None]:
     """Return what a trainer has to know of a sampler before it relies on it."""
     return {
+        **_base(settings, model),
+        "max_loras": settings.max_loras,
+        "max_rank": check.snapped(settings.max_rank) if settings.max_rank else None,
+    }
+
+
+def _base(settings: Settings, model: BaseModel) -> dict[str, str | int | None]:
+    return {
         "model": settings.model_name,
         "source": model.source,
         "revision": model.revision,
         "fingerprint": model.fingerprint,
-        "max_loras": settings.max_loras,
-        "max_rank": check.snapped(settings.max_rank) if settings.max_rank else None,
     }
 
 
@@ -230,7 +240,13 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
         raise RunError(
             ExitCode.USAGE, f"--server {address!r} is not an address: write one such as http://127.0.0.1:8000"
         )
-    watch = Watch(settings, Server(address), read_base_model(settings.model, settings.source, settings.revision))
+    model = read_base_model(settings.model, settings.source, settings.revision)
+    watch: Watch | WeightsWatch
+    if settings.weights is None:
+        watch = Watch(settings, Server(address), model)
+    else:
+        server = Server(address, _WEIGHTS_SECONDS)
+        watch = WeightsWatch(settings.weights, settings.model_name, server, _base(settings, model))
     stop, wake = threading.Event(), threading.Event()
 
     def stopped(_signal: int, _frame: FrameType | None) -> None:
@@ -254,7 +270,8 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
             "give a --host of this machine and a free --port",
         ) from error
     threading.Thread(target=web.serve_forever, daemon=True).start()
-    say(f"watching {settings.folder or settings.listed or 'the server'}; state on port {listen[1]}, /adapters")
+    watched = settings.weights or settings.folder or settings.listed or "the server"
+    say(f"watching {watched}; state on port {listen[1]}, /adapters")
     while not stop.is_set():
         wake.clear()
         watch.look()

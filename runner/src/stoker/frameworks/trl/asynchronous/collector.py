@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from stoker.contract.exits import RunError
@@ -42,7 +41,7 @@ class TakesBatches(Protocol):
 class PublishesVersions(Protocol):
     """The publisher, as `stoker.rollouts.publish.Publisher` is one."""
 
-    def publish(self, version: int, write: Callable[[Path], None]) -> None:
+    def publish(self, version: int, job: Any, *, needed: bool) -> None:
         """Write a version and give it to the samplers; returns at once."""
 
     def failed(self) -> RunError | None:
@@ -61,6 +60,7 @@ class Collector:
         figures: numbers about the samplers, by name, such as how many are ready.
         close: called at the end.
         lengths: of the answers that were written; those that are trained are counted here.
+        based: samplers have version 0 from the start, as the base model.
     """
 
     def __init__(
@@ -70,8 +70,11 @@ class Collector:
         figures: Callable[[], Mapping[str, float]] = dict,
         close: Callable[[], None] = lambda: None,
         lengths: Lengths | None = None,
+        *,
+        based: bool = True,
     ) -> None:
         self._engine = engine
+        self._based = based
         self._newest = -1
         self._arrived = threading.Condition()
         self._started = False
@@ -81,16 +84,22 @@ class Collector:
         self._lengths = lengths
 
     def begin(self, step: int, waiting: Waiting) -> None:
-        """Begin to write samples for a step, once its version can be used. Version 0 is the base model itself."""
-        while step and not self._has(step):
+        """Begin to write samples for a step, once its version can be used."""
+        while (step or not self._based) and not self._has(step):
             self._attentive(waiting)(f"waiting for samplers: they load version {step}")
         with self._arrived:
             self._engine.start(max(step, self._newest))
             self._started = True
 
-    def publish(self, version: int, write: Callable[[Path], None]) -> None:
-        """Give a version to the samplers; returns at once."""
-        self._publisher.publish(version, write)
+    def publish(self, version: int, job: Any, *, needed: bool = False) -> None:
+        """Give a version to the samplers; returns at once.
+
+        Args:
+            version: its number.
+            job: what the publisher writes.
+            needed: it must not be left out, however late it is.
+        """
+        self._publisher.publish(version, job, needed=needed)
 
     def take(self, step: int, waiting: Waiting) -> Batch:
         """Return what a step trains."""

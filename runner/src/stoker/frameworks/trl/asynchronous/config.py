@@ -79,6 +79,15 @@ class GRPOAsyncConfig(GRPOConfig):
         default=1,
         metadata={"help": "Optimizer steps from one published version of the policy to the next."},
     )
+    publish_whole_every: int = field(
+        default=20,
+        metadata={
+            "help": (
+                "Without --use_peft: published versions from one with all weights to the next; those between have only "
+                "what has changed. 1: always all weights."
+            )
+        },
+    )
     publish_seconds: float = field(
         default=5.0,
         metadata={"help": "How long a sampler may take to load a version before the others go on without it."},

@@ -25,6 +25,9 @@ _NOISE_OF_BF16 = 0.02
 # Even where the trainer's own two computations agree better.
 _LEAST_NOISE = 1e-3
 
+# How many times it may find nothing to look at before it says so.
+_BLIND = 4
+
 # Log-probabilities of the answers of rows by the model as it is. With True: in the other precision, None without one.
 Score = Callable[[Sequence[Row], bool], list[list[float]] | None]
 
@@ -37,7 +40,7 @@ class IdentityGuard:
     Args:
         every: within how many steps it must find a fault.
         comparable: False if the log-probabilities of sampler and trainer differ by what the user set.
-        copies: the versions of the adapter.
+        copies: versions of what is trained.
         ranks: all ranks; each scores a part.
         score: scores rows with the model as it is.
     """
@@ -51,7 +54,21 @@ class IdentityGuard:
         self._judge: Judge | None = None
         self._next = 0
         self._suspected = False
+        self._looked = -1
         self.error = float("nan")
+
+    def wants(self, step: int, lag: int) -> bool:
+        """Return whether a copy of the version of this step is needed, where there is no room for one of each.
+
+        A copy is made some steps before the next look, and kept until samples of that version have come.
+
+        Args:
+            step: the step.
+            lag: within how many steps the samples of a version are trained.
+        """
+        newest = max(self._copies.versions, default=-1)
+        comes = newest > self._looked and newest >= step - lag
+        return not comes and step >= self._next - lag
 
     def look(self, step: int, rows: Sequence[Row]) -> None:
         """Check the samples of a step. Every rank calls this with the rows of all ranks.
@@ -59,12 +76,17 @@ class IdentityGuard:
         Raises:
             RunError: samplers serve something else (70: another version; 78: another model or another way to sample).
         """
-        if step < self._next:
+        if step < self._next and not self._has_come(rows):
             return
         picked = self._picked(rows)
-        if not picked:
-            return  # no version with a copy; the next step may have one
-        version = picked[0].oldest
+        if not picked:  # no version with a copy; the next step may have one
+            if step - self._next == _BLIND * self._between:
+                say(
+                    f"step {step}: for {_BLIND} times --guard_every steps the identity guard has seen no sample that "
+                    "one version wrote alone, so it cannot compare: raise --publish_every, or shorten the answers"
+                )
+            return
+        version = self._looked = picked[0].oldest
         findings = self._round(version, picked)
         self._next = step + (1 if findings else self._between)
         if findings and self._suspected:
@@ -72,6 +94,12 @@ class IdentityGuard:
         self._suspected = bool(findings)
         if findings:
             say(f"step {step}: {findings[0]}; looking again in the next step")
+
+    def _has_come(self, rows: Sequence[Row]) -> bool:
+        """Return whether there are samples of the one version that a copy was made for."""
+        newest = max(self._copies.versions, default=-1)
+        watched = self._copies.scarce and newest > self._looked
+        return watched and any(row.oldest == row.newest == newest for row in rows)
 
     def _picked(self, rows: Sequence[Row]) -> list[Row]:
         """Return rows that one version wrote, from every replica in turn, and as many for each rank."""
@@ -103,7 +131,8 @@ class IdentityGuard:
             named = self._score(mine, False)
             other = self._score(mine, True) if self._judge is None else None
         others = {}
-        for candidate in [*(v for v in self._copies.versions if v != version), BASE]:
+        base = [BASE] if self._copies.adapted else []
+        for candidate in [*(v for v in self._copies.versions if v != version), *base]:
             with self._copies.worn(candidate):
                 words = "the base model, without an adapter" if candidate == BASE else f"version {candidate}"
                 others[words] = self._score(mine, False)

@@ -86,9 +86,11 @@ def _missing(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iter
             f"--model_name_or_path {settings['model_name_or_path'].value} is no folder, and the samplers of a TrainJob "
             "load what lies in the workspace: let spec.initializer.model fetch it"
         )
-    if not on("use_peft"):
+    whole = settings.get("publish_whole_every")
+    if on("use_peft") and whole is not None and whole.source != "runtime":
         yield (
-            f"{METHOD} publishes adapters, and this run trains all weights: add --use_peft, or choose the method grpo"
+            f"--publish_whole_every ({whole.source}) is for runs that train all weights: leave it out, or leave out "
+            "--use_peft"
         )
     if not any(name in settings and settings[name].value for name in ("reward_funcs", "environment_factory")):
         yield (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from stoker.contract.samplers import OF_THE_JOB, SamplerRequest
 from stoker.frameworks.trl.asynchronous.refusals import METHOD
-from stoker.plan.arguments import FlagTable, Setting
+from stoker.plan.arguments import FlagTable, Setting, is_true
 from stoker.plan.interfaces import Asked
 
 # What requests call version 0.
@@ -30,14 +30,15 @@ def sampler_request(asked: Asked, table: FlagTable, settings: Mapping[str, Setti
     if asked.method != METHOD or text("samplers") != OF_THE_JOB:
         return None
     dtype = text("dtype")
+    adapted = is_true(text("use_peft"))
     return SamplerRequest(
         model=text("model_name_or_path"),
         name=_BASE,
         adapters=text("adapters") or f"{asked.workspace}/adapters",
         # The data decides the length of the prompts, so the model's own limit holds.
         length=None,
-        rank=int(text("lora_r")),
-        versions=versions_needed(int(text("max_staleness")), int(text("publish_every"))),
+        rank=int(text("lora_r")) if adapted else None,
+        versions=versions_needed(int(text("max_staleness")), int(text("publish_every"))) if adapted else 1,
         dtype=dtype if dtype in _TYPES else "auto",
         revision=text("model_revision"),
     )

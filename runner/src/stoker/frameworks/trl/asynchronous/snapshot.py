@@ -1,4 +1,4 @@
-"""Copies of the adapter: one to publish, and the last few in this process, to score samples with what wrote them.
+"""Copies of what is trained: one to publish, and some in this process, to score samples with what wrote them.
 
 Only training processes import this module, because it imports torch.
 """
@@ -33,7 +33,7 @@ def adapter_of(model: Any) -> Callable[[Path], None]:
 
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     named = get_peft_model_state_dict(model, state_dict=trained, save_embedding_layers=False)
-    copies = {name: _whole(tensor) for name, tensor in named.items()}
+    copies = {name: whole(tensor) for name, tensor in named.items()}
     config = deepcopy(model.peft_config[model.active_adapter])
     # PEFT marks a saved adapter as one that is not trained further.
     config.inference_mode = True
@@ -48,23 +48,36 @@ def adapter_of(model: Any) -> Callable[[Path], None]:
     return write
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
+def whole(tensor: torch.Tensor, *, copy: bool = True) -> torch.Tensor:
+    """Return a tensor as a whole, copied to host memory. Every rank must call this, because ranks may share it.
+
+    Args:
+        tensor: the tensor, or this rank's part of it.
+        copy: False on ranks that only give their parts.
+    """
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
         tensor = tensor.full_tensor()
     # `to` alone would give a tensor on a CPU itself, which the next step changes.
-    return tensor.to("cpu", copy=True).contiguous()
+    return tensor.to("cpu", copy=True).contiguous() if copy else tensor
 
 
 class Copies:
-    """This rank's part of the last versions of the adapter, in host memory.
+    """This rank's part of some versions of what is trained, in host memory.
 
     Args:
-        model: a `peft.PeftModel`; its trained weights are copied.
+        model: its trained weights are copied: the adapter of a `peft.PeftModel`, or all of them.
+        most: the most copies there are; the oldest goes first.
+
+    Attributes:
+        adapted: the model has an adapter, so that there is a base model without it.
+        scarce: there is not a copy of every version.
     """
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, model: Any, most: int | None = None) -> None:
+        self._model, self._most = model, most
+        self.adapted = hasattr(model, "peft_config")
+        self.scarce = most is not None
         self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._kept: dict[int, list[torch.Tensor]] = {}
 
@@ -74,7 +87,10 @@ class Copies:
         return sorted(self._kept, reverse=True)
 
     def keep(self, version: int) -> None:
-        """Copy the adapter as it is now."""
+        """Copy what is trained as it is now."""
+        if self._most is not None:
+            for old in self.versions[self._most - 1 :]:
+                del self._kept[old]
         self._kept[version] = [_local(parameter).to("cpu", copy=True) for parameter in self._trained]
 
     def drop_before(self, version: int, needed: Collection[int] = ()) -> None:
@@ -90,7 +106,7 @@ class Copies:
                 yield
             return
         with torch.no_grad():
-            present = [_local(parameter).clone() for parameter in self._trained]
+            present = [_local(parameter).to("cpu", copy=True) for parameter in self._trained]
             self._put(self._kept[version])
             try:
                 yield

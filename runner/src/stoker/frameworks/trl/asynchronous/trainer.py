@@ -1,7 +1,7 @@
 """TRL's GRPO trainer, fed by samplers that write while it trains.
 
 TRL's losses, corrections, evaluation, checkpoints and logs stay TRL's. What differs: rows come from rank 0's rollouts
-instead of a generation in the step, rewards come with them, and versions of the adapter are published meanwhile.
+instead of a generation in the step, rewards come with them, and versions of what is trained are published meanwhile.
 
 Only training processes import this module, because it imports torch and trl.
 """
@@ -35,6 +35,7 @@ from stoker.frameworks.trl.asynchronous.refusals import BEHAVIOUR, DECOUPLED
 from stoker.frameworks.trl.asynchronous.rows import Handout, Row, rows_of, slice_of, trained_groups
 from stoker.frameworks.trl.asynchronous.snapshot import Copies, adapter_of
 from stoker.frameworks.trl.asynchronous.trim import trimmed
+from stoker.frameworks.trl.asynchronous.weights import Plausible, weights_of
 from stoker.frameworks.trl.callback import RunCallback
 from stoker.rollouts.schedule import steps_for
 from stoker.rollouts.state import RolloutState, read_state
@@ -105,8 +106,6 @@ class GRPOAsyncTrainer(GRPOTrainer):
             rollout_func=self._answers,
             **more,
         )
-        if not hasattr(self.accelerator.unwrap_model(self.model), "peft_config"):
-            raise RunError(ExitCode.USAGE, "grpo_async publishes adapters, and this run has none: add --use_peft")
         if self._is_vlm or {"image", "images"} & {*(self.train_dataset.column_names or ())}:
             raise RunError(ExitCode.BAD_DATA, "grpo_async trains on texts, and this run has images: choose grpo")
         # What TRL says of vLLM's answers is true of the samplers': their probabilities come with them.
@@ -119,6 +118,9 @@ class GRPOAsyncTrainer(GRPOTrainer):
         self._guard: IdentityGuard
         self._begun = False
         self._published = -1
+        self._plausible = Plausible()
+        # The sum of the learning rates of the steps with a gradient, since the last version; and this step's.
+        self._way = self._rate = 0.0
         self._state: RolloutState | None = None
         self._rows: Sequence[Row] = ()
         self._weights = [float(weight) for weight in self.reward_weights]
@@ -158,7 +160,8 @@ class GRPOAsyncTrainer(GRPOTrainer):
         step = self.state.global_step
         if step - self._published >= self.args.publish_every:
             self._publish()
-        self._copies.drop_before(step - self.args.max_staleness - self.args.publish_every)
+        if self._copies.adapted:
+            self._copies.drop_before(step - self.args.max_staleness - self.args.publish_every)
         handout = self._together(lambda waiting: self._handout(step, waiting))
         self._guard.look(step, handout.rows)
         self._rows = slice_of(handout.rows, self._ranks.rank, self._ranks.size)
@@ -179,7 +182,9 @@ class GRPOAsyncTrainer(GRPOTrainer):
         self._begun = True
         step = self.state.global_step
         # Only now are the weights where they are trained, and shared between ranks if they are.
-        self._copies = Copies(self.accelerator.unwrap_model(self.model))
+        model = self.accelerator.unwrap_model(self.model)
+        # Of an adapter there is room for every version, of all weights for the one that is watched and one before it.
+        self._copies = Copies(model, None if hasattr(model, "peft_config") else 2)
         comparable = not self.args.allow_incomparable_logprobs
         self._guard = IdentityGuard(self.args.guard_every, comparable, self._copies, self._ranks, scorer(self))
         if self._ranks.rank == 0:
@@ -191,7 +196,7 @@ class GRPOAsyncTrainer(GRPOTrainer):
             self._collector = self._collect(start, waiting)
 
         self._together(collect)
-        if step:
+        if step or not self._copies.adapted:
             self._publish()
         else:
             # Samplers serve version 0 as the base model itself.
@@ -209,12 +214,22 @@ class GRPOAsyncTrainer(GRPOTrainer):
         return self._collector
 
     def _publish(self) -> None:
-        """Give the adapter as it is now to the samplers."""
+        """Give what is trained, as it is now, to the samplers."""
         step = self.state.global_step
-        self._copies.keep(step)
-        write = adapter_of(self.accelerator.unwrap_model(self.model))
+        model = self.accelerator.unwrap_model(self.model)
+        job: Any
+        watched = False
+        if self._copies.adapted:
+            self._copies.keep(step)
+            job = adapter_of(model)
+        else:
+            watched = self._guard.wants(step, self.args.max_staleness + self.args.publish_every)
+            if watched:
+                self._copies.keep(step)
+            job = weights_of(model, self._way, self._plausible, keep=self._collector is not None)
+            self._way = 0.0
         if self._collector is not None:
-            self._collector.publish(step, write)
+            self._collector.publish(step, job, needed=watched)
         self._published = step
 
     def _handout(self, step: int, waiting: Waiting) -> Handout:
@@ -333,6 +348,7 @@ class GRPOAsyncTrainer(GRPOTrainer):
 
     def training_step(self, *args: Any, **more: Any) -> torch.Tensor:
         """Train a micro-batch, and remember its loss."""
+        self._rate = self._get_learning_rate()
         loss: torch.Tensor = super().training_step(*args, **more)
         self._loss += loss.detach()
         return loss
@@ -340,6 +356,8 @@ class GRPOAsyncTrainer(GRPOTrainer):
     def _maybe_log_save_evaluate(self, tr_loss: Any, grad_norm: Any, *args: Any, **more: Any) -> None:
         if self.state.global_step > max(self._noted, 0) and self._begun:
             self._noted = self.state.global_step
+            if grad_norm is None or float(grad_norm) > 0:
+                self._way += self._rate
             self._write_metrics(grad_norm)
         super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **more)
         self._marks = {name: len(values) for name, values in self._metrics["train"].items()}

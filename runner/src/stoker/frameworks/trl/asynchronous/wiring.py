@@ -30,6 +30,7 @@ from stoker.rollouts.publish import Publisher
 from stoker.rollouts.records import Bounds, Group, Sample, Seeds, Writer
 from stoker.rollouts.replicas import Needs
 from stoker.rollouts.rewards import Judges, functions_among
+from stoker.rollouts.stores import Adapters, Store, WholeWeights
 from stoker.rollouts.tooling import Tooling
 from stoker.rollouts.user_code import Functions, Limits, Loaded, UserCode
 from stoker.serve.adapters import live
@@ -136,15 +137,17 @@ class Rollouts:
             order=None if settings.shuffle_dataset else lambda epoch: range(len(start.rows)),
         )
         base = {"name_or_path": self._model.model_name_or_path, "revision": self._model.model_revision}
-        publishers: list[Publisher] = []
+        adapted = self._model.use_peft
+        store: Store[Any] = (
+            Adapters(folder, name, base) if adapted else WholeWeights(folder, name, settings.publish_whole_every)
+        )
+        publishers: list[Publisher[Any]] = []
 
-        def publisher(usable: Callable[[int], None]) -> Publisher:
-            publishers.append(
-                Publisher(folder, name, fleet, usable, engine.in_use, base_model=base, seconds=settings.publish_seconds)
-            )
+        def publisher(usable: Callable[[int], None]) -> Publisher[Any]:
+            publishers.append(Publisher(store, fleet, usable, engine.in_use, seconds=settings.publish_seconds))
             return publishers[0]
 
-        return Collector(engine, publisher, lambda: figures(fleet, publishers[0]), fleet.close, lengths)
+        return Collector(engine, publisher, lambda: figures(fleet, publishers[0]), fleet.close, lengths, based=adapted)
 
     def _needs(self, start: Start, chat: Chat) -> Needs:
         settings = self._settings
@@ -164,8 +167,9 @@ class Rollouts:
             prompt=prompt,
             row=row,
             answer=settings.max_completion_length,
-            loras=versions_needed(settings.max_staleness, settings.publish_every),
-            rank=self._model.lora_r,
+            loras=versions_needed(settings.max_staleness, settings.publish_every) if self._model.use_peft else 0,
+            rank=self._model.lora_r if self._model.use_peft else 0,
+            weights=not self._model.use_peft,
         )
 
     def _episodes(self, fleet: Fleet, chat: Chat) -> Episodes:
@@ -216,7 +220,7 @@ class Counted:
         return samples
 
 
-def figures(fleet: Fleet, publisher: Publisher) -> dict[str, float]:
+def figures(fleet: Fleet, publisher: Publisher[Any]) -> dict[str, float]:
     """Return numbers about the samplers, and about the versions published since the last call."""
     found = {
         "samplers/ready": float(len(fleet.ready())),
@@ -228,4 +232,5 @@ def figures(fleet: Fleet, publisher: Publisher) -> dict[str, float]:
         found["publish/version"] = float(published[-1].version)
         found["publish/write_seconds"] = sum(one.write_seconds for one in published) / len(published)
         found["publish/spread_seconds"] = sum(one.spread_seconds for one in published) / len(published)
+        found |= {f"publish/{name}": value for name, value in published[-1].numbers.items()}
     return found

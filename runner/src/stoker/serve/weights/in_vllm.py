@@ -1,0 +1,235 @@
+"""Takes versions of whole weights into a running vLLM. vLLM itself loads this file, by `--worker-extension-cls`.
+
+`stoker sampler` copies it into a folder on vLLM's search path, so any image of vLLM will do. It knows nothing else of
+Stoker. Its methods are called by vLLM's `/collective_rpc`; each worker answers for itself, with plain data.
+
+A version is read and checked in a thread, while vLLM generates. Only then is generation paused, and the weights are
+loaded as vLLM loads a checkpoint. vLLM for CPUs keeps weights in a packed form alone, so a copy in the checkpoint's
+form stays in host memory, to which differences are applied.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# As in stoker.serve.weights.files. The trainer, which writes what is in them, uses the functions below.
+_MANIFEST, _TENSORS = "weights.json", "weights.safetensors"
+# Which elements of a tensor have changed, one bit each, and their new values.
+_MASK, _VALUES = "#mask", "#values"
+THREADS = min(8, os.cpu_count() or 1)
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+Tensors = dict[str, torch.Tensor]
+
+
+class WrongWeightsError(Exception):
+    """Files that cannot be taken.
+
+    Args:
+        folder: theirs.
+        problem: what is wrong with them.
+    """
+
+    def __init__(self, folder: Path, problem: str) -> None:
+        super().__init__(problem)
+        self.folder, self.problem = folder, problem
+
+
+class Shadow:
+    """The weights of a worker in the checkpoint's form.
+
+    Attributes:
+        name: the version, `RUN:VERSION`; empty for the weights that vLLM started with.
+        digest: of all its checksums.
+        tensors: by their names in a checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self.name, self.digest = "", ""
+        self.tensors: Tensors = {}
+        self.staged: tuple[str, str, Tensors] | None = None
+        self.problem: dict[str, str] | None = None
+        self._thread: threading.Thread | None = None
+
+    def stage(self, folders: Sequence[str]) -> None:
+        """Begin to read files, one after the other. What was read before and not loaded is forgotten."""
+        self.wait()
+        self.staged = self.problem = None
+        self._thread = threading.Thread(target=self._read, args=([*map(Path, folders)],), daemon=True)
+        self._thread.start()
+
+    def busy(self) -> bool:
+        """Return whether files are being read."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Wait until files are read."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _read(self, folders: Sequence[Path]) -> None:
+        name, digest, tensors = self.name, self.digest, dict(self.tensors)
+        for folder in folders:
+            try:
+                name, digest, tensors = taken(folder, name, tensors)
+            except WrongWeightsError as error:
+                self.problem = {"file": folder.name, "problem": error.problem}
+                break
+            except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to
+                self.problem = {"file": folder.name, "problem": f"{type(error).__name__}: {error}"}
+                break
+            self.staged = (name, digest, tensors)
+
+
+class Weights:
+    """Methods that vLLM's workers get."""
+
+    def stoker_held(self) -> dict[str, str]:
+        """Return the version that this worker has."""
+        shadow = self._stoker_shadow()
+        return {"name": shadow.name, "digest": shadow.digest}
+
+    def stoker_checksums(self) -> dict[str, str]:
+        """Return the checksum of each tensor, computed anew."""
+        return checksums(self._stoker_shadow().tensors)
+
+    def stoker_stage(self, folders: list[str]) -> None:
+        """Begin to read versions, each the difference to the one before or whole."""
+        self._stoker_shadow().stage(folders)
+
+    def stoker_staged(self) -> dict[str, Any]:
+        """Return whether reading has ended, what can be loaded, and what is wrong with the first file that cannot."""
+        shadow = self._stoker_shadow()
+        if shadow.busy():
+            return {"done": False}
+        return {"done": True, "name": shadow.staged[0] if shadow.staged else "", **(shadow.problem or {})}
+
+    def stoker_swap(self) -> dict[str, str]:
+        """Load what was read, and return the version that this worker then has. Generation must be paused."""
+        shadow = self._stoker_shadow()
+        shadow.wait()
+        if shadow.staged is None:
+            return self.stoker_held()
+        name, digest, tensors = shadow.staged
+        shadow.staged = None
+        worker: Any = self
+        try:
+            _reload(worker, tensors)
+        except Exception as error:  # noqa: BLE001 - whatever a model's loader raises
+            # Some layers may be new and some gone. If the old weights do not load either, vLLM must end.
+            _reload(worker, shadow.tensors)
+            return {**self.stoker_held(), "problem": f"vLLM cannot load it: {type(error).__name__}: {error}"}
+        shadow.name, shadow.digest, shadow.tensors = name, digest, tensors
+        return self.stoker_held()
+
+    def _stoker_shadow(self) -> Shadow:
+        found = self.__dict__.get("_stoker")
+        if not isinstance(found, Shadow):
+            found = self.__dict__["_stoker"] = Shadow()
+        return found
+
+
+def _reload(worker: Any, tensors: Tensors) -> None:
+    """Load weights into the model; those that vLLM started with if there are none."""
+    worker.reload_weights(**({"weights_iterator": iter(tensors.items())} if tensors else {}))
+    # vLLM for CPUs packs a head that shares its weights with the embeddings when it starts, and does not do so again.
+    for module in worker.get_model().modules():
+        weight = getattr(module, "weight", None)
+        if hasattr(module, "cpu_linear") and isinstance(weight, torch.Tensor) and weight.numel():
+            module.quant_method.process_weights_after_loading(module)
+
+
+def taken(folder: Path, name: str, tensors: Tensors) -> tuple[str, str, Tensors]:
+    """Return the name, the digest and the tensors of a version, from its files and the version before.
+
+    Args:
+        folder: its files.
+        name: of the version before; empty if there is none.
+        tensors: of the version before, which stay as they are.
+
+    Raises:
+        WrongWeightsError: the files are damaged, or follow on another version.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text())
+        earlier, wanted = manifest["earlier"], manifest["checksums"]
+        if earlier and earlier != name:
+            raise WrongWeightsError(folder, f"it is the difference to {earlier}, not to {name or 'the base model'}")
+        given = load_file(folder / _TENSORS)
+        new = _applied(given, tensors if earlier else {})
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
+        raise WrongWeightsError(folder, f"it is damaged ({type(error).__name__}: {error})") from error
+    if set(new) != set(wanted):
+        raise WrongWeightsError(folder, f"it has {len(new)} tensors, its manifest {len(wanted)}")
+    found = checksums(new)
+    if wrong := sorted(tensor for tensor, checksum in wanted.items() if found[tensor] != checksum):
+        raise WrongWeightsError(folder, f"{len(wrong)} of its {len(wanted)} tensors are not the trainer's: {wrong[0]}")
+    return manifest["name"], digest_of(found), new
+
+
+def _applied(given: Tensors, before: Tensors) -> Tensors:
+    new = dict(before)
+    for key, tensor in given.items():
+        name, sign, kind = key.rpartition("#")
+        if not sign:
+            new[key] = tensor.clone()  # not a part of the file, which will be removed
+        elif f"#{kind}" == _MASK:
+            new[name] = _changed(before[name], tensor, given[name + _VALUES])
+    return new
+
+
+def _changed(before: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with new values where the bits of a mask are set."""
+    import numpy as np
+
+    bits = torch.from_numpy(np.unpackbits(mask.numpy(), count=before.numel())).bool()
+    return before.reshape(-1).masked_scatter(bits, values).reshape(before.shape)
+
+
+def change(before: torch.Tensor, after: torch.Tensor) -> tuple[Tensors, int]:
+    """Return what a file has of a changed tensor, by what follows its name there, and how many elements have changed.
+
+    A bit for each element and the values of those that have changed, or all values if that is less.
+    """
+    import numpy as np
+
+    old, new = (tensor.reshape(-1).view(_INTEGERS[tensor.element_size()]) for tensor in (before, after))
+    bits = old != new  # of their bytes: NaN equals itself, and 0 is not -0
+    values = after.reshape(-1)[bits]
+    changed = values.numel()
+    if changed == 0:
+        return {}, 0
+    if changed * after.element_size() + after.numel() / 8 >= after.numel() * after.element_size():
+        return {"": after}, changed
+    return {_MASK: torch.from_numpy(np.packbits(bits.numpy())), _VALUES: values}, changed
+
+
+def checksums(tensors: Tensors) -> dict[str, str]:
+    """Return the checksum of each tensor."""
+    with ThreadPoolExecutor(THREADS) as threads:
+        return dict(zip(tensors, threads.map(checksum, tensors.values()), strict=True))
+
+
+def checksum(tensor: torch.Tensor) -> str:
+    """Return the checksum of a tensor's bytes, type and shape."""
+    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    found = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)} ".encode(), digest_size=16)
+    found.update(memoryview(data))
+    return found.hexdigest()
+
+
+def digest_of(found: dict[str, str]) -> str:
+    """Return one digest of the checksums of all tensors."""
+    return hashlib.blake2b(json.dumps(found, sort_keys=True).encode(), digest_size=16).hexdigest()

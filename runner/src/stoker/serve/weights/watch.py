@@ -1,0 +1,179 @@
+"""Keeps one replica's weights at the newest version of its run: looks, reads, swaps, and reports."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from stoker.contract.words import say
+from stoker.serve.adapters.state import State
+from stoker.serve.vllm import Server, ServerError
+from stoker.serve.weights import files
+from stoker.serve.weights.files import WeightsFile
+
+# How often the workers are asked whether they have read the files: at first, and at most.
+_ASK_SECONDS = (0.005, 0.1)
+# Files that could not be taken are tried again: a shared file system may lag.
+_RETRY_SECONDS = 5.0
+
+
+class WeightsWatch:
+    """One replica's weights. Several threads may look.
+
+    Args:
+        folder: of published versions.
+        model_name: what requests call the model.
+        server: the replica's vLLM.
+        described: what a trainer has to know of the replica.
+        clock: seconds since the epoch.
+
+    Attributes:
+        state: what the last look found.
+        unfinished: always False: a look leaves nothing to do.
+    """
+
+    unfinished = False
+
+    def __init__(
+        self,
+        folder: Path,
+        model_name: str,
+        server: Server,
+        described: Mapping[str, str | int | None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder, self._model_name, self._server, self._clock = folder, model_name, server, clock
+        self._looking = threading.Lock()
+        self._run = ""
+        self._bad: dict[str, tuple[float, str]] = {}  # when a file could not be taken, and why
+        self.state = State(server={**described, "weights": 1})
+
+    def look(self) -> State:
+        """Take the newest version, and return what there is then."""
+        return self.look_at_once()
+
+    def look_at_once(self, told: Iterable[str] = ()) -> State:
+        """Take the newest version, and return what there is then.
+
+        Args:
+            told: names of versions that were published just now; their run is the one to follow.
+        """
+        told = [*told]
+        with self._looking:
+            for name in told:
+                self._follow(name.rpartition(":")[0])
+            try:
+                self.state = self._look(retry=bool(told))
+            except ServerError as error:
+                if self.state.up or str(error) != self.state.problems.get("vllm"):
+                    say(f"the model does not answer: {error}")
+                self.state = replace(
+                    self.state, up=False, settled=False, time=self._clock(), loaded={}, problems={"vllm": str(error)}
+                )
+            return self.state
+
+    def _follow(self, run: str) -> None:
+        if run and run != self._run and (self._folder / run).is_dir():
+            self._run, self._bad = run, {}
+            say(f"following the weights of {run}")
+
+    def _look(self, *, retry: bool) -> State:
+        now = self._clock()
+        if not self.state.up:
+            self._resume()  # a watcher that ended in the middle has left it paused
+            self._server.answers(self._model_name)
+        held = self._held()
+        problems: dict[str, str] = {}
+        found: Sequence[WeightsFile] = ()
+        try:
+            found = files.read(self._folder / self._run) if self._run else ()
+            if not found:  # nobody said what to follow yet, or that run has ended
+                self._follow(files.newest_run(self._folder))
+                found = files.read(self._folder / self._run) if self._run else ()
+        except OSError as error:
+            problems[str(self._folder)] = f"it cannot be read: {error}"
+        there = {file.path.name for file in found}
+        self._bad = {
+            name: (when, why)
+            for name, (when, why) in self._bad.items()
+            if name in there and not retry and now - when < _RETRY_SECONDS
+        }
+        while wanted := files.route(found, self._number(held), self._bad):
+            before = (held, {*self._bad})
+            held = self._take(wanted, now) or held
+            if (held, {*self._bad}) == before:
+                break
+        newest = max((file.version for file in found), default=None)
+        behind = newest is not None and self._number(held) != newest
+        name = f"{self._run}:{newest}"
+        if behind and self._bad:
+            problems[name] = "; ".join(f"{file}: {why}" for file, (_, why) in sorted(self._bad.items()))
+        return State(
+            server=self.state.server,
+            up=True,
+            settled=self.state.settled or not behind,
+            time=now,
+            loaded={held: str(self._folder / self._run)} if held else {},
+            missing=(name,) if behind else (),
+            problems=problems,
+        )
+
+    def _resume(self) -> None:
+        try:
+            self._server.resume()
+        except ServerError as error:
+            if error.status != 404:
+                raise
+            raise ServerError("it has no path to pause: start it with VLLM_SERVER_DEV_MODE=1", 404) from error
+
+    def _held(self) -> str:
+        """Return the version that all workers have; empty if they have none, or not the same."""
+        names = {str(one.get("name", "")) for one in self._server.workers("stoker_held")}
+        return names.pop() if len(names) == 1 else ""
+
+    def _number(self, name: str) -> int | None:
+        """Return the number of a version of the run that is followed."""
+        run, _, number = name.rpartition(":")
+        return int(number) if run and run == self._run else None
+
+    def _take(self, wanted: Sequence[WeightsFile], now: float) -> str:
+        """Have the workers read files beside their work, then load them; return the version that they have then."""
+        self._server.workers("stoker_stage", folders=[str(file.path) for file in wanted])
+        pause, most = _ASK_SECONDS
+        while True:
+            staged = self._server.workers("stoker_staged")
+            if all(one["done"] for one in staged):
+                break
+            time.sleep(pause)
+            pause = min(2 * pause, most)
+        for one in staged:
+            if "problem" in one:
+                self._note(str(one["file"]), str(one["problem"]), now)
+        names = {str(one["name"]) for one in staged}
+        if len(names) != 1 or not all(names):
+            return ""
+        began = time.monotonic()
+        self._server.pause()
+        try:
+            swapped = self._server.workers("stoker_swap")
+        finally:
+            with suppress(ServerError):
+                self._server.resume()
+        for one in swapped:
+            if "problem" in one:
+                self._note(wanted[-1].path.name, str(one["problem"]), now)
+        held = {str(one["name"]) for one in swapped}
+        name = held.pop() if len(held) == 1 else ""
+        if name in names:
+            files_ = ", ".join(file.path.name for file in wanted)
+            say(f"{name} is served, from {files_}; generation paused for {time.monotonic() - began:.3f} s")
+        return name
+
+    def _note(self, file: str, problem: str, now: float) -> None:
+        if self._bad.get(file, (0.0, ""))[1] != problem:
+            say(f"{self._run}/{file}: {problem}")
+        self._bad[file] = (now, problem)

@@ -1,0 +1,113 @@
+"""What files of weights hold, and which changes are doubted; prints it as JSON: `… FOLDER`.
+
+Runs in an environment with the trainers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from stoker.frameworks.trl.asynchronous.weights import Plausible, Snapshot
+from stoker.serve.weights import files, in_vllm
+
+
+def taken(folder: Path, name: str, before: Any) -> Any:
+    """Return what taking a version gives, or why it cannot be taken."""
+    try:
+        return in_vllm.taken(folder, name, before)
+    except in_vllm.WrongWeightsError as error:
+        return error.problem
+
+
+def round_trip(folder: Path) -> dict[str, Any]:
+    """Write two versions of each type, and read them."""
+    found: dict[str, Any] = {}
+    for kind in (torch.bfloat16, torch.float16, torch.float32):
+        first = {name: torch.randn(shape).to(kind) for name, shape in {"a": (33, 7), "b": (5,), "c": (8, 8)}.items()}
+        first["nan"] = torch.full((3,), float("nan"), dtype=kind)
+        second = {name: tensor.clone() for name, tensor in first.items()}
+        second["a"][::4, 2] += 1  # some
+        second["b"] *= 3  # all
+        one, two = Snapshot(first), Snapshot(second)
+        change = two.since(one)
+        place = folder / str(kind)
+        for version, job, args in ((0, one, ()), (1, two, ("run:0", change))):
+            (place / str(version)).mkdir(parents=True)
+            job.write(place / str(version), f"run:{version}", *args)
+        name, _, tensors = in_vllm.taken(place / "0", "", {})
+        again = in_vllm.taken(place / "1", name, tensors)
+        exact = all(torch.equal(again[2][key].view(torch.uint8), second[key].view(torch.uint8)) for key in second)
+        found[str(kind)] = {
+            "exact": exact and in_vllm.checksums(again[2]) == two.checksums,
+            "untouched": all(tensors[key] is again[2][key] for key in ("c", "nan")),
+            "keys": sorted(change.tensors),
+            "share": change.share,
+            "smaller": change.bytes < two.bytes,
+            "names": [name, again[0]],
+        }
+    return found
+
+
+def damages(folder: Path) -> dict[str, str]:
+    """Damage files in many ways, and note what is said of each."""
+    torch.manual_seed(0)
+    one = Snapshot({"a": torch.randn(16, 16), "b": torch.randn(16)})
+    two = Snapshot({name: tensor + (tensor > 1) for name, tensor in one.tensors.items()})
+    found = {}
+
+    def written(name: str) -> Path:
+        (folder / name).mkdir(parents=True)
+        two.write(folder / name, "run:2", "run:1", two.since(one))
+        return folder / name
+
+    cut = written("cut") / files.TENSORS
+    cut.write_bytes(cut.read_bytes()[:-9])
+    wrong = load_file(written("wrong") / files.TENSORS)
+    wrong["a#values"][0] += 1
+    save_file(wrong, folder / "wrong" / files.TENSORS)
+    (written("bare") / files.MANIFEST).write_text("{}")
+    (written("empty") / files.MANIFEST).unlink()
+    before = dict(one.tensors)
+    for name in ("cut", "wrong", "bare", "empty"):
+        found[name] = str(taken(folder / name, "run:1", before))
+    found["other"] = str(taken(written("other"), "run:0", before))
+    found["none"] = str(taken(folder / "other", "", {}))
+    assert all(torch.equal(before[name], tensor) for name, tensor in one.tensors.items())
+    return found
+
+
+def doubts() -> dict[str, Any]:
+    """Change weights in ways that are plausible and in others."""
+    torch.manual_seed(0)
+    kind = torch.bfloat16
+    first = {"w": (0.02 * torch.randn(256, 256)).to(kind)}
+    found: dict[str, Any] = {}
+
+    def doubted(way: float, after: torch.Tensor, plausible: Plausible | None = None) -> tuple[float, str]:
+        change = Snapshot({"w": after}, way, plausible or Plausible()).since(Snapshot(first))
+        return change.share, change.doubt
+
+    step = torch.randn(256, 256).sign()
+    found["none"] = doubted(1e-6, first["w"])
+    found["no step"] = doubted(0.0, first["w"])
+    found["small"] = doubted(1e-6, (first["w"].float() + 1e-6 * step).to(kind))
+    found["large"] = doubted(1e-2, (first["w"].float() + 1e-2 * step).to(kind))
+    found["all"] = doubted(1e-6, (first["w"].float() * 1.02).to(kind))
+    usual = Plausible()
+    for _ in range(4):
+        doubted(1e-3, (first["w"].float() + 1e-3 * step).to(kind), usual)
+    lost = first["w"].clone()
+    lost[:2] = (lost[:2].float() + 1e-3 * step[:2]).to(kind)
+    found["lost"] = doubted(1e-3, lost, usual)
+    return found
+
+
+if __name__ == "__main__":
+    scratch = Path(sys.argv[1])
+    print(json.dumps({"round": round_trip(scratch), "damages": damages(scratch), "doubts": doubts()}))
