@@ -50,6 +50,11 @@ METHODS: dict[str, dict[str, dict[str, object]]] = {
             ("policy_chosen_logps", "policy_rejected_logps", "ref_chosen_logps", "ref_rejected_logps"), REQUIRED
         ),
     },
+    "TrainableLoRALinear": {
+        "__init__": {"in_features": REQUIRED, "out_features": REQUIRED, "rank": 8, "alpha": 16, "dropout": 0.0},
+        "forward": {"x": REQUIRED, "base_output": REQUIRED},
+    },
+    "LoRAInjector": {"__init__": {"config": REQUIRED}, "inject": {"model": REQUIRED}},
 }
 
 
@@ -70,7 +75,7 @@ def test_a_method_takes_what_the_plan_gives_it(name: str, method: str) -> None:
 
 def parameters(name: str, method: str) -> dict[str, object]:
     """Return the positional parameters of a method with their defaults, read from the source: torch is not here."""
-    module = SOURCE / f"{stoker.lab._MODULES[name]}.py"
+    module = SOURCE / f"{stoker.lab._MODULES[name].replace('.', '/')}.py"
     (found,) = (node for node in ast.parse(module.read_text()).body if getattr(node, "name", None) == name)
     assert isinstance(found, ast.ClassDef)
     (function,) = (node for node in found.body if isinstance(node, ast.FunctionDef) and node.name == method)

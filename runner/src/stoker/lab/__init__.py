@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stoker.lab.config import LoRATrainConfig
     from stoker.lab.data import CausalLMCollator, CausalLMDataset, PreferenceCollator, PreferenceDataset
+    from stoker.lab.engine.engine import TrainableEngine
+    from stoker.lab.engine.loader import TrainableModelLoader
     from stoker.lab.errors import LabError
     from stoker.lab.evaluation import evaluate
     from stoker.lab.generation import Completion
+    from stoker.lab.lora.injector import LoRAInjector
+    from stoker.lab.lora.layers import TrainableLoRALinear
     from stoker.lab.losses import CausalLMLoss, DPOLoss
     from stoker.lab.policy import Policy
     from stoker.lab.trainer import LoRATrainer, Trained
@@ -26,11 +30,15 @@ _MODULES = {
     "Completion": "generation",
     "DPOLoss": "losses",
     "LabError": "errors",
+    "LoRAInjector": "lora.injector",
     "LoRATrainConfig": "config",
     "LoRATrainer": "trainer",
     "Policy": "policy",
     "PreferenceCollator": "data",
     "PreferenceDataset": "data",
+    "TrainableEngine": "engine.engine",
+    "TrainableLoRALinear": "lora.layers",
+    "TrainableModelLoader": "engine.loader",
     "Trained": "trainer",
     "evaluate": "evaluation",
 }
@@ -42,11 +50,15 @@ __all__ = [
     "Completion",
     "DPOLoss",
     "LabError",
+    "LoRAInjector",
     "LoRATrainConfig",
     "LoRATrainer",
     "Policy",
     "PreferenceCollator",
     "PreferenceDataset",
+    "TrainableEngine",
+    "TrainableLoRALinear",
+    "TrainableModelLoader",
     "Trained",
     "evaluate",
 ]

@@ -76,6 +76,13 @@ class WeightsWatch:
                 )
             return self.state
 
+    def sees(self, name: str) -> bool:
+        """Return whether the folder of versions has one for a run, as far as this replica sees it."""
+        try:
+            return (self._folder / name).is_dir()
+        except OSError:  # the file system does not answer
+            return False
+
     def _follow(self, run: str) -> None:
         if run and run != self._run and (self._folder / run).is_dir():
             self._run, self._bad = run, {}
