@@ -238,7 +238,8 @@ class Reader:
 
     def copy(self, folder: Path, claim: str, place: str = ".") -> None:
         """Copy what lies in a folder of this machine into a claim, or into a folder that it has."""
-        name = f"{self._name}-copies"
+        self._count += 1
+        name = f"{self._name}-{self._count}"
         self.kube.create(reader_pod(name, self.image, ["sleep", "600"], [claim]))
         try:
             self.kube.kubectl("wait", "--for=condition=Ready", "--timeout=120s", f"pod/{name}")
