@@ -1,11 +1,11 @@
-"""Start the cluster and pull the trainers' images on its nodes, ahead of the tests: ``python -m e2e.ahead``."""
+"""Start the cluster and pull large images on its nodes, ahead of the tests: ``python -m e2e.ahead``."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-from cluster import ClusterError, connect
+from cluster import Cluster, ClusterError, connect
 from cluster.provider import choose
 from cluster.testing import starting
 from e2e.kube import Kube, restricted_namespace
@@ -18,6 +18,8 @@ NAMESPACE = "stoker-ahead"
 def make_ready() -> None:
     """Start the cluster, then build, push and pull the images.
 
+    Tests may begin when the trainers' are there: the server's is large, and few of them need it.
+
     Raises:
         ClusterError: the cluster cannot be started.
     """
@@ -25,12 +27,17 @@ def make_ready() -> None:
         provider = choose()
         provider.up()
         cluster = connect(provider.name)
-        with restricted_namespace(cluster, NAMESPACE) as kube:
-            for name in ("trl", "torchtune"):
-                image = push_image(cluster, name, "--accelerator", "cpu").reference
-                kube.create(*(_pod(f"{name}-{node}", image, node) for node in _nodes(kube)))
-            ended = "--for=jsonpath={.status.phase}=Succeeded"
-            kube.kubectl("wait", "pods", "--all", ended, "--timeout=600s")
+        _pull(cluster, "trl", "torchtune")
+    _pull(cluster, "vllm")
+
+
+def _pull(cluster: Cluster, *names: str) -> None:
+    with restricted_namespace(cluster, f"{NAMESPACE}-{names[0]}") as kube:
+        for name in names:
+            image = push_image(cluster, name, "--accelerator", "cpu").reference
+            kube.create(*(_pod(f"{name}-{node}", image, node) for node in _nodes(kube)))
+        ended = "--for=jsonpath={.status.phase}=Succeeded"
+        kube.kubectl("wait", "pods", "--all", ended, "--timeout=600s")
 
 
 def _nodes(kube: Kube) -> list[str]:

@@ -65,8 +65,24 @@ def test_a_package_is_found_by_the_name_that_python_imports() -> None:
 
 @pytest.mark.parametrize("tracker", ["tensorboard", "wandb", "mlflow", "trackio"])
 def test_the_image_has_the_clients_of_the_trackers_that_the_chart_names(tracker: str) -> None:
-    verdict = on(CPU, "--report_to", tracker)
+    verdict = on(CPU, "--report_to", tracker, WANDB_API_KEY="key")
     assert verdict.code is ExitCode.FINISHED, verdict
+
+
+def test_a_tracker_without_an_account_is_78_as_in_its_pod() -> None:
+    args = ["--report_to", "wandb"]
+    verdict = on(CPU, *args)
+    assert verdict.code is ExitCode.CONFIG
+    assert "--report_to wandb needs an account: set WANDB_API_KEY in spec.trainer.env" in str(verdict)
+    # What a Secret holds is not seen here, but it is there.
+    runtime = kept(RUNTIME)
+    container(runtime)["image"] = CPU
+    key = {"name": "WANDB_API_KEY", "valueFrom": {"secretKeyRef": {"name": "wandb", "key": "key"}}}
+    assert validate_one(trainjob(args=args, env=[key]), runtime).code is ExitCode.FINISHED
+    container(runtime)["envFrom"] = [{"secretRef": {"name": "wandb"}}]
+    verdict = validate_one(trainjob(args=args), runtime)
+    assert verdict.code is ExitCode.FINISHED
+    assert "the account for --report_to wandb" in str(verdict)
 
 
 @pytest.mark.parametrize(("args", "message"), NEEDY)
@@ -97,7 +113,7 @@ def test_one_of_several_packages_will_do(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_packages_of_an_unknown_image_are_said_to_be_unchecked() -> None:
-    verdict = on("mine:1", "--report_to", "wandb")
+    verdict = on("mine:1", "--report_to", "wandb", WANDB_MODE="offline")
     assert verdict.problems == ()
     assert "the image mine:1 is not known here, so its packages were not checked" in str(verdict)
     assert "the package wandb for --report_to wandb" in str(verdict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -209,3 +210,17 @@ def test_a_grace_period_of_a_patch_must_be_told_to_the_runner() -> None:
     assert not [text for text in told.notices if "to stop" in text]
     assert told.plan is not None
     assert told.plan.grace_seconds == 600
+
+
+def test_a_run_that_must_resume_needs_a_checkpoint(tmp_path: Path) -> None:
+    wanted = {"env": variables({"STOKER_RESUME": "require"})}
+    for name in ("model", "dataset"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "dataset" / "train.jsonl").write_text('{"text": "a"}\n')
+    verdict = validate_one(trainjob(**wanted), kept(RUNTIME))
+    assert "a complete checkpoint in /workspace/output" in unchecked(verdict)
+    verdict = validate_one(trainjob(**wanted), kept(RUNTIME), [f"initializer={tmp_path}"])
+    assert (ExitCode.CONFIG, "STOKER_RESUME=require, but /workspace/output has no complete checkpoint: ") in [
+        (code, text.partition("set it")[0]) for code, text in verdict.problems
+    ]

@@ -362,10 +362,11 @@ def test_everything_that_is_missing_is_said_at_once(tmp_path: Path, signals: Sig
     missing = {"STOKER_ARG_MODEL_NAME_OR_PATH": "/no/model", "STOKER_ARG_DATASET_NAME": "/no/dataset"}
     code, message = run(plan_in(tmp_path, "--report_to", "wandb", env=missing), signals)
     assert code is ExitCode.CONFIG
-    first, second, third = message.splitlines()
+    first, second, third, fourth = message.splitlines()
     assert "the model /no/model does not exist: " in first
     assert second.startswith("the data set /no/dataset does not exist: ")
     assert third.startswith("--report_to wandb needs the Python package wandb, which is not installed: ")
+    assert fourth.startswith("--report_to wandb needs an account: set WANDB_API_KEY ")
 
 
 def test_a_peers_failure_while_getting_ready_is_not_recorded_as_this_nodes_own(

@@ -309,6 +309,13 @@ def test_a_folder_the_library_would_refuse_is_65(tmp_path: Path, files: Mapping[
     assert message in text
 
 
+def test_a_split_that_no_file_has_is_65(tmp_path: Path) -> None:
+    write(tmp_path / "dataset", {"train.jsonl": [{"text": "a"}]})
+    code, text = refusal(tmp_path, "sft", "--dataset_train_split", "validation")
+    assert code is ExitCode.BAD_DATA
+    assert "has no split validation: name an existing split in --dataset_train_split" in text
+
+
 def test_ids_on_the_hub_are_left_to_the_library(tmp_path: Path) -> None:
     named = {"STOKER_ARG_MODEL_NAME_OR_PATH": "a/b", "STOKER_ARG_DATASET_NAME": "c/d"}
     check_start(resolve(alone({**named, "STOKER_WORKSPACE": str(tmp_path)})))

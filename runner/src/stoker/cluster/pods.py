@@ -60,6 +60,7 @@ class NodeJob:
         injected: True if Trainer injects PET_* (it does if spec.trainer exists).
         labels: labels of the trainer's pods that the runtime sets.
         grace_seconds: time between SIGTERM and SIGKILL.
+        has_more_env: True if the container has variables besides, whose names only the cluster knows (envFrom).
     """
 
     name: str
@@ -77,6 +78,7 @@ class NodeJob:
     injected: bool
     labels: Mapping[str, str]
     grace_seconds: int
+    has_more_env: bool = False
 
     @property
     def framework(self) -> str:
@@ -313,6 +315,7 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
         injected=trainer is not None,
         labels=labels,
         grace_seconds=int(template["spec"].get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
+        has_more_env=bool(container.get("envFrom")),
     )
     if command != list(torchtune.COMMAND) or not told.get("command") or _policy(runtime).get("torch") is None:
         return node_job

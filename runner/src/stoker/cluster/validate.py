@@ -30,11 +30,12 @@ from stoker.contract.variables import kept_variables, unknown_variables, workspa
 from stoker.fetch.request import CREDENTIALS, request_of
 from stoker.frameworks import get_framework
 from stoker.node.planning import read_config
-from stoker.node.preflight import framework_problems, input_problems, package_problems
+from stoker.node.preflight import account_problems, framework_problems, input_problems, package_problems
 from stoker.plan.facts import Facts
 from stoker.plan.plan import Check, Plan
 from stoker.plan.resolve import RunRequest, read_request, resolve_plan
 from stoker.plan.world import DEFAULT_PORT, resolve_world
+from stoker.rank.checkpoints import nothing_to_resume, read_checkpoints
 from stoker.rank.guard import expect_world
 
 _NODES_CHECKED = 16
@@ -248,6 +249,8 @@ class _Judge:
             self._check(check, volumes)
         self.problems += input_problems(plan, self._local)
         self._packages(plan)
+        self._accounts(plan)
+        self._checkpoint(plan)
         self.unchecked += plan.unseen
         if self.unchecked:
             self.notices.append(f"not checked: {'; '.join(dict.fromkeys(self.unchecked))}")
@@ -285,6 +288,26 @@ class _Judge:
         self.problems += package_problems(plan, is_installed)
         if not self.problems:
             self.problems += framework_problems(plan, is_installed, f"the image {self.job.image}")
+
+    def _accounts(self, plan: Plan) -> None:
+        variables = [str(entry["name"]) for entry in self.job.env]
+        if self.job.has_more_env:
+            self.unchecked += [f"the account for {needing}" for needing in plan.accounts_needed]
+        elif not self.is_config_unread:
+            self.problems += account_problems(plan, variables)
+
+    def _checkpoint(self, plan: Plan) -> None:
+        if plan.resume != "require":
+            return
+        local = self._local(plan.output_dir)
+        try:
+            found = None if local is None else read_checkpoints(Path(local))
+        except OSError:
+            found = None
+        if found is None:
+            self.unchecked.append(f"a complete checkpoint in {plan.output_dir}")
+        elif not any(one.error is None and not one.flaw for one in found):
+            self.problems += _problems(nothing_to_resume(plan.output_dir))
 
     def _local(self, path: str) -> str | None:
         """Return the folder or file here that has the content of a path in the pods; None without one."""

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,6 +36,7 @@ def check_start(plan: Plan) -> None:
         *wrong.values(),
         *input_problems(plan, lambda path: None if path in wrong else path),
         *package_problems(plan, _is_installed),
+        *account_problems(plan, os.environ),
     ]
     if problems:
         code = min((code for code, _ in problems), key=PRECEDENCE.index)
@@ -124,6 +125,19 @@ def package_problems(plan: Plan, is_installed: Callable[[str], bool]) -> Iterato
         if not any(is_installed(name) for name in packages.split(" or ")):
             text = f"{needing} needs the Python package {packages}, which is not installed: drop the setting, or use an"
             yield ExitCode.CONFIG, f"{text} image that has the package (spec.trainer.image)"
+
+
+def account_problems(plan: Plan, variables: Container[str]) -> Iterator[tuple[ExitCode, str]]:
+    """Yield a problem for each setting that needs an account, if no variable names one.
+
+    Args:
+        plan: the run.
+        variables: the names of those that are set.
+    """
+    for needing, names in plan.accounts_needed.items():
+        if not any(name in variables for name in names):
+            text = f"{needing} needs an account: set {names[0]} in spec.trainer.env or the runtime, from a Secret, or "
+            yield ExitCode.CONFIG, f"{text}one of {', '.join(names[1:])}"
 
 
 def _is_installed(package: str) -> bool:

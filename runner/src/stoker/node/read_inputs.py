@@ -42,6 +42,8 @@ _SPLITS = {
     "test": ("test", "testing", "eval", "evaluation"),
     "validation": ("validation", "valid", "dev", "val"),
 }
+# Splits that are there only if a file or folder is named like them.
+_NAMED_SPLITS = ("test", "validation")
 _WORDS = re.compile(r"[^A-Za-z]+")
 # Errors of files with unexpected content, and of patterns in a dataset card: a CSV field without end, a damaged gzip
 # file, an absolute pattern, and the pattern `.` (Python 3.11: IndexError).
@@ -101,6 +103,9 @@ def read_data(path: Path, config: str | None, split: str) -> DatasetColumns | No
         if wanted is None:
             data = [file for file in files if not _NO_DATA.match(file.name)]
             wanted = _of_split(data, path, split) if config is None else []
+            if config is None and data and not wanted and split in _NAMED_SPLITS:
+                problem = f"has no split {split}: name an existing split in --dataset_train_split"
+                return DatasetColumns(str(path), {}, problem)
         if not wanted or len({_READ_AS.get(_suffix(file)) for file in wanted}) != 1:
             return None
         return _columns(wanted[0])

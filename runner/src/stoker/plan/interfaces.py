@@ -169,6 +169,7 @@ class Decision:
         model: the model folder to inspect before the start; None without one.
         loader_workers: data loading processes per training process.
         packages_needed: package that an image may lack, or several joined by ` or ` → the setting that needs one.
+        accounts_needed: setting that needs an account → the variables of which one must be set.
         fixed: settings that must stay as they are on resume, each with its value or the trainer's default. It names all
             of them in every run: one that a checkpoint lacks was saved before it counted, and is not compared.
         samplers: what the samplers of the same TrainJob serve; None if the run has none.
@@ -184,6 +185,7 @@ class Decision:
     model: str | None = None
     loader_workers: int = 0
     packages_needed: Mapping[str, str] = field(default_factory=dict)
+    accounts_needed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     samplers: SamplerRequest | None = None
 

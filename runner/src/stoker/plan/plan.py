@@ -31,6 +31,7 @@ _INTERNAL = (
     "training",
     "packages",
     "packages_needed",
+    "accounts_needed",
     "secrets",
     "flag_names",
     "dataset",
@@ -95,6 +96,7 @@ class Plan:
         training: the module that runs the trainer inside each process.
         packages: the framework's distributions.
         packages_needed: package that an image may lack, or several joined by ` or ` → the setting that needs one.
+        accounts_needed: setting that needs an account → the variables of which one must be set.
         secrets: flags whose values must not appear in a log.
         flag_names: how the framework spells the settings that advice names.
         dataset: the data set to inspect before the start; None without one.
@@ -137,6 +139,7 @@ class Plan:
     training: str
     packages: tuple[str, ...]
     packages_needed: Mapping[str, str] = field(default_factory=dict)
+    accounts_needed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     flag_names: FlagNames = field(default_factory=FlagNames)
     dataset: Dataset | None = None

@@ -221,6 +221,7 @@ def resolve_plan(
         training=framework.training,
         packages=framework.packages,
         packages_needed=decision.packages_needed,
+        accounts_needed=decision.accounts_needed,
         secrets=framework.secrets,
         flag_names=framework.flag_names,
         dataset=decision.dataset,

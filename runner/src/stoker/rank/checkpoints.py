@@ -212,12 +212,17 @@ def choose(
         refuse_other_run(f"checkpoint {checkpoint.path}", checkpoint.record or {}, record, sources)
         return checkpoint, aside
     if resume == "require":
-        raise RunError(
-            ExitCode.CONFIG,
-            f"STOKER_RESUME=require, but {output_dir} has no complete checkpoint: "
-            "set it to auto to start at step 0, or mount the volume of the run to resume",
-        )
+        raise nothing_to_resume(str(output_dir))
     return None, aside
+
+
+def nothing_to_resume(output_dir: str) -> RunError:
+    """Return the error of a run that must resume, and has no complete checkpoint."""
+    return RunError(
+        ExitCode.CONFIG,
+        f"STOKER_RESUME=require, but {output_dir} has no complete checkpoint: "
+        "set it to auto to start at step 0, or mount the volume of the run to resume",
+    )
 
 
 def set_aside(path: Path) -> Path:

@@ -11,7 +11,7 @@ from stoker.frameworks.trl.dataset_formats import own_flags
 from stoker.frameworks.trl.flags import flag_table
 from stoker.frameworks.trl.kernels import speed_recipe
 from stoker.frameworks.trl.memory import ways_of
-from stoker.frameworks.trl.packages import needed_packages
+from stoker.frameworks.trl.packages import needed_accounts, needed_packages
 from stoker.frameworks.trl.read import module_of
 from stoker.frameworks.trl.recipes import recipe_for
 from stoker.frameworks.trl.resume import fixed_settings
@@ -73,6 +73,7 @@ class TRLDecider(Decider):
             model=command_line.local_model(settings),
             loader_workers=command_line.loader_workers(settings),
             packages_needed=needed_packages(settings),
+            accounts_needed=needed_accounts(settings),
             fixed=fixed_settings(asked, table, settings),
             samplers=sampler_request(asked, table, settings),
         )

@@ -39,6 +39,8 @@ _TRACKERS = {
     "mlflow": "mlflow or mlflow_skinny",
     "tensorboard": "tensorboard or tensorboardX",
 }
+# Tracker → the variables that tell it whom to report to, or that it need not (wandb/sdk/lib/wbauth, wandb_settings.py).
+_ACCOUNTS = {"wandb": ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DISABLED", "WANDB_IDENTITY_TOKEN_FILE", "NETRC")}
 TRACKERS = tuple(sorted({*_TRACKERS, "kubeflow"}))
 # transformers takes a kernel from the Hub instead, if it can fetch one (PreTrainedModel, hub_kernels.py).
 _KERNELS = "kernels"
@@ -85,6 +87,15 @@ def needed_packages(settings: Mapping[str, Setting]) -> dict[str, str]:
         if package is not None:
             needed[package] = f"--{flag} with {_ATTENTION_FLAG} {attention}"
     return needed
+
+
+def needed_accounts(settings: Mapping[str, Setting]) -> dict[str, tuple[str, ...]]:
+    """Return the settings that need an account, as written, each with the variables of which one must be set."""
+    return {
+        f"--{flag} {word}": _ACCOUNTS[word]
+        for flag, word in _words(settings)
+        if flag == "report_to" and word in _ACCOUNTS
+    }
 
 
 def _words(settings: Mapping[str, Setting]) -> Iterator[tuple[str, str]]:
