@@ -1,4 +1,4 @@
-"""Serving stays small: the watch loads few modules, and one module speaks to vLLM, beside that of a trainer."""
+"""Serving stays small: the watch loads few modules, and one module of each room speaks to vLLM."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ SOURCE = Path(stoker.__file__).parent
 API = re.compile(r"/v1/|lora_adapter|/health\b|/tokenize")
 CLIENT = SOURCE / "serve" / "vllm.py"
 TRAINERS_CLIENT = SOURCE / "rollouts" / "samplers.py"
+LABS_CLIENT = SOURCE / "lab" / "remote.py"
 
 
 def test_the_watch_loads_neither_plans_nor_frameworks() -> None:
@@ -31,6 +32,6 @@ def test_the_watch_loads_neither_plans_nor_frameworks() -> None:
 
 def test_one_module_of_each_room_speaks_to_vllm() -> None:
     speaking = {path for path in SOURCE.rglob("*.py") if API.search(path.read_text())}
-    assert speaking == {CLIENT, TRAINERS_CLIENT}
+    assert speaking == {CLIENT, TRAINERS_CLIENT, LABS_CLIENT}
     users = {path for path in SOURCE.rglob("*.py") if "from stoker.serve.vllm import" in path.read_text()}
     assert {path.relative_to(SOURCE).parts[0] for path in users} == {"serve"}
