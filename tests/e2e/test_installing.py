@@ -82,7 +82,7 @@ def test_uninstalling_leaves_what_runs_name_alone_and_installing_again_works(hel
             "validatingadmissionpolicybinding.admissionregistration.k8s.io",
         }
         assert helm_of("uninstall", RELEASE, "--wait").returncode == 0
-        # Runs name the one at every restart, and the other protects them; docs/guides/cluster.md says how to delete them.
+        # Runs name the one at every restart, and the other protects them. docs/guides/cluster.md: how to delete them.
         left = {name.split("/")[0] for name in everything(cluster, f"app.kubernetes.io/instance={RELEASE}")}
         assert left == {"networkpolicy.networking.k8s.io", "resourceclaimtemplate.resource.k8s.io"}
         assert everything(cluster, f"owner=helm,name={RELEASE}") == []

@@ -62,7 +62,7 @@ lora:
   maxLoras: {{ int .Values.lora.maxLoras }}
   maxCpuLoras: {{ int .Values.lora.maxCpuLoras }}
   requireManifest: {{ .Values.lora.requireManifest }}
-  others: {{ and .Values.rl.enabled (not .Values.rl.adaptersOnly) }}
+  others: {{ and (.Values.rl.enabled | default false) (not .Values.rl.adaptersOnly) }}
 {{- end }}
 
 {{/*

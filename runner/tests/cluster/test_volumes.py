@@ -213,14 +213,14 @@ def test_a_grace_period_of_a_patch_must_be_told_to_the_runner() -> None:
 
 
 def test_a_run_that_must_resume_needs_a_checkpoint(tmp_path: Path) -> None:
-    wanted = {"env": variables({"STOKER_RESUME": "require"})}
+    resuming = trainjob(env=variables({"STOKER_RESUME": "require"}))
     for name in ("model", "dataset"):
         (tmp_path / name).mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     (tmp_path / "dataset" / "train.jsonl").write_text('{"text": "a"}\n')
-    verdict = validate_one(trainjob(**wanted), kept(RUNTIME))
+    verdict = validate_one(resuming, kept(RUNTIME))
     assert "a complete checkpoint in /workspace/output" in unchecked(verdict)
-    verdict = validate_one(trainjob(**wanted), kept(RUNTIME), [f"initializer={tmp_path}"])
+    verdict = validate_one(resuming, kept(RUNTIME), [f"initializer={tmp_path}"])
     assert (ExitCode.CONFIG, "STOKER_RESUME=require, but /workspace/output has no complete checkpoint: ") in [
         (code, text.partition("set it")[0]) for code, text in verdict.problems
     ]

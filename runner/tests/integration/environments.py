@@ -40,4 +40,6 @@ def made_once(image: str, python: Path, script: Path, *options: str | Path) -> P
     words = [option for option in options if isinstance(option, str)]
     files = [option for option in options if isinstance(option, Path)]
     key = cache.digest(words, [script, *files, ROOT / "images" / image / "requirements"], ROOT)
-    return cache.entry(cache.root() / "tests" / f"{image}-{key}", image, build)
+    # A family for each script: what replaces an entry is made by the same one.
+    family = f"{script.stem}-{image}"
+    return cache.entry(cache.root() / "tests" / f"{family}-{key}", family, build)
