@@ -7,13 +7,16 @@ import time
 import uuid
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster import Cluster, artifacts, images
 from cluster.commands import capture
+from cluster.embedded import node
 from cluster.embedded.layout import NODES
+from cluster.embedded.processes import pid_of
 from cluster.progress import wait_for
 
 PROBE = images.Image(artifacts.GoModule("probe"), "/probe")
@@ -258,3 +261,12 @@ def test_every_image_comes_from_the_registry(embedded: Cluster, probes: Probes) 
 def test_the_cluster_does_not_show_in_the_mount_table(embedded: Cluster) -> None:
     mounts = [line for line in capture(["mount"]).splitlines() if "embedded-cluster" in line]
     assert [line for line in mounts if not line.startswith("nsfs on ")] == []
+
+
+@pytest.mark.usefixtures("embedded")
+@pytest.mark.skipif(not Path("/dev/loop-control").exists(), reason="needs loop devices")
+def test_the_files_of_a_node_are_on_a_disk_of_its_own() -> None:
+    for one in NODES:
+        mounted = Path(f"/proc/{pid_of(node.mounts(one))}/mounts").read_text().splitlines()
+        (disk,) = (line.split()[0] for line in mounted if line.split()[1] == str(one.data))
+        assert disk.startswith("/dev/loop")
