@@ -63,7 +63,7 @@ def store(
         f"{BUCKET}/models/tiny",
         f"/claims/{inputs}/model",
     ]
-    Reader(kube, fetch_image.reference).run(["python", "-c", s3.PUT, *arguments], [inputs])
+    Reader(kube, fetch_image.reference, "store-reader").run(["python", "-c", s3.PUT, *arguments], [inputs])
     yield
     for thing in objects:
         kube.delete(str(thing["kind"]), STORE, wait=False)

@@ -240,7 +240,9 @@ class Reader:
         """Copy what lies in a folder of this machine into a claim, or into a folder that it has."""
         self._count += 1
         name = f"{self._name}-{self._count}"
-        self.kube.create(reader_pod(name, self.image, ["sleep", "600"], [claim]))
+        pod = reader_pod(name, self.image, ["sleep", "600"], [claim])
+        pod["spec"]["terminationGracePeriodSeconds"] = 0  # sleep does not listen
+        self.kube.create(pod)
         try:
             self.kube.kubectl("wait", "--for=condition=Ready", "--timeout=120s", f"pod/{name}")
             self.kube.kubectl("cp", f"{folder}/.", f"{self.kube.namespace}/{name}:/claims/{claim}/{place}")
