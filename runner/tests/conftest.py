@@ -11,6 +11,7 @@ import pytest
 import yaml
 from hypothesis import settings
 from runner.tests import kubernetes_api
+from runner.tests.integration.environments import TINY_INPUTS, environment, made_once
 from runner.tests.kubernetes_api import Api
 from runner.tests.status_server import StatusServer, serving
 
@@ -53,3 +54,15 @@ def status_server() -> Iterator[StatusServer]:
     """Trainer's status server, for the runs of one module."""
     with serving() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def trainer_python() -> Path:
+    """The Python of an environment with the image's trainers and this runner; made on the first use."""
+    return environment("trl")
+
+
+@pytest.fixture(scope="session")
+def inputs(trainer_python: Path) -> Path:
+    """A folder with `model` and `dataset`, made once for all sessions: no test writes to it."""
+    return made_once("trl", trainer_python, TINY_INPUTS)

@@ -6,17 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from runner.tests.integration.environments import environment, made_once
+from runner.tests.integration.environments import TINY_INPUTS, environment, made_once
 from runner.tests.integration.jobs import LocalJob, leftovers
 from runner.tests.integration.tune_jobs import TINY_LLAMA, TuneJob
-
-TINY_INPUTS = Path(__file__).with_name("tiny_inputs.py")
-
-
-@pytest.fixture(scope="session")
-def trainer_python() -> Path:
-    """The Python of an environment with the image's trainers and this runner; made on the first use."""
-    return environment("trl")
 
 
 @pytest.fixture(scope="session")
@@ -38,14 +30,8 @@ def cuda_python() -> Path:
 
 
 @pytest.fixture(scope="session")
-def inputs(trainer_python: Path) -> Path:
-    """A folder with `model` and `dataset`, made once for all sessions: no test writes to it."""
-    return made_once("trl", trainer_python, TINY_INPUTS)
-
-
-@pytest.fixture(scope="session")
 def cuda_inputs(cuda_python: Path) -> Path:
-    """The same, made by the environment for NVIDIA GPUs."""
+    """What `inputs` has, made by the environment for NVIDIA GPUs."""
     return made_once("trl", cuda_python, TINY_INPUTS)
 
 

@@ -11,6 +11,8 @@ import pytest
 from images.builder import cache
 
 ROOT = Path(__file__).parents[3]
+# A tiny `model` and data sets.
+TINY_INPUTS = Path(__file__).with_name("tiny_inputs.py")
 
 
 def environment(image: str, accelerator: str = "cpu", runner: bool = True) -> Path:

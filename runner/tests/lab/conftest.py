@@ -1,19 +1,11 @@
-"""Where the tests of `stoker.lab` run: the trainers' environment, and the one that has vLLM too."""
+"""Where tests of `stoker.lab` run that need vLLM beside the trainers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from runner.tests.integration.environments import environment, made_once
-
-TINY_INPUTS = Path(__file__).parents[1] / "integration" / "tiny_inputs.py"
-
-
-@pytest.fixture(scope="session")
-def trainer_python() -> Path:
-    """The Python of an environment with the trainers and this runner; made on the first use."""
-    return environment("trl")
+from runner.tests.integration.environments import TINY_INPUTS, environment, made_once
 
 
 @pytest.fixture(scope="session")
@@ -23,12 +15,6 @@ def lab_python() -> Path:
 
 
 @pytest.fixture(scope="session")
-def inputs(trainer_python: Path) -> Path:
-    """A folder with a tiny `model` and data sets, made once for all sessions: no test writes to it."""
-    return made_once("trl", trainer_python, TINY_INPUTS)
-
-
-@pytest.fixture(scope="session")
 def lab_inputs(lab_python: Path) -> Path:
-    """The same, made by the environment with vLLM."""
+    """What `inputs` has, made by the environment with vLLM."""
     return made_once("lab", lab_python, TINY_INPUTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from runner.tests.lab.scripts import SERVING, failures
 
 from stoker.cluster.processes import free_ports
 from stoker.contract.exits import ExitCode
@@ -19,21 +19,13 @@ from stoker.lab import LabError, Policy
 
 CASES = Path(__file__).with_name("generation_cases.py")
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "lab").glob("*.py"))
-VLLM = {
-    "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1",
-}  # fmt: skip
+VLLM = {**SERVING, "VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
 @pytest.mark.full
 def test_what_was_trained_answers(lab_python: Path, lab_inputs: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [lab_python, CASES, lab_inputs / "model", tmp_path], check=False, capture_output=True, text=True,
-        env={**os.environ, **VLLM},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-5000:]
-    failed: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    assert not failed, "\n".join(failed.values()) + done.stderr[-3000:]
+    failed = failures(lab_python, CASES, lab_inputs / "model", tmp_path, told=VLLM)
+    assert not failed, failed
 
 
 @pytest.mark.full

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from runner.tests.lab.scripts import failures, printed
 from runner.tests.samples import check, resolve
 
 from stoker.lab import LabError, Policy
@@ -17,22 +16,6 @@ from stoker.rank.same_run import refuse_other_run
 
 CASES = Path(__file__).with_name("training_cases.py")
 RANKS = Path(__file__).with_name("evaluate_on_ranks.py")
-
-
-def run(python: Path, *command: Path | str) -> str:
-    """Return what a script prints."""
-    done = subprocess.run(
-        [python, *command], check=False, capture_output=True, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def failures(python: Path, script: Path, *more: Path) -> str:
-    """Run a script of cases and return the tracebacks of those that fail."""
-    found: dict[str, str] = json.loads(run(python, script, *more).splitlines()[-1])
-    return "\n".join(found.values())
 
 
 def test_training_is_trls(trainer_python: Path, inputs: Path, tmp_path: Path) -> None:
@@ -60,7 +43,7 @@ def test_an_evaluation_is_the_same_on_every_number_of_ranks(trainer_python: Path
     found = []
     for ranks in (1, 2, 4):
         torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        lines = run(trainer_python, *torchrun, RANKS, inputs / "model").splitlines()
+        lines = printed(trainer_python, *torchrun, RANKS, inputs / "model").splitlines()
         told = [json.loads(line) for line in lines if line.startswith("{")]
         assert len(told) == ranks
         assert all(one == told[0] for one in told)

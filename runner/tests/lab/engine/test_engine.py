@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from runner.tests.lab import scripts
 
 pytestmark = pytest.mark.full  # needs vLLM's and the trainers' environment on this machine
 
-ROOT = Path(__file__).parents[4]
 CASES = Path(__file__).with_name("engine_cases.py")
-# The threads are the test's, and nothing is compiled.
-ENV = {
-    "PYTHONPATH": str(ROOT),
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "TORCHDYNAMO_DISABLE": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-}
 ENGINES = [("qwen3", "vllm"), ("llama", "vllm"), ("gemma2", "vllm"), ("phi3", "vllm"), ("llama", "transformers")]
 
 
@@ -31,11 +19,7 @@ def seen(request: pytest.FixtureRequest, lab_python: Path, tmp_path_factory: pyt
     """What one process with an engine saw."""
     family, backend = request.param
     folder = tmp_path_factory.mktemp("engine")
-    done = subprocess.run(
-        [lab_python, CASES, family, backend, folder],
-        check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **ENV},
-    )  # fmt: skip
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = scripts.seen(lab_python, CASES, family, backend, folder, told=scripts.SERVING)
     return found | {"backend": backend}
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runner.tests.lab.engine.test_engine import ENV
+from runner.tests.lab.scripts import SERVING, environment_of, printed
 
 from stoker.cluster.processes import free_ports
 
@@ -28,7 +27,7 @@ print(max((one[name] - two[name]).abs().max().item() for name in one))
 @pytest.mark.parametrize("family", ["llama", "qwen3"])  # the second shares its output layer with its embedding
 def test_two_ranks_train_and_answer_as_one(lab_python: Path, tmp_path: Path, family: str) -> None:
     model = tmp_path / "model"
-    subprocess.run([lab_python, CASES, "write", family, model], check=True, env={**os.environ, **ENV})
+    printed(lab_python, CASES, "write", family, model, told=SERVING)
     (alone,) = _train(lab_python, model, tmp_path / "one", 1)
     for rank in _train(lab_python, model, tmp_path / "two", 2):
         assert rank["losses"] == pytest.approx(alone["losses"], abs=1e-5)
@@ -36,10 +35,7 @@ def test_two_ranks_train_and_answer_as_one(lab_python: Path, tmp_path: Path, fam
         assert rank["logprobs"] == pytest.approx(alone["logprobs"], abs=1e-3)
         assert rank["loaded"]
     assert alone["losses"][-1] < alone["losses"][0] - 0.1
-    far = subprocess.run(
-        [lab_python, "-c", COMPARE, tmp_path / "one", tmp_path / "two"], check=True, stdout=subprocess.PIPE, text=True
-    )
-    assert float(far.stdout) <= 1e-3
+    assert float(printed(lab_python, "-c", COMPARE, tmp_path / "one", tmp_path / "two")) <= 1e-3
 
 
 def _train(python: Path, model: Path, folder: Path, ranks: int) -> list[dict[str, Any]]:
@@ -49,7 +45,9 @@ def _train(python: Path, model: Path, folder: Path, ranks: int) -> list[dict[str
         subprocess.Popen(
             [python, CASES, model, folder],
             stdout=subprocess.PIPE, text=True,
-            env={**os.environ, **ENV, **told, "MASTER_PORT": str(port), "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env=environment_of(
+                {**SERVING, **told, "MASTER_PORT": str(port), "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            ),
         )
         for rank in range(ranks)
     ]  # fmt: skip

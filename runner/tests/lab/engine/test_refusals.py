@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from runner.tests.lab import scripts
 
-ROOT = Path(__file__).parents[4]
 CASES = Path(__file__).with_name("refusal_cases.py")
 SAID = {
     "backend": 'backend is \'sglang\': it must be "vllm" or "transformers"',
@@ -30,12 +27,7 @@ SAID = {
 @pytest.fixture(scope="module")
 def seen(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What was said."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [trainer_python, CASES, tmp_path_factory.mktemp("refusals")],
-        check=True, stdout=subprocess.PIPE, text=True, env=env,
-    )  # fmt: skip
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = scripts.seen(trainer_python, CASES, tmp_path_factory.mktemp("refusals"))
     return found
 
 

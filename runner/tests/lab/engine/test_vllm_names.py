@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
+from runner.tests.lab.scripts import seen
 
 import stoker.lab
 
@@ -56,7 +56,4 @@ for name in json.loads(sys.argv[1]):
     found[name] = last in getattr(loaded, "__all__", [])
 print(json.dumps(found))
 """
-    done = subprocess.run(
-        [lab_python, "-c", code, json.dumps(sorted(ALLOWED))], check=True, stdout=subprocess.PIPE, text=True
-    )
-    assert json.loads(done.stdout.splitlines()[-1]) == ALLOWED
+    assert seen(lab_python, "-c", code, json.dumps(sorted(ALLOWED))) == ALLOWED

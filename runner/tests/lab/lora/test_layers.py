@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from runner.tests.lab import scripts
 
 CASES = Path(__file__).with_name("layer_cases.py")
 FAMILIES = ["qwen3", "llama", "gemma2", "phi3"]
@@ -17,12 +15,7 @@ FAMILIES = ["qwen3", "llama", "gemma2", "phi3"]
 @pytest.fixture(scope="module")
 def seen(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one process with torch and PEFT saw."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [trainer_python, CASES, tmp_path_factory.mktemp("layers")],
-        check=True, stdout=subprocess.PIPE, text=True, env=env,
-    )  # fmt: skip
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = scripts.seen(trainer_python, CASES, tmp_path_factory.mktemp("layers"))
     return found
 
 
