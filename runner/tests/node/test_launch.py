@@ -127,6 +127,17 @@ def test_a_stop_in_training_waits_for_the_checkpoint(tmp_path: Path, plan: Plan,
     assert child.returncode == 0, "it was left to end by itself"
 
 
+def test_a_stop_leaves_a_launcher_whose_ranks_have_ended_to_end_by_itself(
+    tmp_path: Path, plan: Plan, signals: Signals
+) -> None:
+    local = LocalFolder(tmp_path)
+    local.write_status(ended(0, 75))
+    signals.stopped_at = time.monotonic()
+    child = sleeper(0.3)
+    launch._watch(plan, SharedFolder(tmp_path, "r", 0), local, signals, child)
+    assert child.returncode == 0
+
+
 def test_a_stop_in_training_does_not_outlast_the_grace_period(tmp_path: Path, signals: Signals) -> None:
     plan = plan_in(tmp_path, env={"STOKER_GRACE_PERIOD_SECONDS": "6"})
     local = LocalFolder(tmp_path)

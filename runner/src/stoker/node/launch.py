@@ -253,7 +253,9 @@ def _watch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signal
                 stopping = True
                 local.stop_flag.touch()
                 say(f"asked to stop: {'saving a checkpoint' if training else 'nothing to save yet'}")
-            if not training or signals.time_left(plan.grace_seconds) < 2 * _KILL_SECONDS:
+            # Once all ranks have ended, the launcher ends by itself: a signal now would only interrupt that.
+            idle = not training and ended_since is None
+            if idle or signals.time_left(plan.grace_seconds) < 2 * _KILL_SECONDS:
                 child.end()
                 return peer
         if peer is None and plan.world.nnodes > 1 and now > next_look:
