@@ -18,7 +18,7 @@ from cluster import Cluster
 from cluster.testing import live
 from e2e.kube import Kube, restricted_namespace
 from e2e.registry import Image, push_chart, push_image
-from e2e.rollouts import sampler_runtime, submit_sums, sums, thorough
+from e2e.rollouts import install_catalogue, sampler_runtime, submit_sums, sums, thorough
 from e2e.serving.fixtures import (
     client,
     install,
@@ -37,6 +37,7 @@ EXAMPLE = ROOT / "examples/sft-lora"
 # Fixtures from elsewhere.
 __all__ = ["client", "install", "live", "models", "serving_chart", "serving_images", "serving_kube", "serving_reader"]
 __all__ += [
+    "install_catalogue",
     "sampler_runtime",
     "strikers",
     "submit_sums",

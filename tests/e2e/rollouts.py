@@ -153,26 +153,37 @@ def lines_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.split("\n") if line.startswith("{")]
 
 
+Installs = Callable[..., None]
+"""Installs a release of the catalogue for runs of the tests' namespace: its name, values, and files of more values."""
+
+
 @pytest.fixture(scope="module")
-def sampler_runtime(
-    helm: Callable[..., str],
-    chart: list[str],
-    image: Image,
-    serving_images: Mapping[str, Image],
-    kube: Kube,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[None]:
+def install_catalogue(
+    helm: Callable[..., str], chart: list[str], kube: Kube, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installs]:
+    """Installs releases of the catalogue, which go when the module ends."""
+    names: list[str] = []
+
+    def install(name: str, values: Mapping[str, Any], *files: Path) -> None:
+        names.append(name)
+        own = tmp_path_factory.mktemp("values") / f"{name}.yaml"
+        own.write_text(yaml.safe_dump({**values, "namespaces": [kube.namespace]}))
+        told = (Path(__file__).with_name("values.yaml"), *files, own)
+        helm(
+            "upgrade", "--install", name, *chart, *(word for file in told for word in ("--values", str(file))),
+            "--namespace", kube.namespace, "--wait",
+        )  # fmt: skip
+
+    yield install
+    for name in names:
+        helm("uninstall", name, "--namespace", kube.namespace, "--ignore-not-found")
+
+
+@pytest.fixture(scope="module")
+def sampler_runtime(install_catalogue: Installs, image: Image, serving_images: Mapping[str, Image]) -> None:
     """The runtime with samplers, in a release of its own."""
     images = {name: one.values for name, one in {**serving_images, "trl": image}.items()}
-    values = tmp_path_factory.mktemp("values") / "samplers.yaml"
-    values.write_text(yaml.safe_dump({**VALUES, "images": images, "namespaces": [kube.namespace]}))
-    common = Path(__file__).with_name("values.yaml")
-    helm(
-        "upgrade", "--install", RELEASE, *chart, "--values", str(common), "--values", str(values),
-        "--namespace", kube.namespace, "--wait",
-    )  # fmt: skip
-    yield
-    helm("uninstall", RELEASE, "--namespace", kube.namespace, "--ignore-not-found")
+    install_catalogue(RELEASE, {**VALUES, "images": images})
 
 
 @pytest.fixture(scope="session")

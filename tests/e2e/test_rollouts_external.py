@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import yaml
 
 from e2e.kube import Kube
 from e2e.registry import Image
-from e2e.rollouts import EXAMPLE, SumsRun
+from e2e.rollouts import EXAMPLE, Installs, SumsRun
 from e2e.trainjobs import Reader
 
 pytestmark = pytest.mark.full  # two replicas and two trainers take minutes on a small machine
@@ -37,26 +36,11 @@ def samplers(kube: Kube, helm: Callable[..., str], serving_chart: list[str], sum
 
 
 @pytest.fixture(scope="module")
-def runtime(
-    helm: Callable[..., str],
-    chart: list[str],
-    image: Image,
-    serving_images: Mapping[str, Image],
-    kube: Kube,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[None]:
+def runtime(install_catalogue: Installs, image: Image, serving_images: Mapping[str, Image]) -> None:
     """The runtime with the example's values, in a release of its own."""
     images = {"trl": image.values, "fetch": serving_images["fetch"].values}
     enabled = {"trl-distributed": {"enabled": False}, "trl-grpo-async-external": {"enabled": True}}
-    values = tmp_path_factory.mktemp("values") / "external.yaml"
-    values.write_text(yaml.safe_dump({"runtimes": enabled, "images": images, "namespaces": [kube.namespace]}))
-    files = (Path(__file__).with_name("values.yaml"), EXAMPLE / "runtimes-values.yaml", values)
-    helm(
-        "upgrade", "--install", RELEASE, *chart, *(word for file in files for word in ("--values", str(file))),
-        "--namespace", kube.namespace, "--wait",
-    )  # fmt: skip
-    yield
-    helm("uninstall", RELEASE, "--namespace", kube.namespace, "--ignore-not-found")
+    install_catalogue(RELEASE, {"runtimes": enabled, "images": images}, EXAMPLE / "runtimes-values.yaml")
 
 
 def trainjob(name: str) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -238,16 +239,9 @@ class Reader:
 
     def copy(self, folder: Path, claim: str, place: str = ".") -> None:
         """Copy what lies in a folder of this machine into a claim, or into a folder that it has."""
-        self._count += 1
-        name = f"{self._name}-{self._count}"
-        pod = reader_pod(name, self.image, ["sleep", "600"], [claim])
-        pod["spec"]["terminationGracePeriodSeconds"] = 0  # sleep does not listen
-        self.kube.create(pod)
-        try:
+        with self._pod(["sleep", "600"], [claim]) as name:
             self.kube.kubectl("wait", "--for=condition=Ready", "--timeout=120s", f"pod/{name}")
             self.kube.kubectl("cp", f"{folder}/.", f"{self.kube.namespace}/{name}:/claims/{claim}/{place}")
-        finally:
-            self.kube.delete("pod", name, wait=False)
 
     def run(self, command: Sequence[str], claims: Sequence[str], seconds: float = 180) -> str:
         """Run a command in a pod that has the claims at /claims/<name>, and return what it printed.
@@ -255,10 +249,7 @@ class Reader:
         Raises:
             AssertionError: it failed.
         """
-        self._count += 1
-        name = f"{self._name}-{self._count}"
-        self.kube.create(reader_pod(name, self.image, command, claims))
-        try:
+        with self._pod(command, claims) as name:
 
             def ended() -> str | None:
                 phase = (self.kube.get("pod", name) or {}).get("status", {}).get("phase")
@@ -268,6 +259,17 @@ class Reader:
             log = self.kube.logs(name)
             assert phase == "Succeeded", log
             return log
+
+    @contextmanager
+    def _pod(self, command: Sequence[str], claims: Sequence[str]) -> Iterator[str]:
+        """Have a pod with a command while the body runs; yields its name."""
+        self._count += 1
+        name = f"{self._name}-{self._count}"
+        pod = reader_pod(name, self.image, command, claims)
+        pod["spec"]["terminationGracePeriodSeconds"] = 0  # its name is free at once
+        self.kube.create(pod)
+        try:
+            yield name
         finally:
             self.kube.delete("pod", name, wait=False)
 
