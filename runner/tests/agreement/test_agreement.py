@@ -79,9 +79,10 @@ def _is_unchecked(said: str, validated: str) -> bool:
     """Return whether `stoker validate` says that it did not check what a pod misses."""
     if "--config " in said and " cannot be read" in said:
         return " and was not read: " in validated
-    missing = re.findall(
-        r"the ([a-z' ]+) (/\S+) does not exist: ", re.sub(r"/\S+/volumes/initializer", "/workspace", said)
-    )
+    said = re.sub(r"/\S+/volumes/initializer", "/workspace", said)
+    if found := re.search(r"STOKER_RESUME=require, but (/\S+) has no complete checkpoint", said):
+        return f"a complete checkpoint in {found[1]}" in validated
+    missing = re.findall(r"the ([a-z' ]+) (/\S+) does not exist: ", said)
     return bool(missing) and all(f"the {what} {path}, " in validated for what, path in missing)
 
 

@@ -261,6 +261,21 @@ def test_a_python_without_the_trainer_is_78_and_not_tried_again(tmp_path: Path, 
     assert "--python trl=PATH" in message
 
 
+def test_a_run_that_must_resume_ends_with_78_before_its_trainers_start(tmp_path: Path, signals: Signals) -> None:
+    required = {"STOKER_RESUME": "require", "PET_NNODES": "1"}
+    code, message = run(plan_in(tmp_path, env=required), signals)
+    assert (code, "has no complete checkpoint" in message) == (ExitCode.CONFIG, True)
+
+    (tmp_path / "output" / "checkpoint-5").mkdir()
+    code, message = run(plan_in(tmp_path, env=required), signals)
+    assert "has no complete checkpoint" in message, "it was never sealed"
+
+    plan = plan_in(tmp_path, "--max_steps", "5", env=required)
+    done = {"fingerprint": plan.fingerprint, "budget": plan.budget, "steps": 5, "settings": plan.recorded_settings}
+    (tmp_path / "output" / MANIFEST).write_text(json.dumps(done))
+    assert run(plan, signals)[0] is ExitCode.FINISHED
+
+
 def test_a_finished_run_is_finished(tmp_path: Path, signals: Signals) -> None:
     plan = plan_in(tmp_path, "--max_steps", "5")
     output = tmp_path / "output"

@@ -30,12 +30,17 @@ from stoker.contract.variables import kept_variables, unknown_variables, workspa
 from stoker.fetch.request import CREDENTIALS, request_of
 from stoker.frameworks import get_framework
 from stoker.node.planning import read_config
-from stoker.node.preflight import account_problems, framework_problems, input_problems, package_problems
+from stoker.node.preflight import (
+    account_problems,
+    checkpoint_problems,
+    framework_problems,
+    input_problems,
+    package_problems,
+)
 from stoker.plan.facts import Facts
 from stoker.plan.plan import Check, Plan
 from stoker.plan.resolve import RunRequest, read_request, resolve_plan
 from stoker.plan.world import DEFAULT_PORT, resolve_world
-from stoker.rank.checkpoints import nothing_to_resume, read_checkpoints
 from stoker.rank.guard import expect_world
 
 _NODES_CHECKED = 16
@@ -301,13 +306,13 @@ class _Judge:
             return
         local = self._local(plan.output_dir)
         try:
-            found = None if local is None else read_checkpoints(Path(local))
+            problems = None if local is None else [*checkpoint_problems(plan, Path(local))]
         except OSError:
-            found = None
-        if found is None:
+            problems = None
+        if problems is None:
             self.unchecked.append(f"a complete checkpoint in {plan.output_dir}")
-        elif not any(one.error is None and not one.flaw for one in found):
-            self.problems += _problems(nothing_to_resume(plan.output_dir))
+        else:
+            self.problems += problems
 
     def _local(self, path: str) -> str | None:
         """Return the folder or file here that has the content of a path in the pods; None without one."""

@@ -17,6 +17,7 @@ from stoker.contract.words import say
 from stoker.frameworks import get_framework
 from stoker.node.read_inputs import read_data, read_model
 from stoker.plan.plan import Check, Plan
+from stoker.rank.checkpoints import can_resume, nothing_to_resume
 
 # Files of a model that every trainer reads first, and its weights.
 _MODEL_FILES = ("*config.json", "*.safetensors", "*.bin", "*.pt", "*.pth")
@@ -37,6 +38,7 @@ def check_start(plan: Plan) -> None:
         *input_problems(plan, lambda path: None if path in wrong else path),
         *package_problems(plan, _is_installed),
         *account_problems(plan, os.environ),
+        *checkpoint_problems(plan, Path(plan.output_dir)),
     ]
     if problems:
         code = min((code for code, _ in problems), key=PRECEDENCE.index)
@@ -138,6 +140,21 @@ def account_problems(plan: Plan, variables: Container[str]) -> Iterator[tuple[Ex
         if not any(name in variables for name in names):
             text = f"{needing} needs an account: set {names[0]} in spec.trainer.env or the runtime, from a Secret, or "
             yield ExitCode.CONFIG, f"{text}one of {', '.join(names[1:])}"
+
+
+def checkpoint_problems(plan: Plan, output: Path) -> Iterator[tuple[ExitCode, str]]:
+    """Yield a problem if the run must resume and there is nothing to resume.
+
+    Args:
+        plan: the run.
+        output: its output folder, where this process sees it.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    if plan.resume == "require" and not can_resume(output):
+        error = nothing_to_resume(plan.output_dir)
+        yield error.code, error.message
 
 
 def _is_installed(package: str) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.contract.files import read_json, share_with_group, write_json
+from stoker.contract.files import exists, read_json, share_with_group, write_json
 from stoker.contract.manifest import MANIFEST
 from stoker.contract.weights import damage_found_in
 from stoker.rank.same_run import refuse_other_run
@@ -214,6 +214,17 @@ def choose(
     if resume == "require":
         raise nothing_to_resume(str(output_dir))
     return None, aside
+
+
+def can_resume(output_dir: Path) -> bool:
+    """Return whether an output folder has a complete checkpoint, or one that cannot be read, or a finished run.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    return exists(output_dir / MANIFEST) or any(
+        one.error is not None or not one.flaw for one in read_checkpoints(output_dir)
+    )
 
 
 def nothing_to_resume(output_dir: str) -> RunError:
