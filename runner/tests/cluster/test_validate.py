@@ -173,6 +173,12 @@ def test_what_would_end_the_run_ends_it_here(trainer: Mapping[str, Any], code: E
     assert message in str(verdict)
 
 
+def test_a_problem_is_one_line_whatever_it_quotes() -> None:
+    verdict = of(env=[{"name": "B", "valueFrom": {"\x1e\x85": {"name": "b"}}}])
+    assert verdict.code is ExitCode.USAGE
+    assert all(text.strip() for _, text in verdict.problems)
+
+
 def test_what_ends_the_run_first_says_how_it_ends() -> None:
     unknown = {"name": "STOKER_RESUME", "value": "x"}
     assert of(env=[unknown]).code is ExitCode.CONFIG

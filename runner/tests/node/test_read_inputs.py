@@ -81,6 +81,13 @@ def test_data_of_a_methods_shape_is_taken(
     check_start(plan_on(tmp_path, method, *args))
 
 
+def test_a_line_of_json_ends_where_json_says(tmp_path: Path) -> None:
+    line = json.dumps({"text": "a\u2028b\x85c"}, ensure_ascii=False)
+    write(tmp_path / "dataset", {"train.jsonl": f"{line}\n{line}\n"})
+    code, message = refusal(tmp_path, "dpo")
+    assert (code, "has the columns text, but dpo needs" in message) == (ExitCode.BAD_DATA, True)
+
+
 def test_every_method_has_a_shape() -> None:
     assert {method for method, _, _ in FITTING} == {*TRL.methods}
 

@@ -336,4 +336,4 @@ def _code_of(problems: Sequence[tuple[ExitCode, str]]) -> ExitCode:
 
 
 def _problems(error: RunError) -> tuple[tuple[ExitCode, str], ...]:
-    return tuple((error.code, line) for line in error.message.splitlines())
+    return tuple((error.code, line) for line in error.message.split("\n"))

@@ -208,7 +208,7 @@ def _json_columns(stream: IO[str]) -> dict[str, str] | None:
             pass
     else:
         # The last line may be incomplete.
-        lines = [line for line in head.splitlines()[: _ROWS + 1] if line.strip()]
+        lines = [line for line in head.split("\n")[: _ROWS + 1] if line.strip()]
         complete = lines[:-1] if len(lines) > 1 else lines
         rows = [json.loads(line) for line in complete]
     if not rows or not all(isinstance(row, dict) for row in rows):
