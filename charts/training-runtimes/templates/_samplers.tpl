@@ -16,6 +16,7 @@ Arguments, a list: the root context, the entry, its override, the accelerator's 
 {{- $args := eq $profile.kind "cpu" | ternary (dict "enforce-eager" true) dict }}
 {{- toYaml (dict
       "count" ($override.count | default $entry.count)
+      "maxCount" ($override.maxCount | default $override.count | default $entry.count)
       "image" (include "stoker.image" (dict
         "root" $root "name" "vllm" "variant" $profile.imageVariant "for" (index . 4)))
       "resources" (mergeOverwrite
@@ -54,12 +55,13 @@ Arguments, a list: the entry, its override.
 {{- end }}
 
 {{/*
-training-runtimes.samplerAddresses: where the trainers find the samplers of their TrainJob.
+training-runtimes.samplerAddresses: where the trainers find the samplers of their TrainJob, also those that it may be
+scaled to: a name that is not known is looked up again all the time.
 Argument: a resolved entry.
 */}}
 {{- define "training-runtimes.samplerAddresses" -}}
 {{- $addresses := list }}
-{{- range $index := until (int .samplers.count) }}
+{{- range $index := until (int .samplers.maxCount) }}
   {{- $addresses = append $addresses (printf "http://$(JOBSET_NAME)-sampler-0-%d.$(JOBSET_NAME):8080" $index) }}
 {{- end }}
 {{- join "," $addresses }}

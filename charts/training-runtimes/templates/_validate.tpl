@@ -176,6 +176,10 @@ Argument: the root context.
   {{- end }}
 {{- end }}
 {{- with $runtime.samplers }}
+  {{- if lt (int .maxCount) (int .count) }}
+    {{- fail (printf "\n\nruntimes.%s.samplers.maxCount is %d, and a run starts with %d samplers: write %d or more.\n"
+          $runtime.entry (int .maxCount) (int .count) (int .count)) }}
+  {{- end }}
   {{- include "training-runtimes.validateResources" (list (printf "runtimes.%s.samplers" $runtime.entry) .resources) }}
   {{- range $flag := list "model" "served-model-name" "logprobs-mode" "host" "port" "config" "enable-lora" }}
     {{- if hasKey $runtime.samplers.args $flag }}
