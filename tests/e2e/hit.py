@@ -1,7 +1,7 @@
 """Runs in a pod that sees its node's processes: sends a signal to processes of another pod.
 
-Started as `python hit.py SIGNAL HOST [WORD]`, as root: those of the pod with this host name whose command has this
-word; all of them without a word. Prints `hit` and how many.
+Started as `python hit.py SIGNAL HOST,… [WORD]`, as root: those of the pods with these host names whose command has this
+word; all of them without a word. Prints `hit`, how many, and the host, for each.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ def found(host: str, word: str) -> Iterator[int]:
                 yield int(folder.name)
 
 
-def main(number: signal.Signals, host: str, word: str = "") -> None:
-    """Send the signal."""
-    pids = sorted(found(host, word))
-    for pid in pids:
+def main(number: signal.Signals, hosts: str, word: str = "") -> None:
+    """Send the signal, once it is known to whom: the end of one pod may end the others."""
+    pids = {host: sorted(found(host, word)) for host in hosts.split(",")}
+    for pid in sorted(pid for its in pids.values() for pid in its):
         with suppress(ProcessLookupError):
             os.kill(pid, number)
-    print(f"hit {len(pids)}")
+    for host, its in pids.items():
+        print(f"hit {len(its)} {host}")
 
 
 if __name__ == "__main__":

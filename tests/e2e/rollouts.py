@@ -26,6 +26,7 @@ VALUES = {
             "enabled": True,
             # Both samplers and both trainers fit on two cores.
             "samplers": {
+                "maxCount": 3,
                 "resources": {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "4Gi"}},
                 "sharedMemory": "256Mi",
                 "args": {"enforce-eager": True, "max-num-seqs": "64"},
@@ -69,7 +70,14 @@ if "RANK" in os.environ:
 """
 # Two groups in a step make it possible to see all that was trained. The last of a flag counts.
 BOUND = 2
-SMALL = {"per_device_train_batch_size": "8", "max_staleness": str(BOUND), "save_steps": "5", "reward_funcs": HELD}
+SMALL = {
+    "per_device_train_batch_size": "8",
+    "max_staleness": str(BOUND),
+    "save_steps": "5",
+    "reward_funcs": HELD,
+    # Long enough for a sampler to start anew while answers are held.
+    "reward_seconds": "1200",
+}
 WITHOUT_PUBLISHING = {"PYTHONPATH": "/inputs:/inputs/unpublished"}
 
 
@@ -114,12 +122,15 @@ class SumsRun(Run):
 
     def hold(self) -> None:
         """Let no answer be rewarded, so that the run waits, if its reward is `HELD`."""
-        self._reader.write(f"initializer-{self.name}", HOLD, "")
+        self._execute("touch", f"/workspace/{HOLD}")
 
     def release(self) -> None:
         """Let answers be rewarded again."""
-        claim = f"initializer-{self.name}"
-        self._reader.run(["rm", f"/claims/{claim}/{HOLD}"], [claim])
+        self._execute("rm", f"/workspace/{HOLD}")
+
+    def _execute(self, *command: str) -> None:
+        """Run a command in its first node: at once, where a pod of our own would take some steps to start."""
+        self.kube.kubectl("exec", self.pods()[0]["metadata"]["name"], "--container", "node", "--", *command)
 
     def flaws(self, wanted: Trained) -> list[str]:
         """Return what is wrong with what it has trained in all its attempts, and with what it left."""

@@ -7,8 +7,10 @@ same cases with local processes are in runner/tests/integration/test_rollout_kil
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ def test_a_sampler_that_is_lost_is_replaced_while_the_nodes_train(
 ) -> None:
     with recorded(case, CLUSTER) as record:
         run = submit_sums(FLAGS, name=name_of(case))
-        run.wait_steps(7)
+        run.wait_steps(7, seconds=600)
         before = sampler(run)
         run.hold()
         lose(kube, strikers, before, case)
@@ -59,15 +61,17 @@ def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint_alone(
 ) -> None:
     with recorded(case, CLUSTER) as record:
         run = submit_sums(FLAGS, name=name_of(case))
-        run.wait_steps(7)
-        pods = [run.pods()[node] for node in case.nodes]
-        for pod in [*pods, *(run.samplers() if case.hit == EVERYTHING else ())]:
-            if case.number is signal.SIGKILL:
-                hit(strikers, pod, case)
-            elif case.hit == EVERYTHING:
-                evict(kube, pod["metadata"]["name"])
-            else:
-                kube.delete("pod", pod["metadata"]["name"], wait=False)
+        run.wait_steps(7, seconds=600)
+        nodes = run.pods()
+        pods = [*(nodes[node] for node in case.nodes), *(run.samplers() if case.hit == EVERYTHING else ())]
+        if case.number is signal.SIGKILL:
+            hit(strikers, pods, case)
+        else:
+            for pod in pods:
+                if case.hit == EVERYTHING:
+                    evict(kube, pod["metadata"]["name"])
+                else:
+                    kube.delete("pod", pod["metadata"]["name"], wait=False)
         run.wait_complete(seconds=900)
         counted = case.number is signal.SIGKILL
         assert run.restarts() == Restarts(1, int(counted))
@@ -98,17 +102,22 @@ def lose(kube: Kube, strikers: Sequence[Striker], pod: dict[str, Any], case: Rol
     if case.hit == SAMPLER and case.number is signal.SIGTERM:
         evict(kube, pod["metadata"]["name"])
     else:
-        hit(strikers, pod, case)
+        hit(strikers, [pod], case)
 
 
-def hit(strikers: Sequence[Striker], pod: dict[str, Any], case: RolloutCase) -> None:
-    """Send a pod's processes, or those of one part of it, the signal."""
+def hit(strikers: Sequence[Striker], pods: Sequence[dict[str, Any]], case: RolloutCase) -> None:
+    """Send the processes of pods, or those of one part of them, the signal: at once, as the end of one ends others."""
     assert case.number is not None
-    host = pod["spec"]["hostname"]
-    words = PARTS[case.hit][:1] if case.hit in PARTS else ()
-    (striker,) = (one for one in strikers if one.node == pod["spec"]["nodeName"])
-    said = striker.run(HIT, case.number.name, host, *words)
-    assert any(line.startswith("hit ") and line != "hit 0" for line in said), said
+    number, words = case.number.name, PARTS[case.hit][:1] if case.hit in PARTS else ()
+    hosts = {
+        striker: [pod["spec"]["hostname"] for pod in pods if pod["spec"]["nodeName"] == striker.node]
+        for striker in strikers
+    }
+    there = {striker: names for striker, names in hosts.items() if names}
+    with ThreadPoolExecutor(len(there)) as pool:
+        said = [*pool.map(lambda one: one.run(HIT, number, ",".join(there[one]), *words), there)]
+    struck = {line.split()[2] for lines in said for line in lines if re.fullmatch(r"hit [1-9]\d* \S+", line)}
+    assert struck == {pod["spec"]["hostname"] for pod in pods}, said
 
 
 def is_back(run: SumsRun, before: dict[str, Any], case: RolloutCase) -> bool:

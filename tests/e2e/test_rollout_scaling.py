@@ -13,8 +13,6 @@ from e2e.trainjobs import Restarts
 pytestmark = pytest.mark.full  # waits for three samplers to start
 
 NAME, STEPS = "rl-scaled", 60
-# The runtime names as many samplers as it starts.
-ADDRESSES = ",".join(f"http://{NAME}-sampler-0-{index}.{NAME}:8080" for index in range(3))
 
 
 def scale(kube: Kube, run: SumsRun, count: int) -> None:
@@ -30,10 +28,12 @@ def scale(kube: Kube, run: SumsRun, count: int) -> None:
 
 
 def test_samplers_are_scaled_from_two_to_three_and_back(submit_sums: SubmitsSums, kube: Kube) -> None:
-    run = submit_sums({**SMALL, "max_steps": str(STEPS)}, name=NAME, env={"STOKER_SAMPLERS": ADDRESSES})
-    run.wait_steps(5)
+    run = submit_sums({**SMALL, "max_steps": str(STEPS)}, name=NAME)
+    run.wait_steps(5, seconds=600)
     run.hold()
     scale(kube, run, 3)
+    # That its name is unknown is remembered by the cluster's DNS for a while.
+    kube.until("the nodes to use the third", lambda: f"{NAME}-sampler-0-2.{NAME}:8080 is ready" in run.log(), 120)
     three = len(run.metrics())
     run.release()
     # Each of the three has a third of the groups: that one had none of so many would be a wonder.

@@ -71,7 +71,7 @@ def runs(kube: Kube, reader: Reader, runtime: None, samplers: None) -> Iterator[
 
 def test_two_trainjobs_share_the_replicas_of_a_release(runs: list[SumsRun], reader: Reader, kube: Kube) -> None:
     for run in runs:
-        run.wait_complete(seconds=600)
+        run.wait_complete(seconds=1200)
         assert run.restarts().total == 0
         assert run.manifest(reader)["steps"] == STEPS
         steps = run.metrics()

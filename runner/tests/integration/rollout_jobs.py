@@ -78,7 +78,9 @@ class RolloutJob(LocalJob):
         # Two nodes.
         batch = ["--per_device_train_batch_size", str(MOST_GROUPS * GENERATIONS // 2)]
         group = ["--num_generations", str(GENERATIONS), "--reward_funcs", "rollout_rewards:short"]
-        return [*short, *batch, *group, "--max_staleness", str(STALENESS), "--guard_every", "4"]
+        # Long enough for a sampler to start anew on a busy machine, while nothing is rewarded.
+        patient = ["--reward_seconds", str(int(self.patience)), "--fleet_wait_seconds", str(int(self.patience))]
+        return [*short, *batch, *group, *patient, "--max_staleness", str(STALENESS), "--guard_every", "4"]
 
     @property
     def usual_env(self) -> dict[str, str]:

@@ -17,9 +17,16 @@ from stoker.cluster.processes import free_ports
 pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[3]
-STEPS, GROUPS = 50, 4
+STEPS, GROUPS = 50, 8
+# Nothing is rewarded while the file beside it is there: no step passes while a sampler starts.
 REWARDS = """
+import pathlib, time
+
+HOLD = pathlib.Path(__file__).with_name("hold")
+
 def short(completions, **kwargs):
+    while HOLD.exists():
+        time.sleep(0.05)
     return [-len(completion) / 10 for completion in completions]
 """
 Begin = Callable[[int], subprocess.Popen[bytes]]
@@ -27,7 +34,7 @@ Begin = Callable[[int], subprocess.Popen[bytes]]
 
 @pytest.fixture
 def begin(job: LocalJob) -> Iterator[Begin]:
-    """Starts a sampler of the job on a port."""
+    """Starts a sampler of the job on a port, and returns it when it answers."""
     running: list[subprocess.Popen[bytes]] = []
 
     def start(port: int) -> subprocess.Popen[bytes]:
@@ -36,15 +43,19 @@ def begin(job: LocalJob) -> Iterator[Begin]:
         process = subprocess.Popen(
             [str(job.python), str(script), *folders, str(port), str(answers(job, port))],
             env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
         )
         running.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline(), "the sampler ended"
         return process
 
     yield start
     for process in running:
         process.kill()
         process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def answers(job: LocalJob, port: int) -> Path:
@@ -64,7 +75,7 @@ def test_samplers_are_scaled_from_two_to_three_and_back(job: LocalJob, begin: Be
     flags = {
         "samplers": samplers, "max_steps": STEPS, "max_staleness": 2, "num_generations": 4, "max_completion_length": 4,
         "per_device_train_batch_size": 4 * GROUPS, "reward_funcs": "scaled_rewards:short", "save_steps": STEPS,
-        "publish_seconds": 60,
+        "publish_seconds": 60, "reward_seconds": 600,
     }  # fmt: skip
     begin(first)
     begin(second)
@@ -75,9 +86,11 @@ def test_samplers_are_scaled_from_two_to_three_and_back(job: LocalJob, begin: Be
 
     process = job.start(*(word for name, value in flags.items() for word in (f"--{name}", str(value))), env=env)
     job.wait_for(lambda: steps() >= 5, process)
+    (hold := job.folder / "hold").touch()
     added = begin(third)
     job.wait_for(lambda: f"sampler 127.0.0.1:{third} is ready" in job.log, process)
     newest = steps()
+    hold.unlink()
     answered = job.wait_for(lambda: answers(job, third).exists() and answers(job, third).read_text(), process)
     version = re.match(r".*:(\d+)\n", answered)
     assert version is not None

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/v1/models":
             self._answer({"data": [{"id": BASE, "parent": None, "max_model_len": 128}]})
         else:
+            self._look()
             self._shown()
 
     def do_POST(self) -> None:
@@ -61,6 +63,15 @@ class Handler(BaseHTTPRequestHandler):
                 stream.write(f"{asked['model']}\n")
         choice = {"finish_reason": "length", "token_ids": ids, "logprobs": {"token_logprobs": logprobs}}
         self._answer({"model": asked["model"], "choices": [choice]})
+
+    def _look(self) -> None:
+        """Take the versions that lie in the folder, as a watcher does by itself."""
+        for folder in self.adapters.glob("*/[0-9]*"):
+            name = f"{folder.parent.name}:{folder.name}"
+            if name not in self.loaded:
+                with suppress(OSError, ValueError):  # it is retracted in this moment
+                    self.fleet.take(int(folder.name), folder)
+                    self.loaded[name] = int(folder.name)
 
     def _closed(self) -> bool:
         """Refuse who does not send the key."""
