@@ -24,7 +24,7 @@ the samplers' hands at once. Both sides have the same samplers, seeds and correc
 
 exit codes:
   0  measured; a row that this machine cannot run has said why
-  1  a row was lost; the reason is at the end
+  1  a row or a run of it was lost; the reasons are at the end
   2  wrong arguments
 
 Examples:
@@ -41,7 +41,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -63,6 +64,7 @@ NOTHING_WAITS = "async_grpo_rewards:right_sum"
 _EXAMPLE = ROOT / "examples" / "async-grpo" / "adding_model.py"
 # Steps of the run that says how long a synchronous step computes.
 _CALIBRATION_STEPS = 20
+_LOST = "lost: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +114,15 @@ class Bench:
         folder: for everything that is written.
         args: of the command line.
         accelerator: of the environments: `cpu` or `cuda`.
+
+    Attributes:
+        lost: lines that say which runs were lost.
     """
 
     def __init__(self, folder: Path, args: argparse.Namespace, accelerator: str = "cpu") -> None:
         self.folder, self.args, self._accelerator = folder, args, accelerator
         self.size = Size(args.steps, args.groups, args.samples, args.staleness)
+        self.lost: list[str] = []
 
     @cached_property
     def python(self) -> Path:
@@ -162,7 +168,8 @@ class Bench:
     @cached_property
     def theirs(self) -> Theirs:
         """Runs of TRL's trainer."""
-        return Theirs(environment(), self.inputs, self._vllm, self.folder / "runs", self.args.patience)
+        python = environment(f"--accelerator={self._accelerator}")
+        return Theirs(python, self.inputs, self._vllm, self.folder / "runs", self.args.patience)
 
     @cached_property
     def computed(self) -> float:
@@ -178,6 +185,13 @@ class Bench:
         if found.step is None:
             raise JobFailed(f"the run that measures a synchronous step did not end: {found}")
         return found.step
+
+    def tell(self, lines: Iterable[str]) -> None:
+        """Print the lines of a row, and keep those that say what was lost."""
+        for line in lines:
+            print(line, flush=True)
+            if line.startswith(_LOST):
+                self.lost.append(line)
 
     def close(self) -> None:
         """End the samplers."""
@@ -202,7 +216,7 @@ def compare(bench: Bench, name: str) -> None:
         for pair in run_pairs(bench.args.pairs, SIDES, run):
             pairs.append(pair)
     finally:
-        print(*report(waits.title, SIDES, pairs, waits.goal), sep="\n", flush=True)
+        bench.tell(report(waits.title, SIDES, pairs, waits.goal))
 
 
 def rival(bench: Bench, _: str) -> None:
@@ -223,7 +237,7 @@ def rival(bench: Bench, _: str) -> None:
             for pair in run_pairs(bench.args.pairs, RIVALS, run):
                 pairs.append(pair)
         finally:
-            print(*report("TRL's trainer", RIVALS, pairs, 1.0, between=True), sep="\n", flush=True)
+            bench.tell(report("TRL's trainer", RIVALS, pairs, 1.0, between=True))
 
 
 def publish(bench: Bench, _: str) -> None:
@@ -232,10 +246,13 @@ def publish(bench: Bench, _: str) -> None:
         bench.samplers.have(count)
         say(f"publishes {bench.args.versions} versions to {count} sampler(s)")
         idle = published_to(bench.samplers, count, bench.args.versions, bench.folder / "adapter", bench.python)
+        print(f"publish, {count} sampler(s): idle {spread(idle)}", flush=True)
         say(f"trains with {count} sampler(s)")
         size = replace(bench.size, steps=min(bench.size.steps, 2 * _CALIBRATION_STEPS))
-        busy = bench.ours.run(size, NOTHING_WAITS, seed=count).spread
-        print(f"publish, {count} sampler(s): idle {spread(idle)}; under training {spread(busy)}", flush=True)
+        busy = bench.ours.run(size, NOTHING_WAITS, seed=count)
+        if busy.seconds is None:
+            raise JobFailed(f"training with {count} sampler(s) did not end: {busy}")
+        print(f"publish, {count} sampler(s): under training {spread(busy.spread)}", flush=True)
     print("publish: goal 0.1 s in the median, idle", flush=True)
 
 
@@ -270,6 +287,7 @@ def gpu(bench: Bench, name: str) -> None:
     try:
         compare(there, "compute")
     finally:
+        bench.lost += there.lost
         there.close()
 
 
@@ -311,7 +329,7 @@ def report(
     for side, runs in zip(sides, zip(*pairs, strict=True), strict=False):
         lost = [(number, run) for number, run in enumerate(runs, 1) if not run.seconds]
         if lost:
-            yield f"lost: {what}, {side}: " + ", ".join(f"pair {number} ({run})" for number, run in lost)
+            yield f"{_LOST}{what}, {side}: " + ", ".join(f"pair {number} ({run})" for number, run in lost)
 
 
 def _facts(runs: Sequence[Trained]) -> Iterator[str]:
@@ -352,7 +370,6 @@ def main() -> None:
     args = parser.parse_args()
     if unknown := [row for row in args.rows if row not in ROWS]:
         parser.error(f"argument ROW: there is no row {unknown[0]!r}: choose from {', '.join(ROWS)}")
-    lost = []
     with tempfile.TemporaryDirectory(prefix="stoker-benchmark-") as scratch:
         bench = Bench(Path(scratch), args)
         try:
@@ -362,11 +379,14 @@ def main() -> None:
                     ROWS[name](bench, name)
                 except JobFailed as failure:
                     say(str(failure))
-                    lost.append(f"lost: row {name}: {str(failure).splitlines()[-1]}")
+                    bench.lost.append(f"{_LOST}row {name}: {str(failure).splitlines()[-1]}")
+                except Exception as failure:  # noqa: BLE001 - the other rows are measured all the same
+                    say(traceback.format_exc())
+                    bench.lost.append(f"{_LOST}row {name}: {type(failure).__name__}: {failure}")
         finally:
             bench.close()
-    print(*lost, sep="\n", end="\n" if lost else "", flush=True)
-    sys.exit(bool(lost))
+    print(*bench.lost, sep="\n", end="\n" if bench.lost else "", flush=True)
+    sys.exit(bool(bench.lost))
 
 
 if __name__ == "__main__":

@@ -247,7 +247,8 @@ class Theirs:
             "staleness": size.staleness,
         }
         command = [str(self._python), str(HERE / "async_grpo_theirs.py"), json.dumps(order)]
-        run = run_job(command, {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}, self._patience)
+        env = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        run = run_job(command, env, self._patience)
         measured = times(run)
         if measured is None:
             return Trained(run)
@@ -259,9 +260,9 @@ class Theirs:
             seconds=seconds,
             between=between,
             step=step,
-            reward=statistics.fmean(line["reward"] for line in lines[-_LAST:]),
+            reward=statistics.fmean([line["reward"] for line in lines if "reward" in line][-_LAST:]),
             waited=sum(line.get("perf/rollout_wait_s") or 0.0 for line in lines) / seconds,
             # Theirs counts when a sample leaves the queue; it is trained a step later.
-            staleness=int(max(line["sample/staleness_max"] for line in lines)) + 1,
+            staleness=int(max(line.get("sample/staleness_max", 0.0) for line in lines)) + 1,
             dropped=int(sum(line.get("sample/dropped_stale_total") or 0.0 for line in lines)),
         )

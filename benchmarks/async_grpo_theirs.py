@@ -2,20 +2,38 @@
 
 It is made for GPUs. On a CPU it needs three stand-ins: attention along the paths of its packed rows, which it downloads
 as a kernel for CUDA; the arithmetic that a device can do, which it asks CUDA for; and vLLM and aiohttp beside it, of
-which it uses the latter alone.
+which it uses the latter alone. Aiohttp is borrowed from vLLM's environment, and nothing else: with vLLM in sight TRL
+imports it, into a process with other versions of what it stands on.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 # A child that it starts reads this module again, with the same arguments.
 ORDER: dict[str, Any] = json.loads(sys.argv[1])
-sys.path += [str(ROOT), ORDER["packages"]]
+sys.path.append(str(ROOT))
+# Aiohttp, and what it imports.
+_BORROWED = (
+    "aiohappyeyeballs", "aiohttp", "aiosignal", "attr", "attrs", "frozenlist", "idna", "multidict", "propcache", "yarl",
+)  # fmt: skip
+
+
+class Borrowed:
+    """Finds the packages that are borrowed, where this environment has none of that name."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Return where a package is; None if it is not to be borrowed."""
+        return PathFinder.find_spec(name, [ORDER["packages"]]) if path is None and name in _BORROWED else None
+
+
+sys.meta_path.append(Borrowed)
 
 import torch  # noqa: E402
 from benchmarks.async_grpo_rewards import right_sum  # noqa: E402
@@ -121,7 +139,12 @@ def main() -> None:
         callbacks=[lines],
         peft_config=LoraConfig(r=ORDER["rank"], lora_alpha=2 * ORDER["rank"], target_modules="all-linear"),
     )
+    # One vLLM serves all runs. It must not know a name of this one: neither refuse it, nor answer from its cache.
+    name = trainer._lora_name = output.name
+    trainer.rollout_worker._loop_kwargs["lora_name"] = name
     trainer.train()
+    for version in range(max(1, trainer.model_version - ORDER["staleness"] - 1), trainer.model_version + 1):
+        trainer.vllm_client.unload_lora_adapter(f"{name}-v{version}")
     (output / "lines.json").write_text(json.dumps(lines.lines))
 
 

@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benchmarks.async_grpo import NOTHING_WAITS, ROWS, SIDES, WAITS, main, report, spread
+from benchmarks import async_grpo
+from benchmarks.async_grpo import NOTHING_WAITS, ROWS, SIDES, WAITS, Bench, main, report, spread
 from benchmarks.async_grpo_parts import barrier_of, costs_of
 from benchmarks.async_grpo_rewards import after, right_sum, wait_of
 from benchmarks.async_grpo_runs import Size, Trained, times, trained
@@ -164,6 +165,26 @@ def test_a_row_that_this_machine_cannot_run_says_why(tmp_path: Path) -> None:
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("gpu: not measured: this machine has no NVIDIA GPU")
+
+
+def test_what_is_lost_is_said_at_the_end_and_costs_no_other_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_bench: Bench, _name: str) -> None:
+        raise ValueError("the file has no JSON")
+
+    def hung(bench: Bench, _name: str) -> None:
+        bench.tell(report("nothing waits", SIDES, [(Trained(HUNG), QUICK)], None))
+
+    monkeypatch.setattr(sys, "argv", ["async_grpo.py", "broken", "hung"])
+    monkeypatch.setattr(async_grpo, "ROWS", {"broken": broken, "hung": hung})
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "lost: row broken: ValueError: the file has no JSON",
+        "lost: nothing waits, synchronous: pair 1 (hung before its first step, killed after 120 s of silence)",
+    ]
 
 
 def test_its_help_names_each_row_and_shows_examples() -> None:
