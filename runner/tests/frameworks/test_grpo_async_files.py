@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.frameworks.trl.asynchronous.collector import Collector
+from stoker.frameworks.trl.asynchronous.collector import Collector, Prompts
 from stoker.frameworks.trl.asynchronous.metrics import Lengths, MetricsFile, SamplesFile, numbers_of
+from stoker.frameworks.trl.asynchronous.probes import PROBES, asked, rows_from
 from stoker.frameworks.trl.asynchronous.prompts import longest_prompt
-from stoker.frameworks.trl.asynchronous.rows import rows_of, slice_of, trained_groups
-from stoker.rollouts.records import Batch, Group, Sample, Written
+from stoker.frameworks.trl.asynchronous.rows import Row, rows_of, slice_of, trained_groups
+from stoker.rollouts.episodes import Sampling
+from stoker.rollouts.publish import After
+from stoker.rollouts.records import Batch, Group, Sample, Turn, Written
 
 
 def sample(reward: float | None = 1.0, tokens: int = 2, version: int = 3, logprob: float = -0.5) -> Sample:
@@ -145,8 +148,10 @@ class Publisher:
         self.failure: RunError | None = None
         self.closed = False
 
-    def publish(self, version: int, job: Any, *, needed: bool = False) -> None:
+    def publish(self, version: int, job: Any, *, needed: bool = False, after: After | None = None) -> None:
         self.usable(version)
+        if after is not None:
+            after(lambda: self.closed)
 
     def failed(self) -> RunError | None:
         return self.failure
@@ -164,6 +169,41 @@ def collector() -> tuple[Collector, Engine, Publisher]:
         return made[0]
 
     return Collector(engine, publisher), engine, made[0]
+
+
+def test_what_one_version_wrote_alone_is_handed_over_once() -> None:
+    made: list[Publisher] = []
+
+    def publisher(usable: Callable[[int], None]) -> Publisher:
+        made.append(Publisher(usable))
+        return made[0]
+
+    def probe(version: int, prompts: Prompts, stop: Callable[[], bool]) -> list[Row]:
+        return rows_from(Turn(prompt, (9,), (-0.5,), version, "stop", "s-0", 0.1, version) for prompt in prompts)
+
+    rollouts = Collector(Engine(), publisher, probe=probe)
+    assert rollouts.probed() == ()
+    rollouts.publish(3, "weights", prompts=[(1, 2), (3,)])
+    probed = rollouts.probed()
+    assert [(row.prompt_ids, row.mask, row.oldest, row.newest) for row in probed] == [
+        ((1, 2), (1,), 3, 3),
+        ((3,), (1,), 3, 3),
+    ]
+    assert rollouts.probed() == ()
+    rollouts.publish(4, "weights")
+    assert rollouts.probed() == ()
+
+
+def test_probes_are_short_and_drawn_as_what_is_trained() -> None:
+    sampling = Sampling(8, 512, 0.7, top_p=0.9, top_k=5, min_p=0.1, repetition_penalty=1.1)
+    requests = asked(3, [(1, 2), (3,)], sampling, context=10)
+    assert [one.prompt_ids for one in requests] == [(1, 2), (3,)] * (PROBES // 2)
+    assert [one.max_tokens for one in requests[:2]] == [8, 9]
+    assert len({one.seed for one in requests}) == PROBES
+    drawn = [(one.temperature, one.top_p, one.top_k, one.min_p, one.repetition_penalty) for one in requests]
+    assert {*drawn} == {(0.7, 0.9, 5, 0.1, 1.1)}
+    assert {one.max_tokens for one in asked(3, [(1,)], sampling, None)} == {16}
+    assert {one.max_tokens for one in asked(3, [(1,)], Sampling(8, 4), None)} == {4}
 
 
 def test_a_resumed_run_begins_with_its_own_version_and_a_new_one_with_the_base_model() -> None:

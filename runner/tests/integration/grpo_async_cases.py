@@ -11,7 +11,8 @@ import os
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,16 +28,18 @@ from trl import GRPOConfig, GRPOTrainer
 from stoker.contract.exits import RunError
 from stoker.contract.files import read_json
 from stoker.frameworks.trl.asynchronous import guard
-from stoker.frameworks.trl.asynchronous.collector import Collector
+from stoker.frameworks.trl.asynchronous.collector import Collector, Probe, Prompts
 from stoker.frameworks.trl.asynchronous.config import GRPOAsyncConfig
 from stoker.frameworks.trl.asynchronous.identity import Finding, Judge, Scored
+from stoker.frameworks.trl.asynchronous.probes import rows_from
+from stoker.frameworks.trl.asynchronous.rows import Row
 from stoker.frameworks.trl.asynchronous.trainer import GRPOAsyncTrainer, Start
 from stoker.frameworks.trl.callback import RunCallback
 from stoker.rank.checkpoints import SEAL
 from stoker.rank.job import Outcome, StopRequested
 from stoker.rank.pulse import Pulse
 from stoker.rollouts.engine import Engine
-from stoker.rollouts.records import Bounds, Group, Sample, Writer
+from stoker.rollouts.records import Bounds, Group, Sample, Turn, Writer
 
 GENERATIONS = 4
 ROWS = [{"prompt": f"{a}+{b}=", "solution": str(a + b)} for a in range(10) for b in range(10)]
@@ -78,6 +81,7 @@ class Ours:
         lag: how stale the samples are.
         writer: writes the samples ahead of the trainer, in an engine as real runs have it, instead of `answer`.
         peft_config: the adapter; None trains all weights.
+        probe: answers what the guard asks for.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class Ours:
         lag: int = 0,
         writer: Writer | None = None,
         peft_config: LoraConfig | None = ADAPTER,
+        probe: Probe | None = None,
     ) -> None:
         self.engine: InOrder | None = None
 
@@ -98,7 +103,8 @@ class Ours:
                 ahead = Engine(ROWS, bounds, writer, seed=0, steps=start.total, state=start.state, wait_seconds=60)
                 return Collector(ahead, lambda usable: Versions(usable, take), based=peft_config is not None)
             self.engine = InOrder(ROWS, args.groups_per_step, answer, lag, start.step)
-            return Collector(self.engine, lambda usable: Versions(usable, take), based=peft_config is not None)
+            based = peft_config is not None
+            return Collector(self.engine, lambda usable: Versions(usable, take), based=based, probe=probe)
 
         self.trainer = GRPOAsyncTrainer(
             model=model,
@@ -417,6 +423,37 @@ def whole(model: str, folder: Path) -> dict[str, Any]:
     return found
 
 
+def fast(model: str, folder: Path) -> dict[str, Any]:
+    """Train all weights where no answer is one version's alone, so that the guard sees only what it asks for."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    own = {"samplers": "none", "learning_rate": 1e-3, "logging_steps": 100, "guard_every": 6, "max_steps": 16}
+    found: dict[str, Any] = {}
+    for name, temperature in (("none", 1.0), ("temperature", 0.7)):
+        fleet = TinyFleet(model, tokenizer, GENERATIONS, temperature=temperature)
+
+        def answer(group: Group, fleet: TinyFleet = fleet) -> tuple[Sample, ...]:
+            return tuple(replace(sample, newest=group.version + 1) for sample in fleet.answer(group))
+
+        def probe(version: int, prompts: Prompts, stop: Callable[[], bool], fleet: TinyFleet = fleet) -> Sequence[Row]:
+            turns = []
+            for prompt in [*prompts] * 4:
+                ids, logprobs = fleet.complete(version, [*prompt], 6, 1.0)
+                turns.append(Turn(prompt, tuple(ids), tuple(logprobs), version, "length", "tiny", 0.0, version))
+            return rows_from(turns)
+
+        args = settings(GRPOAsyncConfig, folder / name, **own)
+        run = Ours(model, args, answer, fleet.take_all, lag=2, peft_config=None, probe=probe)
+        ended = None
+        try:
+            run.trainer.train()
+        except RunError as error:
+            ended = [int(error.code), error.message]
+        lines = [json.loads(line) for line in (Path(args.output_dir) / "metrics.jsonl").read_text().splitlines()]
+        errors = [line["guard/error"] for line in lines]
+        found[name] = {"step": run.trainer.state.global_step, "ended": ended, "errors": errors}
+    return found
+
+
 def guard_ranks(value: str) -> list[str]:
     """Return a value of every rank."""
     found: list[Any] = [None] * dist.get_world_size()
@@ -433,6 +470,7 @@ CASES: dict[str, Callable[[str, Path], dict[str, Any]]] = {
     "kubetorch": kubetorch,
     "ahead": ahead,
     "whole": whole,
+    "fast": fast,
 }
 
 if __name__ == "__main__":

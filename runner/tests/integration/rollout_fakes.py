@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from stoker.contract.exits import RunError
 from stoker.frameworks.trl.asynchronous.weights import Snapshot
+from stoker.rollouts.publish import After
 from stoker.rollouts.records import Batch, Group, Sample, Written
 from stoker.rollouts.state import RolloutState
 
@@ -30,7 +31,7 @@ class Versions:
         self._usable = usable
         self._take = take
 
-    def publish(self, version: int, job: Any, *, needed: bool = False) -> None:
+    def publish(self, version: int, job: Any, *, needed: bool = False, after: After | None = None) -> None:
         """Write the version and use it; all weights are given in memory."""
         if isinstance(job, Snapshot):
             self._take(version, job)
@@ -39,6 +40,8 @@ class Versions:
                 job(Path(folder))
                 self._take(version, Path(folder))
         self._usable(version)
+        if after is not None:
+            after(lambda: False)
 
     def failed(self) -> RunError | None:
         """Return nothing: it cannot fail."""

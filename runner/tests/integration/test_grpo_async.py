@@ -396,3 +396,16 @@ def test_samplers_without_the_newest_weights_end_the_run(whole: dict[str, Any], 
     assert found["ended"] is not None, found
     assert f"samplers do not serve version {version}: " in found["ended"][1]
     assert found["step"] <= 2 + EVERY
+
+
+@pytest.mark.full
+def test_the_guard_asks_for_what_one_version_wrote_where_no_answer_is_of_one(
+    trainer_python: Path, inputs: Path, tmp_path: Path
+) -> None:
+    runs = result_of("fast", trainer_python, inputs, tmp_path)
+    assert runs["none"]["ended"] is None
+    errors = {error for error in runs["none"]["errors"] if error is not None}
+    assert len(errors) >= 3, "it looked again and again"
+    assert max(errors) < 1e-4
+    assert runs["temperature"]["ended"][0] == 78
+    assert runs["temperature"]["step"] <= 2 + EVERY

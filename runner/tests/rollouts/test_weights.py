@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -211,6 +212,49 @@ def test_an_answer_under_which_weights_change_has_the_older_version(
     replica.think = 0.0
     # A version that is asked for by its number is the least that is wanted.
     assert [(turn.version, turn.newest) for turn in run.ask(0)] == [(1, 1)]
+
+
+def probe_of(version: int) -> list[Request]:
+    """Return short requests to each sampler."""
+    return [Request((7, 5), version, -1, index, 0, 3, 0.7, index) for index in range(4)]
+
+
+def test_a_published_version_answers_alone_before_another_is_offered(
+    replicas: Replicas, run_of: Callable[[list[FakeReplica]], Run]
+) -> None:
+    one, other = replicas.start(2, weights=True)
+    run = run_of([one, other])
+    run.publish(0)
+    one.think = other.think = 0.2
+    one.statuses.append(500)
+    found: list[tuple[Turn, ...]] = []
+
+    def after(stop: Callable[[], bool]) -> None:
+        found.append(run.fleet.probe(probe_of(1), 5.0, stop))
+
+    run.publisher.publish(1, Nothing(), needed=True, after=after)
+    run.publisher.publish(2, Nothing())
+    until(lambda: 2 in run.usable)
+    (answers,) = found
+    assert {(turn.version, turn.newest) for turn in answers} == {(1, 1)}
+    # One of the first's is lost, which is for the run's own requests to say.
+    assert sorted(Counter(turn.replica for turn in answers).values()) == [3, 4]
+    assert run.fleet.probe(probe_of(1), 5.0) == ()
+
+
+def test_a_run_that_ends_waits_for_no_probe(replicas: Replicas, run_of: Callable[[list[FakeReplica]], Run]) -> None:
+    (replica,) = replicas.start(weights=True)
+    run = run_of([replica])
+    run.publish(0)
+    replica.think = 60.0
+    run.publisher.publish(1, Nothing(), after=lambda stop: void(run.fleet.probe(probe_of(1), 60.0, stop)))
+    until(lambda: replica.busy)
+    run.publisher.close()
+    assert run.there() == []
+
+
+def void(_: object) -> None:
+    """Return nothing."""
 
 
 def test_a_sampler_that_is_behind_is_not_asked(replicas: Replicas, run_of: Callable[[list[FakeReplica]], Run]) -> None:

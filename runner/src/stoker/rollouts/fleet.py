@@ -234,16 +234,25 @@ class Fleet:
         Raises:
             RunError: every sampler refuses it (78), or no sampler has been ready for too long (75).
         """
-        future = asyncio.run_coroutine_threadsafe(self._spread(version, seconds), self._loop)
-        while True:
-            try:
-                return future.result(0.2)
-            except TimeoutError:
-                if future.done() or stop() or self._closed:
-                    future.cancel()
-                    return ()
-            except CancelledError:
-                return ()
+        return self._awaited(self._spread(version, seconds), stop) or ()
+
+    def probe(
+        self, requests: Sequence[Request], seconds: float, stop: Callable[[], bool] = lambda: False
+    ) -> tuple[Turn, ...]:
+        """Have each sampler that has exactly the version of requests answer all of them.
+
+        The caller must be the one who offers versions, and offer none meanwhile. Then no other version can have written
+        a token of what is returned, also where weights change under requests.
+
+        Args:
+            requests: what to ask, all of one version.
+            seconds: how long to wait.
+            stop: returns True to end the wait.
+
+        Returns:
+            the answers that came; none if the wait was ended.
+        """
+        return self._awaited(self._probe(requests, seconds), stop) or ()
 
     def remind(self, version: int) -> None:
         """Let the samplers that do not serve a version look again; return at once."""
@@ -310,6 +319,19 @@ class Fleet:
             if not future.done():
                 future.set_result(None)
                 count -= 1
+
+    def _awaited(self, work: Coroutine[Any, Any, T], stop: Callable[[], bool]) -> T | None:
+        """Have something done in the fleet's own loop; None if the wait for it was ended."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while True:
+            try:
+                return future.result(0.2)
+            except TimeoutError:
+                if future.done() or stop() or self._closed:
+                    future.cancel()
+                    return None
+            except CancelledError:
+                return None
 
     async def _elsewhere(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something in the fleet's own loop."""
@@ -494,6 +516,25 @@ class Fleet:
                     return
                 await asyncio.sleep(min(pause, left))
                 pause = min(2 * pause, most)
+
+    async def _probe(self, requests: Sequence[Request], seconds: float) -> tuple[Turn, ...]:
+        async def ask(replica: Replica, request: Request) -> Turn | None:
+            if not replica.held(self.name) == request.version == self._offered:
+                return None
+            began = time.monotonic()
+            try:
+                written = await replica.control.complete(request, replica.base, seconds)
+            except (LostError, SamplerError):  # it is for the requests of the run to say what is wrong with it
+                return None
+            version, took = request.version, time.monotonic() - began
+            if replica.held(self.name) != version:  # it has started anew
+                return None
+            return Turn(
+                request.prompt_ids, written.ids, written.logprobs, version, written.finish, replica.name, took, version
+            )
+
+        asked = [ask(replica, request) for replica in self._replicas if replica.up for request in requests]
+        return tuple(turn for turn in await asyncio.gather(*asked) if turn is not None)
 
     def _nobody(self, version: str = "") -> RunError:
         what = f"no sampler has served {version}" if version else "no sampler was ready"

@@ -15,6 +15,9 @@ from stoker.rollouts.fleet import Fleet
 from stoker.rollouts.stores import Store
 
 Job = TypeVar("Job")
+# Done in the thread of the publisher once a version can be used, and before another is offered; it ends when what it is
+# given returns True.
+After = Callable[[Callable[[], bool]], None]
 
 _RETRY_SECONDS = 0.5
 _TIDY_SECONDS = 0.25
@@ -63,7 +66,7 @@ class Publisher(Generic[Job]):
         self._store, self._fleet = store, fleet
         self._usable, self._in_use, self._seconds = usable, in_use, seconds
         self._changed = threading.Condition()
-        self._waiting: list[tuple[int, Job, bool]] = []
+        self._waiting: list[tuple[int, Job, bool, After | None]] = []
         self._highest = fleet.newest  # of adapters version 0 is there without having been published
         self._failure: RunError | None = None
         self._closing = False
@@ -72,7 +75,7 @@ class Publisher(Generic[Job]):
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self._thread.start()
 
-    def publish(self, version: int, job: Job, *, needed: bool = False) -> None:
+    def publish(self, version: int, job: Job, *, needed: bool = False, after: After | None = None) -> None:
         """Publish a version, and return at once.
 
         A version that waits to be written while a newer one comes is left out, unless it is needed.
@@ -81,6 +84,7 @@ class Publisher(Generic[Job]):
             version: its number, larger than those before.
             job: what the store writes, in the thread of the publisher; again if it failed.
             needed: it must not be left out.
+            after: what is done with it before another version is offered.
 
         Raises:
             ValueError: the number is not larger.
@@ -89,7 +93,7 @@ class Publisher(Generic[Job]):
             if version <= self._highest:
                 raise ValueError(f"version {version} comes after {self._highest}: a name is never used twice")
             self._highest = version
-            self._waiting = [*(one for one in self._waiting if one[2]), (version, job, needed)]
+            self._waiting = [*(one for one in self._waiting if one[2]), (version, job, needed, after)]
             self._changed.notify()
 
     def failed(self) -> RunError | None:
@@ -122,7 +126,9 @@ class Publisher(Generic[Job]):
                 job = self._waiting.pop(0) if self._waiting else None
             try:
                 if job is not None and self._failure is None:
-                    self._publish(*job[:2])
+                    version, what, _, after = job
+                    if self._publish(version, what) and after is not None:
+                        after(lambda: self._closing)
                 self._tidy()
             except RunError as error:
                 self._failure = error
@@ -132,7 +138,8 @@ class Publisher(Generic[Job]):
                 )
                 self._failure.__cause__ = error
 
-    def _publish(self, version: int, job: Job) -> None:
+    def _publish(self, version: int, job: Job) -> bool:
+        """Write a version and spread it; return whether it can be used."""
         began = time.monotonic()
         self._fleet.offer(version)
         try:
@@ -148,12 +155,13 @@ class Publisher(Generic[Job]):
         written = time.monotonic()
         samplers = self._spread(version)
         if not samplers:
-            return
+            return False
         spread = time.monotonic()
         with self._changed:
             self._spread_to.append(Published(version, written - began, spread - written, samplers, numbers))
         self._usable(version)
         self._told.append((time.monotonic(), version))
+        return True
 
     def _spread(self, version: int) -> tuple[str, ...]:
         """Wait until the samplers serve a version, and mend it if it is damaged for some of them."""

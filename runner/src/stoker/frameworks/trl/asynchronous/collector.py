@@ -9,10 +9,15 @@ from typing import Any, Protocol
 from stoker.contract.exits import RunError
 from stoker.contract.words import say
 from stoker.frameworks.trl.asynchronous.metrics import Lengths
+from stoker.frameworks.trl.asynchronous.rows import Row
+from stoker.rollouts.publish import After
 from stoker.rollouts.records import Batch, Written
 from stoker.rollouts.state import RolloutState
 
 Waiting = Callable[[str], None]
+Prompts = Sequence[tuple[int, ...]]
+# Has samplers answer prompts with a version, and returns what that version wrote alone; ends when it is told to.
+Probe = Callable[[int, Prompts, Callable[[], bool]], Sequence[Row]]
 _SECONDS_BETWEEN_SIGNS = 1.0
 
 
@@ -41,7 +46,7 @@ class TakesBatches(Protocol):
 class PublishesVersions(Protocol):
     """The publisher, as `stoker.rollouts.publish.Publisher` is one."""
 
-    def publish(self, version: int, job: Any, *, needed: bool) -> None:
+    def publish(self, version: int, job: Any, *, needed: bool, after: After | None) -> None:
         """Write a version and give it to the samplers; returns at once."""
 
     def failed(self) -> RunError | None:
@@ -61,6 +66,7 @@ class Collector:
         close: called at the end.
         lengths: of the answers that were written; those that are trained are counted here.
         based: samplers have version 0 from the start, as the base model.
+        probe: asks samplers for what one version wrote alone, where a version changes under their answers.
     """
 
     def __init__(
@@ -72,8 +78,11 @@ class Collector:
         lengths: Lengths | None = None,
         *,
         based: bool = True,
+        probe: Probe | None = None,
     ) -> None:
         self._engine = engine
+        self._probe = probe
+        self._probed: tuple[Row, ...] = ()
         self._based = based
         self._newest = -1
         self._arrived = threading.Condition()
@@ -91,15 +100,30 @@ class Collector:
             self._engine.start(max(step, self._newest))
             self._started = True
 
-    def publish(self, version: int, job: Any, *, needed: bool = False) -> None:
+    def publish(self, version: int, job: Any, *, needed: bool = False, prompts: Prompts = ()) -> None:
         """Give a version to the samplers; returns at once.
 
         Args:
             version: its number.
             job: what the publisher writes.
             needed: it must not be left out, however late it is.
+            prompts: what each sampler is to answer with this version alone, for `probed`.
         """
-        self._publisher.publish(version, job, needed=needed)
+        probe = self._probe
+
+        def after(stop: Callable[[], bool]) -> None:
+            if probe is not None:
+                rows = tuple(probe(version, prompts, stop))
+                with self._arrived:
+                    self._probed = rows
+
+        self._publisher.publish(version, job, needed=needed, after=after if prompts else None)
+
+    def probed(self) -> tuple[Row, ...]:
+        """Return what one version wrote alone, because it was asked for, since the last call."""
+        with self._arrived:
+            rows, self._probed = self._probed, ()
+        return rows
 
     def take(self, step: int, waiting: Waiting) -> Batch:
         """Return what a step trains."""

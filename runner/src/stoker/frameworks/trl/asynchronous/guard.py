@@ -55,12 +55,15 @@ class IdentityGuard:
         self._next = 0
         self._suspected = False
         self._looked = -1
+        self._probed: Sequence[Row] = ()
+        self._hears = False
         self.error = float("nan")
 
     def wants(self, step: int, lag: int) -> bool:
         """Return whether a copy of the version of this step is needed, where there is no room for one of each.
 
-        A copy is made some steps before the next look, and kept until samples of that version have come.
+        A copy is made some steps before the next look, and kept until samples of that version have come. What is asked
+        for comes at once.
 
         Args:
             step: the step.
@@ -68,7 +71,12 @@ class IdentityGuard:
         """
         newest = max(self._copies.versions, default=-1)
         comes = newest > self._looked and newest >= step - lag
-        return not comes and step >= self._next - lag
+        return not comes and step >= self._next - (1 if self._hears else lag)
+
+    def hear(self, probed: Sequence[Row]) -> None:
+        """Take rows that one version wrote alone, for the next look. Every rank calls this with the same."""
+        self._probed = probed
+        self._hears = self._hears or bool(probed)
 
     def look(self, step: int, rows: Sequence[Row]) -> None:
         """Check the samples of a step. Every rank calls this with the rows of all ranks.
@@ -76,14 +84,15 @@ class IdentityGuard:
         Raises:
             RunError: samplers serve something else (70: another version; 78: another model or another way to sample).
         """
-        if step < self._next and not self._has_come(rows):
+        probed, self._probed = self._probed, ()
+        if step < self._next and not self._has_come([*probed, *rows]):
             return
-        picked = self._picked(rows)
+        picked = self._picked(probed) or self._picked(rows)
         if not picked:  # no version with a copy; the next step may have one
             if step - self._next == _BLIND * self._between:
                 say(
                     f"step {step}: for {_BLIND} times --guard_every steps the identity guard has seen no sample that "
-                    "one version wrote alone, so it cannot compare: raise --publish_every, or shorten the answers"
+                    "one version wrote alone, so it cannot compare: raise --publish_every or --publish_seconds"
                 )
             return
         version = self._looked = picked[0].oldest

@@ -47,12 +47,14 @@ class Handout:
         numbers: about the whole batch, by name.
         lists: the same, such as histograms.
         reward: mean weighted reward of the batch, with groups that are not trained.
+        probed: rows that are not trained: what one version wrote alone, for the identity guard.
     """
 
     rows: tuple[Row, ...]
     numbers: Mapping[str, float]
     lists: Mapping[str, list[float]]
     reward: float
+    probed: tuple[Row, ...] = ()
 
 
 def rows_of(groups: Iterable[Written]) -> tuple[Row, ...]:

@@ -31,6 +31,7 @@ from stoker.frameworks.trl.asynchronous.metrics import (
     SamplesFile,
     numbers_of,
 )
+from stoker.frameworks.trl.asynchronous.probes import PROBES
 from stoker.frameworks.trl.asynchronous.refusals import BEHAVIOUR, DECOUPLED
 from stoker.frameworks.trl.asynchronous.rows import Handout, Row, rows_of, slice_of, trained_groups
 from stoker.frameworks.trl.asynchronous.snapshot import Copies, adapter_of
@@ -123,6 +124,7 @@ class GRPOAsyncTrainer(GRPOTrainer):
         self._way = self._rate = 0.0
         self._state: RolloutState | None = None
         self._rows: Sequence[Row] = ()
+        self._prompts: tuple[tuple[int, ...], ...] = ()
         self._weights = [float(weight) for weight in self.reward_weights]
         self._files: tuple[MetricsFile, SamplesFile] | None = None
         self._marks: dict[str, int] = {}
@@ -163,6 +165,8 @@ class GRPOAsyncTrainer(GRPOTrainer):
         if self._copies.adapted:
             self._copies.drop_before(step - self.args.max_staleness - self.args.publish_every)
         handout = self._together(lambda waiting: self._handout(step, waiting))
+        self._prompts = tuple(dict.fromkeys(row.prompt_ids for row in handout.rows))[:PROBES]
+        self._guard.hear(handout.probed)
         self._guard.look(step, handout.rows)
         self._rows = slice_of(handout.rows, self._ranks.rank, self._ranks.size)
         output = super()._generate_and_score_completions([{"prompt": row.prompt} for row in self._rows])
@@ -229,7 +233,7 @@ class GRPOAsyncTrainer(GRPOTrainer):
             job = weights_of(model, self._way, self._plausible, keep=self._collector is not None)
             self._way = 0.0
         if self._collector is not None:
-            self._collector.publish(step, job, needed=watched)
+            self._collector.publish(step, job, needed=watched, prompts=self._prompts if watched else ())
         self._published = step
 
     def _handout(self, step: int, waiting: Waiting) -> Handout:
@@ -240,7 +244,8 @@ class GRPOAsyncTrainer(GRPOTrainer):
             groups = trained_groups(batch, self._weights, self._ranks.size * self.args.steps_per_generation)
         if self._files is not None:
             self._files[1].write(batch)
-        return Handout(rows_of(groups), {**numbers, **self._rank0.figures()}, lists, reward)
+        numbers = {**numbers, **self._rank0.figures()}
+        return Handout(rows_of(groups), numbers, lists, reward, self._rank0.probed())
 
     def _answers(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """Return what the samplers wrote, in the form that TRL expects of a function of its own name."""

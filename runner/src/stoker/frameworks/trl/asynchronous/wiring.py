@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from stoker.contract.samplers import ADDRESSES, OF_THE_JOB, api_key
 from stoker.contract.variables import PLAN_FILE, workspace_of
-from stoker.frameworks.trl.asynchronous.collector import Collector, Waiting
+from stoker.frameworks.trl.asynchronous.collector import Collector, Prompts, Waiting
 from stoker.frameworks.trl.asynchronous.handout import Ranks
 from stoker.frameworks.trl.asynchronous.metrics import Lengths
+from stoker.frameworks.trl.asynchronous.probes import asked, rows_from
 from stoker.frameworks.trl.asynchronous.prompts import longest_prompt
 from stoker.frameworks.trl.asynchronous.request import versions_needed
+from stoker.frameworks.trl.asynchronous.rows import Row
 from stoker.frameworks.trl.asynchronous.trainer import Start
 from stoker.plan.plan import Plan
 from stoker.rollouts.addresses import addresses_in
@@ -141,13 +144,26 @@ class Rollouts:
         store: Store[Any] = (
             Adapters(folder, name, base) if adapted else WholeWeights(folder, name, settings.publish_whole_every)
         )
+        sampling, context = self._sampling(), fleet.context()
         publishers: list[Publisher[Any]] = []
 
         def publisher(usable: Callable[[int], None]) -> Publisher[Any]:
             publishers.append(Publisher(store, fleet, usable, engine.in_use, seconds=settings.publish_seconds))
             return publishers[0]
 
-        return Collector(engine, publisher, lambda: figures(fleet, publishers[0]), fleet.close, lengths, based=adapted)
+        def probe(version: int, prompts: Prompts, stop: Callable[[], bool]) -> list[Row]:
+            requests = asked(version, prompts, sampling, context)
+            return rows_from(fleet.probe(requests, settings.publish_seconds, stop))
+
+        return Collector(
+            engine,
+            publisher,
+            lambda: figures(fleet, publishers[0]),
+            fleet.close,
+            lengths,
+            based=adapted,
+            probe=None if adapted else probe,
+        )
 
     def _needs(self, start: Start, chat: Chat) -> Needs:
         settings = self._settings
@@ -172,20 +188,26 @@ class Rollouts:
             weights=not self._model.use_peft,
         )
 
+    def _sampling(self) -> Sampling:
+        """Return how samples are drawn that are trained."""
+        settings = self._settings
+        return Sampling(
+            settings.num_generations,
+            settings.max_completion_length,
+            settings.temperature,
+            top_p=settings.top_p,
+            top_k=max(0, settings.top_k or 0),
+            min_p=settings.min_p or 0.0,
+            repetition_penalty=settings.repetition_penalty,
+        )
+
     def _episodes(self, fleet: Fleet, chat: Chat) -> Episodes:
         settings = self._settings
         assert self._judges is not None
-        drawn = {
-            "temperature": settings.temperature,
-            "top_p": settings.top_p,
-            "top_k": max(0, settings.top_k or 0),
-            "min_p": settings.min_p or 0.0,
-            "repetition_penalty": settings.repetition_penalty,
-        }
-        training = Sampling(settings.num_generations, settings.max_completion_length, **drawn)
+        training = self._sampling()
         judged = settings.num_generations_eval or settings.num_generations
         # One answer to each row is the likeliest one; several are drawn as in training.
-        evaluation = Sampling(judged, settings.max_completion_length, **(drawn if judged > 1 else {"temperature": 0.0}))
+        evaluation = replace(training, samples=judged) if judged > 1 else Sampling(1, training.max_tokens, 0.0)
         return Episodes(
             fleet,
             self._judges,
