@@ -79,6 +79,13 @@ def test_what_runs_on_in_a_sampler_is_probed(containers: dict[str, Manifest]) ->
     assert {name for name in lasting if "readinessProbe" in containers[name]} == {"adapters"}
 
 
+def test_nodes_are_watched_by_the_runner_and_not_by_probes(templates: dict[str, Manifest]) -> None:
+    # design/watchdog-not-probes.md: the kubelet knows no phase, and what it stops is retried without limit.
+    (node,) = templates["node"]["spec"]["containers"]
+    assert not [key for key in node if key.endswith("Probe")]
+    assert {"requests", "limits"} <= {*node["resources"]}
+
+
 def test_samplers_write_nothing_into_the_workspace(containers: dict[str, Manifest]) -> None:
     mounts = [
         mount
