@@ -19,7 +19,7 @@ from runner.tests.serve.adapters.samples import make_adapter
 from stoker.contract.exits import ExitCode, RunError
 from stoker.rollouts import fleet as fleets
 from stoker.rollouts import replicas as judges
-from stoker.rollouts.addresses import addresses_in
+from stoker.rollouts.addresses import Address, addresses_in
 from stoker.rollouts.connections import Place
 from stoker.rollouts.fleet import Fleet
 from stoker.rollouts.records import Request, Turn
@@ -514,6 +514,30 @@ def test_a_name_is_looked_up_for_all_that_it_stands_for(replicas: Replicas, flee
     fleet = fleet_of(f"localhost:{replica.port}")
     fleet.check()
     assert fleet.ready() == (f"localhost:{replica.port}",)
+
+
+def test_a_name_that_is_slow_to_look_up_holds_up_no_other(
+    replicas: Replicas, fleet_of: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "_RESOLVE_SECONDS", 0.05)
+    found = replicas.start(2)
+    known = found[:1]
+    asked: list[str] = []
+
+    async def places(address: Address) -> dict[Place, str]:
+        asked.append(address.host)
+        if address.host == "comes-later":
+            if asked.count(address.host) > 1:
+                await asyncio.sleep(3600)
+            raise OSError(-2, "Name or service not known")
+        return {Place("samplers", one.port, "127.0.0.1"): f"10.0.0.{one.port}" for one in known}
+
+    monkeypatch.setattr(fleets, "places_of", places)
+    fleet = fleet_of("samplers:8000,comes-later:8000")
+    fleet.check()
+    until(lambda: asked.count("comes-later") == 2)
+    known = found
+    until(lambda: len(fleet.ready()) == 2)
 
 
 def test_requests_under_way_end_at_once_when_they_are_cancelled(

@@ -377,21 +377,26 @@ class Fleet:
                 self._users.call_soon_threadsafe(work, *args)
 
     async def _resolve(self) -> None:
-        """Keep the replicas those that the addresses stand for."""
+        """Keep the replicas those that the addresses stand for. A name that is slow to look up holds up no other."""
         found: dict[Address, dict[Place, str]] = {}
-        while True:
-            answers = await asyncio.gather(*map(places_of, self._addresses), return_exceptions=True)
-            self._unknown = {}
-            for address, answer in zip(self._addresses, answers, strict=True):
-                if isinstance(answer, OSError):  # those that were known are asked on: the name service may be away
-                    self._unknown[address] = answer.strerror or str(answer)
-                elif isinstance(answer, BaseException):
-                    raise answer
-                else:
-                    found[address] = answer
-            self._keep({place: name for places in found.values() for place, name in places.items()})
-            self._resolved = True
-            await asyncio.sleep(_RESOLVE_SECONDS)
+        asked = set[Address]()
+
+        async def follow(address: Address) -> None:
+            while True:
+                try:
+                    found[address] = await places_of(address)
+                    why = ""
+                except OSError as error:  # those that were known are asked on: the name service may be away
+                    why = error.strerror or str(error)
+                others = {other: known for other, known in self._unknown.items() if other != address}
+                self._unknown = {**others, address: why} if why else others
+                there = [places for one in self._addresses if (places := found.get(one))]
+                self._keep({place: name for places in there for place, name in places.items()})
+                asked.add(address)
+                self._resolved = len(asked) == len(self._addresses)
+                await asyncio.sleep(_RESOLVE_SECONDS)
+
+        await asyncio.gather(*map(follow, self._addresses))
 
     def _keep(self, places: dict[Place, str]) -> None:
         """Follow the replicas at these places and no others."""
