@@ -12,12 +12,12 @@ from e2e.rollouts import WITHOUT_PUBLISHING, SubmitsSums, SumsRun
 from e2e.trainjobs import Reader
 
 
-def rewards_of(run: SumsRun, steps: int) -> list[float]:
+def rewards_of(run: SumsRun, steps: int, samples: float = 128.0) -> list[float]:
     """Return the mean reward of each step, of a run whose samples were all young enough."""
     lines = run.metrics()
     assert [line["step"] for line in lines] == [*range(1, steps + 1)]
     assert max(line["staleness/max"] for line in lines) <= 4
-    assert {sum(line["staleness/histogram"][:5]) for line in lines} == {128.0}
+    assert {sum(line["staleness/histogram"][:5]) for line in lines} == {samples}
     return [line["reward"] for line in lines]
 
 
@@ -51,6 +51,21 @@ def test_lora_says_the_right_sum_after_sixty_steps(
     assert max(fmean(rewards[start : start + 10]) for start in range(51)) >= 0.85, rewards
     judged = run.manifest(reader)["metrics"]
     assert (judged["eval_version"], judged["eval_rows"], judged["eval_reward"]) == (60, 100, 1.0)
+
+
+@pytest.mark.full
+def test_all_weights_say_the_right_sum_after_a_hundred_and_fifty_steps(
+    submit_sums: SubmitsSums, thorough: dict[str, str], reader: Reader
+) -> None:
+    # Half of all sums in each step, eight answers to each.
+    size = {"per_device_train_batch_size": "200", "learning_rate": "5e-4", "max_steps": "150", "save_steps": "150"}
+    evaluation = {"eval_strategy": "steps", "eval_steps": "150", "per_device_eval_batch_size": "50"}
+    run = submit_sums({**thorough, **size, **evaluation, "use_peft": "false", "dataset_test_split": "train"})
+    run.wait_complete(seconds=2400)
+    rewards = rewards_of(run, 150, 400.0)
+    assert max(fmean(rewards[start : start + 10]) for start in range(141)) >= 0.97, rewards
+    judged = run.manifest(reader)["metrics"]
+    assert (judged["eval_version"], judged["eval_rows"], judged["eval_reward"]) == (150, 100, 1.0)
 
 
 @pytest.mark.full
