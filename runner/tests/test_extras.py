@@ -12,6 +12,7 @@ from images.builder.locking import pins
 from stoker.commands.doctor import FETCHING, SUBMITTING
 from stoker.frameworks import TRL
 from stoker.lab.machine import TRAINING
+from stoker.runs.errors import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 # On a laptop a run needs one of them at most: what it asks for is named if it is missing.
@@ -40,7 +41,7 @@ def test_an_extra_is_what_the_image_locks(extra: str, image: str) -> None:
 
 @pytest.mark.parametrize(
     ("extra", "packages"),
-    [("local", TRL.packages), ("fetch", FETCHING), ("sdk", SUBMITTING), ("lab", TRAINING)],
+    [("local", TRL.packages), ("fetch", FETCHING), ("sdk", SUBMITTING), ("lab", TRAINING), ("cluster", PACKAGES)],
 )
 def test_what_needs_an_extra_looks_for_what_it_brings(extra: str, packages: tuple[str, ...]) -> None:
     assert named("\n".join(PROJECT["optional-dependencies"][extra])) == set(packages)

@@ -1,0 +1,47 @@
+"""The kinds of Kubernetes objects that a run consists of, and where the API server has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of namespaced objects.
+
+    Attributes:
+        version: API group and version, such as `v1` or `batch/v1`.
+        plural: its name in addresses, such as `pods`.
+        kind: its name in objects, such as `Pod`.
+        brings: what to install if the API server does not know it; empty for Kubernetes' own.
+    """
+
+    version: str
+    plural: str
+    kind: str
+    brings: str = ""
+
+    @property
+    def resource(self) -> str:
+        """The name that roles and kubectl use, such as `trainjobs.trainer.kubeflow.org`."""
+        group = self.version.rpartition("/")[0]
+        return f"{self.plural}.{group}" if group else self.plural
+
+    def path(self, namespace: str | None, name: str = "") -> str:
+        """Return the address of one object, or of all in a namespace; without one, of all in the cluster."""
+        root = f"/apis/{self.version}" if "/" in self.version else f"/api/{self.version}"
+        within = f"/namespaces/{namespace}" if namespace else ""
+        return f"{root}{within}/{self.plural}" + (f"/{name}" if name else "")
+
+
+TRAINJOBS = Kind("trainer.kubeflow.org/v1alpha1", "trainjobs", "TrainJob", "Kubeflow Trainer")
+JOBSETS = Kind("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet", "JobSet")
+JOBS = Kind("batch/v1", "jobs", "Job")
+DEPLOYMENTS = Kind("apps/v1", "deployments", "Deployment")
+PODS = Kind("v1", "pods", "Pod")
+EVENTS = Kind("v1", "events", "Event")
+CLAIMS = Kind("v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+SERVICES = Kind("v1", "services", "Service")
+SECRETS = Kind("v1", "secrets", "Secret")
+CONFIG_MAPS = Kind("v1", "configmaps", "ConfigMap")
+QUOTAS = Kind("v1", "resourcequotas", "ResourceQuota")
