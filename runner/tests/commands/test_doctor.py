@@ -52,6 +52,7 @@ def test_a_laptop_is_told_what_works_and_how_to_get_the_rest(
         ("torchtune", ", ".join(TorchTune.packages), "images/torchtune/venv --with-runner"),
         ("fetch", ", ".join(doctor.FETCHING), "pip install './runner[fetch]'"),
         ("sdk", "kubeflow", "pip install './runner[sdk]'"),
+        ("cluster", "kubernetes, rich", "pip install './runner[cluster]'"),
         ("kubectl", "it to read runtimes", "--runtime FILE"),
     ):
         assert re.search(

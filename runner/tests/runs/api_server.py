@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import hashlib
 import json
 import re
+import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +21,9 @@ import yaml
 
 Object = dict[str, Any]
 
+# The websocket protocol's own constant, and how much a frame carries here.
+_WEBSOCKET = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_FRAME = 60_000
 _PATH = re.compile(
     r"/(?:api|apis)/(?P<version>v1|[^/]+/[^/]+)(?:/namespaces/(?P<namespace>[^/]+))?/(?P<plural>[^/]+)"
     r"(?:/(?P<name>[^/]+))?(?:/(?P<part>[^/]+))?"
@@ -35,19 +41,25 @@ class Cluster:
         refusals: (method, plural) → status and body of the answer.
         requests: method and address of every request, in order.
         token: what a client must bring; empty if anybody may ask.
+        claim: the folder that pods have at /claim; None if there is none.
+        starts: whether a pod runs as soon as it is made.
+        cuts: how many commands in pods break off after their first words.
     """
 
     objects: dict[tuple[str, str, str], Object] = field(default_factory=dict)
     kinds: set[str] = field(
         default_factory=lambda: {
             *("trainjobs", "jobsets", "jobs", "pods", "events", "persistentvolumeclaims", "resourcequotas"),
-            *("services", "secrets", "configmaps", "deployments"),
+            *("services", "secrets", "configmaps", "deployments", "clustertrainingruntimes", "trainingruntimes"),
         }
     )
     logs: dict[tuple[str, str], str] = field(default_factory=dict)
     refusals: dict[tuple[str, str], tuple[int, Object]] = field(default_factory=dict)
     requests: list[tuple[str, str]] = field(default_factory=list)
     token: str = ""
+    claim: Path | None = None
+    starts: bool = True
+    cuts: int = 0
 
     def add(self, plural: str, *objects: Mapping[str, Any]) -> None:
         """Put objects into the cluster."""
@@ -70,6 +82,8 @@ class Cluster:
             return self._log(name, query)
         if method == "POST" and body is not None:
             return self._create(plural, namespace, body, dry="dryRun" in query)
+        if plural.startswith("cluster"):
+            namespace = "ml"  # where `add` puts what names no namespace
         if method == "GET" and not name:
             return 200, self._list(plural, namespace, query)
         key = (plural, namespace, name)
@@ -86,6 +100,8 @@ class Cluster:
         if key in self.objects:
             return _status(409, f'{plural} "{key[2]}" already exists', "AlreadyExists", {"name": key[2]})
         made = _merged(body, {"metadata": {"namespace": namespace, "uid": f"uid-{key[2]}"}})
+        if plural == "pods" and self.starts:
+            made["status"] = {"phase": "Running"}
         if not dry:
             self.objects[key] = made
         return 201, made
@@ -109,7 +125,7 @@ class Cluster:
             return _status(
                 400, f'container "{query.get("container")}" in pod "{pod}" is waiting to start', "BadRequest"
             )
-        lines = text.splitlines(keepends=True)
+        lines = re.findall(r".*\n|.+", text)
         if since := query.get("sinceTime"):
             lines = [line for line in lines if line.partition(" ")[0] >= since]
         if tail := query.get("tailLines"):
@@ -127,6 +143,9 @@ def serving(cluster: Cluster, folder: Path, namespace: str = "ml") -> Iterator[P
         protocol_version = "HTTP/1.1"
 
         def _any(self) -> None:
+            if self.headers.get("Upgrade", "").lower() == "websocket":
+                self._exec()
+                return
             size = int(self.headers.get("Content-Length") or 0)
             text = self.rfile.read(size)
             cluster.requests.append((self.command, self.path))
@@ -136,6 +155,39 @@ def serving(cluster: Cluster, folder: Path, namespace: str = "ml") -> Iterator[P
                 self._send(*cluster.answer(self.command, self.path, json.loads(text) if text else None))
 
         do_GET = do_POST = do_PATCH = do_DELETE = _any  # noqa: N815 - the base class calls these names
+
+        def _exec(self) -> None:
+            """Run a command as a pod would, and send its output as frames of a websocket (v4.channel.k8s.io)."""
+            cluster.requests.append(("EXEC", self.path))
+            if refusal := cluster.refusals.get(("GET", "pods/exec")):
+                self._send(*refusal)
+                return
+            self.close_connection = True
+            key = base64.b64encode(hashlib.sha1(f"{self.headers['Sec-WebSocket-Key']}{_WEBSOCKET}".encode()).digest())
+            self.send_response(101)
+            for name, value in (("Upgrade", "websocket"), ("Connection", "Upgrade")):
+                self.send_header(name, value)
+            self.send_header("Sec-WebSocket-Accept", key.decode())
+            self.send_header("Sec-WebSocket-Protocol", "v4.channel.k8s.io")
+            self.end_headers()
+            words = parse_qs(urlsplit(self.path).query)["command"]
+            local = [re.sub("^/claim", str(cluster.claim), word) for word in words]
+            done = subprocess.run(local, check=False, capture_output=True)
+            if cluster.cuts and done.stdout:
+                cluster.cuts -= 1
+                self._frame(1, done.stdout[: len(done.stdout) // 2])
+                return
+            self._frame(1, done.stdout)
+            self._frame(2, done.stderr)
+            causes = {"causes": [{"reason": "ExitCode", "message": str(done.returncode)}]}
+            status = {"status": "Failure", "details": causes} if done.returncode else {"status": "Success"}
+            self._frame(3, json.dumps(status).encode())
+            self.wfile.write(b"\x88\x00")
+
+        def _frame(self, channel: int, data: bytes) -> None:
+            for start in range(0, len(data), _FRAME):
+                part = bytes([channel]) + data[start : start + _FRAME]
+                self.wfile.write(b"\x82\x7e" + len(part).to_bytes(2, "big") + part)
 
         def _send(self, status: int, body: Object | str) -> None:
             text = body.encode() if isinstance(body, str) else json.dumps(body).encode()

@@ -24,6 +24,7 @@ from stoker.plan.facts import Facts, read_facts
 from stoker.plan.resolve import flag_of_variable
 from stoker.plan.world import resolve_world
 from stoker.rank import accelerator
+from stoker.runs.errors import EXTRA, PACKAGES
 from stoker.submit import broken_plugins, get_registered_backends
 
 # Below this the loaders' worker processes and NCCL run out of shared memory.
@@ -116,6 +117,7 @@ def _machine(facts: Facts) -> Iterator[Line]:
         yield _needing(name, "stoker local", framework.packages, fix)
     yield _needing("fetch", "stoker fetch", FETCHING, "from a checkout, pip install './runner[fetch]'")
     yield _needing("sdk", "submitting from Python", SUBMITTING, "from a checkout, pip install './runner[sdk]'")
+    yield _needing("cluster", "looking at runs on a cluster", PACKAGES, EXTRA)
     if shutil.which("kubectl"):
         yield Line("kubectl", "installed: validate and local ask it for the runtimes of your cluster")
     else:

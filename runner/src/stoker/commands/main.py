@@ -12,6 +12,7 @@ from stoker.commands.group import Commands
 from stoker.commands.info import doctor_command, flags_command, recipe_group
 from stoker.commands.local import local_command
 from stoker.commands.run import plan_command, run_command
+from stoker.commands.runs import COMMANDS as RUNS
 from stoker.commands.sampler import sampler_command
 from stoker.commands.trainjob import trainjob_command
 from stoker.commands.validate import validate_command
@@ -44,5 +45,6 @@ for _command in (
     adapters_group,
     sampler_command,
     fetch_command,
+    *RUNS,
 ):
     main.add_command(_command)

@@ -13,7 +13,10 @@ from stoker.contract.exits import ExitCode, RunError
 
 RUN, PLAN = "run", "plan"
 # Every other command of `stoker`.
-OTHERS = ("validate", "trainjob", "estimate", "doctor", "flags", "recipe", "local", "adapters", "sampler", "fetch")
+OTHERS = (
+    *("validate", "trainjob", "estimate", "doctor", "flags", "recipe", "local", "adapters", "sampler", "fetch"),
+    *("runs", "status", "explain", "top", "logs", "get", "submit", "stop", "resume"),
+)
 HELP_OPTIONS = ("-h", "--help")
 VERSION_OPTION = "--version"
 # Our options end at the first word that is not one of them; the rest is the trainer's.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from urllib.parse import quote
 
 from stoker.runs.errors import (
     ClusterError,
+    CommandError,
     KubeconfigError,
     NotFoundError,
     NotInstalledError,
@@ -29,6 +31,11 @@ _SECONDS = (5.0, 30.0)
 # A log that is followed may say nothing for long; the connection is then opened anew.
 _FOLLOW_SECONDS = (5.0, 300.0)
 _PAGE = 500
+# Each log that is followed keeps one.
+_CONNECTIONS = 64
+# Commands in pods: how long to wait for words at a time and in all, and how much of their complaints to keep.
+_EXEC_WAIT, _EXEC_SILENT, _EXEC_WORDS = 5.0, 300.0, 4000
+_STDOUT, _STDERR = 1, 2
 _MERGE_PATCH = "application/merge-patch+json"
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -206,16 +213,21 @@ class Client:
                 answer.close()
                 answer.release_conn()
 
-    def exec(self, pod: str, container: str, command: Sequence[str], *, namespace: str | None = None) -> Any:
-        """Start a command in a container, and return the `WSClient` of the Python package kubernetes for it.
+    def exec(
+        self, pod: str, container: str, command: Sequence[str], *, namespace: str | None = None
+    ) -> Iterator[bytes]:
+        """Yield what a command in a container writes to its standard output, as it comes.
 
         Raises:
+            CommandError: the command failed.
+            UnreachableError: the connection broke off, or the command wrote nothing for long.
             ClusterError: see :mod:`stoker.runs.errors`.
         """
-        asked = Request("create", PODS, namespace or self.namespace, pod, self.server, "exec")
+        # A websocket begins as a GET.
+        asked = Request("get", PODS, namespace or self.namespace, pod, self.server, "exec")
         stream, core = _package("kubernetes.stream").stream, _package("kubernetes.client").CoreV1Api(self._api)
         with self._told(asked):
-            return stream(
+            process = stream(
                 core.connect_get_namespaced_pod_exec,
                 pod,
                 asked.namespace,
@@ -228,6 +240,33 @@ class Client:
                 binary=True,
                 _preload_content=False,
             )
+        try:
+            yield from self._output(process, asked)
+        finally:
+            process.close()
+
+    def _output(self, process: Any, asked: Request) -> Iterator[bytes]:
+        said, silent = b"", 0.0
+        dropped = _package("websocket").WebSocketException
+        while process.is_open():
+            try:
+                process.update(timeout=_EXEC_WAIT)
+                # Reading one looks for more, and may find that the connection is gone.
+                written, complained = process.read_channel(_STDOUT) or b"", process.read_channel(_STDERR) or b""
+            except (dropped, OSError) as error:
+                raise UnreachableError(self.server, _reason(error)) from error
+            if written:
+                yield written
+            said = (said + complained)[-_EXEC_WORDS:]
+            silent = 0.0 if written or complained else silent + _EXEC_WAIT
+            if silent > _EXEC_SILENT:
+                raise UnreachableError(self.server, f"a command in pod {asked.name} says nothing")
+        try:
+            code = process.returncode
+        except (TypeError, KeyError, ValueError, AttributeError) as error:  # no status: it broke off before the end
+            raise UnreachableError(self.server, f"the connection to pod {asked.name} broke off") from error
+        if code:
+            raise CommandError(asked.name, int(code), said.decode("utf-8", "replace"))
 
     def close(self) -> None:
         """Close its connections."""
@@ -278,6 +317,8 @@ class Client:
         try:
             yield
         except failed as error:
+            if match := re.search(r"Handshake status (\d{3})", str(error.reason)):
+                raise refusal(int(match[1]), {}, asked) from error
             if not error.status:  # refused before an answer, for example a certificate
                 raise UnreachableError(self.server, _reason(error.reason)) from error
             raise refusal(error.status, _status(error.body), asked) from error
@@ -305,6 +346,7 @@ def connect(context: str | None = None, namespace: str | None = None) -> Client:
     there = [path for path in files.split(os.pathsep) if path and Path(path).expanduser().is_file()]
     configuration = _package("kubernetes.client").Configuration()
     configuration.retries = False
+    configuration.connection_pool_maxsize = _CONNECTIONS
     try:
         if there:
             expanded = os.pathsep.join(str(Path(path).expanduser()) for path in there)

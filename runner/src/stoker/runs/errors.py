@@ -66,6 +66,14 @@ class RefusedError(ClusterError):
     """The API server, or a webhook, refuses an object."""
 
 
+class CommandError(ClusterError):
+    """A command in a pod failed."""
+
+    def __init__(self, pod: str, code: int, said: str) -> None:
+        last = (said.strip().splitlines() or ["it said nothing"])[-1]
+        super().__init__(ExitCode.UNAVAILABLE, f"a command in pod {pod} ended with exit code {code}: {last}")
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """What was asked of the API server.
@@ -89,7 +97,7 @@ class Request:
     @property
     def where(self) -> str:
         """The place, in words."""
-        return f"namespace {self.namespace}" if self.namespace else "the whole cluster"
+        return f"namespace {self.namespace}" if self.namespace and self.kind.namespaced else "the whole cluster"
 
 
 def refusal(status: int, body: Mapping[str, Any], asked: Request) -> ClusterError:

@@ -7,19 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of namespaced objects.
+    """A kind of objects.
 
     Attributes:
         version: API group and version, such as `v1` or `batch/v1`.
         plural: its name in addresses, such as `pods`.
         kind: its name in objects, such as `Pod`.
         brings: what to install if the API server does not know it; empty for Kubernetes' own.
+        namespaced: False if its objects are the whole cluster's.
     """
 
     version: str
     plural: str
     kind: str
     brings: str = ""
+    namespaced: bool = True
 
     @property
     def resource(self) -> str:
@@ -30,11 +32,15 @@ class Kind:
     def path(self, namespace: str | None, name: str = "") -> str:
         """Return the address of one object, or of all in a namespace; without one, of all in the cluster."""
         root = f"/apis/{self.version}" if "/" in self.version else f"/api/{self.version}"
-        within = f"/namespaces/{namespace}" if namespace else ""
+        within = f"/namespaces/{namespace}" if namespace and self.namespaced else ""
         return f"{root}{within}/{self.plural}" + (f"/{name}" if name else "")
 
 
 TRAINJOBS = Kind("trainer.kubeflow.org/v1alpha1", "trainjobs", "TrainJob", "Kubeflow Trainer")
+RUNTIMES = Kind("trainer.kubeflow.org/v1alpha1", "trainingruntimes", "TrainingRuntime", "Kubeflow Trainer")
+CLUSTER_RUNTIMES = Kind(
+    "trainer.kubeflow.org/v1alpha1", "clustertrainingruntimes", "ClusterTrainingRuntime", "Kubeflow Trainer", False
+)
 JOBSETS = Kind("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet", "JobSet")
 JOBS = Kind("batch/v1", "jobs", "Job")
 DEPLOYMENTS = Kind("apps/v1", "deployments", "Deployment")

@@ -1,0 +1,330 @@
+"""`stoker runs`, `status`, `explain`, `top`, `logs`, `get`, `submit`, `stop`, `resume`: runs on a cluster."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stoker.commands.group import PATH, reported
+from stoker.contract.words import say
+
+# How every command about a cluster finds it.
+_CLUSTER = (
+    click.option("--context", metavar="NAME", help="Context of the kubeconfig; by default its current one."),
+    click.option("-n", "--namespace", metavar="NAME", help="Namespace; by default the context's."),
+)
+OUTPUT = click.option(
+    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format."
+)
+
+
+def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options by which it finds the cluster."""
+    for option in reversed(_CLUSTER):
+        command = option(command)
+    return command
+
+
+@click.command(
+    "runs",
+    epilog="\b\nExamples:\n"
+    "  stoker runs\n"
+    "  stoker runs --all-namespaces\n"
+    "  stoker runs --output json | jq -r '.[] | select(.state == \"Failed\") | .name'",
+)
+@on_cluster
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Runs of all namespaces.")
+@OUTPUT
+@reported
+def runs_command(context: str | None, namespace: str | None, everywhere: bool, output: str) -> None:
+    """List the runs of a namespace, the newest first: state, progress, loss, restarts, and why one waits or failed."""
+    from stoker.runs import show, words
+    from stoker.runs.client import connect
+    from stoker.runs.read import read_runs
+
+    client = connect(context, namespace)
+    runs, hidden = read_runs(client, everywhere)
+    for line in hidden:
+        say(line)
+    if output == "json":
+        show.print_json(runs)
+    elif runs:
+        show.print_table(words.list_of(runs, datetime.now(UTC), everywhere))
+    else:
+        where = "on this cluster" if everywhere else f"in namespace {client.namespace}"
+        say(f"there are no runs {where}: --namespace or --all-namespaces shows others")
+
+
+@click.command(
+    "status",
+    epilog="\b\nExamples:\n  stoker status tune\n  stoker status tune --namespace team-a --output json",
+)
+@click.argument("name")
+@on_cluster
+@OUTPUT
+@reported
+def status_command(name: str, context: str | None, namespace: str | None, output: str) -> None:
+    """Show run NAME: its state, what it last reported, and its pods."""
+    from stoker.runs import show, words
+    from stoker.runs.client import connect
+    from stoker.runs.read import read_run
+
+    seen = read_run(connect(context, namespace), name)
+    run = seen.run
+    for line in seen.hidden:
+        say(line)
+    if output == "json":
+        show.print_json(run)
+        return
+    show.print_facts(words.facts_of(run, datetime.now(UTC)))
+    if run.pods:
+        click.echo()
+        show.print_table(words.pods_of(run))
+
+
+@click.command(
+    "explain",
+    epilog="\b\nExamples:\n  stoker explain tune\n  stoker explain tune --output json | jq -r '.[].fix'",
+)
+@click.argument("name")
+@on_cluster
+@OUTPUT
+@reported
+def explain_command(name: str, context: str | None, namespace: str | None, output: str) -> None:
+    """Say why run NAME is pending, restarts, is slow or failed, each cause with what to do."""
+    from stoker.runs import show, words
+    from stoker.runs.client import connect
+    from stoker.runs.explain import explain
+    from stoker.runs.read import read_all
+
+    seen = read_all(connect(context, namespace), name)
+    for line in seen.hidden:
+        say(line)
+    found = explain(seen, datetime.now(UTC))
+    if output == "json":
+        show.print_json(found)
+    else:
+        show.print_lines(words.findings_of(found) or [words.unexplained(seen.run)])
+
+
+@click.command(
+    "top",
+    epilog="\b\nExamples:\n  stoker top\n  stoker top --all-namespaces --every 10\n  stoker top --times 1",
+)
+@on_cluster
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Runs of all namespaces.")
+@click.option(
+    "--every",
+    type=click.FloatRange(1),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks.",
+)
+@click.option("--times", type=click.IntRange(1), help="How often to look; by default until Ctrl-C.")
+@reported
+def top_command(context: str | None, namespace: str | None, everywhere: bool, every: float, times: int | None) -> None:
+    """Watch all runs: step, loss and its curve, tokens per second, time left, restarts, reason, age of RL samples.
+
+    A terminal shows one view that renews itself; elsewhere each look is a table. The curve begins when you start it.
+    """
+    from stoker.runs.client import connect
+    from stoker.runs.top import top
+
+    try:
+        top(connect(context, namespace), everywhere, every, times)
+    except KeyboardInterrupt:  # the way to end it
+        return
+
+
+@click.command(
+    "logs",
+    epilog="\b\nExamples:\n"
+    "  stoker logs tune --follow\n"
+    "  stoker logs tune --role node-0 --tail 50\n"
+    "  stoker logs tune --role model-initializer --role sampler\n"
+    "  stoker logs tune --output json | jq -r .text",
+)
+@click.argument("name")
+@on_cluster
+@click.option("-f", "--follow", is_flag=True, help="Go on, over restarts, until the run ends or is stopped.")
+@click.option("--role", "roles", multiple=True, help="Only these pods, such as node, node-0 or sampler.")
+@click.option("--tail", type=click.IntRange(0), help="So many last lines of each container.")
+@click.option("--timestamps", is_flag=True, help="Begin lines with their times.")
+@OUTPUT
+@reported
+def logs_command(
+    name: str,
+    context: str | None,
+    namespace: str | None,
+    follow: bool,
+    roles: tuple[str, ...],
+    tail: int | None,
+    timestamps: bool,
+    output: str,
+) -> int:
+    """Show the logs of all pods of run NAME as one, each line with its role and rank in front.
+
+    With --follow, the exit code is 70 if the run failed.
+    """
+    from stoker.contract.exits import ExitCode
+    from stoker.runs import logs, show
+    from stoker.runs.client import connect
+    from stoker.runs.run import State
+
+    width = 0
+
+    def write(line: logs.Line) -> None:
+        nonlocal width
+        width = max(width, len(line.source.label))
+        if output == "json":
+            show.print_line(logs.as_json(line))
+        else:
+            show.print_line(logs.shown(line, width, timestamps))
+
+    client = connect(context, namespace)
+    if follow:
+        state = logs.follow(client, name, roles, tail, write)
+        say(f"{name} is {state.value.lower()}")
+        return ExitCode.CRASHED if state is State.FAILED else ExitCode.FINISHED
+    count = 0
+    for line in logs.past(client, name, roles, tail):
+        count += 1
+        write(line)
+    if not count:
+        say(f"the pods of {name} have no such log (any more): `stoker status {name}` lists its pods")
+    return ExitCode.FINISHED
+
+
+@click.command(
+    "get",
+    epilog="\b\nExamples:\n"
+    "  stoker get tune ./tune\n"
+    "  stoker get tune ./tune-checkpoints --all\n"
+    "  stoker get tune ./why --only last-error.json\n"
+    "  stoker get tune ./model --path model",
+)
+@click.argument("name")
+@click.argument("folder", type=PATH)
+@on_cluster
+@click.option("--path", default="output", show_default=True, help="Folder in the run's workspace.")
+@click.option("--only", multiple=True, metavar="PATTERN", help="Only these files, such as '*.json'.")
+@click.option("--all", "everything", is_flag=True, help="Checkpoints too.")
+@click.option("--image", default="", help="Image of the pod that reads the claim; by default the run's.")
+@click.option("--claim", default="", help="Claim to read; by default the run's.")
+@OUTPUT
+@reported
+def get_command(
+    name: str,
+    folder: Path,
+    context: str | None,
+    namespace: str | None,
+    path: str,
+    only: tuple[str, ...],
+    everything: bool,
+    image: str,
+    claim: str,
+    output: str,
+) -> None:
+    """Download the result of run NAME from its claim into FOLDER, with checksums compared.
+
+    A pod with the run's image reads the claim and is removed at the end. Call it again to go on after an interruption.
+    """
+    from stoker.runs import show
+    from stoker.runs.client import connect
+    from stoker.runs.get import Wanted, get
+    from stoker.runs.words import size_of
+
+    with _interrupted_by_any_signal(), show.progress() as begin:
+        brought = get(
+            connect(context, namespace),
+            name,
+            folder,
+            Wanted(path, only, everything, image, claim),
+            lambda file, number, count: begin(f"{number} of {count}: {file.path}", file.size),
+        )
+    if output == "json":
+        show.print_json(brought)
+    else:
+        there = len(brought.files) - brought.fetched
+        known = f", {there} of them were there already" if there else ""
+        click.echo(f"{brought.folder} has {len(brought.files)} files of {name} ({size_of(brought.bytes)}){known}")
+
+
+@contextmanager
+def _interrupted_by_any_signal() -> Iterator[None]:
+    """Let whatever ends the command end it as Ctrl-C does, so that its pod goes."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@click.command(
+    "submit",
+    epilog="\b\nExamples:\n"
+    "  stoker submit trainjob.yaml\n"
+    "  stoker trainjob sft --name tune --model hf://Qwen/Qwen3-0.6B --dataset hf://trl-lib/Capybara | stoker submit -",
+)
+@click.argument("trainjob", type=PATH)
+@on_cluster
+@click.option("--check/--no-check", default=True, show_default=True, help="First check it as `stoker validate` does.")
+@OUTPUT
+@reported
+def submit_command(trainjob: Path, context: str | None, namespace: str | None, check: bool, output: str) -> None:
+    """Submit the TrainJobs in file TRAINJOB (`-` is standard input), all of them or none."""
+    from stoker.runs import show
+    from stoker.runs.act import submit
+    from stoker.runs.client import connect
+
+    made = submit(connect(context, namespace), trainjob, check)
+    if output == "json":
+        show.print_json([{"namespace": where, "name": name} for where, name in made])
+        return
+    for where, name in made:
+        click.echo(f"{name} is submitted to namespace {where}: stoker logs {name} --follow --namespace {where}")
+
+
+@click.command("stop", epilog="\b\nExamples:\n  stoker stop tune")
+@click.argument("name")
+@on_cluster
+@reported
+def stop_command(name: str, context: str | None, namespace: str | None) -> None:
+    """Stop run NAME: its pods save a checkpoint and end, and its nodes are free. `stoker resume` lets it go on."""
+    from stoker.runs.act import stop
+    from stoker.runs.client import connect
+
+    click.echo(stop(connect(context, namespace), name))
+
+
+@click.command("resume", epilog="\b\nExamples:\n  stoker resume tune")
+@click.argument("name")
+@on_cluster
+@reported
+def resume_command(name: str, context: str | None, namespace: str | None) -> None:
+    """Let run NAME go on from its newest checkpoint, after `stoker stop`."""
+    from stoker.runs.act import resume
+    from stoker.runs.client import connect
+
+    click.echo(resume(connect(context, namespace), name))
+
+
+COMMANDS = (
+    runs_command,
+    status_command,
+    explain_command,
+    top_command,
+    logs_command,
+    get_command,
+    submit_command,
+    stop_command,
+    resume_command,
+)

@@ -1,0 +1,148 @@
+"""Submits, stops and resumes runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stoker.cluster.resources import RUNTIME_KINDS, name_of, read_resources, trainjobs_of
+from stoker.cluster.validate import validate_one
+from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
+from stoker.runs.client import Client
+from stoker.runs.errors import ClusterError, NotFoundError
+from stoker.runs.kinds import CLUSTER_RUNTIMES, RUNTIMES, TRAINJOBS
+from stoker.runs.read import read_run
+from stoker.runs.run import QUEUE, State, part
+
+# Only runtimes of the catalogue say enough for a verdict.
+_OURS = "stoker.dev/runtime"
+
+
+def submit(client: Client, path: Path, check: bool) -> list[tuple[str, str]]:
+    """Create the TrainJobs of a file, all of them or none, and return namespace and name of each.
+
+    Args:
+        client: the cluster.
+        path: the file; `-` is standard input.
+        check: True to check them first as `stoker validate` does.
+
+    Raises:
+        RunError: the file cannot be read, a TrainJob is wrong, or the cluster refuses one.
+    """
+    resources = read_resources(path)
+    jobs = trainjobs_of(resources, path)
+    others = [f"{one.get('kind')} {name_of(one)}" for one in resources if one not in jobs]
+    if others:
+        raise RunError(
+            ExitCode.USAGE,
+            f"{path} also has {', '.join(others)}: put these into another file for `kubectl apply`; this command "
+            "submits TrainJobs only",
+        )
+    for job in jobs:
+        if check:
+            _validate(client, job)
+    # The cluster's own checks, before the first one is made.
+    for job in jobs:
+        client.create(TRAINJOBS, job, dry_run=True)
+    made = [client.create(TRAINJOBS, job) for job in jobs]
+    return [(str(one["metadata"].get("namespace")), str(one["metadata"]["name"])) for one in made]
+
+
+def stop(client: Client, name: str) -> str:
+    """Stop a run so that it can be resumed, and return what to say.
+
+    Raises:
+        RunError: there is no such run, it is over, or Kueue decides when it runs.
+    """
+    seen = read_run(client, name)
+    run = seen.run
+    if run.state.ended:
+        return f"{name} is {run.state.value.lower()} already: there is nothing to stop"
+    if run.state in (State.STOPPED, State.STOPPING):
+        return f"{name} is stopped already: stoker resume {name}"
+    _not_kueues(seen.trainjob, name, "false")
+    client.patch(TRAINJOBS, name, {"spec": {"suspend": True}})
+    return f"{name} stops: its pods save a checkpoint and end; `stoker resume {name}` goes on from there"
+
+
+def resume(client: Client, name: str) -> str:
+    """Let a stopped run go on, and return what to say.
+
+    Raises:
+        RunError: there is no such run, it is over, or Kueue decides when it runs.
+    """
+    seen = read_run(client, name)
+    run = seen.run
+    if run.state is State.COMPLETE:
+        raise RunError(
+            ExitCode.USAGE,
+            f"{name} is complete: `stoker get {name} FOLDER` brings its result",
+        )
+    if run.state is State.FAILED:
+        raise RunError(
+            ExitCode.USAGE,
+            f"{name} has failed, and Kubernetes starts no failed TrainJob again: `stoker explain {name}` says why. "
+            "Correct the cause and submit it under another name",
+        )
+    if part(seen.trainjob, "spec").get("suspend") is not True:
+        return f"{name} is not stopped: it is {run.state.value.lower()}"
+    _not_kueues(seen.trainjob, name, "true")
+    client.patch(TRAINJOBS, name, {"spec": {"suspend": False}})
+    return f"{name} goes on: `stoker logs {name} --follow`"
+
+
+def _not_kueues(trainjob: Mapping[str, Any], name: str, active: str) -> None:
+    """Refuse to change a TrainJob that Kueue starts and stops: it would undo the change.
+
+    Raises:
+        RunError: it has a queue.
+    """
+    queue = part(part(trainjob, "metadata"), "labels").get(QUEUE)
+    if queue:
+        patch = f"""--type=merge --patch '{{"spec": {{"active": {active}}}}}'"""
+        raise RunError(
+            ExitCode.USAGE,
+            f"{name} is in queue {queue}, so Kueue decides when it runs: kubectl patch workload NAME {patch}, with the "
+            "name that `kubectl get workloads` shows",
+        )
+
+
+def _validate(client: Client, job: Mapping[str, Any]) -> None:
+    """Refuse a TrainJob that its pods would refuse.
+
+    Raises:
+        RunError: it is wrong, with the exit code that its pods would end with.
+    """
+    runtime = _runtime(client, job)
+    if runtime is None or not part(part(runtime, "metadata"), "labels").get(_OURS):
+        return
+    verdict = validate_one(job, runtime)
+    if verdict.problems:
+        raise RunError(min((code for code, _ in verdict.problems), key=PRECEDENCE.index), verdict.errors)
+
+
+def _runtime(client: Client, job: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the runtime that a TrainJob names; None if the user may not see it.
+
+    Raises:
+        RunError: the cluster does not have it.
+    """
+    reference = part(part(job, "spec"), "runtimeRef")
+    name, kind = str(reference.get("name") or ""), str(reference.get("kind") or RUNTIME_KINDS[0])
+    if not name or kind not in RUNTIME_KINDS:
+        return None  # the cluster says what is wrong
+    try:
+        if kind == RUNTIME_KINDS[0]:
+            return client.get(CLUSTER_RUNTIMES, name)
+        return client.get(RUNTIMES, name, namespace=part(job, "metadata").get("namespace"))
+    except NotFoundError as error:
+        if error.code is ExitCode.CONFIG:
+            raise
+        raise NotFoundError(
+            ExitCode.USAGE,
+            f"{name_of(job)} names the runtime {name}, which the cluster does not have: kubectl get "
+            f"{kind.lower()}s lists those that it has",
+        ) from error
+    except ClusterError:
+        return None

@@ -1,0 +1,507 @@
+"""Why a run does not run, restarts or failed: each cause with what to do. Pure rules over what the cluster says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from stoker.contract.exits import ExitCode
+from stoker.runs.read import Seen
+from stoker.runs.run import QUEUE, Ending, Object, Pod, Run, State, condition, moment, part, rows
+
+# A trainer reports every few seconds. After so many without a word something is wrong, or a step is very long.
+_SILENT_SECONDS = 600
+_STALE = "staleness/mean"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One cause.
+
+    Attributes:
+        about: the object that it concerns, such as `pod tune-node-0-0-x2k7c`.
+        cause: what is wrong, with Kubernetes' own words where they help.
+        fix: what to do.
+    """
+
+    about: str
+    cause: str
+    fix: str
+
+
+def explain(seen: Seen, now: datetime) -> list[Finding]:
+    """Return the causes, the most telling first; none if nothing is wrong.
+
+    Args:
+        seen: the run, with everything that belongs to it.
+        now: the time.
+    """
+    run = seen.run
+    found: list[Finding] = []
+    for rule in _RULES:
+        for finding in rule(seen, run, now):
+            # Pods of one role suffer the same: one of them is enough.
+            if not any(finding.cause == other.cause for other in found):
+                found.append(finding)
+    return found
+
+
+def _deleting(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
+    if run.state is State.DELETING:
+        held = part(seen.trainjob, "metadata").get("finalizers") or []
+        yield Finding(
+            f"TrainJob {run.name}",
+            "somebody deleted it" + (f"; it waits for {', '.join(map(str, held))}" if held else ""),
+            "wait until its pods have ended; if it stays for minutes, look at the log of Kubeflow Trainer's controller",
+        )
+
+
+def _suspended(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
+    queue = part(part(seen.trainjob, "metadata"), "labels").get(QUEUE)
+    if run.state is State.QUEUED:
+        yield Finding(
+            f"TrainJob {run.name}",
+            f"it waits in queue {queue} until Kueue admits it",
+            f"kubectl get workloads --namespace {run.namespace} shows what it waits for: quota, or runs before it; "
+            "kueue.x-k8s.io/priority-class on the TrainJob changes the order",
+        )
+    elif run.state in (State.STOPPED, State.STOPPING):
+        yield Finding(
+            f"TrainJob {run.name}",
+            "it is stopped (spec.suspend is true)" if run.state is State.STOPPED else "it is about to stop",
+            f"stoker resume {run.name} lets it go on from its newest checkpoint",
+        )
+
+
+def _refused_runtime(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
+    failed = condition(seen.trainjob, "Failed") or {}
+    if failed.get("reason") == "TrainingRuntimeNotSupported":
+        yield Finding(
+            f"TrainJob {run.name}",
+            f"Trainer cannot use the runtime {run.runtime}: {failed.get('message')}",
+            "name an installed runtime in spec.runtimeRef: kubectl get clustertrainingruntimes",
+        )
+    elif failed.get("reason") == "DeadlineExceeded":
+        seconds = part(seen.trainjob, "spec").get("activeDeadlineSeconds")
+        yield Finding(
+            f"TrainJob {run.name}",
+            f"it took longer than spec.activeDeadlineSeconds ({seconds}) allows",
+            "submit it under another name with a longer activeDeadlineSeconds, or without one",
+        )
+
+
+def _not_begun(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
+    if run.state is not State.PENDING or seen.pods:
+        return
+    for event in _warnings(seen, "TrainJob", "JobSet"):
+        yield Finding(
+            _about(event),
+            _text(event),
+            "correct what it names, then delete the TrainJob and submit it again",
+        )
+    if seen.jobset is None and not seen.hidden:
+        yield Finding(
+            f"TrainJob {run.name}",
+            "Kubeflow Trainer has made no JobSet of it yet",
+            f"if it stays so: kubectl get clustertrainingruntime {run.runtime}, and kubectl logs --namespace "
+            "kubeflow-system deployment/kubeflow-trainer-controller-manager",
+        )
+
+
+def _no_pods(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
+    if run.state.ended or run.state in (State.STOPPED, State.QUEUED):
+        return
+    for event in _warnings(seen, "Job"):
+        text = _text(event)
+        if event.get("reason") not in ("FailedCreate", "FailedCreatePodSandBox"):
+            continue
+        if "exceeded quota" in text:
+            yield Finding(
+                _about(event),
+                f"the namespace's quota is used up: {_after(text, 'exceeded quota: ')}",
+                f"kubectl describe resourcequota --namespace {run.namespace}; stop other runs (`stoker runs`), ask for "
+                "less in spec.trainer.resourcesPerNode or numNodes, or have the quota raised",
+            )
+        elif "violates PodSecurity" in text:
+            yield Finding(
+                _about(event),
+                f"the namespace's pod security standard refuses its pods: {_after(text, 'violates PodSecurity ')}",
+                "drop what it names from the TrainJob's runtimePatches; runtimes of the catalogue keep to `restricted`",
+            )
+        elif "limitranges" in text.lower() or ("maximum " in text and "usage per" in text):
+            yield Finding(
+                _about(event),
+                f"a LimitRange of the namespace refuses its pods: {text}",
+                f"kubectl describe limitrange --namespace {run.namespace}, and ask for what it allows in "
+                "spec.trainer.resourcesPerNode",
+            )
+        elif match := re.search(r'serviceaccount "([^"]+)" not found', text):
+            yield Finding(
+                _about(event),
+                f"its service account {match[1]} does not exist",
+                f"kubectl create serviceaccount {match[1]} --namespace {run.namespace}, or list the namespace in the "
+                "catalogue's values (namespaces)",
+            )
+        else:
+            yield Finding(_about(event), f"its pods cannot be created: {text}", "correct what it names")
+
+
+def _claims(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
+    if run.state.ended:
+        return
+    for claim in seen.claims:
+        phase, name = part(claim, "status").get("phase"), part(claim, "metadata").get("name")
+        spec = part(claim, "spec")
+        asked = ", ".join(map(str, spec.get("accessModes") or ()))
+        storage = spec.get("storageClassName")
+        if phase == "Lost":
+            yield Finding(
+                f"claim {name}",
+                "its volume is gone",
+                f"kubectl delete pvc {name} --namespace {run.namespace}, then submit the run again: its data are lost",
+            )
+        if phase != "Pending":
+            continue
+        words = [_text(event) for event in _events(seen, "PersistentVolumeClaim") if _name(event) == name]
+        if failed := next((text for text in reversed(words) if "rovision" in text and "fail" in text.lower()), ""):
+            yield Finding(
+                f"claim {name}",
+                f"no volume can be made for it ({asked}, class {storage or 'of the cluster'}): {failed}",
+                "choose a storage class that can (kubectl get storageclass; value workspace.storageClassName of the "
+                f"catalogue), or an access mode that it has (workspace.accessModes); then delete the run and {name}",
+            )
+        elif any("no storage class" in text or "no persistent volumes available" in text for text in words) or not (
+            storage or words
+        ):
+            yield Finding(
+                f"claim {name}",
+                "it has no storage class, and the cluster has no default one" if not storage else words[-1],
+                "set workspace.storageClassName of the catalogue (kubectl get storageclass lists what there is); then "
+                f"delete the run and {name}, and submit the run again",
+            )
+        elif not any("first consumer" in text or "pod to be scheduled" in text for text in words):
+            told = f": {words[-1]}" if words else ""
+            yield Finding(
+                f"claim {name}",
+                f"it has no volume yet ({asked}, class {storage}){told}",
+                f"kubectl describe pvc {name} --namespace {run.namespace}; if it stays so, the provisioner of class "
+                f"{storage} does not work, or has no room",
+            )
+
+
+def _unschedulable(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
+    specs = {_name_of(pod): part(pod, "spec") for pod in seen.pods}
+    for pod in run.pods:
+        if pod.waits not in ("Unschedulable", "SchedulingGated") or run.state.ended:
+            continue
+        about, text, spec = f"pod {pod.name}", pod.message, specs[pod.name]
+        if pod.waits == "SchedulingGated":
+            gates = ", ".join(str(gate.get("name")) for gate in rows(spec, "schedulingGates"))
+            yield Finding(about, f"it is held back by {gates}", "wait, or ask who set the gate: Kueue sets its own")
+            continue
+        known = len(found := [*_scheduling(about, text, spec, run)])
+        yield from found
+        if not known:
+            yield Finding(about, f"no node takes it: {text}", "change what the message names")
+
+
+def _scheduling(about: str, text: str, spec: Object, run: Run) -> Iterator[Finding]:
+    """Yield the causes in a message of the scheduler, such as `0/3 nodes are available: 2 Insufficient cpu, …`."""
+    wanted = {str(name): str(value) for name, value in part(spec, "nodeSelector").items()}
+    if match := re.search(r'persistentvolumeclaim "([^"]+)" (not found|is being deleted|bound to non-existent)', text):
+        yield Finding(
+            about,
+            f"the claim {match[1]} {'does not exist' if match[2] == 'not found' else match[2]}",
+            f"create the claim {match[1]} in namespace {run.namespace}, or name another one in the TrainJob",
+        )
+    if "affinity/selector" in text or "didn't satisfy" in text:
+        labels = ", ".join(f"{name}={value}" for name, value in sorted(wanted.items()))
+        told = f"the labels that it asks for ({labels})" if wanted else "what its node affinity asks for"
+        yield Finding(
+            about,
+            f"{_share(text, 'affinity/selector')} do not have {told}",
+            (
+                f"kubectl get nodes --selector {labels.replace(' ', '')} lists the nodes that have them; "
+                if wanted
+                else ""
+            )
+            + "label a node, or change nodeSelector in the catalogue's values or in the TrainJob's runtimePatches",
+        )
+    for name in dict.fromkeys(re.findall(r"(?:Insufficient|Too many) ([\w./-]+\w)", text)):
+        asked = _asked(spec, name)
+        what = f"{name} ({asked} for each pod)" if asked else name
+        device = "/" in name
+        yield Finding(
+            about,
+            f"{_share(text, name)} have too little free {what}",
+            "wait for other runs to end (`stoker runs --all-namespaces`), or ask for less in "
+            "spec.trainer.resourcesPerNode"
+            + (f"; kubectl describe nodes | grep {name} shows whether any node offers it at all" if device else ""),
+        )
+    if taints := dict.fromkeys(re.findall(r"untolerated taint(?:\(s\))? ?(?:\{([^}]*)\})?", text)):
+        named = ", ".join(taint.rstrip(": ") for taint in taints if taint)
+        yield Finding(
+            about,
+            f"{_share(text, 'taint')} keep it away by a taint" + (f" ({named})" if named else ""),
+            "add a toleration (value tolerations of the catalogue, or runtimePatches of the TrainJob); a node that is "
+            "not ready or cordoned has such a taint too: kubectl get nodes",
+        )
+    if "unbound immediate" in text:
+        yield Finding(about, "it waits for a claim that has no volume", "see the claim: kubectl get pvc")
+    if "volume node affinity conflict" in text or "node(s) had no available volume zone" in text:
+        yield Finding(
+            about,
+            "its volume is in a place that no fitting node can reach",
+            "the claim is of one zone or node: let the run's pods go there (nodeSelector), or use storage that all "
+            "nodes reach (ReadWriteMany)",
+        )
+    if "were unschedulable" in text:
+        yield Finding(about, f"{_share(text, 'were unschedulable')} are cordoned", "kubectl uncordon NODE")
+    if "cannot allocate all claims" in text or "resourceclaim" in text.lower():
+        yield Finding(
+            about,
+            f"its devices cannot be allocated: {text}",
+            "kubectl get resourceclaims,deviceclasses,resourceslices shows what is asked for and what there is",
+        )
+
+
+def _waiting(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
+    for pod in run.pods:
+        advice = _WAITING.get(pod.waits)
+        if run.state.ended or (advice is None and (not pod.waits or pod.waits in _TOLD_ELSEWHERE)):
+            continue
+        text = f"{pod.waits}: {pod.message}" if pod.message else pod.waits
+        yield Finding(f"pod {pod.name}", text, advice or "correct what the message names")
+
+
+# By Kubernetes' word for why a container waits.
+_IMAGE = (
+    "correct the image's name (kubectl describe pod shows it), push it to that registry, or name the registry's secret "
+    "in imagePullSecrets of the catalogue"
+)
+_WAITING = {
+    "ImagePullBackOff": _IMAGE,
+    "ErrImagePull": _IMAGE,
+    "InvalidImageName": _IMAGE,
+    "ErrImageNeverPull": _IMAGE,
+    "CreateContainerConfigError": "create the Secret or ConfigMap that it names in the run's namespace, or correct its "
+    "name",
+    "CreateContainerError": "correct what the message names: a command or mount that the image does not have",
+    "RunContainerError": "correct what the message names: a command that the image does not have",
+    "CrashLoopBackOff": "its container ends again and again: `stoker logs` shows what it said last",
+    "Evicted": "the node ran out of what the message names; Kubernetes starts the run again from its checkpoint. Ask "
+    "for as much as the run uses (requests in the catalogue's values)",
+}
+_TOLD_ELSEWHERE = ("Unschedulable", "SchedulingGated")
+
+
+def _mounts(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
+    starting = {pod.name for pod in run.pods if pod.phase == "Pending" and pod.node}
+    for event in _warnings(seen, "Pod"):
+        if _name(event) not in starting or event.get("reason") not in ("FailedMount", "FailedAttachVolume"):
+            continue
+        text = _text(event)
+        if "Multi-Attach" in text:
+            yield Finding(
+                f"pod {_name(event)}",
+                f"its volume is attached to another node: {text}",
+                "the claim is ReadWriteOnce: run on one node (numNodes: 1), end the pod that holds it, or use storage "
+                "with ReadWriteMany (workspace.accessModes of the catalogue)",
+            )
+        else:
+            yield Finding(
+                f"pod {_name(event)}",
+                f"a volume cannot be mounted: {text}",
+                "create the Secret, ConfigMap or claim that it names in the run's namespace, or look after the storage",
+            )
+    for event in _warnings(seen, "Pod"):
+        if _name(event) in starting and event.get("reason") == "FailedCreatePodSandBox":
+            yield Finding(
+                f"pod {_name(event)}",
+                f"the node cannot start it: {_text(event)}",
+                "this is the node's network or runtime: ask who runs the cluster",
+            )
+
+
+def _endings(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
+    ended = [pod for pod in run.pods if pod.ending and pod.ending.code and not pod.samples]
+    # A peer that was only lost comes after the one with the cause.
+    ended.sort(key=lambda pod: (pod.ending is not None and pod.ending.code in _AFTER, pod.role, pod.index))
+    causes = {pod.ending.code for pod in ended if pod.ending} - {*_AFTER}
+    for pod in ended:
+        if pod.ending is None or (causes and pod.ending.code in _AFTER):
+            continue
+        yield Finding(f"pod {pod.name}", _ending_told(pod.ending), _advice(pod, pod.ending))
+
+
+_AFTER = (ExitCode.UNAVAILABLE, ExitCode.STOPPED)
+
+
+def _ending_told(ending: Ending) -> str:
+    message = ending.message.splitlines()[-1] if ending.message else ""
+    return f"{ending.container} ended with exit code {ending.told}" + (f": {message}" if message else "")
+
+
+def _advice(pod: Pod, ending: Ending) -> str:
+    if ending.reason == "OOMKilled":
+        return (
+            "raise memory in spec.trainer.resourcesPerNode, or lower --per_device_train_batch_size or --max_length"
+            if pod.trains
+            else "raise the memory of this job in the catalogue's values"
+        )
+    if pod.fetches:
+        return f"correct what it names; `stoker logs NAME --role {pod.role}` shows all of it".replace(
+            "NAME", _run_of(pod)
+        )
+    known = {int(code): text for code, text in _CODES.items()}
+    if ending.code in known:
+        return known[ending.code]
+    if ending.code == 137:
+        return "something killed it (SIGKILL): the node's memory, a stop that took too long, or a person"
+    if ending.code == 143:
+        return "something stopped it (SIGTERM), and the program did not handle it"
+    return f"`stoker logs {_run_of(pod)}` shows what it said last"
+
+
+_CODES = {
+    ExitCode.USAGE: "correct the argument that it names, and submit the run under another name; `stoker validate` "
+    "finds it before you submit",
+    ExitCode.BAD_DATA: "make the data fit the method, or choose the method that they are for",
+    ExitCode.NO_INPUT: "correct the path or name of the model or data; initializers put them to /workspace/model and "
+    "/workspace/dataset",
+    ExitCode.UNAVAILABLE: "a pod of the run was lost, or the network between its pods does not work; Kubernetes starts "
+    "all pods again, up to the runtime's retries.maxRestarts",
+    ExitCode.CRASHED: "Kubernetes starts all pods again from the newest checkpoint, up to the runtime's "
+    "retries.maxRestarts; `stoker logs` shows the traceback",
+    ExitCode.STOPPED: "it was told to stop and has saved a checkpoint; Kubernetes starts it again without counting",
+    ExitCode.CONFIG: "correct what it names: no retry can help",
+}
+
+
+def _restarts(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
+    if not run.restarts:
+        return
+    jobset = seen.jobset or {}
+    most = part(part(jobset, "spec"), "failurePolicy").get("maxRestarts")
+    counted = part(jobset, "status").get("restartsCountTowardsMax")
+    told = f"all pods were started again {_times(run.restarts)}"
+    if isinstance(counted, int) and isinstance(most, int):
+        told += f"; {counted} of {most} allowed restarts are used"
+    words = [_text(event) for event in _events(seen, "JobSet", "Job") if event.get("type") == "Warning"]
+    told += f". Kubernetes' last word: {words[-1]}" if words else ""
+    yield Finding(
+        f"JobSet {run.name}",
+        told,
+        f"the last error is on the run's claim: stoker get {run.name} FOLDER --only last-error.json",
+    )
+
+
+def _samplers(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
+    if run.state.ended:
+        return
+    for pod in run.pods:
+        if pod.samples and pod.ending and pod.ending.code:
+            yield Finding(f"pod {pod.name}", _ending_told(pod.ending), f"`stoker logs {run.name} --role {pod.role}`")
+        elif pod.samples and pod.restarts > 2:
+            yield Finding(
+                f"pod {pod.name}",
+                f"its containers were restarted {_times(pod.restarts)}",
+                f"`stoker logs {run.name} --role {pod.role}` shows why vLLM ended",
+            )
+    stale = run.progress.metric(_STALE) if run.progress else None
+    if stale is not None and stale >= 4:
+        yield Finding(
+            f"TrainJob {run.name}",
+            f"its samples are {stale:.1f} steps old when they are trained",
+            "the samplers are slower than the trainers: give the run more of them (samplers.count of the runtime), or "
+            "lower --max_staleness",
+        )
+
+
+def _silent(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
+    if run.state is not State.RUNNING or run.progress is None:
+        return
+    last = moment(run.progress.time)
+    if last is not None and (silent := (now - last).total_seconds()) > _SILENT_SECONDS:
+        yield Finding(
+            f"TrainJob {run.name}",
+            f"its trainer reported no progress for {silent / 60:.0f} minutes",
+            f"`stoker logs {run.name}` shows what it does: a long evaluation or a checkpoint reports nothing. The "
+            "runner ends a run that hangs (STOKER_HANG_TIMEOUT_SECONDS)",
+        )
+
+
+_Rule = Callable[[Seen, Run, datetime], Iterator[Finding]]
+_RULES: tuple[_Rule, ...] = (
+    _deleting,
+    _suspended,
+    _refused_runtime,
+    _not_begun,
+    _no_pods,
+    _claims,
+    _unschedulable,
+    _waiting,
+    _mounts,
+    _endings,
+    _restarts,
+    _samplers,
+    _silent,
+)
+
+
+def _events(seen: Seen, *kinds: str) -> list[Mapping[str, object]]:
+    """Return what Kubernetes said of objects of these kinds, the newest last."""
+    found = [event for event in seen.events if part(event, "involvedObject").get("kind") in kinds]
+    return sorted(found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+
+
+def _warnings(seen: Seen, *kinds: str) -> list[Mapping[str, object]]:
+    return [event for event in reversed(_events(seen, *kinds)) if event.get("type") == "Warning"]
+
+
+def _text(event: Object) -> str:
+    return " ".join(str(event.get("message") or event.get("reason") or "").split())
+
+
+def _name(event: Object) -> str:
+    return str(part(event, "involvedObject").get("name") or "")
+
+
+def _about(event: Object) -> str:
+    return f"{part(event, 'involvedObject').get('kind')} {_name(event)}"
+
+
+def _name_of(thing: Object) -> str:
+    return str(part(thing, "metadata").get("name") or "")
+
+
+def _run_of(pod: Pod) -> str:
+    return pod.name.partition(f"-{pod.role}-")[0]
+
+
+def _after(text: str, mark: str) -> str:
+    return text.partition(mark)[2] or text
+
+
+def _share(text: str, mark: str) -> str:
+    """Return how many of the nodes a part of the scheduler's message is about, such as `2 of 3 nodes`."""
+    total = re.search(r"\d+/(\d+) nodes are available", text)
+    share = re.search(rf"(\d+) [^,]*{re.escape(mark)}", text.partition(": ")[2])
+    return f"{share[1]} of {total[1]} nodes" if total and share else "the nodes"
+
+
+def _asked(spec: Object, resource: str) -> str:
+    """Return how much of a resource the containers of a pod ask for; empty if nothing tells."""
+    asked = [
+        str(amount)
+        for one in rows(spec, "containers")
+        for place in ("requests", "limits")
+        if (amount := part(part(one, "resources"), place).get(resource)) is not None
+    ]
+    return asked[0] if asked else ""
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -1,0 +1,160 @@
+"""Downloads a run's result from its claim, through a pod that lives only as long as that takes."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.contract.exits import ExitCode
+from stoker.contract.words import say
+from stoker.runs.client import Client
+from stoker.runs.errors import ClusterError, NotFoundError
+from stoker.runs.getter import CONTAINER, LABEL, MOUNT, Place, node_of, place_of, pod_of
+from stoker.runs.kinds import CLAIMS, PODS
+from stoker.runs.read import Seen, read_run
+from stoker.runs.run import part
+from stoker.runs.run import pod_of as seen_pod
+from stoker.runs.transfer import RemoteFile, bring, chosen, claim_folder, remote_files
+
+_START_SECONDS, _LOOK_SECONDS = 300.0, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to bring.
+
+    Attributes:
+        path: the folder in the workspace.
+        only: patterns of files; none for all.
+        everything: True to bring checkpoints too.
+        image: another image than the run's; empty for its own.
+        claim: another claim than the run's; empty for its own.
+    """
+
+    path: str
+    only: tuple[str, ...] = ()
+    everything: bool = False
+    image: str = ""
+    claim: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What came.
+
+    Attributes:
+        folder: where it is.
+        files: all files that are there now.
+        fetched: how many of them were brought this time.
+        bytes: the size of all.
+    """
+
+    folder: str
+    files: tuple[str, ...]
+    fetched: int
+    bytes: int
+
+
+Watch = Callable[[RemoteFile, int, int], Callable[[int], None]]
+
+
+def get(client: Client, name: str, folder: Path, wanted: Wanted, watch: Watch) -> Brought:
+    """Bring a run's files.
+
+    Args:
+        client: the cluster.
+        name: the run. If its TrainJob is gone, `wanted.image` is needed to read its claim.
+        folder: where they go: new, empty, or that of an earlier try.
+        wanted: which files.
+        watch: called with each file, its number and how many there are; returns what is told of the bytes that come.
+
+    Raises:
+        RunError: there is no result, it cannot be read, or the folder is not free.
+        OSError: the folder cannot be written to.
+    """
+    place = place_of(_run(client, name, wanted), wanted.image, wanted.claim)
+    claim = client.get(CLAIMS, place.claim)
+    claim_folder(
+        folder,
+        {
+            "run": name,
+            "namespace": client.namespace,
+            "claim": place.claim,
+            "uid": str(part(claim, "metadata").get("uid")),
+            "path": wanted.path,
+        },
+    )
+    with _reader(client, name, place, node_of(claim, client.list(PODS))) as pod:
+
+        def execute(command: Sequence[str]) -> Iterator[bytes]:
+            return client.exec(pod, CONTAINER, command)
+
+        root = "/".join(filter(None, (MOUNT, place.folder.strip("/"), wanted.path.strip("/"))))
+        files = chosen(remote_files(execute, root), wanted.only, wanted.everything)
+        if not files:
+            raise ClusterError(
+                ExitCode.NO_INPUT,
+                f"{name} has no such files in {wanted.path}: `--all` brings checkpoints too, `--path .` the whole "
+                "workspace",
+            )
+        fetched = sum(
+            bring(execute, root, file, folder, watch(file, number, len(files)))
+            for number, file in enumerate(files, start=1)
+        )
+    return Brought(str(folder), tuple(file.path for file in files), fetched, sum(file.size for file in files))
+
+
+def _run(client: Client, name: str, wanted: Wanted) -> Seen:
+    """Return the run; of one that was deleted, what its claim is called after."""
+    try:
+        return read_run(client, name)
+    except NotFoundError as error:
+        claim = wanted.claim or f"initializer-{name}"
+        if error.code is ExitCode.CONFIG or client.find(CLAIMS, claim) is None:
+            raise
+        if not wanted.image:
+            raise NotFoundError(
+                ExitCode.NO_INPUT,
+                f"the run {name} was deleted, but its claim {claim} is there: name an image with Python that can read "
+                "it, such as the run's, with --image",
+            ) from error
+        return Seen({"metadata": {"name": name}}, None, (), ())
+
+
+@contextmanager
+def _reader(client: Client, run: str, place: Place, node: str) -> Iterator[str]:
+    """Have a pod with the claim while the body runs; yields its name. Whatever happens, the pod goes."""
+    for left in client.list(PODS, f"{LABEL}={run[:63]}"):
+        # Of an earlier call that was killed: its pod has ended by itself.
+        if part(left, "status").get("phase") in ("Succeeded", "Failed"):
+            client.delete(PODS, str(left["metadata"]["name"]), grace_seconds=0)
+    body = pod_of(run, secrets.token_hex(3), place, node)
+    name = str(body["metadata"]["name"])
+    try:
+        client.create(PODS, body)
+        say(f"reading claim {place.claim} through pod {name}")
+        _wait_ready(client, name)
+        yield name
+    finally:
+        client.delete(PODS, name, grace_seconds=0)
+
+
+def _wait_ready(client: Client, name: str) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        pod = seen_pod(client.get(PODS, name))
+        if pod.phase == "Running":
+            return
+        hopeless = pod.waits.startswith(("ErrImage", "ImagePull", "InvalidImage", "Create", "Run"))
+        if pod.ending or hopeless or time.monotonic() > deadline:
+            told = f"{pod.waits}: {pod.message}" if pod.waits else pod.ending.told if pod.ending else "no reason given"
+            raise ClusterError(
+                ExitCode.UNAVAILABLE,
+                f"the pod that reads the claim does not start ({told}): --image names another image; see `kubectl get "
+                "events`",
+            )
+        time.sleep(_LOOK_SECONDS)

@@ -1,0 +1,187 @@
+"""The short-lived pod that reads a run's claim: which image, which claim, which node. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.runs.read import Seen
+from stoker.runs.run import part, rows
+
+Object = Mapping[str, Any]
+
+CONTAINER = "get"
+LABEL = "stoker.dev/get"
+# Where the pod has the claim, and how long it lives if nobody removes it.
+MOUNT = "/claim"
+SECONDS = 4 * 3600
+_WORKSPACE = "/workspace"
+# Our images' user; runs of other runtimes may name none, and the restricted standard refuses root.
+_USER = {"runAsUser": 1001, "runAsGroup": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run's result is, and what can read it.
+
+    Attributes:
+        claim: the claim.
+        folder: the workspace's folder in the claim; empty for the claim itself.
+        image: an image with Python.
+        pod: the spec of a pod of the run, whose security context, tolerations and pull secrets fit.
+    """
+
+    claim: str
+    folder: str
+    image: str
+    pod: Object
+
+
+def place_of(seen: Seen, image: str = "", claim: str = "") -> Place:
+    """Return where a run's result is.
+
+    Args:
+        seen: the run.
+        image: the user's choice of image; empty for the run's own.
+        claim: the user's choice of claim; empty for the run's own.
+
+    Raises:
+        RunError: nothing tells.
+    """
+    name = str(part(seen.trainjob, "metadata").get("name") or "")
+    spec = _pod_spec(seen)
+    container = next(iter(rows(spec, "containers")), {})
+    found = image or str(part(part(seen.trainjob, "spec"), "trainer").get("image") or container.get("image") or "")
+    if not found:
+        raise RunError(
+            ExitCode.CONFIG, f"{name} has neither a pod nor a JobSet that tells its image: name one with --image"
+        )
+    mount = _mount(container)
+    chosen = claim or _claim(seen, spec, mount, name)
+    folder = "" if claim else str(mount.get("subPath") or mount.get("subPathExpr") or "")
+    return Place(chosen, folder.replace("$(JOBSET_NAME)", name), found, spec)
+
+
+def node_of(claim: Object, pods: Sequence[Object]) -> str:
+    """Return the node that a pod must go to for a claim, because the volume is attached there; empty for any.
+
+    Raises:
+        RunError: only one pod may have the claim, and one has it.
+    """
+    modes = part(claim, "spec").get("accessModes") or []
+    name = part(claim, "metadata").get("name")
+    if "ReadWriteMany" in modes or "ReadOnlyMany" in modes:
+        return ""
+    for pod in pods:
+        named = {
+            part(volume, "persistentVolumeClaim").get("claimName") for volume in rows(part(pod, "spec"), "volumes")
+        }
+        node = str(part(pod, "spec").get("nodeName") or "")
+        if name in named and node and part(pod, "status").get("phase") in ("Pending", "Running"):
+            if "ReadWriteOncePod" in modes:
+                raise RunError(
+                    ExitCode.CONFIG,
+                    f"the claim {name} is ReadWriteOncePod, and {part(pod, 'metadata').get('name')} has it: stop "
+                    "the run (`stoker stop`), or wait for its end",
+                )
+            return node
+    return ""
+
+
+def pod_of(run: str, suffix: str, place: Place, node: str = "") -> dict[str, Any]:
+    """Return the pod: as restricted as a namespace may ask for, with the claim read-only, and a life that ends.
+
+    Args:
+        run: the run's name.
+        suffix: what makes the pod's name its own.
+        place: where the result is.
+        node: the node it must go to; empty for any.
+    """
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": SECONDS,
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            **_USER,
+            **_kept(part(place.pod, "securityContext"), "runAsUser", "runAsGroup", "fsGroup", "supplementalGroups"),
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [
+            {
+                "name": CONTAINER,
+                "image": place.image,
+                "command": ["sh", "-c", f"sleep {SECONDS}"],
+                "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "512Mi"}},
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                    "readOnlyRootFilesystem": True,
+                    "runAsNonRoot": True,
+                },
+                "volumeMounts": [{"name": "claim", "mountPath": MOUNT, "readOnly": True}],
+            }
+        ],
+        "volumes": [{"name": "claim", "persistentVolumeClaim": {"claimName": place.claim}}],
+        **_kept(place.pod, "tolerations", "imagePullSecrets", "schedulerName"),
+    }
+    # An image is built for one processor. The run's other labels, such as those of GPUs, are not needed to read.
+    if arch := part(place.pod, "nodeSelector").get("kubernetes.io/arch"):
+        spec["nodeSelector"] = {"kubernetes.io/arch": arch}
+    if node:
+        term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        spec["affinity"] = {"nodeAffinity": required}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        # A pod's name has 63 characters at most, as its host name.
+        "metadata": {"name": f"{run[:50]}-get-{suffix}", "labels": {LABEL: run[:63]}},
+        "spec": spec,
+    }
+
+
+def _pod_spec(seen: Seen) -> Object:
+    """Return the spec of the pods that train: from one of them, else from the JobSet, which stays longer."""
+    training = {pod.name for pod in seen.run.pods if pod.trains}
+    for pod in seen.pods:
+        if part(pod, "metadata").get("name") in training:
+            return part(pod, "spec")
+    jobs = rows(part(seen.jobset or {}, "spec"), "replicatedJobs")
+    job = next((job for job in jobs if job.get("name") == "node"), jobs[-1] if jobs else {})
+    return part(part(part(part(job, "template"), "spec"), "template"), "spec")
+
+
+def _mount(container: Object) -> Object:
+    workspace = next(
+        (str(one.get("value")) for one in rows(container, "env") if one.get("name") == "STOKER_WORKSPACE"), _WORKSPACE
+    )
+    mounts = rows(container, "volumeMounts")
+    return next((one for one in mounts if one.get("mountPath") == workspace), {})
+
+
+def _claim(seen: Seen, spec: Object, mount: Object, name: str) -> str:
+    volume = mount.get("name")
+    for one in rows(spec, "volumes"):
+        if volume is not None and one.get("name") == volume:
+            if found := part(one, "persistentVolumeClaim").get("claimName"):
+                return str(found)
+            raise RunError(
+                ExitCode.CONFIG, f"the workspace of {name} is no claim, so it went with the pods: nothing can be read"
+            )
+    # JobSet adds the volume of a claim that it makes to the pods, and not to its own template.
+    for policy in rows(part(seen.jobset or {}, "spec"), "volumeClaimPolicies"):
+        for template in rows(policy, "templates"):
+            made = part(template, "metadata").get("name")
+            if volume in (None, made):
+                return f"{made}-{name}"
+    return f"initializer-{name}"
+
+
+def _kept(thing: Object, *names: str) -> dict[str, Any]:
+    return {name: thing[name] for name in names if thing.get(name) is not None}

@@ -1,0 +1,240 @@
+"""Logs of all pods of a run as one: in the order of their times, each line with its role and rank in front."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from stoker.contract.words import say
+from stoker.runs.client import Client
+from stoker.runs.errors import ClusterError, NotFoundError, RefusedError, UnreachableError
+from stoker.runs.kinds import PODS
+from stoker.runs.read import read_run
+from stoker.runs.run import Pod, State, part, rows
+
+_EARLIEST = datetime.min.replace(tzinfo=UTC)
+# How long a follower waits before it looks for new pods, and before it asks again for a log that broke off.
+_LOOK_SECONDS, _AGAIN_SECONDS = 2.0, 2.0
+_GIVE_UP = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One container's log.
+
+    Attributes:
+        pod: the pod's name.
+        container: its container.
+        label: what lines begin with, such as `node-0` or `sampler-1/vllm`.
+    """
+
+    pod: str
+    container: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a log.
+
+    Attributes:
+        source: where it comes from.
+        stamp: the time in front of it, as the cluster wrote it.
+        text: the line.
+    """
+
+    source: Source
+    stamp: str
+    text: str
+
+    @property
+    def time(self) -> datetime:
+        """When it was written, for sorting."""
+        try:
+            return datetime.fromisoformat(self.stamp)
+        except ValueError:
+            return _EARLIEST
+
+
+def sources_of(pods: Iterable[Pod], roles: Iterable[str] = ()) -> list[Source]:
+    """Return the logs of pods.
+
+    Args:
+        pods: the pods.
+        roles: only pods of these, such as `node` or `node-0`; none for all.
+    """
+    wanted = set(roles)
+    return [
+        Source(pod.name, container, pod.label if len(pod.containers) == 1 else f"{pod.label}/{container}")
+        for pod in pods
+        if not wanted or wanted & {pod.role, pod.label}
+        for container in pod.containers
+    ]
+
+
+def line_of(source: Source, raw: bytes) -> Line:
+    """Return a line of a log that was asked for with times."""
+    stamp, _, text = raw.decode("utf-8", "replace").partition(" ")
+    # A progress bar rewrites its line: only what is left of it counts.
+    return Line(source, stamp, text.rstrip("\r").rpartition("\r")[2])
+
+
+def merged(logs: Iterable[Iterator[Line]]) -> Iterator[Line]:
+    """Yield the lines of several logs in the order of their times; each log keeps its own order."""
+    return heapq.merge(*(_rising(log) for log in logs), key=lambda line: line.time)
+
+
+def shown(line: Line, width: int, times: bool = False) -> str:
+    """Return a line as a person reads it.
+
+    Args:
+        line: the line.
+        width: of the longest label.
+        times: True to have the time in front.
+    """
+    return (f"{line.stamp} " if times else "") + f"{line.source.label:<{width}} | {line.text}"
+
+
+def as_json(line: Line) -> str:
+    """Return a line as one JSON object."""
+    source = line.source
+    told = {"time": line.stamp, "label": source.label, "pod": source.pod, "container": source.container}
+    return json.dumps({**told, "text": line.text})
+
+
+def past(client: Client, name: str, roles: tuple[str, ...], tail: int | None) -> Iterator[Line]:
+    """Yield what the pods of a run have written.
+
+    Args:
+        client: the cluster.
+        name: the run.
+        roles: only of these pods.
+        tail: so many last lines of each container; None for all.
+
+    Raises:
+        ClusterError: the run cannot be read.
+    """
+    run = read_run(client, name).run
+    return merged(_read(client, source, tail) for source in sources_of(run.pods, roles))
+
+
+def follow(
+    client: Client,
+    name: str,
+    roles: tuple[str, ...],
+    tail: int | None,
+    show: Callable[[Line], None],
+) -> State:
+    """Show what the pods of a run write, over restarts, until it has ended or is stopped; return its state.
+
+    Raises:
+        ClusterError: the run cannot be read.
+    """
+    lines: queue.Queue[Line] = queue.Queue()
+    readers: dict[Source, threading.Thread] = {}
+    failures, first = 0, True
+    while True:
+        try:
+            run = read_run(client, name).run
+            failures = 0
+        except UnreachableError:
+            failures += 1
+            if failures > _GIVE_UP:
+                raise
+        else:
+            for source in sources_of(run.pods, roles):
+                if source not in readers:
+                    # Of pods that come later nothing has been shown yet.
+                    wanted = (client, source, tail if first else None, lines.put)
+                    readers[source] = threading.Thread(target=_follow_one, args=wanted, daemon=True)
+                    readers[source].start()
+            first = False
+            if run.state.ended or run.state in (State.STOPPED, State.QUEUED):
+                for reader in readers.values():
+                    reader.join(_LOOK_SECONDS)
+                _drain(lines, show, 0)
+                return run.state
+        _drain(lines, show, _LOOK_SECONDS)
+
+
+def _drain(lines: queue.Queue[Line], show: Callable[[Line], None], seconds: float) -> None:
+    """Show the lines that have come, and wait for the first of them."""
+    wait = seconds
+    while True:
+        try:
+            show(lines.get(timeout=wait) if wait else lines.get_nowait())
+        except queue.Empty:
+            return
+        wait = 0
+
+
+def _follow_one(client: Client, source: Source, tail: int | None, put: Callable[[Line], None]) -> None:
+    """Put the lines of a container until it has ended. A log that breaks off goes on where it was."""
+    # The last line's time, and how many lines have that time.
+    last, stamp, at_last = _EARLIEST, "", 0
+    while True:
+        ended = _has_ended(client, source)
+        try:
+            again = at_last
+            asked = client.log(source.pod, source.container, follow=not ended, since=stamp, tail=tail, timestamps=True)
+            for raw in asked:
+                line = line_of(source, raw)
+                # The API server knows whole seconds only, so it repeats lines.
+                if line.time < last or (line.time == last and again > 0):
+                    again -= line.time == last
+                    continue
+                last, stamp, at_last = line.time, line.stamp, at_last + 1 if line.time == last else 1
+                put(line)
+            if ended:
+                return
+        except (NotFoundError, RefusedError) as error:
+            # Its container has not started yet; or its pod is gone, or its log.
+            if ended or isinstance(error, NotFoundError):
+                return
+        except UnreachableError:
+            pass
+        except ClusterError as error:
+            say(error.message)
+            return
+        tail = None
+        threading.Event().wait(_AGAIN_SECONDS)
+
+
+def _has_ended(client: Client, source: Source) -> bool:
+    """Return whether a container has ended for good; also if its pod is gone."""
+    try:
+        pod = client.find(PODS, source.pod)
+    except ClusterError:
+        return False
+    if pod is None:
+        return True
+    status = part(pod, "status")
+    if status.get("phase") in ("Succeeded", "Failed"):
+        return True
+    statuses = [*rows(status, "initContainerStatuses"), *rows(status, "containerStatuses")]
+    restarts = part(pod, "spec").get("restartPolicy") != "Never"
+    ended = next((one for one in statuses if one.get("name") == source.container), {})
+    return bool(part(part(ended, "state"), "terminated")) and not restarts
+
+
+def _read(client: Client, source: Source, tail: int | None) -> Iterator[Line]:
+    try:
+        for raw in client.log(source.pod, source.container, tail=tail, timestamps=True):
+            yield line_of(source, raw)
+    except (RefusedError, NotFoundError):
+        return  # it has not started, or is gone: `stoker status` says so
+
+
+def _rising(log: Iterator[Line]) -> Iterator[Line]:
+    """Yield the lines of one log with times that never go back, so that merging keeps their order."""
+    latest, stamp = _EARLIEST, ""
+    for line in log:
+        if line.time < latest:
+            line = replace(line, stamp=stamp)
+        latest, stamp = line.time, line.stamp
+        yield line

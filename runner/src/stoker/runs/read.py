@@ -1,0 +1,136 @@
+"""Reads runs from the cluster: as few requests as possible, and as much as the user may see."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stoker.contract.exits import ExitCode
+from stoker.runs.client import Client
+from stoker.runs.errors import NotFoundError, RightsError
+from stoker.runs.kinds import CLAIMS, EVENTS, JOBS, JOBSETS, PODS, TRAINJOBS, Kind
+from stoker.runs.run import JOBSET_NAME, Run, part, run_of, runs_of
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Everything of one run, as objects of Kubernetes.
+
+    Attributes:
+        trainjob: its TrainJob.
+        jobset: its JobSet; None if there is none.
+        jobs: the JobSet's Jobs.
+        pods: its pods.
+        claims: the claims that its pods name, and its own.
+        events: what Kubernetes said of any of these.
+        hidden: what the user may not see, one line each.
+    """
+
+    trainjob: Object
+    jobset: Object | None
+    jobs: tuple[Object, ...]
+    pods: tuple[Object, ...]
+    claims: tuple[Object, ...] = ()
+    events: tuple[Object, ...] = ()
+    hidden: tuple[str, ...] = ()
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return run_of(self.trainjob, self.jobset, self.pods)
+
+
+def read_runs(client: Client, everywhere: bool = False) -> tuple[list[Run], list[str]]:
+    """Return all runs of a namespace or of the cluster, newest first; and what the user may not see.
+
+    Raises:
+        ClusterError: TrainJobs cannot be listed.
+    """
+    hidden: list[str] = []
+    trainjobs = client.list(TRAINJOBS, everywhere=everywhere)
+    if not trainjobs:
+        return [], hidden
+    jobsets = _visible(client, JOBSETS, hidden, everywhere=everywhere)
+    pods = _visible(client, PODS, hidden, JOBSET_NAME, everywhere=everywhere)
+    return runs_of(trainjobs, jobsets, pods), hidden
+
+
+def read_run(client: Client, name: str) -> Seen:
+    """Return a run with its pods.
+
+    Raises:
+        NotFoundError: there is none of that name; the message has the nearest one.
+        ClusterError: the TrainJob cannot be read.
+    """
+    hidden: list[str] = []
+    try:
+        trainjob = client.get(TRAINJOBS, name)
+    except NotFoundError as error:
+        if error.code is ExitCode.CONFIG:  # no Trainer at all
+            raise
+        raise _not_found(client, name, error) from error
+    selector = f"{JOBSET_NAME}={name}"
+    try:
+        jobset = client.find(JOBSETS, name)
+    except RightsError as error:
+        hidden.append(error.message)
+        jobset = None
+    pods = _visible(client, PODS, hidden, selector)
+    return Seen(trainjob, jobset, (), tuple(pods), hidden=tuple(hidden))
+
+
+def read_all(client: Client, name: str) -> Seen:
+    """Return a run with everything that explains it.
+
+    Raises:
+        ClusterError: as :func:`read_run`.
+    """
+    seen = read_run(client, name)
+    hidden = [*seen.hidden]
+    jobs = _visible(client, JOBS, hidden, f"{JOBSET_NAME}={name}")
+    named = {volume.get("persistentVolumeClaim", {}).get("claimName") for volume in _volumes(seen.pods)}
+    named |= {f"initializer-{name}"}
+    claims = [one for one in _visible(client, CLAIMS, hidden) if one["metadata"]["name"] in named]
+    about = {one["metadata"].get("uid") for one in (seen.trainjob, *seen.pods, *jobs, *claims)}
+    about |= {seen.jobset["metadata"].get("uid")} if seen.jobset else set()
+    events = [
+        one for one in _visible(client, EVENTS, hidden) if part(one, "involvedObject").get("uid") in about - {None}
+    ]
+    return replace(seen, jobs=tuple(jobs), claims=tuple(claims), events=tuple(events), hidden=tuple(hidden))
+
+
+def _volumes(pods: tuple[Object, ...]) -> list[Object]:
+    return [volume for pod in pods for volume in part(pod, "spec").get("volumes") or ()]
+
+
+def _visible(
+    client: Client, kind: Kind, hidden: list[str], selector: str = "", everywhere: bool = False
+) -> list[Object]:
+    """Return objects; none if the user may not see them, which is noted."""
+    try:
+        return client.list(kind, selector, everywhere=everywhere)
+    except RightsError as error:
+        hidden.append(error.message)
+    except NotFoundError as error:  # a cluster without JobSet
+        hidden.append(error.message)
+    return []
+
+
+def _not_found(client: Client, name: str, error: NotFoundError) -> NotFoundError:
+    """Return what is wrong with a name: the nearest run, or the JobSet that something else made."""
+    try:
+        names = [str(job["metadata"]["name"]) for job in client.list(TRAINJOBS)]
+        others = client.find(JOBSETS, name)
+    except (RightsError, NotFoundError):
+        return error
+    where = f"namespace {client.namespace}"
+    if others:
+        return NotFoundError(
+            ExitCode.NO_INPUT, f"{name} in {where} is a JobSet that no TrainJob made: use `kubectl get jobset {name}`"
+        )
+    close = difflib.get_close_matches(name, names, n=1)
+    advice = f"did you mean {close[0]}?" if close else "`stoker runs` lists those that there are"
+    return NotFoundError(ExitCode.NO_INPUT, f"there is no run {name} in {where}: {advice}")

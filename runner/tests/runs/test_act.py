@@ -1,0 +1,126 @@
+"""Runs are submitted, stopped and resumed; what cannot be is refused with what to do instead. And `top`."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from runner.tests.runs.api_server import Cluster
+from runner.tests.runs.objects import NOW, ended, jobset, pod, progress, trainjob
+from runner.tests.runs.test_commands import stoker
+
+import builders
+from stoker.contract.exits import ExitCode
+from stoker.runs.run import QUEUE, run_of
+from stoker.runs.top import Losses, in_view
+
+
+def written(path: Path, *resources: builders.Manifest) -> str:
+    path.write_text(yaml.safe_dump_all(resources))
+    return str(path)
+
+
+def suspended(cluster: Cluster) -> bool:
+    return bool(cluster.objects["trainjobs", "ml", "tune"]["spec"]["suspend"])
+
+
+@pytest.fixture
+def catalogue(cluster: Cluster, kubeconfig: Path) -> Cluster:
+    """A cluster with our runtime, and nothing that runs."""
+    cluster.add("clustertrainingruntimes", builders.kept(builders.RUNTIME))
+    return cluster
+
+
+def test_a_trainjob_is_submitted(catalogue: Cluster, tmp_path: Path) -> None:
+    path = written(tmp_path / "job.yaml", builders.trainjob("a"), builders.trainjob("b"))
+    assert stoker("submit", path).stdout.splitlines()[0] == (
+        "a is submitted to namespace ml: stoker logs a --follow --namespace ml"
+    )
+    assert ("trainjobs", "ml", "b") in catalogue.objects
+    again = stoker("submit", path, code=ExitCode.USAGE)
+    assert "TrainJob a exists already in namespace ml: choose another name" in again.stderr
+    assert json.loads(
+        stoker("submit", written(tmp_path / "c.yaml", builders.trainjob("c")), "--output", "json").stdout
+    ) == [{"namespace": "ml", "name": "c"}]
+
+
+def test_a_wrong_trainjob_is_refused_before_anything_is_made(catalogue: Cluster, tmp_path: Path) -> None:
+    wrong = builders.trainjob("b", args=["--learning_rte=1"])
+    path = written(tmp_path / "job.yaml", builders.trainjob("a"), wrong)
+    assert "did you mean --learning_rate?" in stoker("submit", path, code=ExitCode.USAGE).stderr
+    assert [key for key in catalogue.objects if key[0] == "trainjobs"] == []
+    stoker("submit", path, "--no-check")
+    assert ("trainjobs", "ml", "b") in catalogue.objects
+
+
+def test_what_is_no_trainjob_is_refused(catalogue: Cluster, tmp_path: Path) -> None:
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
+    result = stoker("submit", written(tmp_path / "job.yaml", builders.trainjob("a"), config), code=ExitCode.USAGE)
+    assert "also has ConfigMap x: put these into another file for `kubectl apply`" in result.stderr
+    stoker("submit", str(tmp_path / "missing.yaml"), code=ExitCode.NO_INPUT)
+
+
+def test_a_runtime_that_is_missing_is_named(catalogue: Cluster, tmp_path: Path) -> None:
+    path = written(tmp_path / "job.yaml", builders.trainjob("a", runtime="none"))
+    result = stoker("submit", path, code=ExitCode.USAGE)
+    assert "a names the runtime none, which the cluster does not have" in result.stderr
+
+
+def test_a_run_is_stopped_and_resumed(cluster: Cluster, kubeconfig: Path) -> None:
+    cluster.add("trainjobs", trainjob())
+    cluster.add("jobsets", jobset())
+    cluster.add("pods", pod())
+    assert stoker("resume", "tune").stdout == "tune is not stopped: it is running\n"
+    assert stoker("stop", "tune").stdout.startswith("tune stops: ")
+    assert suspended(cluster)
+    assert stoker("stop", "tune").stdout == "tune is stopped already: stoker resume tune\n"
+    assert stoker("resume", "tune").stdout == "tune goes on: `stoker logs tune --follow`\n"
+    assert not suspended(cluster)
+
+
+def test_a_run_that_is_over_is_neither_stopped_nor_resumed(cluster: Cluster, kubeconfig: Path) -> None:
+    cluster.add("trainjobs", trainjob(**ended("Complete", "AllJobsCompleted")))
+    assert "is complete already" in stoker("stop", "tune").stdout
+    assert "`stoker get tune FOLDER`" in stoker("resume", "tune", code=ExitCode.USAGE).stderr
+    cluster.add("trainjobs", trainjob(**ended("Failed", "FailedJobs")))
+    assert "submit it under another name" in stoker("resume", "tune", code=ExitCode.USAGE).stderr
+
+
+@pytest.mark.parametrize("command", ["stop", "resume"])
+def test_what_kueue_decides_is_left_to_kueue(cluster: Cluster, kubeconfig: Path, command: str) -> None:
+    queued = trainjob(suspend=command == "resume")
+    queued["metadata"]["labels"] = {QUEUE: "research"}
+    cluster.add("trainjobs", queued)
+    result = stoker(command, "tune", code=ExitCode.USAGE)
+    assert f'"active": {"true" if command == "resume" else "false"}' in result.stderr
+    assert suspended(cluster) is (command == "resume")
+
+
+# `top`.
+
+
+def test_top_prints_tables_where_nobody_looks(cluster: Cluster, kubeconfig: Path) -> None:
+    cluster.add("trainjobs", trainjob(trainerStatus=progress(step=4, loss=1.5, staleness__mean=2)))
+    cluster.add("pods", pod())
+    lines = stoker("top", "--times", "2", "--every", "1").stdout.splitlines()
+    assert len(lines) == 5
+    assert lines[1].split()[:6] == ["tune", "Running", "42", "%", "4", "1.5"]
+    assert lines[2] == ""
+    assert "\x1b" not in "".join(lines)
+
+
+def test_a_loss_is_recorded_once_for_each_step() -> None:
+    losses = Losses()
+    for step, loss in ((1, 3.0), (1, 3.0), (2, 2.0)):
+        losses.add([run_of(trainjob(trainerStatus=progress(step=step, loss=loss)), None, [])])
+    assert [*losses.of["uid-tune"]] == [3.0, 2.0]
+
+
+def test_runs_that_ended_long_ago_leave_the_view() -> None:
+    done = run_of(trainjob(**ended("Complete", "AllJobsCompleted")), None, [])
+    now = datetime.fromisoformat(NOW)
+    assert in_view([done], now) == [done]
+    assert in_view([done], now.replace(hour=23)) == []

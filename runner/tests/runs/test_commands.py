@@ -1,0 +1,125 @@
+"""The commands as a user calls them, against an API server on loopback."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from runner.tests.runs.api_server import Cluster, forbidden
+from runner.tests.runs.objects import event, job, jobset, pod, progress, trainjob, unschedulable
+
+from stoker.commands.main import main
+from stoker.contract.exits import ExitCode
+
+
+def stoker(*arguments: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, arguments, prog_name="stoker")
+    assert result.exit_code == code, f"{result.output}{result.stderr}"
+    return result
+
+
+@pytest.fixture
+def busy(cluster: Cluster, kubeconfig: Path) -> Cluster:
+    """A cluster with a run that trains and one that no node takes."""
+    told = progress(loss=1.5, time=datetime.now(UTC).isoformat())
+    cluster.add("trainjobs", trainjob(trainerStatus=told), trainjob("wait"))
+    cluster.add("jobsets", jobset(), jobset("wait"))
+    cluster.add("jobs", job(), job("wait"))
+    message = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+    cluster.add("pods", pod(), pod(index=1), unschedulable(message, run="wait", spec={"nodeSelector": {"gpu": "h200"}}))
+    return cluster
+
+
+def test_runs_are_listed(busy: Cluster) -> None:
+    lines = stoker("runs").output.splitlines()
+    assert lines[0].split() == [
+        "NAME",
+        "STATE",
+        "DONE",
+        "LOSS",
+        "LEFT",
+        "NODES",
+        "RESTARTS",
+        "AGE",
+        "RUNTIME",
+        "REASON",
+    ]
+    assert [line.split()[:2] for line in lines[1:]] == [["wait", "Pending"], ["tune", "Running"]]
+    assert lines[1].endswith("Unschedulable")
+    assert len([one for one in busy.requests if one[0] == "GET"]) == 3
+    assert "NAMESPACE" in stoker("runs", "-A").output
+
+
+def test_json_is_the_whole_run(busy: Cluster) -> None:
+    runs = json.loads(stoker("runs", "--output", "json").output)
+    assert [(run["name"], run["state"]) for run in runs] == [("wait", "Pending"), ("tune", "Running")]
+    assert runs[1]["progress"]["metrics"] == {"loss": 1.5}
+    one = json.loads(stoker("status", "tune", "--output", "json").output)
+    assert one == runs[1]
+    assert json.loads(stoker("explain", "tune", "--output", "json").output) == []
+
+
+def test_one_run_is_shown(busy: Cluster) -> None:
+    output = stoker("status", "tune").output
+    assert "state      Running\n" in output
+    assert "loss 1.5" in output
+    assert [line.split()[:2] for line in output.splitlines()[-2:]] == [["node-0", "Running"], ["node-1", "Running"]]
+
+
+def test_a_run_is_explained(busy: Cluster) -> None:
+    busy.add("events", event(job("wait"), "FailedCreate", 'pods "x" is forbidden: exceeded quota: small, used: pods=2'))
+    lines = stoker("explain", "wait").output.splitlines()
+    assert lines[0] == "Job wait-node-0: the namespace's quota is used up: small, used: pods=2"
+    assert lines[2].endswith("1 of 1 nodes do not have the labels that it asks for (gpu=h200)")
+    assert all(line.startswith("  → ") for line in lines[1::2])
+    assert stoker("explain", "tune").output == "nothing hinders tune: it runs\n"
+
+
+# Bad input: one line each.
+
+
+def test_a_namespace_without_runs(cluster: Cluster, kubeconfig: Path) -> None:
+    result = stoker("runs")
+    assert result.stdout == ""
+    assert result.stderr == (
+        "[stoker] there are no runs in namespace ml: --namespace or --all-namespaces shows others\n"
+    )
+    assert stoker("runs", "--output", "json").stdout == "[]\n"
+
+
+def test_a_misspelled_name(busy: Cluster) -> None:
+    result = stoker("status", "tun", code=ExitCode.NO_INPUT)
+    assert result.stderr == "stoker: error: there is no run tun in namespace ml: did you mean tune?\n"
+    assert "`stoker runs` lists" in stoker("explain", "zzz", code=ExitCode.NO_INPUT).stderr
+
+
+def test_a_run_of_another_tool(busy: Cluster) -> None:
+    busy.add("jobsets", jobset("theirs"))
+    assert "is a JobSet that no TrainJob made" in stoker("status", "theirs", code=ExitCode.NO_INPUT).stderr
+
+
+@pytest.mark.parametrize("kind", ["jobsets", "pods"])
+def test_what_the_user_may_not_see_is_said_once(busy: Cluster, kind: str) -> None:
+    busy.refusals["GET", kind] = forbidden("list", kind)
+    for command in (("runs",), ("status", "tune"), ("explain", "tune")):
+        result = stoker(*command)
+        assert len(result.stderr.splitlines()) == 1
+        assert f"you may not {'get' if kind == 'jobsets' and len(command) > 1 else 'list'} {kind}" in result.stderr
+
+
+def test_no_rights_at_all(busy: Cluster) -> None:
+    busy.refusals["GET", "trainjobs"] = forbidden("list", "trainjobs")
+    for command in (("runs",), ("status", "tune"), ("explain", "tune")):
+        result = stoker(*command, code=ExitCode.CONFIG)
+        assert len(result.stderr.splitlines()) == 1
+        assert "you may not" in result.stderr
+
+
+def test_no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    result = stoker("runs", code=ExitCode.CONFIG)
+    assert result.stderr.startswith("stoker: error: there is no kubeconfig at ")
+    assert len(result.stderr.splitlines()) == 1

@@ -1,0 +1,283 @@
+"""Each cause is found in what Kubernetes says, and comes with what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import pytest
+from runner.tests.runs.objects import (
+    NOW,
+    claim,
+    ended,
+    event,
+    job,
+    jobset,
+    pod,
+    progress,
+    terminated,
+    trainjob,
+    unschedulable,
+    waiting,
+)
+
+from stoker.runs.explain import Finding, explain
+from stoker.runs.read import Seen
+from stoker.runs.run import QUEUE
+
+Object = dict[str, Any]
+
+
+@dataclass
+class Case:
+    """What the cluster has, and what the first cause and its remedy say.
+
+    Attributes:
+        cause: words of the cause.
+        fix: words of the remedy.
+        pods: the pods.
+        trainjob: the TrainJob.
+        jobset: the JobSet.
+        claims: the claims.
+        events: the events.
+    """
+
+    cause: str
+    fix: str
+    pods: list[Object] = field(default_factory=list)
+    trainjob: Object = field(default_factory=trainjob)
+    jobset: Object | None = field(default_factory=jobset)
+    claims: list[Object] = field(default_factory=list)
+    events: list[Object] = field(default_factory=list)
+
+    def found(self) -> list[Finding]:
+        """Return the causes."""
+        seen = Seen(self.trainjob, self.jobset, (job(),), tuple(self.pods), tuple(self.claims), tuple(self.events))
+        return explain(seen, datetime.fromisoformat(NOW))
+
+
+def queued() -> Object:
+    made = trainjob(suspend=True)
+    made["metadata"]["labels"] = {QUEUE: "research"}
+    return made
+
+
+def deleted() -> Object:
+    made = trainjob()
+    made["metadata"] |= {"deletionTimestamp": NOW, "finalizers": ["example.com/keep"]}
+    return made
+
+
+SELECTOR = {"spec": {"nodeSelector": {"kubernetes.io/arch": "amd64", "gpu": "h200"}}}
+GPU = {"spec": {"containers": [{"name": "node", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}}
+QUOTA = 'pods "tune-node-0-0-" is forbidden: exceeded quota: small, requested: pods=1, used: pods=2, limited: pods=2'
+SECURITY = 'pods "x" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false'
+EXTERNAL = 'Waiting for a volume to be created either by the external provisioner "csi.example.com" or manually'
+
+CASES = {
+    "deleted": Case("waits for example.com/keep", "wait until", trainjob=deleted()),
+    "stopped": Case("it is stopped", "stoker resume tune", trainjob=trainjob(suspend=True)),
+    "in a queue": Case("queue research until Kueue", "kubectl get workloads", trainjob=queued()),
+    "no runtime": Case(
+        "Trainer cannot use the runtime trl-distributed: no such",
+        "kubectl get clustertrainingruntimes",
+        trainjob=trainjob(**ended("Failed", "TrainingRuntimeNotSupported", "no such")),
+    ),
+    "too long": Case(
+        "longer than spec.activeDeadlineSeconds",
+        "another name",
+        trainjob=trainjob(**ended("Failed", "DeadlineExceeded")),
+    ),
+    "no controller": Case("made no JobSet of it yet", "kubeflow-trainer-controller-manager", jobset=None),
+    "quota": Case(
+        "quota is used up: small, requested: pods=1", "resourcequota", events=[event(job(), "FailedCreate", QUOTA)]
+    ),
+    "pod security": Case(
+        'refuses its pods: "restricted:latest": allowPrivilegeEscalation',
+        "runtimePatches",
+        events=[event(job(), "FailedCreate", SECURITY)],
+    ),
+    "service account": Case(
+        "its service account models does not exist",
+        "kubectl create serviceaccount models --namespace ml",
+        events=[
+            event(
+                job(), "FailedCreate", 'error looking up service account ml/models: serviceaccount "models" not found'
+            )
+        ],
+    ),
+    "claim without a class": Case(
+        "no storage class, and the cluster has no default", "workspace.storageClassName", claims=[claim(storage=None)]
+    ),
+    "claim that cannot be made": Case(
+        "no volume can be made for it (ReadWriteMany, class fast): failed to provision volume: unsupported access mode",
+        "workspace.accessModes",
+        claims=[claim(storage="fast")],
+        events=[event(claim(), "ProvisioningFailed", "failed to provision volume: unsupported access mode")],
+    ),
+    "claim that waits": Case(
+        "it has no volume yet (ReadWriteMany, class nfs): Waiting for a volume",
+        "kubectl describe pvc initializer-tune",
+        claims=[claim()],
+        events=[event(claim(), "ExternalProvisioning", EXTERNAL, "Normal")],
+    ),
+    "claim that is lost": Case(
+        "its volume is gone", "kubectl delete pvc initializer-tune", claims=[claim(phase="Lost")]
+    ),
+    "missing label": Case(
+        "2 of 3 nodes do not have the labels that it asks for (gpu=h200, kubernetes.io/arch=amd64)",
+        "kubectl get nodes --selector gpu=h200,kubernetes.io/arch=amd64",
+        [
+            unschedulable(
+                "0/3 nodes are available: 2 node(s) didn't match Pod's node affinity/selector, 1 Insufficient cpu.",
+                **SELECTOR,
+            )
+        ],
+    ),
+    "no gpu": Case(
+        "1 of 3 nodes have too little free nvidia.com/gpu (8 for each pod)",
+        "grep nvidia.com/gpu",
+        [
+            unschedulable(
+                "0/3 nodes are available: 1 Insufficient nvidia.com/gpu, 2 node(s) had untolerated taint {gpu: true}.",
+                **GPU,
+            )
+        ],
+    ),
+    "taint": Case(
+        "3 of 3 nodes keep it away by a taint (node.kubernetes.io/not-ready)",
+        "toleration",
+        [unschedulable("0/3 nodes are available: 3 node(s) had untolerated taint {node.kubernetes.io/not-ready: }.")],
+    ),
+    "no such claim": Case(
+        "the claim inputs does not exist",
+        "create the claim inputs in namespace ml",
+        [unschedulable('persistentvolumeclaim "inputs" not found')],
+    ),
+    "another zone": Case(
+        "in a place that no fitting node can reach",
+        "ReadWriteMany",
+        [unschedulable("0/3 nodes are available: 3 node(s) had volume node affinity conflict.")],
+    ),
+    "an unknown word of the scheduler": Case(
+        "no node takes it: 0/3 nodes are available: 3 node(s) like it not",
+        "what the message names",
+        [unschedulable("0/3 nodes are available: 3 node(s) like it not.")],
+    ),
+    "no image": Case(
+        "ImagePullBackOff: Back-off pulling image",
+        "imagePullSecrets",
+        [waiting("ImagePullBackOff", 'Back-off pulling image "registry.example.com/x"')],
+    ),
+    "no secret": Case(
+        'CreateContainerConfigError: secret "hugging-face" not found',
+        "create the Secret",
+        [waiting("CreateContainerConfigError", 'secret "hugging-face" not found', role="model-initializer")],
+    ),
+    "attached elsewhere": Case(
+        "attached to another node: Multi-Attach",
+        "ReadWriteMany",
+        [waiting("ContainerCreating")],
+        events=[event(pod(), "FailedAttachVolume", 'Multi-Attach error for volume "pvc-1": already used by pod(s) x')],
+    ),
+    "not mounted": Case(
+        "a volume cannot be mounted: MountVolume.SetUp failed",
+        "create the Secret",
+        [waiting("ContainerCreating")],
+        events=[event(pod(), "FailedMount", 'MountVolume.SetUp failed for volume "ca": configmap "ca" not found')],
+    ),
+    "wrong flag": Case(
+        "node ended with exit code 64 wrong arguments: stoker: error: --lr: did you mean --learning_rate?",
+        "stoker validate",
+        [terminated(64, "stoker: error: --lr: did you mean --learning_rate?"), terminated(69, "lost", index=1)],
+        trainjob(**ended("Failed", "FailedJobs")),
+    ),
+    "memory": Case(
+        "exit code 137 out of memory",
+        "--per_device_train_batch_size",
+        [terminated(137, reason="OOMKilled")],
+        trainjob(**ended("Failed", "FailedJobs")),
+    ),
+    "model not fetched": Case(
+        "model-initializer ended with exit code 66 model or data missing: no such model",
+        "stoker logs tune --role model-initializer",
+        [terminated(66, "no such model", role="model-initializer")],
+    ),
+    "somebody's program": Case(
+        "exit code 3: ValueError: x", "stoker logs tune", [terminated(3, "Traceback …\nValueError: x")]
+    ),
+    "evicted": Case(
+        "Evicted: The node was low on resource: memory.",
+        "requests",
+        [
+            {
+                **pod(phase="Failed"),
+                "status": {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
+            }
+        ],
+    ),
+    "restarts": Case(
+        "all pods were started again 2 times; 1 of 3 allowed restarts are used",
+        "stoker get tune FOLDER --only last-error.json",
+        [pod(attempt=2)],
+        jobset=jobset(restarts=2, counted=1),
+    ),
+    "a sampler that crashes": Case(
+        "vllm ended with exit code 1",
+        "stoker logs tune --role sampler",
+        [pod(), terminated(1, "no memory", role="sampler")],
+    ),
+    "old samples": Case(
+        "its samples are 6.0 steps old",
+        "samplers.count",
+        [pod()],
+        trainjob(trainerStatus=progress(staleness__mean=6)),
+    ),
+    "silence": Case(
+        "no progress for 30 minutes",
+        "STOKER_HANG_TIMEOUT_SECONDS",
+        [pod()],
+        trainjob(trainerStatus=progress(time="2026-11-22T09:40:00Z")),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_cause_and_its_remedy(name: str) -> None:
+    case = CASES[name]
+    first = case.found()[0]
+    assert case.cause in first.cause
+    assert case.fix in first.fix
+    assert "\n" not in f"{first.about}{first.cause}{first.fix}"
+
+
+QUIET = {
+    "training": Case("", "", [pod(), pod(index=1)], trainjob(trainerStatus=progress(loss=1))),
+    "fetching": Case("", "", [pod("model-initializer")], claims=[claim(phase="Bound")]),
+    "complete": Case("", "", [terminated(0)], trainjob(**ended("Complete", "AllJobsCompleted"))),
+    "claim waits for its pod": Case(
+        "",
+        "",
+        [waiting("ContainerCreating")],
+        claims=[claim()],
+        events=[
+            event(claim(), "WaitForFirstConsumer", "waiting for first consumer to be created before binding", "Normal")
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_nothing_is_found_where_nothing_is_wrong(name: str) -> None:
+    assert QUIET[name].found() == []
+
+
+def test_all_causes_of_a_message_are_told_and_each_once() -> None:
+    message = "0/3 nodes are available: 1 Insufficient cpu, 1 Insufficient memory, 1 node(s) were unschedulable."
+    case = Case("", "", [unschedulable(message), unschedulable(message, index=1)])
+    assert [found.cause for found in case.found()] == [
+        "1 of 3 nodes have too little free cpu (4 for each pod)",
+        "1 of 3 nodes have too little free memory",
+        "1 of 3 nodes are cordoned",
+    ]

@@ -1,0 +1,219 @@
+"""A run's result comes whole, through a pod that any namespace admits and that always goes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from runner.tests.runs.api_server import Cluster, forbidden
+from runner.tests.runs.objects import IMAGE, claim, ended, jobset, pod, terminated, trainjob
+from runner.tests.runs.test_commands import stoker
+
+from builders import RUNTIME, replicated_jobs
+from builders import pod_of as spec_of
+from stoker.contract.exits import ExitCode, RunError
+from stoker.runs import get as module
+from stoker.runs import transfer
+from stoker.runs.getter import node_of, place_of, pod_of
+from stoker.runs.read import Seen
+
+Object = dict[str, Any]
+
+FILES = {
+    "stoker.json": b"{}\n",
+    "adapter_model.safetensors": bytes(range(256)) * 1000,
+    "empty": b"",
+    "deeper/names with spaces.txt": "ü\n".encode(),
+    "checkpoint-10/model.bin": b"large",
+}
+
+
+def made(folder: Path) -> Path:
+    for path, data in FILES.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    (folder / "link").symlink_to("/etc/hostname")
+    return folder
+
+
+def real_jobset() -> Object:
+    """Return a JobSet with the node of our own runtime, and its claim."""
+    found = jobset()
+    found["spec"] |= {
+        "replicatedJobs": [replicated_jobs(RUNTIME)[0]],
+        "volumeClaimPolicies": RUNTIME["spec"]["template"]["spec"]["volumeClaimPolicies"],
+    }
+    return found
+
+
+@pytest.fixture
+def finished(cluster: Cluster, kubeconfig: Path, tmp_path: Path) -> Cluster:
+    """A cluster with a finished run whose pods are gone, and its claim."""
+    made(tmp_path / "claim/output")
+    cluster.claim = tmp_path / "claim"
+    cluster.add("trainjobs", trainjob(**ended("Complete", "AllJobsCompleted")))
+    cluster.add("jobsets", real_jobset())
+    cluster.add("persistentvolumeclaims", claim(phase="Bound"))
+    return cluster
+
+
+def there(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != transfer.MARK
+    }
+
+
+def expect_no_pod(cluster: Cluster) -> None:
+    assert [key for key in cluster.objects if key[0] == "pods"] == []
+
+
+def test_the_result_comes_without_checkpoints_and_the_pod_goes(finished: Cluster, tmp_path: Path) -> None:
+    result = stoker("get", "tune", str(tmp_path / "out"))
+    assert there(tmp_path / "out") == {path: data for path, data in FILES.items() if "checkpoint" not in path}
+    assert result.stdout.endswith("out has 4 files of tune (250.0 KiB)\n")
+    expect_no_pod(finished)
+    assert stoker("get", "tune", str(tmp_path / "out")).stdout.endswith("4 of them were there already\n")
+    stoker("get", "tune", str(tmp_path / "out"), "--all")
+    assert there(tmp_path / "out") == FILES
+
+
+def test_a_part_comes(finished: Cluster, tmp_path: Path) -> None:
+    output = stoker("get", "tune", str(tmp_path / "out"), "--only", "*.json", "--output", "json").stdout
+    assert json.loads(output)["files"] == ["stoker.json"]
+    assert there(tmp_path / "out") == {"stoker.json": b"{}\n"}
+    stoker("get", "tune", str(tmp_path / "one"), "--only", "checkpoint-10")
+    assert [*there(tmp_path / "one")] == ["checkpoint-10/model.bin"]
+
+
+def test_it_goes_on_where_it_broke_off(finished: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "_RANGE", 100_000)
+    finished.cuts = 2
+    name = "adapter_model.safetensors"
+    stoker("get", "tune", str(tmp_path / "out"), "--only", name)
+    assert there(tmp_path / "out") == {name: FILES[name]}
+    # Half of it is there, of an earlier try that was killed.
+    shutil.move(tmp_path / "out" / name, tmp_path / "out" / f"{name}.part")
+    with (tmp_path / "out" / f"{name}.part").open("r+b") as half:
+        half.truncate(120_000)
+    before = len(finished.requests)
+    stoker("get", "tune", str(tmp_path / "out"), "--only", name)
+    assert there(tmp_path / "out") == {name: FILES[name]}
+    commands = [address for method, address in finished.requests[before:] if method == "EXEC"]
+    assert len(commands) == 4  # the list, two ranges, the sum
+
+
+def test_a_damaged_part_is_brought_anew(finished: Cluster, tmp_path: Path) -> None:
+    stoker("get", "tune", str(tmp_path / "out"), "--only", "stoker.json")
+    (tmp_path / "out/stoker.json").write_bytes(b"xx\n")
+    (tmp_path / "out/stoker.json.part").write_bytes(b"y")
+    stoker("get", "tune", str(tmp_path / "out"), "--only", "stoker.json")
+    assert there(tmp_path / "out") == {"stoker.json": b"{}\n"}
+
+
+def test_two_runs_never_mix(finished: Cluster, tmp_path: Path) -> None:
+    stoker("get", "tune", str(tmp_path / "out"))
+    finished.objects["persistentvolumeclaims", "ml", "initializer-tune"]["metadata"]["uid"] = "another"
+    result = stoker("get", "tune", str(tmp_path / "out"), code=ExitCode.USAGE)
+    assert "has the files of another run, tune (claim initializer-tune): name another folder" in result.stderr
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").touch()
+    assert "has files already" in stoker("get", "tune", str(tmp_path / "mine"), code=ExitCode.USAGE).stderr
+
+
+def test_a_run_without_a_result(finished: Cluster, tmp_path: Path) -> None:
+    assert finished.claim is not None
+    shutil.rmtree(finished.claim / "output")
+    result = stoker("get", "tune", str(tmp_path / "out"), code=ExitCode.NO_INPUT)
+    assert "no result yet" in result.stderr
+    expect_no_pod(finished)
+
+
+def test_no_right_to_run_commands_is_named_and_the_pod_goes(finished: Cluster, tmp_path: Path) -> None:
+    finished.refusals["GET", "pods/exec"] = forbidden("get", "pods/exec")
+    result = stoker("get", "tune", str(tmp_path / "out"), code=ExitCode.CONFIG)
+    assert "you may not get pods/exec in namespace ml" in result.stderr
+    expect_no_pod(finished)
+
+
+def test_a_pod_that_does_not_start_goes(finished: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_START_SECONDS", 0.0)
+    finished.starts = False
+    result = stoker("get", "tune", str(tmp_path / "out"), code=ExitCode.UNAVAILABLE)
+    assert "the pod that reads the claim does not start" in result.stderr
+    expect_no_pod(finished)
+
+
+def test_the_claim_of_a_deleted_run_can_be_read(finished: Cluster, tmp_path: Path) -> None:
+    for kind in ("trainjobs", "jobsets"):
+        finished.objects.pop((kind, "ml", "tune"))
+    result = stoker("get", "tune", str(tmp_path / "out"), code=ExitCode.NO_INPUT)
+    assert "the run tune was deleted, but its claim initializer-tune is there: name an image" in result.stderr
+    stoker("get", "tune", str(tmp_path / "out"), "--image", IMAGE)
+    assert "stoker.json" in there(tmp_path / "out")
+
+
+def test_no_path_leads_out_of_the_folder() -> None:
+    def lies(_: object) -> Any:
+        yield b'["../../.bashrc", 1]\n'
+
+    with pytest.raises(RunError, match="leads out of"):
+        transfer.remote_files(lies, "/claim/output")
+
+
+# The pod.
+
+
+def test_the_pod_is_what_the_restricted_standard_and_the_schema_ask_for() -> None:
+    body = pod_of("tune", "ab12cd", place_of(Seen(trainjob(), real_jobset(), (), ())), "worker-1")
+    kubernetes_validate.validate(body, "1.34", strict=True)
+    spec = body["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["securityContext"]["runAsUser"] == 1001
+    container = spec["containers"][0]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["volumeMounts"] == [{"name": "claim", "mountPath": "/claim", "readOnly": True}]
+    assert spec["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
+    assert spec["activeDeadlineSeconds"]
+    assert spec["automountServiceAccountToken"] is False
+
+
+def test_the_place_of_a_result() -> None:
+    place = place_of(Seen(trainjob(), real_jobset(), (), ()))
+    assert (place.claim, place.folder) == ("initializer-tune", "")
+    assert place.image == spec_of(replicated_jobs(RUNTIME)[0])["containers"][0]["image"]
+    assert place_of(Seen(trainjob(), None, (), (pod(),))).image == IMAGE
+    assert place_of(Seen(trainjob(), None, (), (pod(),)), "other", "claim").image == "other"
+    with pytest.raises(RunError, match="name one with --image"):
+        place_of(Seen(trainjob(), None, (), ()))
+
+
+def test_a_claim_that_runs_share_is_read_in_the_runs_folder() -> None:
+    shared = real_jobset()
+    del shared["spec"]["volumeClaimPolicies"]
+    spec = spec_of(shared["spec"]["replicatedJobs"][0])
+    spec = json.loads(json.dumps(spec))
+    shared["spec"]["replicatedJobs"] = [{"name": "node", "template": {"spec": {"template": {"spec": spec}}}}]
+    spec["volumes"].append({"name": "initializer", "persistentVolumeClaim": {"claimName": "runs"}})
+    spec["containers"][0]["volumeMounts"][0]["subPathExpr"] = "$(JOBSET_NAME)"
+    place = place_of(Seen(trainjob(), shared, (), ()))
+    assert (place.claim, place.folder) == ("runs", "tune")
+
+
+def test_a_volume_goes_where_it_is_attached() -> None:
+    once, many = claim(mode="Once"), claim(mode="Many")
+    assert node_of(once, [pod()]) == "worker-1"
+    assert node_of(once, [terminated(0)]) == ""
+    assert node_of(once, [pod(run="other")]) == ""
+    assert node_of(many, [pod()]) == ""
+    with pytest.raises(RunError, match=r"ReadWriteOncePod, and tune-node-0-0-\w+ has it: stop the run"):
+        node_of(claim(mode="OncePod"), [pod()])
+    body = pod_of("tune", "ab12cd", place_of(Seen(trainjob(), None, (), (pod(),))), "worker-1")
+    assert "worker-1" in json.dumps(body["spec"]["affinity"])

@@ -1,0 +1,142 @@
+"""Logs of all pods are one, in order, and following them loses and repeats nothing."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from runner.tests.runs.api_server import Cluster
+from runner.tests.runs.objects import ended, jobset, pod, terminated, trainjob
+from runner.tests.runs.test_commands import stoker
+
+from stoker.contract.exits import ExitCode
+from stoker.runs import logs
+from stoker.runs.client import Client
+from stoker.runs.logs import Line, Source, line_of, merged, sources_of
+from stoker.runs.run import State, pod_of
+
+NODE_0 = "tune-node-0-0-x0k0c"
+NODE_1 = "tune-node-0-1-x0k1c"
+
+
+def stamped(*seconds_and_texts: tuple[float, str]) -> str:
+    return "".join(f"2026-11-22T10:00:{second:09.6f}Z {text}\n" for second, text in seconds_and_texts)
+
+
+@pytest.fixture
+def trained(cluster: Cluster, kubeconfig: Path) -> Cluster:
+    """A cluster with a run of two nodes that has completed, with a sampler beside it."""
+    sampler = pod("sampler", spec={"containers": [{"name": "vllm"}, {"name": "proxy"}]})
+    cluster.add("trainjobs", trainjob(**ended("Complete", "AllJobsCompleted")))
+    cluster.add("jobsets", jobset())
+    cluster.add("pods", terminated(0), terminated(0, index=1), sampler)
+    cluster.logs[NODE_0, "node"] = stamped((1, "one"), (3, "three"), (3.5, "bar 1\rbar 2"))
+    cluster.logs[NODE_1, "node"] = stamped((2, "two"), (3, "three"))
+    cluster.logs["tune-sampler-0-0-x0k0c", "vllm"] = stamped((2.5, "served"))
+    return cluster
+
+
+def test_all_pods_are_one_log(trained: Cluster) -> None:
+    assert stoker("logs", "tune").stdout.splitlines() == [
+        "node-0 | one",
+        "node-1 | two",
+        "sampler-0/vllm | served",
+        "node-0         | three",
+        "node-1         | three",
+        "node-0         | bar 2",
+    ]
+
+
+def test_a_part_of_the_log(trained: Cluster) -> None:
+    assert stoker("logs", "tune", "--role", "node-1").stdout == "node-1 | two\nnode-1 | three\n"
+    assert stoker("logs", "tune", "--role", "node", "--tail", "1").stdout == "node-1 | three\nnode-0 | bar 2\n"
+    lines = stoker("logs", "tune", "--role", "node-1", "--timestamps").stdout.splitlines()
+    assert lines[0] == "2026-11-22T10:00:02.000000Z node-1 | two"
+    line = json.loads(stoker("logs", "tune", "--role", "node-1", "--output", "json").stdout.splitlines()[0])
+    assert (line["label"], line["container"], line["text"]) == ("node-1", "node", "two")
+
+
+def test_pods_without_a_log(trained: Cluster) -> None:
+    trained.logs.clear()
+    result = stoker("logs", "tune")
+    assert result.stdout == ""
+    assert "`stoker status tune` lists its pods" in result.stderr
+
+
+def test_following_ends_with_the_run(trained: Cluster) -> None:
+    result = stoker("logs", "tune", "--follow", "--role", "node")
+    assert sorted(result.stdout.splitlines()) == [
+        "node-0 | bar 2",
+        "node-0 | one",
+        "node-0 | three",
+        "node-1 | three",
+        "node-1 | two",
+    ]
+    assert result.stderr == "[stoker] tune is complete\n"
+    trained.add("trainjobs", trainjob(**ended("Failed", "FailedJobs")))
+    stoker("logs", "tune", "--follow", code=ExitCode.CRASHED)
+
+
+def test_following_goes_over_restarts_and_repeats_nothing(
+    cluster: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(logs, "_AGAIN_SECONDS", 0.05)
+    cluster.add("trainjobs", trainjob())
+    cluster.add("jobsets", jobset())
+    cluster.add("pods", pod())
+    cluster.logs[NODE_0, "node"] = stamped((1, "a"), (1, "b"))
+    shown: list[str] = []
+    reached = {text: threading.Event() for text in ("b", "c", "d")}
+
+    def show(line: Line) -> None:
+        shown.append(line.text)
+        reached.get(line.text, threading.Event()).set()
+
+    found: list[State] = []
+    follower = threading.Thread(target=lambda: found.append(logs.follow(client, "tune", (), None, show)))
+    follower.start()
+    # The log of a container that runs breaks off after each answer of the stand-in, and is asked for anew.
+    assert reached["b"].wait(20)
+    cluster.logs[NODE_0, "node"] += stamped((1, "c"))
+    assert reached["c"].wait(20)
+    cluster.objects.pop(("pods", "ml", NODE_0))
+    cluster.add("pods", terminated(0, attempt=1))
+    cluster.logs["tune-node-0-0-x1k0c", "node"] = stamped((9, "d"))
+    assert reached["d"].wait(20)
+    cluster.add("trainjobs", trainjob(**ended("Complete", "AllJobsCompleted")))
+    follower.join(20)
+    assert found == [State.COMPLETE]
+    assert shown == ["a", "b", "c", "d"]
+
+
+def test_a_source_is_each_container() -> None:
+    two = pod_of(pod("sampler", spec={"containers": [{"name": "vllm"}, {"name": "proxy"}]}))
+    found = sources_of([pod_of(pod()), two])
+    assert [source.label for source in found] == ["node-0", "sampler-0/vllm", "sampler-0/proxy"]
+    assert [source.label for source in sources_of([pod_of(pod()), two], ["node"])] == ["node-0"]
+
+
+def test_bytes_that_are_no_text_are_shown() -> None:
+    source = Source("p", "c", "node-0")
+    assert line_of(source, b"2026-11-22T10:00:00Z \xff!").text == "\N{REPLACEMENT CHARACTER}!"
+    assert line_of(source, b"").text == ""
+    assert line_of(source, b"no time at all").text == "time at all"
+
+
+@given(st.lists(st.lists(st.integers(0, 59), max_size=6), max_size=4))
+def test_merging_keeps_the_order_of_each_log(logs_of: list[list[int]]) -> None:
+    sources = [Source(str(number), "c", str(number)) for number in range(len(logs_of))]
+    given_ = [
+        [Line(source, f"2026-11-22T10:00:{second:02}Z", f"{place}") for place, second in enumerate(seconds)]
+        for source, seconds in zip(sources, logs_of, strict=True)
+    ]
+    found = list(merged(iter(lines) for lines in given_))
+    assert len(found) == sum(map(len, logs_of))
+    assert [line.time for line in found] == sorted(line.time for line in found)
+    for source, lines in zip(sources, given_, strict=True):
+        assert [line.text for line in found if line.source == source] == [line.text for line in lines]

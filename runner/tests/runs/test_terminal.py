@@ -1,0 +1,84 @@
+"""What a person sees on a real terminal, and that nobody else pays for it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from runner.tests.runs.api_server import Cluster
+from runner.tests.runs.objects import jobset, pod, progress, trainjob, unschedulable
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+def on_terminal(words: list[str], **env: str) -> tuple[int, str]:
+    """Run a command of `stoker` with a terminal as its output; return its exit code and what the terminal got."""
+    ours, theirs = pty.openpty()
+    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    environment: Mapping[str, str] = {**plain, "PYTHONPATH": str(SOURCE), "TERM": "xterm-256color", **env}
+    process = subprocess.Popen([sys.executable, "-m", "stoker", *words], stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    got = b""
+    while True:
+        try:
+            data = os.read(ours, 65536)
+        except OSError:  # Linux' way to say that nobody writes any more
+            break
+        if not data:
+            break
+        got += data
+    os.close(ours)
+    return process.wait(), got.decode()
+
+
+@pytest.fixture
+def busy(cluster: Cluster, kubeconfig: Path) -> Cluster:
+    """A cluster with a run that trains and one that waits."""
+    cluster.add("trainjobs", trainjob(trainerStatus=progress(loss=1.5)), trainjob("wait-for-a-node"))
+    cluster.add("jobsets", jobset(), jobset("wait-for-a-node"))
+    cluster.add("pods", pod(), unschedulable("0/3 nodes are available: [x]", run="wait-for-a-node"))
+    return cluster
+
+
+def test_a_narrow_terminal_gets_tables_that_fit(busy: Cluster) -> None:
+    code, text = on_terminal(["runs"], COLUMNS="40", NO_COLOR="1")
+    assert code == 0
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line).rstrip() for line in text.splitlines()]
+    assert max(map(len, lines)) <= 40
+    assert any(line.startswith("wait-for-a-node") and "Pending" in line for line in lines)
+    assert not re.search(r"\x1b\[[\d;]*3\d", text), "a colour, in spite of NO_COLOR"
+
+
+def test_a_terminal_gets_colours_and_what_pods_say_is_no_markup(busy: Cluster) -> None:
+    code, text = on_terminal(["status", "wait-for-a-node"], COLUMNS="120")
+    assert code == 0
+    assert "0/3 nodes are available: [x]" in text
+    assert "\x1b[" in text
+
+
+def test_top_is_a_view_of_its_own(busy: Cluster) -> None:
+    code, text = on_terminal(["top", "--times", "1"], COLUMNS="100", LINES="20")
+    assert code == 0
+    assert "\x1b[?1049h" in text, "no screen of its own"
+    assert "tune" in text
+
+
+def test_nobody_else_imports_the_extras() -> None:
+    program = "import sys, stoker.commands.main as _; print({'kubernetes', 'rich'} & {*sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, env={"PYTHONPATH": str(SOURCE)}
+    )
+    assert done.stdout == "set()\n"
+
+
+def test_the_shell_completes_commands() -> None:
+    env = {"PYTHONPATH": str(SOURCE), "_STOKER_COMPLETE": "bash_complete", "COMP_WORDS": "stoker ex", "COMP_CWORD": "1"}
+    program = "import sys; sys.argv = ['stoker']; from stoker.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, env=env)
+    assert done.stdout == "plain,explain\n"
