@@ -1,0 +1,120 @@
+"""The commands about a cluster on a real one: a run that waits is explained, followed, stopped, resumed, fetched."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster import Cluster
+from e2e.conftest import ROOT
+from e2e.kube import Kube
+from e2e.trainjobs import LORA_SFT, Run, trainjob
+
+NAME = "watched"
+LABEL = "stoker.dev/tests-watched"
+Stoker = Callable[..., subprocess.CompletedProcess[str]]
+
+pytestmark = pytest.mark.full
+
+
+@pytest.fixture
+def stoker(cluster: Cluster, kube: Kube) -> Stoker:
+    """Runs a command of `stoker` as a user would, and expects its exit code."""
+
+    def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done: subprocess.CompletedProcess[str] = cluster.run(
+            [sys.executable, "-m", "stoker", *words, "--namespace", kube.namespace],
+            check=False,
+            capture_output=True,
+            env={"PYTHONPATH": str(ROOT / "runner/src")},
+        )
+        assert done.returncode == code, f"{words}: {done.stdout}{done.stderr}\n{kube.state()}"
+        return done
+
+    return run
+
+
+@pytest.fixture
+def node(cluster: Cluster) -> Iterator[str]:
+    """A node that can be labelled; the label goes at the end."""
+    system = Kube(cluster, "default")
+    name = str(system.items("nodes")[-1]["metadata"]["name"])
+    yield name
+    system.kubectl("label", "node", name, f"{LABEL}-")
+
+
+def state(stoker: Stoker) -> str:
+    found: dict[str, Any] = json.loads(stoker("status", NAME, "--output", "json").stdout)
+    return str(found["state"])
+
+
+def wait_state(stoker: Stoker, *wanted: str, seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while (found := state(stoker)) not in wanted:
+        assert time.monotonic() < deadline, f"{found}, not {wanted}"
+        time.sleep(2)
+
+
+def test_a_run_is_watched_from_pending_to_its_result(
+    cluster: Cluster,
+    kube: Kube,
+    catalogue: Callable[[], None],
+    inputs: str,
+    stoker: Stoker,
+    node: str,
+    tmp_path: Path,
+) -> None:
+    run = Run(kube, NAME)
+    run.delete()
+    # Long enough to be stopped on its way.
+    args = [word for word in LORA_SFT if "max_steps" not in word] + ["--max_steps=120"]
+    job = trainjob(NAME, args, nodes=1, pod={"nodeSelector": {LABEL: "yes"}})
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    try:
+        # The inputs are on a claim, whose content nobody knows before the run.
+        assert f"{NAME} is submitted" in stoker("submit", str(tmp_path / "job.yaml")).stdout
+
+        # It is pending, and why is told.
+        kube.until("the scheduler's verdict", lambda: "Unschedulable" in stoker("runs").stdout, 90)
+        told = stoker("explain", NAME).stdout
+        assert f"{LABEL}=yes" in told
+        assert f"kubectl get nodes --selector {LABEL}=yes" in told
+        Kube(cluster, "default").kubectl("label", "node", node, f"{LABEL}=yes", "--overwrite")
+
+        # It runs, is stopped with a checkpoint, and goes on.
+        run.wait_steps(3)
+        assert "stops" in stoker("stop", NAME).stdout
+        wait_state(stoker, "Stopped")
+        assert f"stoker resume {NAME}" in stoker("explain", NAME).stdout
+        assert "goes on" in stoker("resume", NAME).stdout
+        wait_state(stoker, "Running", "Complete")
+        run.wait_log("resuming from")
+        assert "node-0 | " in stoker("logs", NAME, "--tail", "5").stdout
+        assert NAME in stoker("top", "--times", "1").stdout
+        followed = stoker("logs", NAME, "--follow")
+        assert "node-0 | " in followed.stdout
+        assert f"{NAME} is complete" in followed.stderr
+
+        # The result comes after the pods are gone, and twice is as good as once.
+        for pod in run.pods():
+            kube.delete("pod", pod["metadata"]["name"])
+        for again in (False, True):
+            done = stoker("get", NAME, str(tmp_path / "result"))
+            assert ("were there already" in done.stdout) is again
+        manifest = json.loads((tmp_path / "result/stoker.json").read_text())
+        assert manifest["status"] == "finished"
+        assert manifest["steps"] == 120
+        assert manifest["resumed_from"], "the run did not go on from its checkpoint"
+        assert (tmp_path / "result/adapter_model.safetensors").stat().st_size > 0
+        kube.until("the pod that read the claim to go", lambda: not kube.items("pods", "stoker.dev/get"), 30)
+        assert "complete" in stoker("resume", NAME, code=64).stderr
+    finally:
+        run.delete()
