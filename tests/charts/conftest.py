@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from charts.helm import CHARTS, TRAINING_RUNTIMES, Manifest, render, values_files
+from charts.helm import CHARTS, ROOT, TRAINING_RUNTIMES, Manifest, render, values_files
 from charts.runtimes import runtimes
 
 
@@ -21,3 +22,11 @@ def chart(request: pytest.FixtureRequest) -> Path:
 def catalogue(request: pytest.FixtureRequest) -> list[Manifest]:
     """The runtimes of the catalogue, for each of its values files."""
     return runtimes(render(TRAINING_RUNTIMES, [request.param]))
+
+
+@pytest.fixture(scope="session")
+def caddy() -> Path:
+    """The image's program, built on this machine."""
+    printed = subprocess.run([ROOT / "tools/build", "proxy"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    (program,) = Path(printed.strip()).iterdir()
+    return program

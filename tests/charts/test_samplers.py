@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from subprocess import DEVNULL
 
 import pytest
 
 from charts.helm import TRAINING_RUNTIMES, Manifest, render
 from charts.runtimes import jobs, runtimes
+from stoker.cluster.processes import free_ports
 
 VALUES = TRAINING_RUNTIMES / "ci/grpo-async-cpu-values.yaml"
 PORT = 8080
@@ -35,19 +45,44 @@ def containers(templates: dict[str, Manifest]) -> dict[str, Manifest]:
 
 def test_nodes_alone_reach_samplers_which_reach_nobody(objects: list[Manifest], templates: dict[str, Manifest]) -> None:
     policies = {
-        item["spec"]["podSelector"]["matchLabels"]["stoker.dev/role"]: item["spec"]
-        for item in objects
-        if item["kind"] == "NetworkPolicy"
+        (spec["podSelector"]["matchLabels"]["stoker.dev/role"], _session(spec)): spec for spec in _specs(objects)
     }
-    nodes = [{"podSelector": {"matchLabels": {"stoker.dev/role": "node"}}}]
-    assert policies["sampler"]["policyTypes"] == ["Ingress", "Egress"]
-    assert policies["sampler"]["ingress"] == [{"from": nodes, "ports": [{"port": PORT}]}]
+    nodes = [
+        {
+            "podSelector": {
+                "matchLabels": {"stoker.dev/role": "node"},
+                "matchExpressions": [{"key": "stoker.dev/session", "operator": "DoesNotExist"}],
+            }
+        }
+    ]
+    assert policies["sampler", "DoesNotExist"]["ingress"] == [{"from": nodes, "ports": [{"port": PORT}]}]
+    assert policies["node", "DoesNotExist"]["policyTypes"] == ["Ingress"]
+    assert policies["node", "DoesNotExist"]["ingress"] == [{"from": nodes}]
     names = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
-    assert policies["sampler"]["egress"] == [{"ports": names}]
-    assert policies["node"]["policyTypes"] == ["Ingress"]
-    assert policies["node"]["ingress"] == [{"from": nodes}]
+    for session in ("Exists", "DoesNotExist"):
+        assert policies["sampler", session]["policyTypes"] == ["Ingress", "Egress"]
+        assert policies["sampler", session]["egress"] == [{"ports": names}]
     for role in ("node", "sampler"):
         assert templates[role]["metadata"]["labels"]["stoker.dev/role"] == role
+
+
+def test_nobody_reaches_a_session_but_who_its_own_policy_names(objects: list[Manifest]) -> None:
+    closed = {
+        spec["podSelector"]["matchLabels"]["stoker.dev/role"]: spec["ingress"]
+        for spec in _specs(objects)
+        if _session(spec) == "Exists"
+    }
+    assert closed == {"node": [], "sampler": []}
+
+
+def _specs(objects: list[Manifest]) -> list[Manifest]:
+    return [item["spec"] for item in objects if item["kind"] == "NetworkPolicy"]
+
+
+def _session(spec: Manifest) -> str:
+    (expression,) = spec["podSelector"]["matchExpressions"]
+    assert expression["key"] == "stoker.dev/session"
+    return str(expression["operator"])
 
 
 def test_everything_but_the_proxy_listens_on_loopback(containers: dict[str, Manifest]) -> None:
@@ -68,6 +103,83 @@ def test_nobody_changes_through_the_proxy_what_is_served(
     assert "handle {\n\t\trespond 404" in configuration
     # Peers would need ports of their own to hand weights over.
     assert not any("weight-transfer" in word for word in containers["vllm"]["args"])
+
+
+Ask = Callable[..., int]
+
+
+@pytest.fixture
+def proxy(caddy: Path, templates: dict[str, Manifest], tmp_path: Path) -> Iterator[Callable[[str], Ask]]:
+    """Starts a sampler's proxy with a value of SESSION_GUARD; returns what asks it for a status."""
+    running: list[subprocess.Popen[bytes]] = []
+    servers: list[ThreadingHTTPServer] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    def start(guard: str) -> Ask:
+        for _ in range(2):  # vLLM and the watcher
+            servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Answers))
+            threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        mine = free_ports(1)[0]
+        text = templates["sampler"]["metadata"]["annotations"]["stoker.dev/Caddyfile"]
+        behind = zip((8000, 8081), (server.server_address[1] for server in servers[-2:]), strict=True)
+        for port, other in (*behind, (PORT, mine)):
+            text = text.replace(f":{port}", f":{other}")
+        (tmp_path / "api-key").write_text("the-key\n")
+        file = tmp_path / "Caddyfile"
+        file.write_text(text.replace("/keys", str(tmp_path)))
+        words = [str(caddy), "run", "--config", str(file), "--adapter", "caddyfile"]
+        running.append(subprocess.Popen(words, env={"SESSION_GUARD": guard, "HOME": str(tmp_path)}, stderr=DEVNULL))
+
+        def ask(path: str, key: str = "") -> int:
+            request = urllib.request.Request(f"http://127.0.0.1:{mine}{path}")
+            if key:
+                request.add_header("Authorization", f"Bearer {key}")
+            try:
+                with urllib.request.urlopen(request, timeout=10) as answer:
+                    return int(answer.status)
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                ask("/proxy/health")
+                return ask
+            except OSError:
+                assert running[-1].poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+    yield start
+    for process in running:
+        process.terminate()
+        process.wait()
+    for server in servers:
+        server.shutdown()
+
+
+def test_the_samplers_of_a_session_ask_for_its_key(proxy: Callable[[str], Ask]) -> None:
+    ask = proxy("keyed")
+    for path in ("/v1/completions", "/v1/models", "/tokenize", "/metrics", "/adapters", "/look"):
+        assert [ask(path, key) for key in ("", "another", "the-keyx", "the-key")] == [401, 401, 401, 200], path
+    # Probes have no key.
+    assert [ask(path) for path in ("/health", "/readyz", "/healthz", "/proxy/health")] == [200] * 4
+    for path in ("/health/../v1/models", "/pause", "/"):
+        assert ask(path) == 401, path
+    assert ask("/pause", "the-key") == 404
+
+
+def test_other_samplers_ask_for_no_key(proxy: Callable[[str], Ask]) -> None:
+    ask = proxy("")
+    assert [ask(path) for path in ("/v1/models", "/adapters", "/health", "/pause")] == [200, 200, 200, 404]
 
 
 def test_what_runs_on_in_a_sampler_is_probed(containers: dict[str, Manifest]) -> None:

@@ -100,14 +100,6 @@ def upstream() -> Iterator[int]:
     server.shutdown()
 
 
-@pytest.fixture(scope="module")
-def caddy() -> Path:
-    """The image's program, built on this machine."""
-    printed = subprocess.run([ROOT / "tools/build", "proxy"], check=True, stdout=subprocess.PIPE, text=True).stdout
-    (program,) = Path(printed.strip()).iterdir()
-    return program
-
-
 @pytest.fixture
 def start(caddy: Path, upstream: int, tmp_path: Path) -> Iterator[Callable[..., Proxy]]:
     """Starts the proxy of a release with further values."""

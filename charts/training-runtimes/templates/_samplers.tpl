@@ -321,7 +321,8 @@ Argument: a resolved entry.
 
 {{/*
 training-runtimes.samplerProxy: the proxy's configuration. What is not named here is not reachable: nobody but the
-watcher loads an adapter, and nobody sets weights, pauses or sleeps.
+watcher loads an adapter, and nobody sets weights, pauses or sleeps. The samplers of a session ask for its key:
+`stoker rl up` mounts it at /keys, and says so in SESSION_GUARD.
 */}}
 {{- define "training-runtimes.samplerProxy" -}}
 {
@@ -333,6 +334,14 @@ watcher loads an adapter, and nobody sets weights, pauses or sleeps.
 	grace_period 5s
 }
 :8080 {
+	@closed {
+		vars {env.SESSION_GUARD} keyed
+		not path /health /readyz /healthz /proxy/health
+		not bearer_key /keys/api-key
+	}
+	handle @closed {
+		respond "The session's key is missing or wrong" 401
+	}
 	@vllm path /v1/completions /v1/models /tokenize /health /metrics
 	handle @vllm {
 		reverse_proxy 127.0.0.1:8000 {
