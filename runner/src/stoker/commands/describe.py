@@ -40,6 +40,7 @@ def plan_text(plan: Plan) -> str:
         *([] if plan.samplers is None else [_samplers(plan.samplers)]),
         f"stop      {plan.grace_seconds} s from SIGTERM to SIGKILL",
         f"hang      {plan.hang_seconds} s without a step" if plan.hang_seconds else "hang      not looked for",
+        *([f"idle      {plan.idle_seconds} s without a request to the samplers"] if plan.idle_seconds else []),
         f"launch    torchrun {shlex.join(plan.torchrun_argv)}",
         *(f"note      {notice}" for notice in plan.notices),
     ]

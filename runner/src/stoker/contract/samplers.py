@@ -16,6 +16,8 @@ OF_THE_JOB = "role"
 ADDRESSES = "STOKER_SAMPLERS"
 # The variable with the key of their API.
 API_KEY = "STOKER_SAMPLERS_API_KEY"
+# The variable with the seconds without a request to them after which the run ends.
+IDLE_SECONDS = "STOKER_IDLE_SECONDS"
 
 
 @dataclass(frozen=True, slots=True)

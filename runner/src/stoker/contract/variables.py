@@ -43,7 +43,9 @@ KNOWN = {
     "STOKER_IMAGE_VERSION": "tag of the image, set by the image",
     "STOKER_ROLE": "what this pod does: node (default) trains, sampler writes the answers that the nodes learn from",
     "STOKER_SAMPLERS": "addresses of the run's samplers, with commas between them; the runtime sets it",
-    "STOKER_SAMPLERS_API_KEY": "key of the samplers' API, from the Secret of their serving release",
+    "STOKER_SAMPLERS_API_KEY": "key of the samplers' API, from the Secret of their session or serving release",
+    "STOKER_IDLE_SECONDS": "end with 0 after so many seconds without a step and without a request to the run's "
+    "samplers; 0 (default): never",
     "STOKER_FETCH_REPLACE": "true: an initializer may replace a model or data set that it did not fetch",
     "STOKER_FETCH_FOR": "who fetches, for messages: trainjob (default) or serving, set by the chart vllm-serving",
     PLAN_FILE: "path of the plan, set by the runner for the processes it starts",

@@ -18,6 +18,7 @@ from stoker.contract.samplers import request_path
 from stoker.contract.variables import PLAN_FILE
 from stoker.contract.words import report_traceback, say, write_termination_message
 from stoker.node import planning, watchdog
+from stoker.node.idle import IdleWatch
 from stoker.node.judge import Evidence, all_ended, judge
 from stoker.node.memory import read_memory
 from stoker.node.preflight import check_packages, check_start, wait_for_peers
@@ -68,7 +69,7 @@ def run(plan: Plan, signals: Signals) -> ExitCode:
     shared = SharedFolder(Path(plan.workspace), plan.run_id, plan.world.node_rank)
     for notice in plan.notices:
         say(f"note: {notice}")
-    verdict = _attempt(plan, shared, signals)
+    verdict = _unless_idle(_attempt(plan, shared, signals), shared)
     if verdict.code is not ExitCode.FINISHED:
         own = settle_crash(plan, verdict)
         # Recorded before waiting for the others, because the grace period may end first.
@@ -78,6 +79,12 @@ def run(plan: Plan, signals: Signals) -> ExitCode:
     _record(plan, verdict)
     say(f"exit {int(verdict.code)}: {_line(verdict)}")
     return verdict.code
+
+
+def _unless_idle(verdict: Verdict, shared: SharedFolder) -> Verdict:
+    """Return the end of a run that was stopped because nobody needs it: it is not to start again."""
+    why = shared.idle() if verdict.code is ExitCode.STOPPED else None
+    return verdict if why is None else Verdict(ExitCode.FINISHED, f"{why} ({verdict.message})")
 
 
 def _record(plan: Plan, verdict: Verdict) -> None:
@@ -234,6 +241,7 @@ def _watch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signal
     ended_since: float | None = None
     stopping = False
     dog = watchdog.Watchdog(plan.hang_seconds)
+    idle = IdleWatch(plan.idle_seconds if plan.world.node_rank == 0 else 0, os.environ)
     while True:
         child.reap()
         if child.returncode is not None:
@@ -242,6 +250,9 @@ def _watch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signal
         statuses = local.statuses()
         beats = read_beats(local.ranks)
         hangs = dog.hangs(beats, now)
+        idle.beat = beats.get(0)
+        if idle.is_over and not local.stop_flag.exists():
+            _end_idle(plan, shared, local)
         if ended_since is None and all_ended(plan.world.nproc_per_node, statuses):
             ended_since = now
         if ended_since is not None and now > ended_since + _TEARDOWN_SECONDS:
@@ -254,8 +265,8 @@ def _watch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signal
                 local.stop_flag.touch()
                 say(f"asked to stop: {'saving a checkpoint' if training else 'nothing to save yet'}")
             # Once all ranks have ended, the launcher ends by itself: a signal now would only interrupt that.
-            idle = not training and ended_since is None
-            if idle or signals.time_left(plan.grace_seconds) < 2 * _KILL_SECONDS:
+            useless = not training and ended_since is None
+            if useless or signals.time_left(plan.grace_seconds) < 2 * _KILL_SECONDS:
                 child.end()
                 return peer
         if peer is None and plan.world.nnodes > 1 and now > next_look:
@@ -272,6 +283,18 @@ def _watch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signal
             child.end()
             return verdict
         time.sleep(_POLL_SECONDS)
+
+
+def _end_idle(plan: Plan, shared: SharedFolder, local: LocalFolder) -> None:
+    """Have all ranks save and stop, and let every node know why before its ranks end."""
+    why = f"nobody has asked the samplers for {plan.idle_seconds} s"
+    try:
+        shared.publish_idle(why)
+    except OSError as error:
+        say(f"{why}, but the workspace cannot be written to, so this goes on ({error})")
+        return
+    local.stop_flag.touch()
+    say(f"{why}: saving a checkpoint, and ending")
 
 
 def _hang(plan: Plan, shared: SharedFolder, own: Mapping[int, Beat]) -> Verdict:

@@ -40,6 +40,7 @@ _INTERNAL = (
     "fixed",
     "free",
     "samplers",
+    "idle_seconds",
 )
 
 
@@ -108,6 +109,7 @@ class Plan:
         fixed: every setting that must stay as it is on resume, set or not, by name.
         free: names, or patterns of names, of settings that may change on resume without a notice.
         samplers: what the samplers of the same TrainJob serve; None if the run has none.
+        idle_seconds: how long the samplers may be without a request before the run ends; 0 for no limit.
     """
 
     framework: str
@@ -150,6 +152,7 @@ class Plan:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     free: tuple[str, ...] = ()
     samplers: SamplerRequest | None = None
+    idle_seconds: int = 0
 
     @property
     def memory(self) -> Memory | None:
@@ -234,6 +237,7 @@ class Plan:
         data = {name: value for name, value in asdict(self).items() if name not in _INTERNAL}
         data |= {} if self.memory is None else {"memory": {**asdict(self.memory), "device": self.device_bytes}}
         data |= {} if self.samplers is None else {"samplers": asdict(self.samplers)}
+        data |= {"idle_seconds": self.idle_seconds} if self.idle_seconds else {}
         data["world"] = {
             "size": self.world.size,
             **{name: data["world"][name] for name in ("nnodes", "nproc_per_node", "node_rank")},

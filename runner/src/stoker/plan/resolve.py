@@ -15,7 +15,7 @@ from posixpath import normpath
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.contract.samplers import ADDRESSES, OF_THE_JOB
+from stoker.contract.samplers import ADDRESSES, IDLE_SECONDS, OF_THE_JOB
 from stoker.contract.secrets import HIDDEN
 from stoker.contract.variables import ARG_PREFIX, DISABLE_PROGRESS, unknown_variables
 from stoker.plan.arguments import (
@@ -179,6 +179,12 @@ def resolve_plan(
     if facts.get("STOKER_RESTART_ATTEMPT") and whole_number(facts.env["STOKER_RESTART_ATTEMPT"]) is None:
         configuration.append(f"STOKER_RESTART_ATTEMPT must be a whole number; {_RUNTIME_SETS_IT}")
     hang = _seconds(facts, "STOKER_HANG_TIMEOUT_SECONDS", 1200, configuration, least=0)
+    idle = _seconds(facts, IDLE_SECONDS, 0, configuration, least=0)
+    if idle and not facts.get(ADDRESSES):
+        configuration.append(
+            f"{IDLE_SECONDS} is for a runtime with samplers, and this one sets no {ADDRESSES}: drop it, or choose such "
+            "a runtime"
+        )
     output_dir = str(named["output_dir"].value)
     configuration += _misplaced_folders(facts, decision.inputs, output_dir)
     if configuration:
@@ -232,6 +238,7 @@ def resolve_plan(
         fixed=decision.fixed,
         free=framework.free_settings,
         samplers=decision.samplers,
+        idle_seconds=idle,
     )
 
 

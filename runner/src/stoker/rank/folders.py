@@ -111,6 +111,19 @@ class SharedFolder:
         )
         return {int(rank): Beat(**beat) for data in told if data for rank, beat in data.items()}
 
+    def publish_idle(self, why: str) -> None:
+        """Tell all nodes that the run is ended because nobody needs it.
+
+        Raises:
+            OSError: the workspace cannot be written to.
+        """
+        write_json(self.path / "idle.json", {"message": why})
+
+    def idle(self) -> str | None:
+        """Return why the run was ended as nobody needs it; None if it was not."""
+        told = [data for path in _listed(self.path, "idle.json") if (data := read_json(path)) is not None]
+        return str(told[0]["message"]) if told else None
+
     def forget_older_runs(self) -> None:
         """Remove the folders of old attempts."""
         for path in _listed(self.path.parent, "*"):
