@@ -11,6 +11,7 @@ from stoker.commands.fetch import fetch_command
 from stoker.commands.group import Commands
 from stoker.commands.info import doctor_command, flags_command, recipe_group
 from stoker.commands.local import local_command
+from stoker.commands.rl import rl_group
 from stoker.commands.run import plan_command, run_command
 from stoker.commands.runs import COMMANDS as RUNS
 from stoker.commands.sampler import sampler_command
@@ -44,6 +45,7 @@ for _command in (
     local_command,
     adapters_group,
     sampler_command,
+    rl_group,
     fetch_command,
     *RUNS,
 ):

@@ -59,6 +59,15 @@ def render(options: TrainJobOptions) -> str:
     Raises:
         RunError: the words are wrong (64), or the file is missing (66).
     """
+    return to_yaml(trainjob_of(options))
+
+
+def trainjob_of(options: TrainJobOptions) -> dict[str, Any]:
+    """Return the TrainJob.
+
+    Raises:
+        RunError: the words are wrong (64), or the file is missing (66).
+    """
     config = _from_file(options) if ".py" in options.subject else _from_method(options)
     if options.nodes is not None:
         config.num_nodes = options.nodes
@@ -69,15 +78,13 @@ def render(options: TrainJobOptions) -> str:
         model=Source(options.model, options.secret) if options.model and "://" in options.model else None,
     )
     try:
-        return to_yaml(
-            trainjob(
-                config,
-                options.name,
-                runtime=options.runtime,
-                initializer=fetched if fetched.model or fetched.dataset else None,
-                env=_pairs("--env", options.env),
-                namespace=options.namespace,
-            )
+        return trainjob(
+            config,
+            options.name,
+            runtime=options.runtime,
+            initializer=fetched if fetched.model or fetched.dataset else None,
+            env=_pairs("--env", options.env),
+            namespace=options.namespace,
         )
     except ValueError as error:
         raise RunError(ExitCode.USAGE, str(error)) from error

@@ -1,0 +1,139 @@
+"""`stoker rl`: sessions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from stoker.commands.group import PATH, Commands, reported
+
+_NAMESPACE = click.option("--namespace", "-n", help="Namespace; by default your kubeconfig's.")
+_CONTEXT = click.option("--context", help="Context of your kubeconfig; by default its current one.")
+
+
+@click.group(
+    "rl",
+    cls=Commands,
+    epilog="\b\nExamples:\n"
+    "  stoker rl up math --model hf://Qwen/Qwen3-0.6B --dataset hf://trl-lib/DeepMath-103K \\\n"
+    "    --set reward_funcs=accuracy_reward --time-limit 8h --idle-limit 30m\n"
+    "  stoker rl list\n"
+    "  stoker rl down math",
+)
+def rl_group() -> None:
+    """Start, show and end sessions: TrainJobs with samplers of their own that nobody else reaches."""
+
+
+@rl_group.command(
+    "up",
+    epilog="\b\nExamples:\n"
+    "  stoker rl up math --model hf://Qwen/Qwen3-0.6B --dataset hf://trl-lib/DeepMath-103K \\\n"
+    "    --set reward_funcs=accuracy_reward --samplers 4 --time-limit 8h\n"
+    "  stoker rl up sums trainjob.yaml --idle-limit 30m\n"
+    "  stoker rl up sums trainjob.yaml --dry-run --runtimes runtimes.yaml     # asks no cluster",
+)
+@click.argument("name")
+@click.argument("subject", metavar="[METHOD|FILE.py:NAME|TRAINJOB.yaml]", default="grpo_async")
+@click.option("--runtime", help="Name of the runtime, which has samplers.  [default: trl-grpo-async]")
+@click.option("--model", help="Model: an address to fetch (hf://…), or a folder or Hub id for the trainer.")
+@click.option("--dataset", help="Data: an address to fetch (hf://…), or a folder or Hub id for the trainer.")
+@click.option("--secret", default="", help="Secret for the initializers, with keys such as ACCESS_TOKEN.")
+@click.option("--nodes", type=click.IntRange(min=1), help="Number of pods that train.")
+@click.option("--resources", multiple=True, metavar="NAME=AMOUNT", help="Resource of each of them, e.g. gpu=1.")
+@click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Flag of the trainer.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Variable of the trainer container.")
+@click.option("--samplers", type=click.IntRange(min=1), help="Number of samplers; by default the runtime's.")
+@click.option("--time-limit", metavar="TIME", help="End it after so long, e.g. 8h.")
+@click.option("--idle-limit", metavar="TIME", help="End it after so long without a request and without a step.")
+@click.option("--device-claim", metavar="NAME=CLASS", help="Device that sessions share: a ResourceClaim of this class.")
+@click.option("--turns", is_flag=True, help="Make a Lease of the claim's name, for samplers that take turns at it.")
+@click.option(
+    "--wait",
+    "seconds",
+    type=click.FloatRange(min=0),
+    default=1800.0,
+    show_default=True,
+    help="Seconds to wait until its samplers answer; 0 not to wait.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be made, and make nothing.")
+@click.option("--runtimes", type=PATH, help="File with rendered runtimes, for --dry-run without a cluster.")
+@_NAMESPACE
+@_CONTEXT
+@reported
+def up_command(name: str, subject: str, **words: Any) -> None:
+    """Start the session NAME, and wait until its samplers answer.
+
+    The session runs a method of TRL (grpo_async), a config in a Python file, or the TrainJob in a file. The same
+    command again changes nothing.
+    """
+    from stoker.sessions import command_line
+
+    for line in command_line.up(command_line.Words(name, subject, **words)):
+        click.echo(line)
+
+
+@rl_group.command("list", epilog="\b\nExamples:\n  stoker rl list\n  stoker rl list --output json")
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format.")
+@_NAMESPACE
+@_CONTEXT
+@reported
+def list_command(output: str, namespace: str | None, context: str | None) -> None:
+    """Show the sessions of a namespace."""
+    from stoker.sessions import command_line
+
+    click.echo(command_line.listed(output, namespace, context))
+
+
+@rl_group.command(
+    "logs",
+    epilog="\b\nExamples:\n  stoker rl logs math --follow\n  stoker rl logs math --role sampler --index 1 --tail 100",
+)
+@click.argument("name")
+@click.option("--role", default="node", show_default=True, help="node, sampler, or an initializer's job.")
+@click.option("--index", type=click.IntRange(min=0), default=0, show_default=True, help="Which pod of that role.")
+@click.option("--container", default="", help="Container; by default the one that does the work.")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the container ends.")
+@click.option("--tail", type=click.IntRange(min=0), help="So many last lines.")
+@_NAMESPACE
+@_CONTEXT
+@reported
+def logs_command(
+    name: str,
+    role: str,
+    index: int,
+    container: str,
+    follow: bool,
+    tail: int | None,
+    namespace: str | None,
+    context: str | None,
+) -> None:
+    """Print what a pod of the session NAME has written."""
+    from stoker.runs.client import connect
+    from stoker.sessions import show
+
+    client = connect(context, namespace)
+    for line in show.log_of(client, name, role, index, container, follow=follow, tail=tail):
+        click.echo(line)
+
+
+@rl_group.command("down", epilog="\b\nExamples:\n  stoker rl down math\n  stoker rl down math --purge")
+@click.argument("name")
+@click.option(
+    "--wait",
+    "seconds",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="Seconds to wait until nothing is left.",
+)
+@click.option("--purge", is_flag=True, help="Delete the claim with the run folder too.")
+@_NAMESPACE
+@_CONTEXT
+@reported
+def down_command(name: str, seconds: float, purge: bool, namespace: str | None, context: str | None) -> None:
+    """End the session NAME, and wait until nothing of it is left."""
+    from stoker.runs.client import connect
+    from stoker.sessions.down import down
+
+    down(connect(context, namespace), name, seconds, purge=purge)

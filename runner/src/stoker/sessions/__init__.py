@@ -1,0 +1,1 @@
+"""Sessions: TrainJobs with samplers of their own that nobody else reaches, and what makes, shows and ends them."""

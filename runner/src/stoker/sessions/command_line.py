@@ -1,0 +1,203 @@
+"""Turns the words of `stoker rl` into a session, and what came of it into lines."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stoker.cluster.kubernetes_yaml import read_kubernetes_yaml
+from stoker.contract.exits import ExitCode, RunError
+from stoker.runs.client import Client, connect
+from stoker.sessions import render, show
+from stoker.sessions.render import Session, seconds_in
+from stoker.sessions.up import claim_in, runtime_of, wait
+from stoker.sessions.up import up as make
+from stoker.submit.command_line import TrainJobOptions, trainjob_of
+from stoker.submit.trainjob import to_yaml
+
+_RUNTIME = "trl-grpo-async"
+_KINDS = ("ClusterTrainingRuntime", "TrainingRuntime")
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words of `stoker rl up`: those of `stoker trainjob`, and what a session is beside a TrainJob.
+
+    Attributes:
+        name: the session's name.
+        subject: a method, `FILE.py:NAME`, or a file with a TrainJob.
+        samplers: how many; None for the runtime's number.
+        time_limit: a time such as `8h`; None for no end.
+        idle_limit: a time; None for no end.
+        device_claim: `NAME=CLASS`; None for none.
+        turns: True for a Lease of the claim's name.
+        seconds: how long to wait for it.
+        dry_run: True to print what would be made.
+        runtimes: a file with rendered runtimes; None to ask the cluster.
+        context: of the kubeconfig; None for its current one.
+    """
+
+    name: str
+    subject: str
+    runtime: str | None = None
+    namespace: str | None = None
+    model: str | None = None
+    dataset: str | None = None
+    secret: str = ""
+    nodes: int | None = None
+    settings: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    samplers: int | None = None
+    time_limit: str | None = None
+    idle_limit: str | None = None
+    device_claim: str | None = None
+    turns: bool = False
+    seconds: float = 0.0
+    dry_run: bool = False
+    runtimes: Path | None = None
+    context: str | None = None
+
+
+def up(words: Words) -> Iterator[str]:
+    """Start a session, or print it, and yield the lines for whoever started it.
+
+    Raises:
+        RunError: the words are wrong (64), a file is missing (66), or see :func:`stoker.sessions.up.up`.
+    """
+    if words.runtimes is not None and not words.dry_run:
+        raise RunError(ExitCode.USAGE, "--runtimes only goes with --dry-run: a session uses the cluster's runtimes")
+    if words.turns and words.device_claim is None:
+        raise RunError(ExitCode.USAGE, "--turns only goes with --device-claim: name the device to take turns at")
+    session = Session(
+        words.samplers,
+        None if words.time_limit is None else seconds_in("--time-limit", words.time_limit),
+        None if words.idle_limit is None else seconds_in("--idle-limit", words.idle_limit),
+    )
+    trainjob = _trainjob(words)
+    if words.dry_run:
+        yield from _printed(words, trainjob, session)
+        return
+    client = connect(words.context, words.namespace)
+    claim = None if words.device_claim is None else claim_in(words.device_claim, client.namespace, turns=words.turns)
+    made = make(client, trainjob, session, claim)
+    runtime = runtime_of(client, trainjob)
+    count = render.samplers_in(session, runtime)
+    if words.seconds:
+        wait(client, words.name, count, words.seconds)
+    yield from _lines(words.name, client.namespace, session, count, runtime)
+    if words.seconds == 0:
+        yield f"state     starting since {made['metadata'].get('creationTimestamp', 'now')}: stoker rl list"
+
+
+def listed(output: str, namespace: str | None, context: str | None) -> str:
+    """Return the sessions of a namespace as text or JSON.
+
+    Raises:
+        RunError: the cluster cannot be asked.
+    """
+    client = connect(context, namespace)
+    found = show.rows(client)
+    if output == "json":
+        return json.dumps([asdict(row) for row in found], indent=2)
+    return show.table(found) if found else f"namespace {client.namespace} has no sessions"
+
+
+def _trainjob(words: Words) -> dict[str, Any]:
+    if not words.subject.endswith((".yaml", ".yml", ".json")):
+        return trainjob_of(
+            TrainJobOptions(
+                words.subject,
+                words.name,
+                words.runtime or _RUNTIME,
+                words.namespace,
+                words.model,
+                words.dataset,
+                words.secret,
+                words.nodes,
+                words.settings,
+                words.env,
+                words.resources,
+            )
+        )
+    for option in ("runtime", "model", "dataset", "secret", "nodes", "settings", "env", "resources"):
+        if getattr(words, option):
+            written = "set" if option == "settings" else option
+            raise RunError(ExitCode.USAGE, f"--{written} does not go with a TrainJob: write it into {words.subject}")
+    found = [one for one in _objects(Path(words.subject)) if one.get("kind") == "TrainJob"]
+    if len(found) != 1 or not isinstance(found[0].get("spec"), dict) or "runtimeRef" not in found[0]["spec"]:
+        raise RunError(
+            ExitCode.USAGE,
+            f"{words.subject} has {len(found)} TrainJobs: write one, with spec.runtimeRef, to make a session of",
+        )
+    metadata = {**(found[0].get("metadata") or {}), "name": words.name}
+    if metadata.get("namespace", words.namespace) != words.namespace:
+        raise RunError(
+            ExitCode.USAGE,
+            f"{words.subject} is for namespace {metadata['namespace']}: write --namespace {metadata['namespace']}, or "
+            "drop it from the file",
+        )
+    return {**found[0], "metadata": metadata}
+
+
+def _objects(path: Path) -> list[dict[str, Any]]:
+    """Return the objects in a file.
+
+    Raises:
+        RunError: there is no such file (66), or it is no YAML (64).
+    """
+    try:
+        found = read_kubernetes_yaml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RunError(ExitCode.NO_INPUT, f"{path} is not a file: correct the path") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RunError(ExitCode.USAGE, f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    return [one for one in found if isinstance(one, dict)]
+
+
+def _printed(words: Words, trainjob: dict[str, Any], session: Session) -> Iterator[str]:
+    """Yield the objects of a session as YAML."""
+    if words.runtimes is not None:
+        namespace = words.namespace or "default"
+        runtime = _runtime_in(words.runtimes, str(trainjob["spec"]["runtimeRef"]["name"]))
+    else:
+        client: Client = connect(words.context, words.namespace)
+        namespace, runtime = client.namespace, runtime_of(client, trainjob)
+    made = [render.session_trainjob(trainjob, session, runtime)]
+    made[0]["metadata"] = {**made[0]["metadata"], "namespace": namespace}
+    made += render.own_objects(words.name, namespace, secrets.token_hex(32))
+    if words.device_claim is not None:
+        claim = claim_in(words.device_claim, namespace)
+        made.append(render.device_claim(claim.name, namespace, claim.device_class))
+        made += [render.lease(claim.name, namespace)] if words.turns else []
+    yield "---\n".join(to_yaml(one) for one in made).rstrip()
+
+
+def _runtime_in(path: Path, name: str) -> dict[str, Any]:
+    known = {str(one["metadata"]["name"]): one for one in _objects(path) if one.get("kind") in _KINDS}
+    if name not in known:
+        there = ", ".join(sorted(known)) or "none at all"
+        raise RunError(ExitCode.NO_INPUT, f"{path} has no runtime {name}: choose another --runtime (it has {there})")
+    return known[name]
+
+
+def _lines(name: str, namespace: str, session: Session, count: int, runtime: dict[str, Any]) -> Iterator[str]:
+    claim, folder = render.folder_of(name, runtime)
+    yield f"session   {name}"
+    yield f"samplers  {render.url_of(name, namespace)} ({count} samplers)"
+    yield (
+        f"key       kubectl get secret {render.secret_of(name)} --namespace {namespace} "
+        f"--output jsonpath='{{.data.{render.KEY}}}' | base64 --decode"
+    )
+    yield f"folder    claim {claim}{f', folder {folder}' if folder else ''}: /workspace in the pods"
+    if session.time_limit is not None:
+        yield f"ends      {show.duration(session.time_limit)} after it began"
+    if session.idle_limit is not None:
+        yield f"idle      ends {show.duration(session.idle_limit)} after the last request and step"
+    yield f"end it    stoker rl down {name} --namespace {namespace}"

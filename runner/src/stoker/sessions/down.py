@@ -1,0 +1,146 @@
+"""Ends a session, and looks until nothing of it is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.words import say
+from stoker.runs.client import Client
+from stoker.runs.errors import NotFoundError, RightsError
+from stoker.runs.kinds import CLAIMS, TRAINJOBS, Kind
+from stoker.sessions import render
+from stoker.sessions.kinds import ALL, DEVICE_CLAIMS, LEASES, OWN
+from stoker.sessions.render import LABEL
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+# What sessions may share has no session's label.
+_SHARED = (DEVICE_CLAIMS, LEASES)
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is left of a session.
+
+    Attributes:
+        objects: each with its kind.
+        unseen: kinds that the user may not list.
+    """
+
+    objects: tuple[tuple[Kind, Object], ...]
+    unseen: tuple[Kind, ...]
+
+
+def left_of(client: Client, name: str, uid: str = "") -> Left:
+    """Return all that carries a session's label, or has its TrainJob for an owner.
+
+    Args:
+        client: of its namespace.
+        name: the session.
+        uid: of its TrainJob; empty if that is gone.
+
+    Raises:
+        RunError: the cluster cannot be asked.
+    """
+    found: list[tuple[Kind, Object]] = []
+    unseen = []
+    for kind in ALL:
+        try:
+            shared = [one for one in client.list(kind) if _owns(uid, one)] if uid and kind in _SHARED else []
+            found += [(kind, one) for one in (*client.list(kind, f"{LABEL}={name}"), *shared)]
+        except RightsError:
+            unseen.append(kind)
+        except NotFoundError:  # a kind that this cluster does not have
+            continue
+    return Left(tuple(found), tuple(unseen))
+
+
+def down(client: Client, name: str, seconds: float, *, purge: bool = False) -> None:
+    """End a session, and wait until nothing of it is left.
+
+    Args:
+        client: of its namespace.
+        name: the session.
+        seconds: how long to wait.
+        purge: True to delete its run folder too, where it has a claim of its own.
+
+    Raises:
+        RunError: the TrainJob of that name is no session (64), or something is left (75): the message names it.
+    """
+    trainjob = client.find(TRAINJOBS, name)
+    if trainjob is not None and not render.is_session(trainjob):
+        raise RunError(
+            ExitCode.USAGE,
+            f"TrainJob {name} is no session, it lacks the label {LABEL}={name}: delete it with kubectl, or correct "
+            "the name",
+        )
+    uid = str(trainjob["metadata"]["uid"]) if trainjob else ""
+    before = left_of(client, name, uid)
+    if trainjob is not None:
+        client.delete(TRAINJOBS, name)
+    for kind, one in before.objects:  # those without an owner would stay, and the others need not wait for theirs
+        if kind in OWN:
+            client.delete(kind, one["metadata"]["name"])
+    if purge:
+        client.delete(CLAIMS, render.claim_of(name))
+    left = _wait(client, name, uid, seconds, purge=purge)
+    for kind in left.unseen:
+        say(f"session {name}: you may not list {kind.resource}, so whether one is left is not known")
+    if left.objects:
+        lines = (
+            f"session {name}: {kind.kind} {one['metadata']['name']} is left: {_why(one)}" for kind, one in left.objects
+        )
+        raise RunError(ExitCode.STOPPED, "\n".join(lines))
+    _say_what_stays(client, name, there=bool(before.objects))
+
+
+def _wait(client: Client, name: str, uid: str, seconds: float, *, purge: bool) -> Left:
+    """Wait until nothing is left, or for so long, and return what is."""
+    deadline = time.monotonic() + seconds
+    told = 0
+    while True:
+        left = left_of(client, name, uid)
+        claim = client.find(CLAIMS, render.claim_of(name)) if purge else None
+        if claim is not None:  # nobody labels it
+            left = replace(left, objects=(*left.objects, (CLAIMS, claim)))
+        if not left.objects or time.monotonic() >= deadline:
+            return left
+        if len(left.objects) != told:
+            told = len(left.objects)
+            named = ", ".join(f"{kind.kind} {one['metadata']['name']}" for kind, one in left.objects[:3])
+            say(f"session {name}: waits for the end of {told} objects: {named}{' …' if told > 3 else ''}")
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _say_what_stays(client: Client, name: str, *, there: bool) -> None:
+    claim = render.claim_of(name)
+    try:
+        kept = client.find(CLAIMS, claim) is not None
+    except RightsError:
+        kept = False
+    if kept:
+        say(
+            f"session {name}: claim {claim} keeps the run folder; `stoker rl down {name} --purge` deletes it with all "
+            "that is in it"
+        )
+    say(f"session {name}: nothing is left" if there else f"session {name}: nothing is there")
+
+
+def _owns(uid: str, one: Mapping[str, Any]) -> bool:
+    """Return whether a TrainJob is the only owner of an object."""
+    return [owner.get("uid") for owner in one["metadata"].get("ownerReferences") or ()] == [uid]
+
+
+def _why(one: Mapping[str, Any]) -> str:
+    """Return why an object is still there."""
+    metadata = one["metadata"]
+    if metadata.get("finalizers"):
+        return f"its finalizers {', '.join(metadata['finalizers'])} have not let it go; look at what sets them"
+    if metadata.get("deletionTimestamp"):
+        return "it is being deleted; try again later, or look at its node if it is a pod"
+    return "nothing has deleted it: delete it with kubectl, or look at the controller manager, which collects garbage"

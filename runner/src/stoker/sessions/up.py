@@ -1,0 +1,322 @@
+"""Makes a session with the user's own credentials, and waits until its samplers answer."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.words import say
+from stoker.runs.client import Client
+from stoker.runs.errors import ConflictError, ExistsError, NotFoundError
+from stoker.runs.kinds import CLAIMS, CLUSTER_RUNTIMES, JOBS, PODS, RUNTIMES, TRAINJOBS, Kind
+from stoker.sessions import render
+from stoker.sessions.kinds import DEVICE_CLAIMS, LEASES, OWN
+from stoker.sessions.render import LABEL, Session
+
+_SECONDS_BETWEEN_LOOKS = 2.0
+# For the jobs of a TrainJob to be there.
+_JOB_SECONDS = 60.0
+_TRIES = 5
+_KEY_BYTES = 32
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A device that sessions share.
+
+    Attributes:
+        name: of the ResourceClaim.
+        device_class: of its device.
+        turns: True for a Lease of the same name, by which the sessions' samplers take turns at it.
+    """
+
+    name: str
+    device_class: str
+    turns: bool = False
+
+
+def claim_in(text: str, namespace: str, *, turns: bool = False) -> Claim:
+    """Return what `--device-claim NAME=CLASS` asks for.
+
+    Args:
+        text: what the user wrote.
+        namespace: of the session.
+        turns: True for a Lease too.
+
+    Raises:
+        RunError: it is of another form, or of another namespace (64).
+    """
+    named, _, device_class = text.partition("=")
+    where, slash, name = named.rpartition("/")
+    if slash and where != namespace:
+        raise RunError(
+            ExitCode.USAGE,
+            f"--device-claim {named} is in namespace {where}, and the session in {namespace}: Kubernetes gives a "
+            "ResourceClaim's device to pods of its own namespace alone, so start the session there: "
+            f"--namespace {where}",
+        )
+    if not name or not device_class:
+        raise RunError(ExitCode.USAGE, f"--device-claim {text!r} is incomplete: write NAME=DEVICECLASS")
+    return Claim(name, device_class, turns)
+
+
+def runtime_of(client: Client, trainjob: Mapping[str, Any]) -> Object:
+    """Return the runtime of a TrainJob.
+
+    Raises:
+        RunError: there is none of that name (66), or the cluster cannot be asked.
+    """
+    reference = trainjob["spec"]["runtimeRef"]
+    name = str(reference["name"])
+    if reference.get("kind", CLUSTER_RUNTIMES.kind) == RUNTIMES.kind:
+        return client.get(RUNTIMES, name)
+    known = {str(one["metadata"]["name"]): one for one in client.list(CLUSTER_RUNTIMES, everywhere=True)}
+    if name not in known:
+        there = ", ".join(sorted(known)) or "none at all"
+        raise RunError(
+            ExitCode.NO_INPUT, f"the cluster has no runtime {name}: choose another --runtime (it has {there})"
+        )
+    return known[name]
+
+
+def up(client: Client, trainjob: Mapping[str, Any], session: Session, claim: Claim | None = None) -> Object:
+    """Make a session, or leave it as it is if it is there with the same values. Nothing is left of one that fails.
+
+    Args:
+        client: of its namespace.
+        trainjob: what it runs.
+        session: what it is beside that.
+        claim: a device that it shares with other sessions; None for none.
+
+    Returns:
+        its TrainJob, as the cluster has it.
+
+    Raises:
+        RunError: it cannot be made: what the user wrote is wrong (64), something is missing (66, 78), or the cluster
+            refuses.
+    """
+    runtime = runtime_of(client, trainjob)
+    wanted = render.session_trainjob(trainjob, session, runtime)
+    _check_claims(client, runtime, claim)
+    name = str(wanted["metadata"]["name"])
+    there = client.find(TRAINJOBS, name)
+    if there is None:
+        _refuse_remains(client, name)
+        there = client.create(TRAINJOBS, wanted)
+        try:
+            _complete(client, there, claim)
+        except BaseException:
+            client.delete(TRAINJOBS, name)
+            raise
+        say(f"session {name}: made in namespace {client.namespace}")
+    else:
+        _refuse_others(there, wanted)
+        _complete(client, there, claim)
+        say(f"session {name}: is there with these values")
+    count = render.samplers_in(session, runtime)
+    if session.samplers is not None:
+        _scale(client, name, count)
+    return there
+
+
+def wait(client: Client, name: str, count: int, seconds: float) -> None:
+    """Wait until all samplers of a session answer, and say what it waits for.
+
+    Args:
+        client: of its namespace.
+        name: the session.
+        count: how many samplers it has.
+        seconds: how long.
+
+    Raises:
+        RunError: it has failed (70), or is not ready in time (75): it goes on starting.
+    """
+    deadline = time.monotonic() + seconds
+    told = ""
+    while True:
+        trainjob = client.get(TRAINJOBS, name)
+        ended = ending_of(trainjob)
+        if ended:
+            state, why = ended
+            if state == "Complete":
+                say(f"session {name}: has finished already")
+                return
+            raise RunError(
+                ExitCode.CRASHED,
+                f"session {name} has failed: {why}; see `stoker rl logs {name}`, then `stoker rl down {name}`",
+            )
+        pods = client.list(PODS, f"{LABEL}={name}")
+        ready = sum(1 for pod in pods if role_of(pod) == "sampler" and is_ready(pod))
+        if ready >= count:
+            return
+        now = f"{ready} of {count} samplers ready; {_waiting(pods)}"
+        if now != told:
+            say(f"session {name}: {now}")
+            told = now
+        if time.monotonic() >= deadline:
+            raise RunError(
+                ExitCode.STOPPED,
+                f"session {name} is not ready after {seconds:g} s: {now}. It goes on starting: `stoker rl list` shows "
+                f"it, and `stoker rl down {name}` ends it",
+            )
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def ending_of(trainjob: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return how a TrainJob has ended, `Complete` or `Failed`, and why; None while it has not."""
+    for condition in (trainjob.get("status") or {}).get("conditions") or ():
+        if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
+            return str(condition["type"]), str(condition.get("message") or condition.get("reason") or "no reason given")
+    return None
+
+
+def role_of(pod: Mapping[str, Any]) -> str:
+    """Return what a pod of a session does."""
+    labels = pod["metadata"].get("labels") or {}
+    return str(labels.get("stoker.dev/role") or labels.get("jobset.sigs.k8s.io/replicatedjob-name") or "pod")
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    """Return whether a pod takes requests."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    going = pod["metadata"].get("deletionTimestamp") is not None
+    return not going and any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+
+
+def _waiting(pods: list[Object]) -> str:
+    """Return what the pods of a session wait for, in few words."""
+    if not pods:
+        return "there are no pods yet (a queue, or the controller, has not let it start)"
+    return "; ".join(dict.fromkeys(_state(pod) for pod in pods))
+
+
+def _state(pod: Mapping[str, Any]) -> str:
+    status = pod.get("status") or {}
+    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (one.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") not in (None, "PodInitializing"):
+            return f"{role_of(pod)}: {one['name']} {waiting['reason']}"
+    for one in status.get("conditions") or ():
+        if one.get("type") == "PodScheduled" and one.get("status") == "False":
+            return f"{role_of(pod)}: {one.get('message') or one.get('reason')}"
+    return f"{role_of(pod)}: {status.get('phase') or 'Pending'}"
+
+
+def _refuse_others(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    name = there["metadata"]["name"]
+    if not render.is_session(there):
+        raise RunError(
+            ExitCode.USAGE, f"TrainJob {name} is there and is no session: choose another name, or delete the TrainJob"
+        )
+    again = f"`stoker rl down {name}` first, or choose another name"
+    ended = ending_of(there)
+    if ended:
+        raise RunError(ExitCode.USAGE, f"session {name} has ended ({ended[0]}): {again}")
+    if there["metadata"].get("deletionTimestamp"):
+        raise RunError(ExitCode.USAGE, f"session {name} is being deleted: wait for `stoker rl down {name}`")
+    changed = render.differences(there, wanted)
+    if changed:
+        raise RunError(
+            ExitCode.USAGE, "\n".join(f"session {name} is up with another value: {one}; {again}" for one in changed)
+        )
+
+
+def _refuse_remains(client: Client, name: str) -> None:
+    claim = render.claim_of(name)
+    if client.find(CLAIMS, claim) is not None:
+        raise RunError(
+            ExitCode.USAGE,
+            f"claim {claim} of an earlier session {name} is there: choose another name, or delete the claim and the "
+            f"run folder in it with `stoker rl down {name} --purge`",
+        )
+
+
+def _complete(client: Client, trainjob: Mapping[str, Any], claim: Claim | None) -> None:
+    """Make what a session has beside its TrainJob, as far as it is not there."""
+    name, uid = str(trainjob["metadata"]["name"]), trainjob["metadata"]["uid"]
+    kinds = {kind.kind: kind for kind in OWN}
+    for made in render.own_objects(name, client.namespace, secrets.token_hex(_KEY_BYTES)):
+        kind, called = kinds[made["kind"]], made["metadata"]["name"]
+        there = client.find(kind, called)
+        if there is None:
+            client.create(kind, render.owned(made, trainjob))
+        elif not _belongs(there, name, uid):
+            raise RunError(
+                ExitCode.USAGE,
+                f"{kind.kind} {called} is there and is not of this session: choose another name, or delete it",
+            )
+    if claim is not None:
+        device = render.device_claim(claim.name, client.namespace, claim.device_class)
+        _share(client, DEVICE_CLAIMS, device, trainjob)
+        if claim.turns:
+            _share(client, LEASES, render.lease(claim.name, client.namespace), trainjob)
+
+
+def _belongs(there: Mapping[str, Any], name: str, uid: str) -> bool:
+    metadata = there["metadata"]
+    owners = [one.get("uid") for one in metadata.get("ownerReferences") or ()]
+    return (metadata.get("labels") or {}).get(LABEL) == name and owners in ([], [uid])
+
+
+def _check_claims(client: Client, runtime: Mapping[str, Any], claim: Claim | None) -> None:
+    asked, called = render.device_claims(runtime), runtime["metadata"]["name"]
+    if claim is not None and claim.name not in asked:
+        named = f"names {', '.join(asked)}" if asked else "names none"
+        raise RunError(
+            ExitCode.USAGE,
+            f"--device-claim {claim.name}: the runtime {called} {named}; write a claim that its pods name",
+        )
+    for name in asked:
+        if (claim is None or name != claim.name) and client.find(DEVICE_CLAIMS, name) is None:
+            raise RunError(
+                ExitCode.NO_INPUT,
+                f"runtime {called} needs ResourceClaim {name}, which is not in namespace {client.namespace}: create "
+                f"it, or let the session do so with --device-claim {name}=DEVICECLASS",
+            )
+
+
+def _share(client: Client, kind: Kind, made: Mapping[str, Any], trainjob: Mapping[str, Any]) -> None:
+    """Become one of the owners of an object: it goes with the last of them."""
+    made = render.owned(made, trainjob)
+    name, (own,) = made["metadata"]["name"], made["metadata"]["ownerReferences"]
+    for _ in range(_TRIES):
+        there = client.find(kind, name)
+        try:
+            if there is None:
+                client.create(kind, made)
+                return
+            metadata = there["metadata"]
+            owners = metadata.get("ownerReferences") or []
+            if render.SHARED not in (metadata.get("labels") or {}) or own["uid"] in [one["uid"] for one in owners]:
+                return  # without the label it is an administrator's, which no session deletes
+            version = metadata.get("resourceVersion")
+            patch = {"ownerReferences": [*owners, own], **({"resourceVersion": version} if version else {})}
+            client.patch(kind, name, {"metadata": patch})
+            return
+        except (ConflictError, ExistsError, NotFoundError):
+            continue
+    raise RunError(ExitCode.STOPPED, f"{kind.kind} {name} changes all the time: try again")
+
+
+def _scale(client: Client, name: str, count: int) -> None:
+    """Give the samplers' job another number of pods, as soon as it is there."""
+    job = f"{name}-sampler-0"
+    for there in _until(lambda: client.find(JOBS, job), _JOB_SECONDS):
+        if there is not None:
+            if int(there["spec"].get("completions") or 1) != count:
+                client.patch(JOBS, job, {"spec": {"parallelism": count, "completions": count}})
+            return
+    say(f"session {name}: its samplers are as many as the runtime starts until it has left the queue; then repeat this")
+
+
+def _until(find: Callable[[], Object | None], seconds: float) -> Iterator[Object | None]:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        yield find()
+        time.sleep(_SECONDS_BETWEEN_LOOKS)

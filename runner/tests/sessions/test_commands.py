@@ -1,0 +1,344 @@
+"""`stoker rl` against an API server: a session is made whole or not at all, and ended without remains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from runner.tests.runs.api_server import Cluster, forbidden
+
+from stoker import sdk
+from stoker.backends import TRLConfig
+from stoker.backends.initializer import Initializer, Source
+from stoker.commands.main import main
+from stoker.runs.client import Client
+from stoker.sessions import down, up
+
+Object = dict[str, Any]
+Rl = Callable[..., Result]
+SUMS = ("--model", "hf://org/model", "--set", "reward_funcs=accuracy_reward")
+MADE = [
+    ("networkpolicies", "sums-session-nodes"),
+    ("networkpolicies", "sums-session-samplers"),
+    ("secrets", "sums-session"),
+    ("services", "sums-samplers"),
+    ("trainjobs", "sums"),
+]
+
+
+@pytest.fixture
+def rl(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> Rl:
+    """Runs `stoker rl` as the user of that cluster would."""
+    monkeypatch.setattr(up, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(up, "_JOB_SECONDS", 0.05)
+    monkeypatch.setattr(down, "_SECONDS_BETWEEN_LOOKS", 0.01)
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(main, ["rl", *words])
+
+    return run
+
+
+def names(cluster: Cluster) -> list[tuple[str, str]]:
+    """Return what there is beside the runtime."""
+    return sorted((plural, name) for plural, _, name in cluster.objects if plural != "clustertrainingruntimes")
+
+
+def sampler(index: int, ready: bool = True, session: str = "sums", **status: Any) -> Object:
+    labels = {"stoker.dev/session": session, "stoker.dev/role": "sampler"}
+    index_label = {"batch.kubernetes.io/job-completion-index": str(index)}
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    return {
+        "metadata": {"name": f"{session}-sampler-0-{index}-x", "namespace": "ml", "labels": labels | index_label},
+        "status": {"phase": "Running", "conditions": conditions, **status},
+    }
+
+
+def initializers(runtime: Object) -> None:
+    """Give a runtime the jobs that fetch."""
+    jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    for part in ("dataset", "model"):
+        name = f"{part}-initializer"
+        container = {
+            "name": name,
+            "image": "fetch",
+            "volumeMounts": [{"name": "initializer", "mountPath": "/workspace"}],
+        }
+        jobs.append({"name": name, "template": {"spec": {"template": {"spec": {"containers": [container]}}}}})
+
+
+@pytest.fixture(autouse=True)
+def fetching(runtime: Object) -> None:
+    initializers(runtime)
+
+
+def test_a_session_is_made_once(rl: Rl, cluster: Cluster) -> None:
+    told = rl("up", "sums", *SUMS, "--time-limit", "8h", "--idle-limit", "30m", "--wait", "0")
+    assert told.exit_code == 0, told.output
+    assert names(cluster) == MADE
+    trainjob = cluster.objects["trainjobs", "ml", "sums"]
+    assert trainjob["spec"]["activeDeadlineSeconds"] == 28800
+    for plural, name in MADE[:-1]:
+        (owner,) = cluster.objects[plural, "ml", name]["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"]) == ("TrainJob", "uid-sums")
+    key = cluster.objects["secrets", "ml", "sums-session"]["stringData"]["api-key"]
+    assert len(key) == 64
+    lines = dict(line.split(maxsplit=1) for line in told.stdout.splitlines())
+    assert lines["samplers"] == "http://sums-samplers.ml:8080 (2 samplers)"
+    assert lines["key"].startswith("kubectl get secret sums-session --namespace ml --output jsonpath=")
+    assert lines["folder"] == "claim initializer-sums: /workspace in the pods"
+    assert (lines["ends"], lines["idle"]) == ("8h after it began", "ends 30m after the last request and step")
+    assert key not in told.output
+
+    cluster.requests.clear()
+    again = rl("up", "sums", *SUMS, "--time-limit", "8h", "--idle-limit", "30m", "--wait", "0")
+    assert again.exit_code == 0
+    assert "is there with these values" in again.stderr
+    assert {method for method, _ in cluster.requests} == {"GET"}
+
+    other = rl("up", "sums", *SUMS, "--time-limit", "9h", "--idle-limit", "30m", "--wait", "0")
+    assert other.exit_code == 64
+    assert "session sums is up with another value: time-limit is 28800, and you ask for 32400" in other.stderr
+    assert "`stoker rl down sums` first" in other.stderr
+
+
+def test_a_session_that_cannot_be_completed_leaves_no_trainjob(rl: Rl, cluster: Cluster) -> None:
+    cluster.refusals["POST", "networkpolicies"] = forbidden("create", "networkpolicies")
+    told = rl("up", "sums", *SUMS, "--wait", "0")
+    assert told.exit_code == 78
+    assert "you may not create networkpolicies" in told.stderr
+    assert ("trainjobs", "sums") not in names(cluster)
+    # Kubernetes collects what the TrainJob owned.
+    assert names(cluster) == [("secrets", "sums-session")]
+    assert cluster.objects["secrets", "ml", "sums-session"]["metadata"]["ownerReferences"]
+
+
+def test_what_is_of_somebody_else_is_left_alone(rl: Rl, cluster: Cluster) -> None:
+    cluster.add("services", {"metadata": {"name": "sums-samplers"}})
+    told = rl("up", "sums", *SUMS, "--wait", "0")
+    assert told.exit_code == 64
+    assert "Service sums-samplers is there and is not of this session: choose another name" in told.stderr
+    cluster.add("trainjobs", {"metadata": {"name": "mine", "uid": "1"}, "spec": {"runtimeRef": {"name": "x"}}})
+    told = rl("up", "mine", *SUMS, "--wait", "0")
+    assert told.exit_code == 64
+    assert "TrainJob mine is there and is no session" in told.stderr
+    told = rl("down", "mine")
+    assert told.exit_code == 64
+    assert "TrainJob mine is no session" in told.stderr
+    assert ("trainjobs", "mine") in names(cluster)
+
+
+def test_it_waits_for_its_samplers_and_says_for_what(rl: Rl, cluster: Cluster) -> None:
+    waiting = {"state": {"waiting": {"reason": "ImagePullBackOff"}}, "name": "vllm"}
+    cluster.add("pods", sampler(0), sampler(1, ready=False, containerStatuses=[waiting]))
+    late = rl("up", "sums", *SUMS, "--wait", "0.05")
+    assert late.exit_code == 75
+    assert "session sums is not ready after 0.05 s: 1 of 2 samplers ready" in late.stderr
+    assert "sampler: vllm ImagePullBackOff" in late.stderr
+    cluster.add("pods", sampler(1))
+    assert rl("up", "sums", *SUMS, "--wait", "5").exit_code == 0
+    failed = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "it took too long"}
+    cluster.objects["trainjobs", "ml", "sums"]["status"] = {"conditions": [failed]}
+    ended = rl("up", "sums", *SUMS, "--wait", "5")
+    assert ended.exit_code == 64
+    assert "session sums has ended (Failed): `stoker rl down sums` first" in ended.stderr
+    cluster.objects["trainjobs", "ml", "sums"]["status"] = {}
+    cluster.objects["trainjobs", "ml", "sums"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    ending = rl("up", "sums", *SUMS, "--wait", "5")
+    assert (ending.exit_code, "session sums is being deleted: wait for" in ending.stderr) == (64, True)
+
+
+def test_a_session_that_fails_while_it_is_waited_for_is_70(cluster: Cluster, client: Client) -> None:
+    failed = {"type": "Failed", "status": "True", "message": "no model"}
+    cluster.add("trainjobs", {"metadata": {"name": "sums"}, "status": {"conditions": [failed]}})
+    with pytest.raises(Exception, match="session sums has failed: no model; see `stoker rl logs sums`") as refused:
+        up.wait(client, "sums", 2, 5)
+    assert getattr(refused.value, "code", None) == 70
+
+
+def test_another_number_of_samplers_scales_their_job(rl: Rl, cluster: Cluster) -> None:
+    cluster.add("jobs", {"metadata": {"name": "sums-sampler-0"}, "spec": {"parallelism": 2, "completions": 2}})
+    assert rl("up", "sums", *SUMS, "--samplers", "3", "--wait", "0").exit_code == 0
+    assert cluster.objects["jobs", "ml", "sums-sampler-0"]["spec"] == {"parallelism": 3, "completions": 3}
+
+
+def test_two_sessions_have_nothing_in_common(rl: Rl, cluster: Cluster) -> None:
+    for name in ("one", "two"):
+        assert rl("up", name, *SUMS, "--wait", "0").exit_code == 0
+    keys = {cluster.objects["secrets", "ml", f"{name}-session"]["stringData"]["api-key"] for name in ("one", "two")}
+    assert len(keys) == 2
+    assert rl("down", "one").exit_code == 0
+    assert {name for _, name in names(cluster)} == {name.replace("sums", "two") for _, name in MADE}
+
+
+def test_down_leaves_nothing_and_says_what_stays(rl: Rl, cluster: Cluster) -> None:
+    rl("up", "sums", *SUMS, "--wait", "0")
+    cluster.add("persistentvolumeclaims", {"metadata": {"name": "initializer-sums"}})
+    told = rl("down", "sums")
+    assert told.exit_code == 0, told.output
+    assert names(cluster) == [("persistentvolumeclaims", "initializer-sums")]
+    assert "claim initializer-sums keeps the run folder; `stoker rl down sums --purge` deletes it" in told.stderr
+    refused = rl("up", "sums", *SUMS, "--wait", "0")
+    assert refused.exit_code == 64
+    assert "claim initializer-sums of an earlier session sums is there" in refused.stderr
+    assert rl("down", "sums", "--purge").exit_code == 0
+    assert names(cluster) == []
+    again = rl("down", "sums")
+    assert (again.exit_code, "session sums: nothing is there" in again.stderr) == (0, True)
+
+
+def test_down_names_what_is_left_and_why(rl: Rl, cluster: Cluster) -> None:
+    rl("up", "sums", *SUMS, "--wait", "0")
+    stuck = sampler(0)
+    stuck["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    cluster.add("pods", stuck)
+    labels = {"stoker.dev/session": "sums"}
+    cluster.add("leases", {"metadata": {"name": "gpu", "labels": labels, "finalizers": ["example.com/x"]}})
+    cluster.refusals["GET", "jobsets"] = forbidden("list", "jobsets.jobset.x-k8s.io")
+    cluster.kinds.remove("resourceclaims")  # a cluster without DRA
+    told = rl("down", "sums", "--wait", "0.05")
+    assert told.exit_code == 75
+    assert "Pod sums-sampler-0-0-x is left: it is being deleted; try again later" in told.stderr
+    assert "Lease gpu is left: its finalizers example.com/x have not let it go" in told.stderr
+    assert "you may not list jobsets.jobset.x-k8s.io, so whether one is left is not known" in told.stderr
+
+
+def test_sessions_are_listed(rl: Rl, cluster: Cluster) -> None:
+    assert rl("list").stdout == "namespace ml has no sessions\n"
+    rl("up", "sums", *SUMS, "--time-limit", "8h", "--wait", "0")
+    rl("up", "other", *SUMS, "--wait", "0")
+    cluster.add("pods", sampler(0), sampler(1), sampler(0, ready=False, session="other"))
+    cluster.add("trainjobs", {"metadata": {"name": "plain"}, "spec": {}})
+    head, other, sums = rl("list").stdout.splitlines()
+    assert head.split() == ["NAME", "RUNTIME", "STATE", "SAMPLERS", "AGE", "ENDS", "IN", "URL"]
+    assert other.split()[:4] == ["other", "trl-grpo-async", "starting", "0/1"]
+    assert sums.split() == ["sums", "trl-grpo-async", "up", "2/2", "0s", "8h", "http://sums-samplers.ml:8080"]
+    (first, second) = json.loads(rl("list", "--output", "json").stdout)
+    assert (first["name"], second["state"], second["samplers"]) == ("other", "up", [2, 2])
+
+
+def test_logs_are_of_one_pod(rl: Rl, cluster: Cluster) -> None:
+    rl("up", "sums", *SUMS, "--wait", "0")
+    cluster.add("pods", sampler(1))
+    cluster.logs["sums-sampler-0-1-x", "vllm"] = "2026-01-01T00:00:00Z one\n2026-01-01T00:00:01Z two\n"
+    assert rl("logs", "sums", "--role", "sampler", "--index", "1").stdout == "one\ntwo\n"
+    assert rl("logs", "sums", "--role", "sampler", "--index", "1", "--tail", "1").stdout == "two\n"
+    missing = rl("logs", "sums", "--role", "sampler")
+    assert (missing.exit_code, "session sums has no sampler 0: there is 1" in missing.stderr) == (66, True)
+    absent = rl("logs", "absent")
+    assert (absent.exit_code, "there is no session absent in namespace ml" in absent.stderr) == (66, True)
+
+
+def test_a_dry_run_prints_the_objects_and_asks_no_cluster(
+    rl: Rl, cluster: Cluster, runtime: Object, tmp_path: Path
+) -> None:
+    file = tmp_path / "runtimes.yaml"
+    file.write_text(yaml.safe_dump(runtime))
+    told = rl("up", "sums", *SUMS, "--dry-run", "--runtimes", str(file), "--namespace", "team")
+    assert told.exit_code == 0, told.output
+    kinds = [one["kind"] for one in yaml.safe_load_all(told.stdout)]
+    assert kinds == ["TrainJob", "Secret", "NetworkPolicy", "NetworkPolicy", "Service"]
+    assert {one["metadata"]["namespace"] for one in yaml.safe_load_all(told.stdout)} == {"team"}
+    assert cluster.requests == []
+    assert rl("up", "sums", *SUMS, "--dry-run").exit_code == 0
+    assert {method for method, _ in cluster.requests} == {"GET"}
+
+
+def test_a_trainjob_of_ones_own_becomes_a_session(rl: Rl, cluster: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "trainjob.yaml"
+    trainjob = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": "whatever", "labels": {"team": "a"}},
+        "spec": {"runtimeRef": {"name": "trl-grpo-async"}, "trainer": {"numNodes": 2}},
+    }
+    file.write_text(yaml.safe_dump(trainjob))
+    assert rl("up", "sums", str(file), "--wait", "0").exit_code == 0
+    made = cluster.objects["trainjobs", "ml", "sums"]
+    assert made["metadata"]["labels"] == {"team": "a", "stoker.dev/session": "sums"}
+    assert made["spec"]["trainer"]["numNodes"] == 2
+    refused = rl("up", "sums", str(file), "--model", "hf://org/model")
+    assert refused.exit_code == 64
+    assert f"--model does not go with a TrainJob: write it into {file}" in refused.stderr
+
+
+def test_python_starts_and_ends_a_session(cluster: Cluster, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(down, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    cluster.add("pods", sampler(0), sampler(1))
+    config = TRLConfig(method="grpo_async", extra_args={"reward_funcs": "accuracy_reward"})
+    fetched = Initializer(model=Source("hf://org/model"), dataset=Source("hf://org/data", "token"))
+    url = sdk.start_session(config, "sums", initializer=fetched, time_limit=3600, idle_limit=600)
+    assert url == "http://sums-samplers.ml:8080"
+    trainjob = cluster.objects["trainjobs", "ml", "sums"]
+    assert trainjob["spec"]["activeDeadlineSeconds"] == 3600
+    assert trainjob["spec"]["initializer"]["dataset"]["secretRef"] == {"name": "token"}
+    for index in range(2):
+        del cluster.objects["pods", "ml", f"sums-sampler-0-{index}-x"]
+    sdk.end_session("sums")
+    assert names(cluster) == []
+
+
+DEVICE = "gpu-a"
+
+
+def sharing(runtime: Object) -> None:
+    """Let the samplers of a runtime name a claim."""
+    (job,) = (one for one in runtime["spec"]["template"]["spec"]["replicatedJobs"] if one["name"] == "sampler")
+    job["template"]["spec"]["template"]["spec"]["resourceClaims"] = [{"name": "device", "resourceClaimName": DEVICE}]
+
+
+def test_sessions_of_a_namespace_share_a_device_until_the_last_ends(rl: Rl, cluster: Cluster, runtime: Object) -> None:
+    sharing(runtime)
+    missing = rl("up", "one", *SUMS, "--wait", "0")
+    assert missing.exit_code == 66
+    assert (
+        f"needs ResourceClaim {DEVICE}, which is not in namespace ml: create it, or let the session" in missing.stderr
+    )
+    for name in ("one", "two", "two"):
+        words = ("--device-claim", f"{DEVICE}=gpu.example.com", "--turns", "--wait", "0")
+        assert rl("up", name, *SUMS, *words).exit_code == 0
+    claim = cluster.objects["resourceclaims", "ml", DEVICE]
+    assert claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] == "gpu.example.com"
+    lease = cluster.objects["leases", "ml", DEVICE]
+    for shared in (claim, lease):
+        assert [one["name"] for one in shared["metadata"]["ownerReferences"]] == ["one", "two"]
+    # It is of another one too.
+    assert rl("down", "one").exit_code == 0
+    claim["metadata"]["ownerReferences"] = claim["metadata"]["ownerReferences"][
+        1:
+    ]  # Kubernetes drops owners that are gone
+    told = rl("down", "two", "--wait", "0.05")
+    assert (told.exit_code, f"ResourceClaim {DEVICE} is left" in told.stderr) == (75, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--device-claim", "prod/gpu-a=x"), 64, "is in namespace prod, and the session in ml: Kubernetes gives"),
+        (("--turns",), 64, "--turns only goes with --device-claim: name the device"),
+        (("--device-claim", "gpu-a"), 64, "is incomplete: write NAME=DEVICECLASS"),
+        (("--device-claim", "gpu-a=x"), 64, "the runtime trl-grpo-async names none; write a claim that its pods name"),
+        (("--runtime", "absent"), 66, "the cluster has no runtime absent: choose another --runtime (it has trl-grpo"),
+        (("--time-limit", "soon"), 64, "--time-limit 'soon' is not a time"),
+        (("--runtimes", "x.yaml"), 64, "--runtimes only goes with --dry-run"),
+        (("--samplers", "0"), 64, "--samplers"),
+    ],
+)
+def test_bad_words_are_one_message_each(
+    rl: Rl, cluster: Cluster, words: tuple[str, ...], code: int, message: str
+) -> None:
+    told = rl("up", "sums", *SUMS, "--wait", "0", *words)
+    assert (told.exit_code, message in told.stderr) == (code, True), told.stderr
+    assert names(cluster) == []
+
+
+def test_without_a_cluster_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    told = CliRunner().invoke(main, ["rl", "list"])
+    assert told.exit_code == 78
+    assert "there is no kubeconfig at" in told.stderr
