@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from stoker.lab.errors import refuse
+from stoker.lab.fields import are_texts, is_text, is_whole, must_be, number
 
 ALL_LINEAR = "all-linear"
 DTYPES = ("auto", "float32", "bfloat16")
@@ -111,43 +112,20 @@ class LoRATrainConfig:
             "max_length",
             "logging_steps",
         )
-        yield from (_must(self, name, "a whole number, 1 or more") for name in whole if not _whole(self, name, 1))
-        if not _whole(self, "seed", 0):
-            yield _must(self, "seed", "a whole number, 0 or more")
+        yield from (must_be(self, name, "a whole number, 1 or more") for name in whole if not is_whole(self, name, 1))
+        if not is_whole(self, "seed", 0):
+            yield must_be(self, "seed", "a whole number, 0 or more")
         for name in ("dropout", "warmup_ratio"):
-            if not 0 <= _number(self, name) < 1:
-                yield _must(self, name, "a number, 0 or more and less than 1")
+            if not 0 <= number(self, name) < 1:
+                yield must_be(self, name, "a number, 0 or more and less than 1")
         for name in ("learning_rate", "beta"):
-            if not 0 < _number(self, name) < math.inf:
-                yield _must(self, name, "a number more than 0")
-        if not 0 <= _number(self, "max_grad_norm") < math.inf:
-            yield _must(self, "max_grad_norm", "a number, 0 or more; 0 cuts no gradient")
-        if not _is_text(self.output_dir):
-            yield _must(self, "output_dir", "the path of a folder, as text")
+            if not 0 < number(self, name) < math.inf:
+                yield must_be(self, name, "a number more than 0")
+        if not 0 <= number(self, "max_grad_norm") < math.inf:
+            yield must_be(self, "max_grad_norm", "a number, 0 or more; 0 cuts no gradient")
+        if not is_text(self.output_dir):
+            yield must_be(self, "output_dir", "the path of a folder, as text")
         if self.dtype not in DTYPES:
-            yield _must(self, "dtype", f"one of {', '.join(DTYPES)}: gradients need one of these, fp8 has none")
-        if self.target_modules != ALL_LINEAR and not _are_texts(self.target_modules):
-            yield _must(self, "target_modules", f'a list of names such as ["q_proj", "v_proj"], or "{ALL_LINEAR}"')
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_text, value))
-
-
-def _whole(config: LoRATrainConfig, name: str, least: int) -> bool:
-    value = getattr(config, name)
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _number(config: LoRATrainConfig, name: str) -> float:
-    """Return a field's number; NaN, which is in no range, if it is none."""
-    value = getattr(config, name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-
-
-def _must(config: LoRATrainConfig, name: str, what: str) -> str:
-    return f"LoRATrainConfig: {name} is {getattr(config, name)!r}: it must be {what}"
+            yield must_be(self, "dtype", f"one of {', '.join(DTYPES)}: gradients need one of these, fp8 has none")
+        if self.target_modules != ALL_LINEAR and not are_texts(self.target_modules):
+            yield must_be(self, "target_modules", f'a list of names such as ["q_proj", "v_proj"], or "{ALL_LINEAR}"')

@@ -62,10 +62,10 @@ class CausalLMDataset(Dataset[dict[str, torch.Tensor]]):
         """Return a whole row's token ids and labels, however long."""
         row = self.data[idx]
         if self.kind is Kind.TEXT:
-            ids = _ids(self.tokenizer, _ended(row["text"], self.tokenizer))
+            ids = token_ids(self.tokenizer, _ended(row["text"], self.tokenizer))
             return ids, list(ids)
         if self.kind is Kind.MESSAGES:
-            ids = _ids(self.tokenizer, row["messages"], row)
+            ids = token_ids(self.tokenizer, row["messages"], row)
             return ids, list(ids)
         (ids,), prompt = _with_prompt(self.tokenizer, row, ("completion",))
         return ids, [IGNORED] * prompt + ids[prompt:]
@@ -168,11 +168,11 @@ def _with_prompt(tokenizer: Any, row: Row, names: Sequence[str]) -> tuple[list[l
     They begin where the tokens of the prompt alone and of the whole part: a token may span the border.
     """
     conversation = is_conversation(row["prompt"])
-    prompt = _ids(tokenizer, row["prompt"], row, add_generation_prompt=True)
+    prompt = token_ids(tokenizer, row["prompt"], row, add_generation_prompt=True)
     wholes = []
     for name in names:
         answer = row[name] if conversation else _ended(row[name], tokenizer)
-        wholes.append(_ids(tokenizer, row["prompt"] + answer, row))
+        wholes.append(token_ids(tokenizer, row["prompt"] + answer, row))
     return wholes, min(_common(prompt, whole) for whole in wholes)
 
 
@@ -180,7 +180,7 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-def _ids(tokenizer: Any, said: Any, row: Row | None = None, **more: Any) -> list[int]:
+def token_ids(tokenizer: Any, said: Any, row: Row | None = None, **more: Any) -> list[int]:
     """Return the token ids of a text or of messages."""
     if not is_conversation(said):
         return list(tokenizer(text=said)["input_ids"])

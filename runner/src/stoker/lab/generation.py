@@ -96,7 +96,7 @@ class Engine:
         Args:
             prompts: texts, or lists of token ids.
             adapter: the adapter's folder; None for the base model.
-            sampling: arguments of `vllm.SamplingParams`.
+            sampling: arguments of `vllm.SamplingParams`; `seed` may be a list with one for each prompt.
 
         Raises:
             LabError: vLLM is missing, or refuses an argument or a prompt.
@@ -109,7 +109,12 @@ class Engine:
 
         asked = checked_prompts(prompts)
         try:
-            parameters = SamplingParams(**sampling)
+            seeds = _seeds(sampling, len(asked))
+            parameters: Any = (
+                SamplingParams(**sampling)
+                if seeds is None
+                else [SamplingParams(**{**sampling, "seed": seed}) for seed in seeds]
+            )
         except (TypeError, ValueError, VLLMClientError) as error:
             raise LabError(f"generate: {error}; see vLLM's SamplingParams for what there is") from error
         request = None
@@ -197,6 +202,20 @@ def completions(outputs: Sequence[Any], prompts: Sequence[Prompt]) -> list[Compl
         for output, prompt in zip(outputs, prompts, strict=True)
         for answer in output.outputs
     ]  # fmt: skip
+
+
+def _seeds(sampling: Mapping[str, Any], count: int) -> list[int] | None:
+    """Return the seed of each prompt, if each has its own.
+
+    Raises:
+        LabError: there are not as many seeds as prompts.
+    """
+    seeds = sampling.get("seed")
+    if not isinstance(seeds, list):
+        return None
+    if len(seeds) != count:
+        raise LabError(f"generate: there are {count} prompts and {len(seeds)} seeds: give one seed for each prompt")
+    return seeds
 
 
 def _set_variables() -> None:

@@ -48,7 +48,7 @@ def as_rows(data: object) -> list[Row]:
     wrong = [f"row {number}" for number, row in enumerate(rows) if not isinstance(row, Mapping)]
     if wrong:
         raise LabError(
-            f"{_some(wrong)} must be a mapping of columns to values, such as {{'text': '…'}}, "
+            f"{some(wrong)} must be a mapping of columns to values, such as {{'text': '…'}}, "
             f"not {type(next(row for row in rows if not isinstance(row, Mapping))).__name__}",
             ExitCode.BAD_DATA,
         )
@@ -99,20 +99,22 @@ def _problems(rows: Sequence[Row], kind: Kind) -> Iterator[str]:
     for name in columns:
         lacking = [f"row {number}" for number, row in enumerate(rows) if name not in row]
         if lacking:
-            yield f"{_some(lacking)} has no {name}, which row 0 has: write it in every row"
-        check = _messages_problem if wants_messages[name] else _text_problem
+            yield f"{some(lacking)} has no {name}, which row 0 has: write it in every row"
+        check = messages_problem if wants_messages[name] else text_problem
         wrong = [(number, check(row[name])) for number, row in enumerate(rows) if name in row]
         for text in dict.fromkeys(text for _, text in wrong if text):
-            yield f"{name} of {_some([f'row {number}' for number, found in wrong if found == text])} {text}"
+            yield f"{name} of {some([f'row {number}' for number, found in wrong if found == text])} {text}"
 
 
-def _text_problem(value: object) -> str:
+def text_problem(value: object) -> str:
+    """Return what is wrong with a column's text; empty if nothing is."""
     if not isinstance(value, str):
         return f"must be text like the others, not {type(value).__name__}"
     return "" if value else "is empty: write a text, or leave the row out"
 
 
-def _messages_problem(value: object) -> str:
+def messages_problem(value: object) -> str:
+    """Return what is wrong with a column's messages; empty if nothing is."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         return f"must be a list of messages, not {type(value).__name__}"
     if not value:
@@ -124,6 +126,7 @@ def _messages_problem(value: object) -> str:
     return "" if good else "must hold messages with role and content"
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """Return the first few names, and how many more there are."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

@@ -32,19 +32,20 @@ class RewardModel:
     Args:
         address: of its server, such as `http://reward-model:8000`; `?model=NAME` names one of several.
         seconds: how long to try to have a group judged.
+        setting: what the user sets the seconds with, for messages.
 
     Attributes:
         name: for metrics.
     """
 
-    def __init__(self, address: str, seconds: float) -> None:
+    def __init__(self, address: str, seconds: float, setting: str = "--reward_seconds") -> None:
         parts = urllib.parse.urlsplit(address)
         self._model = dict(urllib.parse.parse_qsl(parts.query)).get("model")
         path = parts.path.rstrip("/")
         self._address = parts._replace(
             path=path if path.endswith("/classify") else f"{path}/classify", query=""
         ).geturl()
-        self._seconds = seconds
+        self._seconds, self._setting = seconds, setting
         self._slots = asyncio.Semaphore(_REQUESTS)
         self.name = self._model or parts.hostname or address
 
@@ -98,7 +99,7 @@ class RewardModel:
                         raise RunError(
                             ExitCode.UNAVAILABLE,
                             f"the reward model at {self._address} gave no answer in {self._seconds:g} s "
-                            f"(--reward_seconds): {error}; look at its log",
+                            f"({self._setting}): {error}; look at its log",
                         ) from error
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)

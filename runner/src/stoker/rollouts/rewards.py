@@ -96,7 +96,7 @@ class Judges:
         functions, scored = iter(by_function), iter(by_model)
         given = [next(functions if isinstance(source, str) else scored) for source in self._sources] + list(functions)
         for name, column in zip(self.names, given, strict=True):
-            _check(name, column, len(prompts))
+            check_rewards(name, column, len(prompts))
         return Judged(list(zip(*given, strict=True)), logged)
 
     async def _by_functions(
@@ -137,7 +137,12 @@ def functions_among(rewards: Sequence[str]) -> tuple[str, ...]:
     return tuple(text for text in rewards if not is_address(text))
 
 
-def _check(name: str, rewards: Sequence[float | None], samples: int) -> None:
+def check_rewards(name: str, rewards: Sequence[float | None], samples: int) -> None:
+    """Refuse rewards that are not one finite number, or None, for each sample.
+
+    Raises:
+        UserCodeError: says which are wrong.
+    """
     if len(rewards) != samples:
         problem, advice = f"returned {len(rewards)} rewards for {samples} completions", "return one for each completion"
         raise UserCodeError(name, problem, advice=advice)
