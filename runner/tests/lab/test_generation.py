@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from runner.tests.lab.scripts import SERVING, failures
+from runner.tests.lab.scripts import failures
+from runner.tests.lab.servers import VLLM, server
 
 from stoker.cluster.processes import free_ports
 from stoker.contract.exits import ExitCode
@@ -19,7 +16,6 @@ from stoker.lab import LabError, Policy
 
 CASES = Path(__file__).with_name("generation_cases.py")
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "lab").glob("*.py"))
-VLLM = {**SERVING, "VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
 @pytest.mark.full
@@ -62,28 +58,3 @@ def test_an_address_is_refused_or_does_not_answer() -> None:
     with pytest.raises(LabError, match="does not answer") as caught:
         Policy(url=f"http://127.0.0.1:{port}").generate(["a"])
     assert caught.value.code is ExitCode.UNAVAILABLE
-
-
-@contextmanager
-def server(python: Path, model: Path, folder: Path) -> Iterator[str]:
-    """Serve a model with vLLM."""
-    (port,) = free_ports(1)
-    program: list[str | Path] = [python, "-m", "vllm.entrypoints.cli.main"]
-    with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*program, "serve", model, "--served-model-name=tiny", f"--port={port}", "--enforce-eager"],
-            stdout=log, stderr=log, env={**os.environ, **VLLM, "HOME": str(folder)},
-        )  # fmt: skip
-    try:
-        deadline = time.monotonic() + 600
-        while True:
-            assert process.poll() is None, (folder / "server.log").read_text()[-3000:]
-            assert time.monotonic() < deadline, (folder / "server.log").read_text()[-3000:]
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(60)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import stoker.lab
-from stoker.lab import LoRATrainConfig
+from stoker.lab import LoRATrainConfig, RLHFConfig
 
 SOURCE = Path(stoker.lab.__file__).parent
 
@@ -28,6 +28,8 @@ FIELDS = {
     "max_grad_norm": 1.0,
     "output_dir": "./lora_output",
 }
+# The plan reads these, and gives no defaults.
+RLHF_FIELDS = ("lora_config", "temperature", "max_new_tokens", "save_steps")
 REQUIRED = "required"
 # Class → method → its parameters with their defaults, in the plan's order.
 METHODS: dict[str, dict[str, dict[str, object]]] = {
@@ -50,6 +52,14 @@ METHODS: dict[str, dict[str, dict[str, object]]] = {
             ("policy_chosen_logps", "policy_rejected_logps", "ref_chosen_logps", "ref_rejected_logps"), REQUIRED
         ),
     },
+    "RLHFTrainer": {
+        "__init__": {"model_name": REQUIRED, "reward_model_name": REQUIRED, "config": REQUIRED},
+        "generate_rollouts": {"prompts": REQUIRED},
+        "compute_rewards": {"prompts": REQUIRED, "responses": REQUIRED},
+        "ppo_step": {"prompts": REQUIRED},
+        "train": {"prompt_dataset": REQUIRED, "num_steps": REQUIRED},
+        "save_checkpoint": {"name": REQUIRED},
+    },
     "TrainableLoRALinear": {
         "__init__": {"in_features": REQUIRED, "out_features": REQUIRED, "rank": 8, "alpha": 16, "dropout": 0.0},
         "forward": {"x": REQUIRED, "base_output": REQUIRED},
@@ -63,6 +73,12 @@ def test_the_configs_fields_come_in_order_and_have_the_plans_defaults() -> None:
     assert {name: getattr(config, name) for name in FIELDS} == FIELDS
     positional = LoRATrainConfig(*FIELDS.values())  # type: ignore[arg-type]
     assert positional == config
+
+
+def test_the_config_of_rlhf_has_what_the_plan_reads() -> None:
+    config = RLHFConfig()
+    assert [*vars(config)][: len(RLHF_FIELDS)] == [*RLHF_FIELDS]
+    assert config.lora_config == LoRATrainConfig()
 
 
 @pytest.mark.parametrize(("name", "method"), [(name, method) for name in METHODS for method in METHODS[name]])

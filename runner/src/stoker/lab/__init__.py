@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from stoker.lab.lora.layers import TrainableLoRALinear
     from stoker.lab.losses import CausalLMLoss, DPOLoss
     from stoker.lab.policy import Policy
+    from stoker.lab.ppo.config import RLHFConfig
+    from stoker.lab.ppo.trainer import RLHF, RLHFTrainer
     from stoker.lab.trainer import LoRATrainer, Trained
 
 # The module of each public name.
@@ -36,6 +38,9 @@ _MODULES = {
     "Policy": "policy",
     "PreferenceCollator": "data",
     "PreferenceDataset": "data",
+    "RLHF": "ppo.trainer",
+    "RLHFConfig": "ppo.config",
+    "RLHFTrainer": "ppo.trainer",
     "TrainableEngine": "engine.engine",
     "TrainableLoRALinear": "lora.layers",
     "TrainableModelLoader": "engine.loader",
@@ -44,6 +49,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "RLHF",
     "CausalLMCollator",
     "CausalLMDataset",
     "CausalLMLoss",
@@ -56,6 +62,8 @@ __all__ = [
     "Policy",
     "PreferenceCollator",
     "PreferenceDataset",
+    "RLHFConfig",
+    "RLHFTrainer",
     "TrainableEngine",
     "TrainableLoRALinear",
     "TrainableModelLoader",

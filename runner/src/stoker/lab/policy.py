@@ -66,6 +66,20 @@ class Policy:
         self._dataset: str | None = None
 
     @property
+    def model_name(self) -> str:
+        """The base model's folder or Hub id.
+
+        Raises:
+            LabError: the policy is served elsewhere.
+        """
+        return self._local("train").model_name
+
+    @property
+    def positions(self) -> int | None:
+        """The longest sequence that the model takes; None if that is not known before it is loaded."""
+        return self._local("look at its model").positions
+
+    @property
     def model(self) -> Any:
         """The model with its adapter, as PEFT has it; loaded when it is first asked for."""
         return self._local("look at its model").model
@@ -88,17 +102,27 @@ class Policy:
         trainer = self._local("train")
         self._dataset = rows if isinstance(rows, str) else None
         done = trainer.train(_loaded(rows) if isinstance(rows, str) else rows)
-        self._runs.append(done)
+        self.changed(done)
+        return done
+
+    def changed(self, done: Trained | None = None) -> None:
+        """Say that the adapter of `model` was changed: the next `generate` answers with it.
+
+        Args:
+            done: the training that changed it, for those who publish the adapter.
+        """
+        if done is not None:
+            self._runs.append(done)
         self._has_adapter = True
         self._forget_saved()
-        return done
 
     def generate(self, prompts: Sequence[Prompt], **sampling: Any) -> list[Completion]:
         """Return answers by the policy as it is now: all of the first prompt, then all of the next.
 
         Args:
             prompts: texts, or lists of token ids.
-            sampling: arguments of `vllm.SamplingParams`, such as `max_tokens`; fields of the request with a url.
+            sampling: arguments of `vllm.SamplingParams`, such as `max_tokens`, where `seed` may be a list with one for
+                each prompt; fields of the request with a url.
 
         Raises:
             LabError: vLLM is missing, or it refuses an argument or a prompt.
@@ -150,7 +174,7 @@ class Policy:
         Args:
             name: the TrainJob's name.
             dataset: folder or Hub id of the data; that of the last training by default, if it had one.
-            method: `sft` or `dpo`; the last training's by default, else `sft`.
+            method: `sft` or `dpo`; the last training's of these by default, else `sft`.
             runtime: the ClusterTrainingRuntime's name; None takes the default one.
             namespace: the TrainJob's namespace; None leaves that to kubectl.
             env: variables of the trainer container.
@@ -202,7 +226,7 @@ class Policy:
                 "a TrainJob cannot take rows of this process along: write them to a volume or the Hub, and name it: "
                 "to_trainjob(name, dataset='/workspace/dataset')"
             )
-        chosen = method or (self._runs[-1].method if self._runs else "sft")
+        chosen = method or next((run.method for run in reversed(self._runs) if run.method in job.METHODS), "sft")
         return job.trl_config(trainer.model_name, self.config, chosen, data, **placement)
 
     def _write_output(self, output: Path) -> None:
@@ -214,12 +238,16 @@ class Policy:
         last = self._runs[-1]
         model = self._local("publish an adapter").model_name
         self.save_lora(output)
-        record = job.plan(job.trl_config(model, self.config, last.method, self._dataset or _ROWS)).record
+        record: Mapping[str, Any] = {}
+        budget = {"steps": float(last.steps)}
+        if last.method in job.METHODS:  # there is no TrainJob of the others
+            record = job.plan(job.trl_config(model, self.config, last.method, self._dataset or _ROWS)).record
+            budget = {"epochs": float(self.config.num_epochs)}
         write_manifest(
             output,
             {
                 **record,
-                "framework": "trl",
+                "framework": "trl" if last.method in job.METHODS else "lab",
                 "method": last.method,
                 "run_id": "lab",
                 "attempt": 0,
@@ -233,7 +261,7 @@ class Policy:
                 "nodes": 1,
                 "processes_per_node": last.world_size,
                 "versions": {name: metadata.version(name) for name in TRAINING},
-                "budget": {"epochs": float(self.config.num_epochs)},
+                "budget": budget,
                 "base_model": {"name_or_path": model, "revision": None},
             },
         )

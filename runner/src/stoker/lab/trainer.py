@@ -27,8 +27,8 @@ class Trained:
     """What a training did.
 
     Attributes:
-        method: `sft` or `dpo`.
-        steps: updates.
+        method: `sft`, `dpo` or `ppo`.
+        steps: updates; with `ppo`, each has several.
         loss: mean loss over all of them.
         seconds: how long it took.
         world_size: processes that trained together.
@@ -74,6 +74,11 @@ class LoRATrainer:
         self._hf_model: Any = None
         self._tokenizer: Any = None
         self._vllm = Engine(model_name, train_config, engine)
+
+    @property
+    def positions(self) -> int | None:
+        """The longest sequence that the model takes; None if that is not known before it is loaded."""
+        return self._facts.positions
 
     @property
     def model(self) -> Any:
