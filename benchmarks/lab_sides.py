@@ -1,0 +1,157 @@
+"""The sides of benchmarks/lab.py, each in a process of its own: `python lab_sides.py SIDE FOLDER` prints JSON lines.
+
+FOLDER gets a model with random weights where it has none. Runs in the environment with the trainers and vLLM.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.tests.lab.engine.tiny import write
+from runner.tests.lab.peak import Peak
+
+# About 25 million parameters.
+SIZE = {
+    "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "head_dim": 64,
+}  # fmt: skip
+LENGTH, PROMPTS, ANSWER = 128, 128, 256
+BATCHES = (1, 4, 16, 64, 128)
+# Prompts of a measurement with a batch that is smaller: enough for lengths of all kinds.
+FEWEST = 32
+TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj"]
+# The same for both sides; nothing is logged or saved while the clock runs.
+SHARED: dict[str, Any] = {
+    "learning_rate": 1e-4, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_train_epochs": 1,
+    "warmup_steps": 0.1, "max_grad_norm": 1.0, "seed": 42, "max_length": LENGTH,
+}  # fmt: skip
+
+
+def lengths(count: int, longest: int, seed: int) -> list[int]:
+    """Return lengths as prompts have them: most are short, few are long."""
+    chance = random.Random(seed)
+    return [min(longest, max(8, round(chance.lognormvariate(3.5, 0.9)))) for _ in range(count)]
+
+
+def texts(sizes: Sequence[int], seed: int) -> list[str]:
+    """Return texts of random letters; each letter is a token."""
+    chance = random.Random(seed)
+    return ["".join(chance.choices(string.ascii_letters, k=size)) for size in sizes]
+
+
+def rows() -> list[dict[str, str]]:
+    """Return what both sides train on."""
+    return [{"text": text} for text in texts([LENGTH - 1] * 64, 0)]
+
+
+def trained(train: Callable[[], float]) -> dict[str, float]:
+    """Return how fast a side trained, and the most memory that its process held."""
+    with Peak() as peak:
+        seconds = train()
+    return {"speed": len(rows()) * LENGTH / seconds, "peak": peak.bytes / 2**20}
+
+
+def ours(model: str, folder: Path) -> dict[str, float]:
+    """Train with `stoker.lab`."""
+    from stoker.lab import LoRATrainConfig, Policy
+
+    config = LoRATrainConfig(
+        learning_rate=SHARED["learning_rate"], batch_size=SHARED["per_device_train_batch_size"],
+        gradient_accumulation_steps=1, num_epochs=1, max_length=LENGTH, output_dir=str(folder / "ours"),
+    )  # fmt: skip
+    return trained(lambda: Policy(model, config).train(rows()).seconds)
+
+
+def plain(model: str, folder: Path) -> dict[str, float]:
+    """Train the same with TRL alone."""
+    from datasets import Dataset
+    from peft import LoraConfig
+    from trl import SFTConfig, SFTTrainer
+
+    def train() -> float:
+        trainer = SFTTrainer(
+            model=model,
+            args=SFTConfig(
+                **SHARED, output_dir=str(folder / "plain"), bf16=False, use_cpu=True, report_to="none",
+                disable_tqdm=True, dataloader_pin_memory=False, logging_steps=10, save_strategy="epoch",
+            ),
+            train_dataset=Dataset.from_list(rows()),
+            peft_config=LoraConfig(r=8, lora_alpha=16, target_modules=TARGETS, task_type="CAUSAL_LM"),
+        )  # fmt: skip
+        began = time.monotonic()
+        trainer.train()
+        return time.monotonic() - began
+
+    return trained(train)
+
+
+def rlhf(model: str, folder: Path) -> dict[str, float]:
+    """Train with rewards, on answers that are as long as the rows of the other sides with their prompts."""
+    from stoker.lab import RLHF, Policy, RLHFConfig
+
+    config = RLHFConfig(
+        sampler="transformers", max_new_tokens=LENGTH // 2, batch_size=16, mini_batch_size=8, ppo_epochs=1,
+        save_steps=0, output_dir=str(folder / "rlhf"),
+    )  # fmt: skip
+    prompts = texts([LENGTH // 2] * 16, 0)
+
+    def train() -> float:
+        return RLHF(Policy(model), lambda completions, **_: [1.0] * len(completions), config).train(prompts, 2).seconds
+
+    return trained(train)
+
+
+def rollouts(model: str, pairs: int) -> None:
+    """Print the speed of both samplers, pair by pair; transformers has the batch that is best for it."""
+    from stoker.lab import Policy, RLHFConfig
+    from stoker.lab.ppo.rollouts import TransformersSampler, VllmSampler
+
+    policy = Policy(model, engine={"max_num_seqs": max(BATCHES)})
+    config = RLHFConfig(max_new_tokens=ANSWER)
+
+    def speed(sampler: Any, asked: Sequence[list[int]]) -> float:
+        began = time.monotonic()
+        tokens = sum(len(one.ids) for one in sampler.sample(asked))
+        return tokens / (time.monotonic() - began)
+
+    def prompts(number: int) -> list[list[int]]:
+        # Others in each pair: vLLM would remember what it has read.
+        return [policy.tokenizer(text)["input_ids"] for text in texts(lengths(PROMPTS, ANSWER, number), number)]
+
+    def best(asked: Sequence[list[int]]) -> tuple[float, int]:
+        return max(
+            (speed(TransformersSampler(policy, config, size), asked[: max(size, FEWEST)]), size) for size in BATCHES
+        )
+
+    speed(VllmSampler(policy, config), prompts(-1)[:8])
+    speed(TransformersSampler(policy, config, 8), prompts(-1)[:8])
+    for number in range(pairs):
+        asked = prompts(number)
+        if number % 2:
+            theirs, mine = best(asked), speed(VllmSampler(policy, config), asked)
+        else:
+            mine, theirs = speed(VllmSampler(policy, config), asked), best(asked)
+        print(json.dumps({"vllm": mine, "transformers": theirs[0], "batch": theirs[1]}), flush=True)
+    policy.close()
+
+
+def main(side: str, folder: Path, pairs: str = "1") -> None:
+    """Run a side."""
+    model = folder / "model"
+    if not model.exists():
+        write(model, "llama", **SIZE)
+    if side == "rollouts":
+        rollouts(str(model), int(pairs))
+    else:
+        print(json.dumps({"ours": ours, "plain": plain, "rlhf": rlhf}[side](str(model), folder)), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

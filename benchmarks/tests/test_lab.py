@@ -1,0 +1,63 @@
+"""What the lab's benchmark makes of its sides, and that it refuses wrong arguments."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks import lab
+from benchmarks.jobs import JobFailed
+from benchmarks.lab import ROWS, Bench, main, of_rollouts, of_training, told
+
+
+def test_pairs_of_trainings_are_reported_by_speed_and_memory() -> None:
+    speed, memory = of_training([({"speed": 99.0, "peak": 510.0}, {"speed": 100.0, "peak": 500.0})] * 3)
+    assert speed == (
+        "training                 stoker.lab 99.00 tokens/s, TRL alone 100.00 tokens/s, "
+        "ratio 0.990 (0.990 to 0.990) of 3 pairs, goal at least 0.98"
+    )
+    assert "TRL alone 500.00 MiB, ratio 1.020" in memory
+    assert "not measured" in next(of_training([]))
+
+
+def test_rollouts_are_reported_with_the_best_batch() -> None:
+    line, batch = of_rollouts(told('a log\n{"vllm": 500, "transformers": 100, "batch": 64}\nmore\n'))
+    assert "vLLM 500.00 tokens/s, transformers 100.00 tokens/s, ratio 5.000" in line
+    assert batch == "  transformers was fastest with 64 prompts at a time"
+    assert "not measured" in next(of_rollouts([]))
+
+
+def test_a_side_that_fails_or_hangs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "side.py"
+    monkeypatch.setattr(lab, "_SCRIPT", script)
+    bench = Bench(tmp_path, argparse.Namespace(pairs=1, patience=600))
+    bench._python = Path(sys.executable)
+    script.write_text("import sys; sys.exit('the model is gone')")
+    with pytest.raises(JobFailed, match=r"(?s)the model is gone.*plain ended with 1"):
+        bench.run("plain")
+    script.write_text("import time; time.sleep(600)")
+    bench.args.patience = 0.5
+    with pytest.raises(JobFailed, match=r"plain did not end within 0\.5 s"):
+        bench.run("plain")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--pairs", "0"], "argument --pairs: must be a whole number, 1 or more: '0'"),
+        (["--patience", "0"], "argument --patience: must be a positive number of seconds: '0'"),
+        (["engine"], f"argument ROW: there is no row 'engine': choose from {', '.join(ROWS)}"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(
+    words: list[str], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["lab.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert problem in said.err.splitlines()[-1]
