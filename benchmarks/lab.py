@@ -75,8 +75,8 @@ class Bench:
 
 
 def told(printed: str) -> list[Told]:
-    """Return the JSON lines among what a side printed."""
-    return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    """Return the JSON lines among what a side printed; a trainer's log lines look alike, but are not JSON."""
+    return [json.loads(line) for line in printed.splitlines() if line.startswith('{"')]
 
 
 def training(bench: Bench) -> None:

@@ -23,7 +23,7 @@ def test_pairs_of_trainings_are_reported_by_speed_and_memory() -> None:
 
 
 def test_rollouts_are_reported_with_the_best_batch() -> None:
-    line, batch = of_rollouts(told('a log\n{"vllm": 500, "transformers": 100, "batch": 64}\nmore\n'))
+    line, batch = of_rollouts(told('{\'train_runtime\': 1}\n{"vllm": 500, "transformers": 100, "batch": 64}\nmore\n'))
     assert "vLLM 500.00 tokens/s, transformers 100.00 tokens/s, ratio 5.000" in line
     assert batch == "  transformers was fastest with 64 prompts at a time"
     assert "not measured" in next(of_rollouts([]))
