@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""What an engine that trains costs its answers: the shared engine against stock vLLM, and against itself untouched.
+
+Starts two processes of the lab image's environment on this machine's CPU, with one model of random weights: the shared
+engine, and vLLM as it is, with its packed kernels. Both answer the same prompts in turn, in pairs. Prints tokens per
+second with the adapter, without it, and of stock vLLM; then the time from the end of a training step to the first
+token by the new weights, beside the time to a first token without a step. Reports, and asserts nothing.
+
+    benchmarks/lab_engine.py --pairs 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.paired import ratio_line, run_pairs, say, whole  # noqa: E402
+
+OPTIONS: dict[str, Any] = {
+    "max_model_len": 256,
+    "max_num_seqs": 32,
+    "kv_cache_memory_bytes": 2**28,
+    "dtype": "float32",
+    "enforce_eager": True,
+}
+VARIABLES = {
+    "PYTHONPATH": str(ROOT),
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+PROMPT = list(range(5, 37))
+# Each pair: its line's name, its two sides as the process and what it is asked, and the unit.
+PAIRS = [
+    ("adapter against none", ("shared adapter", "shared base"), " tokens/s"),
+    ("none against packed", ("shared base", "stock base"), " tokens/s"),
+    ("a step, then one token", ("shared step", "shared first"), " ms"),
+]
+
+
+def main() -> None:
+    """Read the command line, start both processes and print what they measured."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add = parser.add_argument
+    add("--pairs", type=whole(1), default=5, help="pairs of each kind (default %(default)s)")
+    add("--sequences", type=whole(1), default=8, help="prompts that are answered at once (default %(default)s)")
+    add("--tokens", type=whole(1), default=32, help="tokens of each answer (default %(default)s)")
+    add("--hidden", type=whole(128), default=1024, help="width of the model, a multiple of 128 (default %(default)s)")
+    add("--serve", nargs=2, metavar=("KIND", "MODEL"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve:
+        serve(*args.serve)
+        return
+    say("finds the environment of the lab image, or makes it")
+    found = subprocess.run(
+        [ROOT / "images/lab/venv", "--with-runner"], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    python = Path(found.strip()) / "bin" / "python"
+    with tempfile.TemporaryDirectory(prefix="stoker-benchmark-") as scratch:
+        model = Path(scratch) / "model"
+        write = f"from runner.tests.lab.engine import tiny; from pathlib import Path; tiny.write(Path({str(model)!r}), "
+        size = f"'llama', hidden_size={args.hidden}, intermediate_size={3 * args.hidden}, num_hidden_layers=4, "
+        heads = f"num_attention_heads={args.hidden // 64}, num_key_value_heads={args.hidden // 128}, head_dim=64)"
+        subprocess.run([python, "-c", write + size + heads], check=True, env={**os.environ, **VARIABLES})
+        say("starts both engines")
+        with worker(python, "shared", model) as shared, worker(python, "stock", model) as stock:
+            asked = {"shared": shared, "stock": stock}
+            print(f"{args.pairs} pairs, {args.sequences} answers of {args.tokens} tokens, width {args.hidden}")
+            for line in measure(asked, args.pairs, args.sequences, args.tokens):
+                print(line, flush=True)
+
+
+def measure(workers: dict[str, Any], pairs: int, sequences: int, tokens: int) -> Iterator[str]:
+    """Ask both sides of each kind of pair in turn, and yield a line for each kind.
+
+    Args:
+        workers: the processes by name.
+        pairs: pairs of each kind.
+        sequences: prompts that are answered at once.
+        tokens: tokens of each answer.
+    """
+
+    def run(side: str, _: int) -> float:
+        name, what = side.split()
+        workers[name].stdin.write(f"{json.dumps([what, sequences, tokens])}\n")
+        workers[name].stdin.flush()
+        return float(workers[name].stdout.readline())
+
+    for what, sides, unit in PAIRS:
+        for side in sides:
+            run(side, -1)  # the first time is not like the others
+        yield ratio_line(what, sides, list(run_pairs(pairs, sides, run)), unit)
+
+
+@contextmanager
+def worker(python: Path, kind: str, model: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start a process that measures on request, and end it."""
+    process = subprocess.Popen(
+        [python, __file__, "--serve", kind, model],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **VARIABLES},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        if process.stdout.readline() != "ready\n":
+            raise SystemExit(f"the {kind} engine did not start: see above")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def serve(kind: str, model: str) -> None:
+    """Measure whatever a line of standard input asks for, in the environment of the lab image."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # vLLM logs to standard output
+    engine = _Shared(model) if kind == "shared" else _Stock(model)
+    print("ready", file=answers)
+    for line in sys.stdin:
+        what, sequences, tokens = json.loads(line)
+        print(engine.measure(what, sequences, tokens), file=answers)
+
+
+class _Stock:
+    """VLLM as it is.
+
+    Args:
+        model: the model's folder.
+    """
+
+    def __init__(self, model: str) -> None:
+        from vllm import LLM
+
+        self._llm = LLM(model=model, **OPTIONS)
+
+    def measure(self, what: str, sequences: int, tokens: int) -> float:
+        """Return the tokens per second of answers."""
+        return _rate(self._llm, sequences, tokens)
+
+
+class _Shared:
+    """The engine that trains and serves.
+
+    Args:
+        model: the model's folder.
+    """
+
+    def __init__(self, model: str) -> None:
+        from stoker.lab.config import LoRATrainConfig
+        from stoker.lab.engine.engine import TrainableEngine
+
+        own = {name: value for name, value in OPTIONS.items() if name != "enforce_eager"}
+        self._engine = TrainableEngine(model, LoRATrainConfig(), **own)
+        self._llm = self._engine._backend.llm  # type: ignore[attr-defined]
+
+    def measure(self, what: str, sequences: int, tokens: int) -> float:
+        """Return tokens per second, or the milliseconds to a first token."""
+        if what == "base":
+            with self._engine.injector.disabled():
+                return _rate(self._llm, sequences, tokens)
+        if what == "adapter":
+            return _rate(self._llm, sequences, tokens)
+        if what == "step":
+            import torch
+
+            ids = torch.tensor([PROMPT])
+            self._engine.train_step({"input_ids": ids, "labels": ids})
+        started = time.perf_counter()
+        self._engine.generate([PROMPT], max_tokens=1)
+        return 1000 * (time.perf_counter() - started)
+
+
+def _rate(llm: Any, sequences: int, tokens: int) -> float:
+    from vllm import SamplingParams
+
+    llm.reset_prefix_cache()
+    parameters = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    started = time.perf_counter()
+    llm.generate([{"prompt_token_ids": PROMPT}] * sequences, parameters, use_tqdm=False)
+    return sequences * tokens / (time.perf_counter() - started)
+
+
+if __name__ == "__main__":
+    main()
