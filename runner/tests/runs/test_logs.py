@@ -17,7 +17,8 @@ from stoker.contract.exits import ExitCode
 from stoker.runs import logs
 from stoker.runs.client import Client
 from stoker.runs.logs import Line, Source, line_of, merged, sources_of
-from stoker.runs.run import State, pod_of
+from stoker.runs.run import Run, State, pod_of
+from stoker.runs.words import state_of
 
 NODE_0 = "tune-node-0-0-x0k0c"
 NODE_1 = "tune-node-0-1-x0k1c"
@@ -98,7 +99,12 @@ def test_following_goes_over_restarts_and_repeats_nothing(
         reached.get(line.text, threading.Event()).set()
 
     found: list[State] = []
-    follower = threading.Thread(target=lambda: found.append(logs.follow(client, "tune", (), None, show)))
+    told: list[str] = []
+
+    def tell(run: Run) -> None:
+        told.append(state_of(run))
+
+    follower = threading.Thread(target=lambda: found.append(logs.follow(client, "tune", (), None, show, tell)))
     follower.start()
     # The log of a container that runs breaks off after each answer of the stand-in, and is asked for anew.
     assert reached["b"].wait(20)
@@ -112,6 +118,7 @@ def test_following_goes_over_restarts_and_repeats_nothing(
     follower.join(20)
     assert found == [State.COMPLETE]
     assert shown == ["a", "b", "c", "d"]
+    assert (told[0], told[-1]) == ("tune is running", "tune is complete")
 
 
 def test_a_source_is_each_container() -> None:

@@ -174,7 +174,7 @@ def logs_command(
     With --follow, the exit code is 70 if the run failed.
     """
     from stoker.contract.exits import ExitCode
-    from stoker.runs import logs, show
+    from stoker.runs import logs, show, words
     from stoker.runs.client import connect
     from stoker.runs.run import State
 
@@ -190,8 +190,7 @@ def logs_command(
 
     client = connect(context, namespace)
     if follow:
-        state = logs.follow(client, name, roles, tail, write)
-        say(f"{name} is {state.value.lower()}")
+        state = logs.follow(client, name, roles, tail, write, lambda run: say(words.state_of(run)))
         return ExitCode.CRASHED if state is State.FAILED else ExitCode.FINISHED
     count = 0
     for line in logs.past(client, name, roles, tail):

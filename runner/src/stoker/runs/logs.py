@@ -15,7 +15,7 @@ from stoker.runs.client import Client
 from stoker.runs.errors import ClusterError, NotFoundError, RefusedError, UnreachableError
 from stoker.runs.kinds import PODS
 from stoker.runs.read import read_run
-from stoker.runs.run import Pod, State, part, rows
+from stoker.runs.run import Pod, Run, State, part, rows
 
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 # How long a follower waits before it looks for new pods, and before it asks again for a log that broke off.
@@ -129,15 +129,24 @@ def follow(
     roles: tuple[str, ...],
     tail: int | None,
     show: Callable[[Line], None],
+    tell: Callable[[Run], None],
 ) -> State:
     """Show what the pods of a run write, over restarts, until it has ended or is stopped; return its state.
+
+    Args:
+        client: the cluster.
+        name: the run.
+        roles: only of these pods.
+        tail: so many last lines of each container that there is already; None for all.
+        show: called with each line.
+        tell: called with the run whenever its state or reason is another one.
 
     Raises:
         ClusterError: the run cannot be read.
     """
     lines: queue.Queue[Line] = queue.Queue()
     readers: dict[Source, threading.Thread] = {}
-    failures, first = 0, True
+    failures, first, told = 0, True, ("", "")
     while True:
         try:
             run = read_run(client, name).run
@@ -154,10 +163,15 @@ def follow(
                     readers[source] = threading.Thread(target=_follow_one, args=wanted, daemon=True)
                     readers[source].start()
             first = False
-            if run.state.ended or run.state in (State.STOPPED, State.QUEUED):
+            over = run.state.ended or run.state in (State.STOPPED, State.QUEUED)
+            if over:
                 for reader in readers.values():
                     reader.join(_LOOK_SECONDS)
                 _drain(lines, show, 0)
+            if told != (run.state, run.reason):
+                told = (run.state, run.reason)
+                tell(run)
+            if over:
                 return run.state
         _drain(lines, show, _LOOK_SECONDS)
 

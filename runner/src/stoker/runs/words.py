@@ -162,6 +162,11 @@ def unexplained(run: Run) -> str:
     return told.get(run.state, f"nothing hinders {run.name} that the cluster tells of: it is {run.state.value.lower()}")
 
 
+def state_of(run: Run) -> str:
+    """Return a run's state as a line, such as `tune is pending: Unschedulable`."""
+    return f"{run.name} is {run.state.value.lower()}" + (f": {run.reason}" if run.reason else "")
+
+
 def percent(run: Run) -> str:
     """Return how much of a run is done, such as `42 %`."""
     done = run.progress.percent if run.progress else None
