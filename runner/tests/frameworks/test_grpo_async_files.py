@@ -13,7 +13,7 @@ import pytest
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks.trl.asynchronous.collector import Collector, Prompts
-from stoker.frameworks.trl.asynchronous.metrics import Lengths, MetricsFile, SamplesFile, numbers_of
+from stoker.frameworks.trl.asynchronous.metrics import Lengths, SamplesFile, numbers_of
 from stoker.frameworks.trl.asynchronous.probes import PROBES, asked, rows_from
 from stoker.frameworks.trl.asynchronous.prompts import longest_prompt
 from stoker.frameworks.trl.asynchronous.rows import Row, rows_of, slice_of, trained_groups
@@ -33,19 +33,6 @@ def group(ordinal: int, *samples: Sample) -> Written:
 
 def batch(*groups: Written, step: int = 4) -> Batch:
     return Batch(step, groups, tuple(1 for _ in groups), 0.25, "", 1, 6)
-
-
-def test_a_resumed_run_drops_the_metrics_of_steps_that_it_does_again(tmp_path: Path) -> None:
-    first = MetricsFile(tmp_path, 0)
-    for step in (1, 2, 3):
-        first.write(step, {"loss": math.nan, "histogram": [1.0, math.inf], "reward": 0.5})
-    with (tmp_path / "metrics.jsonl").open("a") as stream:
-        stream.write('{"step": 4, "lo')
-    MetricsFile(tmp_path, 2).write(3, {"loss": 1.0})
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [1, 2, 3]
-    assert lines[0] == {"step": 1, "loss": None, "histogram": [1.0, None], "reward": 0.5}
-    assert lines[2] == {"step": 3, "loss": 1.0}
 
 
 def test_the_file_of_samples_is_bounded(tmp_path: Path) -> None:

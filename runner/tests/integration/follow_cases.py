@@ -1,7 +1,7 @@
 """Puts real training loops through what the runner's callback must see to: `follow_cases.py FOLDER`.
 
 Prints a JSON object: case → the ending's code and message (null: training went through), the checkpoints that were
-left, and how many rows were evaluated.
+left, how many rows were evaluated, and the lines of metrics.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ _NEVER = 1000
 _CASES: dict[str, tuple[int, dict[str, object]]] = {
     "broken in the last step": (6, {"save_strategy": "no"}),
     "broken before a checkpoint": (3, {"save_steps": 2}),
+    "evaluated": (
+        _NEVER,
+        {"logging_steps": 2, "eval_strategy": "steps", "eval_steps": 3, "prediction_loss_only": True},
+    ),
     "stopped": (_NEVER, {"eval_strategy": "steps", "eval_steps": 1, "prediction_loss_only": True}),
 }
 
@@ -68,7 +72,8 @@ def train(folder: Path, broken_at: int, options: dict[str, object]) -> dict[str,
         verdict = ending_of(error, FlagNames())
         ending = [int(verdict.code), verdict.message]
     saved = sorted(path.name for path in (folder / "output").glob("checkpoint-*"))
-    return {"ending": ending, "saved": saved, "evaluated": model.evaluated}
+    metrics = [json.loads(line) for line in (folder / "output" / "metrics.jsonl").read_text().splitlines()]
+    return {"ending": ending, "saved": saved, "evaluated": model.evaluated, "metrics": metrics}
 
 
 def main(folder: Path) -> None:

@@ -177,6 +177,13 @@ class LocalJob:
             if "PET_NODE_RANK" in environ and "STOKER_PLAN" not in environ
         }
 
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the metrics of each step that the run has logged, checked against their schema."""
+        lines = [json.loads(line) for line in (self.output / "metrics.jsonl").read_text().splitlines()]
+        for line in lines:
+            check(line, "metrics-v1")
+        return lines
+
     def manifest(self) -> dict[str, Any]:
         """Return the output manifest."""
         manifest: dict[str, Any] = json.loads((self.output / "stoker.json").read_text())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runner.tests.samples import check
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,24 @@ def test_a_loss_that_is_no_number_is_seen_before_it_is_saved_however_seldom_it_i
     assert code == 70
     assert f"the loss is nan at step {seen_at}: lower the learning rate" in message
     assert results[case]["saved"] == saved
+
+
+def test_each_step_has_one_line_of_metrics_with_its_evaluation(results: dict[str, Any]) -> None:
+    lines = results["evaluated"]["metrics"]
+    for line in lines:
+        check(line, "metrics-v1")
+    # Step 3 is evaluated, and not logged; the last one is both, and has the summary of the run.
+    assert [line["step"] for line in lines] == [2, 3, 4, 6]
+    assert [("loss" in line, "eval_loss" in line) for line in lines] == [
+        (True, False), (False, True), (True, False), (True, True),
+    ]  # fmt: skip
+    assert all(line["peak_memory_gib"] > 0 for line in lines)
+    assert {"train_runtime", "learning_rate", "grad_norm"} <= lines[-1].keys()
+
+
+def test_a_loss_that_is_no_number_is_null_in_the_metrics(results: dict[str, Any]) -> None:
+    (line,) = results["broken in the last step"]["metrics"]
+    assert (line["step"], line["loss"]) == (6, None)
 
 
 def test_a_stop_saves_at_once_without_the_evaluation_that_was_due(results: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from runner.tests.integration.jobs import LocalJob
+from runner.tests.samples import check
 from runner.tests.status_server import StatusServer
 
 ROOT = Path(__file__).parents[3]
@@ -272,8 +273,12 @@ def test_a_job_trains_with_its_samplers_to_the_end_and_resumes(
     assert (manifest["metrics"]["eval_version"], manifest["metrics"]["eval_rows"]) == (5, 50)
     assert manifest["metrics"]["eval_reward"] < 0
     assert (manifest["status"], manifest["steps"], manifest["fingerprint"]["method"]) == ("finished", 5, "grpo_async")
-    # What the finished run of three steps left was set aside.
-    lines = [*metrics(job.output / "earlier-output-1"), *metrics(job.output)]
+    # What the finished run of three steps left was set aside, and its metrics are gone on with.
+    assert [line["step"] for line in metrics(job.output / "earlier-output-1")] == [1, 2, 3]
+    lines = metrics(job.output)
+    assert lines[4]["eval_reward"] < 0
+    for line in lines:
+        check(line, "metrics-v1")
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
     assert {line["samplers/ready"] for line in lines} == {1.0}
     assert max(line["staleness/max"] for line in lines) <= 2

@@ -53,3 +53,6 @@ def test_a_resumed_run_and_an_uninterrupted_one_agree_step_by_step(
     assert {optimizer, "scheduler.pt", "trainer_state.json"} <= {path.name for path in checkpoint.iterdir()}
     assert list(history(uninterrupted)) == list(range(1, STEPS + 1))
     assert history(resumed) == history(uninterrupted)
+    kept = [{line["step"]: line["loss"] for line in job.metrics()} for job in jobs]
+    assert kept[0] == kept[1]
+    assert [line["step"] for line in resumed.metrics()] == list(range(1, STEPS + 1)), "each step once"

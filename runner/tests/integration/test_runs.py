@@ -47,6 +47,15 @@ def test_two_nodes_train_as_one_world(finished: LocalJob) -> None:
     assert manifest["metrics"]["loss"] > 0
 
 
+def test_a_run_keeps_the_metrics_of_its_steps(finished: LocalJob) -> None:
+    lines = finished.metrics()
+    assert [line["step"] for line in lines] == [5, 10, 15, 20]
+    shared = {"loss", "learning_rate", "grad_norm", "tokens_per_second", "peak_memory_gib"}
+    assert all(shared <= line.keys() for line in lines)
+    assert all(line["loss"] > 0 and line["tokens_per_second"] > 0 and line["peak_memory_gib"] > 0 for line in lines)
+    assert "metrics.jsonl" in {file["path"] for file in finished.manifest()["files"]}
+
+
 def test_progress_of_a_run_comes_from_one_writer(finished: LocalJob, status_server: StatusServer) -> None:
     posts = [body["trainerStatus"] for _, body in status_server.posts]
     assert posts[-1]["progressPercentage"] == 100

@@ -58,6 +58,14 @@ def test_lora_trains_on_two_nodes_as_one_world(finished: tuple[TuneJob, str]) ->
     assert manifest["metrics"].keys() >= {"loss", "learning_rate", "tokens_per_second"}
 
 
+def test_a_tune_run_keeps_the_metrics_of_its_steps_as_trl_does(finished: tuple[TuneJob, str]) -> None:
+    job, output = finished
+    lines = job.metrics()
+    assert [line["step"] for line in lines] == list(range(1, 9))
+    assert all({"learning_rate", "tokens_per_second", "peak_memory_gib"} <= line.keys() for line in lines)
+    assert {line["step"]: line["loss"] for line in lines} == pytest.approx(job.losses(output), rel=1e-4)
+
+
 def test_progress_of_a_tune_run_is_posted_with_speed_and_remaining_time(
     finished: tuple[TuneJob, str], status_server: StatusServer
 ) -> None:
@@ -151,6 +159,8 @@ def test_a_resumed_and_an_uninterrupted_run_agree_step_by_step(finished: tuple[T
     whole, resumed = job.losses(output), job.losses(ended.output)
     assert sorted(resumed) == [5, 6, 7, 8]
     assert resumed == pytest.approx({step: whole[step] for step in resumed}, rel=1e-6)
+    metrics = TuneJob(job.python, job.inputs, tmp_path).metrics()
+    assert [line["step"] for line in metrics] == list(range(1, 9)), "each step once"
 
 
 @pytest.mark.full

@@ -11,6 +11,7 @@ from runner.tests.samples import MINE, saved
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.manifest import MANIFEST
+from stoker.contract.metrics import METRICS
 from stoker.rank import checkpoints
 
 RECORD = {"fingerprint": MINE}
@@ -194,6 +195,14 @@ def test_an_earlier_output_is_moved_aside_whole(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["earlier-output-1", "earlier-output-2", "mine.txt"]
     moved = [MANIFEST, "adapter_model.safetensors"]
     assert sorted(path.name for path in (tmp_path / "earlier-output-1").iterdir()) == sorted(moved)
+
+
+def test_the_metrics_of_an_earlier_output_stay_to_be_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / METRICS).write_text('{"step": 5}\n')
+    (tmp_path / MANIFEST).write_text(json.dumps({"files": [{"path": METRICS}]}))
+    checkpoints.retire_output(tmp_path)
+    for folder in (tmp_path, tmp_path / "earlier-output-1"):
+        assert (folder / METRICS).read_text() == '{"step": 5}\n'
 
 
 def test_where_nothing_has_finished_nothing_is_moved(tmp_path: Path) -> None:

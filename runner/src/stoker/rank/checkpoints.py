@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import exists, read_json, share_with_group, write_json
 from stoker.contract.manifest import MANIFEST
+from stoker.contract.metrics import METRICS
 from stoker.contract.weights import damage_found_in
 from stoker.rank.same_run import refuse_other_run
 
@@ -248,7 +250,8 @@ def set_aside(path: Path) -> Path:
 def retire_output(output_dir: Path) -> None:
     """Move the output of an earlier finished run, as its manifest lists it, into a new folder; nothing is lost.
 
-    Does nothing if no run has finished. The manifest moves first, because its existence means "finished".
+    Does nothing if no run has finished. The manifest moves first, because its existence means "finished". The metrics
+    are copied, because a run with more steps goes on with them.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -263,7 +266,10 @@ def retire_output(output_dir: Path) -> None:
     names = [entry.get("path") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
     # Compared with the files that exist, because a user may have edited the manifest.
     for path in [path for path in output_dir.iterdir() if path.name in names and path.is_file()]:
-        path.rename(folder / path.name)
+        if path.name == METRICS:
+            shutil.copy2(path, folder / path.name)
+        else:
+            path.rename(folder / path.name)
 
 
 def _free_name(folder: Path, stem: str) -> Path:

@@ -24,11 +24,13 @@ from tqdm import tqdm
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json, write_json
+from stoker.contract.metrics import EVALUATION, LEARNING_RATE, LOSS, PEAK_MEMORY, TOKENS_PER_SECOND
 from stoker.frameworks.torchtune import cpu, random_states
 from stoker.frameworks.torchtune.keys import configs_of
 from stoker.rank import checkpoints
 from stoker.rank.guard import achieved_world_size
 from stoker.rank.job import Job, Outcome, StopRequested, any_rank, barrier
+from stoker.rank.metrics import MetricsFile, peak_memory_gib
 from stoker.rank.progress import Progress
 from stoker.rank.pulse import FINISHING, FIRST_STEP, SAVING, TRAINING
 
@@ -39,6 +41,8 @@ _DRAFT = ".saving"
 _KEPT_CHECKPOINTS = 3
 # The last metrics, stored beside TorchTune's files of a checkpoint.
 _METRICS = "stoker-metrics.json"
+# TorchTune's names of metrics that all frameworks share.
+_OUR_NAMES = {"lr": LEARNING_RATE, "val_loss": f"{EVALUATION}{LOSS}"}
 _FILES = "checkpointer.checkpoint_files"
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 
@@ -169,6 +173,8 @@ class _Follower:
         self._stopping = False
         self._newest = job.checkpoint
         self._progress: Progress | None = None
+        self._metrics: MetricsFile | None = None
+        self._peak = 0.0
 
     def made(self, recipe: Any) -> None:
         """Check device and world before the recipe loads a model."""
@@ -204,6 +210,7 @@ class _Follower:
             print(f"[stoker] resuming after step {recipe.global_step} of {self.outcome.total}", flush=True)
         if self._is_first:
             self._progress = Progress(recipe.global_step, self.outcome.total, achieved_world_size())
+            self._metrics = MetricsFile(self._output, recipe.global_step)
             recipe._metric_logger = _Relay(recipe._metric_logger, self.logged)
         self._job.pulse.beat(FIRST_STEP, recipe.global_step)
         self._job.on_training()
@@ -291,10 +298,15 @@ class _Follower:
         """Report progress; end the run if the loss is NaN or infinite."""
         rate = numbers.pop("tokens_per_second_per_gpu", None)
         if rate is not None:
-            numbers["tokens_per_second"] = rate * achieved_world_size()
-        if "lr" in numbers:
-            numbers["learning_rate"] = numbers.pop("lr")
-        loss = numbers.get("loss", 0.0)
+            numbers[TOKENS_PER_SECOND] = rate * achieved_world_size()
+        for theirs, ours in _OUR_NAMES.items():
+            if theirs in numbers:
+                numbers[ours] = numbers.pop(theirs)
+        if self._metrics is not None:
+            # TorchTune forgets the peak each time it logs it.
+            self._peak = max(self._peak, numbers.get("peak_memory_alloc", 0.0), peak_memory_gib())
+            self._metrics.write(step, {**numbers, PEAK_MEMORY: self._peak})
+        loss = numbers.get(LOSS, 0.0)
         if not math.isfinite(loss):
             raise RunError(
                 ExitCode.CRASHED,

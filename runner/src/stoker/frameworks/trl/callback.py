@@ -1,4 +1,4 @@
-"""Stoker's callbacks in the training loop: guard, stop flag, checkpoint seals, progress.
+"""Stoker's callbacks in the training loop: guard, stop flag, checkpoint seals, progress, metrics.
 
 Only training processes import this module, because it imports transformers.
 """
@@ -13,10 +13,12 @@ from typing import Any, NoReturn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.metrics import LOSS, PEAK_MEMORY, TOKENS_PER_SECOND
 from stoker.frameworks.trl.sharded import save_whole_model
 from stoker.rank import checkpoints
 from stoker.rank.guard import achieved_world_size
 from stoker.rank.job import Guard, Outcome, StopRequested, any_rank, barrier
+from stoker.rank.metrics import MetricsFile, peak_memory_gib
 from stoker.rank.progress import Progress
 from stoker.rank.pulse import EVALUATING, FINISHING, FIRST_STEP, SAVING, TRAINING, Pulse
 
@@ -45,6 +47,9 @@ class RunCallback(TrainerCallback):
         outcome: updated during training.
         pulse: shows the runner that this process is alive.
         on_training: called just before the first step.
+
+    Attributes:
+        metrics: the file of metrics; None before training, and on all ranks but the first.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class RunCallback(TrainerCallback):
         self._on_training = on_training
         self._stopping = False
         self._progress: Progress | None = None
+        self.metrics: MetricsFile | None = None
         self._first_step = 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -73,6 +79,7 @@ class RunCallback(TrainerCallback):
             self._outcome.metrics.update(_finite({name: value for name, value in logged.items() if name != "step"}))
         if state.is_world_process_zero:
             self._progress = Progress(state.global_step, state.max_steps, achieved_world_size())
+            self.metrics = MetricsFile(Path(str(args.output_dir)), state.global_step)
         self._pulse.beat(FIRST_STEP, state.global_step)
         self._on_training()
 
@@ -136,7 +143,8 @@ class RunCallback(TrainerCallback):
         if "train_runtime" in numbers and state.global_step == self._first_step:
             return  # the summary of an attempt without any step left
         self._outcome.metrics.update(_finite(numbers))
-        loss = numbers.get("loss", 0.0)
+        self._write(state, numbers)
+        loss = numbers.get(LOSS, 0.0)
         if not math.isfinite(loss):
             raise RunError(
                 ExitCode.CRASHED,
@@ -146,7 +154,10 @@ class RunCallback(TrainerCallback):
         if self._progress is not None:
             # TRL counts the tokens of all ranks; transformers does so if `include_num_input_tokens_seen` is set.
             tokens = numbers.get("num_tokens", state.num_input_tokens_seen or None)
-            self._outcome.metrics.update(self._progress.log(state.global_step, numbers, tokens))
+            shown = self._progress.log(state.global_step, numbers, tokens)
+            self._outcome.metrics.update(shown)
+            if LOSS in numbers and tokens is not None and TOKENS_PER_SECOND in shown:
+                self._write(state, {TOKENS_PER_SECOND: shown[TOKENS_PER_SECOND]})
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Record that the loop ended, and whether it did all its steps."""
@@ -187,6 +198,10 @@ class RunCallback(TrainerCallback):
             save()
         self._close()
         raise StopRequested(step, "checkpoint saved" if step else "before the first step")
+
+    def _write(self, state: TrainerState, numbers: Mapping[str, float]) -> None:
+        if self.metrics is not None:
+            self.metrics.write(state.global_step, {**numbers, PEAK_MEMORY: peak_memory_gib()})
 
     def _show_step(self, state: TrainerState) -> None:
         self._pulse.beat(FIRST_STEP if state.global_step == self._first_step else TRAINING, state.global_step)

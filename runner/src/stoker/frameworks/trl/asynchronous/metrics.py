@@ -1,47 +1,24 @@
-"""The metrics of every step, and texts of a few samples, as files in the output folder; and numbers about a batch."""
+"""Texts of a few samples, as a file in the output folder; and numbers about a batch."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from stoker.contract.metrics import SAMPLES, plain
 from stoker.contract.secrets import hide
 from stoker.frameworks.trl.asynchronous.rows import is_flat, weighted
 from stoker.rollouts.records import Batch, Written
 
-METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 # Where one bin of a histogram of ratios ends and the next begins.
 RATIO_EDGES = (0.5, 0.8, 0.9, 0.95, 0.99, 1.01, 1.05, 1.1, 1.25, 2.0)
 # How much of a step's samples is shown, and how large the file may become before it is begun anew.
 _GROUPS, _SAMPLES, _CHARACTERS, _BYTES = 2, 4, 2000, 8 << 20
-
-
-class MetricsFile:
-    """One JSON object per optimizer step, in the order of the steps.
-
-    Args:
-        folder: the output folder.
-        step: the step that the run begins at; what later steps of an earlier attempt wrote is dropped.
-    """
-
-    def __init__(self, folder: Path, step: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / METRICS
-        kept = [line for line in _lines(self._path) if _step_of(line) <= step]
-        draft = self._path.with_name(f".{METRICS}")
-        draft.write_text("".join(f"{line}\n" for line in kept))
-        draft.replace(self._path)
-
-    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Add a step's metrics; numbers that JSON does not know become null."""
-        line = {"step": step, **{name: _plain(value) for name, value in sorted(metrics.items())}}
-        with self._path.open("a") as stream:
-            stream.write(json.dumps(line) + "\n")
 
 
 class SamplesFile:
@@ -71,7 +48,7 @@ class SamplesFile:
                         {
                             "version": sample.oldest,
                             "replica": sample.replica,
-                            "rewards": [_plain(reward) for reward in sample.rewards],
+                            "rewards": [plain(reward) for reward in sample.rewards],
                             "finish": sample.finish,
                             "text": _text(sample.text),
                         }
@@ -85,23 +62,6 @@ def _end_with_a_line(path: Path) -> None:
     """Drop half a line, of an attempt that was killed or whose disk was full."""
     if path.exists() and not (written := path.read_bytes()).endswith(b"\n"):
         os.truncate(path, written.rfind(b"\n") + 1)
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
-
-
-def _step_of(line: str) -> float:
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return math.inf  # half a line, of an attempt that was killed
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return value if not isinstance(value, float) or math.isfinite(value) else None
 
 
 def _text(value: Any) -> str:

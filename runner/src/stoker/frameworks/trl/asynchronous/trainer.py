@@ -20,17 +20,13 @@ from torch.utils.data import Sampler
 from trl import GRPOTrainer
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.metrics import PEAK_MEMORY
 from stoker.contract.words import say
 from stoker.frameworks.trl.asynchronous.collector import Collector, Waiting
 from stoker.frameworks.trl.asynchronous.config import GRPOAsyncConfig
 from stoker.frameworks.trl.asynchronous.guard import IdentityGuard, scorer
 from stoker.frameworks.trl.asynchronous.handout import Ranks, StoppedWaitingError
-from stoker.frameworks.trl.asynchronous.metrics import (
-    RATIO_EDGES,
-    MetricsFile,
-    SamplesFile,
-    numbers_of,
-)
+from stoker.frameworks.trl.asynchronous.metrics import RATIO_EDGES, SamplesFile, numbers_of
 from stoker.frameworks.trl.asynchronous.probes import PROBES
 from stoker.frameworks.trl.asynchronous.refusals import BEHAVIOUR, DECOUPLED
 from stoker.frameworks.trl.asynchronous.rows import Handout, Row, rows_of, slice_of, trained_groups
@@ -38,6 +34,7 @@ from stoker.frameworks.trl.asynchronous.snapshot import Copies, adapter_of
 from stoker.frameworks.trl.asynchronous.trim import trimmed
 from stoker.frameworks.trl.asynchronous.weights import Plausible, weights_of
 from stoker.frameworks.trl.callback import RunCallback
+from stoker.rank.metrics import MetricsFile, peak_memory_gib
 from stoker.rollouts.schedule import steps_for
 from stoker.rollouts.state import RolloutState, read_state
 
@@ -193,7 +190,9 @@ class GRPOAsyncTrainer(GRPOTrainer):
         self._guard = IdentityGuard(self.args.guard_every, comparable, self._copies, self._ranks, scorer(self))
         if self._ranks.rank == 0:
             folder = Path(str(self.args.output_dir))
-            self._files = MetricsFile(folder, step), SamplesFile(folder)
+            # What is logged, such as evaluations, goes into the same file.
+            written = (callback.metrics for callback in self._callbacks() if callback.metrics is not None)
+            self._files = next(written, None) or MetricsFile(folder, step), SamplesFile(folder)
 
         def collect(waiting: Waiting) -> None:
             start = Start(self.args, step, self.state.max_steps, self._state, self.train_dataset, self.processing_class)
@@ -385,7 +384,9 @@ class GRPOAsyncTrainer(GRPOTrainer):
         numbers |= {"loss": sums[0] / self._ranks.size, "learning_rate": self._get_learning_rate()}
         if grad_norm is not None:
             numbers["grad_norm"] = float(grad_norm)
-        self._files[0].write(self.state.global_step, {**numbers, **self._lists, "sampling/ratio/histogram": sums[1:-1]})
+        histograms = {**self._lists, "sampling/ratio/histogram": sums[1:-1]}
+        memory = {PEAK_MEMORY: peak_memory_gib()}
+        self._files[0].write(self.state.global_step, {**numbers, **memory, **histograms})
         shown = {name: value for name, value in numbers.items() if value is not None}
         for callback in self._callbacks():
             callback.show(self.state, {**shown, _WAITING: 0.0})
