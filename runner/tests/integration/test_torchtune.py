@@ -64,6 +64,7 @@ def test_a_tune_run_keeps_the_metrics_of_its_steps_as_trl_does(finished: tuple[T
     assert [line["step"] for line in lines] == list(range(1, 9))
     assert all({"learning_rate", "tokens_per_second", "peak_memory_gib"} <= line.keys() for line in lines)
     assert {line["step"]: line["loss"] for line in lines} == pytest.approx(job.losses(output), rel=1e-4)
+    assert "report.html" in {file["path"] for file in job.manifest()["files"]}
 
 
 def test_progress_of_a_tune_run_is_posted_with_speed_and_remaining_time(

@@ -19,6 +19,7 @@ from runner.tests.samples import check, plan_of, saved, write_tensors
 from stoker.contract import manifest
 from stoker.contract.exits import ExitCode
 from stoker.contract.manifest import LAST_ERROR, MANIFEST
+from stoker.contract.metrics import METRICS, REPORT
 from stoker.contract.words import write_termination_message
 from stoker.node import report
 from stoker.plan.plan import Plan
@@ -189,6 +190,39 @@ def manifest_of(tmp_path: Path, *args: str) -> dict[str, Any]:
     manifest: dict[str, Any] = json.loads((output / MANIFEST).read_text())
     check(manifest, "manifest-v1")
     return manifest
+
+
+def with_metrics(tmp_path: Path) -> Path:
+    output = tmp_path / "output"
+    output.mkdir()
+    (output / METRICS).write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 1.5}\n')
+    return output
+
+
+def test_the_report_is_there_when_the_manifest_is_which_lists_it(tmp_path: Path) -> None:
+    output = with_metrics(tmp_path)
+    report.write_run_report(attempt(tmp_path, 0), RESULT)
+    text = (output / REPORT).read_text()
+    assert all(word in text for word in ("sft", "/workspace/model", "torch 2.13.0", "<figcaption>Loss</figcaption>"))
+    assert {REPORT, METRICS} <= {file["path"] for file in manifest_of(tmp_path)["files"]}
+
+
+def test_a_report_that_cannot_be_written_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = with_metrics(tmp_path)
+    (output / REPORT).mkdir()
+    (output / REPORT / "in-the-way").touch()
+    report.write_run_report(attempt(tmp_path, 0), RESULT)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "warning: report.html could not be written (IsADirectoryError" in line
+    assert {path.name for path in output.iterdir()} == {REPORT, METRICS}
+    assert manifest_of(tmp_path)["status"] == "finished"
+
+
+def test_a_run_without_metrics_has_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "output").mkdir()
+    report.write_run_report(attempt(tmp_path, 0), RESULT)
+    assert capsys.readouterr().err == ""
+    assert manifest_of(tmp_path)["files"] == []
 
 
 def test_the_manifest_says_what_was_trained(tmp_path: Path) -> None:

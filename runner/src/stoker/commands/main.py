@@ -11,6 +11,7 @@ from stoker.commands.fetch import fetch_command
 from stoker.commands.group import Commands
 from stoker.commands.info import doctor_command, flags_command, recipe_group
 from stoker.commands.local import local_command
+from stoker.commands.plot import plot_command
 from stoker.commands.rl import rl_group
 from stoker.commands.run import plan_command, run_command
 from stoker.commands.runs import COMMANDS as RUNS
@@ -43,6 +44,7 @@ for _command in (
     flags_command,
     recipe_group,
     local_command,
+    plot_command,
     adapters_group,
     sampler_command,
     rl_group,

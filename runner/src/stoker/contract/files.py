@@ -18,13 +18,21 @@ def write_json(path: Path, data: Any) -> None:
     Raises:
         OSError: the folder cannot be written to.
     """
+    write_text(path, json.dumps(data, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file atomically, as `write_json` does.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # The name is unique to the process: several nodes may write the same file on a shared volume.
     draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     try:
-        with draft.open("w") as stream:
-            json.dump(data, stream, indent=2, sort_keys=True, allow_nan=False)
-            stream.write("\n")
+        with draft.open("w", encoding="utf-8") as stream:
+            stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
         draft.replace(path)

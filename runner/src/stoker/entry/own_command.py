@@ -14,7 +14,7 @@ from stoker.contract.exits import ExitCode, RunError
 RUN, PLAN = "run", "plan"
 # Every other command of `stoker`.
 OTHERS = (
-    *("validate", "trainjob", "estimate", "doctor", "flags", "recipe", "local", "adapters", "sampler", "rl"),
+    *("validate", "trainjob", "estimate", "doctor", "flags", "recipe", "local", "plot", "adapters", "sampler", "rl"),
     *("fetch", "runs", "status", "explain", "top", "logs", "get", "submit", "stop", "resume"),
 )
 HELP_OPTIONS = ("-h", "--help")

@@ -22,7 +22,7 @@ from stoker.node.idle import IdleWatch
 from stoker.node.judge import Evidence, all_ended, judge
 from stoker.node.memory import read_memory
 from stoker.node.preflight import check_packages, check_start, wait_for_peers
-from stoker.node.report import settle_crash, write_last_error, write_run_manifest
+from stoker.node.report import settle_crash, write_last_error, write_run_manifest, write_run_report
 from stoker.node.signals import Signals, listen
 from stoker.plan.plan import Plan
 from stoker.rank import checkpoints
@@ -193,6 +193,8 @@ def _launch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signa
     if verdict.code is ExitCode.FINISHED:
         if plan.world.node_rank == 0:
             result = next(status.result for status in local.statuses() if status.rank == 0)
+            # The manifest lists it, and comes last.
+            write_run_report(plan, result)
             write_run_manifest(plan, result)
         return Verdict(ExitCode.FINISHED, f"finished: world size {plan.world.size}")
     return verdict

@@ -1,4 +1,4 @@
-"""What a run leaves behind: the last error, the record of crashes, and the output manifest."""
+"""What a run leaves behind: the last error, the record of crashes, the report, and the output manifest."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from stoker.contract.exits import ExitCode
 from stoker.contract.files import read_json, write_json
 from stoker.contract.manifest import LAST_ERROR, write_manifest
+from stoker.contract.metrics import REPORT
 from stoker.contract.secrets import hide
 from stoker.contract.words import say, timestamp
 from stoker.plan.plan import Plan
@@ -85,22 +86,39 @@ def write_run_manifest(plan: Plan, result: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         OSError: the output folder cannot be written to.
     """
+    return write_manifest(Path(plan.output_dir), _described(plan, result))
+
+
+def write_run_report(plan: Plan, result: Mapping[str, Any]) -> None:
+    """Write the report of a run that has finished. If that fails, the run is finished all the same.
+
+    Args:
+        plan: the run.
+        result: the result that rank 0 reported.
+    """
+    try:
+        # Not at the start: while others train, this process holds as little as it can.
+        from stoker.report.write import write_report
+
+        write_report(Path(plan.output_dir), {**_described(plan, result), "time": timestamp()})
+    except Exception as error:  # noqa: BLE001 - nothing in a picture is worth a run
+        say(f"warning: {REPORT} could not be written ({type(error).__name__}: {error}); the run is not affected")
+
+
+def _described(plan: Plan, result: Mapping[str, Any]) -> dict[str, Any]:
     reported = ("steps", "max_steps", "seconds", "resumed_from", "metrics", "world_size", "versions")
-    return write_manifest(
-        Path(plan.output_dir),
-        {
-            "framework": plan.framework,
-            "method": plan.method,
-            "run_id": plan.run_id,
-            "attempt": plan.attempt,
-            "image_version": plan.image_version,
-            **{name: result[name] for name in reported},
-            # Of several nodes with GPUs, where NCCL says it.
-            **({"transport": result["transport"]} if result.get("transport") else {}),
-            "nodes": plan.world.nnodes,
-            "processes_per_node": plan.world.nproc_per_node,
-            **plan.record,
-            "budget": plan.budget,
-            "base_model": {"name_or_path": plan.base_model[0], "revision": plan.base_model[1]},
-        },
-    )
+    return {
+        "framework": plan.framework,
+        "method": plan.method,
+        "run_id": plan.run_id,
+        "attempt": plan.attempt,
+        "image_version": plan.image_version,
+        **{name: result[name] for name in reported},
+        # Of several nodes with GPUs, where NCCL says it.
+        **({"transport": result["transport"]} if result.get("transport") else {}),
+        "nodes": plan.world.nnodes,
+        "processes_per_node": plan.world.nproc_per_node,
+        **plan.record,
+        "budget": plan.budget,
+        "base_model": {"name_or_path": plan.base_model[0], "revision": plan.base_model[1]},
+    }

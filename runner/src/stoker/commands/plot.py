@@ -1,0 +1,44 @@
+"""`stoker plot`: the curves of runs, compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stoker.commands.group import PATH, reported
+
+
+@click.command(
+    "plot",
+    epilog="\b\nExamples:\n"
+    "  stoker plot first/output second/output\n"
+    "  stoker plot --to loss.png first second third\n"
+    "\b\nExit codes:\n"
+    "   0  FILE is written\n"
+    "  64  FILE ends neither in .html nor in .png\n"
+    "  65  a run has no metrics yet\n"
+    "  66  a folder is not one of a run\n"
+    "  78  a PNG needs matplotlib: pip install './runner[plot]' from a checkout\n",
+)
+@click.argument("runs", nargs=-1, required=True, type=PATH)
+@click.option(
+    "--to",
+    "target",
+    type=PATH,
+    default=Path("stoker-plot.html"),
+    show_default=True,
+    metavar="FILE",
+    help="File to write: .html, or .png with matplotlib.",
+)
+@reported
+def plot_command(runs: tuple[Path, ...], target: Path) -> None:
+    """Draw the curves of RUNS into one page or picture.
+
+    A run is its output folder, its workspace, or its metrics.jsonl; it may still be running. The page needs no network
+    and no script. Of one run it is the report that the run itself writes at its end, output/report.html.
+    """
+    from stoker.report.write import compare
+
+    compare(runs, target)
+    click.echo(f"written: {target}")

@@ -1,0 +1,44 @@
+"""Draws runs as a picture, by matplotlib, which the runner itself does not need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.report.figures import figures_between, figures_of
+from stoker.report.runs import Run
+
+_COLUMNS, _WIDTH, _HEIGHT = 2, 6.4, 2.8
+
+
+def write_picture(runs: Mapping[str, Run], target: Path) -> None:
+    """Draw runs, by their labels, into a PNG.
+
+    Raises:
+        RunError: matplotlib is missing (78).
+        OSError: the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise RunError(
+            ExitCode.CONFIG,
+            "a PNG needs matplotlib, which is not installed: `pip install './runner[plot]'` from a checkout, or "
+            "let --to end in .html",
+        ) from error
+    figures = figures_of(*runs.values()) if len(runs) == 1 else figures_between(runs)
+    rows = -(-len(figures) // _COLUMNS)
+    canvas = Figure(figsize=(_COLUMNS * _WIDTH, rows * _HEIGHT), layout="constrained")
+    for index, figure in enumerate(figures):
+        plot = canvas.add_subplot(rows, _COLUMNS, index + 1)
+        for series in figure.series:
+            steps, values = zip(*series.points, strict=True)
+            # `$` would begin a formula.
+            label = series.label.replace("$", r"\$")
+            plot.plot(steps, values, label=label, linewidth=1, marker="." * (len(steps) < 40))
+        title = f"{figure.title} ({figure.unit})" if figure.unit else figure.title
+        plot.set_title(title.replace("$", r"\$"), fontsize="medium")
+        plot.grid(visible=True, alpha=0.3)
+        plot.legend(fontsize="small")
+    canvas.savefig(target, dpi=120)
