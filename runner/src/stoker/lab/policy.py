@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -238,7 +239,7 @@ class Policy:
         last = self._runs[-1]
         model = self._local("publish an adapter").model_name
         self.save_lora(output)
-        record: Mapping[str, Any] = {}
+        record: Mapping[str, Any] = {"fingerprint": {"method": last.method, "model": model, **asdict(self.config)}}
         budget = {"steps": float(last.steps)}
         if last.method in job.METHODS:  # there is no TrainJob of the others
             record = job.plan(job.trl_config(model, self.config, last.method, self._dataset or _ROWS)).record
