@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy
 import torch
@@ -15,7 +16,8 @@ def save(folder: Path, rank: int) -> None:
     Raises:
         OSError: the folder cannot be written to.
     """
-    kind, keys, *rest = numpy.random.get_state()
+    state: Any = numpy.random.get_state()  # a tuple; numpy's types say that it may be a dict
+    kind, keys, *rest = state
     states = {
         "python": random.getstate(),
         "numpy": [kind, torch.tensor(keys.astype("int64")), *rest],
