@@ -27,7 +27,13 @@ TARGETS = {
 # The modules that run a trainer in each process: a plan names them.
 TRAINERS = {"stoker.frameworks.torchtune.trainer", "stoker.frameworks.trl.trainer"}
 # Names that are no module of a room: the scripts that TRL lacks, public faces in messages, and the entry-point group.
-PUBLIC = {"stoker.backends", "stoker.scripts", "stoker.scripts.orpo", "stoker.scripts.grpo_async"}
+PUBLIC = {
+    "stoker.backends",
+    "stoker.scripts",
+    "stoker.scripts.orpo",
+    "stoker.scripts.grpo_async",
+    "stoker.scripts.tinker_server",
+}
 
 
 def test_rooms_import_downward() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPException
 from typing import Any
@@ -33,11 +33,13 @@ class Server:
     Args:
         address: such as `http://127.0.0.1:8000`.
         timeout: seconds to wait for an answer.
+        key: sent as a bearer token; empty for none.
     """
 
-    def __init__(self, address: str, timeout: float = 60.0) -> None:
+    def __init__(self, address: str, timeout: float = 60.0, key: str = "") -> None:
         self._address = address.rstrip("/")
         self._timeout = timeout
+        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         # The server is in this pod, so requests never go through a proxy that the environment may name.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
@@ -86,6 +88,14 @@ class Server:
                 if other.status != 404:
                     raise
 
+    def complete(self, request: Mapping[str, Any]) -> Any:
+        """Return vLLM's answer to a request for completions, as it is.
+
+        Raises:
+            ServerError: it did not answer.
+        """
+        return self._call("/v1/completions", dict(request))
+
     def log_probabilities(self, model: str) -> list[float]:
         """Return a model's log-probability of each token of a fixed text except the first, in nats.
 
@@ -131,7 +141,7 @@ class Server:
     def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
-            f"{self._address}{path}", data, {"Content-Type": "application/json"}, method="POST" if data else "GET"
+            f"{self._address}{path}", data, self._headers, method="POST" if data else "GET"
         )
         try:
             with self._open(request, timeout=self._timeout) as answer:

@@ -1,0 +1,190 @@
+"""Samples from vLLM, and publishes LoRA models there."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.contract.exits import RunError
+from stoker.serve.adapters import live
+from stoker.serve.vllm import Server, ServerError
+from stoker.tinker.messages import Sampled
+from stoker.tinker.refusals import RefusedError
+
+_LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to sample.
+
+    Attributes:
+        prompt: its tokens.
+        count: answers.
+        settings: of vLLM's request for completions.
+        prompt_logprobs: the prompt's log-probabilities are asked for too.
+    """
+
+    prompt: Sequence[int]
+    count: int
+    settings: Mapping[str, Any]
+    prompt_logprobs: bool = False
+
+
+class Samplers:
+    """vLLM servers that serve what a folder holds.
+
+    Args:
+        addresses: one of each server.
+        folder: their folder of published versions.
+        run: the run's name.
+        owner: what all attempts of the run have in common with no other.
+        model: the base model, for the manifests.
+        key: for requests; empty for none.
+        seconds: how long a version may take until every server has it, and an answer until it is there.
+
+    Raises:
+        RunError: the folder cannot be written to (78).
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        folder: Path,
+        run: str,
+        owner: str,
+        model: str,
+        *,
+        key: str = "",
+        seconds: float = 600.0,
+    ) -> None:
+        self._servers = [Server(address, seconds, key) for address in addresses]
+        self._folder, self._seconds = folder, seconds
+        self._base_model = {"name_or_path": model, "revision": None}
+        self._name = live.claim(folder, run, owner)
+        self._lock = threading.Lock()
+        self._numbers, self._turns = itertools.count(1), itertools.cycle(self._servers)
+
+    def publish(self, write: Callable[[Path], None]) -> str:
+        """Publish what a function writes as a new version, and return its name in requests.
+
+        Raises:
+            RefusedError: the folder cannot be written to.
+        """
+        with self._lock:
+            number = next(self._numbers)
+        try:
+            return live.publish(self._folder, self._name, number, write, self._base_model).name
+        except RunError as error:
+            raise RefusedError(f"the weights could not be published: {error.message}", 500) from error
+
+    def wait(self, name: str) -> None:
+        """Wait until every server has a version.
+
+        Raises:
+            RefusedError: one has not in time.
+        """
+        until = time.monotonic() + self._seconds
+        for server in self._servers:
+            while True:
+                try:
+                    if name in server.models():
+                        break
+                    why = "it does not list it"
+                except ServerError as error:
+                    why = str(error)
+                if time.monotonic() > until:
+                    raise RefusedError(
+                        f"a sampler does not serve {name} after {self._seconds:g} s ({why}): look at its log, and give "
+                        "samplers and endpoint the same folder",
+                        503,
+                    )
+                time.sleep(_LOOK_SECONDS)
+
+    def retract(self, name: str) -> None:
+        """Remove a version.
+
+        Raises:
+            RunError: the folder cannot be written to (78).
+        """
+        live.retract(self._folder, self._name, int(name.rpartition(":")[2]))
+
+    def close(self) -> None:
+        """Remove all versions.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        live.clear(self._folder, self._name)
+
+    def sample(self, name: str | None, asked: Asked) -> tuple[list[Sampled], list[float | None] | None]:
+        """Return answers, and the prompt's log-probabilities if they were asked for.
+
+        Args:
+            name: a version; None for the base model.
+            asked: what to sample.
+
+        Raises:
+            RefusedError: the server refuses the request, or does not answer as vLLM does.
+        """
+        with self._lock:
+            server = next(self._turns)
+        try:
+            request = {
+                **asked.settings,
+                "model": name or _base(server),
+                "prompt": list(asked.prompt),
+                "n": asked.count,
+                "logprobs": 0,
+                "return_token_ids": True,
+            }
+            if asked.prompt_logprobs:
+                request["prompt_logprobs"] = 0
+            answer = server.complete(request)
+        except ServerError as error:
+            raise RefusedError(f"the sampler answered: {error}", error.status or 503) from error
+        try:
+            return _read(answer, asked)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise RefusedError(
+                f"the sampler's answer is not vLLM's ({type(error).__name__}: {error}): "
+                "name a vLLM server in --samplers",
+                502,
+            ) from error
+
+
+def _base(server: Server) -> str:
+    """Return the name of a server's base model."""
+    names = [name for name, (_, adapter) in server.models().items() if not adapter]
+    if not names:
+        raise ServerError("it serves no base model")
+    return names[0]
+
+
+def _read(answer: Any, asked: Asked) -> tuple[list[Sampled], list[float | None] | None]:
+    choices = answer["choices"]
+    if len(choices) != asked.count:
+        raise ValueError(f"{len(choices)} answers instead of {asked.count}")
+    found = []
+    for choice in choices:
+        tokens = tuple(map(int, choice["token_ids"]))
+        logprobs = tuple(map(float, choice["logprobs"]["token_logprobs"]))
+        if len(tokens) != len(logprobs) or not all(map(math.isfinite, logprobs)):
+            raise ValueError(f"{len(tokens)} tokens with {len(logprobs)} log-probabilities")
+        if choice["finish_reason"] not in ("stop", "length"):
+            raise ValueError(f"an answer ended by {choice['finish_reason']!r}")
+        found.append(Sampled(tokens, logprobs, choice["finish_reason"] == "length"))
+    if not asked.prompt_logprobs:
+        return found, None
+    # Each entry maps token ids to log-probabilities, the prompt's own token first; the first token has none.
+    entries = choices[0]["prompt_logprobs"]
+    return found, [
+        None if entry is None else float(entry[str(token)]["logprob"])
+        for entry, token in zip(entries, asked.prompt, strict=True)
+    ]

@@ -1,0 +1,509 @@
+"""What the client's requests do: sessions, models, checkpoints and samples. HTTP is in :mod:`stoker.tinker.server`."""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stoker.contract.exits import RunError
+from stoker.contract.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from stoker.contract.words import say
+from stoker.tinker import messages
+from stoker.tinker.checkpoints import SAMPLER_WEIGHTS, WEIGHTS, Checkpoint, Checkpoints, checked_name, checkpoint_at
+from stoker.tinker.futures import Future, Futures
+from stoker.tinker.refusals import RefusedError, refuse_client
+from stoker.tinker.samplers import Asked, Samplers
+from stoker.tinker.shapes import Adam, Shape, read_about
+
+if TYPE_CHECKING:  # torch takes seconds to import, and this module is tested without it too
+    from stoker.tinker.trainer import Trainer
+
+_SAMPLING_THREADS = 128
+_MOST_SAMPLES = 1024
+# Versions without a name that a model keeps for clients that still sample from them.
+_UNNAMED = 8
+_POLL_SECONDS = 20.0
+_UNEMBED = (
+    "vLLM serves no adapter of the output head: train_unembed has no effect, and only attention and feed-forward "
+    "layers are trained"
+)
+
+Body = Mapping[str, Any]
+Answer = Mapping[str, Any] | bytes
+
+
+class Service:
+    """The endpoint's state. Models are trained one request after the other, in one thread.
+
+    Args:
+        trainer: the base model.
+        checkpoints: where checkpoints are.
+        samplers: who samples.
+    """
+
+    def __init__(self, trainer: Trainer, checkpoints: Checkpoints, samplers: Samplers) -> None:
+        self._trainer, self._checkpoints, self._samplers = trainer, checkpoints, samplers
+        self._life = secrets.token_hex(4)
+        self._futures = Futures(self._life)
+        self._lock = threading.Lock()
+        self._sessions = 0
+        self._sampling: dict[str, str | None] = {}  # id of a sampling session → what it samples from
+        self._published: dict[str, str] = {}  # checkpoint → its version
+        self._unnamed: dict[str, deque[str]] = {}  # model → its versions without a name
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._pool = ThreadPoolExecutor(_SAMPLING_THREADS, "sampling")
+        self._asked = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="training", daemon=True)
+        self._thread.start()
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since the last request; a client that lives asks every ten seconds."""
+        return time.monotonic() - self._asked
+
+    def close(self) -> None:
+        """End after the request under way, and remove what was published."""
+        self._work.put(None)
+        self._thread.join(60.0)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._samplers.close()
+
+    def answer(self, path: str, body: bytes | Body) -> Future | Mapping[str, Any]:
+        """Answer a POST request; `body` is protobuf for `forward_backward` and JSON for all others.
+
+        Args:
+            path: after `/api/v1/`.
+            body: what was sent.
+
+        Returns:
+            the answer, or the future whose answer was asked for.
+
+        Raises:
+            RefusedError: it cannot be fulfilled.
+        """
+        self._asked = time.monotonic()
+        if path == "forward_backward":
+            return self._forward_backward(body)
+        handlers: Mapping[str, Callable[[Body], Future | Mapping[str, Any]]] = {
+            "asample": self._asample,
+            "client/config": self._client_config,
+            "client/dynamic_config": self._client_dynamic_config,
+            "create_model": self._create_model,
+            "create_sampling_session": self._create_sampling_session,
+            "create_session": self._create_session,
+            "get_info": self._get_info,
+            "load_weights": self._load_weights,
+            "optim_step": self._optim_step,
+            "retrieve_future": self._retrieve_future,
+            "save_weights": self._save_weights,
+            "save_weights_for_sampler": self._save_weights_for_sampler,
+            "session_heartbeat": self._session_heartbeat,
+            "telemetry": lambda _: {"status": "accepted"},  # nothing is kept
+            "unload_model": self._unload_model,
+            "weights_info": self._weights_info,
+        }
+        if path not in handlers:
+            raise RefusedError(f"/api/v1/{path} is not here: this endpoint has {', '.join(sorted(handlers))}", 404)
+        if not isinstance(body, Mapping):
+            raise RefusedError("the body is protobuf: send JSON", 415)
+        return handlers[path](body)
+
+    def show(self, path: str) -> Mapping[str, Any]:
+        """Answer a GET request.
+
+        Raises:
+            RefusedError: there is nothing at this path.
+        """
+        if path == "healthz":  # Kubernetes asks it, which is no use of the endpoint
+            return {"status": "ok"}
+        self._asked = time.monotonic()
+        if path == "get_server_capabilities":
+            model = {
+                "model_name": self._trainer.model,
+                "max_context_length": self._trainer.context,
+                "trainable": True,
+                "sampleable": True,
+            }
+            return {"supported_models": [model]}
+        if path.startswith("samplers/"):
+            name = path.removeprefix("samplers/")
+            self._sampled(name)
+            return {"sampler_id": name, "base_model": self._trainer.model, "model_path": None}
+        raise RefusedError(f"/api/v1/{path} is not here: look at healthz or get_server_capabilities", 404)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+    def _later(self, key: Hashable | None, work: Callable[[], Answer]) -> Future:
+        """Queue work for the training thread; a request that is sent twice is done once."""
+        return self._futures.open(key, lambda future: self._work.put(partial(_done, future, work)))
+
+    def _ordered(self, body: Body, work: Callable[[], Answer]) -> Future:
+        """Queue work about a model."""
+        model_id, number = _text(body, "model_id"), body.get("seq_id")
+        return self._later(None if number is None else (model_id, number), work)
+
+    # Start
+
+    def _client_config(self, body: Body) -> Mapping[str, Any]:
+        refuse_client(_text(body, "sdk_version"))
+        # One chunk after the other, so that gradients are always added up in the same order.
+        return {"pjwt_auth_enabled": False, "parallel_fwdbwd_chunks": False, "proto_compress_fwdbwd": False}
+
+    def _client_dynamic_config(self, body: Body) -> Mapping[str, Any]:
+        refuse_client(_text(body, "sdk_version"))
+        return {"sample_cancel_enabled": False}
+
+    def _create_session(self, body: Body) -> Mapping[str, Any]:
+        refuse_client(_text(body, "sdk_version"))
+        with self._lock:
+            self._sessions += 1
+            return {"type": "create_session", "session_id": f"s{self._life}-{self._sessions}", "info_message": _UNEMBED}
+
+    def _session_heartbeat(self, body: Body) -> Mapping[str, Any]:
+        self._session(body)
+        return {"type": "session_heartbeat"}
+
+    def _session(self, body: Body) -> str:
+        """Return a session that is there."""
+        session = _text(body, "session_id")
+        life, _, number = session.removeprefix("s").partition("-")
+        if life != self._life or not number.isdecimal() or not 1 <= int(number) <= self._sessions:
+            raise RefusedError(
+                f"the session {session!r} is not here (the endpoint has started again): make a new ServiceClient", 410
+            )
+        return session
+
+    # Training
+
+    def _create_model(self, body: Body) -> Future:
+        model_id = f"{self._session(body)}:train:{_number(body, 'model_seq_id')}"
+        self._refuse_base(_text(body, "base_model"))
+        _refuse_optimizer(body)
+        lora = body.get("lora_config")
+        if not isinstance(lora, Mapping):
+            raise RefusedError("lora_config is missing: this endpoint trains LoRA models, not the base model itself")
+        shape = Shape(
+            rank=_number(lora, "rank"),
+            seed=_number(lora, "seed") if lora.get("seed") is not None else 0,
+            train_mlp=bool(lora.get("train_mlp", True)),
+            train_attn=bool(lora.get("train_attn", True)),
+        )
+
+        def work() -> Answer:
+            self._trainer.create(model_id, shape)
+            say(f"model {model_id}: rank {shape.rank}")
+            return {"model_id": model_id, "type": "create_model"}
+
+        return self._later((model_id, "create"), work)
+
+    def _get_info(self, body: Body) -> Mapping[str, Any]:
+        model_id, model = _text(body, "model_id"), self._trainer.model
+        shape = self._trainer.shape(model_id)
+        return {
+            "type": "get_info",
+            "model_data": {"model_name": model, "tokenizer_id": model},
+            "model_id": model_id,
+            "is_lora": True,
+            "lora_rank": shape.rank,
+            "model_name": model,
+        }
+
+    def _forward_backward(self, body: bytes | Body) -> Future:
+        if not isinstance(body, bytes):
+            raise RefusedError("the body is JSON: send protobuf, as tinker 0.38's client does", 415)
+        request = messages.read_forward_backward(body)
+        self._trainer.shape(request.model_id)
+        messages.refuse_sizes(request, self._trainer.vocabulary, self._trainer.context)
+
+        def work() -> Answer:
+            logprobs, loss = self._trainer.forward_backward(request)
+            return messages.forward_backward_output(logprobs, {"loss:sum": loss})
+
+        return self._later((request.model_id, request.seq_id), work)
+
+    def _optim_step(self, body: Body) -> Future:
+        if "adam_params" not in body:
+            raise RefusedError("adam_params is missing: this endpoint steps with AdamW; call optim_step(AdamParams(…))")
+        given = body["adam_params"]
+        try:
+            adam = Adam(**{one.name: float(given[one.name]) for one in fields(Adam) if one.name in given})
+        except (TypeError, ValueError) as error:
+            raise RefusedError(f"adam_params has a value that is not a number ({error}): correct it") from error
+        if adam.learning_rate < 0 or adam.eps < 0 or not (0 <= adam.beta1 < 1 and 0 <= adam.beta2 < 1):
+            raise RefusedError("adam_params is out of range: learning_rate and eps are 0 or more, betas from 0 below 1")
+        model_id = _text(body, "model_id")
+
+        def work() -> Answer:
+            return {"metrics": {"grad_norm": self._trainer.optim_step(model_id, adam)}}
+
+        return self._ordered(body, work)
+
+    def _unload_model(self, body: Body) -> Future:
+        model_id = _text(body, "model_id")
+
+        def work() -> Answer:
+            self._trainer.unload(model_id)
+            for version in self._unnamed.pop(model_id, ()):
+                self._samplers.retract(version)
+            return {"model_id": model_id, "type": "unload_model"}
+
+        return self._later(None, work)
+
+    # Checkpoints
+
+    def _save_weights(self, body: Body) -> Future:
+        model_id = _text(body, "model_id")
+        place = Checkpoint(model_id, WEIGHTS, checked_name(_text(body, "path")))
+
+        def work() -> Answer:
+            write = partial(self._trainer.write_checkpoint, model_id)
+            self._trainer.shape(model_id)
+            self._checkpoints.save(place, write, overwrite=bool(body.get("overwrite")))
+            return {"path": place.uri, "type": "save_weights"}
+
+        return self._ordered(body, work)
+
+    def _load_weights(self, body: Body) -> Future:
+        folder = self._checkpoints.find(checkpoint_at(_text(body, "path")))
+        if body.get("base_model") is not None:
+            self._refuse_base(_text(body, "base_model"))
+        _refuse_optimizer(body)
+        new = body.get("model_id") is None
+        model_id = f"{self._session(body)}:train:{_number(body, 'model_seq_id')}" if new else _text(body, "model_id")
+        if not new:
+            self._trainer.shape(model_id)
+
+        def work() -> Answer:
+            self._trainer.load(model_id, folder, optimizer=bool(body.get("optimizer")))
+            return {"path": body["path"], "model_id": model_id, "type": "load_weights"}
+
+        return self._later((model_id, "create") if new else (model_id, body.get("seq_id")), work)
+
+    def _weights_info(self, body: Body) -> Mapping[str, Any]:
+        about = read_about(self._checkpoints.find(checkpoint_at(_text(body, "tinker_path"))))
+        return {
+            "base_model": about["base_model"],
+            "is_lora": True,
+            "lora_rank": about["rank"],
+            "train_unembed": False,
+            "train_mlp": about["train_mlp"],
+            "train_attn": about["train_attn"],
+        }
+
+    def _save_weights_for_sampler(self, body: Body) -> Future:
+        model_id = _text(body, "model_id")
+        if body.get("kind", "snapshot") != "snapshot":
+            raise RefusedError("inflight samplers are not here: leave kind at 'snapshot'")
+        place = None
+        if body.get("path") is not None:
+            place = Checkpoint(model_id, SAMPLER_WEIGHTS, checked_name(_text(body, "path")))
+        session = model_id.partition(":")[0] + f":sample:{body.get('sampling_session_seq_id')}"
+        self._trainer.shape(model_id)
+
+        def begin(future: Future) -> None:
+            self._work.put(partial(_done, future, partial(self._publish, future, model_id, place, session)))
+
+        return self._futures.open((model_id, body.get("seq_id")) if body.get("seq_id") is not None else None, begin)
+
+    def _publish(self, future: Future, model_id: str, place: Checkpoint | None, session: str) -> None:
+        """Publish a model, and let another thread wait for the samplers, so that training goes on."""
+        write = partial(self._trainer.write_adapter, model_id)
+        if place is not None:
+            self._checkpoints.save(place, write)
+        version = self._samplers.publish(write)
+
+        def work() -> Answer:
+            self._samplers.wait(version)
+            with self._lock:
+                if place is not None:
+                    self._published[place.uri] = version
+                    return {"path": place.uri, "type": "save_weights_for_sampler"}
+                self._sampling[session] = version
+                kept = self._unnamed.setdefault(model_id, deque())
+                kept.append(version)
+                old = kept.popleft() if len(kept) > _UNNAMED else None
+            if old is not None:
+                self._samplers.retract(old)
+            return {"sampling_session_id": session, "type": "save_weights_for_sampler"}
+
+        self._pool.submit(_done, future, work)
+
+    # Samples
+
+    def _create_sampling_session(self, body: Body) -> Mapping[str, Any]:
+        session = f"{self._session(body)}:sample:{_number(body, 'sampling_session_seq_id')}"
+        version = None
+        if body.get("model_path") is not None:
+            version = self._version_of(checkpoint_at(_text(body, "model_path")))
+        else:
+            self._refuse_base(_text(body, "base_model"))
+        with self._lock:
+            self._sampling[session] = version
+        return {"type": "create_sampling_session", "sampling_session_id": session}
+
+    def _version_of(self, place: Checkpoint) -> str:
+        """Return the version of a checkpoint, which is published if it is not yet in this life."""
+        with self._lock:
+            version = self._published.get(place.uri)
+        if version is None:
+            folder = self._checkpoints.find(place)
+            version = self._samplers.publish(partial(copy_adapter, folder))
+            self._samplers.wait(version)
+            with self._lock:
+                self._published[place.uri] = version
+        return version
+
+    def _sampled(self, session: str) -> str | None:
+        with self._lock:
+            if session not in self._sampling:
+                raise RefusedError(
+                    f"the sampling session {session!r} is not here (the endpoint has started again): make a new "
+                    "ServiceClient and sampling client",
+                )
+            return self._sampling[session]
+
+    def _asample(self, body: Body) -> Future:
+        for name in ("topk_prompt_logprobs", "topk_sample_logprobs", "prompt_alt_tokens_k"):
+            if body.get(name):
+                raise RefusedError(f"{name} is not here: leave it at 0")
+        for name in ("target_prompt_logprobs", "prompt_logprobs_last_n", "record_stability_info"):
+            if body.get(name):
+                raise RefusedError(f"{name} is not here: leave it out")
+        if body.get("sampling_session_id") is not None:
+            session = _text(body, "sampling_session_id")
+            version = self._sampled(session)
+        else:
+            raise RefusedError("sampling_session_id is missing: sample through a SamplingClient")
+        asked = read_sampling(body)
+        key = (session, body["seq_id"]) if body.get("seq_id") is not None else None
+
+        def work() -> Answer:
+            return messages.sample_response(*self._samplers.sample(version, asked))
+
+        def begin(future: Future) -> None:
+            future.answers = asked.count
+            self._pool.submit(_done, future, work)
+
+        return self._futures.open(key, begin)
+
+    # Futures
+
+    def _retrieve_future(self, body: Body) -> Future:
+        future = self._futures.find(_text(body, "request_id"))
+        if not future.wait(_POLL_SECONDS):
+            raise RefusedError("the answer is not there yet: ask again", 408)
+        return future
+
+    def _refuse_base(self, name: str) -> None:
+        if name != self._trainer.model:
+            raise RefusedError(
+                f"the base model {name!r} is not here: this endpoint has {self._trainer.model!r}; write that, or start "
+                "another endpoint",
+                404,
+            )
+
+
+def read_sampling(body: Body) -> Asked:
+    """Return what a sample request asks vLLM for.
+
+    Raises:
+        RefusedError: something is missing or wrong.
+    """
+    prompt: list[int] = []
+    for chunk in _list(_object(body, "prompt"), "chunks"):
+        if not isinstance(chunk, Mapping) or chunk.get("type", "encoded_text") != "encoded_text":
+            raise RefusedError("the prompt has an image or a sound: this endpoint reads tokens only")
+        prompt += _list(chunk, "tokens")
+    if not prompt or not all(isinstance(token, int) and token >= 0 for token in prompt):
+        raise RefusedError("the prompt has no tokens, or one that is not a number from 0: correct it")
+    count = _number(body, "num_samples") if body.get("num_samples") is not None else 1
+    if not 1 <= count <= _MOST_SAMPLES:
+        raise RefusedError(f"num_samples is {count}: write 1 to {_MOST_SAMPLES}")
+    given = _object(body, "sampling_params")
+    if given.get("max_tokens") is None:
+        raise RefusedError("max_tokens is missing: write SamplingParams(max_tokens=…)")
+    settings: dict[str, Any] = {
+        "max_tokens": _number(given, "max_tokens"),
+        "temperature": given.get("temperature", 1.0),
+        "top_p": given.get("top_p", 1.0),
+        "top_k": given.get("top_k", -1),
+        # vLLM takes defaults from the model's generation_config.json otherwise.
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+    }
+    if given.get("seed") is not None:
+        settings["seed"] = _number(given, "seed")
+    stop = given.get("stop")
+    if stop == []:
+        settings["ignore_eos"] = True
+    elif isinstance(stop, list) and all(isinstance(one, int) for one in stop):
+        settings["stop_token_ids"] = stop
+    elif stop is not None:
+        settings["stop"] = stop
+    return Asked(prompt, count, settings, bool(body.get("prompt_logprobs")))
+
+
+def copy_adapter(source: Path, target: Path) -> None:
+    """Copy what PEFT needs of a checkpoint."""
+    for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+        shutil.copyfile(source / name, target / name)
+
+
+def _done(future: Future, work: Callable[[], Answer | None]) -> None:
+    """Do work, and set its answer; None says that another thread sets it."""
+    try:
+        answer = work()
+        if answer is not None:
+            future.finish(answer)
+    except RefusedError as error:
+        future.fail(error.message, user=error.status < 500)
+    except RunError as error:
+        future.fail(error.message, user=False)
+    except Exception as error:  # noqa: BLE001 - one client's request must not end the others'
+        say(f"request {future.request_id} failed: {type(error).__name__}: {error}")
+        future.fail(f"the endpoint failed ({type(error).__name__}: {error}): look at its log", user=False)
+
+
+def _refuse_optimizer(body: Body) -> None:
+    optimizer = body.get("optimizer_config")
+    if isinstance(optimizer, Mapping) and optimizer.get("type", "adamw") != "adamw":
+        raise RefusedError(f"the optimizer {optimizer.get('type')!r} is not here: leave it out for AdamW")
+
+
+def _text(body: Body, name: str) -> str:
+    if not isinstance(body.get(name), str):
+        raise RefusedError(f"{name} is missing or not a text: send what tinker 0.38's client sends")
+    return str(body[name])
+
+
+def _number(body: Body, name: str) -> int:
+    value = body.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise RefusedError(f"{name} is missing or not a whole number: correct it")
+    return value
+
+
+def _object(body: Body, name: str) -> Body:
+    value = body.get(name)
+    if not isinstance(value, Mapping):
+        raise RefusedError(f"{name} is missing or not an object: send what tinker 0.38's client sends")
+    return value
+
+
+def _list(body: Body, name: str) -> list[Any]:
+    value = body.get(name)
+    if not isinstance(value, list):
+        raise RefusedError(f"{name} is missing or not a list: send what tinker 0.38's client sends")
+    return value

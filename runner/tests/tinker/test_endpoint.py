@@ -1,0 +1,179 @@
+"""The endpoint over HTTP with a tiny model, and the public client against it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from images.builder import cache
+from images.builder.hostvenv import this_python
+from runner.tests.lab.scripts import TRAINING, environment_of, failures
+from runner.tests.tinker import vllm_stand_in
+
+import stoker
+from stoker.cluster.processes import free_ports
+from stoker.contract.exits import ExitCode
+from stoker.contract.samplers import SamplerRequest, request_path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+CASES, CLIENT = HERE / "endpoint_cases.py", HERE / "client_cases.py"
+LOCK = HERE / "client.lock"
+KEY = "tml-" + "k" * 32
+SECONDS = 300
+VLLM = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+
+
+def test_models_are_trained_apart_and_exactly(trainer_python: Path, inputs: Path, tmp_path: Path) -> None:
+    failed = failures(trainer_python, CASES, inputs / "model", tmp_path)
+    assert not failed, failed
+
+
+@pytest.fixture(scope="session")
+def client_python() -> Path:
+    """The Python of an environment with the public client alone; made on the first use."""
+
+    def build(folder: Path) -> None:
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        install = [folder / "bin/python", "-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", LOCK]
+        subprocess.run(install, check=True)
+
+    key = cache.digest(this_python(), [LOCK], HERE)
+    return cache.entry(cache.root() / "tests" / f"tinker-client-{key}", "tinker-client", build) / "bin/python"
+
+
+@contextmanager
+def endpoint(python: Path, folder: Path, model: Path, samplers: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Start an endpoint as a pod does, and wait until it answers."""
+    (folder / "key").write_text(KEY + "\n")
+    command = [
+        python, "-m", "stoker.scripts.tinker_server", "--model_name_or_path", model, "--output_dir", folder / "output",
+        "--samplers", samplers, "--adapters", folder / "adapters", "--key_file", folder / "key", "--max_rank", "8",
+        "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, env=environment_of(TRAINING))
+    try:
+        until = time.monotonic() + SECONDS
+        while True:
+            assert process.poll() is None, process.returncode
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/healthz", timeout=5).close()
+                break
+            except OSError:
+                assert time.monotonic() < until
+                time.sleep(0.1)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def client(python: Path, what: str, port: int, model: Path) -> subprocess.Popen[str]:
+    """Start the client."""
+    command = [python, CLIENT, what, f"http://127.0.0.1:{port}", KEY, model]
+    pipe = subprocess.PIPE
+    env = {**os.environ, "TINKER_TELEMETRY": "0"}
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env)
+
+
+def seen(process: subprocess.Popen[str], told: str = "") -> dict[str, Any]:
+    """Return what the client saw."""
+    output, errors = process.communicate(told, timeout=SECONDS)
+    assert process.returncode == 0, errors[-5000:]
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return found
+
+
+@pytest.mark.full
+def test_the_public_client_trains_and_samples(
+    trainer_python: Path, client_python: Path, inputs: Path, tmp_path: Path
+) -> None:
+    model, (port,) = inputs / "model", free_ports(1)
+    (tmp_path / "adapters").mkdir()
+    with (
+        vllm_stand_in.serving(tmp_path / "adapters") as sampler,
+        endpoint(trainer_python, tmp_path, model, sampler.address, port) as process,
+    ):
+        found = seen(client(client_python, "all", port, model))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == ExitCode.STOPPED
+        assert sampler.names() == {}
+    supervised, reinforced = found["supervised"], found["reinforced"]
+    assert supervised["losses"][-1] < 0.9 * supervised["losses"][0]
+    assert supervised["saved"] == supervised["loaded"]
+    assert (supervised["rank"], supervised["logprobs"]) == (8, [3, 2])
+    assert reinforced["chances"][-1] > reinforced["chances"][0] + 0.2
+    assert reinforced["scored"] == [None, -1.5, -1.5]
+    assert (len(reinforced["tokens"]), reinforced["stop_reason"]) == (2, "length")
+    said = {
+        "model": "this endpoint has",
+        "key": "TINKER_API_KEY",
+        "loss": "write one of cross_entropy, importance_sampling, ppo",
+        "token": "write numbers from 0 to",
+        "step": "call forward_backward before optim_step",
+        "name": "is not a checkpoint's name",
+        "path": "is not a checkpoint's name",
+        "checkpoint": "does not exist",
+    }
+    assert {name: said[name] in text for name, text in found["refused"].items()} == dict.fromkeys(said, True), found
+    for alone, together in zip(found["apart"]["solo"], found["apart"]["together"], strict=True):
+        assert together == pytest.approx(alone, abs=1e-5)
+        assert alone[-1] < alone[0]
+
+
+@pytest.mark.full
+def test_a_client_goes_on_from_its_checkpoint_after_a_kill(
+    trainer_python: Path, client_python: Path, inputs: Path, tmp_path: Path
+) -> None:
+    model, (port,) = inputs / "model", free_ports(1)
+    (tmp_path / "adapters").mkdir()
+    with vllm_stand_in.serving(tmp_path / "adapters") as sampler:
+        with endpoint(trainer_python, tmp_path, model, sampler.address, port):
+            process = client(client_python, "restart", port, model)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "saved\n"
+        with endpoint(trainer_python, tmp_path, model, sampler.address, port):
+            found = seen(process, "\n")
+    assert "create_training_client_from_state_with_optimizer" in found["told"], found
+    assert found["after"] == pytest.approx(found["before"], abs=1e-5)
+
+
+@pytest.mark.full
+def test_the_public_client_samples_from_vllm_what_was_trained(
+    trainer_python: Path, client_python: Path, inputs: Path, tmp_path: Path
+) -> None:
+    model, ports = inputs / "model", free_ports(3)
+    made = subprocess.run([ROOT / "images/vllm/venv"], check=True, stdout=subprocess.PIPE, text=True)
+    adapters = tmp_path / "adapters"
+    adapters.mkdir()
+    # As many versions as the endpoint keeps, and those with a name.
+    request = SamplerRequest(str(model), "base", str(adapters), 128, 8, versions=16, dtype="float32")
+    request.write(request_path(tmp_path, "job", 0))
+    command = [
+        sys.executable, "-m", "stoker", "sampler", "--output", str(tmp_path / "config"),
+        "--vllm", f"{made.stdout.strip()}/bin/vllm", "--port", str(ports[0]), "--watch-port", str(ports[1]),
+        "--", "--enforce-eager", "--max-num-seqs=16",
+    ]  # fmt: skip
+    told = {
+        "PYTHONPATH": str(Path(stoker.__file__).parents[1]), "HOME": str(tmp_path),
+        "STOKER_WORKSPACE": str(tmp_path), "STOKER_JOB_ID": "job", "STOKER_RESTART_ATTEMPT": "0",
+    }  # fmt: skip
+    sampler = subprocess.Popen(command, env={**os.environ, **VLLM, **told}, start_new_session=True)
+    try:
+        with endpoint(trainer_python, tmp_path, model, f"http://127.0.0.1:{ports[0]}", ports[2]):
+            found = seen(client(client_python, "loops", ports[2], model))
+    finally:
+        os.killpg(sampler.pid, signal.SIGKILL)
+        sampler.wait()
+    # What the samplers say of their tokens is what the trainer computes for them, after every step.
+    assert max(found["reinforced"]["gaps"]) < 0.05, found

@@ -1,0 +1,63 @@
+"""Answers that come later."""
+
+from __future__ import annotations
+
+import json
+from threading import Thread
+
+import pytest
+
+from stoker.tinker.futures import JSON, PROTOBUF, Future, Futures
+from stoker.tinker.refusals import RefusedError
+
+
+def test_a_request_that_is_sent_twice_is_done_once() -> None:
+    begun: list[Future] = []
+    table = Futures("life")
+    first, again = table.open(("m", 1), begun.append), table.open(("m", 1), begun.append)
+    other = table.open(("m", 2), begun.append)
+    assert first is again
+    assert begun == [first, other]
+    assert table.open(None, begun.append) is not table.open(None, begun.append)
+
+
+def test_an_answer_is_waited_for() -> None:
+    future = Futures("life").open(None, lambda _: None)
+    assert not future.wait(0.0)
+    thread = Thread(target=future.wait, args=(30.0,))
+    thread.start()
+    future.finish(b"message")
+    thread.join(30.0)
+    assert not thread.is_alive()
+    assert (future.body, future.kind) == (b"message", PROTOBUF)
+
+
+def test_a_request_of_an_earlier_life_is_answered_with_what_to_do() -> None:
+    before = Futures("before").open(None, lambda _: None)
+    lost = Futures("now").find(before.request_id)
+    assert lost.wait(0.0)
+    assert lost.kind == JSON
+    told = json.loads(lost.body)
+    assert told["category"] == "server"
+    assert "create_training_client_from_state_with_optimizer" in told["error"]
+
+
+def test_answers_are_kept_for_a_while() -> None:
+    table = Futures("life", seconds=0.0)
+    future = table.open("key", lambda _: None)
+    assert table.find(future.request_id) is future
+    future.finish({})
+    while table.open("key", lambda _: None) is future:
+        table.open(None, lambda _: None)
+    assert "within an hour" in json.loads(table.find(future.request_id).body)["error"]
+
+
+def test_too_many_requests_are_told_to_come_again() -> None:
+    table = Futures("life", most=4)
+    opened = [table.open(None, lambda _: None) for _ in range(4)]
+    with pytest.raises(RefusedError, match="ask again later") as caught:
+        table.open(None, lambda _: None)
+    assert caught.value.status == 429
+    for future in opened:
+        future.finish({})
+    assert table.open(None, lambda _: None).request_id not in {future.request_id for future in opened}
