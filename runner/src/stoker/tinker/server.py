@@ -6,6 +6,7 @@ import hmac
 import json
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -18,6 +19,8 @@ from stoker.tinker.service import Service
 _PREFIX = "/api/v1/"
 _KEY_PREFIX = "tml-"
 _SHORTEST_KEY = 20
+_DRAIN_SECONDS = 2.0
+_DRAIN_READS = 1024
 
 
 def checked_key(text: str) -> str:
@@ -88,9 +91,21 @@ def _handler(service: Service, key: bytes) -> type[BaseHTTPRequestHandler]:
             # A body that was refused is not read to its end, so what follows it is no request.
             self.close_connection = True
             self._respond(work)
+            if self.close_connection:
+                self._drain()
 
         def log_message(self, format: str, *args: Any) -> None:
             """Log nothing per request."""
+
+        def _drain(self) -> None:
+            """Read what a refused client still sends: closing before that would take the answer from it."""
+            with suppress(OSError):
+                self.wfile.flush()
+                self.connection.settimeout(_DRAIN_SECONDS)
+                self.connection.shutdown(socket.SHUT_WR)
+                for _ in range(_DRAIN_READS):
+                    if not self.connection.recv(2**16):
+                        break
 
         def _path(self, headers: Mapping[str, str]) -> str:
             """Return what was asked for by somebody with the key."""
