@@ -23,6 +23,7 @@ from runner.tests.tinker import sent, vllm_stand_in
 from transformers import AutoModelForCausalLM
 
 from stoker.tinker.checkpoints import Checkpoints
+from stoker.tinker.futures import Future
 from stoker.tinker.samplers import Samplers
 from stoker.tinker.server import Endpoint
 from stoker.tinker.service import Service
@@ -335,6 +336,29 @@ def a_failed_pass_does_not_reach_the_weights(setup: Setup) -> None:
     assert caller.forward_backward(model_id, 4, ROWS, forward_only=True) == before
 
 
+def models_of_clients_that_are_gone_make_room(setup: Setup) -> None:
+    """Clients do not unload what they leave behind; those that still live keep theirs."""
+    for seconds, said in ((0.0, ""), (3600.0, "1 models are here already")):
+        folder = setup.folder / f"gone-{seconds:g}"
+        folder.mkdir()
+        samplers = Samplers([setup.sampler.address], folder, "tinker", "me", setup.model)
+        trainer = Trainer(setup.model, most=1)
+        service = Service(trainer, Checkpoints(folder), samplers, gone_seconds=seconds)
+        told = []
+        for _ in range(2):
+            session = service.answer("create_session", {"sdk_version": "0.38.0"})
+            assert not isinstance(session, Future)
+            body = {"session_id": session["session_id"], "model_seq_id": 0, "base_model": setup.model}
+            future = service.answer("create_model", {**body, "lora_config": {"rank": 4}})
+            assert isinstance(future, Future)
+            assert future.wait(60)
+            told.append(json.loads(future.body))
+        assert "model_id" in told[0], told
+        assert said in told[1].get("error", ""), told
+        assert trainer.models() == [told[0 if said else 1]["model_id"]]
+        service.close()
+
+
 CASES = (
     losses_are_as_tinker_defines_them,
     a_step_is_that_of_torch,
@@ -343,6 +367,7 @@ CASES = (
     what_is_published_is_the_model,
     bad_input_is_answered_with_what_to_write,
     a_failed_pass_does_not_reach_the_weights,
+    models_of_clients_that_are_gone_make_room,
 )
 
 

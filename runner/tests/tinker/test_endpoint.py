@@ -59,7 +59,7 @@ def endpoint(python: Path, folder: Path, model: Path, samplers: str, port: int) 
     command = [
         python, "-m", "stoker.scripts.tinker_server", "--model_name_or_path", model, "--output_dir", folder / "output",
         "--samplers", samplers, "--adapters", folder / "adapters", "--key_file", folder / "key", "--max_rank", "8",
-        "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32",
+        "--max_models", "32", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32",
     ]  # fmt: skip
     process = subprocess.Popen(command, env=environment_of(TRAINING))
     try:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:  # torch takes seconds to import, and this module is tested wi
 
 _SAMPLING_THREADS = 128
 _MOST_SAMPLES = 1024
+# A client that lives says so every ten seconds, and gives up after two minutes (tinker 0.38).
+_GONE_SECONDS = 120.0
 # Versions without a name that a model keeps for clients that still sample from them.
 _UNNAMED = 8
 _POLL_SECONDS = 20.0
@@ -49,14 +51,23 @@ class Service:
         trainer: the base model.
         checkpoints: where checkpoints are.
         samplers: who samples.
+        gone_seconds: after so long without a word from its client, a session's models make room for others.
     """
 
-    def __init__(self, trainer: Trainer, checkpoints: Checkpoints, samplers: Samplers) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        checkpoints: Checkpoints,
+        samplers: Samplers,
+        *,
+        gone_seconds: float = _GONE_SECONDS,
+    ) -> None:
         self._trainer, self._checkpoints, self._samplers = trainer, checkpoints, samplers
         self._life = secrets.token_hex(4)
         self._futures = Futures(self._life)
         self._lock = threading.Lock()
-        self._sessions = 0
+        self._gone_seconds = gone_seconds
+        self._sessions: dict[str, float] = {}  # when each was last heard of
         self._sampling: dict[str, str | None] = {}  # id of a sampling session → what it samples from
         self._published: dict[str, str] = {}  # checkpoint → its version
         self._unnamed: dict[str, deque[str]] = {}  # model → its versions without a name
@@ -168,8 +179,9 @@ class Service:
     def _create_session(self, body: Body) -> Mapping[str, Any]:
         refuse_client(_text(body, "sdk_version"))
         with self._lock:
-            self._sessions += 1
-            return {"type": "create_session", "session_id": f"s{self._life}-{self._sessions}", "info_message": _UNEMBED}
+            session = f"s{self._life}-{len(self._sessions) + 1}"
+            self._sessions[session] = time.monotonic()
+        return {"type": "create_session", "session_id": session, "info_message": _UNEMBED}
 
     def _session_heartbeat(self, body: Body) -> Mapping[str, Any]:
         self._session(body)
@@ -178,12 +190,29 @@ class Service:
     def _session(self, body: Body) -> str:
         """Return a session that is there."""
         session = _text(body, "session_id")
-        life, _, number = session.removeprefix("s").partition("-")
-        if life != self._life or not number.isdecimal() or not 1 <= int(number) <= self._sessions:
-            raise RefusedError(
-                f"the session {session!r} is not here (the endpoint has started again): make a new ServiceClient", 410
-            )
+        with self._lock:
+            if session not in self._sessions:
+                raise RefusedError(
+                    f"the session {session!r} is not here (the endpoint has started again): make a new ServiceClient",
+                    410,
+                )
+            self._sessions[session] = time.monotonic()
         return session
+
+    def _make_room(self) -> None:
+        """Unload models whose clients are gone, the oldest first, until there is room for one."""
+        for model_id in self._trainer.models():
+            if not self._trainer.full:
+                return
+            session = model_id.partition(":")[0]
+            if time.monotonic() - self._sessions[session] > self._gone_seconds:
+                say(f"model {model_id} is unloaded: nothing was heard of its client for {self._gone_seconds:g} s")
+                self._unload(model_id)
+
+    def _unload(self, model_id: str) -> None:
+        self._trainer.unload(model_id)
+        for version in self._unnamed.pop(model_id, ()):
+            self._samplers.retract(version)
 
     # Training
 
@@ -202,6 +231,7 @@ class Service:
         )
 
         def work() -> Answer:
+            self._make_room()
             self._trainer.create(model_id, shape)
             say(f"model {model_id}: rank {shape.rank}")
             return {"model_id": model_id, "type": "create_model"}
@@ -254,9 +284,7 @@ class Service:
         model_id = _text(body, "model_id")
 
         def work() -> Answer:
-            self._trainer.unload(model_id)
-            for version in self._unnamed.pop(model_id, ()):
-                self._samplers.retract(version)
+            self._unload(model_id)
             return {"model_id": model_id, "type": "unload_model"}
 
         return self._later(None, work)
@@ -286,6 +314,8 @@ class Service:
             self._trainer.shape(model_id)
 
         def work() -> Answer:
+            if new:
+                self._make_room()
             self._trainer.load(model_id, folder, optimizer=bool(body.get("optimizer")))
             return {"path": body["path"], "model_id": model_id, "type": "load_weights"}
 

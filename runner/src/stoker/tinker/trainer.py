@@ -78,6 +78,15 @@ class Trainer:
         self.vocabulary: int = base.get_input_embeddings().num_embeddings
         self.context: int = config.max_position_embeddings
 
+    @property
+    def full(self) -> bool:
+        """There is no room for another model."""
+        return len(self._models) >= self._most
+
+    def models(self) -> list[str]:
+        """Return the models, the oldest first."""
+        return [*self._models]
+
     def shape(self, model_id: str) -> Shape:
         """Return what a model is.
 
@@ -100,7 +109,7 @@ class Trainer:
                 f"rank {shape.rank} is not from 1 to {self._largest_rank}: choose one, or start the endpoint with a "
                 "larger --max_rank"
             )
-        if len(self._models) >= self._most:
+        if self.full:
             raise RefusedError(
                 f"{self._most} models are here already: unload one, or start the endpoint with a larger --max_models"
             )
