@@ -10,8 +10,8 @@ from pathlib import Path
 import stoker
 
 SOURCE = Path(stoker.__file__).parent
-# Paths of vLLM's API, which include those of OpenAI's; Tinker's begin with /api.
-API = re.compile(r"(?<!/api)/v1/|lora_adapter|/health\b|/tokenize")
+# Paths of vLLM's API, which include those of OpenAI's; not Tinker's and Kubernetes'.
+API = re.compile(r"(?<!/api)(?<!k8s\.io)/v1/|lora_adapter|/health\b|/tokenize")
 CLIENT = SOURCE / "serve" / "vllm.py"
 TRAINERS_CLIENT = SOURCE / "rollouts" / "samplers.py"
 LABS_CLIENT = SOURCE / "lab" / "remote.py"

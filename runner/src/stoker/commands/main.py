@@ -16,6 +16,7 @@ from stoker.commands.rl import rl_group
 from stoker.commands.run import plan_command, run_command
 from stoker.commands.runs import COMMANDS as RUNS
 from stoker.commands.sampler import sampler_command
+from stoker.commands.slice import slice_group
 from stoker.commands.trainjob import trainjob_command
 from stoker.commands.validate import validate_command
 from stoker.contract.exits import ExitCode
@@ -48,6 +49,7 @@ for _command in (
     adapters_group,
     sampler_command,
     rl_group,
+    slice_group,
     fetch_command,
     *RUNS,
 ):

@@ -15,7 +15,7 @@ RUN, PLAN = "run", "plan"
 # Every other command of `stoker`.
 OTHERS = (
     *("validate", "trainjob", "estimate", "doctor", "flags", "recipe", "local", "plot", "adapters", "sampler", "rl"),
-    *("fetch", "runs", "status", "explain", "top", "logs", "get", "submit", "stop", "resume"),
+    *("slice", "fetch", "runs", "status", "explain", "top", "logs", "get", "submit", "stop", "resume"),
 )
 HELP_OPTIONS = ("-h", "--help")
 VERSION_OPTION = "--version"

@@ -127,6 +127,52 @@ class Server:
         """
         self._call("/resume", {})
 
+    def sleep(self, level: int) -> None:
+        """Let no token be generated until `wake_up`, and free the memory of the device. Requests under way are kept.
+
+        A build for CPUs frees nothing: there `pause` does as much.
+
+        Args:
+            level: 1 moves the weights to host memory, 2 drops them; both drop what was cached.
+
+        Raises:
+            ServerError: it did not; status 404 if it was not started to.
+        """
+        self._call(f"/sleep?level={level}&mode=keep", {})
+
+    def wake_up(self, *tags: str) -> None:
+        """Take the memory of the device again, and go on generating once there is all of it.
+
+        Args:
+            tags: which memory: `weights`, `kv_cache`; all without any.
+
+        Raises:
+            ServerError: it did not.
+        """
+        self._call("/wake_up" + "".join(f"{'&' if number else '?'}tags={tag}" for number, tag in enumerate(tags)), {})
+
+    def is_sleeping(self) -> bool:
+        """Return whether it sleeps or is paused.
+
+        Raises:
+            ServerError: it does not answer, or not as vLLM does.
+        """
+        path = "/is_sleeping"
+        answer = self._call(path)
+        with _understood(path):
+            return bool(answer["is_sleeping"])
+
+    def load_now(self) -> int:
+        """Return how many requests it has, waiting ones too: always 0 without `--enable-server-load-tracking`.
+
+        Raises:
+            ServerError: it does not answer, or not as vLLM does.
+        """
+        path = "/load"
+        answer = self._call(path)
+        with _understood(path):
+            return int(answer["server_load"])
+
     def workers(self, method: str, **arguments: Any) -> list[dict[str, Any]]:
         """Call a method of each worker, and return what each returned.
 

@@ -1,0 +1,1 @@
+"""Several engines take turns at one device: a Lease says whose turn it is."""

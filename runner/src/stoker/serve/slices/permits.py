@@ -1,0 +1,122 @@
+"""Hands permits to the guard, and says by which way an engine stops for sure."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+
+from stoker.serve.slices import guard
+from stoker.serve.slices.guard import (
+    ENDED,
+    ENGINE,
+    IDLE,
+    PARKED,
+    RUNNING,
+    SILENT_SECONDS,
+    STARTING,
+    STOP,
+    Permit,
+    Sight,
+)
+
+_ASK_SECONDS = 0.02
+
+
+class Way(Enum):
+    """How an engine stops using the device for sure."""
+
+    NOTHING = "it does not use the device"
+    ASK = "it parks when it is asked to"
+    END = "the guard ends it"
+
+
+def way_to_park(permit: Permit | None, sight: Sight | None, started: float) -> Way:
+    """Return how an engine stops for sure.
+
+    Args:
+        permit: what it has.
+        sight: what the guard sees.
+        started: when the engine started that was told to go on.
+    """
+    if permit is not None and permit.state == PARKED:
+        return Way.NOTHING
+    asked = permit is not None and permit.state == RUNNING and sight is not None and sight.state == ENGINE
+    # What may still be told to go on, or starts anew, is not to be trusted with an answer.
+    return Way.ASK if asked and sight is not None and sight.since == started else Way.END
+
+
+class Permits:
+    """The permits of one engine. Several threads may use it.
+
+    Args:
+        folder: shared with the guard.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._permit = guard.read_permit(folder)
+        self._started = self._sight().since
+
+    def use(self, term: int, until: float) -> None:
+        """Let the guard start an engine, and the engine use the device."""
+        self._give(Permit(STARTING, until, term))
+
+    def runs(self) -> None:
+        """Note that nothing is under way any more that lets the engine run."""
+        with self._lock:
+            self._started = self._sight().since
+            if self._permit is not None and self._permit.allows:
+                self._write(replace(self._permit, state=RUNNING))
+
+    def extend(self, until: float) -> None:
+        """Put off the end of a permit."""
+        with self._lock:
+            if self._permit is not None and self._permit.allows and until > self._permit.until:
+                self._write(replace(self._permit, until=until))
+
+    def parked(self) -> None:
+        """Note that the engine does not use the device."""
+        self._give(Permit(PARKED))
+
+    def way(self) -> Way:
+        """Return how the engine stops for sure."""
+        return way_to_park(self._permit, guard.read_sight(self._folder), self._started)
+
+    def end(self, seconds: float) -> bool:
+        """Have the guard end the engine, and return whether it did, or is gone with it."""
+        order = self._give(Permit(STOP))
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            sight = self._sight()
+            ended = sight.state == ENDED or (sight.state == IDLE and sight.order >= order)
+            if ended or guard.nobody_lives(self._folder):
+                return True
+            time.sleep(_ASK_SECONDS)
+        return False
+
+    def guarded(self) -> bool:
+        """Return whether the guard is there."""
+        sight = self._sight()
+        return sight.state != ENDED and guard.now() < sight.beat + SILENT_SECONDS
+
+    def replaced(self) -> bool:
+        """Return whether the engine is not the one any more that was told to go on."""
+        sight = self._sight()
+        return sight.state != ENGINE or sight.since != self._started
+
+    def _sight(self) -> Sight:
+        return guard.read_sight(self._folder) or Sight()
+
+    def _give(self, permit: Permit) -> int:
+        with self._lock:
+            return self._write(permit)
+
+    def _write(self, permit: Permit) -> int:
+        order = self._permit.order + 1 if self._permit else 0
+        self._permit = replace(permit, order=order)
+        guard.write(guard.permit_path(self._folder), self._permit)
+        return order

@@ -1,0 +1,115 @@
+"""The guard starts an engine when it may use the device, and ends it when it may not; here with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stoker.serve.slices import guard
+from stoker.serve.slices.guard import ENDED, ENGINE, IDLE, PARKED, RUNNING, STARTING, STOP, Permit, Sight
+from stoker.serve.slices.permits import Permits, Way, way_to_park
+
+ENGINE_OF = "import os, time, pathlib, sys; pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(600)"
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A guard whose engine writes its process into `pid`."""
+    command = [sys.executable, "-I", "-c", ENGINE_OF, str(tmp_path / "pid")]
+    process = subprocess.Popen([sys.executable, "-I", guard.__file__, str(tmp_path), *command])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def engine_of(folder: Path) -> int:
+    wait_for(lambda: (folder / "pid").exists() and (folder / "pid").read_text() != "")
+    return int((folder / "pid").read_text())
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def sight_of(folder: Path) -> Sight:
+    return guard.read_sight(folder) or Sight(order=-2)
+
+
+def test_no_engine_without_a_permit_and_none_after_it(tmp_path: Path, guarded: subprocess.Popen[bytes]) -> None:
+    permits = Permits(tmp_path)
+    wait_for(permits.guarded)
+    assert not (tmp_path / "pid").exists()
+    permits.use(1, guard.now() + 2.0)
+    engine = engine_of(tmp_path)
+    os.kill(engine, signal.SIGSTOP)  # what hangs is ended too
+    permits.runs()
+    permits.extend(guard.now() + 3.0)
+    wait_for(lambda: not runs(engine))
+    assert guard.now() < (guard.read_permit(tmp_path) or Permit()).until + 30
+    assert guarded.poll() is None
+
+
+def test_a_parked_engine_stays_and_is_ended_by_order(tmp_path: Path, guarded: subprocess.Popen[bytes]) -> None:
+    permits = Permits(tmp_path)
+    permits.use(1, guard.now() + 5.0)
+    engine = engine_of(tmp_path)
+    assert permits.way() is Way.END  # something may yet let it run
+    wait_for(lambda: sight_of(tmp_path).state == ENGINE)
+    permits.runs()
+    assert permits.way() is Way.ASK
+    permits.parked()
+    assert permits.way() is Way.NOTHING
+    time.sleep(5.5)
+    assert runs(engine)
+    assert permits.end(60)
+    assert not runs(engine)
+    assert permits.replaced()
+
+
+def test_the_engine_goes_with_its_guard(tmp_path: Path, guarded: subprocess.Popen[bytes]) -> None:
+    Permits(tmp_path).use(1, guard.now() + 600)
+    engine = engine_of(tmp_path)
+    permits = Permits(tmp_path)
+    assert not guard.nobody_lives(tmp_path)
+    guarded.kill()
+    wait_for(lambda: not runs(engine))
+    # Nobody can say so any more, but the kernel knows.
+    assert permits.end(60)
+    assert sight_of(tmp_path).state != ENDED
+
+
+def test_a_stop_ends_engine_and_guard(tmp_path: Path, guarded: subprocess.Popen[bytes]) -> None:
+    Permits(tmp_path).use(1, guard.now() + 600)
+    engine = engine_of(tmp_path)
+    guarded.terminate()
+    assert guarded.wait(60) == 75
+    assert not runs(engine)
+    assert sight_of(tmp_path).state == ENDED
+
+
+def test_only_an_engine_that_nothing_can_start_again_is_asked() -> None:
+    here = Sight(ENGINE, 1, 0.0, 7.0)
+    assert way_to_park(Permit(RUNNING, 9.0), here, 7.0) is Way.ASK
+    assert way_to_park(Permit(STARTING, 9.0), here, 7.0) is Way.END
+    assert way_to_park(Permit(RUNNING, 9.0), here, 6.0) is Way.END  # another engine by now
+    assert way_to_park(Permit(RUNNING, 9.0), Sight(IDLE), 0.0) is Way.END
+    assert way_to_park(Permit(STOP), here, 7.0) is Way.END
+    assert way_to_park(Permit(PARKED), here, 7.0) is Way.NOTHING
+    assert way_to_park(None, here, 7.0) is Way.END

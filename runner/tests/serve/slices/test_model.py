@@ -1,0 +1,115 @@
+"""Whatever clocks, the API, kills and stops do, at most one engine uses a device, and each gets its turn."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from runner.tests.serve.slices.model import Device, World, play
+
+from stoker.serve.slices.guard import RUNNING, Permit, Sight
+from stoker.serve.slices.permits import Way, way_to_park
+from stoker.serve.slices.record import Record
+from stoker.serve.slices.turns import Rules, Turns
+
+RUNS = [300, pytest.param(100_000, marks=pytest.mark.full)]
+KIND = World(2, Rules(poll=0.25, quantum=4.0))
+HARSH = World(
+    2, Rules(poll=1.0, quantum=2.0), faults=100.0, loss=0.05, late=0.05, stop=0.05, hang=15.0, kill=60.0, drift=0.01
+)
+
+
+@pytest.mark.parametrize("runs", RUNS)
+def test_one_at_a_time_and_each_in_turn(runs: int) -> None:
+    for number in range(runs):
+        play(number)
+        if number % 10 == 0:
+            Device(HARSH, random.Random(number)).play(until=150)
+
+
+def test_one_that_is_alone_is_never_parked() -> None:
+    run = Device(replace(KIND, claimants=1), random.Random(1))
+    run.play(until=600)
+    (one,) = run.claimants
+    assert (run.switches, one.engines) == (1, 1)
+    assert one.held > 595
+
+
+def test_two_that_are_equal_get_equal_shares() -> None:
+    run = Device(KIND, random.Random(1))
+    run.play(until=2_000)
+    one, other = run.claimants
+    assert 0.95 < one.held / other.held < 1.05
+    assert one.held + other.held > 0.75 * 2_000  # the rest of the time goes to switches
+
+
+class NeverSuspends(Turns):
+    """Does not stop by itself, and its permit never runs out."""
+
+    @property
+    def until(self) -> float:
+        return -1e9 if self.term is None else 1e9
+
+    def _tick(self, now: float) -> None:
+        return None
+
+
+class CountsFromTheAnswer(Turns):
+    """Believes that a renewal holds from when it heard of it."""
+
+    def wrote(self, record: Record, version: str, sent: float, now: float) -> None:
+        super().wrote(record, version, now, now)
+
+
+class Impatient(Turns):
+    """Takes the device of one that it has not heard of for a moment."""
+
+    def _expired(self) -> bool:
+        return self._silent(self._record.holder, self._record.term) >= 4.0
+
+
+class Blind(Device):
+    """Has an API that lets everybody write over everything."""
+
+    compares = False
+
+
+class Trusting(Device):
+    """Has processes that trust an engine which may yet be told to go on."""
+
+    @staticmethod
+    def ways(permit: Permit | None, sight: Sight | None, started: float) -> Way:
+        """Trust a permit of any state."""
+        return way_to_park(replace(permit, state=RUNNING) if permit and permit.allows else permit, sight, started)
+
+
+class Barging(Turns):
+    """Takes the device as soon as it is free, whoever came first."""
+
+    def _witness(self, now: float) -> None:
+        super()._witness(now)
+        if self.term is None and not self._record.holder:
+            self._alive = tuple(one for one in self._alive if one.holder == self.me)
+
+
+@pytest.mark.parametrize(
+    ("decides", "device"),
+    [
+        (NeverSuspends, Device),
+        (CountsFromTheAnswer, Device),
+        (Impatient, Device),
+        (Turns, Blind),
+        (Turns, Trusting),
+        (Barging, Device),
+    ],
+    ids=lambda kind: kind.__name__,
+)
+def test_the_model_finds_what_is_wrong(decides: type[Turns], device: type[Device]) -> None:
+    def search() -> None:
+        for number in range(1_000):
+            play(number, decides, device)
+            device(HARSH, random.Random(number), decides).play(until=150)
+
+    with pytest.raises(AssertionError):
+        search()
