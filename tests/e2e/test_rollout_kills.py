@@ -11,6 +11,7 @@ import re
 import signal
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,31 +29,39 @@ pytestmark = pytest.mark.full  # each case waits for samplers to start
 HIT = Path(__file__).with_name("hit.py")
 STEPS = 30
 FLAGS = {**SMALL, "max_steps": str(STEPS)}
+# The step of the first hit, and steps in which a sampler writes again after a hit and is seen to.
+FIRST_HIT, STEPS_OF_A_HIT = 7, 18
+OF_SAMPLERS = [case for case in CLUSTER_CASES if case.samplers and not case.nodes]
 # Words in the commands of the parts of a sampler, and their containers.
 PARTS = {VLLM: ("serve", "vllm"), WATCHER: ("watch", "adapters"), PROXY: ("caddyfile", "proxy")}
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, id=str(case)) for case in CLUSTER_CASES if case.samplers and not case.nodes]
-)
-def test_a_sampler_that_is_lost_is_replaced_while_the_nodes_train(
-    submit_sums: SubmitsSums, strikers: Sequence[Striker], kube: Kube, reader: Reader, case: RolloutCase
+def test_samplers_that_are_lost_one_after_another_are_replaced_while_the_nodes_train(
+    submit_sums: SubmitsSums, strikers: Sequence[Striker], kube: Kube, reader: Reader
 ) -> None:
-    with recorded(case, CLUSTER) as record:
-        run = submit_sums(FLAGS, name=name_of(case))
-        run.wait_steps(7, seconds=600)
-        before = sampler(run)
-        run.hold()
-        lose(kube, strikers, before, case)
-        kube.until(f"{run.name}: the sampler to come back", lambda: is_back(run, before, case), 600)
-        done = len(run.metrics())
-        assert done < STEPS, "the run was over before the sampler came back"
-        run.release()
+    steps = FIRST_HIT + STEPS_OF_A_HIT * len(OF_SAMPLERS)
+    with ExitStack() as stack:
+        records = [stack.enter_context(recorded(case, CLUSTER)) for case in OF_SAMPLERS]
+        run = submit_sums({**FLAGS, "max_steps": str(steps)}, name="rl-samplers")
+        run.wait_steps(FIRST_HIT, seconds=600)
+        for case in OF_SAMPLERS:
+            replace(run, kube, strikers, case)
         run.wait_complete(seconds=600)
         assert run.restarts() == Restarts(0, 0)
-        judge(run, reader)
-        assert f"{run.name}-sampler-0-0" in run.replicas(done + 4)
-        record.append("0, no restart")
+        judge(run, reader, steps)
+        for record in records:
+            record.append("0, no restart")
+
+
+def replace(run: SumsRun, kube: Kube, strikers: Sequence[Striker], case: RolloutCase) -> None:
+    """Take a sampler away, or one of its parts, and wait until its replacement has written what is trained."""
+    before, known = sampler(run), greetings(run)
+    lose(kube, strikers, before, case)
+    run.hold()
+    kube.until(f"{case}: the sampler to come back", lambda: is_back(run, before, case, known), 600)
+    done = len(run.metrics())
+    run.release()
+    kube.until(f"{case}: steps of its samples", lambda: f"{run.name}-sampler-0-0" in run.replicas(done + 4), 300)
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=str(case)) for case in CLUSTER_CASES if case.nodes])
@@ -75,16 +84,15 @@ def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint_alone(
         run.wait_complete(seconds=900)
         counted = case.number is signal.SIGKILL
         assert run.restarts() == Restarts(1, int(counted))
-        manifest = judge(run, reader)
+        manifest = judge(run, reader, STEPS)
         assert (manifest["attempt"], manifest["resumed_from"] is not None) == (1, True)
         record.append(f"restart ({'counted' if counted else 'not counted'}) from a checkpoint")
 
 
 def name_of(case: RolloutCase) -> str:
     """Return the name of a case's job: as short as the host names of its pods must be."""
-    words = {SAMPLER: "sampler", VLLM: "vllm", WATCHER: "watcher", PROXY: "proxy", EVERYTHING: "all"}
-    number = "kill" if case.number is signal.SIGKILL else "term"
-    return f"rl-{words.get(case.hit, f'rank-{case.nodes[0]}' if case.nodes else '')}-{number}"
+    hit = "all" if case.hit == EVERYTHING else f"rank-{case.nodes[0]}"
+    return f"rl-{hit}-{'kill' if case.number is signal.SIGKILL else 'term'}"
 
 
 def sampler(run: SumsRun) -> dict[str, Any]:
@@ -120,14 +128,26 @@ def hit(strikers: Sequence[Striker], pods: Sequence[dict[str, Any]], case: Rollo
     assert struck == {pod["spec"]["hostname"] for pod in pods}, said
 
 
-def is_back(run: SumsRun, before: dict[str, Any], case: RolloutCase) -> bool:
-    """Return whether what was lost serves again: another process of the pod, or another pod that the nodes know."""
+def greetings(run: SumsRun) -> int:
+    """Return how often the nodes have found the first sampler ready."""
+    return run.log().count(f"sampler {run.name}-sampler-0-0.{run.name}:8080 is ready")
+
+
+def is_back(run: SumsRun, before: dict[str, Any], case: RolloutCase, known: int) -> bool:
+    """Return whether what was lost serves again: another process of the pod, or another pod that the nodes know.
+
+    Args:
+        run: the run.
+        before: the pod as it was.
+        case: what was lost.
+        known: the greetings until then.
+    """
     for pod in run.samplers():
         if index_of(pod) != "0" or not condition(pod, "Ready"):
             continue
         if pod["metadata"]["uid"] != before["metadata"]["uid"]:
             # Its new address comes with the next look at the name.
-            return run.log().count(f"sampler {pod['spec']['hostname']}.{run.name}:8080 is ready") > 1
+            return greetings(run) > known
         if case.hit in (WATCHER, PROXY):
             return restarts_of(pod, case) > restarts_of(before, case)
     return False
@@ -140,9 +160,9 @@ def restarts_of(pod: dict[str, Any], case: RolloutCase) -> int:
     return int(next(one["restartCount"] for one in statuses if one["name"] == PARTS[case.hit][1]))
 
 
-def judge(run: SumsRun, reader: Reader) -> dict[str, Any]:
+def judge(run: SumsRun, reader: Reader, steps: int) -> dict[str, Any]:
     """Check what the run has trained in all its attempts and what it left, and return its manifest."""
     manifest = run.manifest(reader)
-    assert (manifest["steps"], manifest["world_size"]) == (STEPS, 2)
-    assert run.flaws(wanted(STEPS)) == []
+    assert (manifest["steps"], manifest["world_size"]) == (steps, 2)
+    assert run.flaws(wanted(steps)) == []
     return manifest

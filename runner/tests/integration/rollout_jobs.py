@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 from runner.tests.integration.jobs import LocalJob, processes_of
-from runner.tests.rollout_history import MOST_GROUPS, Trained
+from runner.tests.rollout_history import MOST_GROUPS, Trained, lines_of
 
 from builders import pod_of, replicated_jobs
 from stoker.contract.samplers import ADDRESSES
@@ -24,7 +24,6 @@ SUPERVISOR, VLLM, WATCHER = "sampler", "serve", "watch"
 STEPS, STALENESS, GENERATIONS = 30, 2, 4
 # Two epochs and a part of a third one.
 ROWS = 25
-WANTED = Trained(steps=STEPS, groups=MOST_GROUPS, samples=GENERATIONS, rows=ROWS, staleness=STALENESS)
 
 # What a user who writes a reward puts on a volume. Nothing is rewarded while the file beside it is there.
 _REWARDS = """
@@ -47,6 +46,9 @@ class RolloutJob(LocalJob):
         vllm: the Python of one with vLLM.
         inputs: folder with `model`.
         folder: where everything of this job lies.
+
+    Attributes:
+        steps: steps to train.
     """
 
     runtime_name = "trl-grpo-async"
@@ -55,6 +57,7 @@ class RolloutJob(LocalJob):
 
     def __init__(self, python: Path, vllm: Path, inputs: Path, folder: Path) -> None:
         super().__init__(python, inputs, folder)
+        self.steps = STEPS
         self.vllm = vllm
         self.adapters = self.workspace / "adapters"
         self.hold = folder / "hold"
@@ -74,7 +77,7 @@ class RolloutJob(LocalJob):
     @property
     def usual_args(self) -> list[str]:
         """The trainer's arguments for a run whose files show all that it trains: two groups in a step."""
-        short = ["--max_steps", str(STEPS), "--save_steps", "5", "--max_completion_length", "6"]
+        short = ["--max_steps", str(self.steps), "--save_steps", "5", "--max_completion_length", "6"]
         # Two nodes.
         batch = ["--per_device_train_batch_size", str(MOST_GROUPS * GENERATIONS // 2)]
         group = ["--num_generations", str(GENERATIONS), "--reward_funcs", "rollout_rewards:short"]
@@ -140,6 +143,12 @@ class RolloutJob(LocalJob):
         path = self.output / "metrics.jsonl"
         return len(path.read_text().splitlines()) if path.exists() else 0
 
+    def replicas(self, since: int) -> set[str]:
+        """Return the samplers that wrote what was trained from a step on."""
+        whole, _, _ = (self.output / "samples.jsonl").read_text().rpartition("\n")
+        shown = [line for line in lines_of(whole) if line["step"] >= since]
+        return {sample["replica"] for line in shown for sample in line["samples"]}
+
     def has_begun(self) -> bool:
         """Return whether there is a checkpoint to go back to, and versions are published."""
         return bool(self.sealed()) and bool(self.versions())
@@ -151,8 +160,9 @@ class RolloutJob(LocalJob):
     def flaws(self) -> list[str]:
         """Return what is wrong with what the run has trained, over all its attempts."""
         metrics, samples = ((self.output / name).read_text() for name in ("metrics.jsonl", "samples.jsonl"))
-        state = json.loads((self.output / f"checkpoint-{STEPS}" / "rollouts.json").read_text())
-        return WANTED.flaws(metrics, samples, state)
+        state = json.loads((self.output / f"checkpoint-{self.steps}" / "rollouts.json").read_text())
+        wanted = Trained(steps=self.steps, groups=MOST_GROUPS, samples=GENERATIONS, rows=ROWS, staleness=STALENESS)
+        return wanted.flaws(metrics, samples, state)
 
     def codes(self) -> tuple[int, ...]:
         """Return the exit code of each attempt."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,15 @@ from runner.tests.integration.rollout_jobs import STEPS, SUPERVISOR, RolloutJob
 from runner.tests.integration.rollout_jobs import VLLM as VLLM_PART
 from runner.tests.integration.rollout_jobs import WATCHER as WATCHER_PART
 from runner.tests.kill_matrix import LOCAL, cell, recorded
-from runner.tests.rollout_history import lines_of
 from runner.tests.rollout_kill_matrix import DISK, LOCAL_CASES, SAMPLER, VLLM, WATCHER, RolloutCase
 
 pytestmark = pytest.mark.full  # two vLLM servers take a minute to start
 
 PARTS = {SAMPLER: SUPERVISOR, VLLM: VLLM_PART, WATCHER: WATCHER_PART}
 ON_SIGNAL = [case for case in LOCAL_CASES if case.number is not None]
+OF_SAMPLERS = [case for case in ON_SIGNAL if case.hit in PARTS]
+# The step of the first hit, and steps in which a sampler writes again after a hit and is seen to.
+FIRST_HIT, STEPS_OF_A_HIT = 7, 18
 
 
 @pytest.fixture
@@ -35,34 +38,38 @@ def rollouts(trainer_python: Path, vllm_python: Path, inputs: Path, tmp_path: Pa
     assert leftovers(tmp_path) == []
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=str(case)) for case in ON_SIGNAL if case.hit in PARTS])
-def test_a_sampler_that_is_lost_is_replaced_while_the_nodes_train(rollouts: RolloutJob, case: RolloutCase) -> None:
-    job, part = rollouts, PARTS[case.hit]
-    with recorded(case, LOCAL) as record:
+def test_samplers_that_are_lost_one_after_another_are_replaced_while_the_nodes_train(rollouts: RolloutJob) -> None:
+    job = rollouts
+    job.steps = FIRST_HIT + STEPS_OF_A_HIT * len(OF_SAMPLERS)
+    with ExitStack() as stack:
+        records = [stack.enter_context(recorded(case, LOCAL)) for case in OF_SAMPLERS]
         process = job.start(nodes=2)
         job.wait_for(job.has_begun, process)
-        (sampler,) = case.samplers
-        name = job.name_of(sampler)
-        lost = job.wait_for(lambda: job.part(sampler, part), process)
-        # A container whose first process is killed loses all others.
-        whole = case.hit == SAMPLER and case.number is signal.SIGKILL
-        _send(case.number, job.processes(sampler) if whole else [lost])
-        job.hold.touch()
-        job.wait_for(lambda: job.part(sampler, part) not in (lost, None), process)
-        job.wait_for(lambda: job.ready(sampler), process)
-        done = job.steps_done()
-        assert done < STEPS, "the run was over before the sampler came back"
-        job.hold.unlink()
+        for case in OF_SAMPLERS:
+            _replace(job, process, case)
         ended = job.end(process)
         assert (job.codes(), ended.code) == ((0,), 0), ended.output
         assert job.flaws() == [], ended.output
-        assert job.manifest()["steps"] == STEPS
+        assert job.manifest()["steps"] == job.steps
         assert job.versions() == []
-        # What it was asked for after it came back, it wrote.
-        shown = lines_of((job.output / "samples.jsonl").read_text())
-        late = {sample["replica"] for line in shown if line["step"] > done + 4 for sample in line["samples"]}
-        assert name in late, ended.output
-        record.append(cell(0, None))
+        for record in records:
+            record.append(cell(0, None))
+
+
+def _replace(job: RolloutJob, process: subprocess.Popen[str], case: RolloutCase) -> None:
+    """Take a sampler away, or one of its parts, and wait until its replacement has written what is trained."""
+    (sampler,) = case.samplers
+    part, name = PARTS[case.hit], job.name_of(sampler)
+    lost = job.wait_for(lambda: job.part(sampler, part), process)
+    # A container whose first process is killed loses all others.
+    whole = case.hit == SAMPLER and case.number is signal.SIGKILL
+    _send(case.number, job.processes(sampler) if whole else [lost])
+    job.hold.touch()
+    job.wait_for(lambda: job.part(sampler, part) not in (lost, None), process)
+    job.wait_for(lambda: job.ready(sampler), process)
+    done = job.steps_done()
+    job.hold.unlink()
+    job.wait_for(lambda: name in job.replicas(done + 4), process)
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=str(case)) for case in ON_SIGNAL if case.nodes])
