@@ -56,7 +56,7 @@ def test_samplers_that_are_lost_one_after_another_are_replaced_while_the_nodes_t
             record.append(cell(0, None))
 
 
-def _replace(job: RolloutJob, process: subprocess.Popen[str], case: RolloutCase) -> None:
+def _replace(job: RolloutJob, process: subprocess.Popen[bytes], case: RolloutCase) -> None:
     """Take a sampler away, or one of its parts, and wait until its replacement has written what is trained."""
     (sampler,) = case.samplers
     part, name = PARTS[case.hit], job.name_of(sampler)

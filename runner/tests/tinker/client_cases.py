@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -100,7 +101,7 @@ def refused(service: tinker.ServiceClient, model: str, key: str, url: str) -> di
     client = service.create_lora_training_client(base_model=model, rank=8).result()
     other = service.create_lora_training_client(base_model=model, rank=8).result()
     good = row([7, 8], {"weights": [1.0]})
-    tries = {
+    tries: dict[str, Callable[[], object]] = {
         "model": lambda: service.create_lora_training_client(base_model="elsewhere/model", rank=8).result(),
         "key": lambda: (
             tinker.ServiceClient(base_url=url, api_key=key + "x").create_lora_training_client(model).result()

@@ -46,7 +46,7 @@ def client_python() -> Path:
     def build(folder: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         install = [folder / "bin/python", "-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", LOCK]
-        subprocess.run(install, check=True)
+        subprocess.run([*map(str, install)], check=True)
 
     key = cache.digest(this_python(), [LOCK], HERE)
     return cache.entry(cache.root() / "tests" / f"tinker-client-{key}", "tinker-client", build) / "bin/python"
@@ -61,7 +61,7 @@ def endpoint(python: Path, folder: Path, model: Path, samplers: str, port: int) 
         "--samplers", samplers, "--adapters", folder / "adapters", "--key_file", folder / "key", "--max_rank", "8",
         "--max_models", "32", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32",
     ]  # fmt: skip
-    process = subprocess.Popen(command, env=environment_of(TRAINING))
+    process = subprocess.Popen([*map(str, command)], env=environment_of(TRAINING))
     try:
         until = time.monotonic() + SECONDS
         while True:
@@ -83,7 +83,7 @@ def client(python: Path, what: str, port: int, model: Path) -> subprocess.Popen[
     command = [python, CLIENT, what, f"http://127.0.0.1:{port}", KEY, model]
     pipe = subprocess.PIPE
     env = {**os.environ, "TINKER_TELEMETRY": "0"}
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env)
+    return subprocess.Popen([*map(str, command)], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env)
 
 
 def seen(process: subprocess.Popen[str], told: str = "") -> dict[str, Any]:

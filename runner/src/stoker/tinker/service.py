@@ -451,7 +451,7 @@ def read_sampling(body: Body) -> Asked:
     Raises:
         RefusedError: something is missing or wrong.
     """
-    prompt: list[int] = []
+    prompt: list[Any] = []
     for chunk in _list(_object(body, "prompt"), "chunks"):
         if not isinstance(chunk, Mapping) or chunk.get("type", "encoded_text") != "encoded_text":
             raise RefusedError("the prompt has an image or a sound: this endpoint reads tokens only")

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -234,8 +235,12 @@ def test_an_api_that_does_not_answer_stops_everybody_and_ends_nobody(device: Dev
     device.api.silent = False
     turns = [len(member.events("running")) for member in device.members]
     for member, before in zip(device.members, turns, strict=True):
-        wait_for(lambda member=member, before=before: len(member.events("running")) > before, "no turn")
+        wait_for(partial(_has_more, member, before), "no turn")
     device.check()
+
+
+def _has_more(member: Member, turns: int) -> bool:
+    return len(member.events("running")) > turns
 
 
 @pytest.mark.full
