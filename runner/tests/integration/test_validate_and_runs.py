@@ -133,10 +133,11 @@ class BareJob(LocalJob):
 
 
 @pytest.fixture
-def bare_job(trainer_python: Path, inputs: Path, tmp_path: Path) -> Iterator[BareJob]:
+def bare_job(trainer_python: Path, inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareJob]:
     """A job to be run locally. Fails the test if a process outlives it."""
-    yield BareJob(trainer_python, inputs, tmp_path)
-    assert leftovers(tmp_path) == []
+    folder = tmp_path_factory.mktemp("run")  # short: workers that load data bind a socket below it
+    yield BareJob(trainer_python, inputs, folder)
+    assert leftovers(folder) == []
 
 
 @pytest.mark.full
