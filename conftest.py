@@ -1,7 +1,7 @@
 """How two workers (`pytest -n 2`) share the suites.
 
 One worker runs all that needs the cluster; the other runs the rest meanwhile. A test that measures time is marked
-`alone`: no other test runs beside it.
+`alone`: no other test runs beside it. These tests come last, so that the workers wait for each other only once.
 """
 
 from __future__ import annotations
@@ -26,10 +26,14 @@ from stoker.plan.devices import visible_devices
 NEED_THE_CLUSTER = ("tests/cluster/tests/test_live.py", "tests/e2e/")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests that run alone together, and skip each test that needs a GPU, by its name, on a machine without one."""
-    places = {path: place for place, path in enumerate(dict.fromkeys(item.path for item in items))}
-    items.sort(key=lambda item: (places[item.path], not _alone(item)))
+ALONE = "stoker/alone"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put tests that run alone at the end; on a machine without a GPU, skip each test that needs one by its name."""
+    items.sort(key=_alone)
+    assert config.cache is not None
+    config.cache.set(ALONE, [item.nodeid for item in items if _alone(item)])  # the scheduler does not see marks
     if not visible_devices("nvidia", os.environ, Path("/dev")):
         for item in items:
             if item.get_closest_marker("gpu"):
@@ -37,11 +41,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hand out whole modules, whose fixtures are made once; all that needs the cluster is one piece of work."""
+    """Hand out whole modules, whose fixtures are made once.
+
+    All that needs the cluster is one piece of work, and so is all that runs alone.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduler(LoadScopeScheduling):
+        def schedule(self) -> None:
+            assert config.cache is not None
+            self.alone = frozenset(config.cache.get(ALONE, ()))
+            super().schedule()
+
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid in self.alone:
+                return "alone"
             return "cluster" if nodeid.startswith(NEED_THE_CLUSTER) else nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False  # the order of the command line
