@@ -16,7 +16,6 @@ PYTHON := $(shell for python in python3 python3.13 python3.12 python3.11; do \
 endif
 python = $(or $(PYTHON),$(error Python 3.11 or newer with the module ensurepip is missing: install it (Debian and Ubuntu: apt install python3-venv), or run make PYTHON=/path/to/python))
 export PYTHON
-export PYTHONDONTWRITEBYTECODE := 1
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/stoker
 export CLUSTER_CACHE := $(CACHE)

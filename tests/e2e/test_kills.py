@@ -22,7 +22,7 @@ from e2e.conftest import asked_for
 from e2e.kube import Kube
 from e2e.strikers import Striker, evict
 from e2e.trainjobs import LORA_SFT, RUNTIME, Reader, Restarts, Run, trainjob
-from stoker.rank.pulse import SAVING, TRAINING
+from stoker.rank.pulse import SAVING
 
 # Jobs at a time: while one waits for its pods, another computes.
 TOGETHER = 5
@@ -67,11 +67,7 @@ FRAMEWORKS = {
 }
 SIGTERM, SIGKILL = signal.SIGTERM, signal.SIGKILL
 # For `make test`; the rest is for `make test-full`.
-ALWAYS = {
-    Case("trl", SIGTERM, TRAINING, "one of two"),
-    Case("trl", SIGKILL, SAVING, "one pod"),
-    Case("torchtune", SIGKILL, SAVING, "one pod"),
-}
+ALWAYS = {Case("trl", SIGKILL, SAVING, "one pod")}
 
 
 class MissedError(Exception):

@@ -211,6 +211,7 @@ def ending(name: str) -> dict[str, Any]:
     return trainjob(name, [codes], nodes=1, command=["python", "-c", PROGRAM])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ENDINGS)
 def test_a_job_is_restarted_and_ends_here_as_on_the_cluster(
     endings: Mapping[str, tuple[dict[str, Any], Run]], local: Callable[..., Local], name: str

@@ -32,8 +32,6 @@ METHODS: Mapping[str, Sequence[str]] = {
         *LORA,
     ),
 }
-# For `make test`: pairs, and samples that are generated. The rest is for `make test-full`.
-ALWAYS = {"dpo", "grpo"}
 REWARDS = "def is_short(completions, **_):\n    return [-float(len(c[-1]['content'])) for c in completions]\n"
 
 
@@ -78,9 +76,8 @@ def runs(
     )
 
 
-@pytest.mark.parametrize(
-    "method", [pytest.param(method, marks=() if method in ALWAYS else pytest.mark.full) for method in METHODS]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("method", METHODS)
 def test_the_method_trains_on_two_pods_to_complete(runs: Mapping[str, Run], reader: Reader, method: str) -> None:
     run = runs[f"method-{method}"]
     run.wait_complete(seconds=600)

@@ -84,8 +84,9 @@ def test_a_run_is_watched_from_pending_to_its_result(
 
         # It is pending, and why is told.
         kube.until("the scheduler's verdict", lambda: "Unschedulable" in stoker("runs").stdout, 90)
+        # What explains it first is the claim, until that has its volume.
+        kube.until("the missing label", lambda: f"{LABEL}=yes" in stoker("explain", NAME).stdout, 90)
         told = stoker("explain", NAME).stdout
-        assert f"{LABEL}=yes" in told
         assert f"kubectl get nodes --selector {LABEL}=yes" in told
         Kube(cluster, "default").kubectl("label", "node", node, f"{LABEL}=yes", "--overwrite")
 

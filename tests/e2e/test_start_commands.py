@@ -27,27 +27,18 @@ def runs(submit_together: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, R
     """TrainJobs started in other ways, at once."""
     return submit_together(
         [
-            BY_TORCHRUN,
             trainjob("by-python", [*LORA_SFT, "--use_cpu"], command=["python", "-m", MODULE]),
             trainjob("own-script", ["-c", START_OWN_SCRIPT], command=["sh"], env={"OWN_SCRIPT": OWN_SCRIPT}),
         ]
     )
 
 
-def test_a_launcher_leads_to_a_guarded_run(runs: Mapping[str, Run], reader: Reader) -> None:
-    check(runs["by-torchrun"], reader)
-
-
 @pytest.mark.full
-@pytest.mark.parametrize("job", [BY_TRL, BY_MODULE], ids=["trl", "torchrun by its module"])
-def test_other_launchers_lead_there_too(
+@pytest.mark.parametrize("job", [BY_TORCHRUN, BY_TRL, BY_MODULE], ids=["torchrun", "trl", "torchrun by its module"])
+def test_a_launcher_leads_to_a_guarded_run(
     submit: Callable[[Mapping[str, Any]], Run], reader: Reader, job: Mapping[str, Any]
 ) -> None:
-    check(submit(job), reader)
-
-
-def check(run: Run, reader: Reader) -> None:
-    """The run trained as one world of two."""
+    run = submit(job)
     run.wait_complete()
     manifest = run.manifest(reader)
     assert (manifest["world_size"], manifest["steps"]) == (2, 6)

@@ -11,7 +11,7 @@ import pytest
 from runner.tests.integration.tune_jobs import LORA
 
 from cluster import Cluster
-from e2e.conftest import NAMESPACE
+from e2e.conftest import NAMESPACE, asked_for
 from e2e.kube import Kube
 from e2e.trainjobs import INPUTS_CLAIM, Reader, Run, trainjob
 from e2e.tune import MANY_NODES, ONE_NODE, PATHS, RUNTIME
@@ -41,16 +41,19 @@ def sdk_runs(
 
 @pytest.fixture(scope="module")
 def runs(
+    request: pytest.FixtureRequest,
     submit_together: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]],
     sdk_runs: Callable[[str, str, int], Run],
 ) -> Mapping[str, Run]:
-    """A full and a LoRA run on two pods each, at once."""
+    """A full and, if it is asked for, a LoRA run on two pods each, at once."""
     lora = ["lora_finetune_distributed", "--config", "llama3_2/1B", f"model={LORA}", "model.lora_rank=4", "epochs=2"]
     full = sdk_runs("tune-full", MANY_NODES, 2)
+    if "lora" not in asked_for(request, test_torchtune_trains_on_two_pods_to_complete, "method"):
+        return {"full": full}
     return {"full": full, "lora": submit_together([trainjob("tune-lora", lora, runtime=RUNTIME)])["tune-lora"]}
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("method", ["full", pytest.param("lora", marks=pytest.mark.full)])
 def test_torchtune_trains_on_two_pods_to_complete(runs: Mapping[str, Run], reader: Reader, method: str) -> None:
     run = runs[method]
     run.wait_complete(seconds=600)

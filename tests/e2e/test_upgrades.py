@@ -150,6 +150,7 @@ def test_a_runtime_that_was_made_without_helm_is_adopted_by_the_commands_that_th
     assert runtimes(kube)["moved"]["metadata"]["labels"]["app.kubernetes.io/instance"] == "one"
 
 
+@pytest.mark.full
 def test_runs_outlive_an_upgrade_a_rollback_and_a_reinstall(
     cluster: Cluster,
     submit: Callable[[Mapping[str, Any]], Run],

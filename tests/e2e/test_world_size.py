@@ -15,9 +15,9 @@ from e2e.trainjobs import LORA_SFT, Reader, Run, trainjob
 Submit = Callable[[Mapping[str, Any]], Run]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
-    ("nodes", "processes", "expected"),
-    [pytest.param(4, None, 4, id="four-by-one", marks=pytest.mark.full), pytest.param(2, 2, 4, id="two-by-two")],
+    ("nodes", "processes", "expected"), [(4, None, 4), (2, 2, 4)], ids=["four-by-one", "two-by-two"]
 )
 def test_nodes_and_processes_are_as_the_trainjob_asks(
     submit: Submit, reader: Reader, nodes: int, processes: int | None, expected: int

@@ -26,7 +26,8 @@ def history(job: LocalJob) -> dict[int, tuple[float, float, float]]:
     }
 
 
-@pytest.mark.parametrize("parallel", ["DDP", pytest.param("FSDP2", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("parallel", ["DDP", "FSDP2"])
 def test_a_resumed_run_and_an_uninterrupted_one_agree_step_by_step(
     trainer_python: Path, inputs: Path, tmp_path: Path, parallel: str
 ) -> None:
