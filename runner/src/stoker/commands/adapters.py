@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from stoker.commands.group import PATH, Commands, reported
+from stoker.commands.group import PATH, Commands, reported, seconds
 
 
 @click.group(
@@ -63,13 +63,7 @@ def adapters_prepare_command(settings: Path, output: Path) -> None:
 @click.option("--server", default="http://127.0.0.1:8000", show_default=True, help="This replica's vLLM.")
 @click.option("--host", default="", help="Address to report at; by default all of this machine.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8081, show_default=True, help="Port to report at.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="Seconds between two checks.",
-)
+@seconds("--interval", 1.0, "Seconds between two checks.")
 @reported
 def adapters_watch_command(settings: Path, server: str, host: str, port: int, interval: float) -> int:
     """Load and unload adapters as they are published and retracted.

@@ -49,6 +49,12 @@ def _usage_code() -> Iterator[None]:
 PATH = click.Path(path_type=Path, readable=False)
 
 
+def seconds(flag: str, default: float, told: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option of a time, more than 0 seconds."""
+    above_zero = click.FloatRange(min=0, min_open=True)
+    return click.option(flag, type=above_zero, default=default, show_default=True, help=told)
+
+
 def reported(command: Callable[P, int | None]) -> Callable[P, NoReturn]:
     """Turn a command's return value, RunError or OSError into an exit code and error lines."""
 

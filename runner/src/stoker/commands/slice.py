@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from stoker.commands.group import PATH, reported
+from stoker.commands.group import PATH, reported, seconds
 from stoker.contract.exits import ExitCode, RunError
 
 _FOLDER = click.option("--folder", required=True, type=PATH, help="Folder that `run` and `guard` share.")
@@ -58,34 +58,14 @@ def slice_group() -> None:
     show_default=True,
     help="With --by-load: seconds without requests after which the engine is idle.",
 )
-@click.option(
-    "--quantum",
-    type=click.FloatRange(min=0, min_open=True),
-    default=30.0,
-    show_default=True,
-    help="Seconds after which the engine lets others use the device, if anybody waits.",
-)
-@click.option(
+@seconds("--quantum", 30.0, "Seconds after which the engine lets others use the device, if anybody waits.")
+@seconds(
     "--lease-seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="Seconds without a sign of life after which an engine loses the device. All engines need the same.",
+    10.0,
+    "Seconds without a sign of life after which an engine loses the device. All engines need the same.",
 )
-@click.option(
-    "--hook-seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="Seconds that the engine may take to park or to go on; then the guard ends it.",
-)
-@click.option(
-    "--start-seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1800.0,
-    show_default=True,
-    help="Seconds that vLLM may take to start.",
-)
+@seconds("--hook-seconds", 60.0, "Seconds that the engine may take to park or to go on; then the guard ends it.")
+@seconds("--start-seconds", 1800.0, "Seconds that vLLM may take to start.")
 @click.option("--journal", type=PATH, help="File that gets a line of JSON for each switch.")
 @click.option("--name", help="Name of this engine in the Lease; by default the host's name.")
 @click.option("--api", help="Address of the API server; by default that of the pod's cluster.")
