@@ -69,7 +69,7 @@ def up_command(name: str, subject: str, **words: Any) -> None:
     """
     from stoker.sessions import command_line
 
-    for line in command_line.up(command_line.Words(name, subject, **words)):
+    for line in command_line.up(command_line.SessionOptions(subject, name, **words)):
         click.echo(line)
 
 

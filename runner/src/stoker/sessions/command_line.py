@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,10 @@ _KINDS = ("ClusterTrainingRuntime", "TrainingRuntime")
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class SessionOptions(TrainJobOptions):
     """The words of `stoker rl up`: those of `stoker trainjob`, and what a session is beside a TrainJob.
 
     Attributes:
-        name: the session's name.
-        subject: a method, `FILE.py:NAME`, or a file with a TrainJob.
         samplers: how many; None for the runtime's number.
         time_limit: a time such as `8h`; None for no end.
         idle_limit: a time; None for no end.
@@ -43,17 +41,6 @@ class Words:
         context: of the kubeconfig; None for its current one.
     """
 
-    name: str
-    subject: str
-    runtime: str | None = None
-    namespace: str | None = None
-    model: str | None = None
-    dataset: str | None = None
-    secret: str = ""
-    nodes: int | None = None
-    settings: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()
-    resources: tuple[str, ...] = ()
     samplers: int | None = None
     time_limit: str | None = None
     idle_limit: str | None = None
@@ -65,7 +52,7 @@ class Words:
     context: str | None = None
 
 
-def up(words: Words) -> Iterator[str]:
+def up(words: SessionOptions) -> Iterator[str]:
     """Start a session, or print it, and yield the lines for whoever started it.
 
     Raises:
@@ -109,23 +96,9 @@ def listed(output: str, namespace: str | None, context: str | None) -> str:
     return show.table(found) if found else f"namespace {client.namespace} has no sessions"
 
 
-def _trainjob(words: Words) -> dict[str, Any]:
+def _trainjob(words: SessionOptions) -> dict[str, Any]:
     if not words.subject.endswith((".yaml", ".yml", ".json")):
-        return trainjob_of(
-            TrainJobOptions(
-                words.subject,
-                words.name,
-                words.runtime or _RUNTIME,
-                words.namespace,
-                words.model,
-                words.dataset,
-                words.secret,
-                words.nodes,
-                words.settings,
-                words.env,
-                words.resources,
-            )
-        )
+        return trainjob_of(replace(words, runtime=words.runtime or _RUNTIME))
     for option in ("runtime", "model", "dataset", "secret", "nodes", "settings", "env", "resources"):
         if getattr(words, option):
             written = "set" if option == "settings" else option
@@ -161,7 +134,7 @@ def _objects(path: Path) -> list[dict[str, Any]]:
     return [one for one in found if isinstance(one, dict)]
 
 
-def _printed(words: Words, trainjob: dict[str, Any], session: Session) -> Iterator[str]:
+def _printed(words: SessionOptions, trainjob: dict[str, Any], session: Session) -> Iterator[str]:
     """Yield the objects of a session as YAML."""
     if words.runtimes is not None:
         namespace = words.namespace or "default"
