@@ -30,6 +30,7 @@ FUNCTIONS = {
 NAMES = CONSTANTS | CLASSES | FUNCTIONS
 # Types of ours that a plugin is given by what it imports, and never has to name.
 GIVEN = {
+    "Account": "Decision.accounts_needed",
     "Guard": "Job.guard",
     "Machine": "Asked.machine",
     "ModelShape": "ModelFolder.shape",

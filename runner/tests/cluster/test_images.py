@@ -11,7 +11,7 @@ from stoker.cluster.images import has_package, packages_of
 from stoker.cluster.validate import Validation, validate_one
 from stoker.contract.exits import ExitCode
 from stoker.node import preflight
-from stoker.node.preflight import package_problems
+from stoker.node.preflight import account_problems, package_problems
 
 CPU = "ghcr.io/stoker-dev/trl:0.1.0-cpu"
 NEEDY = [
@@ -69,11 +69,17 @@ def test_the_image_has_the_clients_of_the_trackers_that_the_chart_names(tracker:
     assert verdict.code is ExitCode.FINISHED, verdict
 
 
-def test_a_tracker_without_an_account_is_78_as_in_its_pod() -> None:
-    args = ["--report_to", "wandb"]
+@pytest.mark.parametrize("tracker", ["wandb", "all"])
+def test_a_tracker_without_an_account_is_78_as_in_its_pod(tracker: str) -> None:
+    args = ["--report_to", tracker]
     verdict = on(CPU, *args)
     assert verdict.code is ExitCode.CONFIG
-    assert "--report_to wandb needs an account: set WANDB_API_KEY in spec.trainer.env" in str(verdict)
+    assert f"--report_to {tracker} needs an account: set WANDB_API_KEY in spec.trainer.env" in str(verdict)
+    assert on(CPU, *args, WANDB_MODE="offline").problems == ()
+    assert verdict.plan is not None
+    held = packages_of(CPU) or frozenset()
+    in_its_pod = [*account_problems(verdict.plan, {}, lambda name: has_package(held, name))]
+    assert in_its_pod == [*verdict.problems]
     # What a Secret holds is not seen here, but it is there.
     runtime = kept(RUNTIME)
     container(runtime)["image"] = CPU
@@ -82,7 +88,15 @@ def test_a_tracker_without_an_account_is_78_as_in_its_pod() -> None:
     container(runtime)["envFrom"] = [{"secretRef": {"name": "wandb"}}]
     verdict = validate_one(trainjob(args=args), runtime)
     assert verdict.code is ExitCode.FINISHED
-    assert "the account for --report_to wandb" in str(verdict)
+    assert f"the account for --report_to {tracker}" in str(verdict)
+
+
+def test_all_trackers_need_no_account_where_none_that_needs_one_is_installed() -> None:
+    verdict = on("mine:1", "--report_to", "all")
+    assert verdict.problems == ()
+    assert "the account for --report_to all" in str(verdict)
+    assert verdict.plan is not None
+    assert [*account_problems(verdict.plan, {}, lambda name: name == "tensorboard")] == []
 
 
 @pytest.mark.parametrize(("args", "message"), NEEDY)
@@ -99,7 +113,7 @@ def test_a_package_that_the_image_lacks_is_78_as_in_its_pod(
     assert [text for _, text in verdict.problems if "Python package" in text] == in_its_pod
 
 
-@pytest.mark.parametrize("args", [["--report_to", "none"], ["--report_to", "all"], ["--attn_implementation", "sdpa"]])
+@pytest.mark.parametrize("args", [["--report_to", "none"], ["--attn_implementation", "sdpa"]])
 def test_a_setting_that_needs_no_package_is_valid(args: list[str]) -> None:
     assert on(CPU, *args).problems == ()
 

@@ -295,11 +295,19 @@ class _Judge:
             self.problems += framework_problems(plan, is_installed, f"the image {self.job.image}")
 
     def _accounts(self, plan: Plan) -> None:
-        variables = [str(entry["name"]) for entry in self.job.env]
-        if self.job.has_more_env:
-            self.unchecked += [f"the account for {needing}" for needing in plan.accounts_needed]
-        elif not self.is_config_unread:
-            self.problems += account_problems(plan, variables)
+        packages = packages_of(self.job.image)
+        self.unchecked += [
+            f"the account for {account.setting}"
+            for account in plan.accounts_needed
+            if self.job.has_more_env or (account.only_with and packages is None)
+        ]
+
+        def is_installed(name: str) -> bool:
+            return packages is not None and has_package(packages, name)
+
+        if not (self.job.has_more_env or self.is_config_unread):
+            variables = [str(entry["name"]) for entry in self.job.env]
+            self.problems += account_problems(plan, variables, is_installed)
 
     def _checkpoint(self, plan: Plan) -> None:
         if plan.resume != "require":

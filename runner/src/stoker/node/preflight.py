@@ -37,7 +37,7 @@ def check_start(plan: Plan) -> None:
         *wrong.values(),
         *input_problems(plan, lambda path: None if path in wrong else path),
         *package_problems(plan, _is_installed),
-        *account_problems(plan, os.environ),
+        *account_problems(plan, os.environ, _is_installed),
         *checkpoint_problems(plan, Path(plan.output_dir)),
     ]
     if problems:
@@ -129,17 +129,23 @@ def package_problems(plan: Plan, is_installed: Callable[[str], bool]) -> Iterato
             yield ExitCode.CONFIG, f"{text} image that has the package (spec.trainer.image)"
 
 
-def account_problems(plan: Plan, variables: Container[str]) -> Iterator[tuple[ExitCode, str]]:
+def account_problems(
+    plan: Plan, variables: Container[str], is_installed: Callable[[str], bool]
+) -> Iterator[tuple[ExitCode, str]]:
     """Yield a problem for each setting that needs an account, if no variable names one.
 
     Args:
         plan: the run.
         variables: the names of those that are set.
+        is_installed: returns whether a package is there.
     """
-    for needing, names in plan.accounts_needed.items():
-        if not any(name in variables for name in names):
-            text = f"{needing} needs an account: set {names[0]} in spec.trainer.env or the runtime, from a Secret, or "
-            yield ExitCode.CONFIG, f"{text}one of {', '.join(names[1:])}"
+    for account in plan.accounts_needed:
+        first, *others = account.variables
+        if account.only_with and not is_installed(account.only_with):
+            continue
+        if not any(name in variables for name in account.variables):
+            text = f"{account.setting} needs an account: set {first} in spec.trainer.env or the runtime, from a Secret,"
+            yield ExitCode.CONFIG, f"{text} or one of {', '.join(others)}"
 
 
 def checkpoint_problems(plan: Plan, output: Path) -> Iterator[tuple[ExitCode, str]]:

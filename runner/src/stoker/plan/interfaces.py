@@ -155,6 +155,21 @@ class Dataset:
 
 
 @dataclass(frozen=True, slots=True)
+class Account:
+    """An account that a setting needs.
+
+    Attributes:
+        setting: the setting, as written.
+        variables: the names of variables that tell of it; one of them must be set.
+        only_with: the package without which no account is needed; empty if it always is.
+    """
+
+    setting: str
+    variables: tuple[str, ...]
+    only_with: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """How a framework runs the settings.
 
@@ -169,7 +184,7 @@ class Decision:
         model: the model folder to inspect before the start; None without one.
         loader_workers: data loading processes per training process.
         packages_needed: package that an image may lack, or several joined by ` or ` → the setting that needs one.
-        accounts_needed: setting that needs an account → the variables of which one must be set.
+        accounts_needed: the accounts that settings need.
         fixed: settings that must stay as they are on resume, each with its value or the trainer's default. It names all
             of them in every run: one that a checkpoint lacks was saved before it counted, and is not compared.
         samplers: what the samplers of the same TrainJob serve; None if the run has none.
@@ -185,7 +200,7 @@ class Decision:
     model: str | None = None
     loader_workers: int = 0
     packages_needed: Mapping[str, str] = field(default_factory=dict)
-    accounts_needed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    accounts_needed: tuple[Account, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
     samplers: SamplerRequest | None = None
 

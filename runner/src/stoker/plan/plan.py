@@ -16,7 +16,7 @@ from stoker.contract.samplers import SamplerRequest
 from stoker.contract.secrets import HIDDEN, hide, is_secret
 from stoker.plan.arguments import Setting
 from stoker.plan.estimate import Memory
-from stoker.plan.interfaces import Dataset, FlagNames
+from stoker.plan.interfaces import Account, Dataset, FlagNames
 from stoker.plan.world import World
 
 # Addresses of proxies and databases that contain a user and a password.
@@ -97,7 +97,7 @@ class Plan:
         training: the module that runs the trainer inside each process.
         packages: the framework's distributions.
         packages_needed: package that an image may lack, or several joined by ` or ` → the setting that needs one.
-        accounts_needed: setting that needs an account → the variables of which one must be set.
+        accounts_needed: the accounts that settings need.
         secrets: flags whose values must not appear in a log.
         flag_names: how the framework spells the settings that advice names.
         dataset: the data set to inspect before the start; None without one.
@@ -141,7 +141,7 @@ class Plan:
     training: str
     packages: tuple[str, ...]
     packages_needed: Mapping[str, str] = field(default_factory=dict)
-    accounts_needed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    accounts_needed: tuple[Account, ...] = ()
     secrets: tuple[str, ...] = ()
     flag_names: FlagNames = field(default_factory=FlagNames)
     dataset: Dataset | None = None
@@ -271,6 +271,7 @@ class Plan:
             "world": World(**world),
             "settings": _settings(data["settings"]),
             "checks": tuple(Check(**{**check, "code": ExitCode(check["code"])}) for check in data["checks"]),
+            "accounts_needed": tuple(Account(**_tuples(account)) for account in data["accounts_needed"]),
             "flag_names": FlagNames(**data["flag_names"]),
             "dataset": Dataset(**data["dataset"]) if data["dataset"] else None,
             "samplers": SamplerRequest(**data["samplers"]) if data["samplers"] else None,

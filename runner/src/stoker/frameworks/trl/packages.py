@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 
 from stoker.plan.arguments import Setting
+from stoker.plan.interfaces import Account
 
 # Package → its optimizers (transformers/trainer_optimizer.py).
 _OPTIMIZERS = {
@@ -89,13 +90,15 @@ def needed_packages(settings: Mapping[str, Setting]) -> dict[str, str]:
     return needed
 
 
-def needed_accounts(settings: Mapping[str, Setting]) -> dict[str, tuple[str, ...]]:
-    """Return the settings that need an account, as written, each with the variables of which one must be set."""
-    return {
-        f"--{flag} {word}": _ACCOUNTS[word]
-        for flag, word in _words(settings)
-        if flag == "report_to" and word in _ACCOUNTS
-    }
+def needed_accounts(settings: Mapping[str, Setting]) -> tuple[Account, ...]:
+    """Return the accounts that settings need. With `all`, transformers reports to each tracker that it finds."""
+    words = [word for flag, word in _words(settings) if flag == "report_to"]
+    return tuple(
+        Account(f"--report_to {word}", variables, only_with=_TRACKERS[tracker] if word == "all" else "")
+        for word in words
+        for tracker, variables in _ACCOUNTS.items()
+        if word in (tracker, "all")
+    )
 
 
 def _words(settings: Mapping[str, Setting]) -> Iterator[tuple[str, str]]:
