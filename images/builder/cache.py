@@ -2,7 +2,8 @@
 
 An entry is complete once its marker exists: a virtual environment holds absolute paths, so it is filled where it will
 stay rather than moved there. Entries that replace one another are a family: two builds of one family wait for each
-other, an interrupted one starts over, and the least recently used entries go.
+other, an interrupted one starts over, and the least recently used entries go, but none that another checkout may use
+at this time.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import os
 import shutil
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 MARKER = ".complete"
 """Written into an entry when it is finished, and touched at every use."""
+
+# The newest entries of a family stay, and those of others' runs: all tests together take half of this time.
+_KEPT = 2
+_SECONDS_IN_USE = 6 * 3600
 
 
 def root() -> Path:
@@ -81,14 +87,13 @@ def is_complete(folder: Path) -> bool:
     return (folder / MARKER).exists()
 
 
-def entry(folder: Path, family: str, build: Callable[[Path], None], keep: int = 2) -> Path:
+def entry(folder: Path, family: str, build: Callable[[Path], None]) -> Path:
     """Return a finished entry, building it first where it is missing.
 
     Args:
         folder: where it lies; its name is the family's, a dash and what tells it from its siblings.
         family: the part of its name that it shares with the entries it replaces.
         build: fills the empty folder; when it raises, the folder is removed.
-        keep: how many entries of the family to keep.
     """
     if not is_complete(folder):
         with locked(folder.parent / f"{family}.lock"):
@@ -101,16 +106,17 @@ def entry(folder: Path, family: str, build: Callable[[Path], None], keep: int = 
                     remove(folder)
                     raise
                 (folder / MARKER).touch()
-                prune(folder.parent, family, keep)
+                prune(folder.parent, family)
     (folder / MARKER).touch()
     return folder
 
 
-def prune(folder: Path, family: str, keep: int) -> None:
-    """Remove all but the `keep` most recently used entries of a family, whose lock the caller holds."""
-    entries = [path for path in folder.glob(f"{family}-*") if is_complete(path)]
-    for path in sorted(entries, key=lambda path: (path / MARKER).stat().st_mtime, reverse=True)[keep:]:
-        remove(path)
+def prune(folder: Path, family: str) -> None:
+    """Remove the entries of a family, whose lock the caller holds, that are neither new nor used of late."""
+    used = {path: (path / MARKER).stat().st_mtime for path in folder.glob(f"{family}-*") if is_complete(path)}
+    for path in sorted(used, key=used.__getitem__, reverse=True)[_KEPT:]:
+        if used[path] < time.time() - _SECONDS_IN_USE:
+            remove(path)
 
 
 def remove(folder: Path) -> None:

@@ -64,8 +64,7 @@ def with_runner(image: Path, base: Path, runner: Path) -> Path:
         # addsitedir, unlike a bare path, also runs the .pth files that lie there.
         (packages / "_stack.pth").write_text(f"import site; site.addsitedir({str(shared)!r})\n", encoding="utf-8")
 
-    # They are small, and one that another checkout uses should not go because this one's runner changed often.
-    return cache.entry(cache.root() / "venv" / f"{family}-{key}", family, build, keep=8)
+    return cache.entry(cache.root() / "venv" / f"{family}-{key}", family, build)
 
 
 def main(image: Path, command: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -116,11 +117,19 @@ def test_an_entry_is_built_once_and_an_interrupted_one_starts_over(tmp_path: Pat
     cache.entry(tmp_path / "a", "a", interrupted)
 
 
-def test_the_least_recently_used_entries_of_a_family_go(tmp_path: Path) -> None:
-    for name in ("x-1", "x-2", "x-1", "x-3", "y-1"):
-        cache.entry(tmp_path / name, name[0], lambda folder: None, keep=2)
-        time.sleep(0.02)
-    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"x-1", "x-3", "y-1"}
+def test_entries_of_a_family_that_are_old_and_unused_for_hours_go(tmp_path: Path) -> None:
+    def entries() -> set[str]:
+        return {path.name for path in tmp_path.iterdir() if path.is_dir()}
+
+    def used(name: str, hours_ago: float) -> None:
+        then = time.time() - 3600 * hours_ago
+        os.utime(cache.entry(tmp_path / name, name[0], lambda folder: None) / cache.MARKER, (then, then))
+
+    for name, hours_ago in (("x-1", 30), ("x-2", 4), ("y-1", 90), ("x-3", 3)):
+        used(name, hours_ago)
+    assert entries() == {"x-2", "x-3", "y-1"}
+    used("x-4", 2)
+    assert entries() == {"x-2", "x-3", "x-4", "y-1"}, "another checkout may use each of them"
 
 
 def test_a_digest_depends_on_names_content_and_mode_but_not_on_bytecode_or_the_checkouts_place(tmp_path: Path) -> None:

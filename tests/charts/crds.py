@@ -65,7 +65,7 @@ def schema_location(release: Release) -> str:
     """
     key = cache.digest(files=[Path(__file__)])
     folder = cache.root() / "schemas" / f"{release.name}-{release.version}-{key}"
-    cache.entry(folder, release.name, lambda empty: _write(release, empty), keep=2)
+    cache.entry(folder, release.name, lambda empty: _write(release, empty))
     return f"{folder}/{LOCATION}"
 
 
