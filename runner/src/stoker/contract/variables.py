@@ -59,7 +59,7 @@ _LAUNCHER_PREFIX = "PET_"
 _SERVICE_LINK = re.compile(r"^STOKER(_\w+)?(_SERVICE_HOST|_SERVICE_PORT\w*|_PORT(_\d+_\w+)?)$")
 
 # Variables that hide devices are not kept; `stoker.plan.devices` reads them.
-_KEPT = re.compile(r"^(PET_|STOKER_|JOBSET_NAME$|JOB_COMPLETION_INDEX$|HOSTNAME$|OMP_NUM_THREADS$)")
+_KEPT = re.compile(r"^(PET_|STOKER_|JOBSET_NAME$|JOB_COMPLETION_INDEX$|HOSTNAME$|OMP_NUM_THREADS$|TMPDIR$)")
 
 
 def kept_variables(environ: Mapping[str, str]) -> dict[str, str]:

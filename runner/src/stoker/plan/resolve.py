@@ -34,6 +34,7 @@ from stoker.plan.inputs import Input, ModelFolder
 from stoker.plan.interfaces import Asked, Command, ConfigFile, Machine, Options, TrainingFramework, Words
 from stoker.plan.plan import Check, Plan
 from stoker.plan.shared_memory import shared_memory_problems
+from stoker.plan.temporary_folder import temporary_folder_problems
 from stoker.plan.world import World, resolve_world
 
 RESUME_CHOICES = ("auto", "never", "require")
@@ -162,6 +163,7 @@ def resolve_plan(
     configuration = [
         *world.problems,
         *shared_memory_problems(facts, world.nproc_per_node, decision.loader_workers),
+        *temporary_folder_problems(facts, decision.loader_workers),
     ]
     resume = facts.get("STOKER_RESUME") or "auto"
     if resume not in RESUME_CHOICES:
