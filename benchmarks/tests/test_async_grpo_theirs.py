@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from benchmarks.async_grpo_runs import Size, Theirs
 from runner.tests.integration.environments import environment
+from runner.tests.json_answers import JsonAnswers
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = Size(steps=4, groups=2, samples=2, staleness=1)
@@ -29,7 +30,7 @@ END, ZERO = 1, 2
 pytestmark = pytest.mark.full  # two runs, each with a child that imports torch
 
 
-class MadeUp(BaseHTTPRequestHandler):
+class MadeUp(JsonAnswers, BaseHTTPRequestHandler):
     """Answers as vLLM does, with random digits."""
 
     protocol_version = "HTTP/1.1"
@@ -39,7 +40,7 @@ class MadeUp(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Say what is served."""
-        self._answer({"vllm_config": INFO} if self.path.startswith("/server_info") else {})
+        self.answer({"vllm_config": INFO} if self.path.startswith("/server_info") else {})
 
     def do_POST(self) -> None:
         """Complete, or load and unload an adapter."""
@@ -48,26 +49,15 @@ class MadeUp(BaseHTTPRequestHandler):
         name = asked.get("lora_name", "")
         if self.path == "/v1/completions":
             known = asked["model"] in self.loaded
-            self._answer({"choices": [_choice(asked["prompt"])]} if known else {}, 200 if known else 404)
+            self.answer({"choices": [_choice(asked["prompt"])]} if known else {}, 200 if known else 404)
         elif self.path == "/v1/load_lora_adapter":
             good = name not in self.seen and Path(asked["lora_path"], "adapter_config.json").exists()
             self.loaded[name] = asked["lora_path"]
             self.seen.append(name)
-            self._answer({}, 200 if good else 400)
+            self.answer({}, 200 if good else 400)
         else:
             self.loaded.pop(name, None)
-            self._answer({})
-
-    def _answer(self, content: Any, status: int = 200) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Keep quiet."""
+            self.answer({})
 
 
 def _choice(prompt: list[int]) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from runner.tests.json_answers import JsonAnswers
+
 GROUP = "/apis/trainer.kubeflow.org/v1alpha1"
 
 
@@ -36,23 +38,15 @@ class Api:
 def serving(api: Api) -> Iterator[dict[str, Any]]:
     """Serve until the end of the block, which is given a kubeconfig with the namespace `ml`."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(JsonAnswers, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._answer(*api.get(self.path.partition("?")[0]))
+            status, found = api.get(self.path.partition("?")[0])
+            self.answer(found, status)
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             api.submitted.append(body)
-            self._answer(201, body)
-
-        def _answer(self, status: int, body: dict[str, Any]) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(json.dumps(body).encode())
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            self.answer(body, 201)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -393,6 +393,18 @@ class StopsWhileWaiting(TrainerCallback):
             self._flag.touch()
 
 
+def guarded(run: Ours) -> dict[str, Any]:
+    """Train, and return how it ended and what the guard measured."""
+    ended = None
+    try:
+        run.trainer.train()
+    except RunError as error:
+        ended = [int(error.code), error.message]
+    lines = (Path(run.trainer.args.output_dir) / "metrics.jsonl").read_text().splitlines()
+    errors = [json.loads(line)["guard/error"] for line in lines]
+    return {"step": run.trainer.state.global_step, "ended": ended, "errors": errors}
+
+
 def whole(model: str, folder: Path) -> dict[str, Any]:
     """Train all weights: with an engine, and with samplers that do not serve what they name."""
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -412,14 +424,7 @@ def whole(model: str, folder: Path) -> dict[str, Any]:
         fleet = TinyFleet(model, tokenizer, GENERATIONS, **kind)
         args = settings(GRPOAsyncConfig, folder / name.replace(" ", "-"), max_steps=16, **own)
         run = Ours(model, args, fleet.answer, fleet.take_all, lag=2, peft_config=None)
-        ended = None
-        try:
-            run.trainer.train()
-        except RunError as error:
-            ended = [int(error.code), error.message]
-        lines = [json.loads(line) for line in (Path(args.output_dir) / "metrics.jsonl").read_text().splitlines()]
-        errors = [line["guard/error"] for line in lines]
-        found[name] = {"step": run.trainer.state.global_step, "ended": ended, "errors": errors}
+        found[name] = guarded(run)
     return found
 
 
@@ -443,14 +448,7 @@ def fast(model: str, folder: Path) -> dict[str, Any]:
 
         args = settings(GRPOAsyncConfig, folder / name, **own)
         run = Ours(model, args, answer, fleet.take_all, lag=2, peft_config=None, probe=probe)
-        ended = None
-        try:
-            run.trainer.train()
-        except RunError as error:
-            ended = [int(error.code), error.message]
-        lines = [json.loads(line) for line in (Path(args.output_dir) / "metrics.jsonl").read_text().splitlines()]
-        errors = [line["guard/error"] for line in lines]
-        found[name] = {"step": run.trainer.state.global_step, "ended": ended, "errors": errors}
+        found[name] = guarded(run)
     return found
 
 

@@ -10,20 +10,19 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import torch
 from runner.tests.integration.rollout_fakes import TinyFleet
+from runner.tests.json_answers import JsonAnswers
 from transformers import AutoTokenizer
 
 BASE = "base"
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonAnswers, BaseHTTPRequestHandler):
     """Answers one request."""
 
     protocol_version = "HTTP/1.1"
@@ -38,7 +37,7 @@ class Handler(BaseHTTPRequestHandler):
         if self._closed():
             return
         if self.path == "/v1/models":
-            self._answer({"data": [{"id": BASE, "parent": None, "max_model_len": 128}]})
+            self.answer({"data": [{"id": BASE, "parent": None, "max_model_len": 128}]})
         else:
             self._look()
             self._shown()
@@ -62,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
             with self.answered.open("a") as stream:
                 stream.write(f"{asked['model']}\n")
         choice = {"finish_reason": "length", "token_ids": ids, "logprobs": {"token_logprobs": logprobs}}
-        self._answer({"model": asked["model"], "choices": [choice]})
+        self.answer({"model": asked["model"], "choices": [choice]})
 
     def _look(self) -> None:
         """Take the versions that lie in the folder, as a watcher does by itself."""
@@ -77,23 +76,12 @@ class Handler(BaseHTTPRequestHandler):
         """Refuse who does not send the key."""
         if not self.key or self.headers.get("Authorization") == f"Bearer {self.key}":
             return False
-        self._answer({"error": {"message": "The API key is missing or wrong."}}, 401)
+        self.answer({"error": {"message": "The API key is missing or wrong."}}, 401)
         return True
 
     def _shown(self, **more: bool) -> None:
         server = {"max_loras": 8, "max_rank": 16}
-        self._answer({"ready": True, "loaded": sorted(self.loaded), "problems": {}, "server": server, **more})
-
-    def _answer(self, content: Mapping[str, Any], status: int = 200) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Keep quiet."""
+        self.answer({"ready": True, "loaded": sorted(self.loaded), "problems": {}, "server": server, **more})
 
 
 if __name__ == "__main__":

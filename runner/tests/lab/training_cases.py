@@ -9,8 +9,6 @@ import functools
 import json
 import math
 import sys
-import traceback
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -19,6 +17,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from peft import LoraConfig
+from runner.tests.lab.cases import refused, report
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 from transformers.loss.loss_utils import ForCausalLMLoss
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
@@ -30,7 +29,6 @@ from stoker.lab import (
     CausalLMDataset,
     CausalLMLoss,
     DPOLoss,
-    LabError,
     LoRATrainConfig,
     LoRATrainer,
     Policy,
@@ -307,18 +305,6 @@ def evaluation_is_that_of_transformers() -> None:
     assert max(sizes) - min(sizes) <= 1e-6, sizes
 
 
-def refused(what: Callable[[], object], told: str, code: ExitCode | None = None) -> None:
-    """Fail unless something is refused with one message."""
-    try:
-        what()
-    except LabError as error:
-        found = error
-    else:
-        raise AssertionError(f"not refused: {told}")
-    assert told in str(found), str(found)
-    assert code is None or found.code is code
-
-
 def bad_input_is_refused_before_the_model_is_loaded() -> None:
     """One message with the fix; the model is not there yet."""
     long = [{"text": "7" * 300}, {"text": "1"}]
@@ -374,16 +360,5 @@ CASES = (
 )
 
 
-def main() -> None:
-    """Run the cases."""
-    failed = {}
-    for case in CASES:
-        try:
-            case()
-        except Exception:  # noqa: BLE001 - whatever it is, the case fails
-            failed[case.__name__] = traceback.format_exc()
-    print(json.dumps(failed))
-
-
 if __name__ == "__main__":
-    main()
+    report(CASES)

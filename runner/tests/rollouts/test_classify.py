@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from runner.tests.json_answers import JsonAnswers
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.rollouts.classify import RewardModel
@@ -42,7 +43,7 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonAnswers, BaseHTTPRequestHandler):
     """Answers `/classify`."""
 
     server: Server
@@ -53,25 +54,14 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append({"path": self.path, **body})
         time.sleep(self.server.pause)
         if self.server.failing:
-            self.reply(self.server.failing.pop(0), {"error": {"message": "not now"}})
+            self.answer({"error": {"message": "not now"}}, self.server.failing.pop(0))
             return
         texts = body["input"] if "input" in body else ["".join(m["content"] for m in body["messages"])]
         data = [
             {"index": index, "label": "LABEL_0", "probs": [len(text) - 10.0] * self.server.labels, "num_classes": 1}
             for index, text in enumerate(texts)
         ]
-        self.reply(200, {"id": "classify-1", "object": "list", "model": "rm", "data": data[::-1], "usage": {}})
-
-    def reply(self, code: int, body: Any) -> None:
-        """Send an answer."""
-        text = json.dumps(body).encode()
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        self.answer({"id": "classify-1", "object": "list", "model": "rm", "data": data[::-1], "usage": {}})
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from runner.tests.json_answers import JsonAnswers
+
 BASE = "base"
 CHOICES = range(10, 18)
 
@@ -49,14 +51,14 @@ def serving(folder: Path) -> Iterator[StandIn]:
         server.shutdown()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(JsonAnswers, BaseHTTPRequestHandler):
     server: StandIn
 
     def do_GET(self) -> None:
         """List the models."""
         cards = [{"id": BASE, "root": "/model", "parent": None}]
         cards += [{"id": name, "root": str(path), "parent": BASE} for name, path in self.server.names().items()]
-        self._send(200, {"data": cards})
+        self.answer({"data": cards})
 
     def do_POST(self) -> None:
         """Answer."""
@@ -64,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.requests.append(body)
         self.server.keys.add(self.headers.get("Authorization", ""))
         if body["model"] not in {BASE, *self.server.names()}:
-            self._send(404, {"error": {"message": f"The model `{body['model']}` does not exist."}})
+            self.answer({"error": {"message": f"The model `{body['model']}` does not exist."}}, 404)
             return
         chance = random.Random(body.get("seed"))
         even = -math.log(len(CHOICES))
@@ -76,14 +78,4 @@ class _Handler(BaseHTTPRequestHandler):
         if "prompt_logprobs" in body:
             later = [{str(token): {"logprob": -1.5}} for token in body["prompt"][1:]]
             choices[0]["prompt_logprobs"] = [None, *later]
-        self._send(200, {"model": body["model"], "choices": choices})
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Keep the test's output clean."""
-
-    def _send(self, status: int, found: Any) -> None:
-        body = json.dumps(found).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.answer({"model": body["model"], "choices": choices})

@@ -9,19 +9,19 @@ import json
 import math
 import random
 import sys
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
+from runner.tests.lab.cases import refused, report
 from runner.tests.lab.engine.tiny import write
 
 from stoker.contract.exits import ExitCode
 from stoker.contract.manifest import MANIFEST
-from stoker.lab import RLHF, LabError, LoRATrainConfig, Policy, RLHFConfig, RLHFTrainer
+from stoker.lab import RLHF, LoRATrainConfig, Policy, RLHFConfig, RLHFTrainer
 from stoker.lab.ppo.advantages import gae, token_rewards, whiten
 from stoker.lab.ppo.loss import policy_loss, value_loss
 from stoker.lab.ppo.rollouts import Batch
@@ -300,18 +300,6 @@ def bad_input_is_refused_before_the_model_is_loaded() -> None:
     assert all(torch.isfinite(one).all() for one in weights(wild))
 
 
-def refused(what: Callable[[], object], told: str, code: ExitCode | None = None) -> None:
-    """Fail unless something is refused with one message."""
-    try:
-        what()
-    except LabError as error:
-        found = error
-    else:
-        raise AssertionError(f"not refused: {told}")
-    assert told in str(found), str(found)
-    assert code is None or found.code is code
-
-
 SHORT = (
     gae_is_a_plain_loop,
     rewards_are_at_the_last_token,
@@ -328,16 +316,5 @@ SHORT = (
 CASES = {case.__name__: case for case in (*SHORT, three_seeds_reach_the_bar)}
 
 
-def main() -> None:
-    """Run the cases."""
-    failed = {}
-    for name in sys.argv[2:] or [case.__name__ for case in SHORT]:
-        try:
-            CASES[name]()
-        except Exception:  # noqa: BLE001 - whatever it is, the case fails
-            failed[name] = traceback.format_exc()
-    print(json.dumps(failed))
-
-
 if __name__ == "__main__":
-    main()
+    report([CASES[name] for name in sys.argv[2:]] or SHORT)

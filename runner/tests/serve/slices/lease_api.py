@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from runner.tests.json_answers import JsonAnswers
+
 TOKEN = "a-token"
 PREFIX = "/apis/coordination.k8s.io/v1/namespaces/ml/leases/"
 
@@ -82,14 +84,14 @@ class LeaseApi:
 def serving(api: LeaseApi, account: Path) -> Iterator[list[str]]:
     """Serve until the end of the block, which is given the words by which `stoker slice run` finds it."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(JsonAnswers, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._answer(None)
+            self._ask(None)
 
         def do_PUT(self) -> None:
-            self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self._ask(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
-        def _answer(self, body: dict[str, Any] | None) -> None:
+        def _ask(self, body: dict[str, Any] | None) -> None:
             while api.silent:
                 time.sleep(0.05)
             token = self.headers["Authorization"].removeprefix("Bearer ")
@@ -97,15 +99,7 @@ def serving(api: LeaseApi, account: Path) -> Iterator[list[str]]:
             if api.draw.random() < api.loss:
                 self.close_connection = True
                 return
-            text = json.dumps(found).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            self.answer(found, status)
 
         def handle(self) -> None:
             with suppress(OSError):  # the one who asked has given up

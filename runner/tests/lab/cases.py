@@ -1,0 +1,33 @@
+"""What scripts of cases share that run in an environment with the trainers."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Iterable
+
+from stoker.contract.exits import ExitCode
+from stoker.lab import LabError
+
+
+def report(cases: Iterable[Callable[[], None]]) -> None:
+    """Run cases, and print the tracebacks of those that fail."""
+    failed = {}
+    for case in cases:
+        try:
+            case()
+        except Exception:  # noqa: BLE001 - whatever it is, the case fails
+            failed[case.__name__] = traceback.format_exc()
+    print(json.dumps(failed))
+
+
+def refused(what: Callable[[], object], told: str, code: ExitCode | None = None) -> None:
+    """Fail unless something is refused with one message."""
+    try:
+        what()
+    except LabError as error:
+        found = error
+    else:
+        raise AssertionError(f"not refused: {told}")
+    assert told in str(found), str(found)
+    assert code is None or found.code is code
