@@ -54,6 +54,7 @@ def test_all_pods_are_one_log(trained: Cluster) -> None:
 
 def test_a_part_of_the_log(trained: Cluster) -> None:
     assert stoker("logs", "tune", "--role", "node-1").stdout == "node-1 | two\nnode-1 | three\n"
+    assert stoker("logs", "tune", "--role", "sampler-0/vllm").stdout == "sampler-0/vllm | served\n"
     assert stoker("logs", "tune", "--role", "node", "--tail", "1").stdout == "node-1 | three\nnode-0 | bar 2\n"
     lines = stoker("logs", "tune", "--role", "node-1", "--timestamps").stdout.splitlines()
     assert lines[0] == "2026-11-22T10:00:02.000000Z node-1 | two"

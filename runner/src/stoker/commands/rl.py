@@ -7,9 +7,7 @@ from typing import Any
 import click
 
 from stoker.commands.group import PATH, Commands, reported
-
-_NAMESPACE = click.option("--namespace", "-n", help="Namespace; by default your kubeconfig's.")
-_CONTEXT = click.option("--context", help="Context of your kubeconfig; by default its current one.")
+from stoker.commands.runs import OUTPUT, logs_command, on_cluster
 
 
 @click.group(
@@ -58,8 +56,7 @@ def rl_group() -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be made, and make nothing.")
 @click.option("--runtimes", type=PATH, help="File with rendered runtimes, for --dry-run without a cluster.")
-@_NAMESPACE
-@_CONTEXT
+@on_cluster
 @reported
 def up_command(name: str, subject: str, **words: Any) -> None:
     """Start the session NAME, and wait until its samplers answer.
@@ -74,9 +71,8 @@ def up_command(name: str, subject: str, **words: Any) -> None:
 
 
 @rl_group.command("list", epilog="\b\nExamples:\n  stoker rl list\n  stoker rl list --output json")
-@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format.")
-@_NAMESPACE
-@_CONTEXT
+@OUTPUT
+@on_cluster
 @reported
 def list_command(output: str, namespace: str | None, context: str | None) -> None:
     """Show the sessions of a namespace."""
@@ -85,36 +81,8 @@ def list_command(output: str, namespace: str | None, context: str | None) -> Non
     click.echo(command_line.listed(output, namespace, context))
 
 
-@rl_group.command(
-    "logs",
-    epilog="\b\nExamples:\n  stoker rl logs math --follow\n  stoker rl logs math --role sampler --index 1 --tail 100",
-)
-@click.argument("name")
-@click.option("--role", default="node", show_default=True, help="node, sampler, or an initializer's job.")
-@click.option("--index", type=click.IntRange(min=0), default=0, show_default=True, help="Which pod of that role.")
-@click.option("--container", default="", help="Container; by default the one that does the work.")
-@click.option("--follow", "-f", is_flag=True, help="Go on until the container ends.")
-@click.option("--tail", type=click.IntRange(min=0), help="So many last lines.")
-@_NAMESPACE
-@_CONTEXT
-@reported
-def logs_command(
-    name: str,
-    role: str,
-    index: int,
-    container: str,
-    follow: bool,
-    tail: int | None,
-    namespace: str | None,
-    context: str | None,
-) -> None:
-    """Print what a pod of the session NAME has written."""
-    from stoker.runs.client import connect
-    from stoker.sessions import show
-
-    client = connect(context, namespace)
-    for line in show.log_of(client, name, role, index, container, follow=follow, tail=tail):
-        click.echo(line)
+# A session is a TrainJob, so its logs are those of any run.
+rl_group.add_command(logs_command)
 
 
 @rl_group.command("down", epilog="\b\nExamples:\n  stoker rl down math\n  stoker rl down math --purge")
@@ -128,8 +96,7 @@ def logs_command(
     help="Seconds to wait until nothing is left.",
 )
 @click.option("--purge", is_flag=True, help="Delete the claim with the run folder too.")
-@_NAMESPACE
-@_CONTEXT
+@on_cluster
 @reported
 def down_command(name: str, seconds: float, purge: bool, namespace: str | None, context: str | None) -> None:
     """End the session NAME, and wait until nothing of it is left."""

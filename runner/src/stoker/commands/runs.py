@@ -154,7 +154,7 @@ def top_command(context: str | None, namespace: str | None, everywhere: bool, ev
 @click.argument("name")
 @on_cluster
 @click.option("-f", "--follow", is_flag=True, help="Go on, over restarts, until the run ends or is stopped.")
-@click.option("--role", "roles", multiple=True, help="Only these pods, such as node, node-0 or sampler.")
+@click.option("--role", "roles", multiple=True, help="Only these, such as node, node-0 or sampler-1/vllm.")
 @click.option("--tail", type=click.IntRange(0), help="So many last lines of each container.")
 @click.option("--timestamps", is_flag=True, help="Begin lines with their times.")
 @OUTPUT

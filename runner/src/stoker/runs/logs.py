@@ -66,14 +66,14 @@ def sources_of(pods: Iterable[Pod], roles: Iterable[str] = ()) -> list[Source]:
 
     Args:
         pods: the pods.
-        roles: only pods of these, such as `node` or `node-0`; none for all.
+        roles: only logs of these, such as `node`, `node-0` or `sampler-0/vllm`; none for all.
     """
     wanted = set(roles)
     return [
         Source(pod.name, container, pod.label if len(pod.containers) == 1 else f"{pod.label}/{container}")
         for pod in pods
-        if not wanted or wanted & {pod.role, pod.label}
         for container in pod.containers
+        if not wanted or wanted & {pod.role, pod.label, f"{pod.label}/{container}"}
     ]
 
 

@@ -1,22 +1,19 @@
-"""Shows sessions: which there are, and what their pods have written."""
+"""Shows which sessions there are."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from stoker.contract.exits import ExitCode, RunError
 from stoker.runs.client import Client
 from stoker.runs.kinds import PODS, TRAINJOBS
 from stoker.sessions import render
 from stoker.sessions.render import LABEL
 from stoker.sessions.up import ending_of, is_ready, role_of
 
-# The container to read in each role's pods.
-_CONTAINERS = {"node": "node", "sampler": "vllm"}
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
@@ -109,52 +106,6 @@ def duration(seconds: float) -> str:
         elif text:
             return text
     return text or f"{left}s"
-
-
-def log_of(
-    client: Client,
-    name: str,
-    role: str,
-    index: int,
-    container: str = "",
-    *,
-    follow: bool = False,
-    tail: int | None = None,
-) -> Iterator[bytes]:
-    """Yield the lines that one pod of a session has written.
-
-    Args:
-        client: of its namespace.
-        name: the session.
-        role: `node` or `sampler`, or the job of an initializer.
-        index: which of them.
-        container: whose; empty for the one that does the work.
-        follow: True to go on until it ends.
-        tail: so many last lines; None for all.
-
-    Raises:
-        RunError: there is no such session or pod (66), or it has no log.
-    """
-    pods = [pod for pod in client.list(PODS, f"{LABEL}={name}") if role_of(pod) == role]
-    there = {_index(pod): pod for pod in sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))}
-    if index not in there:
-        if client.find(TRAINJOBS, name) is None:
-            raise RunError(
-                ExitCode.NO_INPUT,
-                f"there is no session {name} in namespace {client.namespace}: see `stoker rl list`",
-            )
-        known = ", ".join(map(str, sorted(there))) or "none yet"
-        raise RunError(ExitCode.NO_INPUT, f"session {name} has no {role} {index}: there is {known}")
-    pod = there[index]
-    yield from client.log(
-        str(pod["metadata"]["name"]), container or _CONTAINERS.get(role, role), follow=follow, tail=tail
-    )
-
-
-def _index(pod: Mapping[str, Any]) -> int:
-    metadata = pod["metadata"]
-    name = "batch.kubernetes.io/job-completion-index"
-    return int((metadata.get("labels") or {}).get(name) or (metadata.get("annotations") or {}).get(name) or 0)
 
 
 def _is_over(pod: Mapping[str, Any]) -> bool:

@@ -149,7 +149,7 @@ def wait(client: Client, name: str, count: int, seconds: float) -> None:
                 return
             raise RunError(
                 ExitCode.CRASHED,
-                f"session {name} has failed: {why}; see `stoker rl logs {name}`, then `stoker rl down {name}`",
+                f"session {name} has failed: {why}; see `stoker logs {name}`, then `stoker rl down {name}`",
             )
         pods = client.list(PODS, f"{LABEL}={name}")
         ready = sum(1 for pod in pods if role_of(pod) == "sampler" and is_ready(pod))
