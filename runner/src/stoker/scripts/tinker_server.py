@@ -8,18 +8,25 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.contract.words import say
+from stoker.contract.words import report_error, say
 from stoker.rollouts.addresses import addresses_in
 
 _LOOK_SECONDS = 1.0
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """End as our commands do."""
+        report_error(f"{message}; see {self.prog} --help")
+        self.exit(ExitCode.USAGE)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this script's flags."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m stoker.scripts.tinker_server",
         allow_abbrev=False,
         description="Serve the protocol of the public tinker client: train LoRA models here, sample from vLLM.",
@@ -48,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _serve(args)
     except RunError as error:
-        sys.stderr.write(f"stoker: error: {error.message}\n")
+        report_error(error.message)
         return error.code
 
 
