@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from stoker.contract.exits import ExitCode
+from stoker.runs.endings import advice_on, told_of
 from stoker.runs.read import Seen
-from stoker.runs.run import QUEUE, Ending, Object, Pod, Run, State, condition, moment, part, rows
+from stoker.runs.run import QUEUE, Object, Run, State, condition, moment, part, rows
+from stoker.runs.scheduling import causes_in
 
 # A trainer reports every few seconds. After so many without a word something is wrong, or a step is very long.
 _SILENT_SECONDS = 600
 _STALE = "staleness/mean"
+# A pod that ended with these lost another one, or was told to stop: the cause is elsewhere.
+_AFTER = (ExitCode.UNAVAILABLE, ExitCode.STOPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,70 +205,9 @@ def _unschedulable(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
             gates = ", ".join(str(gate.get("name")) for gate in rows(spec, "schedulingGates"))
             yield Finding(about, f"it is held back by {gates}", "wait, or ask who set the gate: Kueue sets its own")
             continue
-        known = len(found := [*_scheduling(about, text, spec, run)])
-        yield from found
-        if not known:
-            yield Finding(about, f"no node takes it: {text}", "change what the message names")
-
-
-def _scheduling(about: str, text: str, spec: Object, run: Run) -> Iterator[Finding]:
-    """Yield the causes in a message of the scheduler, such as `0/3 nodes are available: 2 Insufficient cpu, …`."""
-    wanted = {str(name): str(value) for name, value in part(spec, "nodeSelector").items()}
-    if match := re.search(r'persistentvolumeclaim "([^"]+)" (not found|is being deleted|bound to non-existent)', text):
-        yield Finding(
-            about,
-            f"the claim {match[1]} {'does not exist' if match[2] == 'not found' else match[2]}",
-            f"create the claim {match[1]} in namespace {run.namespace}, or name another one in the TrainJob",
-        )
-    if "affinity/selector" in text or "didn't satisfy" in text:
-        labels = ", ".join(f"{name}={value}" for name, value in sorted(wanted.items()))
-        told = f"the labels that it asks for ({labels})" if wanted else "what its node affinity asks for"
-        yield Finding(
-            about,
-            f"{_share(text, 'affinity/selector')} do not have {told}",
-            (
-                f"kubectl get nodes --selector {labels.replace(' ', '')} lists the nodes that have them; "
-                if wanted
-                else ""
-            )
-            + "label a node, or change nodeSelector in the catalogue's values or in the TrainJob's runtimePatches",
-        )
-    for name in dict.fromkeys(re.findall(r"(?:Insufficient|Too many) ([\w./-]+\w)", text)):
-        asked = _asked(spec, name)
-        what = f"{name} ({asked} for each pod)" if asked else name
-        device = "/" in name
-        yield Finding(
-            about,
-            f"{_share(text, name)} have too little free {what}",
-            "wait for other runs to end (`stoker runs --all-namespaces`), or ask for less in "
-            "spec.trainer.resourcesPerNode"
-            + (f"; kubectl describe nodes | grep {name} shows whether any node offers it at all" if device else ""),
-        )
-    if taints := dict.fromkeys(re.findall(r"untolerated taint(?:\(s\))? ?(?:\{([^}]*)\})?", text)):
-        named = ", ".join(taint.rstrip(": ") for taint in taints if taint)
-        yield Finding(
-            about,
-            f"{_share(text, 'taint')} keep it away by a taint" + (f" ({named})" if named else ""),
-            "add a toleration (value tolerations of the catalogue, or runtimePatches of the TrainJob); a node that is "
-            "not ready or cordoned has such a taint too: kubectl get nodes",
-        )
-    if "unbound immediate" in text:
-        yield Finding(about, "it waits for a claim that has no volume", "see the claim: kubectl get pvc")
-    if "volume node affinity conflict" in text or "node(s) had no available volume zone" in text:
-        yield Finding(
-            about,
-            "its volume is in a place that no fitting node can reach",
-            "the claim is of one zone or node: let the run's pods go there (nodeSelector), or use storage that all "
-            "nodes reach (ReadWriteMany)",
-        )
-    if "were unschedulable" in text:
-        yield Finding(about, f"{_share(text, 'were unschedulable')} are cordoned", "kubectl uncordon NODE")
-    if "cannot allocate all claims" in text or "resourceclaim" in text.lower():
-        yield Finding(
-            about,
-            f"its devices cannot be allocated: {text}",
-            "kubectl get resourceclaims,deviceclasses,resourceslices shows what is asked for and what there is",
-        )
+        causes = [*causes_in(text, spec, run.namespace)]
+        causes = causes or [(f"no node takes it: {text}", "change what the message names")]
+        yield from (Finding(about, cause, fix) for cause, fix in causes)
 
 
 def _waiting(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
@@ -333,51 +276,7 @@ def _endings(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
     for pod in ended:
         if pod.ending is None or (causes and pod.ending.code in _AFTER):
             continue
-        yield Finding(f"pod {pod.name}", _ending_told(pod.ending), _advice(pod, pod.ending))
-
-
-_AFTER = (ExitCode.UNAVAILABLE, ExitCode.STOPPED)
-
-
-def _ending_told(ending: Ending) -> str:
-    message = ending.message.splitlines()[-1] if ending.message else ""
-    return f"{ending.container} ended with exit code {ending.told}" + (f": {message}" if message else "")
-
-
-def _advice(pod: Pod, ending: Ending) -> str:
-    if ending.reason == "OOMKilled":
-        return (
-            "raise memory in spec.trainer.resourcesPerNode, or lower --per_device_train_batch_size or --max_length"
-            if pod.trains
-            else "raise the memory of this job in the catalogue's values"
-        )
-    if pod.fetches:
-        return f"correct what it names; `stoker logs NAME --role {pod.role}` shows all of it".replace(
-            "NAME", _run_of(pod)
-        )
-    known = {int(code): text for code, text in _CODES.items()}
-    if ending.code in known:
-        return known[ending.code]
-    if ending.code == 137:
-        return "something killed it (SIGKILL): the node's memory, a stop that took too long, or a person"
-    if ending.code == 143:
-        return "something stopped it (SIGTERM), and the program did not handle it"
-    return f"`stoker logs {_run_of(pod)}` shows what it said last"
-
-
-_CODES = {
-    ExitCode.USAGE: "correct the argument that it names, and submit the run under another name; `stoker validate` "
-    "finds it before you submit",
-    ExitCode.BAD_DATA: "make the data fit the method, or choose the method that they are for",
-    ExitCode.NO_INPUT: "correct the path or name of the model or data; initializers put them to /workspace/model and "
-    "/workspace/dataset",
-    ExitCode.UNAVAILABLE: "a pod of the run was lost, or the network between its pods does not work; Kubernetes starts "
-    "all pods again, up to the runtime's retries.maxRestarts",
-    ExitCode.CRASHED: "Kubernetes starts all pods again from the newest checkpoint, up to the runtime's "
-    "retries.maxRestarts; `stoker logs` shows the traceback",
-    ExitCode.STOPPED: "it was told to stop and has saved a checkpoint; Kubernetes starts it again without counting",
-    ExitCode.CONFIG: "correct what it names: no retry can help",
-}
+        yield Finding(f"pod {pod.name}", told_of(pod.ending), advice_on(run.name, pod, pod.ending))
 
 
 def _restarts(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
@@ -403,7 +302,7 @@ def _samplers(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
         return
     for pod in run.pods:
         if pod.samples and pod.ending and pod.ending.code:
-            yield Finding(f"pod {pod.name}", _ending_told(pod.ending), f"`stoker logs {run.name} --role {pod.role}`")
+            yield Finding(f"pod {pod.name}", told_of(pod.ending), f"`stoker logs {run.name} --role {pod.role}`")
         elif pod.samples and pod.restarts > 2:
             yield Finding(
                 f"pod {pod.name}",
@@ -477,30 +376,8 @@ def _name_of(thing: Object) -> str:
     return str(part(thing, "metadata").get("name") or "")
 
 
-def _run_of(pod: Pod) -> str:
-    return pod.name.partition(f"-{pod.role}-")[0]
-
-
 def _after(text: str, mark: str) -> str:
     return text.partition(mark)[2] or text
-
-
-def _share(text: str, mark: str) -> str:
-    """Return how many of the nodes a part of the scheduler's message is about, such as `2 of 3 nodes`."""
-    total = re.search(r"\d+/(\d+) nodes are available", text)
-    share = re.search(rf"(\d+) [^,]*{re.escape(mark)}", text.partition(": ")[2])
-    return f"{share[1]} of {total[1]} nodes" if total and share else "the nodes"
-
-
-def _asked(spec: Object, resource: str) -> str:
-    """Return how much of a resource the containers of a pod ask for; empty if nothing tells."""
-    asked = [
-        str(amount)
-        for one in rows(spec, "containers")
-        for place in ("requests", "limits")
-        if (amount := part(part(one, "resources"), place).get(resource)) is not None
-    ]
-    return asked[0] if asked else ""
 
 
 def _times(count: int) -> str:

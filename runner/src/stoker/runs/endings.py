@@ -1,0 +1,52 @@
+"""How containers of a run ended, and what to do about it. Pure."""
+
+from __future__ import annotations
+
+from stoker.contract.exits import ExitCode
+from stoker.runs.run import Ending, Pod
+
+_CODES = {
+    ExitCode.USAGE: "correct the argument that it names, and submit the run under another name; `stoker validate` "
+    "finds it before you submit",
+    ExitCode.BAD_DATA: "make the data fit the method, or choose the method that they are for",
+    ExitCode.NO_INPUT: "correct the path or name of the model or data; initializers put them to /workspace/model and "
+    "/workspace/dataset",
+    ExitCode.UNAVAILABLE: "a pod of the run was lost, or the network between its pods does not work; Kubernetes starts "
+    "all pods again, up to the runtime's retries.maxRestarts",
+    ExitCode.CRASHED: "Kubernetes starts all pods again from the newest checkpoint, up to the runtime's "
+    "retries.maxRestarts; `stoker logs` shows the traceback",
+    ExitCode.STOPPED: "it was told to stop and has saved a checkpoint; Kubernetes starts it again without counting",
+    ExitCode.CONFIG: "correct what it names: no retry can help",
+}
+
+
+def told_of(ending: Ending) -> str:
+    """Return how a container ended, in a sentence."""
+    message = ending.message.splitlines()[-1] if ending.message else ""
+    return f"{ending.container} ended with exit code {ending.told}" + (f": {message}" if message else "")
+
+
+def advice_on(run: str, pod: Pod, ending: Ending) -> str:
+    """Return what to do about an ending.
+
+    Args:
+        run: the run's name.
+        pod: whose container ended.
+        ending: how it ended.
+    """
+    if ending.reason == "OOMKilled":
+        return (
+            "raise memory in spec.trainer.resourcesPerNode, or lower --per_device_train_batch_size or --max_length"
+            if pod.trains
+            else "raise the memory of this job in the catalogue's values"
+        )
+    if pod.fetches:
+        return f"correct what it names; `stoker logs {run} --role {pod.role}` shows all of it"
+    known = {int(code): text for code, text in _CODES.items()}
+    if ending.code in known:
+        return known[ending.code]
+    if ending.code == 137:
+        return "something killed it (SIGKILL): the node's memory, a stop that took too long, or a person"
+    if ending.code == 143:
+        return "something stopped it (SIGTERM), and the program did not handle it"
+    return f"`stoker logs {run}` shows what it said last"
