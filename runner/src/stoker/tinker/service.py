@@ -20,16 +20,16 @@ from stoker.contract.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from stoker.contract.words import say
 from stoker.tinker import messages
 from stoker.tinker.checkpoints import SAMPLER_WEIGHTS, WEIGHTS, Checkpoint, Checkpoints, checked_name, checkpoint_at
+from stoker.tinker.fields import Body, number_in, read_sampling, text_in
 from stoker.tinker.futures import Future, Futures
 from stoker.tinker.refusals import RefusedError, refuse_client
-from stoker.tinker.samplers import Asked, Samplers
+from stoker.tinker.samplers import Samplers
 from stoker.tinker.shapes import Adam, Shape, read_about
 
 if TYPE_CHECKING:  # torch takes seconds to import, and this module is tested without it too
     from stoker.tinker.trainer import Trainer
 
 _SAMPLING_THREADS = 128
-_MOST_SAMPLES = 1024
 # A client that lives says so every ten seconds, and gives up after two minutes (tinker 0.38).
 _GONE_SECONDS = 120.0
 # Versions without a name that a model keeps for clients that still sample from them.
@@ -40,7 +40,6 @@ _UNEMBED = (
     "layers are trained"
 )
 
-Body = Mapping[str, Any]
 Answer = Mapping[str, Any] | bytes
 
 
@@ -162,22 +161,22 @@ class Service:
 
     def _ordered(self, body: Body, work: Callable[[], Answer]) -> Future:
         """Queue work about a model."""
-        model_id, number = _text(body, "model_id"), body.get("seq_id")
+        model_id, number = text_in(body, "model_id"), body.get("seq_id")
         return self._later(None if number is None else (model_id, number), work)
 
     # Start
 
     def _client_config(self, body: Body) -> Mapping[str, Any]:
-        refuse_client(_text(body, "sdk_version"))
+        refuse_client(text_in(body, "sdk_version"))
         # One chunk after the other, so that gradients are always added up in the same order.
         return {"pjwt_auth_enabled": False, "parallel_fwdbwd_chunks": False, "proto_compress_fwdbwd": False}
 
     def _client_dynamic_config(self, body: Body) -> Mapping[str, Any]:
-        refuse_client(_text(body, "sdk_version"))
+        refuse_client(text_in(body, "sdk_version"))
         return {"sample_cancel_enabled": False}
 
     def _create_session(self, body: Body) -> Mapping[str, Any]:
-        refuse_client(_text(body, "sdk_version"))
+        refuse_client(text_in(body, "sdk_version"))
         with self._lock:
             session = f"s{self._life}-{len(self._sessions) + 1}"
             self._sessions[session] = time.monotonic()
@@ -189,7 +188,7 @@ class Service:
 
     def _session(self, body: Body) -> str:
         """Return a session that is there."""
-        session = _text(body, "session_id")
+        session = text_in(body, "session_id")
         with self._lock:
             if session not in self._sessions:
                 raise RefusedError(
@@ -217,15 +216,15 @@ class Service:
     # Training
 
     def _create_model(self, body: Body) -> Future:
-        model_id = f"{self._session(body)}:train:{_number(body, 'model_seq_id')}"
-        self._refuse_base(_text(body, "base_model"))
+        model_id = f"{self._session(body)}:train:{number_in(body, 'model_seq_id')}"
+        self._refuse_base(text_in(body, "base_model"))
         _refuse_optimizer(body)
         lora = body.get("lora_config")
         if not isinstance(lora, Mapping):
             raise RefusedError("lora_config is missing: this endpoint trains LoRA models, not the base model itself")
         shape = Shape(
-            rank=_number(lora, "rank"),
-            seed=_number(lora, "seed") if lora.get("seed") is not None else 0,
+            rank=number_in(lora, "rank"),
+            seed=number_in(lora, "seed") if lora.get("seed") is not None else 0,
             train_mlp=bool(lora.get("train_mlp", True)),
             train_attn=bool(lora.get("train_attn", True)),
         )
@@ -239,7 +238,7 @@ class Service:
         return self._later((model_id, "create"), work)
 
     def _get_info(self, body: Body) -> Mapping[str, Any]:
-        model_id, model = _text(body, "model_id"), self._trainer.model
+        model_id, model = text_in(body, "model_id"), self._trainer.model
         shape = self._trainer.shape(model_id)
         return {
             "type": "get_info",
@@ -273,7 +272,7 @@ class Service:
             raise RefusedError(f"adam_params has a value that is not a number ({error}): correct it") from error
         if adam.learning_rate < 0 or adam.eps < 0 or not (0 <= adam.beta1 < 1 and 0 <= adam.beta2 < 1):
             raise RefusedError("adam_params is out of range: learning_rate and eps are 0 or more, betas from 0 below 1")
-        model_id = _text(body, "model_id")
+        model_id = text_in(body, "model_id")
 
         def work() -> Answer:
             return {"metrics": {"grad_norm": self._trainer.optim_step(model_id, adam)}}
@@ -281,7 +280,7 @@ class Service:
         return self._ordered(body, work)
 
     def _unload_model(self, body: Body) -> Future:
-        model_id = _text(body, "model_id")
+        model_id = text_in(body, "model_id")
 
         def work() -> Answer:
             self._unload(model_id)
@@ -292,8 +291,8 @@ class Service:
     # Checkpoints
 
     def _save_weights(self, body: Body) -> Future:
-        model_id = _text(body, "model_id")
-        place = Checkpoint(model_id, WEIGHTS, checked_name(_text(body, "path")))
+        model_id = text_in(body, "model_id")
+        place = Checkpoint(model_id, WEIGHTS, checked_name(text_in(body, "path")))
 
         def work() -> Answer:
             write = partial(self._trainer.write_checkpoint, model_id)
@@ -304,12 +303,14 @@ class Service:
         return self._ordered(body, work)
 
     def _load_weights(self, body: Body) -> Future:
-        folder = self._checkpoints.find(checkpoint_at(_text(body, "path")))
+        folder = self._checkpoints.find(checkpoint_at(text_in(body, "path")))
         if body.get("base_model") is not None:
-            self._refuse_base(_text(body, "base_model"))
+            self._refuse_base(text_in(body, "base_model"))
         _refuse_optimizer(body)
         new = body.get("model_id") is None
-        model_id = f"{self._session(body)}:train:{_number(body, 'model_seq_id')}" if new else _text(body, "model_id")
+        model_id = (
+            f"{self._session(body)}:train:{number_in(body, 'model_seq_id')}" if new else text_in(body, "model_id")
+        )
         if not new:
             self._trainer.shape(model_id)
 
@@ -322,7 +323,7 @@ class Service:
         return self._later((model_id, "create") if new else (model_id, body.get("seq_id")), work)
 
     def _weights_info(self, body: Body) -> Mapping[str, Any]:
-        about = read_about(self._checkpoints.find(checkpoint_at(_text(body, "tinker_path"))))
+        about = read_about(self._checkpoints.find(checkpoint_at(text_in(body, "tinker_path"))))
         return {
             "base_model": about["base_model"],
             "is_lora": True,
@@ -333,12 +334,12 @@ class Service:
         }
 
     def _save_weights_for_sampler(self, body: Body) -> Future:
-        model_id = _text(body, "model_id")
+        model_id = text_in(body, "model_id")
         if body.get("kind", "snapshot") != "snapshot":
             raise RefusedError("inflight samplers are not here: leave kind at 'snapshot'")
         place = None
         if body.get("path") is not None:
-            place = Checkpoint(model_id, SAMPLER_WEIGHTS, checked_name(_text(body, "path")))
+            place = Checkpoint(model_id, SAMPLER_WEIGHTS, checked_name(text_in(body, "path")))
         session = model_id.partition(":")[0] + f":sample:{body.get('sampling_session_seq_id')}"
         self._trainer.shape(model_id)
 
@@ -373,12 +374,12 @@ class Service:
     # Samples
 
     def _create_sampling_session(self, body: Body) -> Mapping[str, Any]:
-        session = f"{self._session(body)}:sample:{_number(body, 'sampling_session_seq_id')}"
+        session = f"{self._session(body)}:sample:{number_in(body, 'sampling_session_seq_id')}"
         version = None
         if body.get("model_path") is not None:
-            version = self._version_of(checkpoint_at(_text(body, "model_path")))
+            version = self._version_of(checkpoint_at(text_in(body, "model_path")))
         else:
-            self._refuse_base(_text(body, "base_model"))
+            self._refuse_base(text_in(body, "base_model"))
         with self._lock:
             self._sampling[session] = version
         return {"type": "create_sampling_session", "sampling_session_id": session}
@@ -412,7 +413,7 @@ class Service:
             if body.get(name):
                 raise RefusedError(f"{name} is not here: leave it out")
         if body.get("sampling_session_id") is not None:
-            session = _text(body, "sampling_session_id")
+            session = text_in(body, "sampling_session_id")
             version = self._sampled(session)
         else:
             raise RefusedError("sampling_session_id is missing: sample through a SamplingClient")
@@ -431,7 +432,7 @@ class Service:
     # Futures
 
     def _retrieve_future(self, body: Body) -> Future:
-        future = self._futures.find(_text(body, "request_id"))
+        future = self._futures.find(text_in(body, "request_id"))
         if not future.wait(_POLL_SECONDS):
             raise RefusedError("the answer is not there yet: ask again", 408)
         return future
@@ -443,46 +444,6 @@ class Service:
                 "another endpoint",
                 404,
             )
-
-
-def read_sampling(body: Body) -> Asked:
-    """Return what a sample request asks vLLM for.
-
-    Raises:
-        RefusedError: something is missing or wrong.
-    """
-    prompt: list[Any] = []
-    for chunk in _list(_object(body, "prompt"), "chunks"):
-        if not isinstance(chunk, Mapping) or chunk.get("type", "encoded_text") != "encoded_text":
-            raise RefusedError("the prompt has an image or a sound: this endpoint reads tokens only")
-        prompt += _list(chunk, "tokens")
-    if not prompt or not all(isinstance(token, int) and token >= 0 for token in prompt):
-        raise RefusedError("the prompt has no tokens, or one that is not a number from 0: correct it")
-    count = _number(body, "num_samples") if body.get("num_samples") is not None else 1
-    if not 1 <= count <= _MOST_SAMPLES:
-        raise RefusedError(f"num_samples is {count}: write 1 to {_MOST_SAMPLES}")
-    given = _object(body, "sampling_params")
-    if given.get("max_tokens") is None:
-        raise RefusedError("max_tokens is missing: write SamplingParams(max_tokens=…)")
-    settings: dict[str, Any] = {
-        "max_tokens": _number(given, "max_tokens"),
-        "temperature": given.get("temperature", 1.0),
-        "top_p": given.get("top_p", 1.0),
-        "top_k": given.get("top_k", -1),
-        # vLLM takes defaults from the model's generation_config.json otherwise.
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-    }
-    if given.get("seed") is not None:
-        settings["seed"] = _number(given, "seed")
-    stop = given.get("stop")
-    if stop == []:
-        settings["ignore_eos"] = True
-    elif isinstance(stop, list) and all(isinstance(one, int) for one in stop):
-        settings["stop_token_ids"] = stop
-    elif stop is not None:
-        settings["stop"] = stop
-    return Asked(prompt, count, settings, bool(body.get("prompt_logprobs")))
 
 
 def copy_adapter(source: Path, target: Path) -> None:
@@ -510,30 +471,3 @@ def _refuse_optimizer(body: Body) -> None:
     optimizer = body.get("optimizer_config")
     if isinstance(optimizer, Mapping) and optimizer.get("type", "adamw") != "adamw":
         raise RefusedError(f"the optimizer {optimizer.get('type')!r} is not here: leave it out for AdamW")
-
-
-def _text(body: Body, name: str) -> str:
-    if not isinstance(body.get(name), str):
-        raise RefusedError(f"{name} is missing or not a text: send what tinker 0.38's client sends")
-    return str(body[name])
-
-
-def _number(body: Body, name: str) -> int:
-    value = body.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise RefusedError(f"{name} is missing or not a whole number: correct it")
-    return value
-
-
-def _object(body: Body, name: str) -> Body:
-    value = body.get(name)
-    if not isinstance(value, Mapping):
-        raise RefusedError(f"{name} is missing or not an object: send what tinker 0.38's client sends")
-    return value
-
-
-def _list(body: Body, name: str) -> list[Any]:
-    value = body.get(name)
-    if not isinstance(value, list):
-        raise RefusedError(f"{name} is missing or not a list: send what tinker 0.38's client sends")
-    return value
