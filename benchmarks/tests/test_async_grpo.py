@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,16 +147,8 @@ def test_the_barrier_and_the_costs_are_measured(tmp_path: Path) -> None:
         (["--rows", "tool"], "unrecognized arguments: --rows"),
     ],
 )
-def test_wrong_arguments_are_refused_at_once(
-    words: list[str], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["async_grpo.py", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert problem in said.err.splitlines()[-1]
+def test_wrong_arguments_are_refused_at_once(words: Sequence[str], problem: str, refusal: Callable[..., str]) -> None:
+    assert problem in refusal(main, *words)
 
 
 def test_a_row_that_this_machine_cannot_run_says_why(tmp_path: Path) -> None:

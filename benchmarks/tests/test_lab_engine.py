@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 
 import pytest
 from benchmarks.lab_engine import PAIRS, main, measure
@@ -36,10 +37,5 @@ def test_each_kind_of_pair_is_a_line() -> None:
         (["--hidden", "64"], "argument --hidden: must be a whole number, 128 or more: '64'"),
     ],
 )
-def test_wrong_arguments_are_refused_at_once(
-    words: list[str], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["lab_engine.py", *words])
-    with pytest.raises(SystemExit):
-        main()
-    assert problem in capsys.readouterr().err
+def test_wrong_arguments_are_refused_at_once(words: Sequence[str], problem: str, refusal: Callable[..., str]) -> None:
+    assert problem in refusal(main, *words)

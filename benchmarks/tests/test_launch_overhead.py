@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -54,16 +54,8 @@ def test_what_no_pair_has_is_said() -> None:
         (["--pair-count", "1"], "unrecognized arguments: --pair-count 1"),
     ],
 )
-def test_wrong_arguments_are_refused_at_once(
-    words: list[str], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["launch_overhead.py", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.splitlines()[-1] == f"launch_overhead.py: error: {problem}"
+def test_wrong_arguments_are_refused_at_once(words: Sequence[str], problem: str, refusal: Callable[..., str]) -> None:
+    assert refusal(main, *words) == problem
 
 
 def test_it_starts_as_a_script_from_anywhere(tmp_path: Path) -> None:
