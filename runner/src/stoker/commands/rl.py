@@ -78,7 +78,7 @@ def list_command(output: str, namespace: str | None, context: str | None) -> Non
     """Show the sessions of a namespace."""
     from stoker.sessions import command_line
 
-    click.echo(command_line.listed(output, namespace, context))
+    command_line.print_list(output, namespace, context)
 
 
 # A session is a TrainJob, so its logs are those of any run.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,10 @@ import yaml
 
 from stoker.cluster.kubernetes_yaml import read_kubernetes_yaml
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.words import say
 from stoker.runs.client import Client, connect
+from stoker.runs.show import print_json, print_table
+from stoker.runs.words import duration
 from stoker.sessions import render, show
 from stoker.sessions.render import Session, seconds_in
 from stoker.sessions.up import claim_in, runtime_of, wait
@@ -83,8 +85,8 @@ def up(words: SessionOptions) -> Iterator[str]:
         yield f"state     starting since {made['metadata'].get('creationTimestamp', 'now')}: stoker rl list"
 
 
-def listed(output: str, namespace: str | None, context: str | None) -> str:
-    """Return the sessions of a namespace as text or JSON.
+def print_list(output: str, namespace: str | None, context: str | None) -> None:
+    """Print the sessions of a namespace as text or JSON.
 
     Raises:
         RunError: the cluster cannot be asked.
@@ -92,8 +94,11 @@ def listed(output: str, namespace: str | None, context: str | None) -> str:
     client = connect(context, namespace)
     found = show.rows(client)
     if output == "json":
-        return json.dumps([asdict(row) for row in found], indent=2)
-    return show.table(found) if found else f"namespace {client.namespace} has no sessions"
+        print_json(found)
+    elif found:
+        print_table(show.table(found))
+    else:
+        say(f"there are no sessions in namespace {client.namespace}: --namespace shows another one's")
 
 
 def _trainjob(words: SessionOptions) -> dict[str, Any]:
@@ -170,7 +175,7 @@ def _lines(name: str, namespace: str, session: Session, count: int, runtime: dic
     )
     yield f"folder    claim {claim}{f', folder {folder}' if folder else ''}: /workspace in the pods"
     if session.time_limit is not None:
-        yield f"ends      {show.duration(session.time_limit)} after it began"
+        yield f"ends      {duration(session.time_limit)} after it began"
     if session.idle_limit is not None:
-        yield f"idle      ends {show.duration(session.idle_limit)} after the last request and step"
+        yield f"idle      ends {duration(session.idle_limit)} after the last request and step"
     yield f"end it    stoker rl down {name} --namespace {namespace}"

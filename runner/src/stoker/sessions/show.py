@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from stoker.runs.client import Client
 from stoker.runs.kinds import PODS, TRAINJOBS
+from stoker.runs.words import Table, duration
 from stoker.sessions import render
 from stoker.sessions.render import LABEL
 from stoker.sessions.up import ending_of, is_ready, role_of
-
-_UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,38 +73,29 @@ def rows(client: Client, now: float | None = None) -> list[Row]:
                 state,
                 (ready, len(samplers)),
                 age,
-                None if limit is None or ended else limit - age,
+                None if limit is None or ended else max(0.0, limit - age),
                 render.url_of(name, client.namespace),
             )
         )
     return found
 
 
-def table(found: list[Row]) -> str:
-    """Return rows as text with columns."""
-    lines = [("NAME", "RUNTIME", "STATE", "SAMPLERS", "AGE", "ENDS IN", "URL")]
-    for row in found:
-        ready, count = row.samplers
-        left = "-" if row.ends_in is None else duration(row.ends_in)
-        lines.append((row.name, row.runtime, row.state, f"{ready}/{count}", duration(row.age), left, row.url))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+def table(found: Iterable[Row]) -> Table:
+    """Return the table of `stoker rl list`."""
+    heads = ("NAME", "RUNTIME", "STATE", "SAMPLERS", "AGE", "ENDS IN", "URL")
+    rows = tuple(
+        (
+            row.name,
+            row.runtime,
+            row.state,
+            "{}/{}".format(*row.samplers),
+            duration(row.age),
+            duration(row.ends_in) or "-",
+            row.url,
+        )
+        for row in found
     )
-
-
-def duration(seconds: float) -> str:
-    """Return a time in two units at most, such as `1h30m`."""
-    left, text = max(0, int(seconds)), ""
-    for size, unit in _UNITS:
-        number, left = divmod(left, size)
-        if number:
-            if text:
-                return f"{text}{number}{unit}"
-            text = f"{number}{unit}"
-        elif text:
-            return text
-    return text or f"{left}s"
+    return Table(heads, rows, ("NAME", "STATE", "SAMPLERS", "URL", "ENDS IN", "AGE", "RUNTIME"))
 
 
 def _is_over(pod: Mapping[str, Any]) -> bool:
