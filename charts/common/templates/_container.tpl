@@ -4,7 +4,7 @@ reads the requests and the SDK the limits. What is not shared out (other devices
 Arguments, a dict:
   resources  its requests and limits without devices
   devices    number of devices by extended resource
-  claim      name of the pod's claim for devices; empty where there is none
+  claims     names of the pod's claims for devices, a list
   where      the path of the resources in values, for messages
 */}}
 {{- define "stoker.resources" -}}
@@ -13,9 +13,11 @@ requests:
   {{- merge dict .devices $whole .resources.requests | toYaml | nindent 2 }}
 limits:
   {{- merge dict .devices $whole .resources.limits | toYaml | nindent 2 }}
-{{- with .claim }}
+{{- with .claims }}
 claims:
+  {{- range . }}
   - name: {{ . }}
+  {{- end }}
 {{- end }}
 {{- end }}
 

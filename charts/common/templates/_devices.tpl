@@ -37,6 +37,21 @@ Arguments, a dict:
 {{- end }}
 
 {{/*
+stoker.claimNames: names of the claims that values give a pod, a YAML list. Two of one name are refused.
+Arguments, a list: the claims, their path in values.
+*/}}
+{{- define "stoker.claimNames" -}}
+{{- $names := list }}
+{{- range index . 0 }}
+  {{- if has .name $names }}
+    {{- fail (printf "\n\n%s: two claims have the name %q. Choose another name for one of them.\n" (index $ 1) .name) }}
+  {{- end }}
+  {{- $names = append $names .name }}
+{{- end }}
+{{- toYaml $names }}
+{{- end }}
+
+{{/*
 stoker.keep: annotations of an object that stays in the cluster when its release no longer has it. The second is for
 Argo CD, which keeps it for the first but would call the application out of sync. No argument.
 */}}

@@ -101,7 +101,7 @@ Argument: a list of the root context, the entry and its override.
 {{- $resources := mergeOverwrite (deepCopy $profile.resources) (deepCopy $sizes) (deepCopy ($override.resources | default dict)) }}
 {{- /* `stoker validate` cannot count the devices of a claim. */}}
 {{- $processes := $profile.processesPerNode }}
-{{- if and (not $processes) $profile.deviceClassName }}
+{{- if and (not $processes) (or $profile.deviceClassName $override.deviceClaims) }}
   {{- $processes = $resources.devices }}
 {{- end }}
 {{- $workspace := mergeOverwrite
@@ -147,6 +147,7 @@ Argument: a list of the root context, the entry and its override.
       "resourceName" $profile.resourceName
       "deviceClassName" $profile.deviceClassName
       "deviceSelectors" $profile.deviceSelectors
+      "deviceClaims" ($override.deviceClaims | default list)
       "resources" $resources
       "rdma" (mergeOverwrite (deepCopy ($profile.rdma | default dict)) (deepCopy ($override.rdma | default dict)))
       "sharedMemory" ($override.sharedMemory | default $profile.sharedMemory)

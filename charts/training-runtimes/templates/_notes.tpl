@@ -71,6 +71,14 @@ Arguments, a dict:
           (include "training-runtimes.deviceClaimName" (list $root .))
           (include "training-runtimes.namespaces" $root | fromYamlArray | join ", ")) }}
   {{- end }}
+  {{- range concat $runtime.deviceClaims (dig "deviceClaims" list ($runtime.samplers | default dict)) }}
+    {{- with .resourceClaimName }}
+      {{- $needed = append $needed (printf "ResourceClaim %s, for the pods of %s" . $name) }}
+    {{- end }}
+    {{- with .resourceClaimTemplateName }}
+      {{- $needed = append $needed (printf "ResourceClaimTemplate %s, for the pods of %s" . $name) }}
+    {{- end }}
+  {{- end }}
   {{- if and $runtime.gated $runtime.initializers }}
     {{- $gated = append $gated $name }}
   {{- end }}

@@ -80,11 +80,7 @@ affinity:
 topologySpreadConstraints:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with include "training-runtimes.deviceClaim" .runtime | fromYaml }}
-resourceClaims:
-  - name: {{ .name }}
-    resourceClaimTemplateName: {{ include "training-runtimes.deviceClaimName" (list $.root .) | toYaml }}
-{{- end }}
+{{- include "training-runtimes.podClaims" (list .root .runtime) }}
 containers:
   - name: node
     image: {{ .runtime.image | quote }}

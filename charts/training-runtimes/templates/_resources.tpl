@@ -1,11 +1,40 @@
 {{/*
-training-runtimes.deviceClaim: what a pod's devices are claimed by, a YAML map; empty where they are no claim.
+training-runtimes.deviceClaim: what a pod's devices are claimed by, a YAML map; empty where they are no claim that this
+release makes.
 Argument: a resolved entry.
 */}}
 {{- define "training-runtimes.deviceClaim" -}}
+{{- if not .deviceClaims }}
 {{- with .deviceClassName }}
 {{- toYaml (dict "name" "accelerator" "class" . "count" $.resources.devices "selectors" $.deviceSelectors) }}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+training-runtimes.podClaims: the claims of a pod, for its spec; nothing where it has none.
+Arguments, a list: the root context, a resolved entry.
+*/}}
+{{- define "training-runtimes.podClaims" -}}
+{{- $runtime := index . 1 }}
+{{- $claims := $runtime.deviceClaims }}
+{{- with include "training-runtimes.deviceClaim" $runtime | fromYaml }}
+  {{- $template := include "training-runtimes.deviceClaimName" (list (index $ 0) .) }}
+  {{- $claims = list (dict "name" .name "resourceClaimTemplateName" $template) }}
+{{- end }}
+{{- with $claims }}
+resourceClaims:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/*
+training-runtimes.ofSamplers: a resolved entry as its samplers see it: with their resources and claims.
+Argument: a resolved entry with samplers.
+*/}}
+{{- define "training-runtimes.ofSamplers" -}}
+{{- $own := set (deepCopy .) "resources" .samplers.resources }}
+{{- toYaml (set (set $own "deviceClaims" .samplers.deviceClaims) "role" "samplers.") }}
 {{- end }}
 
 {{/*
@@ -18,12 +47,12 @@ Argument: a list of the root context and the claim.
 {{- end }}
 
 {{/*
-training-runtimes.resources: requests and limits of the container `node`.
+training-runtimes.resources: requests and limits of the container that has the devices.
 Argument: a resolved entry.
 */}}
 {{- define "training-runtimes.resources" -}}
 {{- $devices := dict }}
-{{- if .resourceName }}
+{{- if and .resourceName (not .deviceClaims) }}
   {{- with .resources.devices }}
     {{- $_ := set $devices $.resourceName (toString .) }}
   {{- end }}
@@ -36,7 +65,12 @@ Argument: a resolved entry.
 {{- with .rdma.hugepages }}
   {{- $_ := set $devices "hugepages-2Mi" . }}
 {{- end }}
+{{- $where := printf "runtimes.%s.%sdeviceClaims" .entry (.role | default "") }}
+{{- $claims := include "stoker.claimNames" (list .deviceClaims $where) | fromYamlArray }}
+{{- with include "training-runtimes.deviceClaim" . | fromYaml }}
+  {{- $claims = list .name }}
+{{- end }}
 {{- include "stoker.resources" (dict
-      "resources" .resources "devices" $devices "claim" (empty .deviceClassName | ternary "" "accelerator")
+      "resources" .resources "devices" $devices "claims" $claims
       "where" (printf "runtimes.%s.resources or accelerators.%s.resources" .entry .accelerator)) }}
 {{- end }}

@@ -21,6 +21,7 @@ Arguments, a list: the root context, the entry, its override, the accelerator's 
         "root" $root "name" "vllm" "variant" $profile.imageVariant "for" (index . 4)))
       "resources" (mergeOverwrite
         (deepCopy $profile.resources) (deepCopy $sizes) (deepCopy ($override.resources | default dict)))
+      "deviceClaims" ($override.deviceClaims | default list)
       "sharedMemory" ($override.sharedMemory | default $profile.sharedMemory)
       "args" (include "stoker.overlay" (list $args $entry.args $override.args) | fromYaml)
       "env" (include "stoker.overlay" (list $env $entry.env $override.env) | fromYaml)) }}
@@ -125,11 +126,8 @@ nodeSelector:
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with include "training-runtimes.deviceClaim" (merge (dict "resources" $samplers.resources) .runtime) | fromYaml }}
-resourceClaims:
-  - name: {{ .name }}
-    resourceClaimTemplateName: {{ include "training-runtimes.deviceClaimName" (list $.root .) | toYaml }}
-{{- end }}
+{{- $own := include "training-runtimes.ofSamplers" .runtime | fromYaml }}
+{{- include "training-runtimes.podClaims" (list .root $own) }}
 initContainers:
   - name: prepare
     image: {{ $fetch | quote }}
@@ -235,7 +233,7 @@ containers:
       failureThreshold: 10
       timeoutSeconds: 5
     resources:
-      {{- include "training-runtimes.resources" (merge (dict "resources" $samplers.resources) .runtime) | nindent 6 }}
+      {{- include "training-runtimes.resources" $own | nindent 6 }}
     securityContext:
       {{- include "stoker.containerSecurityContext" . | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError

@@ -18,6 +18,7 @@ Argument: the root context.
     {{- include "training-runtimes.validateSamplers" $arguments }}
     {{- include "training-runtimes.validatePodTemplate" $arguments }}
   {{- end }}
+  {{- include "training-runtimes.validateSharing" $catalogue }}
   {{- include "training-runtimes.validateLabels" . }}
   {{- include "training-runtimes.validateInitializers" . }}
   {{- include "stoker.validateOutbound" . }}
@@ -79,7 +80,8 @@ Argument: the root context.
 {{- define "training-runtimes.validateDevices" -}}
 {{- $runtime := .runtime }}
 {{- $accelerator := $runtime.accelerator }}
-{{- if and $runtime.resources.devices (not (or $runtime.resourceName $runtime.deviceClassName)) }}
+{{- $claimed := concat $runtime.deviceClaims (dig "deviceClaims" list ($runtime.samplers | default dict)) }}
+{{- if and $runtime.resources.devices (not (or $runtime.resourceName $runtime.deviceClassName $runtime.deviceClaims)) }}
   {{- fail (printf (join " " (list
         "\n\nRuntime %q asks for %v device(s), but its accelerator %q has no resourceName."
         "Set accelerators.%s.resourceName, or remove devices.\n"))
@@ -99,12 +101,46 @@ Argument: the root context.
 {{- if and $runtime.deviceSelectors (not $runtime.deviceClassName) }}
   {{- fail (printf "\n\naccelerators.%s.deviceSelectors: only claims have selectors. Set deviceClassName, or remove them.\n" $accelerator) }}
 {{- end }}
-{{- if $runtime.deviceClassName }}
+{{- if or $runtime.deviceClassName $claimed }}
   {{- if not (or .root.Values.skipApiCheck (.root.Capabilities.APIVersions.Has "resource.k8s.io/v1")) }}
+    {{- if $claimed }}
+      {{- fail (printf (join " " (list
+            "\n\nruntimes.%s.deviceClaims or its samplers': the cluster does not serve resource.k8s.io/v1 (dynamic resource"
+            "allocation). Use Kubernetes 1.34 or newer with the device's DRA driver, or drop the claims. Rendering without a cluster (helm template, Argo CD, Flux)? Set skipApiCheck=true.\n"))
+          $runtime.entry) }}
+    {{- end }}
     {{- fail (printf (join " " (list
           "\n\nAccelerator %q uses dynamic resource allocation, but the cluster does not serve resource.k8s.io/v1."
           "Use Kubernetes 1.34 or newer with the device's DRA driver, or choose an accelerator with a resourceName. Rendering without a cluster (helm template, Argo CD, Flux)? Set skipApiCheck=true.\n"))
         $accelerator) }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /*
+training-runtimes.validateSharing: refuses claims that a trainer and a sampler would have at the same time: each takes as
+much memory of the device as it finds. Argument: the resolved runtimes by name.
+*/}}
+{{- define "training-runtimes.validateSharing" -}}
+{{- $trainers := dict }}
+{{- range . }}
+  {{- $entry := .entry }}
+  {{- range .deviceClaims }}
+    {{- with .resourceClaimName }}
+      {{- $_ := set $trainers . $entry }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- range $runtime := . }}
+  {{- range dig "deviceClaims" list ($runtime.samplers | default dict) }}
+    {{- with .resourceClaimName }}
+      {{- if hasKey $trainers . }}
+        {{- fail (printf (join " " (list
+              "\n\nruntimes.%s.samplers.deviceClaims: the pods of runtimes.%s that train have the claim %q too. Both would"
+              "run out of the device's memory, because trainers cannot take turns. Use another claim for one of the two.\n"))
+            $runtime.entry (get $trainers .) .) }}
+      {{- end }}
+    {{- end }}
   {{- end }}
 {{- end }}
 {{- end }}

@@ -21,13 +21,16 @@ Argument: the root context.
 {{- end }}
 
 {{/*
-vllm-serving.deviceClaim: what the devices of a replica are claimed by, a YAML map; empty where they are no claim.
+vllm-serving.deviceClaim: what the devices of a replica are claimed by, a YAML map; empty where they are no claim that
+this release makes.
 Arguments, a list: the root context, the accelerator's profile.
 */}}
 {{- define "vllm-serving.deviceClaim" -}}
 {{- $root := index . 0 }}
+{{- if not $root.Values.deviceClaims }}
 {{- with (index . 1).deviceClassName }}
 {{- toYaml (dict "name" "devices" "class" . "count" $root.Values.devices "selectors" (index $ 1).deviceSelectors) }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -54,11 +57,15 @@ Arguments, a list: the root context, the accelerator's profile.
   {{- end }}
 {{- end }}
 {{- $devices := dict }}
-{{- if and $profile.resourceName (not $profile.deviceClassName) }}
+{{- if and $profile.resourceName (not $profile.deviceClassName) (not $root.Values.deviceClaims) }}
   {{- $_ := set $devices $profile.resourceName (toString $root.Values.devices) }}
 {{- end }}
+{{- $claims := include "stoker.claimNames" (list $root.Values.deviceClaims "deviceClaims") | fromYamlArray }}
+{{- with include "vllm-serving.deviceClaim" . | fromYaml }}
+  {{- $claims = list .name }}
+{{- end }}
 {{- include "stoker.resources" (dict
-      "resources" $resources "devices" $devices "claim" (empty $profile.deviceClassName | ternary "" "devices")
+      "resources" $resources "devices" $devices "claims" $claims
       "where" (printf "resources or accelerators.%s.resources" $root.Values.accelerator)) }}
 {{- end }}
 

@@ -49,6 +49,10 @@ topologySpreadConstraints:
       matchLabels:
         {{- include "stoker.selector" . | nindent 8 }}
   {{- end }}
+{{- with .Values.deviceClaims }}
+resourceClaims:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- with include "vllm-serving.deviceClaim" (list . $profile) | fromYaml }}
 resourceClaims:
   - name: {{ .name }}

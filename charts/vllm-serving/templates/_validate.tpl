@@ -225,7 +225,9 @@ Argument: the root context.
 {{- if eq .Values.autoscaling.kind "keda" }}
   {{- $_ := set $asked "keda.sh/v1alpha1" "KEDA, or set autoscaling.kind to hpa or none" }}
 {{- end }}
-{{- if $profile.deviceClassName }}
+{{- if .Values.deviceClaims }}
+  {{- $_ := set $asked "resource.k8s.io/v1" "Kubernetes 1.34 or newer, or remove deviceClaims" }}
+{{- else if $profile.deviceClassName }}
   {{- $_ := set $asked "resource.k8s.io/v1" "Kubernetes 1.34 or newer, or choose another accelerator" }}
 {{- end }}
 {{- if not .Values.skipApiCheck }}
