@@ -71,5 +71,6 @@ def test_scratch_space_is_limited(catalogue: list[Manifest]) -> None:
 def test_writable_mounts_stay_clear_of_the_images_own_files(catalogue: list[Manifest]) -> None:
     mounts = [mount for container in containers(catalogue) for mount in container["volumeMounts"]]
     writable = {mount["mountPath"] for mount in mounts if not mount.get("readOnly")}
-    # Samplers have a folder for what is decided before they start, and nodes one that they share with a release's.
-    assert writable - {"/config", "/adapters"} == {"/workspace", "/dev/shm", "/cache", "/tmp"}
+    # Samplers have folders for what is decided before they start and for their turns, and nodes one that they share
+    # with a release's.
+    assert writable - {"/config", "/slice", "/adapters"} == {"/workspace", "/dev/shm", "/cache", "/tmp"}

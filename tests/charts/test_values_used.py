@@ -20,7 +20,7 @@ BASE = {
     "runtimes": {
         "trl-distributed": {"enabled": True, "accelerator": "cpu"},
         "torchtune-distributed": {"enabled": True},
-        "trl-grpo-async": {"enabled": True, "accelerator": "cpu"},
+        "trl-grpo-async": {"enabled": True, "accelerator": "cpu", "samplers": {"slice": {"lease": "gpu-0"}}},
     },
     "policies": {"enabled": True, "otherRuntimes": ["other"]},
 }
@@ -48,6 +48,8 @@ REACH: list[dict[str, tuple[Any, str]]] = [
         "names.style": ("both", "name: trl-distributed-line"),
         "names.version": ("line", "name: trl-distributed-line"),
         "namespaces": (["team-a"], "namespace: team-a"),
+        "networkPolicy.apiServer.cidrs": (["10.0.0.10/32"], 'cidr: "10.0.0.10/32"'),
+        "networkPolicy.apiServer.ports": ([16443], "port: 16443"),
         "nodeSelector": ({"example.com/pool": "gpus"}, "example.com/pool: gpus"),
         "outbound.caBundle.configMap": ("authorities", 'name: "authorities"'),
         "outbound.caBundle.key": ("own.pem", 'key: "own.pem"'),

@@ -79,6 +79,12 @@ Arguments, a dict:
       {{- $needed = append $needed (printf "ResourceClaimTemplate %s, for the pods of %s" . $name) }}
     {{- end }}
   {{- end }}
+  {{- with dig "slice" "lease" "" ($runtime.samplers | default dict) }}
+    {{- $needed = append $needed (printf "Lease %s, for the turns of the samplers of %s" . $name) }}
+    {{- $needed = append $needed (printf "ServiceAccount %s and a Role and a RoleBinding of this name (this release makes them in: %s)"
+          (include "training-runtimes.sliceName" (list $root .))
+          (include "training-runtimes.namespaces" $root | fromYamlArray | join ", ")) }}
+  {{- end }}
   {{- if and $runtime.gated $runtime.initializers }}
     {{- $gated = append $gated $name }}
   {{- end }}

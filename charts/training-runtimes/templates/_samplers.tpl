@@ -14,6 +14,13 @@ Arguments, a list: the root context, the entry, its override, the accelerator's 
       "VLLM_CPU_KVCACHE_SPACE" "1" "VLLM_CPU_OMP_THREADS_BIND" "nobind") dict }}
 {{- /* The image for CPUs has no compiler; vLLM knows that by itself only where it serves adapters. */}}
 {{- $args := eq $profile.kind "cpu" | ternary (dict "enforce-eager" true) dict }}
+{{- $slice := include "training-runtimes.sliceOf" (list $override.slice $profile) | fromYaml }}
+{{- if $slice.sleepLevel }}
+  {{- $_ := set $args "enable-sleep-mode" true }}
+{{- end }}
+{{- if $slice.byLoad }}
+  {{- $_ := set $args "enable-server-load-tracking" true }}
+{{- end }}
 {{- toYaml (dict
       "count" ($override.count | default $entry.count)
       "maxCount" ($override.maxCount | default $override.count | default $entry.count)
@@ -22,6 +29,7 @@ Arguments, a list: the root context, the entry, its override, the accelerator's 
       "resources" (mergeOverwrite
         (deepCopy $profile.resources) (deepCopy $sizes) (deepCopy ($override.resources | default dict)))
       "deviceClaims" ($override.deviceClaims | default list)
+      "slice" $slice
       "sharedMemory" ($override.sharedMemory | default $profile.sharedMemory)
       "args" (include "stoker.overlay" (list $args $entry.args $override.args) | fromYaml)
       "env" (include "stoker.overlay" (list $env $entry.env $override.env) | fromYaml)) }}
@@ -94,6 +102,10 @@ Arguments, a dict:
           labels:
             {{- include "training-runtimes.runLabels" .runtime | nindent 12 }}
             stoker.dev/role: sampler
+            {{- with .runtime.samplers.slice }}
+            {{- /* By it `stoker rl up --turns` knows the Lease, and the network policy who asks the API server. */}}
+            stoker.dev/lease: {{ .lease | quote }}
+            {{- end }}
           annotations:
             {{- with .runtime.annotations }}
             {{- toYaml . | nindent 12 }}
@@ -113,6 +125,9 @@ Arguments: as above.
 {{- $fetch := include "training-runtimes.fetchImage" .root }}
 {{- $samplers := .runtime.samplers -}}
 {{- include "training-runtimes.podBasics" . }}
+{{- with $samplers.slice }}
+serviceAccountName: {{ include "training-runtimes.sliceName" (list $.root .lease) | toYaml }}
+{{- end }}
 {{- with .runtime.runtimeClassName }}
 runtimeClassName: {{ toYaml . }}
 {{- end }}
@@ -184,10 +199,49 @@ initContainers:
       - name: config
         mountPath: /config
         readOnly: true
+  {{- with $samplers.slice }}
+  - name: guard
+    image: {{ $fetch | quote }}
+    imagePullPolicy: {{ $.root.Values.imagePullPolicy }}
+    command: [stoker, slice, install, --folder, /slice]
+    {{- include "training-runtimes.samplerContainer" (dict "memory" "512Mi") | nindent 4 }}
+    volumeMounts:
+      - name: slice
+        mountPath: /slice
+  - name: slice
+    image: {{ $fetch | quote }}
+    imagePullPolicy: {{ $.root.Values.imagePullPolicy }}
+    restartPolicy: Always
+    command: [stoker, slice, run, {{ .lease | quote }}]
+    args:
+      - --folder=/slice
+      - --engine=http://127.0.0.1:8000
+      - --config=/config/vllm.yaml
+      - --sleep-level={{ int .sleepLevel }}
+      - --quantum={{ int .quantumSeconds }}
+      - --lease-seconds={{ int .leaseSeconds }}
+      {{- if .byLoad }}
+      - --by-load
+      {{- end }}
+    {{- include "training-runtimes.samplerContainer" (dict "memory" "512Mi") | nindent 4 }}
+    volumeMounts:
+      - name: slice
+        mountPath: /slice
+      - name: config
+        mountPath: /config
+        readOnly: true
+      - name: account
+        mountPath: /var/run/secrets/kubernetes.io/serviceaccount
+        readOnly: true
+  {{- end }}
 containers:
   - name: vllm
     image: {{ $samplers.image | quote }}
     imagePullPolicy: {{ .root.Values.imagePullPolicy }}
+    {{- if $samplers.slice }}
+    {{- /* The guard starts vLLM when it is its turn, and never ends with 0. */}}
+    command: [python3, -I, /slice/guard.py, /slice, vllm, serve, --config, /config/vllm.yaml]
+    {{- else }}
     {{- /* Told to stop, or without its engine, vLLM ends with 0. To the Job that is a sampler that is done for good. */}}
     command:
       - sh
@@ -203,6 +257,7 @@ containers:
         [ $code -ne 0 ] && [ -z "$stopped" ] || code=75
         exit $code
       - vllm
+    {{- end }}
     args:
       {{- include "training-runtimes.samplerArgs" .runtime | nindent 6 }}
     env:
@@ -230,7 +285,8 @@ containers:
     livenessProbe:
       httpGet: {path: /health, port: 8080}
       periodSeconds: 10
-      failureThreshold: 10
+      {{- /* An engine that the guard has ended answers again in its next turn. */}}
+      failureThreshold: {{ empty $samplers.slice | ternary 10 180 }}
       timeoutSeconds: 5
     resources:
       {{- include "training-runtimes.resources" $own | nindent 6 }}
@@ -242,6 +298,10 @@ containers:
       - name: config
         mountPath: /config
         readOnly: true
+      {{- if $samplers.slice }}
+      - name: slice
+        mountPath: /slice
+      {{- end }}
       - name: shm
         mountPath: /dev/shm
       - name: cache
@@ -261,6 +321,17 @@ volumes:
   - name: config
     emptyDir:
       sizeLimit: 64Mi
+  {{- if $samplers.slice }}
+  - name: slice
+    emptyDir:
+      sizeLimit: 64Mi
+  - name: account
+    projected:
+      sources:
+        - serviceAccountToken: {path: token, expirationSeconds: 3600}
+        - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
+        - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
+  {{- end }}
   - name: shm
     emptyDir:
       medium: Memory

@@ -131,9 +131,18 @@ much memory of the device as it finds. Argument: the resolved runtimes by name.
     {{- end }}
   {{- end }}
 {{- end }}
+{{- $leases := dict }}
 {{- range $runtime := . }}
+  {{- $lease := dig "slice" "lease" "" ($runtime.samplers | default dict) }}
   {{- range dig "deviceClaims" list ($runtime.samplers | default dict) }}
     {{- with .resourceClaimName }}
+      {{- if and (hasKey $leases .) (ne (get $leases . | first) $lease) }}
+        {{- fail (printf (join " " (list
+              "\n\nruntimes.%s.samplers.slice.lease: the samplers of runtimes.%s have the claim %q too, and take turns by"
+              "another Lease or not at all. Set the same Lease in both.\n"))
+            $runtime.entry (get $leases . | last) .) }}
+      {{- end }}
+      {{- $_ := set $leases . (list $lease $runtime.entry) }}
       {{- if hasKey $trainers . }}
         {{- fail (printf (join " " (list
               "\n\nruntimes.%s.samplers.deviceClaims: the pods of runtimes.%s that train have the claim %q too. Both would"
@@ -217,6 +226,21 @@ much memory of the device as it finds. Argument: the resolved runtimes by name.
           $runtime.entry (int .maxCount) (int .count) (int .count)) }}
   {{- end }}
   {{- include "training-runtimes.validateResources" (list (printf "runtimes.%s.samplers" $runtime.entry) .resources) }}
+  {{- with .slice }}
+    {{- if and (eq $runtime.acceleratorKind "cpu") .sleepLevel }}
+      {{- fail (printf (join " " (list
+            "\n\nruntimes.%s.samplers.slice.sleepLevel is %d, and vLLM cannot sleep on CPUs. Set it to 0, which pauses, or"
+            "remove it.\n")) $runtime.entry (int .sleepLevel)) }}
+    {{- else if ne (get $runtime.args "use_peft" | toString | lower) "true" }}
+      {{- fail (printf (join " " (list
+            "\n\nruntimes.%s.samplers.slice: runs of this runtime train all weights, and their samplers pause vLLM themselves"
+            "for each version. Set runtimes.%s.args.use_peft to \"true\", or remove slice.\n")) $runtime.entry $runtime.entry) }}
+    {{- else if eq (int .sleepLevel) 2 }}
+      {{- fail (printf (join " " (list
+            "\n\nruntimes.%s.samplers.slice.sleepLevel is 2, and runs of this runtime train LoRA, with which vLLM cannot wake"
+            "up from it. Set it to 1.\n")) $runtime.entry) }}
+    {{- end }}
+  {{- end }}
   {{- range $flag := list "model" "served-model-name" "logprobs-mode" "host" "port" "config" "enable-lora" }}
     {{- if hasKey $runtime.samplers.args $flag }}
       {{- fail (printf "\n\nruntimes.%s.samplers.args.%s: the run sets this flag itself. Remove it.\n" $runtime.entry $flag) }}

@@ -287,12 +287,15 @@ def test_python_starts_and_ends_a_session(cluster: Cluster, kubeconfig: Path, mo
 
 
 DEVICE = "gpu-a"
+LEASE = "turns-at-gpu-a"
 
 
 def sharing(runtime: Object) -> None:
-    """Let the samplers of a runtime name a claim."""
+    """Let the samplers of a runtime name a claim, and take turns at its device."""
     (job,) = (one for one in runtime["spec"]["template"]["spec"]["replicatedJobs"] if one["name"] == "sampler")
-    job["template"]["spec"]["template"]["spec"]["resourceClaims"] = [{"name": "device", "resourceClaimName": DEVICE}]
+    pod = job["template"]["spec"]["template"]
+    pod["spec"]["resourceClaims"] = [{"name": "device", "resourceClaimName": DEVICE}]
+    pod["metadata"]["labels"]["stoker.dev/lease"] = LEASE
 
 
 def test_sessions_of_a_namespace_share_a_device_until_the_last_ends(rl: Rl, cluster: Cluster, runtime: Object) -> None:
@@ -302,12 +305,17 @@ def test_sessions_of_a_namespace_share_a_device_until_the_last_ends(rl: Rl, clus
     assert (
         f"needs ResourceClaim {DEVICE}, which is not in namespace ml: create it, or let the session" in missing.stderr
     )
+    without = rl("up", "one", *SUMS, "--device-claim", f"{DEVICE}=gpu.example.com", "--wait", "0")
+    assert (without.exit_code, f"take turns by the Lease {LEASE}, which is not in namespace ml" in without.stderr) == (
+        66,
+        True,
+    )
     for name in ("one", "two", "two"):
         words = ("--device-claim", f"{DEVICE}=gpu.example.com", "--turns", "--wait", "0")
         assert rl("up", name, *SUMS, *words).exit_code == 0
     claim = cluster.objects["resourceclaims", "ml", DEVICE]
     assert claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] == "gpu.example.com"
-    lease = cluster.objects["leases", "ml", DEVICE]
+    lease = cluster.objects["leases", "ml", LEASE]
     for shared in (claim, lease):
         assert [one["name"] for one in shared["metadata"]["ownerReferences"]] == ["one", "two"]
     # It is of another one too.
@@ -323,7 +331,7 @@ def test_sessions_of_a_namespace_share_a_device_until_the_last_ends(rl: Rl, clus
     ("words", "code", "message"),
     [
         (("--device-claim", "prod/gpu-a=x"), 64, "is in namespace prod, and the session in ml: Kubernetes gives"),
-        (("--turns",), 64, "--turns only goes with --device-claim: name the device"),
+        (("--turns",), 64, "--turns: the samplers of runtime trl-grpo-async take no turns; set runtimes.trl-grpo-"),
         (("--device-claim", "gpu-a"), 64, "is incomplete: write NAME=DEVICECLASS"),
         (("--device-claim", "gpu-a=x"), 64, "the runtime trl-grpo-async names none; write a claim that its pods name"),
         (("--runtime", "absent"), 66, "the cluster has no runtime absent: choose another --runtime (it has trl-grpo"),

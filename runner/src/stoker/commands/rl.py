@@ -45,7 +45,7 @@ def rl_group() -> None:
 @click.option("--time-limit", metavar="TIME", help="End it after so long, e.g. 8h.")
 @click.option("--idle-limit", metavar="TIME", help="End it after so long without a request and without a step.")
 @click.option("--device-claim", metavar="NAME=CLASS", help="Device that sessions share: a ResourceClaim of this class.")
-@click.option("--turns", is_flag=True, help="Make a Lease of the claim's name, for samplers that take turns at it.")
+@click.option("--turns", is_flag=True, help="Make the Lease by which the runtime's samplers take turns at a device.")
 @click.option(
     "--wait",
     "seconds",

@@ -18,7 +18,7 @@ from stoker.runs.show import print_json, print_table
 from stoker.runs.words import duration
 from stoker.sessions import render, show
 from stoker.sessions.render import Session, seconds_in
-from stoker.sessions.up import claim_in, runtime_of, wait
+from stoker.sessions.up import claim_in, runtime_of, turns_of, wait
 from stoker.sessions.up import up as make
 from stoker.submit.command_line import TrainJobOptions, trainjob_of
 from stoker.submit.trainjob import to_yaml
@@ -36,7 +36,7 @@ class SessionOptions(TrainJobOptions):
         time_limit: a time such as `8h`; None for no end.
         idle_limit: a time; None for no end.
         device_claim: `NAME=CLASS`; None for none.
-        turns: True for a Lease of the claim's name.
+        turns: True for the Lease by which the runtime's samplers take turns.
         seconds: how long to wait for it.
         dry_run: True to print what would be made.
         runtimes: a file with rendered runtimes; None to ask the cluster.
@@ -62,8 +62,6 @@ def up(words: SessionOptions) -> Iterator[str]:
     """
     if words.runtimes is not None and not words.dry_run:
         raise RunError(ExitCode.USAGE, "--runtimes only goes with --dry-run: a session uses the cluster's runtimes")
-    if words.turns and words.device_claim is None:
-        raise RunError(ExitCode.USAGE, "--turns only goes with --device-claim: name the device to take turns at")
     session = Session(
         words.samplers,
         None if words.time_limit is None else seconds_in("--time-limit", words.time_limit),
@@ -74,8 +72,8 @@ def up(words: SessionOptions) -> Iterator[str]:
         yield from _printed(words, trainjob, session)
         return
     client = connect(words.context, words.namespace)
-    claim = None if words.device_claim is None else claim_in(words.device_claim, client.namespace, turns=words.turns)
-    made = make(client, trainjob, session, claim)
+    claim = None if words.device_claim is None else claim_in(words.device_claim, client.namespace)
+    made = make(client, trainjob, session, claim, turns=words.turns)
     runtime = runtime_of(client, trainjob)
     count = render.samplers_in(session, runtime)
     if words.seconds:
@@ -153,7 +151,8 @@ def _printed(words: SessionOptions, trainjob: dict[str, Any], session: Session) 
     if words.device_claim is not None:
         claim = claim_in(words.device_claim, namespace)
         made.append(render.device_claim(claim.name, namespace, claim.device_class))
-        made += [render.lease(claim.name, namespace)] if words.turns else []
+    if words.turns:
+        made.append(render.lease(turns_of(runtime), namespace))
     yield "---\n".join(to_yaml(one) for one in made).rstrip()
 
 

@@ -24,6 +24,8 @@ LABEL = "stoker.dev/session"
 VALUES = "stoker.dev/session-values"
 # On what several sessions may own.
 SHARED = "stoker.dev/shared-by-sessions"
+# On the pods of samplers that take turns: their Lease (charts/training-runtimes/templates/_samplers.tpl).
+LEASE = "stoker.dev/lease"
 # Key of the session's Secret.
 KEY = "api-key"
 PORT = 8080
@@ -199,6 +201,12 @@ def device_claims(runtime: Mapping[str, Any]) -> list[str]:
     """Return the names of the ResourceClaims that the pods of a runtime share with others."""
     found = (claim for job in _jobs(runtime) for claim in _pod(job)["spec"].get("resourceClaims", ()))
     return [*dict.fromkeys(str(claim["resourceClaimName"]) for claim in found if claim.get("resourceClaimName"))]
+
+
+def lease_of(runtime: Mapping[str, Any]) -> str | None:
+    """Return the Lease by which the samplers of a runtime take turns at their device; None if they take none."""
+    found = (_pod(job).get("metadata", {}).get("labels", {}).get(LEASE) for job in _jobs(runtime))
+    return next((str(name) for name in found if name), None)
 
 
 def device_claim(name: str, namespace: str, device_class: str) -> dict[str, Any]:

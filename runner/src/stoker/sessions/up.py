@@ -33,21 +33,18 @@ class Claim:
     Attributes:
         name: of the ResourceClaim.
         device_class: of its device.
-        turns: True for a Lease of the same name, by which the sessions' samplers take turns at it.
     """
 
     name: str
     device_class: str
-    turns: bool = False
 
 
-def claim_in(text: str, namespace: str, *, turns: bool = False) -> Claim:
+def claim_in(text: str, namespace: str) -> Claim:
     """Return what `--device-claim NAME=CLASS` asks for.
 
     Args:
         text: what the user wrote.
         namespace: of the session.
-        turns: True for a Lease too.
 
     Raises:
         RunError: it is of another form, or of another namespace (64).
@@ -63,7 +60,24 @@ def claim_in(text: str, namespace: str, *, turns: bool = False) -> Claim:
         )
     if not name or not device_class:
         raise RunError(ExitCode.USAGE, f"--device-claim {text!r} is incomplete: write NAME=DEVICECLASS")
-    return Claim(name, device_class, turns)
+    return Claim(name, device_class)
+
+
+def turns_of(runtime: Mapping[str, Any]) -> str:
+    """Return the Lease that `--turns` asks for.
+
+    Raises:
+        RunError: the samplers of the runtime take no turns (64).
+    """
+    found = render.lease_of(runtime)
+    if found is None:
+        called = runtime["metadata"]["name"]
+        raise RunError(
+            ExitCode.USAGE,
+            f"--turns: the samplers of runtime {called} take no turns; set runtimes.{called}.samplers.slice.lease in "
+            "the release of training-runtimes, or drop --turns",
+        )
+    return found
 
 
 def runtime_of(client: Client, trainjob: Mapping[str, Any]) -> Object:
@@ -85,7 +99,14 @@ def runtime_of(client: Client, trainjob: Mapping[str, Any]) -> Object:
     return known[name]
 
 
-def up(client: Client, trainjob: Mapping[str, Any], session: Session, claim: Claim | None = None) -> Object:
+def up(
+    client: Client,
+    trainjob: Mapping[str, Any],
+    session: Session,
+    claim: Claim | None = None,
+    *,
+    turns: bool = False,
+) -> Object:
     """Make a session, or leave it as it is if it is there with the same values. Nothing is left of one that fails.
 
     Args:
@@ -93,6 +114,7 @@ def up(client: Client, trainjob: Mapping[str, Any], session: Session, claim: Cla
         trainjob: what it runs.
         session: what it is beside that.
         claim: a device that it shares with other sessions; None for none.
+        turns: True to make the Lease by which its samplers take turns at the device, if it is not there.
 
     Returns:
         its TrainJob, as the cluster has it.
@@ -104,20 +126,21 @@ def up(client: Client, trainjob: Mapping[str, Any], session: Session, claim: Cla
     runtime = runtime_of(client, trainjob)
     wanted = render.session_trainjob(trainjob, session, runtime)
     _check_claims(client, runtime, claim)
+    lease = _lease(client, runtime, turns=turns)
     name = str(wanted["metadata"]["name"])
     there = client.find(TRAINJOBS, name)
     if there is None:
         _refuse_remains(client, name)
         there = client.create(TRAINJOBS, wanted)
         try:
-            _complete(client, there, claim)
+            _complete(client, there, claim, lease)
         except BaseException:
             client.delete(TRAINJOBS, name)
             raise
         say(f"session {name}: made in namespace {client.namespace}")
     else:
         _refuse_others(there, wanted)
-        _complete(client, there, claim)
+        _complete(client, there, claim, lease)
         say(f"session {name}: is there with these values")
     count = render.samplers_in(session, runtime)
     if session.samplers is not None:
@@ -237,7 +260,7 @@ def _refuse_remains(client: Client, name: str) -> None:
         )
 
 
-def _complete(client: Client, trainjob: Mapping[str, Any], claim: Claim | None) -> None:
+def _complete(client: Client, trainjob: Mapping[str, Any], claim: Claim | None, lease: str | None) -> None:
     """Make what a session has beside its TrainJob, as far as it is not there."""
     name, uid = str(trainjob["metadata"]["name"]), trainjob["metadata"]["uid"]
     kinds = {kind.kind: kind for kind in OWN}
@@ -254,8 +277,8 @@ def _complete(client: Client, trainjob: Mapping[str, Any], claim: Claim | None) 
     if claim is not None:
         device = render.device_claim(claim.name, client.namespace, claim.device_class)
         _share(client, DEVICE_CLAIMS, device, trainjob)
-        if claim.turns:
-            _share(client, LEASES, render.lease(claim.name, client.namespace), trainjob)
+    if lease is not None:
+        _share(client, LEASES, render.lease(lease, client.namespace), trainjob)
 
 
 def _belongs(there: Mapping[str, Any], name: str, uid: str) -> bool:
@@ -279,6 +302,20 @@ def _check_claims(client: Client, runtime: Mapping[str, Any], claim: Claim | Non
                 f"runtime {called} needs ResourceClaim {name}, which is not in namespace {client.namespace}: create "
                 f"it, or let the session do so with --device-claim {name}=DEVICECLASS",
             )
+
+
+def _lease(client: Client, runtime: Mapping[str, Any], *, turns: bool) -> str | None:
+    """Return the Lease to make; None for none."""
+    if turns:
+        return turns_of(runtime)
+    name = render.lease_of(runtime)
+    if name is not None and client.find(LEASES, name) is None:
+        raise RunError(
+            ExitCode.NO_INPUT,
+            f"the samplers of runtime {runtime['metadata']['name']} take turns by the Lease {name}, which is not in "
+            f"namespace {client.namespace}: let the session make it with --turns",
+        )
+    return None
 
 
 def _share(client: Client, kind: Kind, made: Mapping[str, Any], trainjob: Mapping[str, Any]) -> None:

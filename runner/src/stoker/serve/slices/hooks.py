@@ -170,7 +170,7 @@ def _told() -> Iterator[None]:
 
 
 def check_level(level: int, config: Path | None) -> None:
-    """Check that vLLM can wake up from a sleep level.
+    """Check that vLLM can wake up from a sleep level, and that nobody else pauses it.
 
     Args:
         level: the level.
@@ -184,7 +184,14 @@ def check_level(level: int, config: Path | None) -> None:
     try:
         content = yaml.safe_load(config.read_text()) or {}
         lora = bool(content.get("enable-lora") or content.get("enable_lora"))
+        weights = bool(content.get("worker-extension-cls"))
     except (OSError, AttributeError, ValueError, yaml.YAMLError) as error:
         raise RunError(ExitCode.CONFIG, f"--config {config} is no configuration of vLLM: {error}") from error
+    if weights:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"{config}: the run trains all weights, and its samplers pause vLLM themselves for each version, so they "
+            "cannot take turns: train LoRA, or give them a device of their own",
+        )
     if level == 2 and lora:
         raise RunError(ExitCode.CONFIG, f"{config} has enable-lora: {_LORA}")
