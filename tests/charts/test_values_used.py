@@ -74,6 +74,7 @@ REACH: list[dict[str, tuple[Any, str]]] = [
         "rendezvousTimeoutSeconds": (1701, '"1701"'),
         "retries.maxRestarts": (18, "maxRestarts: 18"),
         "schedulerName": ("training", "schedulerName: training"),
+        "separateRoles": (True, "stoker.dev/role: trainer"),
         "serviceAccount.annotations": ({"example.com/role": "reader"}, "example.com/role: reader"),
         "serviceAccount.create": (True, "training-runtimes/templates/serviceaccount.yaml"),
         "serviceAccount.name": ("models", "serviceAccountName: models"),

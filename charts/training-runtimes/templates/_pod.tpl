@@ -64,14 +64,7 @@ Arguments: as above.
 {{- with .runtime.runtimeClassName }}
 runtimeClassName: {{ toYaml . }}
 {{- end }}
-{{- with .runtime.nodeSelector }}
-nodeSelector:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .runtime.tolerations }}
-tolerations:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+{{- include "training-runtimes.placement" (list .root "trainer" (list .runtime.nodeSelector) .runtime.tolerations) }}
 {{- with .runtime.affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
@@ -137,6 +130,33 @@ volumes:
   {{- with .runtime.volumes }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- end }}
+
+{{/*
+training-runtimes.placement: labels of the nodes that pods go to, and the taints that they tolerate, for their spec.
+Arguments, a list:
+  the root context
+  what the pods do: trainer or sampler
+  maps of labels, the last one winning
+  tolerations
+*/}}
+{{- define "training-runtimes.placement" -}}
+{{- $role := index . 1 }}
+{{- $nodes := dict }}
+{{- $tolerations := index . 3 }}
+{{- if (index . 0).Values.separateRoles }}
+  {{- $nodes = dict "stoker.dev/role" $role }}
+  {{- $taint := dict "key" "stoker.dev/role" "operator" "Equal" "value" $role "effect" "NoSchedule" }}
+  {{- $tolerations = append $tolerations $taint | uniq }}
+{{- end }}
+{{- with include "stoker.overlay" (prepend (index . 2) $nodes) | fromYaml }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/*

@@ -30,6 +30,9 @@ Arguments, a list: the root context, the entry, its override, the accelerator's 
         (deepCopy $profile.resources) (deepCopy $sizes) (deepCopy ($override.resources | default dict)))
       "deviceClaims" ($override.deviceClaims | default list)
       "slice" $slice
+      "nodeSelector" ($override.nodeSelector | default dict)
+      "tolerations" ($override.tolerations | default list)
+      "affinity" ($override.affinity | default dict)
       "sharedMemory" ($override.sharedMemory | default $profile.sharedMemory)
       "args" (include "stoker.overlay" (list $args $entry.args $override.args) | fromYaml)
       "env" (include "stoker.overlay" (list $env $entry.env $override.env) | fromYaml)) }}
@@ -133,12 +136,11 @@ runtimeClassName: {{ toYaml . }}
 {{- end }}
 {{- $nodes := include "stoker.imageNodes" (dict "root" .root "names" (list "vllm" "fetch" "proxy")
       "architecture" .runtime.architecture) | fromYaml }}
-{{- with include "stoker.overlay" (list $nodes .runtime.nodeSelector) | fromYaml }}
-nodeSelector:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .runtime.tolerations }}
-tolerations:
+{{- $tolerations := concat .runtime.tolerations $samplers.tolerations | uniq }}
+{{- $labels := list $nodes .runtime.nodeSelector $samplers.nodeSelector }}
+{{- include "training-runtimes.placement" (list .root "sampler" $labels $tolerations) }}
+{{- with $samplers.affinity }}
+affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- $own := include "training-runtimes.ofSamplers" .runtime | fromYaml }}

@@ -82,7 +82,7 @@ class Cluster:
             return self._log(name, query)
         if method == "POST" and body is not None:
             return self._create(plural, namespace, body, dry="dryRun" in query)
-        if plural.startswith("cluster"):
+        if plural.startswith("cluster") or plural == "nodes":
             namespace = "ml"  # where `add` puts what names no namespace
         if method == "GET" and not name:
             return 200, self._list(plural, namespace, query)

@@ -24,7 +24,10 @@ from stoker.plan.facts import Facts, read_facts
 from stoker.plan.resolve import flag_of_variable
 from stoker.plan.world import resolve_world
 from stoker.rank import accelerator
+from stoker.runs.client import connect
 from stoker.runs.errors import EXTRA, PACKAGES
+from stoker.runs.kinds import CLUSTER_RUNTIMES, NODES, RUNTIMES
+from stoker.runs.placement import homeless
 from stoker.submit import broken_plugins, get_registered_backends
 
 # Below this the loaders' worker processes and NCCL run out of shared memory.
@@ -86,6 +89,26 @@ def run(image_only: bool) -> ExitCode:
             if fix:
                 click.echo(hide(f"      {'':<16}  fix: {fix}"))
     return ExitCode.CONFIG if failed else ExitCode.FINISHED
+
+
+def run_on_cluster(context: str | None) -> ExitCode:
+    """Print which pods of the cluster's runtimes would wait for a node, and why; return 0, or 78 if any would.
+
+    Args:
+        context: of the kubeconfig; None for its current one.
+
+    Raises:
+        RunError: the cluster cannot be asked.
+    """
+    client = connect(context)
+    nodes = client.list(NODES, everywhere=True)
+    runtimes = [*client.list(CLUSTER_RUNTIMES, everywhere=True), *client.list(RUNTIMES)]
+    problems = [problem for runtime in runtimes for problem in homeless(runtime, nodes)]
+    for problem in problems:
+        click.echo(problem)
+    if not problems:
+        click.echo(f"{len(runtimes)} runtimes, {len(nodes)} nodes: each has nodes for its pods, by labels and taints")
+    return ExitCode.CONFIG if problems else ExitCode.FINISHED
 
 
 def _image(facts: Facts) -> Iterator[Line]:

@@ -5,19 +5,28 @@ from __future__ import annotations
 import click
 
 from stoker.commands.group import reported
+from stoker.contract.exits import ExitCode, RunError
 
 
-@click.command("doctor", epilog="\b\nExamples:\n  stoker doctor\n  stoker doctor --image   # in an image build")
+@click.command(
+    "doctor",
+    epilog="\b\nExamples:\n  stoker doctor\n  stoker doctor --image     # in an image build\n"
+    "  stoker doctor --cluster   # what pods of its runtimes would wait for",
+)
 @click.option("--image", is_flag=True, help="Check only what is installed, as an image build does.")
+@click.option("--cluster", is_flag=True, help="Check that the cluster has nodes for the pods of its runtimes.")
+@click.option("--context", help="Context of the kubeconfig, for --cluster.")
 @reported
-def doctor_command(image: bool) -> int:
+def doctor_command(image: bool, cluster: bool, context: str | None) -> int:
     """Print what this container sees, one line each; exit with 78 if a run could not work.
 
     Outside a pod, print what works on this machine, and how to install what is missing.
     """
     from stoker.commands import doctor
 
-    return doctor.run(image_only=image)
+    if image and cluster:
+        raise RunError(ExitCode.USAGE, "write one of --image and --cluster")
+    return doctor.run_on_cluster(context) if cluster else doctor.run(image_only=image)
 
 
 @click.command(
