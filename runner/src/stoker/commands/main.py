@@ -8,6 +8,7 @@ from stoker import __version__
 from stoker.commands.adapters import adapters_group
 from stoker.commands.estimate import estimate_command
 from stoker.commands.fetch import fetch_command
+from stoker.commands.fleet import fleet_command
 from stoker.commands.group import Commands
 from stoker.commands.info import doctor_command, flags_command, recipe_group
 from stoker.commands.local import local_command
@@ -48,6 +49,7 @@ for _command in (
     plot_command,
     adapters_group,
     sampler_command,
+    fleet_command,
     rl_group,
     slice_group,
     fetch_command,

@@ -14,8 +14,8 @@ from stoker.contract.exits import ExitCode, RunError
 RUN, PLAN = "run", "plan"
 # Every other command of `stoker`.
 OTHERS = (
-    *("validate", "trainjob", "estimate", "doctor", "flags", "recipe", "local", "plot", "adapters", "sampler", "rl"),
-    *("slice", "fetch", "runs", "status", "explain", "top", "logs", "get", "submit", "stop", "resume"),
+    *("validate", "trainjob", "estimate", "doctor", "flags", "recipe", "local", "plot", "adapters", "sampler", "fleet"),
+    *("rl", "slice", "fetch", "runs", "status", "explain", "top", "logs", "get", "submit", "stop", "resume"),
 )
 HELP_OPTIONS = ("-h", "--help")
 VERSION_OPTION = "--version"

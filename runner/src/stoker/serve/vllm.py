@@ -127,6 +127,29 @@ class Server:
         """
         self._call("/resume", {})
 
+    def is_paused(self) -> bool:
+        """Return whether it generates no token until `resume`.
+
+        Raises:
+            ServerError: it does not answer, or not as vLLM does.
+        """
+        path = "/is_paused"
+        answer = self._call(path)
+        with _understood(path):
+            return bool(answer["is_paused"])
+
+    def reset_cache(self) -> None:
+        """Drop cached keys and values. Those of requests under way are computed anew.
+
+        Raises:
+            ServerError: it did not.
+        """
+        path = "/reset_prefix_cache?reset_running_requests=true"
+        answer = self._call(path, {})
+        with _understood(path):
+            if not answer["success"]:
+                raise ServerError("its cache could not be dropped: requests still use it")
+
     def sleep(self, level: int) -> None:
         """Let no token be generated until `wake_up`, and free the memory of the device. Requests under way are kept.
 

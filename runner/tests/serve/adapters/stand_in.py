@@ -31,6 +31,9 @@ class Vllm:
         self.routes = {"/v1/completions"}
         self.asked: list[str] = []
         self.down = False
+        self.paused = False
+        self.resets = 0  # how often its cache was dropped
+        self.stubborn: set[str] = set()  # paths that it refuses
         self.raw: dict[str, bytes] = {}  # path → what comes over the wire in the place of an answer
         self.address = ""
         self.counted: Counter[str] = Counter()  # requests by path
@@ -41,13 +44,24 @@ class Vllm:
 
     def answer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """Return the status and the answer to a request."""
+        path = path.partition("?")[0]
         self.counted[path] += 1
+        if path in self.stubborn:
+            return 500, _error("it cannot")
         if path == "/v1/models":
             self.gate_models.wait(10)
         elif "prompt_logprobs" in body:
             self.gate.wait(10)
         if self.down:
             return 503, {}
+        if path == "/is_paused":
+            return 200, {"is_paused": self.paused}
+        if path in ("/pause", "/resume"):
+            self.paused = path == "/pause"
+            return 200, {}
+        if path == "/reset_prefix_cache":
+            self.resets += 1
+            return 200, {"success": True}
         name = body.get("lora_name", "")
         if path == "/v1/models":
             cards = [{"id": "tiny", "root": "/model", "parent": None}]

@@ -54,6 +54,12 @@ def test_a_look_on_demand_answers_with_what_is_loaded_then(address: str, output:
     assert server == {"model": "tiny", "source": BASE, "revision": "", "max_loras": 4, "max_rank": 8}
 
 
+def test_a_generation_of_a_fleet_is_a_number(address: str) -> None:
+    assert post(address, b'{"generation": 3}')["ready"], "a replica of no fleet takes no notice"
+    for wrong in (b'{"generation": "3"}', b'{"generation": true}', b'{"generation": null}'):
+        assert post(address, wrong) == 400
+
+
 def test_a_look_says_whether_the_folder_of_a_run_is_there(address: str, output: Path, folder: Path) -> None:
     publish(output, folder, "a")
     (folder.parent / "beside").mkdir(exist_ok=True)

@@ -22,7 +22,8 @@ class Endpoints(ThreadingHTTPServer):
     Args:
         listen: host and port.
         state: returns the newest state.
-        look: looks at once, told names of versions that should be there, and returns the state after that.
+        look: looks at once, told names of versions and a generation of the fleet's state that should be there, and
+            returns the state after that.
         sees: returns whether there is a folder for the versions of a name.
 
     Raises:
@@ -33,7 +34,7 @@ class Endpoints(ThreadingHTTPServer):
         self,
         listen: tuple[str, int],
         state: Callable[[], State],
-        look: Callable[[Iterable[str]], State],
+        look: Callable[[Iterable[str], int], State],
         sees: Callable[[str], bool],
     ) -> None:
         host, port = listen
@@ -49,7 +50,7 @@ class Endpoints(ThreadingHTTPServer):
 
 
 def _handler(
-    newest: Callable[[], State], look: Callable[[Iterable[str]], State], sees: Callable[[str], bool]
+    newest: Callable[[], State], look: Callable[[Iterable[str], int], State], sees: Callable[[str], bool]
 ) -> type[BaseHTTPRequestHandler]:
     places = threading.BoundedSemaphore(_WAITING)
 
@@ -77,7 +78,7 @@ def _handler(
                 self._answer(413, "text/plain", f"send at most {_BYTES} bytes, with Content-Length\n")
                 return
             try:
-                told, folder = _asked(self.rfile.read(int(length)))
+                told, folder, generation = _asked(self.rfile.read(int(length)))
             except ValueError as error:
                 self._answer(400, "text/plain", f"{error}\n")
                 return
@@ -85,7 +86,7 @@ def _handler(
                 self._answer(503, "text/plain", "too many wait for a look: try again\n")
                 return
             try:
-                state = look(told)
+                state = look(told, generation)
             finally:
                 places.release()
             self._answer(200, "application/json", state.to_json(None if folder is None else sees(folder)))
@@ -104,13 +105,16 @@ def _handler(
     return Handler
 
 
-def _asked(body: bytes) -> tuple[list[str], str | None]:
-    """Return the names of versions in the body of a request, and the name whose folder it asks for.
+def _asked(body: bytes) -> tuple[list[str], str | None, int]:
+    """Return what the body of a request brings: names of versions, the name whose folder it asks for, a generation.
 
     Raises:
         ValueError: it has another form.
     """
-    wrong = f'send nothing, or {{"published": ["NAME:VERSION"], "folder": "NAME"}} with at most {_NAMES} names'
+    wrong = (
+        f'send nothing, or {{"published": ["NAME:VERSION"], "folder": "NAME", "generation": NUMBER}} with at most '
+        f"{_NAMES} names"
+    )
     try:
         data = json.loads(body or b"{}")
     except (ValueError, RecursionError) as error:
@@ -118,7 +122,7 @@ def _asked(body: bytes) -> tuple[list[str], str | None]:
     names = data.get("published", []) if isinstance(data, dict) else None
     if not isinstance(names, list) or len(names) > _NAMES or not all(isinstance(name, str) for name in names):
         raise ValueError(wrong)
-    folder = data.get("folder")
-    if not isinstance(folder, str | None):
+    folder, generation = data.get("folder"), data.get("generation", 0)
+    if not isinstance(folder, str | None) or type(generation) is not int:
         raise ValueError(wrong)
-    return names, folder
+    return names, folder, generation

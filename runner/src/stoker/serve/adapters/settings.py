@@ -50,6 +50,7 @@ class Settings:
         require_manifest: refuse adapters without the manifest of the run that made them.
         others: True if others load adapters too; their names are left alone.
         weights: where a run publishes whole weights, which the server takes in place; None if it serves adapters.
+        fleet: where the desired states of its fleet are; None if it belongs to none.
         model_value: the chart's values that name the model, for messages; empty if there are none.
     """
 
@@ -67,12 +68,13 @@ class Settings:
     require_manifest: bool = True
     others: bool = False
     weights: Path | None = None
+    fleet: Path | None = None
     model_value: str = ""
 
     @property
     def changes(self) -> bool:
         """True if adapters may come and go while the server runs."""
-        return self.folder is not None or self.listed is not None
+        return self.folder is not None or self.listed is not None or self.fleet is not None
 
     @property
     def fixed(self) -> frozenset[str]:
@@ -92,8 +94,11 @@ def load(path: Path) -> Settings:
         raise RunError(ExitCode.NO_INPUT, f"{path} cannot be read: {error.strerror}") from error
     except NOT_YAML as error:
         raise RunError(ExitCode.CONFIG, not_yaml(path, error)) from error
-    model, lora, published, whole = (_Section(data, name, path) for name in ("model", "lora", "published", "weights"))
+    model, lora, published, whole, fleet = (
+        _Section(data, name, path) for name in ("model", "lora", "published", "weights", "fleet")
+    )
     folder, listed, weights = published.text("folder"), published.text("list"), whole.text("folder")
+    states = fleet.text("folder")
     given: dict[str, Any] = {
         "keep": published.number("keep"),
         "max_rank": lora.number("maxRank"),
@@ -111,6 +116,7 @@ def load(path: Path) -> Settings:
         folder=Path(folder) if folder else None,
         listed=Path(listed) if listed else None,
         weights=Path(weights) if weights else None,
+        fleet=Path(states) if states else None,
         model_value=model.text("value"),
         **{name: value for name, value in given.items() if value is not None},
     )

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from stoker.serve.fleet.desired import Held
+
 _HELP = {
     "stoker_serving_up": "1 if the model answers.",
     "stoker_adapter_loaded": "1 for each adapter this replica serves.",
@@ -31,6 +33,7 @@ class State:
         problems: what is wrong with an adapter, by name.
         effects: largest change an adapter makes to a log-probability, in nats, by name.
         delays: seconds from publishing to loaded, by name.
+        held: what it has of its fleet's desired state; None if it belongs to no fleet.
     """
 
     server: Mapping[str, str | int | None] = field(default_factory=dict)
@@ -42,14 +45,16 @@ class State:
     problems: Mapping[str, str] = field(default_factory=dict)
     effects: Mapping[str, float] = field(default_factory=dict)
     delays: Mapping[str, float] = field(default_factory=dict)
+    held: Held | None = None
 
     @property
     def ready(self) -> bool:
         """True if requests may come: the model answers, and what was published before is loaded.
 
-        A version that fails later does not make the replica unready; metrics and alerts report it.
+        A version that fails later does not make the replica unready; metrics and alerts report it. One that lacks what
+        its fleet has kept is not ready: requests count on it.
         """
-        return self.up and self.settled
+        return self.up and self.settled and (self.held is None or self.held.ready)
 
     def to_json(self, sees: bool | None = None) -> str:
         """Return the state for a person to read.
@@ -65,6 +70,7 @@ class State:
             "problems": dict(self.problems),
             "effects": dict(self.effects),
             **({} if sees is None else {"sees": sees}),
+            **({} if self.held is None else {"fleet": self.held.to_json()}),
         }
         return json.dumps(data, indent=2, sort_keys=True) + "\n"
 

@@ -58,21 +58,29 @@ class Wanted:
         self.live: set[str] = set()
         self.published: dict[str, float] = {}
 
-    def read(self, now: float, loaded: Mapping[str, str], told: Collection[str] = ()) -> dict[str, str]:
+    def read(
+        self,
+        now: float,
+        loaded: Mapping[str, str],
+        told: Collection[str] = (),
+        ordered: Mapping[str, str] | None = None,
+    ) -> dict[str, str]:
         """Return the folder of each adapter that should be served and can be, by name.
 
         Args:
             now: seconds since the epoch.
             loaded: folder of each adapter that is served, by name.
             told: names of versions that somebody says are published. They are checked again at once.
+            ordered: folder of each adapter that the fleet wants, by name. They need no manifest, since any trainer
+                writes them.
 
         Raises:
             UnreadableError: the folder or the list cannot be read.
         """
         versions = self._versions(told)
-        listed = self._listed()
+        listed, ordered = self._listed(), ordered or {}
         self._sort_out(versions)
-        self._findings.keep_only({*(version.name for version in versions), *listed, *self._settings.fixed})
+        self._findings.keep_only({*(version.name for version in versions), *listed, *ordered, *self._settings.fixed})
         # Checking reads whole files, so it starts with the newest versions and ends as soon as enough fit.
         unfit: set[str] = set()
         while True:
@@ -92,6 +100,11 @@ class Wanted:
                 self.unfit.add(name)
                 if name in loaded:  # the new folder cannot be served, so the old one stays
                     wanted[name] = loaded[name]
+        for name, path in ordered.items():
+            if self._fits(name, path, now, loaded, ordered, manifest=False):
+                wanted[name] = path
+            else:
+                self.unfit.add(name)
         return wanted
 
     def _versions(self, told: Collection[str]) -> list[Version]:
@@ -139,7 +152,16 @@ class Wanted:
         except RunError as error:
             raise UnreadableError(str(path), error.message) from error
 
-    def _fits(self, name: str, path: str, now: float, loaded: Mapping[str, str], told: Collection[str] = ()) -> bool:
+    def _fits(
+        self,
+        name: str,
+        path: str,
+        now: float,
+        loaded: Mapping[str, str],
+        told: Collection[str] = (),
+        *,
+        manifest: bool = True,
+    ) -> bool:
         """Return whether an adapter can be served, by the last check or a new one."""
         if self._findings.crashes_server(name):
             self._findings.note(name, path, f"it crashed vLLM {CRASHES} times, so it is skipped: retract it", now)
@@ -151,9 +173,8 @@ class Wanted:
             if now - known.time < RETRY_SECONDS and name not in told:
                 return False
         try:
-            found = check.problems(
-                read_adapter(Path(path)), self._model, self._limit, require_manifest=self._settings.require_manifest
-            )
+            required = manifest and self._settings.require_manifest
+            found = check.problems(read_adapter(Path(path)), self._model, self._limit, require_manifest=required)
         except (OSError, ValueError) as error:
             found = [f"{path} cannot be read: {error}"]
         self._findings.note(name, path, "; ".join(found), now)

@@ -22,6 +22,7 @@ from stoker.serve.adapters.settings import Settings
 from stoker.serve.adapters.state import State
 from stoker.serve.adapters.versions import named
 from stoker.serve.adapters.wanted import UnreadableError, Wanted
+from stoker.serve.fleet.member import Member
 from stoker.serve.vllm import Server, ServerError
 from stoker.serve.weights.watch import WeightsWatch
 
@@ -50,6 +51,7 @@ class Watch:
         self._findings = Findings()
         self._wanted = Wanted(settings, model, self._findings)
         self._replica = Replica(settings, server, self._findings, clock)
+        self._member = Member(settings.fleet, server) if settings.fleet else None
         self._said = ""
         self.unfinished = False
         self._looking = threading.Lock()  # held by the one who looks, and while anything found is changed
@@ -57,6 +59,7 @@ class Watch:
         self._asked = 0  # how many looks were asked for
         self._answered = 0  # how many of these the looks so far have answered
         self._told: set[str] = set()
+        self._generation = 0  # of the fleet's desired state, as somebody told
         self._wanted_names: tuple[str, ...] = ()  # what the last look wanted
         self.state = State(server=_described(settings, model))
 
@@ -69,7 +72,7 @@ class Watch:
         self._measure()
         return self.state
 
-    def look_at_once(self, told: Iterable[str] = ()) -> State:
+    def look_at_once(self, told: Iterable[str] = (), generation: int = 0) -> State:
         """Load what is published and not loaded yet, and return what there is then.
 
         What is no longer published is unloaded by the next look: a server that is busy takes its time for that too.
@@ -77,11 +80,13 @@ class Watch:
 
         Args:
             told: names of versions that were published just now, as far as the caller knows.
+            generation: of the fleet's desired state, as far as the caller knows.
         """
         with self._asking:
             self._asked += 1
             mine = self._asked
             self._told.update(told)
+            self._generation = max(self._generation, generation)
         with self._looking:
             if self._answered < mine:
                 asked, names = self._news()
@@ -114,8 +119,11 @@ class Watch:
                 self._findings.server_ended(now)
             self._say(f"the model does not answer: {error}")
             return replace(self.state, up=False, settled=False, time=now)
+        if self._member:
+            self._member.read(self._generation)
+        ordered = self._member.newest.adapters if self._member else {}
         try:
-            wanted = self._wanted.read(now, loaded, told)
+            wanted = self._wanted.read(now, loaded, told, ordered)
         except UnreadableError as error:  # change nothing
             self._say(f"{error.where}: {error}")
             problems = {**self.state.problems, error.where: str(error)}
@@ -132,9 +140,13 @@ class Watch:
         """
         served = self._server.models()
         if not self.state.up:
-            self._server.answers(self._settings.model_name)
+            # One that is paused answers when it is resumed.
+            if not (self._member and self._server.is_paused()):
+                self._server.answers(self._settings.model_name)
             self._findings.server_restarted()
             self._replica.restarted()
+            if self._member:
+                self._member.restarted()
         return {name: root for name, (root, is_adapter) in served.items() if is_adapter}
 
     def _act(self, wanted: Mapping[str, str], loaded: dict[str, str], now: float, *, unload: bool) -> None:
@@ -158,8 +170,11 @@ class Watch:
         with self._looking:
             loaded, now = self.state.loaded, self.state.time
             probed = dict.fromkeys([*self._wanted_names, *(self._settings.fixed & set(loaded))])
-            for name in self._wanted.live:  # their run compares each sample with what the trainer computes
+            # Their run compares each sample with what the trainer computes.
+            for name in [*self._wanted.live, *(self._member.newest.adapters if self._member else ())]:
                 probed.pop(name, None)
+            if self._member and self._member.newest.paused:
+                return
             names = self._replica.unmeasured(probed, loaded, now) if self.state.up else []
         for name in names:
             found = self._replica.measure(name)
@@ -172,6 +187,10 @@ class Watch:
     def _seen(self, wanted: Mapping[str, str], loaded: Mapping[str, str], now: float) -> State:
         self._wanted_names = tuple(wanted)
         missing = tuple(sorted({*wanted, *(one.name for one in self._settings.adapters)} - set(loaded)))
+        held = None
+        if self._member:
+            fixed = self._settings.fixed | self._replica.others(loaded)
+            held = self._member.apply(loaded, {*loaded} - {*wanted} - fixed, self._problems())
         return State(
             server=self.state.server,
             up=True,
@@ -182,6 +201,7 @@ class Watch:
             problems=self._problems(),
             effects=self._effects(loaded),
             delays={name: value for name, value in self._replica.delays.items() if name in loaded},
+            held=held,
         )
 
     def _problems(self) -> dict[str, str]:
@@ -253,8 +273,8 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
         stop.set()
         wake.set()
 
-    def look(told: Iterable[str]) -> State:
-        state = watch.look_at_once(told)
+    def look(told: Iterable[str], generation: int) -> State:
+        state = watch.look_at_once(told, generation)
         if watch.unfinished:
             wake.set()
         return state

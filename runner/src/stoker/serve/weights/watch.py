@@ -56,12 +56,14 @@ class WeightsWatch:
         """Take the newest version, and return what there is then."""
         return self.look_at_once()
 
-    def look_at_once(self, told: Iterable[str] = ()) -> State:
+    def look_at_once(self, told: Iterable[str] = (), generation: int = 0) -> State:
         """Take the newest version, and return what there is then.
 
         Args:
             told: names of versions that were published just now; their run is the one to follow.
+            generation: of a fleet, to which no such replica belongs.
         """
+        del generation
         told = [*told]
         with self._looking:
             for name in told:

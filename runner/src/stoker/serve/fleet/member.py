@@ -1,0 +1,89 @@
+"""Acts on one replica of a fleet: what is not an adapter, so that it is as the fleet's desired state says."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from stoker.contract.words import say
+from stoker.serve.fleet.desired import Desired, Held, held
+from stoker.serve.fleet.log import Log
+from stoker.serve.vllm import Server, ServerError
+
+
+class Member:
+    """One replica's part in its fleet.
+
+    Args:
+        folder: of the desired states.
+        server: the replica's vLLM.
+
+    Attributes:
+        newest: the newest desired state that was read.
+        kept: the newest that was kept.
+    """
+
+    def __init__(self, folder: Path, server: Server) -> None:
+        self._log, self._server = Log(folder), server
+        self.newest = self.kept = Desired()
+        self._resets: int | None = None  # how often the cache was dropped; None for a server that is new
+        self._names: set[str] = set()  # adapters of the state before
+        self._gone: set[str] = set()  # adapters that were unloaded
+        self._problem = ""
+
+    def restarted(self) -> None:
+        """Forget what the server before had."""
+        self._resets, self._names, self._gone = None, set(), set()
+
+    def read(self, told: int) -> None:
+        """Read the desired state. If it cannot be read, the last one stays.
+
+        Args:
+            told: a generation that is there as somebody says.
+        """
+        problem = ""
+        try:
+            newest, kept = self._log.newest(told)
+            if newest.generation >= self.newest.generation:  # else the file system shows an old content
+                self.newest, self.kept = newest, kept
+        except (OSError, ValueError) as error:
+            problem = f"the fleet's state in {self._log.folder} cannot be read: {error}"
+        if problem and problem != self._problem:
+            say(problem)
+        self._problem = problem
+
+    def apply(self, loaded: Mapping[str, str], left: Collection[str], problems: Mapping[str, str]) -> Held:
+        """Pause, resume and drop what is cached, and return what the replica has then.
+
+        Args:
+            loaded: folder of each adapter that it serves, by name.
+            left: names that it serves and should not.
+            problems: what is wrong with adapters, by name.
+        """
+        wanted, problem = self.newest, self._problem
+        paused, resets = not wanted.paused, 0
+        try:
+            paused = self._server.is_paused()
+            if paused != wanted.paused:
+                (self._server.pause if wanted.paused else self._server.resume)()
+                paused = wanted.paused
+            self._reset(wanted)
+            resets = wanted.resets
+        except ServerError as error:
+            problem = problem or f"vLLM: {error}"
+        wrong = [f"{name}: {problems[name]}" for name in sorted(wanted.adapters) if name in problems]
+        return held(
+            self.newest, self.kept, loaded, left, paused=paused, resets=resets, problem=problem or "; ".join(wrong)
+        )
+
+    def _reset(self, wanted: Desired) -> None:
+        """Drop the cache if that is wanted, and if a name means other weights than before: vLLM caches by name."""
+        names = {*wanted.adapters}
+        self._gone |= self._names - names
+        self._names = names
+        if self._resets is None:  # it has nothing cached
+            self._resets = wanted.resets
+        if self._resets < wanted.resets or self._gone & names:
+            self._server.reset_cache()
+            self._resets = wanted.resets
+            self._gone -= names

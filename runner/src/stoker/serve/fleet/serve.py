@@ -1,0 +1,71 @@
+"""Answers the control calls of a fleet until it is stopped."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.words import say
+from stoker.serve.fleet.control import Control, reminding
+from stoker.serve.fleet.endpoints import Endpoints
+from stoker.serve.fleet.log import Log
+from stoker.serve.fleet.replicas import Replicas, addresses
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A fleet.
+
+    Attributes:
+        folder: of its desired states.
+        ready: `HOST:PORT` of the replicas that requests reach; the host stands for all of them.
+        known: the same of all replicas, of those that start too.
+        key: file with the key of their API; None for none.
+        timeout: seconds that a call may take.
+        interval: seconds between two looks at the replicas.
+    """
+
+    folder: Path
+    ready: str
+    known: str
+    key: Path | None = None
+    timeout: float = 60.0
+    interval: float = 2.0
+
+
+def run(fleet: Fleet, listen: tuple[str, int]) -> None:
+    """Answer until SIGTERM.
+
+    Raises:
+        RunError: an address is wrong (64), the folder cannot be read, or the port is taken (78).
+    """
+    for option, place in (("--ready", fleet.ready), ("--known", fleet.known)):
+        host, _, port = place.rpartition(":")
+        if not host or not port.isdecimal():
+            raise RunError(ExitCode.USAGE, f"{option} {place!r} is not an address: write HOST:PORT")
+    log = Log(fleet.folder)
+    try:
+        newest, _ = log.newest()
+    except (OSError, ValueError) as error:
+        raise RunError(ExitCode.CONFIG, f"the state in {fleet.folder} cannot be read: {error}") from error
+    replicas = Replicas(lambda: addresses(fleet.ready), lambda: addresses(fleet.known), fleet.key)
+    control = Control(log, replicas, fleet.timeout)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        web = Endpoints(listen, control, lambda path: Path(path).is_absolute() and Path(path).is_dir())
+    except OSError as error:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"cannot listen on port {listen[1]} of {listen[0]} ({error.strerror}): give a --host of this machine and a "
+            "free --port",
+        ) from error
+    for work in (web.serve_forever, reminding(control, fleet.interval, stop)):
+        threading.Thread(target=work, daemon=True).start()
+    say(f"generation {newest.generation} of {fleet.folder}; calls on port {listen[1]}")
+    stop.wait()
+    web.shutdown()

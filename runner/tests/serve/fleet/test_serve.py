@@ -1,0 +1,76 @@
+"""`stoker fleet` as a process: what it refuses, that it answers, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from runner.tests.serve.fleet.members import Members
+
+import stoker
+from stoker.cluster.processes import free_ports
+from stoker.commands.main import main
+
+PLACES = ("--ready", "127.0.0.1:9", "--known", "127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("--ready", "replicas", "--known", "replicas:1"), 64, "--ready 'replicas' is not an address: write HOST:PORT"),
+        (("--ready", "replicas:1", "--known", ":1"), 64, "--known ':1' is not an address"),
+        (PLACES[:2], 64, "missing option '--known'"),
+        ((*PLACES, "--timeout", "0"), 64, "'--timeout'"),
+        ((*PLACES, "--host", "203.0.113.1"), 78, "give a --host of this machine and a free --port"),
+    ],
+)
+def test_what_cannot_work_is_refused(tmp_path: Path, words: tuple[str, ...], code: int, says: str) -> None:
+    found = CliRunner().invoke(main, ["fleet", "--folder", str(tmp_path / ".fleet"), *words])
+    assert (found.exit_code, says in found.output) == (code, True), found.output
+
+
+def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    found = CliRunner().invoke(main, ["fleet", "--folder", str(tmp_path), *PLACES])
+    assert found.exit_code == 78
+    assert "cannot be read" in found.output
+
+
+def test_it_answers_until_it_is_told_to_stop(members: Members, tmp_path: Path) -> None:
+    (one,) = members.start(1)
+    (port,) = free_ports(1)
+    command = [
+        *(sys.executable, "-m", "stoker", "fleet", "--folder", str(members.log.folder), "--port", str(port)),
+        *("--ready", one.name, "--known", one.name, "--interval", "0.2"),
+    ]
+    log, source = tmp_path / "log", str(Path(stoker.__file__).parents[1])
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": source}, stdout=stream, stderr=stream)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/fleet", timeout=5) as answer:
+                    assert json.load(answer)["replicas"][one.name]["ready"]
+                break
+            except OSError:
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/pause", method="POST")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert json.load(answer) == {"status": "paused"}
+        assert one.vllm.paused
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
