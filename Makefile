@@ -29,7 +29,7 @@ cluster = PYTHONPATH=tests $(python) -m cluster
 
 # Linters first: they find a typing mistake at once. Then what needs the cluster: it takes longest, and one worker runs
 # it while the other runs the rest.
-SUITES := tests/lint tests/cluster tests/e2e runner tests/fetch tests/charts release images benchmarks
+SUITES := tests/lint tests/browser tests/cluster tests/e2e runner tests/fetch tests/charts release images benchmarks
 # To choose tests or add options: make test-runner PYTEST_ARGS="-k guard -x"
 PYTEST_ARGS ?=
 venv = venv="$$($(python) tests/dev-venv)" &&

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from runner.tests.report.hostile import TEXTS, group, read_page, write_run
 
+from browser.debian import NoChromiumError
+from browser.page import Page, browsing
 from stoker.report.write import compare, write_report
 
 SECRET = "hf_" + "a1B2" * 8
@@ -122,31 +123,34 @@ def test_facts_of_any_kind_are_shown_or_left_out(tmp_path: Path) -> None:
         read_page((tmp_path / "report.html").read_text())
 
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    """A browser."""
+    try:
+        with browsing() as found:
+            yield found
+    except NoChromiumError as error:
+        pytest.skip(str(error))
 
 
-@pytest.mark.full
-@pytest.mark.skipif(not any(shutil.which(name) for name in BROWSERS), reason="there is no Chromium on this machine")
+@pytest.mark.full  # fetches Chromium
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
-def test_a_browser_shows_it_and_complains_of_nothing(tmp_path: Path, width: int) -> None:
+def test_a_browser_shows_it_and_complains_of_nothing(page: Page, tmp_path: Path, width: int, dark: bool) -> None:
     write_run(tmp_path, RL, [group(0, text, *TEXTS) for text in TEXTS])
     assert write_report(tmp_path, {"method": "grpo_async"})
-    browser = next(found for name in BROWSERS if (found := shutil.which(name)))
-    picture = tmp_path / "page.png"
-    done = subprocess.run(
-        [
-            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--log-level=0"),
-            *(f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900", f"--screenshot={picture}"),
-            (tmp_path / "report.html").as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    address = (tmp_path / "report.html").as_uri()
+    del page.console[:], page.requests[:]
+    page.open(address, width, dark)
+    page.picture(tmp_path / "page.png")
+    assert page.console == []
+    assert page.requests == [address]
+    assert (tmp_path / "page.png").stat().st_size > 10_000
+    # Nothing reaches over the edge, and every curve can be seen.
+    assert page.run("document.documentElement.scrollWidth") <= width
+    assert page.run(
+        "[...document.querySelectorAll('svg[role=img]')].every((one) => one.getBoundingClientRect().width > 100)"
     )
-    assert done.returncode == 0, done.stderr
-    assert picture.stat().st_size > 10_000
-    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
 
 
 def test_the_template_is_in_the_package() -> None:

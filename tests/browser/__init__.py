@@ -1,0 +1,1 @@
+"""Debian's Chromium for tests: fetched into the cache without root, and driven over its DevTools protocol."""
