@@ -29,6 +29,7 @@ TOKEN = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7cF0xR3u"
         "DB_PASSWORD",
         "SENTRY_DSN",
         "GH_PAT",
+        "STOKER_WEBHOOK",
     ],
 )
 def test_a_variable_with_such_a_name_is_a_secret(name: str) -> None:

@@ -11,7 +11,7 @@ HIDDEN = "(not shown)"
 
 # Names of variables that hold a secret, and those of them that only look so: pieces of text, and paths of files.
 _NAME = re.compile(
-    r"TOKEN(?!IZER|S)|SECRET|PASSW|PASSPHRASE|(API|ACCESS|PRIVATE|ACCOUNT)_?KEY|CREDENTIAL|_(PAT|PWD|DSN)$",
+    r"TOKEN(?!IZER|S)|SECRET|PASSW|PASSPHRASE|(API|ACCESS|PRIVATE|ACCOUNT)_?KEY|CREDENTIAL|WEBHOOK|_(PAT|PWD|DSN)$",
     re.IGNORECASE,
 )
 _NOT_A_SECRET = re.compile(r"(BOS|CLS|EOS|IMAGE|MASK|PAD|SEP|UNK)_TOKEN|_(DIR|FILE|PATH)$", re.IGNORECASE)

@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from stoker.contract.exits import ExitCode, RunError
 
@@ -15,6 +16,9 @@ ARG_PREFIX = "STOKER_ARG_"
 PLAN_FILE = "STOKER_PLAN"
 # Disables transformers' progress reports to Trainer, because only Stoker's callback may report progress.
 DISABLE_PROGRESS = "DISABLE_KUBEFLOW_INTEGRATION"
+
+# Where to tell that a run has ended. Whoever knows such an address can write there, so it is a secret.
+WEBHOOK = "STOKER_WEBHOOK"
 
 _PREFIX = "STOKER_"
 
@@ -48,6 +52,7 @@ KNOWN = {
     "samplers; 0 (default): never",
     "STOKER_FETCH_REPLACE": "true: an initializer may replace a model or data set that it did not fetch",
     "STOKER_FETCH_FOR": "who fetches, for messages: trainjob (default) or serving, set by the chart vllm-serving",
+    WEBHOOK: "http or https address that node 0 tells how each attempt ended (a POST of JSON); take it from a Secret",
     PLAN_FILE: "path of the plan, set by the runner for the processes it starts",
 }
 
@@ -87,6 +92,29 @@ def workspace_of(environ: Mapping[str, str]) -> Path:
 def termination_log_of(environ: Mapping[str, str]) -> Path:
     """Return the file for the one-line reason of the ending."""
     return Path(environ.get("STOKER_TERMINATION_LOG") or "/dev/termination-log")
+
+
+def webhook_of(environ: Mapping[str, str]) -> str:
+    """Return the address that is told how a run ends; empty if none is."""
+    return environ.get("STOKER_WEBHOOK", "").strip()
+
+
+def webhook_problem(environ: Mapping[str, str]) -> str:
+    """Return what is wrong with that address, which is not quoted because it is a secret; empty if nothing is."""
+    address = webhook_of(environ)
+    if not address or _is_address(address):
+        return ""
+    return f"{WEBHOOK} is not an http or https address: write one such as https://hooks.example/runs"
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        return False
+    printable = all("!" <= character <= "~" for character in text)
+    return printable and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def unknown_variables(names: Iterable[str]) -> list[str]:

@@ -15,9 +15,9 @@ from typing import Any
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json
 from stoker.contract.samplers import request_path
-from stoker.contract.variables import PLAN_FILE
+from stoker.contract.variables import PLAN_FILE, webhook_of, webhook_problem
 from stoker.contract.words import report_traceback, say, write_termination_message
-from stoker.node import planning, watchdog
+from stoker.node import planning, watchdog, webhook
 from stoker.node.idle import IdleWatch
 from stoker.node.judge import Evidence, all_ended, judge
 from stoker.node.memory import read_memory
@@ -61,7 +61,12 @@ def start(args: Sequence[str], world: Mapping[str, str] | None = None) -> ExitCo
     signals = listen()
     # Pods with another user share the volume through the group.
     os.umask(0o002)
-    return run(planning.plan_pod(args, world), signals)
+    try:
+        plan = planning.plan_pod(args, world)
+    except RunError as error:
+        _tell_refusal(error)
+        raise
+    return run(plan, signals)
 
 
 def run(plan: Plan, signals: Signals) -> ExitCode:
@@ -78,7 +83,32 @@ def run(plan: Plan, signals: Signals) -> ExitCode:
     # Recorded again, so that the verdict that all nodes agreed on is the last.
     _record(plan, verdict)
     say(f"exit {int(verdict.code)}: {_line(verdict)}")
+    _tell_end(plan, verdict, signals)
     return verdict.code
+
+
+def _tell_refusal(error: RunError) -> None:
+    """Tell of a run that was refused before there was a plan; node 0 alone does, as all nodes are refused."""
+    if os.environ.get("PET_NODE_RANK", "0") not in ("", "0") or webhook_problem(os.environ):
+        return
+    about = {"job_id": os.environ.get("STOKER_JOB_ID", ""), "run_id": os.environ.get("STOKER_RUN_ID", "")}
+    webhook.tell(webhook_of(os.environ), webhook.end_of_run(error.code, error.message, about))
+
+
+def _tell_end(plan: Plan, verdict: Verdict, signals: Signals) -> None:
+    if plan.world.node_rank != 0:
+        return
+    about = {
+        "job_id": plan.job_id,
+        "run_id": plan.run_id,
+        "attempt": plan.attempt,
+        "framework": plan.framework,
+        "method": plan.method,
+        "output": plan.output_dir,
+        "checkpoint_step": checkpoints.newest_step(Path(plan.output_dir)),
+    }
+    body = webhook.end_of_run(verdict.code, verdict.message, about)
+    webhook.tell(webhook_of(os.environ), body, signals.time_left(plan.grace_seconds))
 
 
 def _unless_idle(verdict: Verdict, shared: SharedFolder) -> Verdict:

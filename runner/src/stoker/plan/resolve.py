@@ -17,7 +17,7 @@ from typing import Any
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.samplers import ADDRESSES, IDLE_SECONDS, OF_THE_JOB
 from stoker.contract.secrets import HIDDEN
-from stoker.contract.variables import ARG_PREFIX, DISABLE_PROGRESS, unknown_variables
+from stoker.contract.variables import ARG_PREFIX, DISABLE_PROGRESS, unknown_variables, webhook_problem
 from stoker.plan.arguments import (
     CONFIG_FILE,
     FlagTable,
@@ -174,7 +174,7 @@ def resolve_plan(
             "runtime, or write the addresses of the samplers"
         )
     configuration += _sharding_problems(framework, asked.sharding)
-    configuration += filter(None, [misfit(ways, facts.device_bytes)])
+    configuration += filter(None, [misfit(ways, facts.device_bytes), webhook_problem(facts.env)])
     run_id = _run_id(facts, world, configuration)
     grace = _seconds(facts, "STOKER_GRACE_PERIOD_SECONDS", 30, configuration)
     rendezvous = _seconds(facts, "STOKER_RENDEZVOUS_TIMEOUT_SECONDS", 1800, configuration)
