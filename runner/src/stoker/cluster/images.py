@@ -26,6 +26,13 @@ def packages_of(image: str) -> frozenset[str] | None:
     return None if held is None else frozenset(held)
 
 
+def image_of(name: str, variant: str = "") -> str:
+    """Return the reference of one of our images, such as that of `trl` for `cuda`."""
+    known = _contents()
+    tags = (tag for tag in known["images"] if tag.partition(":")[0] == name and tag.endswith(variant))
+    return f"{known['registry']}/{next(tags)}"
+
+
 def has_package(packages: frozenset[str], name: str) -> bool:
     """Return whether a package that Python imports by a name is among the distributions of an image."""
     return re.sub(r"[-_.]+", "-", name).lower() in packages

@@ -6,7 +6,10 @@ import click
 
 from stoker import __version__
 from stoker.commands.adapters import adapters_group
+from stoker.commands.chat import chat_command
 from stoker.commands.estimate import estimate_command
+from stoker.commands.evaluate import evaluate_command
+from stoker.commands.export import export_command
 from stoker.commands.fetch import fetch_command
 from stoker.commands.fleet import fleet_command
 from stoker.commands.group import Commands
@@ -53,6 +56,9 @@ for _command in (
     rl_group,
     slice_group,
     fetch_command,
+    export_command,
+    evaluate_command,
+    chat_command,
     *RUNS,
 ):
     main.add_command(_command)

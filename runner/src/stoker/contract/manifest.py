@@ -91,6 +91,27 @@ def write_live_manifest(version: Path, base_model: Mapping[str, str | None]) -> 
     return manifest
 
 
+def describe_again(output: Path, names: Iterable[str]) -> None:
+    """Have a manifest list files as they are now; those that do not exist are left out.
+
+    Args:
+        output: a finished run's output folder.
+        names: files that were written after the manifest.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    manifest = read_json(output / MANIFEST)
+    if not isinstance(manifest, dict):
+        return
+    described = {entry["path"]: entry for entry in manifest["files"]}
+    for name in names:
+        described.pop(name, None)
+        if (output / name).is_file() and (entry := _shared(output / name)) is not None:
+            described[name] = entry
+    write_json(output / MANIFEST, {**manifest, "files": [described[name] for name in sorted(described)]})
+
+
 def unfinished(manifest: Mapping[str, Any]) -> str:
     """Return why a manifest is not from a finished run; empty if it is."""
     status = manifest.get("status")

@@ -31,6 +31,7 @@ def report_page(run: Run) -> str:
         _list(facts),
         *_figures(figures_of(run)),
         *_table(run),
+        *_evaluations(run.evaluations),
         *_samples(run.groups),
     ]
     return _page(f"Training report: {title}", parts)
@@ -115,6 +116,28 @@ def _table(run: Run) -> Iterator[str]:
     yield f"<h2>Numbers</h2>\n<details><summary>All metrics ({len(names)})</summary>"
     yield _rows(("metric", "first", "last", "least", "largest"), rows)
     yield "</details>"
+
+
+def _evaluations(evaluations: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    rows = [row for evaluation in evaluations for row in _measured(evaluation)]
+    if rows:
+        yield '<h2>Evaluations</h2>\n<p class="note">What <code>stoker evaluate</code> measured of the result.</p>'
+        yield _rows(("what", "metric", "value", "of", "when"), rows[-_MOST_ROWS:])
+
+
+def _measured(evaluation: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield a row for each number of an evaluation, of which anything may be missing or of another kind."""
+    where = [str(evaluation.get("of", "")), str(evaluation.get("time", ""))]
+    held, tasks = evaluation.get("held_out"), evaluation.get("tasks")
+    parts = {}
+    if isinstance(held, dict):
+        parts[str(held.get("data", "held out"))] = held
+    if isinstance(tasks, dict):
+        parts |= {str(name): metrics for name, metrics in tasks.items() if isinstance(metrics, dict)}
+    for name, metrics in parts.items():
+        for metric, value in metrics.items():
+            if type(value) in (int, float) and math.isfinite(value):
+                yield [name, metric, number(value), *where]
 
 
 def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

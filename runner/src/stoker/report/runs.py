@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stoker.contract.evaluation import read_evaluations
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json
 from stoker.contract.manifest import MANIFEST
@@ -19,6 +20,7 @@ _MOST_BYTES, _MOST_NAMES, _LARGEST, _MOST_STEPS = 512 << 20, 1000, 1e150, 2**53
 _READ_BYTES = 1 << 18
 # Groups of samples in a report, spread over the run.
 _GROUPS = 8
+_EVALUATIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +31,13 @@ class Run:
         curves: metric → its values.
         facts: what the manifest says; empty without one.
         groups: a few groups of samples with their prompts.
+        evaluations: what was measured of its result, the newest last.
     """
 
     curves: Mapping[str, Curve]
     facts: Mapping[str, Any]
     groups: tuple[Mapping[str, Any], ...]
+    evaluations: tuple[Mapping[str, Any], ...] = ()
 
 
 def read_run(folder: Path, facts: Mapping[str, Any] | None = None) -> Run | None:
@@ -51,7 +55,7 @@ def read_run(folder: Path, facts: Mapping[str, Any] | None = None) -> Run | None
     if not curves:
         return None
     found = read_json(folder / MANIFEST) if facts is None else facts
-    return Run(curves, found if isinstance(found, dict) else {}, _groups(folder / SAMPLES))
+    return Run(curves, found if isinstance(found, dict) else {}, _groups(folder / SAMPLES), _evaluations(folder))
 
 
 def output_of(path: Path) -> Path:
@@ -93,6 +97,10 @@ def _curves(path: Path) -> dict[str, Curve]:
                 add_step(step)
                 add_value(value)
     return curves
+
+
+def _evaluations(folder: Path) -> tuple[Mapping[str, Any], ...]:
+    return tuple(read_evaluations(folder)[-_EVALUATIONS:])
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:

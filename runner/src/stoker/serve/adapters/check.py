@@ -64,6 +64,11 @@ def problems(adapter: Adapter, model: BaseModel, max_rank: int, *, require_manif
     return [*found, *_modules(adapter, model), *_vocabulary(adapter, model)]
 
 
+def misfits(adapter: Adapter, model: BaseModel) -> list[str]:
+    """Return where the matrices of a LoRA adapter do not fit a base model; none for other kinds of adapters."""
+    return list(_modules(adapter, model)) if adapter.config.get("peft_type") == "LORA" else []
+
+
 def _origin(adapter: Adapter, model: BaseModel, *, require_manifest: bool) -> Iterator[str]:
     manifest = adapter.manifest
     if manifest is None:

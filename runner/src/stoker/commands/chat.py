@@ -1,0 +1,75 @@
+"""`stoker chat`: asks a run's result on this machine, without a server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from stoker.commands.group import PATH, reported
+from stoker.contract.exits import ExitCode, RunError
+
+_FORGET, _END = "/new", "/exit"
+
+
+@click.command(
+    "chat",
+    epilog="\b\nExamples:\n"
+    "  stoker chat output --base Qwen/Qwen3-0.6B\n"
+    '  stoker chat output --prompt "What is the symbol of chromium?"\n'
+    "  stoker chat output < questions.txt > answers.txt\n"
+    "\b\nExit codes:\n"
+    "   0  answered\n"
+    "  64  wrong arguments\n"
+    "  65  the files are not those that the run left, or the conversation is too long\n"
+    "  66  not a finished run's result, or the base model is not here\n"
+    "  78  another base model, or a missing package\n",
+)
+@click.argument("output", type=PATH)
+@click.option("--base", default="", metavar="MODEL", help="Base model: a folder or a Hub name; by default the run's.")
+@click.option("--prompt", metavar="TEXT", help="Ask this one question.")
+@click.option("--system", default="", metavar="TEXT", help="Tell the model this first.")
+@click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="Most tokens of an answer.")
+@click.option(
+    "--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0: always the likeliest token."
+)
+@reported
+def chat_command(output: Path, base: str, prompt: str | None, system: str, max_tokens: int, temperature: float) -> None:
+    """Ask the result of a finished run, with transformers on this machine.
+
+    Answers come as they are written. On a pipe, each line is a question of the conversation, and only answers are
+    written. On a terminal, /new begins anew and /exit ends.
+    """
+    from stoker.results.ask import Asking, Talk
+    from stoker.results.folder import base_of, read_result
+    from stoker.results.load import load
+
+    result = read_result(output)
+    if result.is_classifier:
+        raise RunError(ExitCode.USAGE, f"{result.path} is a reward model, which scores texts and does not write them")
+    model, tokenizer = load(result, base_of(result, base) if result.is_adapter else None)
+    talk = Talk(model, tokenizer, Asking(max_tokens, temperature, system))
+    for question in _questions(prompt):
+        if question == _FORGET:
+            talk.forget()
+            continue
+        talk.ask(question, lambda piece: click.echo(piece, nl=False))
+        click.echo()
+
+
+def _questions(prompt: str | None) -> Iterator[str]:
+    if prompt is not None:
+        yield prompt
+        return
+    is_terminal = sys.stdin.isatty()
+    while True:
+        try:
+            line = input("> ") if is_terminal and sys.stdout.isatty() else sys.stdin.readline()
+        except EOFError:
+            return
+        if line.strip() == _END or not (line or is_terminal):
+            return
+        if line.strip():
+            yield line.strip()

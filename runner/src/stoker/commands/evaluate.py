@@ -1,0 +1,114 @@
+"""`stoker evaluate`: how good a run's result is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stoker.commands.group import PATH, reported
+from stoker.commands.job_options import job_options, print_job, taken
+from stoker.contract.exits import ExitCode, RunError
+
+_OUTPUT = "/workspace/output"
+
+
+@click.command(
+    "evaluate",
+    epilog="\b\nExamples:\n"
+    "  stoker evaluate output --data held-out.jsonl\n"
+    "  stoker evaluate output --tasks arc_easy,hellaswag --limit 200\n"
+    "  stoker evaluate output --tasks arc_easy --server http://localhost:8000 --model support\n"
+    "  stoker evaluate --job first-run --data /workspace/dataset --split test | kubectl apply -f -\n"
+    "\b\nExit codes:\n"
+    "   0  measured\n"
+    "  64  wrong arguments, or an unknown task\n"
+    "  65  the rows, or the files of the result, are not as they should be\n"
+    "  66  no result, base model or data there\n"
+    "  69  the server does not answer\n"
+    "  78  another base model, or a missing package\n",
+)
+@click.argument("output", type=PATH, required=False)
+@click.option("--base", default="", metavar="MODEL", help="Base model: a folder or a Hub name; by default the run's.")
+@click.option("--data", metavar="DATA", help="Rows that were not trained on: a file, a folder or a Hub name.")
+@click.option("--split", default="test", show_default=True, help="Split of the data; any word does for a file.")
+@click.option("--tasks", metavar="NAMES", help="Tasks of lm-evaluation-harness, with commas between them.")
+@click.option("--include-path", type=PATH, metavar="FOLDER", help="Folder with tasks of your own.")
+@click.option("--limit", type=click.IntRange(1), help="Only the first so many rows, and samples of each task.")
+@click.option("--batch-size", type=click.IntRange(1), default=4, show_default=True, help="Rows at a time.")
+@click.option("--server", metavar="URL", help="Ask this server instead of loading the result; only for tasks.")
+@click.option("--model", metavar="NAME", help="With --server: its name for the model or adapter.")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format."
+)
+@job_options
+@reported
+def evaluate_command(output: Path | None, **words: Any) -> None:
+    """Measure a run's result: loss and perplexity of held-out rows, and tasks of lm-evaluation-harness.
+
+    OUTPUT is the output folder of a finished run. The numbers go into evaluation.json and report.html there.
+    """
+    options, form = taken(words), words.pop("form")
+    if not (words["data"] or words["tasks"]):
+        raise RunError(ExitCode.USAGE, "nothing is to be measured: add --data DATA, --tasks NAMES, or both")
+    if bool(words["server"]) != bool(words["model"]):
+        raise RunError(ExitCode.USAGE, "--server and --model belong together: name the address, and the model there")
+    if words["server"] and words["data"]:
+        raise RunError(ExitCode.USAGE, "--data needs the model itself, not --server: drop one of them")
+    if options is not None:
+        flags = [word for name, value in words.items() if value for word in (f"--{name.replace('_', '-')}", str(value))]
+        print_job("evaluate", [("evaluate", "trl", ["stoker", "evaluate", str(output or _OUTPUT), *flags])], options)
+        return
+    if output is None:
+        raise RunError(
+            ExitCode.USAGE, "OUTPUT is missing: name the output folder of a finished run, or a Job with --job"
+        )
+    evaluation = _measure(output, words)
+    click.echo(json.dumps(evaluation, indent=2) if form == "json" else "\n".join(_lines(evaluation)))
+
+
+def _measure(output: Path, words: dict[str, Any]) -> dict[str, Any]:
+    from stoker.results.evaluate import Rows, held_out, read_rows
+    from stoker.results.folder import base_of, read_result
+    from stoker.results.harness import Server, Tasks, manager_of, on_model, on_server
+    from stoker.results.load import load
+    from stoker.results.record import record
+
+    result = read_result(output)
+    base = base_of(result, words["base"]) if result.is_adapter and not words["server"] else None
+    if result.is_classifier:
+        raise RunError(ExitCode.USAGE, f"{result.path} is a reward model, which scores texts and does not write them")
+    names = [name.strip() for name in (words["tasks"] or "").split(",") if name.strip()]
+    tasks = Tasks(names, words["include_path"], words["limit"], words["batch_size"])
+    # What can be refused is refused before a model is loaded.
+    manager = manager_of(tasks) if names else None
+    rows = read_rows(Rows(words["data"], words["split"], words["limit"])) if words["data"] else None
+    measured: dict[str, Any] = {"of": words["model"] or "result", "base_model": None if base is None else base.name}
+    if words["limit"]:
+        measured["limit"] = words["limit"]
+    if words["server"]:
+        measured["tasks"] = on_server(tasks, manager, Server(words["server"], words["model"], str(result.path)))
+        return record(result, measured)
+    model, tokenizer = load(result, base)
+    if rows is not None:
+        found = held_out(result, model, tokenizer, rows, words["batch_size"])
+        measured["held_out"] = {"data": words["data"], "split": words["split"], **found}
+    if names:
+        measured["tasks"] = on_model(tasks, manager, model, tokenizer)
+    return record(result, measured)
+
+
+def _lines(evaluation: dict[str, Any]) -> list[str]:
+    parts = dict(evaluation.get("tasks", {}))
+    if held := evaluation.get("held_out"):
+        parts = {held["data"]: held, **parts}
+    rows = [
+        (name, metric, f"{value:.4g}" if isinstance(value, float) else str(value))
+        for name, metrics in parts.items()
+        for metric, value in metrics.items()
+        if isinstance(value, int | float)
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)] if rows else [0, 0]
+    return [f"{name:<{widths[0]}}  {metric:<{widths[1]}}  {value}" for name, metric, value in rows]

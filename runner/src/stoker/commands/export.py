@@ -1,0 +1,128 @@
+"""`stoker export`: a run's result as others take it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stoker.commands.group import PATH, reported
+from stoker.commands.job_options import JobOptions, job_options, print_job, taken
+from stoker.contract.exits import ExitCode, RunError
+
+_OUTPUT, _EXPORTED = "/workspace/output", "/workspace/exported"
+
+
+@click.command(
+    "export",
+    epilog="\b\nExamples:\n"
+    "  stoker export output --base Qwen/Qwen3-0.6B --to merged\n"
+    "  stoker export merged --push hf://me/my-model\n"
+    "  stoker export output --as-it-is --push s3://models/my-adapter\n"
+    "  stoker export --job first-run --push s3://models/mine --secret s3 | kubectl apply -f -\n"
+    "\b\nExit codes:\n"
+    "   0  all of it is done\n"
+    "  64  wrong arguments, or nothing to merge\n"
+    "  65  the files are not those that the run left\n"
+    "  66  not a finished run's result, or the base model is not here\n"
+    "  69  the other side does not answer\n"
+    "  78  another base model, no rights, or a missing package or converter\n",
+)
+@click.argument("output", type=PATH, required=False)
+@click.option("--base", default="", metavar="MODEL", help="Base model: a folder or a Hub name; by default the run's.")
+@click.option("--to", "target", type=PATH, metavar="FOLDER", help="Folder for the merged model.")
+@click.option("--as-it-is", is_flag=True, help="Do not merge: export the adapter itself.")
+@click.option("--gguf", type=PATH, metavar="FILE", help="Write a GGUF file too, by llama.cpp's converter.")
+@click.option(
+    "--push", "uri", metavar="URI", help="Send it to hf://ORG/NAME, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX."
+)
+@click.option("--public", is_flag=True, help="With --push hf://: a new repository is public.")
+@job_options
+@reported
+def export_command(
+    output: Path | None,
+    base: str,
+    target: Path | None,
+    as_it_is: bool,
+    gguf: Path | None,
+    uri: str | None,
+    public: bool,
+    **words: Any,
+) -> None:
+    """Merge a run's adapter into its base model, and send the result on.
+
+    OUTPUT is the output folder of a finished run, or a model that this command made. The manifest goes along.
+    """
+    from stoker.results.folder import base_of, read_result
+    from stoker.results.gguf import convert
+    from stoker.results.push import check_target, push
+
+    options = taken(words)
+    if options is not None:
+        _print(options, output, base, target, uri, as_it_is=as_it_is, gguf=gguf, public=public)
+        return
+    if output is None:
+        raise RunError(
+            ExitCode.USAGE, "OUTPUT is missing: name the output folder of a finished run, or a Job with --job"
+        )
+    result = read_result(output)
+    if target is not None and (as_it_is or not result.is_adapter):
+        why = (
+            "--as-it-is merges nothing" if as_it_is else "its run trained the whole model, so that nothing is to merge"
+        )
+        raise RunError(ExitCode.USAGE, f"{result.path}: {why}: drop --to; --push and --gguf take it as it is")
+    if result.is_adapter and target is None and not as_it_is:
+        raise RunError(
+            ExitCode.USAGE, f"{result.path} is an adapter: name a folder to merge it into with --to, or add --as-it-is"
+        )
+    if gguf is not None and result.is_adapter and as_it_is:
+        raise RunError(ExitCode.USAGE, "--gguf needs a whole model: merge the adapter with --to, not --as-it-is")
+    if not (target or gguf or uri):
+        raise RunError(ExitCode.USAGE, "nothing is to be done: add --push URI or --gguf FILE")
+    if uri is not None:
+        check_target(uri, target or result.path, result.files)
+    if target is not None:
+        from stoker.results.merge import merge
+
+        merge(result, base_of(result, base), target)
+        click.echo(f"written: {target}")
+        result = read_result(target)
+    if uri is not None:
+        push(result.path, result.files, uri, public=public)
+        click.echo(f"pushed: {uri}")
+    if gguf is not None:
+        convert(result.path, gguf)
+        click.echo(f"written: {gguf}")
+
+
+def _print(
+    options: JobOptions,
+    output: Path | None,
+    base: str,
+    target: Path | None,
+    uri: str | None,
+    *,
+    as_it_is: bool,
+    gguf: Path | None,
+    public: bool,
+) -> None:
+    from stoker.results.push import check_target
+
+    if gguf is not None:
+        raise RunError(
+            ExitCode.USAGE, "--gguf needs llama.cpp's converter, which no image of Stoker's has: drop it here"
+        )
+    source = str(output or _OUTPUT)
+    merged = source if as_it_is else str(target or _EXPORTED)
+    steps: list[tuple[str, str, list[str]]] = []
+    if not as_it_is:
+        named = ["--base", base] if base else []
+        steps.append(("merge", "trl", ["stoker", "export", source, "--to", merged, *named]))
+    if uri is not None:
+        check_target(uri, Path(merged), ["."])
+        flags = [*(["--as-it-is"] if as_it_is else []), *(["--public"] if public else [])]
+        steps.append(("push", "fetch", ["stoker", "export", merged, "--push", uri, *flags]))
+    if not steps:
+        raise RunError(ExitCode.USAGE, "nothing is to be done: add --push URI, or drop --as-it-is")
+    print_job("export", steps, options)

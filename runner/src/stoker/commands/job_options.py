@@ -1,0 +1,87 @@
+"""The options of commands that can also print themselves as a Kubernetes Job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from stoker.contract.exits import ExitCode, RunError
+
+_OPTIONS = (
+    click.option("--job", metavar="RUN", help="Print a Job that does this with the result of RUN, and do nothing."),
+    click.option(
+        "--claim", metavar="NAME", help="With --job: the claim with the workspace  [default: initializer-RUN]"
+    ),
+    click.option("--image", metavar="IMAGE", help="With --job: another image than Stoker's for TRL."),
+    click.option("--gpu", is_flag=True, help="With --job: use one NVIDIA GPU."),
+    click.option("--memory", default="8Gi", show_default=True, metavar="SIZE", help="With --job: memory of the pod."),
+    click.option(
+        "--secret", metavar="NAME", help="With --job: a Secret whose keys become variables, such as HF_TOKEN."
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """What a user wants of a Job, by the options' names."""
+
+    job: str
+    claim: str | None
+    image: str | None
+    gpu: bool
+    memory: str
+    secret: str | None
+
+
+def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def taken(given: dict[str, Any]) -> JobOptions | None:
+    """Take the options out of a command's arguments; None without --job.
+
+    Raises:
+        RunError: another of them is given without --job (64).
+    """
+    found = {name: given.pop(name) for name in ("job", "claim", "image", "gpu", "memory", "secret")}
+    if found["job"] is not None:
+        return JobOptions(**found)
+    if lone := [f"--{name}" for name in ("claim", "image", "gpu", "secret") if found[name]]:
+        raise RunError(ExitCode.USAGE, f"{', '.join(lone)} is for a Job: add --job RUN, or drop it")
+    return None
+
+
+def print_job(purpose: str, steps: Sequence[tuple[str, str, Sequence[str]]], options: JobOptions) -> None:
+    """Print a Job.
+
+    Args:
+        purpose: what its name ends with.
+        steps: for each container its name, which of our images it uses, and what it runs.
+        options: what the user wants of it.
+
+    Raises:
+        RunError: the run's name is none (64).
+    """
+    from stoker.cluster.images import image_of
+    from stoker.results.job import Around, Step, job
+    from stoker.submit.trainjob import to_yaml
+
+    variant = "cuda" if options.gpu else "cpu"
+    made = [
+        Step(name, image_of(kind) if kind == "fetch" else options.image or image_of(kind, variant), argv)
+        for name, kind, argv in steps
+    ]
+    around = Around(
+        options.job,
+        options.claim or f"initializer-{options.job}",
+        memory=options.memory,
+        gpu=options.gpu,
+        secret=options.secret or "",
+    )
+    click.echo(to_yaml(job(purpose, made, around)), nl=False)

@@ -1,0 +1,139 @@
+"""How well a result predicts rows that it was not trained on. TRL reads the rows as it did in training."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.results.folder import Result
+from stoker.results.load import device
+from stoker.results.packages import needing
+
+# Settings of the run that say which tokens count.
+_AS_TRAINED = ("max_length", "completion_only_loss", "assistant_only_loss", "dataset_text_field", "eos_token")
+_FORMS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
+_COLUMNS = "text; messages; or prompt and completion"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Which rows are held out.
+
+    Attributes:
+        data: a file, a folder, or a name on the Hub.
+        split: the split.
+        limit: the first so many; None for all.
+    """
+
+    data: str
+    split: str
+    limit: int | None = None
+
+
+def read_rows(rows: Rows) -> Any:
+    """Return rows as a data set.
+
+    Raises:
+        RunError: there are none (65, 66), or a package is missing (78).
+    """
+    with needing("local"):
+        import datasets
+
+        datasets.disable_progress_bars()
+    path = Path(rows.data)
+    if path.is_file() and path.suffix not in _FORMS:
+        raise RunError(ExitCode.USAGE, f"--data {path} must end in {', '.join(_FORMS)}")
+    try:
+        if path.is_file():
+            found = datasets.load_dataset(_FORMS[path.suffix], data_files={rows.split: str(path)}, split=rows.split)
+        else:
+            found = datasets.load_dataset(rows.data, split=rows.split)
+    except (FileNotFoundError, ValueError, OSError, datasets.exceptions.DatasetGenerationError) as error:
+        raise RunError(
+            ExitCode.NO_INPUT,
+            f"--data {rows.data} with --split {rows.split} cannot be read ({' '.join(str(error).split())[:300]}): name "
+            "a file, a folder, or a data set on the Hub, and one of its splits",
+        ) from error
+    if rows.limit is not None:
+        found = found.select(range(min(rows.limit, len(found))))
+    if not len(found):
+        raise RunError(ExitCode.BAD_DATA, f"--data {rows.data} has no rows in the split {rows.split}: choose another")
+    return found
+
+
+def held_out(result: Result, model: Any, tokenizer: Any, rows: Any, batch_size: int) -> dict[str, Any]:
+    """Return loss, perplexity and token accuracy of rows, per token that training would learn.
+
+    Args:
+        result: the result; its settings say how rows are cut and which tokens count.
+        model: the model.
+        tokenizer: its tokenizer.
+        rows: a data set.
+        batch_size: rows at a time.
+
+    Raises:
+        RunError: the rows have other columns, or no token that counts (65).
+    """
+    with needing("local"):
+        import torch
+        from torch.utils.data import DataLoader
+        from transformers import HfArgumentParser
+        from trl import SFTConfig, SFTTrainer
+    told = result.manifest.get("settings")
+    told = told if isinstance(told, dict) else {}
+    words = [word for name in _AS_TRAINED if isinstance(told.get(name), str) for word in (f"--{name}", told[name])]
+    fixed = {"bf16": "false", "gradient_checkpointing": "false", "report_to": "none", "disable_tqdm": "true"}
+    with tempfile.TemporaryDirectory() as scratch:
+        fixed |= {"output_dir": scratch, "use_cpu": str(device() == "cpu").lower()}
+        words += [word for name, value in fixed.items() for word in (f"--{name}", value)]
+        (config,) = HfArgumentParser(SFTConfig).parse_args_into_dataclasses(words)
+        try:
+            trainer = SFTTrainer(model, config, train_dataset=rows, processing_class=tokenizer)
+        except (KeyError, ValueError, TypeError) as error:
+            raise RunError(
+                ExitCode.BAD_DATA,
+                f"the rows have the columns {', '.join(rows.column_names)} and cannot be read as in training "
+                f"({type(error).__name__}: {' '.join(str(error).split())[:200]}): they need {_COLUMNS}",
+            ) from error
+        model.eval()
+        # In float64, so that the order of the sum does not matter.
+        sums = torch.zeros(3, dtype=torch.float64)
+        loader = DataLoader(trainer.train_dataset, batch_size=batch_size, collate_fn=trainer.data_collator)
+        with torch.no_grad():
+            for batch in loader:
+                sums += _sums(model, {name: value.to(model.device) for name, value in batch.items()})
+    loss, right, count = sums.tolist()
+    if not count:
+        raise RunError(
+            ExitCode.BAD_DATA, "no row has a token that counts after it was cut to max_length: use shorter rows"
+        )
+    return {
+        "rows": len(rows),
+        "tokens": int(count),
+        "loss": loss / count,
+        "perplexity": perplexity(loss / count),
+        "token_accuracy": right / count,
+    }
+
+
+def perplexity(loss: float) -> float | None:
+    """Return the perplexity of a loss; None if it is too large for a number."""
+    return math.exp(loss) if loss < 700 else None
+
+
+def _sums(model: Any, batch: Mapping[str, Any]) -> Any:
+    import torch
+
+    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    logits = model(**inputs).logits[:, :-1]
+    labels = batch["labels"][:, 1:]
+    counts = labels != -100
+    scores, wanted = logits[counts].float(), labels[counts]
+    losses = torch.nn.functional.cross_entropy(scores, wanted, reduction="none")
+    right = scores.argmax(-1) == wanted
+    return torch.stack([losses.double().sum(), right.double().sum(), counts.double().sum()]).cpu()

@@ -1,0 +1,117 @@
+"""A Kubernetes Job that runs a command on a run's claim: as restricted as a namespace may ask for. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stoker.contract.exits import ExitCode, RunError
+
+WORKSPACE = "/workspace"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_LONGEST = 52
+_SECONDS = 24 * 3600
+# Our images' user; the group is that of the claims.
+_USER = {"runAsUser": 1001, "runAsGroup": 0, "fsGroup": 0, "fsGroupChangePolicy": "OnRootMismatch"}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A container of the job.
+
+    Attributes:
+        name: its name.
+        image: its image.
+        argv: what it runs.
+    """
+
+    name: str
+    image: str
+    argv: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What surrounds the containers.
+
+    Attributes:
+        run: the run.
+        claim: the claim with the run's workspace.
+        memory: what the job asks for.
+        gpu: True for one NVIDIA GPU in the last step.
+        secret: a Secret whose keys become variables; empty for none.
+    """
+
+    run: str
+    claim: str
+    memory: str = "8Gi"
+    gpu: bool = False
+    secret: str = ""
+
+
+def job(purpose: str, steps: Sequence[Step], around: Around) -> dict[str, Any]:
+    """Return a Job.
+
+    Args:
+        purpose: what its name ends with.
+        steps: its containers, one after another.
+        around: what surrounds them.
+
+    Raises:
+        RunError: the run's name is none (64).
+    """
+    if not _NAME.fullmatch(around.run) or len(around.run) > _LONGEST:
+        raise RunError(ExitCode.USAGE, f"--job {around.run} is not the name of a run: write that of its TrainJob")
+    *before, last = [_container(step, around, is_last=step is steps[-1]) for step in steps]
+    pod = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {**_USER, "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        **({"initContainers": before} if before else {}),
+        "containers": [last],
+        "volumes": [
+            {"name": "workspace", "persistentVolumeClaim": {"claimName": around.claim}},
+            {"name": "tmp", "emptyDir": {}},
+        ],
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": f"{around.run}-{purpose}", "labels": {"stoker.dev/result-of": around.run}},
+        "spec": {
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": _SECONDS,
+            "template": {"metadata": {"labels": {"stoker.dev/result-of": around.run}}, "spec": pod},
+        },
+    }
+
+
+def _container(step: Step, around: Around, *, is_last: bool) -> Mapping[str, Any]:
+    resources: dict[str, Any] = {
+        "requests": {"cpu": "1", "memory": around.memory},
+        "limits": {"memory": around.memory},
+    }
+    if around.gpu and is_last:
+        resources["limits"]["nvidia.com/gpu"] = 1
+    return {
+        "name": step.name,
+        "image": step.image,
+        "command": list(step.argv),
+        "workingDir": WORKSPACE,
+        "env": [{"name": "HOME", "value": "/tmp"}],
+        **({"envFrom": [{"secretRef": {"name": around.secret}}]} if around.secret else {}),
+        "resources": resources,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+        },
+        "volumeMounts": [
+            {"name": "workspace", "mountPath": WORKSPACE},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+    }

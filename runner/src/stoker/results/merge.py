@@ -1,0 +1,51 @@
+"""Merges an adapter into its base model, and writes a folder that any server can load."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.manifest import write_manifest
+from stoker.contract.words import say
+from stoker.results.folder import Base, Result
+from stoker.results.load import load
+
+# Fields of a manifest that describe one folder.
+_OF_THE_FOLDER = ("schemaVersion", "status", "time", "adapter", "files")
+
+
+def merge(result: Result, base: Base, target: Path) -> Mapping[str, Any]:
+    """Merge an adapter into its base model, and return the manifest of the merged model.
+
+    Args:
+        result: the adapter.
+        base: its base model.
+        target: the folder to write; it must be missing or empty, and appears complete.
+
+    Raises:
+        RunError: the folder is not free (78), or the adapter cannot be loaded.
+        OSError: the folder cannot be written to.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise RunError(ExitCode.CONFIG, f"{target} exists and is not an empty folder: name a new one")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    say(f"merging {result.path} into {base.name}")
+    model, tokenizer = load(result, base, on_device=False)
+    try:
+        # A tensor that is not finite ends this, instead of an export that answers nonsense.
+        merged = model.merge_and_unload(safe_merge=True)
+        merged.save_pretrained(draft)
+        tokenizer.save_pretrained(draft)
+        told = {name: value for name, value in result.manifest.items() if name not in _OF_THE_FOLDER}
+        manifest = write_manifest(draft, {**told, "merged_adapter": result.manifest["adapter"]})
+        draft.replace(target)
+    except ValueError as error:
+        raise RunError(ExitCode.BAD_DATA, f"{result.path} cannot be merged: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return manifest

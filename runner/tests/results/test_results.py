@@ -1,0 +1,201 @@
+"""Each command on a result refuses what it cannot do with one message, before it loads anything heavy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from kubernetes_validate import validate
+from runner.tests.samples import check
+
+from stoker.commands.main import main
+from stoker.contract.evaluation import EVALUATION, read_evaluations
+from stoker.contract.exits import RunError
+from stoker.contract.manifest import MANIFEST, changed_files, write_manifest
+from stoker.report.page import report_page
+from stoker.report.runs import Run
+from stoker.results.evaluate import perplexity
+from stoker.results.folder import read_result
+from stoker.results.harness import numbers_of
+from stoker.results.packages import needing
+from stoker.results.record import record
+
+
+def stoker(*words: object) -> Result:
+    """Run a command."""
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def result_in(folder: Path, *, adapter: bool = False, base: str = "org/base", **told: Any) -> Path:
+    """Return a folder with a run's result, which is no real model."""
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    if adapter:
+        (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4}')
+        (folder / "adapter_model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    else:
+        (folder / "config.json").write_text("{}")
+    write_manifest(folder, {"method": "sft", "base_model": {"name_or_path": base, "revision": None}, **told})
+    return folder
+
+
+@pytest.mark.parametrize("command", [("export", "--push", "hf://a/b"), ("evaluate", "--data", "x"), ("chat",)])
+def test_what_is_no_result_is_refused(tmp_path: Path, command: tuple[str, ...]) -> None:
+    name, *words = command
+    (tmp_path / "empty").mkdir()
+    refused = stoker(name, tmp_path / "empty", *words)
+    assert (refused.exit_code, "stoker.json is missing" in refused.output) == (66, True), refused.output
+    output = result_in(tmp_path / "output")
+    (output / "config.json").write_text('{"changed": 1}')
+    refused = stoker(name, output, *words)
+    assert (refused.exit_code, "config.json has" in refused.output) == (65, True), refused.output
+    (output / MANIFEST).write_text("[]")
+    refused = stoker(name, output, *words)
+    assert (refused.exit_code, "not a JSON object" in refused.output) == (65, True), refused.output
+
+
+def test_the_workspace_stands_for_its_output(tmp_path: Path) -> None:
+    output = result_in(tmp_path / "output")
+    assert read_result(tmp_path).path == output
+    assert read_result(output).files == ["config.json", "metrics.jsonl", MANIFEST]
+
+
+@pytest.mark.parametrize(
+    ("adapter", "words", "code", "told"),
+    [
+        (False, ["--to", "{new}"], 64, "trained the whole model, so that nothing is to merge"),
+        (False, [], 64, "nothing is to be done: add --push URI or --gguf FILE"),
+        (
+            True,
+            ["--push", "hf://a/b"],
+            64,
+            "is an adapter: name a folder to merge it into with --to, or add --as-it-is",
+        ),
+        (True, ["--to", "{new}", "--as-it-is"], 64, "--as-it-is merges nothing"),
+        (True, ["--as-it-is", "--gguf", "{new}"], 64, "--gguf needs a whole model"),
+        (False, ["--push", "ftp://a/b"], 64, "is not an address that this command writes to: write hf://ORG/NAME"),
+        (False, ["--push", "hf://a"], 64, "is not an address that this command writes to"),
+        (False, ["--push", "oci://reg/a:1"], 64, "oras push reg/a:1 config.json metrics.jsonl stoker.json`"),
+        (True, ["--to", "{new}", "--base", "org/other"], 78, "was trained on org/base, not on org/other"),
+        (True, ["--to", "{new}", "--base", "/no/where"], 66, "the base model /no/where is not on this machine"),
+        (False, ["--push", "hf://a/b", "--gpu"], 64, "--gpu is for a Job: add --job RUN"),
+        (False, ["--gguf", "{new}"], 78, "python3 llama.cpp/convert_hf_to_gguf.py {output} --outfile {new}"),
+    ],
+)
+def test_an_export_that_cannot_be_is_refused(
+    tmp_path: Path, adapter: bool, words: list[str], code: int, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    output = result_in(tmp_path / "output", adapter=adapter)
+    names = {"new": tmp_path / "new", "output": output}
+    refused = stoker("export", output, *(word.format(**names) for word in words))
+    assert (refused.exit_code, told.format(**names) in refused.output) == (code, True), refused.output
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_converter_on_the_path_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    converter = tmp_path / "convert_hf_to_gguf.py"
+    converter.write_text("#!/bin/false\nimport sys\nfrom pathlib import Path\nPath(sys.argv[3]).write_text('GGUF')\n")
+    converter.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = stoker("export", result_in(tmp_path / "output"), "--gguf", tmp_path / "model.gguf")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "model.gguf").read_text() == "GGUF"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "nothing is to be measured: add --data DATA, --tasks NAMES"),
+        (["--tasks", "a", "--server", "http://x"], "--server and --model belong together"),
+        (["--data", "a", "--server", "http://x", "--model", "m"], "--data needs the model itself"),
+    ],
+)
+def test_an_evaluation_of_nothing_is_refused(tmp_path: Path, words: list[str], told: str) -> None:
+    refused = stoker("evaluate", result_in(tmp_path / "output"), *words)
+    assert (refused.exit_code, told in refused.output) == (64, True), refused.output
+
+
+@pytest.mark.parametrize("words", [("evaluate", "--data", "x"), ("chat", "--prompt", "x")])
+def test_a_reward_model_writes_nothing(tmp_path: Path, words: tuple[str, ...]) -> None:
+    name, *rest = words
+    refused = stoker(name, result_in(tmp_path / "output", method="reward"), *rest)
+    assert (refused.exit_code, "is a reward model" in refused.output) == (64, True), refused.output
+
+
+def test_a_missing_package_is_named_with_its_extra() -> None:
+    with (
+        pytest.raises(RunError, match=r"no_such_package is not installed.*'./runner\[evaluate\]'"),
+        needing("evaluate"),
+    ):
+        __import__("no_such_package")
+
+
+@pytest.mark.parametrize(
+    ("words", "containers"),
+    [
+        (("export", "--push", "s3://b/p"), ["merge", "push"]),
+        (("export", "--as-it-is", "--push", "hf://a/b"), ["push"]),
+        (("export",), ["merge"]),
+        (("evaluate", "--data", "/workspace/dataset", "--limit", "5", "--gpu", "--secret", "hub"), ["evaluate"]),
+    ],
+)
+def test_a_job_is_as_restricted_as_a_namespace_may_ask(words: tuple[str, ...], containers: list[str]) -> None:
+    name, *rest = words
+    done = stoker(name, "--job", "first-run", *rest)
+    assert done.exit_code == 0, done.output
+    job = yaml.safe_load(done.stdout)
+    validate(job, "1.31", strict=True)
+    pod = job["spec"]["template"]["spec"]
+    made = [*pod.get("initContainers", ()), *pod["containers"]]
+    assert [container["name"] for container in made] == containers
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in made:
+        assert container["command"][:2] == ["stoker", name]
+        # The command in the pod is one that this runner takes: with a folder that is missing, it says so.
+        assert stoker(*container["command"][1:]).exit_code == 66
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "initializer-first-run"}
+    assert ("nvidia.com/gpu" in made[-1]["resources"]["limits"]) is ("--gpu" in words)
+
+
+@pytest.mark.parametrize("run", ["Bad_Name", "x" * 60, ""])
+def test_a_job_needs_the_name_of_a_run(run: str) -> None:
+    refused = stoker("export", "--job", run)
+    assert (refused.exit_code, "is not the name of a run" in refused.output) == (64, True), refused.output
+
+
+def test_what_was_measured_stands_beside_the_manifest_and_in_the_report(tmp_path: Path) -> None:
+    output = result_in(tmp_path / "output")
+    held = {"data": "<b>.jsonl", "split": "test", "rows": 2, "tokens": 9, "loss": 1.5, "perplexity": perplexity(1.5)}
+    measured = {"of": "result", "base_model": None, "held_out": {**held, "token_accuracy": float("nan")}}
+    record(read_result(output), measured)
+    record(read_result(output), {"of": "support", "tasks": {"sums": {"acc": 0.25}}})
+    check(json.loads((output / EVALUATION).read_text()), "evaluation-v1")
+    assert [one["of"] for one in read_evaluations(output)] == ["result", "support"]
+    manifest = json.loads((output / MANIFEST).read_text())
+    assert EVALUATION in {entry["path"] for entry in manifest["files"]}
+    assert not list(changed_files(output, manifest)), "a server compares the digests"
+    page = (output / "report.html").read_text()
+    assert "<td>sums</td><td>acc</td><td>0.25</td><td>support</td>" in page
+    assert "&lt;b&gt;.jsonl" in page
+
+
+@pytest.mark.parametrize("evaluation", [{}, {"held_out": 3, "tasks": []}, {"tasks": {"a": {"b": "c"}, "d": 1}}])
+def test_a_report_survives_what_others_have_written(evaluation: dict[str, Any]) -> None:
+    assert "Evaluations" not in report_page(Run({}, {}, (), (evaluation,)))
+
+
+def test_numbers_of_a_task_are_its_metrics() -> None:
+    found = {"alias": "sums", "acc,none": 0.5, "acc_stderr,none": "N/A", "f1,strict": float("nan"), "higher": True}
+    assert numbers_of(found) == {"acc": 0.5, "f1,strict": None}
+
+
+def test_a_perplexity_too_large_for_a_number_is_none() -> None:
+    assert perplexity(1000.0) is None
