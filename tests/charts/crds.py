@@ -55,6 +55,15 @@ GATEWAY = Release(
     ("config/crd/standard/gateway.networking.k8s.io_httproutes.yaml",),
 )
 KEDA = Release("keda", "github.com/kedacore/keda/v2", "v2.21.0", ("config/crd/bases/keda.sh_scaledobjects.yaml",))
+KUEUE = Release(
+    "kueue",
+    "sigs.k8s.io/kueue",
+    "v0.16.1",
+    tuple(
+        f"config/components/crd/bases/kueue.x-k8s.io_{name}.yaml"
+        for name in ("clusterqueues", "localqueues", "resourceflavors", "workloadpriorityclasses")
+    ),
+)
 
 
 def schema_location(release: Release) -> str:

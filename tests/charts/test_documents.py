@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from charts import trainer
+from charts import crds, trainer
 from charts.helm import ROOT, TRAINING_RUNTIMES, render, run
 from charts.images import images
-from charts.runtimes import runtimes
+from charts.runtimes import containers, runtimes
 
 PAGES = ("choose-a-runtime.md", "catalogue.md", "cluster.md")
 TEXT = "\n".join((ROOT / "docs" / "guides" / page).read_text() for page in PAGES)
@@ -104,3 +104,36 @@ def test_every_rule_is_in_the_document() -> None:
     rules = [name for name, value in policies.items() if isinstance(value, dict) and "mode" in value]
     assert rules
     assert [name for name in rules if f"\n| `{name}` | " not in TEXT] == []
+
+
+QUEUES = [
+    [*yaml.safe_load_all(block)]
+    for block in re.findall(
+        r"^```yaml\n(.*?)^```$", (ROOT / "docs" / "guides" / "kueue.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+]
+
+
+def test_queues_in_the_document_are_kueues(tmp_path: Path) -> None:
+    objects = [item for block in QUEUES for item in block if str(item.get("apiVersion")).startswith("kueue.")]
+    assert {item["kind"] for item in objects} == {
+        "ResourceFlavor", "ClusterQueue", "LocalQueue", "WorkloadPriorityClass",
+    }  # fmt: skip
+    file = tmp_path / "queues.yaml"
+    file.write_text(yaml.safe_dump_all(objects))
+    done = run("kubeconform", "-strict", "-schema-location", crds.schema_location(crds.KUEUE), file)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_queue_covers_what_the_pods_of_the_run_ask_for() -> None:
+    """Kueue never admits a run that asks for a resource which no group of its queue covers."""
+    (job,) = (item for block in QUEUES for item in block if item.get("kind") == "TrainJob")
+    (values,) = (item for block in QUEUES for item in block if "policies" in item)
+    rendered = render(TRAINING_RUNTIMES, settings=[f"{key}={json.dumps(value)}" for key, value in values.items()])
+    assert any("queue" in item["metadata"]["name"] for item in rendered if item["kind"] == "ValidatingAdmissionPolicy")
+    (runtime,) = (r for r in runtimes(rendered) if r["metadata"]["name"] == job["spec"]["runtimeRef"]["name"])
+    asked = {name for found in containers([runtime]) for name in found.get("resources", {}).get("requests", {})}
+    (queue,) = (item for block in QUEUES for item in block if item.get("kind") == "ClusterQueue")
+    covered = {name for group in queue["spec"]["resourceGroups"] for name in group["coveredResources"]}
+    assert asked
+    assert asked <= covered
