@@ -222,6 +222,10 @@ release-sign: ## Sign the last pushed images and charts with cosign.
 release-verify: ## Verify the signatures of the last pushed images and charts.
 	@$(release) verify $(lists) $(key) $(http)
 
+.PHONY: release-python
+release-python: ## Build the Python package, source and wheel, the same bytes at every build of a commit.
+	@$(release) python --out "$(CACHE)/release/python"
+
 .PHONY: release-notes
 release-notes: ## Print the changelog entries for the charts' versions (CHARTS as above).
 	@$(release) notes $(CHARTS)

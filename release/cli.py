@@ -11,7 +11,19 @@ from typing import Any
 import click
 from images.builder.catalogue import LOCK
 
-from release import artifacthub, artifacts, changelog, digests, images, mirror, packages, policy, signing, tools
+from release import (
+    artifacthub,
+    artifacts,
+    changelog,
+    digests,
+    distributions,
+    images,
+    mirror,
+    packages,
+    policy,
+    signing,
+    tools,
+)
 from release.errors import DATA, USAGE, ReleaseError
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -205,6 +217,14 @@ def sign_command(lists: tuple[Path, ...], key: Path | None, plain_http: bool) ->
 def verify_command(lists: tuple[Path, ...], key: Path | None, plain_http: bool) -> None:
     """Verify the signatures of LISTS."""
     signing.verify(_read(lists), key, plain_http)
+
+
+@cli.command("python", epilog=_epilog("python -m release python --out dist"))
+@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="The folder.")
+def python_command(out: Path) -> None:
+    """Build the Python package: source distribution, wheel, and SHA256SUMS of both."""
+    for path in distributions.build(out):
+        click.echo(path)
 
 
 @cli.command("notes", epilog=_epilog("python -m release notes training-runtimes"))

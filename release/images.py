@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from images.builder import containers
 from images.builder.catalogue import Variant, platforms, variants
 
-from release import tools
+from release import commit, tools
 from release.artifacts import Artifact
 from release.errors import DATA, ReleaseError
 
@@ -74,15 +74,11 @@ def bake_command(found: Sequence[Variant], metadata: Path) -> list[str]:
 
 def _bake(found: Sequence[Variant], registry: str) -> dict[str, str]:
     """Build with Docker; the images' times are the commit's, so that building again gives the same layers."""
-
-    def git(*words: str) -> str:
-        return tools.run("git", *words).strip()
-
     environment = {
         "REGISTRY": registry,
         "PLATFORMS": ",".join(platforms()),
-        "REVISION": git("rev-parse", "HEAD"),
-        "SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct"),
+        "REVISION": commit.revision(),
+        "SOURCE_DATE_EPOCH": commit.seconds(),
     }
     with tempfile.TemporaryDirectory() as folder:
         metadata = Path(folder) / "metadata.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tarfile
@@ -11,7 +12,7 @@ from pathlib import Path
 import yaml
 from images.builder.catalogue import LOCK
 
-from release import artifacthub, tools
+from release import artifacthub, commit, tools
 from release.artifacts import Artifact, Chart, locked_images
 from release.errors import DATA, ReleaseError
 
@@ -43,6 +44,9 @@ def stage(chart: Chart, folder: Path, lock: Path = LOCK) -> Path:
     description = staged / "Chart.yaml"
     text = description.read_text(encoding="utf-8")
     description.write_text(artifacthub.with_images(text, artifacthub.image_names(text), lock), encoding="utf-8")
+    seconds = int(commit.seconds())
+    for path in staged.rglob("*"):
+        os.utime(path, (seconds, seconds))  # the archive keeps it: the same commit gives the same bytes
     return staged
 
 
