@@ -230,6 +230,13 @@ release-python: ## Build the Python package, source and wheel, the same bytes at
 release-notes: ## Print the changelog entries for the charts' versions (CHARTS as above).
 	@$(release) notes $(CHARTS)
 
+# Where the documentation goes; each version has a folder in it.
+SITE ?= $(CACHE)/site
+
+.PHONY: site
+site: ## Build the documentation site for the charts' versions (CHARTS as above), strictly, and print its folders.
+	@$(release) site $(or $(CHARTS),training-runtimes vllm-serving) --out "$(SITE)"
+
 ##@ Generated files
 
 .PHONY: generate

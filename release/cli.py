@@ -22,6 +22,7 @@ from release import (
     packages,
     policy,
     signing,
+    site,
     tools,
 )
 from release.errors import DATA, USAGE, ReleaseError
@@ -225,6 +226,21 @@ def python_command(out: Path) -> None:
     """Build the Python package: source distribution, wheel, and SHA256SUMS of both."""
     for path in distributions.build(out):
         click.echo(path)
+
+
+@cli.command("site", epilog=_epilog("python -m release site training-runtimes --out site"))
+@click.argument("names", nargs=-1, required=True)
+@click.option(
+    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="The folder of all versions."
+)
+def site_command(names: tuple[str, ...], out: Path) -> None:
+    """Build the documentation for the version of each chart (NAMES are charts, or their tags).
+
+    Each version has its folder. Links to files of the repository go to the chart's tag if that is what you name.
+    """
+    for name in names:
+        chart = artifacts.chart(name)
+        click.echo(site.build(chart, out, ref=chart.tag if name == chart.tag else "main"))
 
 
 @cli.command("notes", epilog=_epilog("python -m release notes training-runtimes"))
