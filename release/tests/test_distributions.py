@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import venv
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,7 +66,7 @@ def test_sums_are_those_that_sha256sum_reads(release: Release, tmp_path: Path) -
 
 def test_an_installed_wheel_has_the_command(built: dict[str, Path], tmp_path: Path) -> None:
     """With the dependencies of the tests' own environment: pip asks no index."""
-    venv.create(tmp_path / "env", system_site_packages=False, with_pip=False)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
     python = tmp_path / "env" / "bin" / "python"
     words = ["--quiet", "--no-index", "--no-deps", "--disable-pip-version-check", str(built[".whl"])]
     subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", *words], check=True)

@@ -43,7 +43,7 @@ def test_they_go_anywhere_where_values_say_nothing() -> None:
 
 def test_samplers_have_labels_tolerations_and_affinity_of_their_own() -> None:
     mine = {"key": "pool", "operator": "Exists"}
-    affinity = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    affinity: dict[str, Any] = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
     samplers = {"nodeSelector": {"pool": "small"}, "tolerations": [mine], "affinity": affinity}
     made = pods({"nodeSelector": {"pool": "large"}, "samplers": samplers})
     assert made["sampler"]["nodeSelector"]["pool"] == "small"

@@ -36,7 +36,7 @@ def export(python: Path, output: Path, uri: str, **env: str) -> subprocess.Compl
     """Send a result."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HF_", "STOKER_"))}
     told = {**plain, "PYTHONPATH": str(ROOT / "runner" / "src"), "HF_HOME": str(output.parent / "hf"), **env}
-    words = [python, "-m", "stoker", "export", output, "--push", uri]
+    words = [str(python), "-m", "stoker", "export", str(output), "--push", uri]
     return subprocess.run(words, check=False, capture_output=True, text=True, env=told)
 
 

@@ -106,8 +106,9 @@ def cases(model: Path, folder: Path) -> Iterator[str]:
 
     narrow = transformers.Qwen2Config.from_pretrained(model, hidden_size=32, intermediate_size=64)
     transformers.Qwen2ForCausalLM(narrow).save_pretrained(folder / "narrow")
-    for words in (("export", output, "--to", folder / "x"), ("chat", output, "--prompt", "a")):
-        refused = stoker(*words, "--base", folder / "narrow")
+    asked: list[tuple[object, ...]] = [("export", output, "--to", folder / "x"), ("chat", output, "--prompt", "a")]
+    for told in asked:
+        refused = stoker(*told, "--base", folder / "narrow")
         assert (refused.exit_code, "is not an adapter of" in refused.output) == (78, True), refused.output
     yield "another base"
 
