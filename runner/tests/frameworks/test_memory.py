@@ -13,6 +13,7 @@ from runner.tests.samples import pod
 
 from stoker.commands.describe import plan_text
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.samplers import SamplerRequest
 from stoker.frameworks import TRL
 from stoker.node import planning
 from stoker.node.read_inputs import read_model
@@ -117,6 +118,16 @@ def test_a_plan_goes_whole_to_the_processes(model: Path, tmp_path: Path) -> None
     assert (read.ways, read.device_bytes) == (plan.ways, plan.device_bytes)
     shown = plan.to_json()["memory"]
     assert (shown["tuning"], shown["device"]) == ("lora", 80 * GIB)
+
+
+def test_a_plan_with_samplers_says_what_those_that_sleep_need(model: Path) -> None:
+    plan = planned(model, "--use_peft", device=80 * GIB)
+    assert "parked" not in plan_text(plan)
+    request = SamplerRequest(str(model), "base", "/adapters", None, 16, 4, "bfloat16")
+    shown = plan_text(replace(plan, samplers=request))
+    assert "parked    a sampler that sleeps" in shown
+    assert "keeps 15.3 GiB of host memory (8,190,735,360 weights × 2 bytes)" in shown
+    assert "requests.memory of 17.3 GiB or more" in shown
 
 
 def test_a_pod_reads_the_model_that_its_plan_names(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stoker.plan.device_memory import cuda_generation, device_memory
-from stoker.plan.estimate import Training, estimate, misfit
+from stoker.plan.estimate import Training, estimate, misfit, parked
 from stoker.plan.model_shape import ModelShape, shape_of
 
 GIB = 2**30
@@ -201,3 +201,8 @@ def test_the_driver_says_how_old_a_device_is() -> None:
     assert cuda_generation(lambda name: nvml(80 * GIB)) == 9
     assert cuda_generation(lambda name: nvml(GIB, broken=True)) is None
     assert cuda_generation(missing) is None
+
+
+def test_a_sampler_that_sleeps_needs_its_weights_and_two_gib() -> None:
+    assert parked(8 * 2**30, "bfloat16").endswith("× 2 bytes): samplers.resources.requests.memory of 18.0 GiB or more")
+    assert "keeps 32.0 GiB of host memory" in parked(8 * 2**30, "float32")

@@ -10,7 +10,7 @@ from stoker.contract.samplers import SamplerRequest
 from stoker.frameworks import TRL, known_frameworks
 from stoker.frameworks.trl.recipes import DEFAULTS, TUNINGS, recipe_for
 from stoker.plan.arguments import Setting
-from stoker.plan.estimate import NOT_COUNTED, Memory, gib
+from stoker.plan.estimate import NOT_COUNTED, Memory, gib, parked
 from stoker.plan.model_shape import ModelShape
 from stoker.plan.plan import Plan
 from stoker.plan.world import ACCELERATORS
@@ -38,6 +38,11 @@ def plan_text(plan: Plan) -> str:
         f"output    {plan.output_dir} (resume: {plan.resume})",
         *([] if plan.memory is None else [_memory(plan.memory, plan.device_bytes)]),
         *([] if plan.samplers is None else [_samplers(plan.samplers)]),
+        *(
+            [f"parked    {parked(plan.memory.model_weights, plan.samplers.dtype)}"]
+            if plan.samplers is not None and plan.memory is not None
+            else []
+        ),
         f"stop      {plan.grace_seconds} s from SIGTERM to SIGKILL",
         f"hang      {plan.hang_seconds} s without a step" if plan.hang_seconds else "hang      not looked for",
         *([f"idle      {plan.idle_seconds} s without a request to the samplers"] if plan.idle_seconds else []),

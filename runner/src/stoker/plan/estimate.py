@@ -16,6 +16,8 @@ NOT_COUNTED = (
     "communication; teacher and reward models; vLLM; what CUDA and fragmentation take"
 )
 _GIB = 2**30
+# What vLLM needs of its host's memory beside weights that it has parked there.
+_BESIDE_WEIGHTS = 2 * _GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,21 @@ def misfit(ways: Sequence[tuple[str, Memory]], device_bytes: int | None) -> str:
         f"write {', or '.join(fitting)}" if fitting else "use more devices and STOKER_SHARDING=full, or larger ones"
     )
     return f"the model does not fit: it needs {ways[0][1]}; a device has {gib(device_bytes)}: {remedy}"
+
+
+def parked(model_weights: int, dtype: str) -> str:
+    """Return what a sampler that sleeps keeps in the memory of its host, and what to ask for, in one line.
+
+    Args:
+        model_weights: the number of the model's weights.
+        dtype: their type in vLLM.
+    """
+    each = 4 if dtype == "float32" else 2
+    size = model_weights * each
+    return (
+        f"a sampler that sleeps (samplers.slice, sleep level 1) keeps {gib(size)} of host memory ({model_weights:,} "
+        f"weights × {each} bytes): samplers.resources.requests.memory of {gib(size + _BESIDE_WEIGHTS)} or more"
+    )
 
 
 def gib(size: float) -> str:
