@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.samplers import SamplerRequest
@@ -93,6 +94,21 @@ def estimate_text(shape: ModelShape, ways: Sequence[tuple[str, Memory]], device_
             f"not counted: {NOT_COUNTED}",
         ]
     )
+
+
+def forecast_text(told: Mapping[str, Any], processes: int) -> str:
+    """Return tokens, time and measured memory of a TrainJob, as `stoker estimate` prints them."""
+    peak = told["measured_peak_gib"]
+    lines = [] if peak is None else [f"measured there: {peak:.1f} GiB at most, with activations"]
+    if told["tokens"] is None:
+        lines.append("tokens and time: unknown; both runs need max_steps, or both num_train_epochs")
+    else:
+        minutes = -(-told["seconds"] // 60)
+        lines.append(
+            f"about {told['tokens']:,} tokens in {minutes // 60} h {minutes % 60:02} min on {processes} processes, "
+            "without start and evaluation"
+        )
+    return "\n".join(["", *lines])
 
 
 def _origin(plan: Plan, name: str) -> str:

@@ -29,17 +29,29 @@ _MODEL = "/workspace/model"
             show_default=True,
             help="As STOKER_SHARDING.",
         ),
+        click.Option(["--runtime", "runtimes"], multiple=True, type=PATH, help="Of a TrainJob: a file with runtimes."),
+        click.Option(
+            ["--model", "config"], type=PATH, metavar="FOLDER", help="Of a TrainJob: its model's config.json."
+        ),
+        click.Option(
+            ["--measured"],
+            type=PATH,
+            metavar="OUTPUT",
+            help="Of a TrainJob: a finished run to tell tokens and time by.",
+        ),
         OUTPUT,
-        click.Argument(["model"], type=PATH),
+        click.Argument(["model"], metavar="MODEL|TRAINJOB", type=PATH),
         trainer_arguments(),
     ],
     context_settings=PASS_THROUGH,
     epilog="\b\nExamples:\n"
     "  stoker estimate --device-memory 80Gi Qwen3-8B/config.json\n"
+    "  stoker estimate --device-memory 80Gi --model Qwen3-8B --measured earlier/output trainjob.yaml\n"
     "  stoker estimate --devices 8 --device-memory 80Gi --sharding full /models/llama-70b --use_peft --lora_r 32\n"
     "\b\nExit codes:\n"
     "   0  it fits, or --device-memory is not given\n"
     "  64  wrong arguments, or a family of models that is not known\n"
+    "  65  the measured run does not tell its speed\n"
     "  66  there is no config.json\n"
     "  78  it does not fit\n",
 )
@@ -50,6 +62,9 @@ def estimate_command(
     device_memory: str | None,
     method: str,
     sharding: str,
+    runtimes: tuple[Path, ...],
+    config: Path | None,
+    measured: Path | None,
     output: str,
     model: Path,
     trainer_args: tuple[str, ...],
@@ -58,6 +73,10 @@ def estimate_command(
 
     MODEL is a config.json or a folder with one. TRAINER_ARGS are TRL's flags, such as --use_peft; `stoker plan` counts
     in the same way. Not counted: activations, and what else it lists. Options of this command come first.
+
+    TRAINJOB is a file (*.yaml) with a TrainJob, which says devices, method and flags itself. Its runtime is read from
+    the cluster, or from --runtime. With --measured, a finished run on the same data, model and kind of devices tells
+    tokens and time, as if the speed grew with the processes.
     """
     from stoker.cluster.pods import quantity
     from stoker.commands import describe
@@ -67,6 +86,10 @@ def estimate_command(
     from stoker.plan.model_shape import FAMILIES
     from stoker.plan.resolve import read_request, resolve_plan
 
+    if model.suffix in (".yaml", ".yml"):
+        return _of_trainjob(model, runtimes, config, measured, device_memory, output, trainer_args)
+    if runtimes or config or measured:
+        raise RunError(ExitCode.USAGE, "--runtime, --model and --measured are for a TrainJob: name its file (*.yaml)")
     folder = model.parent if model.name == "config.json" else model
     if not (folder / "config.json").is_file():
         raise RunError(ExitCode.NO_INPUT, f"{folder} has no config.json: name the model's folder, or its config.json")
@@ -102,4 +125,57 @@ def estimate_command(
         click.echo(json.dumps({"device": device_bytes, "fits": fits, "ways": found}, indent=2))
     else:
         click.echo(describe.estimate_text(read.shape, ways, device_bytes))
+    return ExitCode.FINISHED if fits else ExitCode.CONFIG
+
+
+def _of_trainjob(
+    path: Path,
+    runtimes: tuple[Path, ...],
+    config: Path | None,
+    measured: Path | None,
+    device_memory: str | None,
+    output: str,
+    trainer_args: tuple[str, ...],
+) -> int:
+    from stoker.cluster.forecast import described, plan_of
+    from stoker.cluster.pods import quantity
+    from stoker.cluster.resources import RUNTIME_KINDS, of_kind, read_resources, runtime_of, trainjobs_of
+    from stoker.commands import describe
+    from stoker.node.read_inputs import read_model
+    from stoker.plan.model_shape import FAMILIES
+    from stoker.report.measured import read_measured
+
+    if trainer_args:
+        raise RunError(ExitCode.USAGE, f"write {' '.join(trainer_args)} into the TrainJob: it says the flags itself")
+    if config is None:
+        raise RunError(
+            ExitCode.USAGE, f"the model of {path} is not here: name a folder with its config.json by --model"
+        )
+    folder = config.parent if config.name == "config.json" else config
+    if not (folder / "config.json").is_file():
+        raise RunError(ExitCode.NO_INPUT, f"{folder} has no config.json: name the model's folder, or its config.json")
+    shape = read_model(folder).shape
+    resources = read_resources(path)
+    job, *others = trainjobs_of(resources, path)
+    if others:
+        raise RunError(ExitCode.USAGE, f"{path} has {len(others) + 1} TrainJobs: keep one")
+    known = of_kind([*resources, *(one for file in runtimes for one in read_resources(file))], *RUNTIME_KINDS)
+    plan = plan_of(job, runtime_of(job, known), folder)
+    if shape is None or not plan.ways:
+        raise RunError(
+            ExitCode.USAGE,
+            f"the memory of {path} cannot be counted: only models that are not quantized, of the families "
+            f"{', '.join(FAMILIES)}, on devices that hold their weights",
+        )
+    device_bytes = None if device_memory is None else round(quantity(device_memory))
+    fits = device_bytes is None or plan.ways[0][1].total <= device_bytes
+    told = described(plan, None if measured is None else read_measured(measured))
+    if output == "json":
+        ways = [{"write": write, **asdict(memory), "total": memory.total} for write, memory in plan.ways]
+        found = {"device": device_bytes, "fits": fits, "ways": ways, "processes": plan.world.size, **told}
+        click.echo(json.dumps(found, indent=2))
+    else:
+        click.echo(describe.estimate_text(shape, plan.ways, device_bytes))
+        if measured is not None:
+            click.echo(describe.forecast_text(told, plan.world.size))
     return ExitCode.FINISHED if fits else ExitCode.CONFIG

@@ -1,0 +1,82 @@
+"""What a finished run has measured of itself: tokens, speed and memory, for an estimate of the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.metrics import PEAK_MEMORY, TOKENS_PER_SECOND
+from stoker.report.runs import output_of, read_run
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A run, measured.
+
+    Attributes:
+        tokens_per_second: of all its processes; the median, so that the first steps count little.
+        steps: how many it made.
+        seconds: how long they took.
+        processes: its world size.
+        peak_gib: the most memory that rank 0 used; None if it did not say.
+        budget: how much it was to train, by unit.
+        settings: what its trainer was told.
+    """
+
+    tokens_per_second: float
+    steps: int
+    seconds: float
+    processes: int
+    peak_gib: float | None
+    budget: Mapping[str, float]
+    settings: Mapping[str, Any]
+
+    @property
+    def tokens(self) -> float:
+        """About how many tokens it trained."""
+        return self.tokens_per_second * self.seconds
+
+
+def read_measured(path: Path) -> Measured:
+    """Read a finished run's measurements.
+
+    Raises:
+        RunError: it is no run (66), or it did not measure what an estimate needs (65).
+        OSError: it cannot be read.
+    """
+    folder = output_of(path)
+    try:
+        run = read_run(folder)
+    except ValueError as error:
+        raise RunError(ExitCode.BAD_DATA, str(error)) from error
+    told = {} if run is None else run.facts
+    given = [told.get(name) for name in ("steps", "seconds", "world_size")]
+    numbers = [float(one) for one in given if isinstance(one, int | float) and one > 0]
+    speeds = run.curves[TOKENS_PER_SECOND].values if run and TOKENS_PER_SECOND in run.curves else []
+    if run is None or not speeds or len(numbers) < len(given):
+        raise RunError(
+            ExitCode.BAD_DATA,
+            f"{folder} does not tell tokens per second, steps and seconds: name the output folder of a finished run "
+            "that logged tokens_per_second",
+        )
+    if told.get("resumed_from"):
+        raise RunError(
+            ExitCode.BAD_DATA,
+            f"{folder} is of a run that was resumed, whose seconds are of its last attempt alone: name another run",
+        )
+    steps, seconds, processes = numbers
+    peak = run.curves[PEAK_MEMORY].values if PEAK_MEMORY in run.curves else ()
+    budget, settings = told.get("budget"), told.get("settings")
+    return Measured(
+        median(speeds),
+        round(steps),
+        seconds,
+        round(processes),
+        max(peak, default=None),
+        budget if isinstance(budget, dict) else {},
+        settings if isinstance(settings, dict) else {},
+    )

@@ -1,0 +1,98 @@
+"""`stoker estimate trainjob.yaml`: what the job would need, and how long by the measure of an earlier run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from runner.tests.commands.test_main import invoke
+from runner.tests.plan.test_estimate import QWEN_8B
+
+from builders import gpu_runtime, trainjob
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A file with a TrainJob of one node with two GPUs, and its runtime; the model's configuration is beside it."""
+    env = {"STOKER_ARG_MODEL_NAME_OR_PATH": "Qwen/Qwen3-8B", "STOKER_ARG_DATASET_NAME": "org/data"}
+    env |= {"STOKER_ARG_USE_PEFT": "true", "STOKER_ARG_MAX_STEPS": "1000"}
+    made = trainjob(numNodes=1, env=[{"name": name, "value": value} for name, value in env.items()])
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump_all([made, gpu_runtime()]))
+    (tmp_path / "config.json").write_text(json.dumps(QWEN_8B))
+    return tmp_path / "job.yaml"
+
+
+def earlier(folder: Path, **told: Any) -> Path:
+    """Return the output of a finished run on one process: 100 steps in 200 s, 1,000 tokens per second."""
+    folder.mkdir()
+    lines = [{"step": step, "tokens_per_second": speed} for step, speed in ((1, 1.0), (50, 1000.0), (100, 1000.0))]
+    lines[-1]["peak_memory_gib"] = 30.5
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    manifest = {"steps": 100, "seconds": 200.0, "world_size": 1, "budget": {"steps": 100}, "settings": {}, **told}
+    (folder / "stoker.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_memory_tokens_and_time(job: Path, tmp_path: Path) -> None:
+    asked = ("--model", str(tmp_path), "--device-memory", "80Gi", "--measured", str(earlier(tmp_path / "output")))
+    result = invoke("estimate", *asked, str(job))
+    assert result.exit_code == 0, result.output
+    assert "lora, not sharded" in result.stdout
+    assert "measured there: 30.5 GiB at most" in result.stdout
+    told = json.loads(invoke("estimate", "--output", "json", *asked, str(job)).stdout)
+    # Ten times the steps on twice the processes: each step has twice the rows, and takes as long.
+    assert (told["processes"], told["tokens"], told["seconds"]) == (2, 4_000_000, 2000)
+    assert told["fits"] is True
+
+
+def test_more_rows_in_a_step_are_more_tokens(job: Path, tmp_path: Path) -> None:
+    measured = earlier(tmp_path / "output", settings={"gradient_accumulation_steps": "4"})
+    asked = ("--output", "json", "--model", str(tmp_path), "--measured", str(measured))
+    told = json.loads(invoke("estimate", *asked, str(job)).stdout)
+    assert told["tokens"] == 1_000_000, "the job accumulates one row where the other accumulated four"
+
+
+def test_a_job_that_does_not_fit_ends_with_78(job: Path, tmp_path: Path) -> None:
+    result = invoke("estimate", "--model", str(tmp_path), "--device-memory", "8Gi", str(job))
+    assert result.exit_code == 78
+    assert "does not fit" in result.stdout
+    assert "tokens" not in result.stdout
+
+
+def test_steps_say_nothing_of_epochs(job: Path, tmp_path: Path) -> None:
+    job.write_text(job.read_text().replace("STOKER_ARG_MAX_STEPS", "STOKER_ARG_NUM_TRAIN_EPOCHS"))
+    asked = ("--model", str(tmp_path), "--measured", str(earlier(tmp_path / "output")))
+    assert "tokens and time: unknown" in invoke("estimate", *asked, str(job)).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "code", "message"),
+    [
+        ([], {}, 64, "name a folder with its config.json by --model"),
+        (["--model", "nowhere"], {}, 66, "nowhere has no config.json"),
+        (["--model", "{here}", "--measured", "{here}/nowhere"], {}, 66, "has no metrics.jsonl"),
+        (
+            ["--model", "{here}", "--measured", "{here}/output"],
+            {"seconds": None},
+            65,
+            "does not tell tokens per second",
+        ),
+        (["--model", "{here}", "--measured", "{here}/output"], {"resumed_from": 5}, 65, "was resumed"),
+    ],
+)
+def test_what_it_cannot_answer_is_said(
+    job: Path, tmp_path: Path, words: list[str], told: dict[str, Any], code: int, message: str
+) -> None:
+    earlier(tmp_path / "output", **told)
+    result = invoke("estimate", *(word.format(here=tmp_path) for word in words), str(job))
+    assert (result.exit_code, message in result.output) == (code, True), result.output
+
+
+def test_options_of_a_trainjob_need_one(tmp_path: Path, job: Path) -> None:
+    result = invoke("estimate", "--measured", "x", str(tmp_path))
+    assert (result.exit_code, "are for a TrainJob" in result.output) == (64, True)
+    result = invoke("estimate", "--model", str(tmp_path), str(job), "--use_peft")
+    assert (result.exit_code, "into the TrainJob" in result.output) == (64, True)
