@@ -261,6 +261,13 @@ generate-vllm-flags: ## Chart vllm-serving: the flags of the pinned vLLM, from i
 	@server="$$($(python) images/vllm/venv)" && flags="$$("$$server/bin/python" images/vllm/flags.py)" && \
 	  printf '%s\n' "$$flags" > charts/vllm-serving/files/vllm-flags.json
 
+# Output folders of finished runs: make pictures RUNS="first/output second/output"
+RUNS ?=
+.PHONY: pictures
+pictures: ## Make the pictures of docs/images from finished runs (RUNS="first/output second/output"), with Chromium.
+	@: $(or $(RUNS),$(error name finished runs: make $@ RUNS="first/output second/output"))
+	@STOKER_PICTURES_OF="$(RUNS)" $(pytest) $(PYTEST_ARGS) runner/tests/report/test_pictures.py
+
 .PHONY: format
 format: ## Format Python files with ruff and fix what it can.
 	@$(venv) PYTHONPATH=tests "$$venv/bin/python" -m lint.format

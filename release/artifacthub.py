@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from images.builder.catalogue import LOCK, variants
 
-from release import changelog
+from release import ROOT, changelog
 from release.artifacts import Artifact, Chart, read_chart
 from release.errors import DATA, ReleaseError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+SCREENSHOTS = {"report.png": "The report that every run ends with", "comparison.png": "Two runs compared"}
+"""The pictures of docs/images that Artifact Hub shows, with their titles."""
+
+_RAW = "https://raw.githubusercontent.com/stoker-dev/stoker"
+_PICTURES = "docs/images"
 _INDENT = "    "
 _WIDTH = 100
 
@@ -59,6 +64,24 @@ def with_changes(chart_yaml: str, chart: Path) -> str:
         )
     listed = [{"kind": change.kind, "description": change.description} for change in newest.changes]
     return _replaced(chart_yaml, "changes", listed)
+
+
+def with_pictures(chart_yaml: str, chart: Chart, root: Path = ROOT) -> str:
+    """Return the text of a Chart.yaml that names the icon and the screenshots of the documents, as of its own tag.
+
+    Raises:
+        ReleaseError: it has no line for them.
+    """
+    raw = f"{_RAW}/{chart.tag}/{_PICTURES}"
+    listed = [
+        {"title": title, "url": f"{raw}/{name}"}
+        for name, title in SCREENSHOTS.items()
+        if (root / _PICTURES / name).is_file()
+    ]
+    text, count = re.subn(r"^icon: .*$", f"icon: {raw}/icon.svg", chart_yaml, flags=re.MULTILINE)
+    if count != 1:
+        raise ReleaseError(DATA, f"{chart.name}/Chart.yaml needs one line 'icon: URL'")
+    return _replaced(text, "screenshots", listed)
 
 
 def _replaced(chart_yaml: str, name: str, value: list[dict[str, Any]]) -> str:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from release.artifacthub import with_changes, with_images
-from release.artifacts import Chart, charts
+from release import ROOT
+from release.artifacthub import with_changes, with_images, with_pictures
+from release.artifacts import Chart, charts, read_chart
 from release.changelog import Change, read, sections
 from release.errors import ReleaseError
 
@@ -117,3 +118,25 @@ def test_a_chart_without_the_annotation_is_refused() -> None:
 def test_the_changelog_of_every_chart_is_about_its_version(own: Chart) -> None:
     newest, *_ = read(own.folder)
     assert newest.version == own.version
+
+
+def test_pictures_are_those_of_the_charts_own_tag(chart: Path, tmp_path: Path) -> None:
+    (tmp_path / "docs" / "images").mkdir(parents=True)
+    for name in ("icon.svg", "report.png", "other.png"):
+        (tmp_path / "docs" / "images" / name).touch()
+    text = CHART.replace("annotations:\n", "icon: https://example.com\nannotations:\n  artifacthub.io/screenshots: |\n")
+    written = yaml.safe_load(with_pictures(text, read_chart(chart), tmp_path))
+    raw = "https://raw.githubusercontent.com/stoker-dev/stoker/some-0.2.0/docs/images"
+    assert written["icon"] == f"{raw}/icon.svg"
+    shown = yaml.safe_load(written["annotations"]["artifacthub.io/screenshots"])
+    assert [picture["url"] for picture in shown] == [f"{raw}/report.png"]
+    with pytest.raises(ReleaseError, match="needs one line 'icon: URL'"):
+        with_pictures(CHART, read_chart(chart), tmp_path)
+
+
+def test_every_picture_that_a_chart_names_is_there(own: Chart) -> None:
+    facts = yaml.safe_load((own.folder / "Chart.yaml").read_text())
+    named = [facts["icon"]]
+    named += [picture["url"] for picture in yaml.safe_load(facts["annotations"]["artifacthub.io/screenshots"])]
+    for url in named:
+        assert (ROOT / url.partition(f"/{own.tag}/")[2]).is_file(), url

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 from release import artifacthub
+from release.artifacts import read_chart
 
 from charts import trainer
 from charts.helm import (
@@ -201,7 +202,8 @@ def read_by_helm() -> dict[Path, str]:
 def description(chart: Path, renders: list[str]) -> str:
     """Return a chart's Chart.yaml with its annotations, given all that it renders."""
     names = names_in_lock(images(manifests("".join(renders))))
-    return artifacthub.with_changes(artifacthub.with_images((chart / "Chart.yaml").read_text(), names), chart)
+    text = artifacthub.with_changes(artifacthub.with_images((chart / "Chart.yaml").read_text(), names), chart)
+    return artifacthub.with_pictures(text, read_chart(chart))
 
 
 def files() -> dict[Path, str]:
