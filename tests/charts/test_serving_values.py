@@ -77,6 +77,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"args.max-model-len": 512}, "at '/args/max-model-len': got number, want"),
     ({"args.enforce-eager": "yes"}, "args.enforce-eager: this flag is a switch. Write true or false, without quotes."),
     ({"args.dtype": "float23"}, 'args.dtype: this flag does not take "float23". Use one of: '),
+    (
+        {"fleet.enabled": True, "rl": {"enabled": True, "peers": [{"podSelector": {}}]}},
+        "fleet.enabled: nobody may change one replica alone, or it is no longer like the others. Set rl.enabled=true",
+    ),
+    ({"fleet.enabled": True}, "Set rl.enabled=true and rl.adaptersOnly=true."),
+    ({"fleet.replicas": 0}, "at '/fleet/replicas': minimum: got 0, want 1"),
+    ({"fleet.timeoutSeconds": "1m"}, "at '/fleet/timeoutSeconds': got string, want integer"),
     ({"args.host": "0.0.0.0"}, "args.host: the chart sets this flag itself. Remove it."),
     ({"args.api-key": "secret"}, "args.api-key: the chart sets this flag itself. Use api.keySecret instead."),
     ({"args.lora-modules": "a=b"}, "args.lora-modules: the chart sets this flag itself. Use adapters instead."),

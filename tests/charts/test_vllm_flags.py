@@ -14,6 +14,7 @@ import yaml
 
 from charts.generate import golden
 from charts.helm import ROOT, VLLM_SERVING, Manifest, manifests, render, values_files
+from charts.serving_settings import replicas
 
 FLAGS = VLLM_SERVING / "files/vllm-flags.json"
 KNOWN: dict[str, dict[str, Any]] = json.loads(FLAGS.read_text())
@@ -27,8 +28,7 @@ EVERYTHING = [
 
 def flags(objects: list[Manifest]) -> dict[str, str | bool]:
     """Return the flags of vLLM's container by name: text, or true and false of a switch."""
-    (deployment,) = (item for item in objects if item["kind"] == "Deployment")
-    (server,) = deployment["spec"]["template"]["spec"]["containers"]
+    (server,) = replicas(objects)["spec"]["template"]["spec"]["containers"]
     found: dict[str, str | bool] = {}
     words = iter(server["args"][1:])
     for word in words:

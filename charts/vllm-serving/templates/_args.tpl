@@ -80,7 +80,7 @@ Arguments, a list: the root context, the accelerator's profile.
 {{- if or $root.Values.published.claim $root.Values.published.configMap $root.Values.rl.enabled }}
   {{- $_ := set $env "VLLM_ALLOW_RUNTIME_LORA_UPDATING" "1" }}
 {{- end }}
-{{- if and $root.Values.rl.enabled (not $root.Values.rl.adaptersOnly) }}
+{{- if and $root.Values.rl.enabled (or $root.Values.fleet.enabled (not $root.Values.rl.adaptersOnly)) }}
   {{- $_ := set $env "VLLM_SERVER_DEV_MODE" "1" }}
 {{- end }}
 {{- toYaml $env }}

@@ -3,37 +3,11 @@ vllm-serving.caddyfile: the proxy's configuration. vLLM listens on loopback; wha
 Argument: the root context.
 */}}
 {{- define "vllm-serving.caddyfile" -}}
-{
-	admin off
-	persist_config off
-	auto_https off
-	storage_check off
-	storage_clean_interval off
-	grace_period 5s
-	metrics
-	{{- /* A client may send its key in any header or in the query. This holds for the log of errors too. */}}
-	log {
-		output stderr
-		format filter {
-			request>headers delete
-			request>uri regexp `\?.*` ?REDACTED
-			wrap json
-		}
-	}
-	{{- /* The name is what alerts tell clients' requests from probes by. */}}
-	{{- range $name, $address := dict "clients" ":8080" "probes" ":8082" "control" ":8090" }}
-	{{- if or (ne $name "control") $.Values.rl.enabled }}
-	servers {{ $address }} {
-		name {{ $name }}
-		timeouts {
-			read_header 10s
-			idle 5m
-		}
-		max_header_size 32KB
-	}
-	{{- end }}
-	{{- end }}
-}
+{{- $listens := dict "clients" ":8080" "probes" ":8082" }}
+{{- if .Values.rl.enabled }}
+  {{- $_ := set $listens "control" ":8090" }}
+{{- end }}
+{{- include "vllm-serving.caddyOptions" (dict "listens" $listens "grace" "5s") }}
 
 (server) {
 	reverse_proxy 127.0.0.1:8000 {
@@ -62,21 +36,7 @@ Argument: the root context.
 	}
 }
 
-(guard) {
-	request_body {
-		max_size {{ .Values.api.maxBodySize }}
-	}
-	{{- if not .Values.api.anonymous }}
-	@closed not bearer_key /keys/api-key /keys/api-key-next
-	header @closed Content-Type application/json
-	respond @closed `{"error":{"message":"The API key is missing or wrong.","type":"authentication_error","param":null,"code":401}}` 401
-	{{- end }}
-}
-
-(unknown) {
-	header Content-Type application/json
-	respond `{"error":{"message":"There is no such path.","type":"not_found_error","param":null,"code":404}}` 404
-}
+{{ include "vllm-serving.caddySnippets" . }}
 
 # For clients.
 :8080 {
@@ -172,12 +132,75 @@ Argument: the root context.
 {{ end }}
 
 {{/*
+vllm-serving.caddyOptions: the options of a proxy.
+Arguments, a dict:
+  listens  the addresses that it listens at, by name
+  grace    how long its end may take, so that answers that have begun end too
+*/}}
+{{- define "vllm-serving.caddyOptions" -}}
+{
+	admin off
+	persist_config off
+	auto_https off
+	storage_check off
+	storage_clean_interval off
+	grace_period {{ .grace }}
+	metrics
+	{{- /* A client may send its key in any header or in the query. This holds for the log of errors too. */}}
+	log {
+		output stderr
+		format filter {
+			request>headers delete
+			request>uri regexp `\?.*` ?REDACTED
+			wrap json
+		}
+	}
+	{{- /* The name is what alerts tell clients' requests from probes by. */}}
+	{{- range $name, $address := .listens }}
+	servers {{ $address }} {
+		name {{ $name }}
+		timeouts {
+			read_header 10s
+			idle 5m
+		}
+		max_header_size 32KB
+	}
+	{{- end }}
+}
+{{- end }}
+
+{{/*
+vllm-serving.caddySnippets: what a proxy asks of whoever wants something, and what it says to others.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.caddySnippets" -}}
+(guard) {
+	request_body {
+		max_size {{ .Values.api.maxBodySize }}
+	}
+	{{- if not .Values.api.anonymous }}
+	@closed not bearer_key /keys/api-key /keys/api-key-next
+	header @closed Content-Type application/json
+	respond @closed `{"error":{"message":"The API key is missing or wrong.","type":"authentication_error","param":null,"code":401}}` 401
+	{{- end }}
+}
+
+(unknown) {
+	header Content-Type application/json
+	respond `{"error":{"message":"There is no such path.","type":"not_found_error","param":null,"code":404}}` 404
+}
+{{- end }}
+
+{{/*
 vllm-serving.rlPaths: what reinforcement learning asks of vLLM: answers, tokens and, unless trainers share the release,
-pausing, weights, adapters and caches.
+pausing, weights, adapters and caches. A fleet passes on what clients ask too, and what trainers ask before they start.
 Argument: the root context.
 */}}
 {{- define "vllm-serving.rlPaths" -}}
 {{- $paths := list "/v1/completions" "/tokenize" "/detokenize" "/v1/models" "/health" }}
+{{- if .Values.fleet.enabled }}
+  {{- $paths = concat $paths (list "/server_info" "/get_world_size") .Values.api.paths | uniq }}
+{{- end }}
 {{- if not .Values.rl.adaptersOnly }}
   {{- $paths = concat (list
         "/pause" "/resume" "/is_paused" "/abort_requests"

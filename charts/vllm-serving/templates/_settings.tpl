@@ -63,6 +63,10 @@ lora:
   maxCpuLoras: {{ int .Values.lora.maxCpuLoras }}
   requireManifest: {{ .Values.lora.requireManifest }}
   others: {{ and (.Values.rl.enabled | default false) (not .Values.rl.adaptersOnly) }}
+{{- if .Values.fleet.enabled }}
+fleet:
+  folder: {{ include "vllm-serving.fleetFolder" . | quote }}
+{{- end }}
 {{- end }}
 
 {{/*
