@@ -21,6 +21,7 @@ MORE = {
     TRAINING_RUNTIMES: (
         "keep=true",
         "serviceAccount.create=true",
+        'monitoring={"podMonitor": true, "rules": true, "dashboard": true}',
         'runtimes.trl-distributed.deprecated.replacement="trl-qwen3-8b"',
     ),
     VLLM_SERVING: ("serviceAccount.create=true",),
@@ -29,6 +30,7 @@ MORE = {
 MAPS = {
     TRAINING_RUNTIMES: (
         "commonLabels", "commonAnnotations", "serviceAccount.annotations", "initializers.annotations",
+        "monitoring.labels", "monitoring.dashboardLabels",
         "test.labels", "nodeSelector", "runtimes.trl-distributed.labels",
         "runtimes.trl-distributed.annotations", "runtimes.trl-distributed.nodeSelector",
         "runtimes.trl-distributed.podTemplate.metadata.labels",

@@ -82,6 +82,10 @@ Arguments, a dict:
 {{- end }}
 - name: STOKER_WORKSPACE
   value: /workspace
+{{- with include "training-runtimes.metricsPort" .root }}
+- name: STOKER_METRICS_PORT
+  value: {{ . | quote }}
+{{- end }}
 {{- if .runtime.samplers }}
 - name: STOKER_SAMPLERS
   value: {{ include "training-runtimes.samplerAddresses" .runtime | quote }}

@@ -29,10 +29,12 @@ spec:
     matchExpressions:
       - {key: stoker.dev/session, operator: {{ if $whose }}Exists{{ else }}DoesNotExist{{ end }}}
   policyTypes: [Ingress{{ if eq $.role "sampler" }}, Egress{{ end }}]
-  {{- if $whose }}
+  {{- $port := eq $.role "node" | ternary (include "training-runtimes.metricsPort" $.root) "" }}
+  {{- if and $whose (not $port) }}
   ingress: []
   {{- else }}
   ingress:
+    {{- if not $whose }}
     - from:
         - podSelector:
             matchLabels:
@@ -43,6 +45,19 @@ spec:
       ports:
         - port: 8080
       {{- end }}
+    {{- end }}
+    {{- with $port }}
+    - ports:
+        - port: {{ . }}
+      from:
+        {{- with $.root.Values.networkPolicy.prometheusFrom }}
+        {{- toYaml . | nindent 8 }}
+        {{- else }}
+        - namespaceSelector:
+            matchLabels:
+              kubernetes.io/metadata.name: monitoring
+        {{- end }}
+    {{- end }}
   {{- end }}
   {{- if eq $.role "sampler" }}
   egress:

@@ -86,6 +86,11 @@ containers:
     {{- end }}
     env:
       {{- include "training-runtimes.env" . | nindent 6 }}
+    {{- with include "training-runtimes.metricsPort" .root }}
+    ports:
+      - name: metrics
+        containerPort: {{ . }}
+    {{- end }}
     resources:
       {{- include "training-runtimes.resources" .runtime | nindent 6 }}
     securityContext:

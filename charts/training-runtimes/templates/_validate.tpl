@@ -20,6 +20,7 @@ Argument: the root context.
   {{- end }}
   {{- include "training-runtimes.validateSharing" $catalogue }}
   {{- include "training-runtimes.validateLabels" . }}
+  {{- include "training-runtimes.validateMonitoring" . }}
   {{- include "training-runtimes.validateInitializers" . }}
   {{- include "stoker.validateOutbound" . }}
   {{- include "stoker.validateServiceAccount" . }}

@@ -47,6 +47,7 @@ def plan_text(plan: Plan) -> str:
         f"stop      {plan.grace_seconds} s from SIGTERM to SIGKILL",
         f"hang      {plan.hang_seconds} s without a step" if plan.hang_seconds else "hang      not looked for",
         *([f"idle      {plan.idle_seconds} s without a request to the samplers"] if plan.idle_seconds else []),
+        *([f"metrics   at port {plan.metrics_port} of each node"] if plan.metrics_port else []),
         f"launch    torchrun {shlex.join(plan.torchrun_argv)}",
         *(f"note      {notice}" for notice in plan.notices),
     ]

@@ -50,6 +50,7 @@ KNOWN = {
     "STOKER_SAMPLERS_API_KEY": "key of the samplers' API, from the Secret of their session or serving release",
     "STOKER_IDLE_SECONDS": "end with 0 after so many seconds without a step and without a request to the run's "
     "samplers; 0 (default): never",
+    "STOKER_METRICS_PORT": "port at which each node shows its metrics to Prometheus; 0 (default): none",
     "STOKER_FETCH_REPLACE": "true: an initializer may replace a model or data set that it did not fetch",
     "STOKER_FETCH_FOR": "who fetches, for messages: trainjob (default) or serving, set by the chart vllm-serving",
     WEBHOOK: "http or https address that node 0 tells how each attempt ended (a POST of JSON); take it from a Secret",

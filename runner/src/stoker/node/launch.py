@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -208,7 +208,8 @@ def _launch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signa
     memory = read_memory()
     # In a new session, because a signal to our process group must not reach the trainer before we decide.
     child = Child(os.posix_spawn(argv[0], argv, environ, setsid=True))
-    given_up = _watch(plan, shared, local, signals, child)
+    with _exposed(plan) as see:
+        given_up = _watch(plan, shared, local, signals, child, see)
     verdict = judge(
         Evidence(
             processes=plan.world.nproc_per_node,
@@ -265,7 +266,31 @@ class Child:
                 self.reap()
 
 
-def _watch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signals, child: Child) -> Verdict | None:
+@contextmanager
+def _exposed(plan: Plan) -> Iterator[Callable[[Mapping[int, Beat]], None]]:
+    """Show metrics at the plan's port, if it has one, and yield what takes the newest beats."""
+    if not plan.metrics_port:
+        yield _see_nothing
+        return
+    # Not always: a web server is memory that the trainer lacks.
+    from stoker.node.exposition import exposed
+
+    with exposed(plan, os.environ) as exposition:
+        yield exposition.see
+
+
+def _see_nothing(beats: Mapping[int, Beat]) -> None:
+    """Show the beats to nobody."""
+
+
+def _watch(
+    plan: Plan,
+    shared: SharedFolder,
+    local: LocalFolder,
+    signals: Signals,
+    child: Child,
+    see: Callable[[Mapping[int, Beat]], None] = _see_nothing,
+) -> Verdict | None:
     """Wait for the child and pass a stop on. If a peer fails or the run hangs, end the child and return the verdict."""
     peer: Verdict | None = None
     peer_since = 0.0
@@ -283,6 +308,7 @@ def _watch(plan: Plan, shared: SharedFolder, local: LocalFolder, signals: Signal
         beats = read_beats(local.ranks)
         hangs = dog.hangs(beats, now)
         idle.beat = beats.get(0)
+        see(beats)
         if idle.is_over and not local.stop_flag.exists():
             _end_idle(plan, shared, local)
         if ended_since is None and all_ended(plan.world.nproc_per_node, statuses):

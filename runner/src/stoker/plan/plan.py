@@ -41,6 +41,7 @@ _INTERNAL = (
     "free",
     "samplers",
     "idle_seconds",
+    "metrics_port",
 )
 
 
@@ -110,6 +111,7 @@ class Plan:
         free: names, or patterns of names, of settings that may change on resume without a notice.
         samplers: what the samplers of the same TrainJob serve; None if the run has none.
         idle_seconds: how long the samplers may be without a request before the run ends; 0 for no limit.
+        metrics_port: port at which this node shows its metrics; 0 for none.
     """
 
     framework: str
@@ -153,6 +155,7 @@ class Plan:
     free: tuple[str, ...] = ()
     samplers: SamplerRequest | None = None
     idle_seconds: int = 0
+    metrics_port: int = 0
 
     @property
     def memory(self) -> Memory | None:
@@ -238,6 +241,7 @@ class Plan:
         data |= {} if self.memory is None else {"memory": {**asdict(self.memory), "device": self.device_bytes}}
         data |= {} if self.samplers is None else {"samplers": asdict(self.samplers)}
         data |= {"idle_seconds": self.idle_seconds} if self.idle_seconds else {}
+        data |= {"metrics_port": self.metrics_port} if self.metrics_port else {}
         data["world"] = {
             "size": self.world.size,
             **{name: data["world"][name] for name in ("nnodes", "nproc_per_node", "node_rank")},

@@ -41,6 +41,8 @@ RESUME_CHOICES = ("auto", "never", "require")
 SHARDING_CHOICES = ("none", "full")
 _RUNTIME_SETS_IT = "the runtime sets it, do not override it"
 
+_LAST_PORT = 65535
+
 # The id names a folder in the workspace.
 _RUN_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 
@@ -187,6 +189,7 @@ def resolve_plan(
             f"{IDLE_SECONDS} is for a runtime with samplers, and this one sets no {ADDRESSES}: drop it, or choose such "
             "a runtime"
         )
+    metrics_port = _port(facts, "STOKER_METRICS_PORT", configuration)
     output_dir = str(named["output_dir"].value)
     configuration += _misplaced_folders(facts, decision.inputs, output_dir)
     if configuration:
@@ -241,6 +244,7 @@ def resolve_plan(
         free=framework.free_settings,
         samplers=decision.samplers,
         idle_seconds=idle,
+        metrics_port=metrics_port,
     )
 
 
@@ -430,6 +434,15 @@ def _seconds(facts: Facts, name: str, default: int, problems: list[str], least: 
         problems.append(f"{name} is {text!r}: write a whole number of seconds, {least} or more")
         return default
     return seconds
+
+
+def _port(facts: Facts, name: str, problems: list[str]) -> int:
+    text = facts.get(name)
+    port = 0 if text is None else whole_number(text)
+    if port is None or port > _LAST_PORT:
+        problems.append(f"{name} is {text!r}: write the number of a port, or 0 for none")
+        return 0
+    return port
 
 
 def _checks(facts: Facts, inputs: Sequence[Input], config_path: str | None, output_dir: str) -> tuple[Check, ...]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from collections.abc import Callable, Iterable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from stoker.serve.adapters.state import State
+from stoker.serve.web import Handler, Server
 
 # Names of versions that one request may bring, its bytes, and requests that may wait for a look at the same time.
 _NAMES = 64
@@ -16,7 +15,7 @@ _BYTES = 16 * 2**10
 _WAITING = 32
 
 
-class Endpoints(ThreadingHTTPServer):
+class Endpoints(Server):
     """A web server that shows the newest state, on IPv6 and IPv4 alike where the machine has both.
 
     Args:
@@ -37,29 +36,18 @@ class Endpoints(ThreadingHTTPServer):
         look: Callable[[Iterable[str], int], State],
         sees: Callable[[str], bool],
     ) -> None:
-        host, port = listen
-        if ":" in host or (not host and socket.has_dualstack_ipv6()):
-            self.address_family = socket.AF_INET6
-        super().__init__((host, port), _handler(state, look, sees))
-
-    def server_bind(self) -> None:
-        """Bind the socket for both families."""
-        if self.address_family == socket.AF_INET6:
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        super().server_bind()
+        super().__init__(listen, _handler(state, look, sees))
 
 
 def _handler(
     newest: Callable[[], State], look: Callable[[Iterable[str], int], State], sees: Callable[[str], bool]
-) -> type[BaseHTTPRequestHandler]:
+) -> type[Handler]:
     places = threading.BoundedSemaphore(_WAITING)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Answers(Handler):
         """Answers probes, Prometheus, people, and trainers that publish."""
 
-        timeout = 30  # seconds for a client to send its request
-
-        def do_GET(self) -> None:
+        def get(self) -> None:
             state = newest()
             answers = {
                 "/healthz": (200, "text/plain", "ok\n"),
@@ -67,42 +55,31 @@ def _handler(
                 "/adapters": (200, "application/json", state.to_json()),
                 "/metrics": (200, "text/plain; version=0.0.4", state.metrics()),
             }
-            self._answer(*answers.get(self.path, (404, "text/plain", "no such path\n")))
+            self.answer(*answers.get(self.path, (404, "text/plain", "no such path\n")))
 
-        def do_POST(self) -> None:
+        def post(self) -> None:
             if self.path != "/look":
-                self._answer(404, "text/plain", "no such path\n")
+                self.answer(404, "text/plain", "no such path\n")
                 return
             length = self.headers.get("Content-Length", "0")
             if "Transfer-Encoding" in self.headers or not length.isdecimal() or int(length) > _BYTES:
-                self._answer(413, "text/plain", f"send at most {_BYTES} bytes, with Content-Length\n")
+                self.answer(413, "text/plain", f"send at most {_BYTES} bytes, with Content-Length\n")
                 return
             try:
                 told, folder, generation = _asked(self.rfile.read(int(length)))
             except ValueError as error:
-                self._answer(400, "text/plain", f"{error}\n")
+                self.answer(400, "text/plain", f"{error}\n")
                 return
             if not places.acquire(blocking=False):
-                self._answer(503, "text/plain", "too many wait for a look: try again\n")
+                self.answer(503, "text/plain", "too many wait for a look: try again\n")
                 return
             try:
                 state = look(told, generation)
             finally:
                 places.release()
-            self._answer(200, "application/json", state.to_json(None if folder is None else sees(folder)))
+            self.answer(200, "application/json", state.to_json(None if folder is None else sees(folder)))
 
-        def _answer(self, code: int, kind: str, text: str) -> None:
-            body = text.encode()
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Print nothing: a probe comes every second."""
-
-    return Handler
+    return Answers
 
 
 def _asked(body: bytes) -> tuple[list[str], str | None, int]:

@@ -1,0 +1,34 @@
+{{/*
+training-runtimes.metricsPort: the port at which nodes of runs show metrics; empty where nobody reads them.
+Argument: the root context.
+*/}}
+{{- define "training-runtimes.metricsPort" -}}
+{{- with .Values.monitoring }}
+{{- if or .podMonitor .scrapedElsewhere }}
+{{- int .port }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+training-runtimes.validateMonitoring: refuses alerts that would see nothing, and a cluster without the Prometheus
+Operator. Renders nothing.
+Argument: the root context.
+*/}}
+{{- define "training-runtimes.validateMonitoring" -}}
+{{- $labels := include "stoker.labels" . | fromYaml }}
+{{- include "stoker.refuseOwnKeys" (list
+      (list "monitoring.labels" .Values.monitoring.labels $labels)
+      (list "monitoring.dashboardLabels" .Values.monitoring.dashboardLabels $labels)) }}
+{{- if and .Values.monitoring.rules (not (include "training-runtimes.metricsPort" .)) }}
+  {{- fail (join " " (list
+        "\n\nmonitoring.rules asks Prometheus for series of runs, and nothing lets it scrape them. Set"
+        "monitoring.podMonitor=true, or monitoring.scrapedElsewhere=true if something else scrapes the nodes of runs.\n")) }}
+{{- end }}
+{{- if and (or .Values.monitoring.podMonitor .Values.monitoring.rules) (not .Values.skipApiCheck)
+      (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) }}
+  {{- fail (join " " (list
+        "\n\nThe cluster does not serve monitoring.coreos.com/v1. Install the Prometheus Operator, or set"
+        "monitoring.podMonitor and monitoring.rules to false. Rendering without a cluster? Set skipApiCheck=true.\n")) }}
+{{- end }}
+{{- end }}
