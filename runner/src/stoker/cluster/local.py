@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import uuid
@@ -12,6 +13,7 @@ from stoker.cluster.pods import InitializerJob, NodeJob, initializers_of, job_of
 from stoker.cluster.processes import Container, Stop, free_ports, run_attempt
 from stoker.cluster.resources import RUNTIME_KINDS, Resource, name_of, of_kind, read_resources, runtime_of, trainjobs_of
 from stoker.cluster.samplers import SamplerJob, local_sampler, samplers_of, vllm_program, with_addresses
+from stoker.cluster.screen import Show, screen
 from stoker.cluster.substitutes import FETCH, VLLM, Substitutes, substitutes_of
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
@@ -58,12 +60,16 @@ def run(
     python = substitutes.pythons.get(job.framework, sys.executable)
     folders = substitutes.folders(job.mounts)
     fetching = [(_container(initializer, substitutes), initializer.backoff_limit) for initializer in initializers]
-    with tempfile.TemporaryDirectory(prefix="stoker-samplers-") as scratch:
+    name = name_of(trainjob_and_runtime[0]) or "run"
+    with (
+        tempfile.TemporaryDirectory(prefix="stoker-samplers-") as scratch,
+        screen(name, job.nodes, os.environ) as (show, told),
+    ):
         beside: list[Container] = []
         if samplers is not None:
             job, beside = _samplers(job, samplers, substitutes, Path(scratch))
-        nodes = [Container(f"node-{rank}", job, rank, python, folders) for rank in range(job.nodes)]
-        return _run_with_restarts(nodes, fetching, beside, job.max_restarts)
+        nodes = [Container(f"node-{rank}", job, rank, python, folders, told) for rank in range(job.nodes)]
+        return _run_with_restarts(nodes, fetching, beside, job.max_restarts, show)
 
 
 def _samplers(
@@ -117,13 +123,14 @@ def _run_with_restarts(
     fetching: Sequence[tuple[Container, int]],
     beside: Sequence[Container],
     max_restarts: int,
+    show: Show,
 ) -> ExitCode:
     """Run attempts until one finishes, is stopped or fails for good, or no restart is left; an interruption is free."""
     stop = Stop()
     job_id = uuid.uuid4().hex
     restarts = counted = 0
     while True:
-        code = _run_once(nodes, fetching, beside, job_id, restarts, stop)
+        code = _run_once(nodes, fetching, beside, job_id, restarts, stop, show)
         if code is ExitCode.FINISHED or code.is_final or stop.asked:
             return code
         if code is not ExitCode.STOPPED:
@@ -141,23 +148,24 @@ def _run_once(
     job_id: str,
     attempt: int,
     stop: Stop,
+    show: Show,
 ) -> ExitCode:
     """Run the initializers one after another, then all nodes with their samplers, as the runtime's `dependsOn` says."""
     for container, backoff_limit in fetching:
-        code = _fetch(container, backoff_limit, job_id, attempt, stop)
+        code = _fetch(container, backoff_limit, job_id, attempt, stop, show)
         if code is not ExitCode.FINISHED:
             say(f"attempt {attempt}: {container.title} ended with {int(code)} ({code.meaning})")
             return code
-    code = run_attempt(nodes, job_id, attempt, stop, beside)
+    code = run_attempt(nodes, job_id, attempt, stop, beside, show)
     say(f"attempt {attempt}: {len(nodes)} nodes ended with {int(code)} ({code.meaning})")
     return code
 
 
-def _fetch(container: Container, backoff_limit: int, job_id: str, attempt: int, stop: Stop) -> ExitCode:
+def _fetch(container: Container, backoff_limit: int, job_id: str, attempt: int, stop: Stop, show: Show) -> ExitCode:
     """Run an initializer, and retry it as its Job would: an interruption is free, a user's error is final."""
     failures = 0
     while True:
-        code = run_attempt([container], job_id, attempt, stop)
+        code = run_attempt([container], job_id, attempt, stop, show=show)
         if code is ExitCode.FINISHED or code.is_final or stop.asked:
             return code
         if code is not ExitCode.STOPPED:

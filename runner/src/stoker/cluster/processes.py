@@ -20,9 +20,10 @@ from types import FrameType
 from typing import IO
 
 from stoker.cluster.pods import NodeJob, expand, rewritten
+from stoker.cluster.screen import Show, show_plainly
 from stoker.cluster.substitutes import local_uri
 from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
-from stoker.contract.words import say, write_line
+from stoker.contract.words import say
 
 # Time that the runner needs after its grace period, before it is killed.
 _MARGIN_SECONDS = 5.0
@@ -101,7 +102,12 @@ class Stop:
 
 
 def run_attempt(
-    containers: Sequence[Container], job_id: str, number: int, stop: Stop, beside: Sequence[Container] = ()
+    containers: Sequence[Container],
+    job_id: str,
+    number: int,
+    stop: Stop,
+    beside: Sequence[Container] = (),
+    show: Show = show_plainly,
 ) -> ExitCode:
     """Start containers, wait for all, and return the exit code that the JobSet would act on.
 
@@ -112,6 +118,7 @@ def run_attempt(
         stop: passes signals on to the containers.
         beside: what serves them: it is ended when they have ended, only a final error of its own ends them, and after
             any other end it is started again.
+        show: shows each line of what they print.
 
     Raises:
         RunError: a command is missing.
@@ -123,8 +130,7 @@ def run_attempt(
 
         def start(container: Container) -> subprocess.Popen[str]:
             process = _start(container, attempt, Path(scratch) / f"termination-log-{container.title}")
-            prefix = f"[{container.title}] "
-            readers.append(threading.Thread(target=_copy, args=(process.stdout, prefix), daemon=True))
+            readers.append(threading.Thread(target=_copy, args=(process.stdout, container.title, show), daemon=True))
             readers[-1].start()
             return process
 
@@ -278,9 +284,9 @@ def _local_argv(argv: list[str], python: str, path: str) -> list[str]:
     return [program, *argv[1:]]
 
 
-def _copy(stream: IO[str] | None, prefix: str) -> None:
+def _copy(stream: IO[str] | None, title: str, show: Show) -> None:
     for line in stream or ():
-        write_line(sys.stdout, f"{prefix}{line}".removesuffix("\n"))
+        show(title, line.removesuffix("\n"))
 
 
 def free_ports(count: int) -> list[int]:

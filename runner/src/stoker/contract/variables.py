@@ -19,6 +19,8 @@ DISABLE_PROGRESS = "DISABLE_KUBEFLOW_INTEGRATION"
 
 # Where to tell that a run has ended. Whoever knows such an address can write there, so it is a secret.
 WEBHOOK = "STOKER_WEBHOOK"
+# How often rank 0 prints its progress outside a cluster.
+PROGRESS_SECONDS = "STOKER_PROGRESS_SECONDS"
 
 _PREFIX = "STOKER_"
 
@@ -51,6 +53,7 @@ KNOWN = {
     "STOKER_IDLE_SECONDS": "end with 0 after so many seconds without a step and without a request to the run's "
     "samplers; 0 (default): never",
     "STOKER_METRICS_PORT": "port at which each node shows its metrics to Prometheus; 0 (default): none",
+    PROGRESS_SECONDS: "seconds between the progress lines that a run prints outside a cluster (default 10)",
     "STOKER_FETCH_REPLACE": "true: an initializer may replace a model or data set that it did not fetch",
     "STOKER_FETCH_FOR": "who fetches, for messages: trainjob (default) or serving, set by the chart vllm-serving",
     WEBHOOK: "http or https address that node 0 tells how each attempt ended (a POST of JSON); take it from a Secret",

@@ -17,7 +17,13 @@ from typing import Any
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.samplers import ADDRESSES, IDLE_SECONDS, OF_THE_JOB
 from stoker.contract.secrets import HIDDEN
-from stoker.contract.variables import ARG_PREFIX, DISABLE_PROGRESS, unknown_variables, webhook_problem
+from stoker.contract.variables import (
+    ARG_PREFIX,
+    DISABLE_PROGRESS,
+    PROGRESS_SECONDS,
+    unknown_variables,
+    webhook_problem,
+)
 from stoker.plan.arguments import (
     CONFIG_FILE,
     FlagTable,
@@ -189,6 +195,8 @@ def resolve_plan(
             f"{IDLE_SECONDS} is for a runtime with samplers, and this one sets no {ADDRESSES}: drop it, or choose such "
             "a runtime"
         )
+    # Rank 0 reads it.
+    _seconds(facts, PROGRESS_SECONDS, 10, configuration)
     metrics_port = _port(facts, "STOKER_METRICS_PORT", configuration)
     output_dir = str(named["output_dir"].value)
     configuration += _misplaced_folders(facts, decision.inputs, output_dir)

@@ -21,6 +21,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TextIO
 
+from stoker.contract.variables import PROGRESS_SECONDS
 from stoker.contract.words import say, timestamp
 
 # Limits of the status server (kubeflow/trainer v2.3.0): one value over 64 characters refuses the whole update.
@@ -32,7 +33,7 @@ _REQUEST_SECONDS = 10.0
 _DIGEST_CHARACTERS = 8
 # How often a step sends an update, and how often it prints a line if the output is not a terminal.
 _SECONDS_BETWEEN_STEPS = 1.0
-_SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_BETWEEN_LINES = 10
 _CLEAR_TO_END = "\x1b[K"
 
 
@@ -66,7 +67,8 @@ class Progress:
         self._metrics: dict[str, float] = {}
         self._reporter = ProgressReporter(environ)
         # Kubernetes sets this variable in every container.
-        self._line = None if "KUBERNETES_SERVICE_HOST" in environ else ProgressLine(stream or sys.stderr)
+        every = int(environ.get(PROGRESS_SECONDS) or _SECONDS_BETWEEN_LINES)
+        self._line = None if "KUBERNETES_SERVICE_HOST" in environ else ProgressLine(stream or sys.stderr, every)
         # A failing run does not call `close`, but its last step must be reported too.
         atexit.register(self.close)
         self._tell(first_step, self._began)
@@ -153,10 +155,12 @@ class ProgressLine:
 
     Args:
         stream: where the lines go.
+        every: seconds between two lines, if it is not a terminal.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, every: float = _SECONDS_BETWEEN_LINES) -> None:
         self._stream = stream
+        self._every = every
         self._terminal = stream.isatty()
         self._shown = -math.inf
         self._text = ""
@@ -174,7 +178,7 @@ class ProgressLine:
         if self._terminal:
             # The cursor stays at the start of the line, so that the next output overwrites it.
             self._write(f"[stoker] {text}{_CLEAR_TO_END}\r")
-        elif last or now - self._shown >= _SECONDS_BETWEEN_LINES:
+        elif last or now - self._shown >= self._every:
             self._write(f"[stoker] {text}\n")
         else:
             return
