@@ -6,11 +6,13 @@ Runs in an environment with TRL. FOLDER is empty.
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import threading
 import traceback
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,6 +26,7 @@ from transformers import AutoModelForCausalLM
 
 from stoker.tinker.checkpoints import Checkpoints
 from stoker.tinker.futures import Future
+from stoker.tinker.refusals import RefusedError
 from stoker.tinker.samplers import Samplers
 from stoker.tinker.server import Endpoint
 from stoker.tinker.service import Service
@@ -66,7 +69,9 @@ class Caller:
         """Return what comes of a request whose answer comes later."""
         status, told = self.post(path, body, kind)
         assert status == 200, told
-        status, answer = self.post("retrieve_future", {"request_id": told["request_id"]})
+        status = 408
+        while status == 408:  # as the client does
+            status, answer = self.post("retrieve_future", {"request_id": told["request_id"]})
         assert status == 200, answer
         return answer
 
@@ -211,6 +216,8 @@ def eight_clients_at_once_have_their_solo_losses(setup: Setup) -> None:
     solo = [learned(setup, number) for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda number: learned(setup, number), range(8)))
+    gap = max(abs(a - b) for pair in zip(solo, together, strict=True) for a, b in zip(*pair, strict=True))
+    print(f"eight clients at once: losses differ from solo runs by {gap:g} at most", file=sys.stderr)
     for alone, beside in zip(solo, together, strict=True):
         assert max(abs(a - b) for a, b in zip(alone, beside, strict=True)) <= 1e-5, (alone, beside)
         assert alone[-1] < alone[0]
@@ -278,6 +285,18 @@ def bad_input_is_answered_with_what_to_write(setup: Setup) -> None:
     far = sent.forward_backward(model_id, 1, "cross_entropy", [([10**6], {"target_tokens": [1]})])
     gone = sent.forward_backward("s-old:train:0", 1, "cross_entropy", ROWS)
     session = {"session_id": caller.session, "model_seq_id": 7}
+    base = {"base_model": setup.model}
+    nothing = {"rank": 4, "train_attn": False, "train_mlp": False}
+    # A gigabyte of zeros, a thousandth of that on the wire.
+    packer = zlib.compressobj(wbits=31)
+    bomb = b"".join(packer.compress(bytes(2**20)) for _ in range(1024)) + packer.flush()
+    packed = {"Content-Encoding": "gzip"}
+    # Somebody who writes to the workspace cannot make the endpoint read elsewhere.
+    link = setup.folder / "checkpoints" / "linked" / "weights" / "out"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(setup.folder)
+    outside = "tinker://linked/weights/out"
+    before = (files(setup.folder), memory())
     tries: list[tuple[int, str, Callable[[], tuple[int, Any]]]] = [
         (401, "TINKER_API_KEY", lambda: Caller(setup.url, KEY + "x").post("create_session", {})),
         (401, "TINKER_API_KEY", lambda: Caller(setup.url, "").post("create_session", {})),
@@ -296,20 +315,38 @@ def bad_input_is_answered_with_what_to_write(setup: Setup) -> None:
         (400, "not a checkpoint's name", lambda: caller.post("save_weights", {"model_id": model_id, "path": "../x"})),
         (404, "does not exist", lambda: caller.post("load_weights", {**session, "path": "tinker://a/weights/b"})),
         (400, "not a checkpoint", lambda: caller.post("load_weights", {**session, "path": "/etc/passwd"})),
+        (400, "--max_rank", lambda: caller.post("create_model", {**session, **base, "lora_config": {"rank": 512}})),
+        (400, "set train_attn", lambda: caller.post("create_model", {**session, **base, "lora_config": nothing})),
+        (400, "tinker==0.38", lambda: caller.post("create_session", {"sdk_version": "0.22.7"})),
+        (400, "tinker==0.38", lambda: caller.post("create_session", {"sdk_version": "1.0"})),
+        (413, "send fewer rows", lambda: caller.post("forward_backward", bomb, protobuf, **packed)),
+        (413, "send fewer rows", lambda: caller.post("optim_step", bomb, **packed)),
+        (400, "leads out of the run's folder", lambda: caller.post("load_weights", {**session, "path": outside})),
+        (400, "leads out of the run's folder", lambda: caller.post("weights_info", {"tinker_path": outside})),
+        (404, "the endpoint started again", lambda: caller.post("retrieve_future", {"request_id": "deadbeef-3"})),
         (400, "max_tokens", lambda: sampled(caller, setup, sampling_params={})),
         (400, "topk_sample_logprobs", lambda: sampled(caller, setup, topk_sample_logprobs=3)),
     ]
     for status, said, attempt in tries:
         found, told = attempt()
         assert (found, said in told["error"]) == (status, True), (status, said, found, told)
-    for said, path, body in (
-        ("call forward_backward before", "optim_step", {"model_id": model_id, "adam_params": {}}),
-        ("--max_rank", "create_model", {**session, "base_model": setup.model, "lora_config": {"rank": 512}}),
-    ):
-        assert said in caller.done(path, body)["error"]
-    _, lost = caller.post("retrieve_future", {"request_id": "deadbeef-3"})
-    assert "the endpoint started again" in lost["error"]
+    early = caller.done("optim_step", {"model_id": model_id, "adam_params": {}})
+    assert "call forward_backward before" in early["error"]
+    # Nothing is left behind: no file, no model, and not what the bombs would have taken.
+    assert files(setup.folder) == before[0]
+    assert memory() - before[1] < 256 * 2**20
     assert not list(setup.folder.parent.glob("x"))
+    assert caller.forward_backward(model_id, 1, ROWS)[1] > 0, "the model goes on"
+
+
+def files(folder: Path) -> list[str]:
+    """Return every file and folder in a folder."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def memory() -> int:
+    """Return the most memory that this process has had so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def sampled(caller: Caller, setup: Setup, **more: Any) -> tuple[int, Any]:
@@ -344,17 +381,21 @@ def models_of_clients_that_are_gone_make_room(setup: Setup) -> None:
         samplers = Samplers([setup.sampler.address], folder, "tinker", "me", setup.model)
         trainer = Trainer(setup.model, most=1)
         service = Service(trainer, Checkpoints(folder), samplers, gone_seconds=seconds)
-        told = []
+        told: list[dict[str, Any]] = []
         for _ in range(2):
             session = service.answer("create_session", {"sdk_version": "0.38.0"})
             assert not isinstance(session, Future)
             body = {"session_id": session["session_id"], "model_seq_id": 0, "base_model": setup.model}
-            future = service.answer("create_model", {**body, "lora_config": {"rank": 4}})
+            try:
+                future = service.answer("create_model", {**body, "lora_config": {"rank": 4}})
+            except RefusedError as error:
+                told.append({"error": error.message, "status": error.status})
+                continue
             assert isinstance(future, Future)
             assert future.wait(60)
             told.append(json.loads(future.body))
         assert "model_id" in told[0], told
-        assert said in told[1].get("error", ""), told
+        assert (said in told[1].get("error", ""), told[1].get("status", 400)) == (True, 400), told
         assert trainer.models() == [told[0 if said else 1]["model_id"]]
         service.close()
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from threading import Thread
 
 import pytest
 
-from stoker.tinker.futures import JSON, PROTOBUF, Future, Futures
+from stoker.tinker.futures import PROTOBUF, Future, Futures
 from stoker.tinker.refusals import RefusedError
 
 
@@ -34,12 +33,11 @@ def test_an_answer_is_waited_for() -> None:
 
 def test_a_request_of_an_earlier_life_is_answered_with_what_to_do() -> None:
     before = Futures("before").open(None, lambda _: None)
-    lost = Futures("now").find(before.request_id)
-    assert lost.wait(0.0)
-    assert lost.kind == JSON
-    told = json.loads(lost.body)
-    assert told["category"] == "server"
-    assert "create_training_client_from_state_with_optimizer" in told["error"]
+    now = Futures("now")
+    with pytest.raises(RefusedError, match="create_training_client_from_state_with_optimizer") as caught:
+        now.find(before.request_id)
+    assert caught.value.status == 404
+    assert now.open(None, lambda _: None).request_id == "now-1", "nothing is kept of it"
 
 
 def test_answers_are_kept_for_a_while() -> None:
@@ -49,7 +47,19 @@ def test_answers_are_kept_for_a_while() -> None:
     future.finish({})
     while table.open("key", lambda _: None) is future:
         table.open(None, lambda _: None)
-    assert "within an hour" in json.loads(table.find(future.request_id).body)["error"]
+    with pytest.raises(RefusedError, match="within an hour"):
+        table.find(future.request_id)
+
+
+def test_a_request_that_is_refused_leaves_nothing() -> None:
+    def refuse(_: object) -> None:
+        raise RefusedError("no")
+
+    table = Futures("life", most=1)
+    for _ in range(3):
+        with pytest.raises(RefusedError, match="no"):
+            table.open("key", refuse)
+    assert table.open("key", lambda _: None).request_id
 
 
 def test_too_many_requests_are_told_to_come_again() -> None:

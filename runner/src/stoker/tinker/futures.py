@@ -102,21 +102,22 @@ class Futures:
             return future
 
     def find(self, request_id: str) -> Future:
-        """Return a request's future; one that says so if there is none, since only that reaches the client's user."""
+        """Return a request's future.
+
+        Raises:
+            RefusedError: it is lost (404), and what to do; with another status the client would ask again and again.
+        """
         with self._lock:
             if request_id in self._found:
                 return self._found[request_id]
-        lost = Future(request_id)
         life, _, number = request_id.rpartition("-")
         if life == self._life and number.isdecimal():
-            lost.fail("its answer is no longer kept: fetch answers within an hour", user=True)
-        else:
-            lost.fail(
-                "it was lost when the endpoint started again: make a new ServiceClient, and go on from the last "
-                "checkpoint with create_training_client_from_state_with_optimizer",
-                user=False,
-            )
-        return lost
+            raise RefusedError(f"the answer of {request_id} is no longer kept: fetch answers within an hour", 404)
+        raise RefusedError(
+            f"request {request_id!r} was lost when the endpoint started again: make a new ServiceClient, and go on "
+            "from the last checkpoint with create_training_client_from_state_with_optimizer",
+            404,
+        )
 
     def _tidy(self) -> None:
         old = [future for future in self._found.values() if future.older(self._seconds)]

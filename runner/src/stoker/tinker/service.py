@@ -73,6 +73,7 @@ class Service:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(_SAMPLING_THREADS, "sampling")
         self._asked = time.monotonic()
+        self._busy: float | None = None  # since when the training thread does the request that it does
         self._thread = threading.Thread(target=self._run, name="training", daemon=True)
         self._thread.start()
 
@@ -81,10 +82,20 @@ class Service:
         """Seconds since the last request; a client that lives asks every ten seconds."""
         return time.monotonic() - self._asked
 
-    def close(self) -> None:
-        """End after the request under way, and remove what was published."""
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds that the request has taken so far which is being trained; 0 if there is none."""
+        busy = self._busy
+        return 0.0 if busy is None else time.monotonic() - busy
+
+    def close(self, seconds: float = 60.0) -> None:
+        """End after the request under way, and remove what was published.
+
+        Args:
+            seconds: how long to wait for that request.
+        """
         self._work.put(None)
-        self._thread.join(60.0)
+        self._thread.join(seconds)
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._samplers.close()
 
@@ -153,11 +164,26 @@ class Service:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
+            self._busy = time.monotonic()
             work()
+            self._busy = None
 
-    def _later(self, key: Hashable | None, work: Callable[[], Answer]) -> Future:
-        """Queue work for the training thread; a request that is sent twice is done once."""
-        return self._futures.open(key, lambda future: self._work.put(partial(_done, future, work)))
+    def _later(
+        self, key: Hashable | None, work: Callable[[], Answer], check: Callable[[], None] = lambda: None
+    ) -> Future:
+        """Queue work for the training thread; a request that is sent twice is done once.
+
+        Args:
+            key: what is the same when a client sends the request again.
+            work: what is to be done.
+            check: refuses a new request at once.
+        """
+
+        def begin(future: Future) -> None:
+            check()
+            self._work.put(partial(_done, future, work))
+
+        return self._futures.open(key, begin)
 
     def _ordered(self, body: Body, work: Callable[[], Answer]) -> Future:
         """Queue work about a model."""
@@ -198,13 +224,22 @@ class Service:
             self._sessions[session] = time.monotonic()
         return session
 
+    def _refuse_more(self) -> None:
+        """Refuse another model if there is no room, and no client is gone that could make some."""
+        if not any(map(self._is_gone, self._trainer.models())):
+            self._trainer.refuse_more()
+
+    def _is_gone(self, model_id: str) -> bool:
+        """Return whether nothing was heard of a model's client for long."""
+        heard = self._sessions[model_id.partition(":")[0]]
+        return time.monotonic() - heard > self._gone_seconds
+
     def _make_room(self) -> None:
         """Unload models whose clients are gone, the oldest first, until there is room for one."""
         for model_id in self._trainer.models():
             if not self._trainer.full:
                 return
-            session = model_id.partition(":")[0]
-            if time.monotonic() - self._sessions[session] > self._gone_seconds:
+            if self._is_gone(model_id):
                 say(f"model {model_id} is unloaded: nothing was heard of its client for {self._gone_seconds:g} s")
                 self._unload(model_id)
 
@@ -235,7 +270,8 @@ class Service:
             say(f"model {model_id}: rank {shape.rank}")
             return {"model_id": model_id, "type": "create_model"}
 
-        return self._later((model_id, "create"), work)
+        self._trainer.refuse(shape)
+        return self._later((model_id, "create"), work, self._refuse_more)
 
     def _get_info(self, body: Body) -> Mapping[str, Any]:
         model_id, model = text_in(body, "model_id"), self._trainer.model
@@ -320,7 +356,9 @@ class Service:
             self._trainer.load(model_id, folder, optimizer=bool(body.get("optimizer")))
             return {"path": body["path"], "model_id": model_id, "type": "load_weights"}
 
-        return self._later((model_id, "create") if new else (model_id, body.get("seq_id")), work)
+        if new:
+            return self._later((model_id, "create"), work, self._refuse_more)
+        return self._ordered(body, work)
 
     def _weights_info(self, body: Body) -> Mapping[str, Any]:
         about = read_about(self._checkpoints.find(checkpoint_at(text_in(body, "tinker_path"))))

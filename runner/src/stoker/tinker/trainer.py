@@ -54,6 +54,7 @@ class Trainer:
 
     Args:
         model: the base model's folder or Hub id.
+        name: what clients call it; by default as `model` is written.
         dtype: of its weights, such as `bfloat16`; `auto` takes what is stored.
         batch_tokens: padded tokens that are computed at once.
         most: LoRA models at the same time.
@@ -61,9 +62,17 @@ class Trainer:
     """
 
     def __init__(
-        self, model: str, *, dtype: str = "auto", batch_tokens: int = 8192, most: int = 16, largest_rank: int = 64
+        self,
+        model: str,
+        *,
+        name: str = "",
+        dtype: str = "auto",
+        batch_tokens: int = 8192,
+        most: int = 16,
+        largest_rank: int = 64,
     ) -> None:
-        self.model, self._batch_tokens, self._most, self._largest_rank = model, batch_tokens, most, largest_rank
+        self.model, self._path = name or model, model
+        self._batch_tokens, self._most, self._largest_rank = batch_tokens, most, largest_rank
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         base = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).to(self._device)
         # No dropout and no random numbers: a client's losses do not depend on what others do.
@@ -95,28 +104,44 @@ class Trainer:
         """
         return self._of(model_id).shape
 
-    def create(self, model_id: str, shape: Shape) -> None:
-        """Make a LoRA model that does nothing yet.
+    def refuse(self, shape: Shape) -> None:
+        """Refuse what cannot be made, whatever else is here.
 
         Raises:
-            RefusedError: it has no layers or too large a rank, or there are too many models.
+            RefusedError: it has no layers or too large a rank.
         """
-        targets = self._attention * shape.train_attn + self._feed_forward * shape.train_mlp
-        if not targets:
+        if not (shape.train_attn or shape.train_mlp):
             raise RefusedError("the model has nothing to train: set train_attn or train_mlp")
         if not 1 <= shape.rank <= self._largest_rank:
             raise RefusedError(
                 f"rank {shape.rank} is not from 1 to {self._largest_rank}: choose one, or start the endpoint with a "
                 "larger --max_rank"
             )
+
+    def refuse_more(self) -> None:
+        """Refuse another model if there is no room.
+
+        Raises:
+            RefusedError: there are too many models.
+        """
         if self.full:
             raise RefusedError(
                 f"{self._most} models are here already: unload one, or start the endpoint with a larger --max_models"
             )
+
+    def create(self, model_id: str, shape: Shape) -> None:
+        """Make a LoRA model that does nothing yet.
+
+        Raises:
+            RefusedError: it has no layers or too large a rank, or there are too many models.
+        """
+        self.refuse(shape)
+        self.refuse_more()
+        targets = self._attention * shape.train_attn + self._feed_forward * shape.train_mlp
         self._made += 1
         name = f"m{self._made}"
         config = LoraConfig(r=shape.rank, lora_alpha=_ALPHA, lora_dropout=0.0, target_modules=targets)
-        config.base_model_name_or_path = self.model
+        config.base_model_name_or_path = self._path
         with torch.random.fork_rng():
             torch.manual_seed(shape.seed)
             if self._net is None:
