@@ -16,10 +16,6 @@ Operator. Renders nothing.
 Argument: the root context.
 */}}
 {{- define "training-runtimes.validateMonitoring" -}}
-{{- $labels := include "stoker.labels" . | fromYaml }}
-{{- include "stoker.refuseOwnKeys" (list
-      (list "monitoring.labels" .Values.monitoring.labels $labels)
-      (list "monitoring.dashboardLabels" .Values.monitoring.dashboardLabels $labels)) }}
 {{- if and .Values.monitoring.rules (not (include "training-runtimes.metricsPort" .)) }}
   {{- fail (join " " (list
         "\n\nmonitoring.rules asks Prometheus for series of runs, and nothing lets it scrape them. Set"

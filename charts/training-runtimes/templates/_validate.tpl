@@ -355,6 +355,7 @@ a TrainJob makes it.
 {{- $nameless := dict "framework" "" "name" "" "accelerator" "" }}
 {{- $labels := merge (dict "trainer.kubeflow.org/support" "")
       (include "stoker.labels" . | fromYaml) (include "training-runtimes.runLabels" $nameless | fromYaml) }}
+{{- $own := include "stoker.labels" . | fromYaml }}
 {{- $annotations := merge (dict "stoker.dev/description" "" "stoker.dev/replacement" "")
       (include "stoker.keep" . | fromYaml) (include "stoker.testHook" . | fromYaml) }}
 {{- $given := list
@@ -362,7 +363,9 @@ a TrainJob makes it.
       (list "commonAnnotations" .Values.commonAnnotations $annotations)
       (list "serviceAccount.annotations" .Values.serviceAccount.annotations $annotations)
       (list "initializers.annotations" .Values.initializers.annotations $annotations)
-      (list "test.labels" .Values.test.labels $labels) }}
+      (list "test.labels" .Values.test.labels $labels)
+      (list "monitoring.labels" .Values.monitoring.labels $own)
+      (list "monitoring.dashboardLabels" .Values.monitoring.dashboardLabels $own) }}
 {{- range $name, $override := .Values.runtimes }}
   {{- with $override }}
     {{- $given = append $given (list (printf "runtimes.%s.labels" $name) .labels $labels) }}
