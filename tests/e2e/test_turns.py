@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,11 @@ def holder(kube: Kube) -> str:
     return str((lease.get("spec") or {}).get("holderIdentity") or "").rpartition("_")[0]
 
 
+def has_learnt(run: SumsRun, steps: int) -> bool:
+    """Return whether a run has trained more steps than so many."""
+    return len(run.metrics()) > steps
+
+
 def test_samplers_of_two_sessions_take_turns_and_both_learn(
     stoker: Stoker, trainjob: Callable[[str], str], kube: Kube, reader: Reader
 ) -> None:
@@ -118,7 +124,7 @@ def test_samplers_of_two_sessions_take_turns_and_both_learn(
             seen.append(now)
     assert {*seen} == samplers
     for run, before in zip(runs, steps, strict=True):
-        kube.until("both to learn", lambda run=run, before=before: len(run.metrics()) > before + 1, 600)  # type: ignore[misc]
+        kube.until("both to learn", partial(has_learnt, run, before + 1), 600)
     restarts = [
         status["restartCount"]
         for name in NAMES
