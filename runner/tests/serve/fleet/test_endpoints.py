@@ -99,3 +99,4 @@ def test_without_a_listed_replica_it_is_not_healthy(ask: Ask, members: Members) 
     members.listed.clear()
     assert ask("/health")[0] == 503
     assert ask("/healthz")[0] == 200
+    assert ask("/readyz")[0] == 200

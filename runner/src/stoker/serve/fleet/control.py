@@ -121,6 +121,15 @@ class Control:
             "replicas": {name: _shown(answer, name in listed) for name, answer in sorted(seen.items())},
         }
 
+    def readable(self) -> str:
+        """Return "ok" if the state can be read.
+
+        Raises:
+            RefusedError: it cannot.
+        """
+        self.paused()
+        return "ok\n"
+
     def healthy(self) -> str:
         """Return an empty answer, as vLLM does, if a replica may be asked.
 

@@ -105,6 +105,7 @@ def _handler(control: Control, exists: Callable[[str], bool]) -> type[BaseHTTPRe
         def do_GET(self) -> None:
             shown: dict[str, Callable[[], Any]] = {
                 "/healthz": lambda: "ok\n",
+                "/readyz": control.readable,
                 "/health": control.healthy,
                 "/fleet": control.shown,
                 "/is_paused": lambda: {"is_paused": control.paused()},
