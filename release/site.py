@@ -176,12 +176,14 @@ def build(chart: Chart, out: Path, ref: str = "main", root: Path = ROOT) -> Path
         )
         file = Path(temporary) / "mkdocs.yml"
         file.write_text(settings, encoding="utf-8")
-        done = subprocess.run(
-            [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", file],
+        done = subprocess.run(  # not --quiet: then MkDocs counts no warnings, and nothing is strict
+            [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", file],
             check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
     if done.returncode != 0:
-        raise ReleaseError(DATA if "WARNING" in done.stdout else UNAVAILABLE, f"mkdocs build: {done.stdout.rstrip()}")
+        found = [line for line in done.stdout.splitlines() if line.startswith("WARNING")]
+        said = "\n".join(found) or done.stdout.rstrip()
+        raise ReleaseError(DATA if found else UNAVAILABLE, f"mkdocs build:\n{said}")
     write_versions(out)
     return target
 
