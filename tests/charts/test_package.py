@@ -41,7 +41,8 @@ def test_entries_and_lock_are_real_files(members: dict[str, bytes]) -> None:
     """In the repository they are links out of the chart, so that there is one copy of each."""
     sources = {f"files/runtimes/{path.name}": path for path in (ROOT / "runtimes").glob("*.yaml")}
     sources["files/images.lock.yaml"] = ROOT / "images" / "images.lock.yaml"
-    own = [TRAINING_RUNTIMES / "files" / "runner.json", *(TRAINING_RUNTIMES / "files" / "test").iterdir()]
+    files = TRAINING_RUNTIMES / "files"
+    own = [files / "runner.json", files / "dashboard.json", *(files / "test").iterdir()]
     sources |= {path.relative_to(TRAINING_RUNTIMES).as_posix(): path for path in own}
     assert {name for name in members if name.startswith("files/")} == sources.keys()
     assert all(members[name] == path.read_bytes() for name, path in sources.items())

@@ -306,6 +306,6 @@ def test_a_cluster_with_trainer_is_accepted() -> None:
 def test_every_example_in_the_readme_renders() -> None:
     readme = (TRAINING_RUNTIMES / "README.md.gotmpl").read_text()
     examples = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)]
-    assert len(examples) == 2
+    assert len(examples) == 3
     for example in examples:
         assert template(TRAINING_RUNTIMES, settings=[f"{key}={json.dumps(value)}" for key, value in example.items()])

@@ -287,7 +287,9 @@ def test_a_plain_trainjob_is_valid_on_every_runtime_of_the_catalogue(golden: Pat
         spec = {"runtimeRef": reference, **({"initializer": {"model": fetched, "dataset": fetched}} if fetches else {})}
         # This runtime is for any model, so the TrainJob names recipe and config.
         named = ["full_finetune_distributed", "--config", "llama3_2/1B_full"]
-        args = named if reference["name"] == "torchtune-distributed" else []
+        rewarded = ["--reward_funcs=think_format_reward"]
+        needed = {"torchtune-distributed": named, "trl-grpo-async": rewarded}
+        args = needed.get(reference["name"], [])
         verdict = validate_one(trainjob(spec=spec, numNodes=2, args=args), runtime if fetches else kept(runtime))
         assert verdict.problems == (), verdict
         assert verdict.plan is not None

@@ -78,7 +78,12 @@ def test_nobody_else_imports_the_extras() -> None:
 
 
 def test_the_shell_completes_commands() -> None:
-    env = {"PYTHONPATH": str(SOURCE), "_STOKER_COMPLETE": "bash_complete", "COMP_WORDS": "stoker ex", "COMP_CWORD": "1"}
+    env = {
+        "PYTHONPATH": str(SOURCE),
+        "_STOKER_COMPLETE": "bash_complete",
+        "COMP_WORDS": "stoker expla",
+        "COMP_CWORD": "1",
+    }
     program = "import sys; sys.argv = ['stoker']; from stoker.__main__ import main; main()"
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, env=env)
     assert done.stdout == "plain,explain\n"

@@ -17,6 +17,7 @@ TRAINERS_CLIENT = SOURCE / "rollouts" / "samplers.py"
 LABS_CLIENT = SOURCE / "lab" / "remote.py"
 # Answers as vLLM does, and does not ask it.
 FLEET = SOURCE / "serve" / "fleet" / "endpoints.py"
+HARNESS = SOURCE / "results" / "harness.py"  # hands lm-evaluation-harness an address
 
 
 def test_the_watch_loads_neither_plans_nor_frameworks() -> None:
@@ -34,6 +35,6 @@ def test_the_watch_loads_neither_plans_nor_frameworks() -> None:
 
 def test_one_module_of_each_room_speaks_to_vllm() -> None:
     speaking = {path for path in SOURCE.rglob("*.py") if API.search(path.read_text())}
-    assert speaking == {CLIENT, TRAINERS_CLIENT, LABS_CLIENT, FLEET}
+    assert speaking == {CLIENT, TRAINERS_CLIENT, LABS_CLIENT, FLEET, HARNESS}
     users = {path for path in SOURCE.rglob("*.py") if "from stoker.serve.vllm import" in path.read_text()}
     assert {path.relative_to(SOURCE).parts[0] for path in users} == {"serve", "tinker"}

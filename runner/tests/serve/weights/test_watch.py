@@ -163,7 +163,8 @@ def test_a_watcher_that_ended_in_the_middle_does_not_leave_vllm_paused(
 def test_a_server_without_the_paths_for_it_is_told_apart(
     watch: WeightsWatch, vllm: WeightsVllm, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    vllm.answer = Vllm().answer  # type: ignore[method-assign]
+    plain = Vllm().answer
+    vllm.answer = lambda path, body: (404, {}) if path == "/resume" else plain(path, body)  # type: ignore[method-assign]
     assert not watch.look().up
     assert "it has no path to pause: start it with VLLM_SERVER_DEV_MODE=1" in capsys.readouterr().err
 
