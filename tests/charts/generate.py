@@ -37,6 +37,7 @@ from charts.runtimes import KINDS
 from stoker.contract.variables import KNOWN
 from stoker.frameworks import known_frameworks
 from stoker.plan.interfaces import TrainingFramework
+from stoker.tinker.options import FLAGS
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 EXAMPLES = ROOT / "examples" / "runtimes"
@@ -49,6 +50,7 @@ RENDERED_EXAMPLES = {
     "generic-cpu": "trl-distributed-cpu.yaml",
     "grpo-async-cpu": "trl-grpo-async-cpu.yaml",
     "grpo-async-external-cpu": "trl-grpo-async-external-cpu.yaml",
+    "tinker-cpu": "trl-tinker-cpu.yaml",
 }
 HEADER = "# Generated from {source} by `make generate`: do not edit.\n"
 
@@ -154,7 +156,10 @@ def _is_shown(document: str, kept: tuple[str, ...] | None) -> bool:
 def runner_facts() -> str:
     """Return what the runner takes, as JSON: the catalogue's chart refuses values that would fail in the pod."""
     frameworks = {name: _framework_facts(framework) for name, framework in sorted(known_frameworks().items())}
-    return json.dumps({"variables": sorted(KNOWN), "frameworks": frameworks}, indent=1) + "\n"
+    # A port that is not the chart's would be reached by nobody.
+    endpoints = {"tinker": sorted({flag.name for flag in FLAGS} - {"host", "port"})}
+    facts = {"variables": sorted(KNOWN), "frameworks": frameworks, "endpoints": endpoints}
+    return json.dumps(facts, indent=1) + "\n"
 
 
 def accelerators() -> str:

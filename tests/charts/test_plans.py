@@ -45,7 +45,13 @@ ARGS = {
 def catalogue(request: pytest.FixtureRequest) -> list[Manifest]:
     """The whole catalogue on one accelerator."""
     settings = [*OWN_IMAGES, f"accelerator={json.dumps(request.param)}"]
-    return runtimes(render(TRAINING_RUNTIMES, settings=settings))
+    return [one for one in runtimes(render(TRAINING_RUNTIMES, settings=settings)) if not is_endpoint(one)]
+
+
+def is_endpoint(runtime: Manifest) -> bool:
+    """Return whether the nodes of a runtime serve clients and train by no plan."""
+    node = replicated_jobs(runtime)[-1]["template"]["spec"]["template"]["spec"]["containers"][0]
+    return bool(node["command"] == ["stoker", "tinker"])
 
 
 def plan(runtime: Manifest, trainer: dict[str, Any] | None = None) -> Plan:
@@ -95,6 +101,8 @@ def two_nodes(runtime: Manifest) -> Manifest:
     """Return a TrainJob of two nodes that says no more than its runtime asks for, and where model and data are."""
     name = runtime["metadata"]["name"]
     more: dict[str, Any] = told(name) or {}
+    if is_endpoint(runtime):
+        return endpoint(runtime)
     if any(job["name"] == "model-initializer" for job in replicated_jobs(runtime)):
         fetched = {"storageUri": "hf://org/name"}
         more["spec"] = {"initializer": {"model": fetched, "dataset": fetched}}
@@ -107,6 +115,13 @@ def two_nodes(runtime: Manifest) -> Manifest:
     else:
         more["env"] = variables({"STOKER_ARG_MODEL_NAME_OR_PATH": "a/b", "STOKER_ARG_DATASET_NAME": "c/d"})
     return trainjob(name.replace(".", "-"), runtime=name, kind=runtime["kind"], numNodes=2, **more)
+
+
+def endpoint(runtime: Manifest) -> Manifest:
+    """Return a TrainJob of an endpoint, with the key that its session gives it."""
+    name = runtime["metadata"]["name"]
+    key = {"name": "STOKER_SAMPLERS_API_KEY", "valueFrom": {"secretKeyRef": {"name": "key", "key": "api-key"}}}
+    return trainjob(name.replace(".", "-"), runtime=name, kind=runtime["kind"], numNodes=1, env=[key])
 
 
 def test_defaults_of_a_runtime_are_told_from_what_a_user_says(catalogue: list[Manifest]) -> None:

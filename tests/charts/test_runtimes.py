@@ -49,6 +49,7 @@ def test_a_runtime_is_the_generic_one_with_what_its_entry_says(
             pods([made])[-1]["resourceClaims"] = pods([rendered[name]])[-1]["resourceClaims"]
         found = without_samplers(rendered[name]) if "samplers" in ENTRIES[name] else rendered[name]
         found = without_role(found) if "externalSamplers" in ENTRIES[name] else found
+        found = without_endpoint(found) if "endpoint" in ENTRIES[name] else found
         assert sorted_env(found) == sorted_env(made)
 
 
@@ -62,6 +63,22 @@ def without_role(runtime: Manifest) -> Manifest:
     found: Manifest = json.loads(json.dumps(runtime))
     template = found["spec"]["template"]["spec"]["replicatedJobs"][-1]["template"]["spec"]["template"]
     assert template["metadata"]["labels"].pop("stoker.dev/role") == "node"
+    return found
+
+
+def without_endpoint(runtime: Manifest) -> Manifest:
+    """Return a runtime without what serves clients, and with the method that the generic one has instead."""
+    found: Manifest = json.loads(json.dumps(runtime))
+    (node,) = found["spec"]["template"]["spec"]["replicatedJobs"][-1]["template"]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert node["command"] == ["stoker", "tinker"]
+    node["command"] = ["stoker", "run"]
+    assert {"ports", "readinessProbe"} <= node.keys()
+    del node["ports"], node["readinessProbe"]
+    role = {"name": "STOKER_ROLE", "value": "tinker"}
+    assert role in node["env"]
+    node["env"].remove(role)
     return found
 
 

@@ -32,7 +32,6 @@ PUBLIC = {
     "stoker.scripts",
     "stoker.scripts.orpo",
     "stoker.scripts.grpo_async",
-    "stoker.scripts.tinker_server",
 }
 
 

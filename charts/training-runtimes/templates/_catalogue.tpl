@@ -110,8 +110,9 @@ Argument: a list of the root context, the entry and its override.
       ($override.workspace | default dict) }}
 {{- $model := dig "model" ($entry.model | default "") $override }}
 {{- $framework := $override.framework | default $entry.framework }}
-{{- $trackingArgs := include "training-runtimes.trackingArgs" (list $values.tracking $framework) | fromYaml }}
-{{- $trackingEnv := include "training-runtimes.trackingEnv" (list $values.tracking $framework) | fromYaml }}
+{{- $tracked := list $values.tracking ($entry.endpoint | empty | ternary $framework "") }}
+{{- $trackingArgs := include "training-runtimes.trackingArgs" $tracked | fromYaml }}
+{{- $trackingEnv := include "training-runtimes.trackingEnv" $tracked | fromYaml }}
 {{- $external := include "training-runtimes.externalSamplersOf" (list $entry $override) | fromYaml }}
 {{- $deprecated := ternary $override.deprecated $entry.deprecated (hasKey $override "deprecated") }}
 {{- toYaml (dict
@@ -134,6 +135,7 @@ Argument: a list of the root context, the entry and its override.
       "samplers" (include "training-runtimes.samplersOf"
         (list $root $entry $override $profile (printf "The samplers of runtime %q on accelerator %q" $entry.name $accelerator)) | fromYaml)
       "externalSamplers" $external
+      "endpoint" ($entry.endpoint | default "")
       "sharding" ($override.sharding | default $entry.sharding)
       "command" ($override.command | default $entry.command)
       "args" (include "stoker.overlay" (list $trackingArgs $entry.args $external.args $override.args) | fromYaml)

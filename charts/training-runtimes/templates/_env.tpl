@@ -82,8 +82,12 @@ Arguments, a dict:
 {{- end }}
 - name: STOKER_WORKSPACE
   value: /workspace
-{{- with include "training-runtimes.metricsPort" .root }}
+{{- with .runtime.endpoint | empty | ternary (include "training-runtimes.metricsPort" .root) "" }}
 - name: STOKER_METRICS_PORT
+  value: {{ . | quote }}
+{{- end }}
+{{- with .runtime.endpoint }}
+- name: STOKER_ROLE
   value: {{ . | quote }}
 {{- end }}
 {{- if .runtime.samplers }}

@@ -78,15 +78,26 @@ containers:
   - name: node
     image: {{ .runtime.image | quote }}
     imagePullPolicy: {{ .root.Values.imagePullPolicy }}
-    {{- with .runtime.command }}
+    {{- if .runtime.endpoint }}
+    command: [stoker, {{ .runtime.endpoint }}]
+    ports:
+      - name: {{ .runtime.endpoint }}
+        containerPort: 8000
+    {{- /* It only says when clients may come: the runner itself ends an endpoint that hangs. */}}
+    readinessProbe:
+      httpGet: {path: /api/v1/healthz, port: {{ .runtime.endpoint }}}
+      periodSeconds: 2
+      timeoutSeconds: 5
+    {{- else if .runtime.command }}
     command:
-      {{- concat (list "stoker" "run") . | toYaml | nindent 6 }}
+      {{- concat (list "stoker" "run") .runtime.command | toYaml | nindent 6 }}
     {{- else }}
     command: [stoker, run]
     {{- end }}
     env:
       {{- include "training-runtimes.env" . | nindent 6 }}
-    {{- with include "training-runtimes.metricsPort" .root }}
+    {{- /* An endpoint shows no metrics of a training. */}}
+    {{- with .runtime.endpoint | empty | ternary (include "training-runtimes.metricsPort" .root) "" }}
     ports:
       - name: metrics
         containerPort: {{ . }}

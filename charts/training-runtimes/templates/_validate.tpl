@@ -178,6 +178,23 @@ much memory of the device as it finds. Argument: the resolved runtimes by name.
 
 {{- define "training-runtimes.validateMethod" -}}
 {{- $runtime := .runtime }}
+{{- if $runtime.endpoint }}
+  {{- range $what := list "method" "sharding" "command" }}
+    {{- if get $runtime $what }}
+      {{- fail (printf "\n\nruntimes.%s.%s: this runtime serves clients and runs no method. Remove it.\n" $runtime.entry $what) }}
+    {{- end }}
+  {{- end }}
+  {{- if ne (int $runtime.numNodes) 1 }}
+    {{- fail (printf "\n\nruntimes.%s.numNodes is %d, and an endpoint trains in one pod. Remove it.\n" $runtime.entry (int $runtime.numNodes)) }}
+  {{- end }}
+  {{- $flags := get .runner.endpoints $runtime.endpoint }}
+  {{- range $flag, $value := $runtime.args }}
+    {{- if and $value (not (has $flag $flags)) }}
+      {{- fail (printf "\n\nruntimes.%s.args.%s: `stoker %s` has no such flag. Use one of: %s.\n"
+            $runtime.entry $flag $runtime.endpoint (join ", " $flags)) }}
+    {{- end }}
+  {{- end }}
+{{- else }}
 {{- with get .runner.frameworks $runtime.framework }}
   {{- if and $runtime.method (not (has $runtime.method .methods)) }}
     {{- fail (printf "\n\nruntimes.%s.method: %q is not a method of %s. Use one of: %s.\n"
@@ -199,6 +216,7 @@ much memory of the device as it finds. Argument: the resolved runtimes by name.
       {{- end }}
     {{- end }}
   {{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 

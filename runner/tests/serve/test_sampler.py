@@ -145,7 +145,7 @@ def test_a_role_that_does_not_exist_is_refused(workspace: Path) -> None:
     refused = command(workspace, "plan", role="judge")
     printed, _ = refused.communicate(timeout=60)
     assert refused.returncode == ExitCode.CONFIG
-    assert "STOKER_ROLE is 'judge': write node or sampler; the runtime sets it" in printed
+    assert "STOKER_ROLE is 'judge': write node, sampler or tinker; the runtime sets it" in printed
 
 
 # Stands for vLLM's program: notes each start, and ends the first two at once.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from images.builder import cache
 from images.builder.hostvenv import this_python
 from runner.tests.lab.scripts import TRAINING, environment_of, failures
 from runner.tests.tinker import vllm_stand_in
 
 import stoker
+from builders import replicated_jobs, trainjob
 from stoker.cluster.processes import free_ports
 from stoker.contract.exits import ExitCode
 from stoker.contract.samplers import SamplerRequest, request_path
@@ -53,29 +57,37 @@ def client_python() -> Path:
 
 
 @contextmanager
-def endpoint(python: Path, folder: Path, model: Path, samplers: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
+def endpoint(
+    python: Path, folder: Path, model: Path, samplers: str, port: int, *more: str
+) -> Iterator[subprocess.Popen[bytes]]:
     """Start an endpoint as a pod does, and wait until it answers."""
     (folder / "key").write_text(KEY + "\n")
     command = [
-        python, "-m", "stoker.scripts.tinker_server", "--model_name_or_path", model, "--output_dir", folder / "output",
+        python, "-m", "stoker", "tinker", "--model_name_or_path", model, "--output_dir", folder / "output",
         "--samplers", samplers, "--adapters", folder / "adapters", "--key_file", folder / "key", "--max_rank", "8",
         "--max_models", "32", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32",
+        *more,
     ]  # fmt: skip
     process = subprocess.Popen([*map(str, command)], env=environment_of(TRAINING))
     try:
-        until = time.monotonic() + SECONDS
-        while True:
-            assert process.poll() is None, process.returncode
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/healthz", timeout=5).close()
-                break
-            except OSError:
-                assert time.monotonic() < until
-                time.sleep(0.1)
+        wait_for(process, port)
         yield process
     finally:
         process.kill()
         process.wait()
+
+
+def wait_for(process: subprocess.Popen[bytes], port: int) -> None:
+    """Wait until an endpoint answers."""
+    until = time.monotonic() + SECONDS
+    while True:
+        assert process.poll() is None, process.returncode
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/healthz", timeout=5).close()
+            return
+        except OSError:
+            assert time.monotonic() < until
+            time.sleep(0.1)
 
 
 def client(python: Path, what: str, port: int, model: Path) -> subprocess.Popen[str]:
@@ -129,6 +141,34 @@ def test_the_public_client_trains_and_samples(
     for alone, together in zip(found["apart"]["solo"], found["apart"]["together"], strict=True):
         assert together == pytest.approx(alone, abs=1e-5)
         assert alone[-1] < alone[0]
+    pairs = zip(found["apart"]["solo"], found["apart"]["together"], strict=True)
+    gap = max(abs(a - b) for alone, together in pairs for a, b in zip(alone, together, strict=True))
+    print(f"eight clients at once: losses differ from solo runs by {gap:g} at most")
+
+
+@pytest.mark.full
+def test_the_guides_snippet_runs_as_it_is_written(
+    trainer_python: Path, client_python: Path, inputs: Path, tmp_path: Path
+) -> None:
+    guide = (ROOT / "docs/guides/tinker.md").read_text()
+    (snippet,) = re.findall(r"^```python\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)
+    model, (port,) = inputs / "model", free_ports(1)
+    assert snippet.count("Qwen/Qwen3-0.6B") == 1
+    (tmp_path / "adapters").mkdir()
+    with (
+        vllm_stand_in.serving(tmp_path / "adapters") as sampler,
+        endpoint(trainer_python, tmp_path, model, sampler.address, port, "--base_model", "Qwen/Qwen3-0.6B"),
+    ):
+        done = subprocess.run(
+            [client_python, "-c", snippet.replace("rank=16", "rank=8")],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            env={**os.environ, "TINKER_BASE_URL": f"http://127.0.0.1:{port}", "TINKER_API_KEY": KEY},
+        )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) > 0
 
 
 @pytest.mark.full
@@ -177,3 +217,36 @@ def test_the_public_client_samples_from_vllm_what_was_trained(
         sampler.wait()
     # What the samplers say of their tokens is what the trainer computes for them, after every step.
     assert max(found["reinforced"]["gaps"]) < 0.05, found
+
+
+@pytest.mark.full
+def test_a_trainjob_of_the_catalogues_runtime_serves_clients_without_kubernetes(
+    trainer_python: Path, client_python: Path, inputs: Path, tmp_path: Path
+) -> None:
+    (port,) = free_ports(1)
+    made = subprocess.run([ROOT / "images/vllm/venv"], check=True, stdout=subprocess.PIPE, text=True)
+    runtime = yaml.safe_load((ROOT / "examples/runtimes/trl-tinker-cpu.yaml").read_text())
+    (samplers,) = (job for job in replicated_jobs(runtime) if job["name"] == "sampler")
+    samplers["template"]["spec"]["template"]["spec"]["containers"][0]["args"] += ["--max-num-seqs=16"]
+    args = [f"--port={port}", "--host=127.0.0.1", "--dtype=float32", "--max_rank=8", "--versions=16"]
+    env = [{"name": "STOKER_SAMPLERS_API_KEY", "value": KEY}]
+    (tmp_path / "runtime.yaml").write_text(json.dumps(runtime))
+    (tmp_path / "trainjob.yaml").write_text(json.dumps(trainjob(runtime="trl-tinker", numNodes=1, args=args, env=env)))
+    workspace = tmp_path / "workspace"
+    shutil.copytree(inputs / "model", workspace / "model")
+    command = [
+        trainer_python, "-m", "stoker", "local", tmp_path / "trainjob.yaml", "--runtime", tmp_path / "runtime.yaml",
+        "--workspace", workspace, "--python", f"vllm={made.stdout.strip()}/bin/python",
+    ]  # fmt: skip
+    own = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen([*map(str, command)], env={**environment_of(TRAINING), **own})
+    try:
+        wait_for(process, port)
+        found = seen(client(client_python, "loops", port, workspace / "model"))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == ExitCode.STOPPED
+    finally:
+        process.kill()
+        process.wait()
+    assert max(found["reinforced"]["gaps"]) < 0.05, found
+    assert [*(workspace / "adapters").glob("*/[0-9]*")] == [], "nothing that was published is left"

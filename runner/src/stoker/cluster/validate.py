@@ -26,6 +26,7 @@ from stoker.cluster.starts import Start, start_of
 from stoker.cluster.volumes import Found, Volumes, volumes_of
 from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
 from stoker.contract.files import exists
+from stoker.contract.samplers import API_KEY
 from stoker.contract.variables import kept_variables, unknown_variables, workspace_of
 from stoker.fetch.request import CREDENTIALS, request_of
 from stoker.frameworks import get_framework
@@ -42,6 +43,8 @@ from stoker.plan.plan import Check, Plan
 from stoker.plan.resolve import RunRequest, read_request, resolve_plan
 from stoker.plan.world import DEFAULT_PORT, resolve_world
 from stoker.rank.guard import expect_world
+from stoker.rollouts.addresses import addresses_in
+from stoker.tinker.options import KEY_PREFIX, options_of
 
 _NODES_CHECKED = 16
 
@@ -58,6 +61,7 @@ class Validation:
         code: what the run ends with, 0 if there is no problem: the cluster refuses a TrainJob before anything starts,
             and initializers run before the nodes.
         samplers: how many samplers run beside the nodes.
+        serves: what the nodes serve; empty if they train.
     """
 
     name: str
@@ -66,6 +70,7 @@ class Validation:
     notices: tuple[str, ...]
     code: ExitCode
     samplers: int = 0
+    serves: str = ""
 
     @property
     def errors(self) -> str:
@@ -84,11 +89,13 @@ class Validation:
         return "\n".join(filter(None, (self.errors, self.summary)))
 
     def _valid(self) -> str:
+        beside = f", beside {self.samplers} samplers" if self.samplers else ""
+        if self.serves:
+            return f"valid: {self.serves}{beside}"
         if self.plan is None:
             return "the TrainJob is valid"
         world = self.plan.world
-        size = f"{world.nnodes} nodes × {world.nproc_per_node} processes"
-        size += f", beside {self.samplers} samplers" if self.samplers else ""
+        size = f"{world.nnodes} nodes × {world.nproc_per_node} processes{beside}"
         return f"valid: {self.plan.framework} {self.plan.method} on {size}"
 
 
@@ -136,7 +143,9 @@ def validate_one(trainjob: Resource, runtime: Resource, volumes: Sequence[str] =
         problems += _problems(error)
     notices = tuple(dict.fromkeys(judge.notices))
     count = 0 if samplers is None else samplers.count
-    return Validation(name, plan, tuple(dict.fromkeys(problems)), notices, code or _code_of(problems), count)
+    return Validation(
+        name, plan, tuple(dict.fromkeys(problems)), notices, code or _code_of(problems), count, judge.serves
+    )
 
 
 @dataclass(slots=True)
@@ -150,6 +159,7 @@ class _Judge:
         notices: what else the user should know.
         unchecked: what was not checked, each as a part of a sentence.
         is_config_unread: True if the `--config` file could not be read here: it may change any setting.
+        serves: what the nodes serve; empty if they train.
     """
 
     job: NodeJob
@@ -158,6 +168,7 @@ class _Judge:
     notices: list[str]
     unchecked: list[str] = field(default_factory=list)
     is_config_unread: bool = False
+    serves: str = ""
 
     def fetching(self, trainjob: Resource, runtime: Resource) -> dict[str, str | None]:
         """Check what `stoker fetch` would refuse; return each initializer's folder (see :func:`volumes_of`)."""
@@ -198,9 +209,13 @@ class _Judge:
         # Nodes differ only in their rank, so a few of a large run are enough.
         for node in sorted({*range(min(job.nodes, _NODES_CHECKED)), job.nodes - 1}):
             environment = environment_of(job, node)
-            start = start_of([expand(word, environment) for word in job.argv], environment)
+            words = [expand(word, environment) for word in job.argv]
+            start = start_of(words, environment)
             if start is None:
-                self._not_launched()
+                if words[:2] == ["stoker", "tinker"]:
+                    self._endpoint(words[2:], environment, unseen)
+                else:
+                    self._not_launched()
                 return None
             facts = assumed_facts(job, environment, volumes.shm_bytes)
             if node == 0:
@@ -214,6 +229,20 @@ class _Judge:
                 else:
                     self.notices.append("the pods only print the plan: nothing is trained")
         return first
+
+    def _endpoint(self, words: Sequence[str], environment: Mapping[str, str], unseen: Sequence[str]) -> None:
+        """Check what an endpoint for the tinker client would refuse.
+
+        Raises:
+            RunError: it would.
+        """
+        # Only the cluster knows the session's key.
+        key = {API_KEY: f"{KEY_PREFIX}{'0' * 32}"} if API_KEY in unseen else {}
+        options = options_of(words, {**environment, **key})
+        addresses_in(options.samplers)
+        if problems := unknown_variables(kept_variables(environment)):
+            raise RunError(ExitCode.USAGE, "\n".join(problems))
+        self.serves = "an endpoint for the tinker client"
 
     def _planned(self, start: Start, facts: Facts, volumes: Volumes) -> Plan | None:
         """Return a node's plan; None for a trainer that stoker does not launch, but guards."""

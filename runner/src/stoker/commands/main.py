@@ -21,6 +21,7 @@ from stoker.commands.run import plan_command, run_command
 from stoker.commands.runs import COMMANDS as RUNS
 from stoker.commands.sampler import sampler_command
 from stoker.commands.slice import slice_group
+from stoker.commands.tinker import tinker_command
 from stoker.commands.trainjob import trainjob_command
 from stoker.commands.validate import validate_command
 from stoker.contract.exits import ExitCode
@@ -55,6 +56,7 @@ for _command in (
     fleet_command,
     rl_group,
     slice_group,
+    tinker_command,
     fetch_command,
     export_command,
     evaluate_command,

@@ -29,10 +29,11 @@ def rl_group() -> None:
     "  stoker rl up math --model hf://Qwen/Qwen3-0.6B --dataset hf://trl-lib/DeepMath-103K \\\n"
     "    --set reward_funcs=accuracy_reward --samplers 4 --time-limit 8h\n"
     "  stoker rl up sums trainjob.yaml --idle-limit 30m\n"
+    "  stoker rl up loops --runtime trl-tinker --model hf://Qwen/Qwen3-0.6B     # for the tinker client\n"
     "  stoker rl up sums trainjob.yaml --dry-run --runtimes runtimes.yaml     # asks no cluster",
 )
 @click.argument("name")
-@click.argument("subject", metavar="[METHOD|FILE.py:NAME|TRAINJOB.yaml]", default="grpo_async")
+@click.argument("subject", metavar="[METHOD|FILE.py:NAME|TRAINJOB.yaml]", required=False)
 @click.option("--runtime", help="Name of the runtime, which has samplers.  [default: trl-grpo-async]")
 @click.option("--model", help="Model: an address to fetch (hf://…), or a folder or Hub id for the trainer.")
 @click.option("--dataset", help="Data: an address to fetch (hf://…), or a folder or Hub id for the trainer.")
@@ -58,15 +59,15 @@ def rl_group() -> None:
 @click.option("--runtimes", type=PATH, help="File with rendered runtimes, for --dry-run without a cluster.")
 @on_cluster
 @reported
-def up_command(name: str, subject: str, **words: Any) -> None:
+def up_command(name: str, subject: str | None, **words: Any) -> None:
     """Start the session NAME, and wait until its samplers answer.
 
-    The session runs a method of TRL (grpo_async), a config in a Python file, or the TrainJob in a file. The same
-    command again changes nothing.
+    The session runs a method of TRL, a config in a Python file, or the TrainJob in a file; by default what its runtime
+    is for: grpo_async, or an endpoint for the tinker client (trl-tinker). The same command again changes nothing.
     """
     from stoker.sessions import command_line
 
-    for line in command_line.up(command_line.SessionOptions(subject, name, **words)):
+    for line in command_line.up(command_line.SessionOptions(subject or "", name, **words)):
         click.echo(line)
 
 

@@ -10,7 +10,7 @@ import click
 from stoker.commands.group import reported
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.secrets import hide
-from stoker.contract.variables import is_sampler
+from stoker.contract.variables import role_of
 from stoker.entry.own_command import OUTPUT, PASS_THROUGH, misspelled_option, trainer_arguments
 
 
@@ -48,10 +48,12 @@ def plan_command(output: str, trainer_args: tuple[str, ...]) -> None:
     """Print what `stoker run` would do, and where every value comes from. Options of this command come first."""
     from stoker.commands import describe
     from stoker.commands.sampler import sampler_plan
+    from stoker.commands.tinker import tinker_plan
     from stoker.node import planning
 
-    if is_sampler(os.environ):
-        click.echo(sampler_plan(output))
+    role = role_of(os.environ)
+    if role != "node":
+        click.echo(sampler_plan(output) if role == "sampler" else tinker_plan(trainer_args, output))
         return
     if wrong := misspelled_option(trainer_args):
         raise RunError(ExitCode.USAGE, wrong)

@@ -23,6 +23,7 @@ WEBHOOK = "STOKER_WEBHOOK"
 PROGRESS_SECONDS = "STOKER_PROGRESS_SECONDS"
 
 _PREFIX = "STOKER_"
+_ROLES = ("node", "sampler", "tinker")
 
 KNOWN = {
     "STOKER_FRAMEWORK": "framework to run, from the pod label trainer.kubeflow.org/framework (default trl)",
@@ -47,7 +48,8 @@ KNOWN = {
     "STOKER_HANG_TIMEOUT_SECONDS": "seconds a step may take before the run counts as hung; 0: no limit (default 1200)",
     "STOKER_TERMINATION_LOG": "file for the one-line reason of the ending (default /dev/termination-log)",
     "STOKER_IMAGE_VERSION": "tag of the image, set by the image",
-    "STOKER_ROLE": "what this pod does: node (default) trains, sampler writes the answers that the nodes learn from",
+    "STOKER_ROLE": "what this pod does: node (default) trains, sampler writes the answers that the nodes learn from, "
+    "tinker serves the tinker client",
     "STOKER_SAMPLERS": "addresses of the run's samplers, with commas between them; the runtime sets it",
     "STOKER_SAMPLERS_API_KEY": "key of the samplers' API, from the Secret of their session or serving release",
     "STOKER_IDLE_SECONDS": "end with 0 after so many seconds without a step and without a request to the run's "
@@ -76,16 +78,19 @@ def kept_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in sorted(environ.items()) if _KEPT.match(name)}
 
 
-def is_sampler(environ: Mapping[str, str]) -> bool:
-    """Return whether this pod is a sampler.
+def role_of(environ: Mapping[str, str]) -> str:
+    """Return what this pod does: `node`, `sampler` or `tinker`.
 
     Raises:
         RunError: there is no such role (78).
     """
-    role = environ.get("STOKER_ROLE") or "node"
-    if role not in ("node", "sampler"):
-        raise RunError(ExitCode.CONFIG, f"STOKER_ROLE is {role!r}: write node or sampler; the runtime sets it")
-    return role == "sampler"
+    role = environ.get("STOKER_ROLE") or _ROLES[0]
+    if role not in _ROLES:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"STOKER_ROLE is {role!r}: write {', '.join(_ROLES[:-1])} or {_ROLES[-1]}; the runtime sets it",
+        )
+    return role
 
 
 def workspace_of(environ: Mapping[str, str]) -> Path:

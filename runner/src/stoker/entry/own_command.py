@@ -15,7 +15,7 @@ RUN, PLAN = "run", "plan"
 # Every other command of `stoker`.
 OTHERS = (
     *("validate", "trainjob", "estimate", "doctor", "flags", "recipe", "local", "plot", "adapters", "sampler", "fleet"),
-    *("rl", "slice", "fetch", "runs", "status", "explain", "top", "logs", "get", "submit", "stop", "resume"),
+    *("rl", "slice", "tinker", "fetch", "runs", "status", "explain", "top", "logs", "get", "submit", "stop", "resume"),
     *("export", "evaluate", "chat"),
 )
 HELP_OPTIONS = ("-h", "--help")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from stoker.cluster.admission import API_VERSION
 from stoker.cluster.kubernetes_yaml import read_kubernetes_yaml
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
@@ -18,18 +18,21 @@ from stoker.runs.show import print_json, print_table
 from stoker.runs.words import duration
 from stoker.sessions import render, show
 from stoker.sessions.render import Session, seconds_in
-from stoker.sessions.up import claim_in, runtime_of, turns_of, wait
+from stoker.sessions.up import claim_in, key_for, runtime_of, turns_of, wait
 from stoker.sessions.up import up as make
 from stoker.submit.command_line import TrainJobOptions, trainjob_of
-from stoker.submit.trainjob import to_yaml
+from stoker.submit.trainjob import resources, to_yaml
+from stoker.tinker.refusals import CLIENTS
 
-_RUNTIME = "trl-grpo-async"
+_RUNTIME, _METHOD = "trl-grpo-async", "grpo_async"
 _KINDS = ("ClusterTrainingRuntime", "TrainingRuntime")
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions(TrainJobOptions):
     """The words of `stoker rl up`: those of `stoker trainjob`, and what a session is beside a TrainJob.
+
+    Without a subject a session runs what its runtime is for.
 
     Attributes:
         samplers: how many; None for the runtime's number.
@@ -67,18 +70,20 @@ def up(words: SessionOptions) -> Iterator[str]:
         None if words.time_limit is None else seconds_in("--time-limit", words.time_limit),
         None if words.idle_limit is None else seconds_in("--idle-limit", words.idle_limit),
     )
-    trainjob = _trainjob(words)
     if words.dry_run:
-        yield from _printed(words, trainjob, session)
+        yield from _printed(words, session)
         return
     client = connect(words.context, words.namespace)
     claim = None if words.device_claim is None else claim_in(words.device_claim, client.namespace)
+    trainjob, runtime = _asked(words, client)
     made = make(client, trainjob, session, claim, turns=words.turns)
-    runtime = runtime_of(client, trainjob)
     count = render.samplers_in(session, runtime)
+    endpoint = render.endpoint_of(runtime)
     if words.seconds:
-        wait(client, words.name, count, words.seconds)
+        wait(client, words.name, count, words.seconds, endpoint=endpoint is not None)
     yield from _lines(words.name, client.namespace, session, count, runtime)
+    if endpoint is not None:
+        yield from _client_lines(words, client.namespace, endpoint)
     if words.seconds == 0:
         yield f"state     starting since {made['metadata'].get('creationTimestamp', 'now')}: stoker rl list"
 
@@ -99,8 +104,79 @@ def print_list(output: str, namespace: str | None, context: str | None) -> None:
         say(f"there are no sessions in namespace {client.namespace}: --namespace shows another one's")
 
 
+def _asked(words: SessionOptions, client: Client | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the TrainJob that the words ask for, and its runtime.
+
+    Args:
+        words: of the user.
+        client: of the cluster; None to read `--runtimes`.
+    """
+
+    def found(trainjob: dict[str, Any]) -> dict[str, Any]:
+        if client is None:
+            assert words.runtimes is not None
+            return _runtime_in(words.runtimes, str(trainjob["spec"]["runtimeRef"]["name"]))
+        return runtime_of(client, trainjob)
+
+    if words.subject:
+        trainjob = _trainjob(words)
+        runtime = found(trainjob)
+        if render.endpoint_of(runtime) is not None and not _is_file(words.subject):
+            raise RunError(
+                ExitCode.USAGE,
+                f"runtime {runtime['metadata']['name']} serves the tinker client and runs no method: leave out "
+                f"{words.subject}",
+            )
+        return trainjob, runtime
+    runtime = found({"spec": {"runtimeRef": {"name": words.runtime or _RUNTIME}}})
+    if render.endpoint_of(runtime) is None:
+        return _trainjob(replace(words, subject=_METHOD)), runtime
+    return endpoint_trainjob(words), runtime
+
+
+def endpoint_trainjob(words: SessionOptions) -> dict[str, Any]:
+    """Return the TrainJob of an endpoint for the tinker client.
+
+    Raises:
+        RunError: the words are wrong (64).
+    """
+    for option, given in (("--dataset", words.dataset), ("--nodes", words.nodes not in (None, 1))):
+        if given:
+            raise RunError(
+                ExitCode.USAGE,
+                f"{option} does not go with an endpoint for the tinker client, which trains in one pod on what clients "
+                "send: leave it out",
+            )
+    fetched = words.model if words.model and "://" in words.model else None
+    args = [f"--model_name_or_path={words.model}"] if words.model and not fetched else []
+    try:
+        settings, env, amounts = (
+            dict(word.split("=", 1) for word in given) for given in (words.settings, words.env, words.resources)
+        )
+    except ValueError as error:
+        raise RunError(ExitCode.USAGE, "--set, --env or --resources has no `=`: write NAME=VALUE") from error
+    args += [f"--{name.replace('-', '_')}={value}" for name, value in settings.items()]
+    trainer: dict[str, Any] = {"numNodes": 1}
+    if args:
+        trainer["args"] = args
+    if env:
+        trainer["env"] = [{"name": name, "value": value} for name, value in env.items()]
+    if amounts:
+        trainer["resourcesPerNode"] = resources(amounts)
+    spec: dict[str, Any] = {"runtimeRef": {"name": words.runtime}, "trainer": trainer}
+    if fetched:
+        secret = {"secretRef": {"name": words.secret}} if words.secret else {}
+        spec["initializer"] = {"model": {"storageUri": fetched, **secret}}
+    metadata = {"name": words.name, **({"namespace": words.namespace} if words.namespace else {})}
+    return {"apiVersion": API_VERSION, "kind": "TrainJob", "metadata": metadata, "spec": spec}
+
+
+def _is_file(subject: str) -> bool:
+    return subject.endswith((".yaml", ".yml", ".json"))
+
+
 def _trainjob(words: SessionOptions) -> dict[str, Any]:
-    if not words.subject.endswith((".yaml", ".yml", ".json")):
+    if not _is_file(words.subject):
         return trainjob_of(replace(words, runtime=words.runtime or _RUNTIME))
     for option in ("runtime", "model", "dataset", "secret", "nodes", "settings", "env", "resources"):
         if getattr(words, option):
@@ -137,17 +213,15 @@ def _objects(path: Path) -> list[dict[str, Any]]:
     return [one for one in found if isinstance(one, dict)]
 
 
-def _printed(words: SessionOptions, trainjob: dict[str, Any], session: Session) -> Iterator[str]:
+def _printed(words: SessionOptions, session: Session) -> Iterator[str]:
     """Yield the objects of a session as YAML."""
-    if words.runtimes is not None:
-        namespace = words.namespace or "default"
-        runtime = _runtime_in(words.runtimes, str(trainjob["spec"]["runtimeRef"]["name"]))
-    else:
-        client: Client = connect(words.context, words.namespace)
-        namespace, runtime = client.namespace, runtime_of(client, trainjob)
+    client = None if words.runtimes is not None else connect(words.context, words.namespace)
+    namespace = words.namespace or "default" if client is None else client.namespace
+    trainjob, runtime = _asked(words, client)
     made = [render.session_trainjob(trainjob, session, runtime)]
     made[0]["metadata"] = {**made[0]["metadata"], "namespace": namespace}
-    made += render.own_objects(words.name, namespace, secrets.token_hex(32))
+    endpoint = render.endpoint_of(runtime)
+    made += render.own_objects(words.name, namespace, key_for(endpoint), endpoint)
     if words.device_claim is not None:
         claim = claim_in(words.device_claim, namespace)
         made.append(render.device_claim(claim.name, namespace, claim.device_class))
@@ -178,3 +252,20 @@ def _lines(name: str, namespace: str, session: Session, count: int, runtime: dic
     if session.idle_limit is not None:
         yield f"idle      ends {duration(session.idle_limit)} after the last request and step"
     yield f"end it    stoker rl down {name} --namespace {namespace}"
+
+
+def _client_lines(words: SessionOptions, namespace: str, port: int) -> Iterator[str]:
+    """Yield how to use the tinker client."""
+    name, service = words.name, render.endpoint_service_of(words.name)
+    hub = (words.model or "").removeprefix("hf://").partition("@")[0]
+    model = hub if hub and "://" not in hub else "MODEL"
+    yield f"endpoint  http://{service}.{namespace}:{port} (for the tinker client, in pods with the session's label)"
+    yield (
+        f"use it    kubectl port-forward service/{service} {port} --namespace {namespace} &\n"
+        f"          pip install 'tinker=={CLIENTS}.*'\n"
+        f"          export TINKER_BASE_URL=http://127.0.0.1:{port}\n"
+        f"          export TINKER_API_KEY=$(kubectl get secret {render.secret_of(name)} --namespace {namespace} "
+        f"--output jsonpath='{{.data.{render.KEY}}}' | base64 --decode)\n"
+        "          python -c 'import tinker; "
+        f'print(tinker.ServiceClient().create_lora_training_client(base_model="{model}", rank=8).result())\''
+    )

@@ -30,6 +30,8 @@ LEASE = "stoker.dev/lease"
 KEY = "api-key"
 PORT = 8080
 
+# The name of the port at which a runtime's nodes serve the tinker client.
+_ENDPOINT = "tinker"
 _ROLE = "stoker.dev/role"
 _QUEUE = "kueue.x-k8s.io/queue-name"
 # What the sampler's proxy reads, and where (charts/training-runtimes/templates/_samplers.tpl).
@@ -85,6 +87,21 @@ def claim_of(name: str) -> str:
     return f"initializer-{name}"
 
 
+def endpoint_service_of(name: str) -> str:
+    """Return the name of the Service over a session's endpoint for the tinker client."""
+    return f"{name}-tinker"
+
+
+def endpoint_of(runtime: Mapping[str, Any]) -> int | None:
+    """Return the port at which the nodes of a runtime serve the tinker client; None if they run a method."""
+    for job in _jobs(runtime):
+        containers = _pod(job)["spec"].get("containers", ()) if job["name"] == "node" else ()
+        for port in (port for container in containers for port in container.get("ports") or ()):
+            if port.get("name") == _ENDPOINT:
+                return int(port["containerPort"])
+    return None
+
+
 def url_of(name: str, namespace: str) -> str:
     """Return the address of a session's samplers inside the cluster."""
     return f"http://{service_of(name)}.{namespace}:{PORT}"
@@ -136,13 +153,14 @@ def samplers_in(session: Session, runtime: Mapping[str, Any]) -> int:
     return session.samplers or _count(job)
 
 
-def own_objects(name: str, namespace: str, key: str) -> list[dict[str, Any]]:
+def own_objects(name: str, namespace: str, key: str, endpoint: int | None = None) -> list[dict[str, Any]]:
     """Return what a session has beside its TrainJob.
 
     Args:
         name: the session.
         namespace: where it is.
-        key: what its samplers ask for.
+        key: what its samplers and its endpoint ask for.
+        endpoint: the port of its nodes' endpoint for the tinker client; None if they have none.
     """
 
     def one(kind: str, version: str, called: str, **content: Any) -> dict[str, Any]:
@@ -154,6 +172,13 @@ def own_objects(name: str, namespace: str, key: str) -> list[dict[str, Any]]:
         return one(
             "NetworkPolicy", "networking.k8s.io/v1", called, spec={"podSelector": {"matchLabels": labels}, **spec}
         )
+
+    def service(called: str, role: str, port: int) -> dict[str, Any]:
+        spec = {
+            "selector": {LABEL: name, _ROLE: role},
+            "ports": [{"name": "http", "port": port, "targetPort": port}],
+        }
+        return one("Service", "v1", called, spec=spec)
 
     own = [{"podSelector": {"matchLabels": {LABEL: name}}}]
     names = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
@@ -169,15 +194,8 @@ def own_objects(name: str, namespace: str, key: str) -> list[dict[str, Any]]:
                 "egress": [{"ports": names}],
             },
         ),
-        one(
-            "Service",
-            "v1",
-            service_of(name),
-            spec={
-                "selector": {LABEL: name, _ROLE: SAMPLER},
-                "ports": [{"name": "http", "port": PORT, "targetPort": PORT}],
-            },
-        ),
+        service(service_of(name), SAMPLER, PORT),
+        *([] if endpoint is None else [service(endpoint_service_of(name), "node", endpoint)]),
     ]
 
 

@@ -16,6 +16,7 @@ from stoker.runs.kinds import CLAIMS, CLUSTER_RUNTIMES, JOBS, PODS, RUNTIMES, TR
 from stoker.sessions import render
 from stoker.sessions.kinds import DEVICE_CLAIMS, LEASES, OWN
 from stoker.sessions.render import LABEL, Session
+from stoker.tinker.options import KEY_PREFIX
 
 _SECONDS_BETWEEN_LOOKS = 2.0
 # For the jobs of a TrainJob to be there.
@@ -80,6 +81,11 @@ def turns_of(runtime: Mapping[str, Any]) -> str:
     return found
 
 
+def key_for(endpoint: int | None) -> str:
+    """Return a new key; the tinker client asks how one begins."""
+    return ("" if endpoint is None else KEY_PREFIX) + secrets.token_hex(_KEY_BYTES)
+
+
 def runtime_of(client: Client, trainjob: Mapping[str, Any]) -> Object:
     """Return the runtime of a TrainJob.
 
@@ -127,20 +133,21 @@ def up(
     wanted = render.session_trainjob(trainjob, session, runtime)
     _check_claims(client, runtime, claim)
     lease = _lease(client, runtime, turns=turns)
+    endpoint = render.endpoint_of(runtime)
     name = str(wanted["metadata"]["name"])
     there = client.find(TRAINJOBS, name)
     if there is None:
         _refuse_remains(client, name)
         there = client.create(TRAINJOBS, wanted)
         try:
-            _complete(client, there, claim, lease)
+            _complete(client, there, claim, lease, endpoint)
         except BaseException:
             client.delete(TRAINJOBS, name)
             raise
         say(f"session {name}: made in namespace {client.namespace}")
     else:
         _refuse_others(there, wanted)
-        _complete(client, there, claim, lease)
+        _complete(client, there, claim, lease, endpoint)
         say(f"session {name}: is there with these values")
     count = render.samplers_in(session, runtime)
     if session.samplers is not None:
@@ -148,7 +155,7 @@ def up(
     return there
 
 
-def wait(client: Client, name: str, count: int, seconds: float) -> None:
+def wait(client: Client, name: str, count: int, seconds: float, *, endpoint: bool = False) -> None:
     """Wait until all samplers of a session answer, and say what it waits for.
 
     Args:
@@ -156,6 +163,7 @@ def wait(client: Client, name: str, count: int, seconds: float) -> None:
         name: the session.
         count: how many samplers it has.
         seconds: how long.
+        endpoint: wait for its endpoint for the tinker client too.
 
     Raises:
         RunError: it has failed (70), or is not ready in time (75): it goes on starting.
@@ -176,9 +184,10 @@ def wait(client: Client, name: str, count: int, seconds: float) -> None:
             )
         pods = client.list(PODS, f"{LABEL}={name}")
         ready = sum(1 for pod in pods if role_of(pod) == "sampler" and is_ready(pod))
-        if ready >= count:
+        serving = not endpoint or any(role_of(pod) == "node" and is_ready(pod) for pod in pods)
+        if ready >= count and serving:
             return
-        now = f"{ready} of {count} samplers ready; {_waiting(pods)}"
+        now = f"{ready} of {count} samplers ready; {'' if serving else 'the endpoint is not; '}{_waiting(pods)}"
         if now != told:
             say(f"session {name}: {now}")
             told = now
@@ -260,11 +269,13 @@ def _refuse_remains(client: Client, name: str) -> None:
         )
 
 
-def _complete(client: Client, trainjob: Mapping[str, Any], claim: Claim | None, lease: str | None) -> None:
+def _complete(
+    client: Client, trainjob: Mapping[str, Any], claim: Claim | None, lease: str | None, endpoint: int | None
+) -> None:
     """Make what a session has beside its TrainJob, as far as it is not there."""
     name, uid = str(trainjob["metadata"]["name"]), trainjob["metadata"]["uid"]
     kinds = {kind.kind: kind for kind in OWN}
-    for made in render.own_objects(name, client.namespace, secrets.token_hex(_KEY_BYTES)):
+    for made in render.own_objects(name, client.namespace, key_for(endpoint), endpoint):
         kind, called = kinds[made["kind"]], made["metadata"]["name"]
         there = client.find(kind, called)
         if there is None:

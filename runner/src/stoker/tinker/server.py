@@ -17,25 +17,8 @@ from stoker.tinker.refusals import RefusedError
 from stoker.tinker.service import Service
 
 _PREFIX = "/api/v1/"
-_KEY_PREFIX = "tml-"
-_SHORTEST_KEY = 20
 _DRAIN_SECONDS = 2.0
 _DRAIN_READS = 1024
-
-
-def checked_key(text: str) -> str:
-    """Return a key that the client accepts and nobody guesses.
-
-    Raises:
-        ValueError: it is not one.
-    """
-    key = text.strip()
-    if not key.startswith(_KEY_PREFIX) or len(key) < _SHORTEST_KEY or not (key.isascii() and key.isprintable()):
-        raise ValueError(
-            f"the key must begin with {_KEY_PREFIX!r}, as the client asks, and have {_SHORTEST_KEY} characters or "
-            f"more: make one with `echo {_KEY_PREFIX}$(openssl rand -hex 32)`"
-        )
-    return key
 
 
 class Endpoint(ThreadingHTTPServer):

@@ -1,0 +1,37 @@
+"""`stoker validate` knows an endpoint for the tinker client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from builders import trainjob
+from stoker.cluster.validate import Validation, validate_one
+from stoker.contract.exits import ExitCode
+
+RUNTIME = yaml.safe_load((Path(__file__).parents[3] / "examples/runtimes/trl-tinker-cpu.yaml").read_text())
+SECRET = {"secretKeyRef": {"name": "run-session", "key": "api-key"}}
+KEY = {"name": "STOKER_SAMPLERS_API_KEY", "valueFrom": SECRET}
+
+
+def validated(**trainer: Any) -> Validation:
+    return validate_one(trainjob(runtime="trl-tinker", **{"env": [KEY], "numNodes": 1, **trainer}), RUNTIME)
+
+
+def test_a_trainjob_with_a_key_is_valid() -> None:
+    found = validated(args=["--max_rank=16"])
+    assert found.problems == ()
+    assert ": valid: an endpoint for the tinker client, beside 1 samplers" in found.summary
+
+
+def test_what_the_pod_would_refuse_is_refused() -> None:
+    for trainer, code, said in (
+        ({"env": []}, ExitCode.CONFIG, "stoker rl up NAME --runtime trl-tinker"),
+        ({"args": ["--lora_r=16"]}, ExitCode.USAGE, "no such option"),
+        ({"numNodes": 2}, ExitCode.CONFIG, "the TrainJob has 2 nodes"),
+        ({"env": [KEY, {"name": "STOKER_SAMPLERS", "value": "ftp://a"}]}, ExitCode.CONFIG, "ftp://a"),
+    ):
+        found = validated(**trainer)
+        assert (found.code, said in found.errors) == (code, True), found.errors
