@@ -55,6 +55,11 @@ def manager_of(tasks: Tasks) -> Any:
         raise RunError(ExitCode.NO_INPUT, f"--include-path {tasks.include} is not a folder with tasks (*.yaml)")
     with needing("evaluate"):
         from lm_eval.tasks import TaskManager
+    if tasks.include is not None:
+        # To read the thousands of tasks of the package takes a minute, and one's own are often enough.
+        manager = TaskManager(include_path=str(tasks.include), include_defaults=False)
+        if {*tasks.names} <= {*manager.all_tasks}:
+            return manager
     manager = TaskManager(include_path=None if tasks.include is None else str(tasks.include))
     known = list(manager.all_tasks)
     for name in tasks.names:

@@ -1,0 +1,47 @@
+"""A task of one's own by lm-evaluation-harness on a result: `python harness_cases.py MODEL FOLDER`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from stoker.commands.main import main
+from stoker.contract.manifest import write_manifest
+
+ROWS = [{"question": f"{a}+1=", "choices": [f"{a + 1}", "9"], "right": 0} for a in range(6)]
+TASK = {
+    "task": "stoker_sums",
+    "dataset_path": "json",
+    "test_split": "test",
+    "output_type": "multiple_choice",
+    "doc_to_text": "question",
+    "doc_to_target": "right",
+    "doc_to_choice": "choices",
+    "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+}
+
+
+def run(model: Path, folder: Path) -> None:
+    """Measure a whole model, whose manifest lies beside it."""
+    data = folder / "sums.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    # JSON is YAML too.
+    (folder / "sums.yaml").write_text(json.dumps({**TASK, "dataset_kwargs": {"data_files": {"test": str(data)}}}))
+    output = folder / "output"
+    output.mkdir()
+    for path in model.iterdir():
+        (output / path.name).write_bytes(path.read_bytes())
+    write_manifest(output, {"method": "sft", "base_model": {"name_or_path": str(model), "revision": None}})
+    words = ["evaluate", str(output), "--tasks", "stoker_sums", "--include-path", str(folder), "--limit", "5"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    (evaluation,) = json.loads((output / "evaluation.json").read_text())["evaluations"]
+    assert 0 <= evaluation["tasks"]["stoker_sums"]["acc"] <= 1
+    assert evaluation["limit"] == 5
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), Path(sys.argv[2]))
