@@ -268,6 +268,12 @@ pictures: ## Make the pictures of docs/images from finished runs (RUNS="first/ou
 	@: $(or $(RUNS),$(error name finished runs: make $@ RUNS="first/output second/output"))
 	@STOKER_PICTURES_OF="$(RUNS)" $(pytest) $(PYTEST_ARGS) runner/tests/report/test_pictures.py
 
+.PHONY: generate-notebooks
+generate-notebooks: ## Examples: the notebooks of examples/lab, executed with a tiny model (builds the lab's environment).
+	@lab="$$($(python) images/lab/venv --with-runner)" && made="$$(mktemp -d)" && trap 'rm -rf "$$made"' EXIT && \
+	  "$$lab/bin/python" runner/tests/integration/tiny_inputs.py "$$made" >/dev/null && \
+	  "$$lab/bin/python" -m runner.tests.lab.notebooks "$$made/model"
+
 .PHONY: format
 format: ## Format Python files with ruff and fix what it can.
 	@$(venv) PYTHONPATH=tests "$$venv/bin/python" -m lint.format
