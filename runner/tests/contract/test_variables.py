@@ -39,6 +39,8 @@ def test_what_kubernetes_writes_for_a_service_is_no_problem(name: str) -> None:
 def test_the_list_holds_what_the_code_reads_and_nothing_else() -> None:
     read = {name for path in SOURCES for name in re.findall(r'"(STOKER_[A-Z_]+)"', path.read_text())}
     read |= {*re.findall(r'environ\.get\("(STOKER_[A-Z_]+)"', Path(variables.__file__).read_text())}
+    words = {word for path in SOURCES for word in re.findall(r"\b[A-Z_]+\b", path.read_text())}
+    read |= {value for name, value in vars(variables).items() if name in words and value in [*KNOWN]}
     assert {name for name in read if not name.startswith("STOKER_ARG_")} == KNOWN.keys() - {"STOKER_RUNTIME"}, (
         "STOKER_RUNTIME is for people who read `stoker doctor`; any other name is read somewhere"
     )
