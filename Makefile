@@ -36,7 +36,8 @@ venv = venv="$$($(python) tests/dev-venv)" &&
 pytest = $(venv) "$$venv/bin/python" -m pytest -v
 # Two workers share the suites (see conftest.py); PYTEST_ARGS="-n 0" uses one process.
 two = -n 2
-fast = -m "not full and not gpu"
+fast = -m "not full and not matrix and not gpu"
+full = -m "not matrix"
 kills = export STOKER_KILL_MATRIX_REPORT=docs/kill-matrix.md;
 
 ##@ Start here
@@ -96,8 +97,8 @@ test-gpu: ## Run the tests that need an NVIDIA GPU; where there is none, they ar
 	@$(pytest) -m gpu $(PYTEST_ARGS) runner
 
 .PHONY: test-full
-test-full: ## Run every test, including those too long for CI.
-	@$(pytest) $(two) $(PYTEST_ARGS) $(SUITES)
+test-full: ## Run also what is too long for CI; of the two kill matrices below, a third each.
+	@$(pytest) $(two) $(full) $(PYTEST_ARGS) $(SUITES)
 
 .PHONY: kill-matrix
 kill-matrix: ## Kill local runs in every phase and write the results to docs/kill-matrix.md.

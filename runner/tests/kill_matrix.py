@@ -116,6 +116,16 @@ CASES = [
 ]
 
 
+def third(first: int) -> frozenset[Case]:
+    """Return what `make test-full` plays of the matrix: each signal in each phase, for the targets in turn.
+
+    Args:
+        first: where the turns begin, so that local processes and pods of a cluster play other targets.
+    """
+    phases = [CASES[start : start + len(TARGETS)] for start in range(0, len(CASES), len(TARGETS))]
+    return frozenset(cases[(number + first) % len(TARGETS)] for number, cases in enumerate(phases))
+
+
 class Cell(Protocol):
     """A case of either matrix."""
 

@@ -17,6 +17,7 @@ from runner.tests.kill_matrix import (
     TARGETS,
     read_table,
     recorded,
+    third,
 )
 from runner.tests.rollout_kill_matrix import CLUSTER_CASES, DISK, LOCAL_CASES, PROXY, ROLLOUT_CASES
 
@@ -27,10 +28,22 @@ def test_the_matrix_is_whole() -> None:
     assert len(set(CASES)) == len(CASES) == len(FRAMEWORKS) * len(SIGNALS) * len(PHASES) * len(TARGETS)
 
 
+def test_a_third_has_each_signal_in_each_phase_and_other_targets_elsewhere() -> None:
+    here, there = third(0), third(1)
+    for cases in (here, there):
+        assert len(cases) == len(CASES) / len(TARGETS)
+        assert len({(case.framework, case.number, case.phase) for case in cases}) == len(cases)
+        for framework in FRAMEWORKS:
+            for number in SIGNALS:
+                played = {case.target for case in cases if (case.framework, case.number) == (framework, number)}
+                assert played == {*TARGETS}
+    assert not here & there
+
+
 def test_each_case_has_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "kill-matrix.md"
     monkeypatch.setattr(kill_matrix, "REPORT", str(path))
-    first, second, third, *_ = CASES
+    first, second, unseen, *_ = CASES
     for case in (first, second):
         with recorded(case, "here") as record:
             record.append("70, then 0 from step 0")
@@ -40,7 +53,7 @@ def test_each_case_has_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         raise AssertionError
     seen = read_table(path.read_text())
     assert list(seen) == ["trl, here", "trl, there"]
-    for case, said in ((first, "70, then 0 from step 0"), (second, NOT_SEEN), (third, NOT_SEEN)):
+    for case, said in ((first, "70, then 0 from step 0"), (second, NOT_SEEN), (unseen, NOT_SEEN)):
         assert seen["trl, here"][case.key] == said
 
 

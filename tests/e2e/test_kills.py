@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from runner.tests.integration.tune_jobs import FULL
-from runner.tests.kill_matrix import CASES, CLUSTER, Case, recorded
+from runner.tests.kill_matrix import CASES, CLUSTER, Case, recorded, third
 
 from e2e import tune
 from e2e.conftest import asked_for
@@ -66,8 +66,9 @@ FRAMEWORKS = {
     ),
 }
 SIGTERM, SIGKILL = signal.SIGTERM, signal.SIGKILL
-# For `make test`; the rest is for `make test-full`.
+# For `make test`, and for `make test-full`; the rest is for `make kill-matrix-cluster`.
 ALWAYS = {Case("trl", SIGKILL, SAVING, "one pod")}
+OFTEN = third(1)
 
 
 class MissedError(Exception):
@@ -148,9 +149,12 @@ def lose(run: Run, kube: Kube, case: Case) -> None:
             evict(kube, pod)
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, id=str(c), marks=[] if c in ALWAYS else pytest.mark.full) for c in CASES]
-)
+def marks(case: Case) -> list[pytest.MarkDecorator]:
+    """Say what plays a case, besides `make kill-matrix-cluster`."""
+    return [] if case in ALWAYS else [pytest.mark.full] if case in OFTEN else [pytest.mark.matrix]
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=str(c), marks=marks(c)) for c in CASES])
 def test_the_job_is_complete_with_all_its_steps(runs: Mapping[Case, Future[Run]], reader: Reader, case: Case) -> None:
     with recorded(case, CLUSTER) as record:
         run = runs[case].result()

@@ -10,13 +10,17 @@ import signal
 import pytest
 from runner.tests.integration.jobs import LocalJob
 from runner.tests.integration.kills import FRAMEWORKS, strike
-from runner.tests.kill_matrix import CASES, LOCAL, Case, cell, recorded
+from runner.tests.kill_matrix import CASES, LOCAL, Case, cell, recorded, third
 
 from stoker.rank.pulse import SAVING
 
+PLAYED = third(0)
 
-@pytest.mark.full  # `make test` hits pods of a cluster
-@pytest.mark.parametrize("case", [pytest.param(c, id=str(c)) for c in CASES])
+
+# `make test` hits pods of a cluster.
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, id=str(c), marks=pytest.mark.full if c in PLAYED else pytest.mark.matrix) for c in CASES]
+)
 def test_a_killed_job_does_all_its_steps(case: Case, request: pytest.FixtureRequest) -> None:
     training = FRAMEWORKS[case.framework]
     job: LocalJob = request.getfixturevalue(training.fixture)
