@@ -90,7 +90,7 @@ def pods_of(kube: Kube, name: str, role: str) -> list[dict[str, Any]]:
 
 
 def holder(kube: Kube) -> str:
-    """Return the pod that may use the device; empty if none."""
+    """Return the host name of the pod that may use the device; empty if none."""
     lease = kube.get("lease", LEASE) or {}
     return str((lease.get("spec") or {}).get("holderIdentity") or "").rpartition("_")[0]
 
@@ -113,7 +113,7 @@ def test_samplers_of_two_sessions_take_turns_and_both_learn(
         run.wait_steps(2, 900)
 
     # Each has the device again and again, and nobody else ever.
-    samplers = {pods_of(kube, name, "sampler")[0]["metadata"]["name"] for name in NAMES}
+    samplers = {pods_of(kube, name, "sampler")[0]["spec"]["hostname"] for name in NAMES}
     steps = [len(run.metrics()) for run in runs]
     seen: list[str] = []
     deadline = time.monotonic() + 300
@@ -144,7 +144,7 @@ def test_samplers_of_two_sessions_take_turns_and_both_learn(
 
     # Whoever is left has the device alone, and the Lease goes with the last.
     stoker("rl", "down", NAMES[0], "--purge", "--namespace", kube.namespace)
-    left = pods_of(kube, NAMES[1], "sampler")[0]["metadata"]["name"]
+    left = pods_of(kube, NAMES[1], "sampler")[0]["spec"]["hostname"]
     kube.until("the other one to have the device", lambda: holder(kube) == left, 60)
     stoker("rl", "down", NAMES[1], "--purge", "--namespace", kube.namespace)
     kube.until("the Lease to go", lambda: kube.get("lease", LEASE) is None, 60)
