@@ -122,7 +122,7 @@ class Run:
         status = jobset.get("status", {})
         return Restarts(status.get("restarts", 0), status.get("restartsCountTowardsMax", 0))
 
-    def wait_ended(self, seconds: float = 300, every: float = 1) -> dict[str, Any]:
+    def wait_ended(self, seconds: float = 300, every: float = 2) -> dict[str, Any]:
         """Wait until it is Complete or Failed, looking `every` so many seconds, and return it.
 
         Raises:
@@ -135,7 +135,7 @@ class Run:
 
         return self.kube.until(f"{self.name} to end", ended, seconds, every)
 
-    def wait_complete(self, seconds: float = 300, every: float = 1) -> dict[str, Any]:
+    def wait_complete(self, seconds: float = 300, every: float = 2) -> dict[str, Any]:
         """Wait until it is Complete, looking `every` so many seconds, and return it.
 
         Raises:
