@@ -64,6 +64,8 @@ def run(script: Path, model: Path | str, folder: Path) -> nbformat.NotebookNode:
 
     done = notebook(script)
     told = {**os.environ, **VLLM, "MODEL": str(model), "VLLM_LOGGING_LEVEL": "ERROR"}
+    # Where it is set, ipykernel's stdout has no file descriptor, which vLLM asks for.
+    told.pop("PYTEST_CURRENT_TEST", None)
     NotebookClient(done, timeout=1800, resources={"metadata": {"path": str(folder)}}).execute(env=told)
     for cell in done.cells:
         cell.metadata = {}
