@@ -80,7 +80,7 @@ def cases(model: Path, folder: Path) -> Iterator[str]:
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     found = {}
     for name, batch in ((output, 3), (merged, 10)):
-        done = stoker("evaluate", name, "--data", data, "--batch-size", batch, "--format", "json")
+        done = stoker("evaluate", name, "--data", data, "--batch-size", batch, "--output", "json")
         assert done.exit_code == 0, done.output
         found[name] = json.loads(done.stdout)["held_out"]
     expected = held_out_by_hand(with_adapter, tokenizer)

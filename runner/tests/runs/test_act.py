@@ -105,7 +105,7 @@ def test_what_kueue_decides_is_left_to_kueue(cluster: Cluster, kubeconfig: Path,
 def test_top_prints_tables_where_nobody_looks(cluster: Cluster, kubeconfig: Path) -> None:
     cluster.add("trainjobs", trainjob(trainerStatus=progress(step=4, loss=1.5, staleness__mean=2)))
     cluster.add("pods", pod())
-    lines = stoker("top", "--times", "2", "--every", "1").stdout.splitlines()
+    lines = stoker("top", "--times", "2", "--interval", "1").stdout.splitlines()
     assert len(lines) == 5
     assert lines[1].split()[:6] == ["tune", "Running", "42", "%", "4", "1.5"]
     assert lines[2] == ""

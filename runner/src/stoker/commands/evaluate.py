@@ -41,7 +41,7 @@ _OUTPUT = "/workspace/output"
 @click.option("--server", metavar="URL", help="Ask this server instead of loading the result; only for tasks.")
 @click.option("--model", metavar="NAME", help="With --server: its name for the model or adapter.")
 @click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format."
+    "--output", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format."
 )
 @job_options
 @reported

@@ -15,7 +15,7 @@ from stoker.contract.exits import ExitCode, RunError
 )
 @click.option("--image", is_flag=True, help="Check only what is installed, as an image build does.")
 @click.option("--cluster", is_flag=True, help="Check that the cluster has nodes for the pods of its runtimes.")
-@click.option("--context", help="Context of the kubeconfig, for --cluster.")
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig, for --cluster.")
 @reported
 def doctor_command(image: bool, cluster: bool, context: str | None) -> int:
     """Print what this container sees, one line each; exit with 78 if a run could not work.

@@ -115,21 +115,22 @@ def explain_command(name: str, context: str | None, namespace: str | None, outpu
 
 @click.command(
     "top",
-    epilog="\b\nExamples:\n  stoker top\n  stoker top --all-namespaces --every 10\n  stoker top --times 1",
+    epilog="\b\nExamples:\n  stoker top\n  stoker top --all-namespaces --interval 10\n  stoker top --times 1",
 )
 @on_cluster
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Runs of all namespaces.")
 @click.option(
-    "--every",
+    "--interval",
     type=click.FloatRange(1),
     default=5.0,
     show_default=True,
-    metavar="SECONDS",
-    help="Time between two looks.",
+    help="Seconds between two looks.",
 )
 @click.option("--times", type=click.IntRange(1), help="How often to look; by default until Ctrl-C.")
 @reported
-def top_command(context: str | None, namespace: str | None, everywhere: bool, every: float, times: int | None) -> None:
+def top_command(
+    context: str | None, namespace: str | None, everywhere: bool, interval: float, times: int | None
+) -> None:
     """Watch all runs: step, loss and its curve, tokens per second, time left, restarts, reason, age of RL samples.
 
     A terminal shows one view that renews itself; elsewhere each look is a table. The curve begins when you start it.
@@ -138,7 +139,7 @@ def top_command(context: str | None, namespace: str | None, everywhere: bool, ev
     from stoker.runs.top import top
 
     try:
-        top(connect(context, namespace), everywhere, every, times)
+        top(connect(context, namespace), everywhere, interval, times)
     except KeyboardInterrupt:  # the way to end it
         return
 
@@ -215,8 +216,8 @@ def logs_command(
 @click.option("--path", default="output", show_default=True, help="Folder in the run's workspace.")
 @click.option("--only", multiple=True, metavar="PATTERN", help="Only these files, such as '*.json'.")
 @click.option("--all", "everything", is_flag=True, help="Checkpoints too.")
-@click.option("--image", default="", help="Image of the pod that reads the claim; by default the run's.")
-@click.option("--claim", default="", help="Claim to read; by default the run's.")
+@click.option("--image", metavar="IMAGE", help="Image of the pod that reads the claim; by default the run's.")
+@click.option("--claim", metavar="NAME", help="Claim to read; by default the run's.")
 @OUTPUT
 @reported
 def get_command(
@@ -227,8 +228,8 @@ def get_command(
     path: str,
     only: tuple[str, ...],
     everything: bool,
-    image: str,
-    claim: str,
+    image: str | None,
+    claim: str | None,
     output: str,
 ) -> None:
     """Download the result of run NAME from its claim into FOLDER, with checksums compared.
@@ -245,7 +246,7 @@ def get_command(
             connect(context, namespace),
             name,
             folder,
-            Wanted(path, only, everything, image, claim),
+            Wanted(path, only, everything, image or "", claim or ""),
             lambda file, number, count: begin(f"{number} of {count}: {file.path}", file.size),
         )
     if output == "json":
