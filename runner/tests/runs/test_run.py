@@ -99,6 +99,13 @@ def test_what_the_trainer_reported() -> None:
     assert (run.restarts, run.nodes, run.framework, run.runtime) == (2, 2, "trl", "trl-distributed")
 
 
+def test_pods_tell_of_restarts_where_the_jobset_is_hidden() -> None:
+    ended, again = terminated(70, attempt=1), pod(attempt=2, phase="Pending")
+    run = run_of(trainjob(), None, [ended, again])
+    assert (run.restarts, run.state) == (2, State.PENDING)
+    assert run_of(trainjob(), jobset(restarts=5), [again]).restarts == 5
+
+
 def test_metrics_that_are_words_are_left_out() -> None:
     told = {"metrics": [{"name": "stage", "value": "warm-up"}, {"name": "loss", "value": "2"}, {"name": "x"}]}
     run = run_of(trainjob(trainerStatus=told), None, [])

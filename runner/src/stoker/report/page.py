@@ -26,15 +26,23 @@ def report_page(run: Run) -> str:
     """Return the report of a run."""
     facts = dict(_facts(run.facts))
     title = " ".join(facts[name] for name in ("method", "model") if name in facts) or "run"
-    parts = [
-        f"<h1>{shown(f'Training report: {title}')}</h1>",
-        _list(facts),
-        *_figures(figures_of(run)),
-        *_table(run),
-        *_evaluations(run.evaluations),
-        *_samples(run.groups),
-    ]
+    parts = [f"<h1>{shown(f'Training report: {title}')}</h1>", _list(facts), *run_parts(run)]
     return _page(f"Training report: {title}", parts)
+
+
+def run_parts(run: Run) -> list[str]:
+    """Return what a page shows of a run below its facts, escaped: curves, numbers, evaluations, samples."""
+    return [*_figures(figures_of(run)), *_table(run), *_evaluations(run.evaluations), *_samples(run.groups)]
+
+
+def facts_list(told: Mapping[str, Any]) -> str:
+    """Return what a manifest says of a run as an escaped list; empty if it says nothing."""
+    return _list(dict(_facts(told)))
+
+
+def style() -> str:
+    """Return the style sheet of these parts."""
+    return resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8")
 
 
 def comparison_page(runs: Mapping[str, Run]) -> str:
@@ -54,7 +62,9 @@ def comparison_page(runs: Mapping[str, Run]) -> str:
 
 def _page(title: str, parts: Sequence[str]) -> str:
     template = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    return Template(template).substitute(title=shown(title), body="\n".join(part for part in parts if part))
+    return Template(template).substitute(
+        title=shown(title), style=style(), body="\n".join(part for part in parts if part)
+    )
 
 
 def _facts(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -207,7 +207,9 @@ def run_of(trainjob: Object, jobset: Object | None, pods: Sequence[Object]) -> R
     """
     metadata, spec, status = part(trainjob, "metadata"), part(trainjob, "spec"), part(trainjob, "status")
     seen = sorted((pod_of(pod) for pod in pods), key=lambda pod: (not pod.fetches, pod.role, pod.index, pod.attempt))
-    restarts = int(part(jobset or {}, "status").get("restarts") or 0)
+    # Without the JobSet, its pods tell: each has the number of the restart that made it.
+    attempt = max((pod.attempt for pod in seen), default=0)
+    restarts = attempt if jobset is None else _whole(part(jobset, "status").get("restarts"), 0)
     state, reason = _state(trainjob, seen, restarts)
     done = condition(trainjob, "Complete") or condition(trainjob, "Failed") or {}
     reference = part(spec, "runtimeRef")
