@@ -44,7 +44,7 @@ variable "CA_CRT" {
 }
 
 group "default" {
-  targets = ["trl-cuda", "trl-cpu", "torchtune-cuda", "torchtune-cpu", "fetch", "vllm-cuda", "vllm-cpu", "lab-cpu", "proxy"]
+  targets = ["trl-cuda", "trl-cpu", "torchtune-cuda", "torchtune-cpu", "fetch", "vllm-cuda", "vllm-cpu", "lab-cpu", "board", "proxy"]
 }
 
 target "_any" {
@@ -153,6 +153,15 @@ target "lab-cpu" {
     IMAGE_VERSION = LAB_CPU_TAG
   }
   tags = ["${REGISTRY}/lab:${LAB_CPU_TAG}"]
+}
+
+target "board" {
+  inherits   = ["_image"]
+  dockerfile = "images/board/Dockerfile"
+  args = {
+    IMAGE_VERSION = BOARD_TAG
+  }
+  tags = ["${REGISTRY}/board:${BOARD_TAG}"]
 }
 
 target "proxy" {

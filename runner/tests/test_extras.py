@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from images.builder.locking import pins
 
+from stoker.board.serve import PACKAGES as BOARD
 from stoker.commands.doctor import FETCHING, SUBMITTING
 from stoker.frameworks import TRL
 from stoker.lab.machine import TRAINING
@@ -27,7 +28,7 @@ def named(requirements: str) -> set[str]:
     return set(re.findall(r"^(\w[\w.-]*)", requirements, re.MULTILINE))
 
 
-@pytest.mark.parametrize(("extra", "image"), [("local", "trl"), ("fetch", "fetch"), ("lab", "lab")])
+@pytest.mark.parametrize(("extra", "image"), [("local", "trl"), ("fetch", "fetch"), ("lab", "lab"), ("board", "board")])
 def test_an_extra_is_what_the_image_locks(extra: str, image: str) -> None:
     folder = ROOT / "images" / image / "requirements"
     locked: dict[str, str] = {}
@@ -41,7 +42,10 @@ def test_an_extra_is_what_the_image_locks(extra: str, image: str) -> None:
 
 @pytest.mark.parametrize(
     ("extra", "packages"),
-    [("local", TRL.packages), ("fetch", FETCHING), ("sdk", SUBMITTING), ("lab", TRAINING), ("cluster", PACKAGES)],
+    [
+        *(("local", TRL.packages), ("fetch", FETCHING), ("sdk", SUBMITTING), ("lab", TRAINING), ("cluster", PACKAGES)),
+        ("board", BOARD),
+    ],
 )
 def test_what_needs_an_extra_looks_for_what_it_brings(extra: str, packages: tuple[str, ...]) -> None:
     assert named("\n".join(PROJECT["optional-dependencies"][extra])) == set(packages)

@@ -6,6 +6,7 @@ import click
 
 from stoker import __version__
 from stoker.commands.adapters import adapters_group
+from stoker.commands.board import board_command
 from stoker.commands.chat import chat_command
 from stoker.commands.estimate import estimate_command
 from stoker.commands.evaluate import evaluate_command
@@ -61,6 +62,7 @@ for _command in (
     export_command,
     evaluate_command,
     chat_command,
+    board_command,
     *RUNS,
 ):
     main.add_command(_command)

@@ -16,7 +16,7 @@ RUN, PLAN = "run", "plan"
 OTHERS = (
     *("validate", "trainjob", "estimate", "doctor", "flags", "recipe", "local", "plot", "adapters", "sampler", "fleet"),
     *("rl", "slice", "tinker", "fetch", "runs", "status", "explain", "top", "logs", "get", "submit", "stop", "resume"),
-    *("export", "evaluate", "chat"),
+    *("export", "evaluate", "chat", "board"),
 )
 HELP_OPTIONS = ("-h", "--help")
 VERSION_OPTION = "--version"

@@ -1,0 +1,1 @@
+"""A read-only web page of runs, their curves, and serving releases."""
