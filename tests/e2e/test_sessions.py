@@ -31,7 +31,7 @@ ASK = """
 import sys, urllib.error, urllib.request
 request = urllib.request.Request(sys.argv[1], headers={"Authorization": "Bearer " + sys.argv[2]})
 try:
-    print(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=5).status)
+    print(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=float(sys.argv[3])).status)
 except urllib.error.HTTPError as error:
     print(error.code)
 except OSError:
@@ -102,18 +102,18 @@ def key_of(kube: Kube, name: str) -> str:
     return kube.kubectl(*words).stdout.strip()
 
 
-def status(kube: Kube, asking: str, sampler: str, key: str, path: str = "/v1/models") -> int:
-    """Return what the sampler of a session answers to the node of a session."""
+def status(kube: Kube, asking: str, sampler: str, key: str, path: str = "/v1/models", seconds: float = 60) -> int:
+    """Return what the sampler of a session answers to the node of a session in so many seconds; 0 for nothing."""
     (node,) = pods_of(kube, asking, "node")
     (pod,) = pods_of(kube, sampler, "sampler")
     address = f"http://{pod['status']['podIP']}:8080{path}"
-    words = ["exec", node["metadata"]["name"], "--container", "node", "--", "python", "-c", ASK, address, key]
-    return int(kube.kubectl(*words).stdout)
+    question = ["python", "-c", ASK, address, key, str(seconds)]
+    return int(kube.kubectl("exec", node["metadata"]["name"], "--container", "node", "--", *question).stdout)
 
 
 def is_closed(kube: Kube, asking: str, sampler: str, key: str) -> bool:
     """Return whether the sampler of a session is not reached by the node of a session."""
-    return status(kube, asking, sampler, key) == 0
+    return status(kube, asking, sampler, key, seconds=5) == 0
 
 
 def left(kube: Kube, name: str) -> list[str]:
