@@ -269,8 +269,8 @@ def test_a_job_trains_with_its_samplers_to_the_end_and_resumes(
     ended = job.run(*args(sampler.address, *more), env=told(job))
     assert ended.code == 0, ended.output
     manifest = job.manifest()
-    # One greedy answer to each row, by the version of the last step.
-    assert (manifest["metrics"]["eval_version"], manifest["metrics"]["eval_rows"]) == (5, 50)
+    # One greedy answer to each of the rows, in two batches, by the version of the last step.
+    assert (manifest["metrics"]["eval_version"], manifest["metrics"]["eval_rows"]) == (5, 100)
     assert manifest["metrics"]["eval_reward"] < 0
     assert (manifest["status"], manifest["steps"], manifest["fingerprint"]["method"]) == ("finished", 5, "grpo_async")
     # What the finished run of three steps left was set aside, and its metrics are gone on with.

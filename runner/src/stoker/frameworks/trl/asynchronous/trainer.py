@@ -307,8 +307,10 @@ class GRPOAsyncTrainer(GRPOTrainer):
 
         rows = self._together(evaluate)
         self._rows = slice_of(rows, self._ranks.rank, self._ranks.size)
-        self._metrics["eval"]["version"].append(float(version))
-        self._metrics["eval"]["rows"].append(float(len(asked)))
+        metrics = self._metrics["eval"]
+        metrics["version"].append(float(version))
+        # TRL logs the mean of a list, and this is a sum over the batches.
+        metrics["rows"] = [sum(metrics["rows"]) + len(asked)]
         return super()._generate_and_score_completions([{"prompt": row.prompt} for row in self._rows])  # type: ignore[no-any-return]
 
     # Checkpoints
