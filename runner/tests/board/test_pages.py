@@ -154,8 +154,10 @@ def test_claims_that_hold_something_else(cluster: Cluster, kubeconfig: Path, sta
     (broken / "output/stoker.json").write_text("[" * 5000)
     (odd / "output").mkdir(parents=True)
     (odd / "output/stoker.json").write_text('{"method": ["x"], "time": {}, "base_model": 3}')
-    board = start(*folders({"empty": empty, "broken": broken, "odd": odd}))
+    named = {"empty": empty, "broken": broken, "odd": odd, "later": tmp_path / "later"}
+    board = start(*folders(named), "--wait-for-folders")
     page = board.get()
+    assert "later cannot be read (No such file or directory)" in page.text
     assert "empty has no run with metrics.jsonl yet" in page.text
     assert "metrics.jsonl of broken has no number" in board.get(page.parsed.links["broken"]).text
     assert "It has no metrics.jsonl" in board.get(page.parsed.links["odd"]).text

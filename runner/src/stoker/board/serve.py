@@ -32,6 +32,7 @@ class Board:
         folders: `NAME=PATH` or `PATH` of what runs have left; `NAMESPACE/NAME` says to which runs it belongs.
         host: address to listen at; empty for all, of both families where the machine has them.
         port: port to listen at; 0 for a free one.
+        waits: begin without folders that do not exist yet; the page says which.
         hosts: further names under which browsers reach it; `*` for any.
         root_path: path of the page behind a proxy that has others beside it.
         context: of the kubeconfig; None for its current one.
@@ -41,6 +42,7 @@ class Board:
     folders: tuple[str, ...]
     host: str
     port: int
+    waits: bool = False
     hosts: tuple[str, ...] = ()
     root_path: str = ""
     context: str | None = None
@@ -67,7 +69,9 @@ def run(board: Board) -> None:
         raise RunError(ExitCode.USAGE, f"--root-path {board.root_path!r} is not a path: begin it with /")
     client, problem = _client(board)
     home = client.namespace if client else ""
-    looks = Looks(client, board.namespaces or ((home,) if client else ()), sources(board.folders, home), problem)
+    looks = Looks(
+        client, board.namespaces or ((home,) if client else ()), sources(board.folders, home, board.waits), problem
+    )
     listening = _listen(board)
     # uvicorn ends as the signal would have: this way it is an end like any other.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -88,12 +92,13 @@ def run(board: Board) -> None:
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def sources(folders: Sequence[str], home: str) -> list[Source]:
+def sources(folders: Sequence[str], home: str, waits: bool = False) -> list[Source]:
     """Return the folders that are named.
 
     Args:
         folders: as in `Board`.
         home: the namespace of those that name none.
+        waits: as in `Board`.
 
     Raises:
         RunError: one does not exist (66), or two have the same name (64).
@@ -107,7 +112,7 @@ def sources(folders: Sequence[str], home: str) -> list[Source]:
             raise RunError(ExitCode.USAGE, f"--folder {given!r} names no folder: write PATH or NAME=PATH")
         if name in found:
             raise RunError(ExitCode.USAGE, f"--folder {given}: there is a folder {name} already: write NAME={root}")
-        if not root.is_dir():
+        if not waits and not root.is_dir():
             raise RunError(ExitCode.NO_INPUT, f"--folder {given}: there is no folder {root}: correct the path")
         found[name] = Source(name, namespace or home, root)
     return [*found.values()]

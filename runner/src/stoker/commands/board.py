@@ -16,7 +16,7 @@ from stoker.commands.group import reported
     "\b\nExit codes:\n"
     "   0  you stopped it\n"
     "  64  an option is wrong\n"
-    "  66  a folder does not exist\n"
+    "  66  a folder does not exist (without --wait-for-folders)\n"
     "  78  a package is missing, there is no kubeconfig and no folder, or the port is taken\n",
 )
 @click.option("--context", metavar="NAME", help="Context of the kubeconfig; by default its current one.")
@@ -30,6 +30,7 @@ from stoker.commands.group import reported
     metavar="[NAME=]PATH",
     help="What runs have left: a claim, or what `stoker get` brought. NAME is the claim's, or NAMESPACE/CLAIM.",
 )
+@click.option("--wait-for-folders", "waits", is_flag=True, help="Begin without folders that do not exist yet.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to answer at; empty for all.")
 @click.option(
     "--port",
@@ -51,6 +52,7 @@ def board_command(
     context: str | None,
     namespaces: tuple[str, ...],
     folders: tuple[str, ...],
+    waits: bool,
     host: str,
     port: int,
     hosts: tuple[str, ...],
@@ -63,4 +65,4 @@ def board_command(
     """
     from stoker.board.serve import Board, run
 
-    run(Board(namespaces, folders, host, port, hosts, root_path, context))
+    run(Board(namespaces, folders, host, port, waits, hosts, root_path, context))
