@@ -236,7 +236,7 @@ SITE ?= $(CACHE)/site
 
 .PHONY: site
 site: ## Build the documentation site for the charts' versions (CHARTS as above), strictly, and print its folders.
-	@$(release) site $(or $(CHARTS),training-runtimes vllm-serving) --out "$(SITE)"
+	@$(release) site $(or $(CHARTS),stoker-board training-runtimes vllm-serving) --out "$(SITE)"
 
 ##@ Generated files
 

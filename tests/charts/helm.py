@@ -17,6 +17,7 @@ LIBRARY = ROOT / "charts" / "common"
 """The chart of shared helpers, which the others hold by a link; it renders nothing by itself."""
 
 CHARTS = tuple(sorted({path.parent for path in (ROOT / "charts").glob("*/Chart.yaml")} - {LIBRARY}))
+STOKER_BOARD = ROOT / "charts" / "stoker-board"
 TRAINING_RUNTIMES = ROOT / "charts" / "training-runtimes"
 VLLM_SERVING = ROOT / "charts" / "vllm-serving"
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from charts.generate import is_group
-from charts.helm import CHARTS, ROOT, TRAINING_RUNTIMES, VLLM_SERVING, run, template_arguments
+from charts.helm import CHARTS, ROOT, STOKER_BOARD, TRAINING_RUNTIMES, VLLM_SERVING, run, template_arguments
 from charts.refusals import ends_with_the_fix
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 BASES = {
     TRAINING_RUNTIMES: TRAINING_RUNTIMES / "ci" / "policies-values.yaml",
     VLLM_SERVING: VLLM_SERVING / "ci" / "full-values.yaml",
+    STOKER_BOARD: STOKER_BOARD / "ci" / "full-values.yaml",
 }
 """Values under which most others matter."""
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from charts.helm import CHARTS, TRAINING_RUNTIMES, VLLM_SERVING, run, template, template_arguments
+from charts.helm import CHARTS, STOKER_BOARD, TRAINING_RUNTIMES, VLLM_SERVING, run, template, template_arguments
 
 VALUES = {
     TRAINING_RUNTIMES: TRAINING_RUNTIMES / "ci" / "policies-values.yaml",
     VLLM_SERVING: VLLM_SERVING / "ci" / "full-values.yaml",
+    STOKER_BOARD: STOKER_BOARD / "ci" / "full-values.yaml",
 }
 MORE = {
     TRAINING_RUNTIMES: (
@@ -25,6 +26,7 @@ MORE = {
         'runtimes.trl-distributed.deprecated.replacement="trl-qwen3-8b"',
     ),
     VLLM_SERVING: ("serviceAccount.create=true",),
+    STOKER_BOARD: (),
 }
 """With these the chart writes every key of its own."""
 MAPS = {
@@ -40,6 +42,10 @@ MAPS = {
         "commonLabels", "commonAnnotations", "serviceAccount.annotations",
         "podLabels", "podAnnotations", "monitoring.labels", "monitoring.dashboardLabels", "service.annotations",
         "ingress.annotations", "nodeSelector",
+    ),
+    STOKER_BOARD: (
+        "commonLabels", "commonAnnotations", "serviceAccount.annotations", "podLabels", "podAnnotations",
+        "service.annotations", "ingress.annotations", "nodeSelector",
     ),
 }  # fmt: skip
 """The values that a chart writes into a map besides keys of its own."""

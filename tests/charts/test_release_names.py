@@ -10,13 +10,14 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from charts.helm import CHARTS, TRAINING_RUNTIMES, VLLM_SERVING, Manifest, manifests, output
+from charts.helm import CHARTS, STOKER_BOARD, TRAINING_RUNTIMES, VLLM_SERVING, Manifest, manifests, output
 from charts.runtimes import KINDS
 from charts.test_schemas import CUSTOM, group
 
 VALUES = {
     TRAINING_RUNTIMES: TRAINING_RUNTIMES / "ci" / "policies-values.yaml",
     VLLM_SERVING: VLLM_SERVING / "ci" / "full-values.yaml",
+    STOKER_BOARD: STOKER_BOARD / "ci" / "full-values.yaml",
 }
 LONG = "a-name-that-is-as-long-as-helm-lets-a-release-have"
 NAMES = ("1234", "true", "null", "1e3", "0x1f", "2024-01-01", "a.b", "a-b", "9.lives", f"{LONG}-1", f"{LONG}-2")
