@@ -165,6 +165,27 @@ def test_a_job_is_as_restricted_as_a_namespace_may_ask(words: tuple[str, ...], c
     assert ("nvidia.com/gpu" in made[-1]["resources"]["limits"]) is ("--gpu" in words)
 
 
+TASKS = ("evaluate", "--job", "first-run", "--tasks", "arc_easy")
+
+
+@pytest.mark.parametrize("words", [(), ("--gpu",), ("--image", "mirror.example.com/stoker-dev/trl:0.1.0-cpu")])
+def test_tasks_in_an_image_without_the_harness_are_refused_before_a_pod(words: tuple[str, ...]) -> None:
+    refused = stoker(*TASKS, *words)
+    assert refused.exit_code == 78, refused.output
+    assert refused.stdout == ""
+    named = words[1] if len(words) > 1 else f"ghcr.io/stoker-dev/trl:0.1.0-{'cuda' if words else 'cpu'}"
+    assert f"needs the Python package lm_eval, which {named} does not have: name an image" in refused.stderr
+
+
+def test_tasks_in_an_image_of_ones_own_are_a_job() -> None:
+    done = stoker(*TASKS, "--image", "registry.example.com/team/evaluate:1")
+    assert done.exit_code == 0, done.output
+    (container,) = yaml.safe_load(done.stdout)["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example.com/team/evaluate:1"
+    assert container["command"][-2:] == ["--batch-size", "4"]
+    assert ["--tasks", "arc_easy"] == container["command"][3:5]
+
+
 @pytest.mark.parametrize("run", ["Bad_Name", "x" * 60, ""])
 def test_a_job_needs_the_name_of_a_run(run: str) -> None:
     refused = stoker("export", "--job", run)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from stoker.commands.group import PATH, reported
-from stoker.commands.job_options import job_options, print_job, taken
+from stoker.commands.job_options import image_for, job_options, print_job, taken
 from stoker.contract.exits import ExitCode, RunError
 
 _OUTPUT = "/workspace/output"
@@ -58,6 +58,8 @@ def evaluate_command(output: Path | None, **words: Any) -> None:
     if words["server"] and words["data"]:
         raise RunError(ExitCode.USAGE, "--data needs the model itself, not --server: drop one of them")
     if options is not None:
+        if words["tasks"]:
+            _check_image(image_for(options, "trl"))
         flags = [word for name, value in words.items() if value for word in (f"--{name.replace('_', '-')}", str(value))]
         print_job("evaluate", [("evaluate", "trl", ["stoker", "evaluate", str(output or _OUTPUT), *flags])], options)
         return
@@ -67,6 +69,24 @@ def evaluate_command(output: Path | None, **words: Any) -> None:
         )
     evaluation = _measure(output, words)
     click.echo(json.dumps(evaluation, indent=2) if form == "json" else "\n".join(_lines(evaluation)))
+
+
+def _check_image(image: str) -> None:
+    """Refuse an image that has no lm-evaluation-harness, before a pod finds out.
+
+    Raises:
+        RunError: it is known to have none (78).
+    """
+    from stoker.cluster.images import has_package, packages_of
+
+    packages = packages_of(image)
+    if packages is not None and not has_package(packages, "lm_eval"):
+        raise RunError(
+            ExitCode.CONFIG,
+            f"--tasks needs the Python package lm_eval, which {image} does not have: name an image that has it with "
+            "--image, such as one of yours that adds lm-eval to this one, or run the tasks on this machine without "
+            "--job: with --server they ask a served model",
+        )
 
 
 def _measure(output: Path, words: dict[str, Any]) -> dict[str, Any]:

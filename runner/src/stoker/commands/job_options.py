@@ -57,6 +57,20 @@ def taken(given: dict[str, Any]) -> JobOptions | None:
     return None
 
 
+def image_for(options: JobOptions, kind: str) -> str:
+    """Return the image of a container: the user's, unless it is the small one that fetches and sends.
+
+    Args:
+        options: what the user wants of the Job.
+        kind: which of our images it needs.
+    """
+    from stoker.cluster.images import image_of
+
+    if kind == "fetch":
+        return image_of(kind)
+    return options.image or image_of(kind, "cuda" if options.gpu else "cpu")
+
+
 def print_job(purpose: str, steps: Sequence[tuple[str, str, Sequence[str]]], options: JobOptions) -> None:
     """Print a Job.
 
@@ -68,15 +82,10 @@ def print_job(purpose: str, steps: Sequence[tuple[str, str, Sequence[str]]], opt
     Raises:
         RunError: the run's name is none (64).
     """
-    from stoker.cluster.images import image_of
     from stoker.results.job import Around, Step, job
     from stoker.submit.trainjob import to_yaml
 
-    variant = "cuda" if options.gpu else "cpu"
-    made = [
-        Step(name, image_of(kind) if kind == "fetch" else options.image or image_of(kind, variant), argv)
-        for name, kind, argv in steps
-    ]
+    made = [Step(name, image_for(options, kind), argv) for name, kind, argv in steps]
     around = Around(
         options.job,
         options.claim or f"initializer-{options.job}",
