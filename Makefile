@@ -192,7 +192,8 @@ http = $(if $(PLAIN_HTTP),--plain-http)
 LOCK ?=
 lock = $(if $(LOCK),--lock "$(LOCK)")
 key = $(if $(KEY),--key "$(KEY)")
-lists = $(wildcard $(CACHE)/release/images.txt $(CACHE)/release/charts.txt)
+pushed = $(wildcard $(foreach a,images charts python,$(CACHE)/release/$a.txt))
+lists = $(pushed) $(wildcard $(CACHE)/release/attestations.txt)
 
 .PHONY: mirror-list
 mirror-list: ## List what an air-gapped site must copy; PREFIX=registry.example.com/mirror prints the commands.
@@ -215,17 +216,22 @@ release-digests: ## Write the digests of the last pushed images to the lock (OVE
 release-charts: ## Package and push charts whose images are published (CHARTS="training-runtimes", or its tag).
 	@$(release) charts $(CHARTS) $(to) $(lock) --packages "$(CACHE)/release" --out "$(CACHE)/release/charts.txt"
 
+.PHONY: release-attest
+release-attest: ## Attach SBOM and provenance to the last pushed images, charts and Python package.
+	@$(release) attest $(pushed) $(lock) $(http) --out "$(CACHE)/release/attestations.txt"
+
 .PHONY: release-sign
-release-sign: ## Sign the last pushed images and charts with cosign.
+release-sign: ## Sign the last pushed images and charts, and what is attached to them, with cosign.
 	@$(release) sign $(lists) $(key) $(http)
 
 .PHONY: release-verify
-release-verify: ## Verify the signatures of the last pushed images and charts.
+release-verify: ## Verify the signatures of the last pushed images and charts, and of what is attached to them.
 	@$(release) verify $(lists) $(key) $(http)
 
 .PHONY: release-python
-release-python: ## Build the Python package, source and wheel, the same bytes at every build of a commit.
-	@$(release) python --out "$(CACHE)/release/python"
+release-python: ## Build the Python package, the same bytes at every build of a commit (REGISTRY=…: push it, too).
+	@$(release) python --out "$(CACHE)/release/python" $(to) \
+	  $(if $(REGISTRY),--list "$(CACHE)/release/python.txt")
 
 .PHONY: release-notes
 release-notes: ## Print the changelog entries for the charts' versions (CHARTS as above).

@@ -16,6 +16,9 @@ from release.errors import DATA, ReleaseError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+PYTHON = "python/stoker"
+"""Where the Python package lies below the registry."""
+
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _REFERENCE = re.compile(rf"(?P<repository>[^\s@]+?):(?P<tag>[\w.-]+)(?:@(?P<digest>{DIGEST.pattern}))?")
 
@@ -43,6 +46,11 @@ class Artifact:
     def name(self) -> str:
         """The last part of its repository."""
         return self.repository.rpartition("/")[2]
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it is an image, and neither a chart nor the Python package."""
+        return not self.repository.endswith((f"/charts/{self.name}", f"/{PYTHON}"))
 
     def below(self, prefix: str) -> Artifact:
         """Return the same with another registry, as `global.imageRegistry` of the charts moves it: the path stays.

@@ -220,12 +220,47 @@ def verify_command(lists: tuple[Path, ...], key: Path | None, plain_http: bool) 
     signing.verify(_read(lists), key, plain_http)
 
 
-@cli.command("python", epilog=_epilog("python -m release python --out dist"))
+@cli.command(
+    "python",
+    epilog=_epilog(
+        "python -m release python --out dist",
+        "python -m release python --out dist --registry localhost:5000/trial --plain-http --list python.txt",
+    ),
+)
 @click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="The folder.")
-def python_command(out: Path) -> None:
+@click.option("--registry", help="Also push both here, as python/stoker:VERSION.")
+@_plain_http
+@click.option(
+    "--list", "listed", type=click.Path(dir_okay=False, path_type=Path), help="Write what was pushed into this file."
+)
+def python_command(out: Path, registry: str | None, plain_http: bool, listed: Path | None) -> None:
     """Build the Python package: source distribution, wheel, and SHA256SUMS of both."""
-    for path in distributions.build(out):
+    built = distributions.build(out)
+    for path in built:
         click.echo(path)
+    if registry:
+        _report([distributions.push(built, registry, plain_http)], listed)
+
+
+@cli.command(
+    "attest",
+    epilog=_epilog(
+        "python -m release attest images.txt --out attestations.txt",
+        "python -m release attest images.txt charts.txt python.txt --plain-http",
+    ),
+)
+@_lists
+@_lock_option()
+@_plain_http
+@_out
+def attest_command(lists: tuple[Path, ...], lock: Path, plain_http: bool, out: Path | None) -> None:
+    """Attach provenance (SLSA) and SBOM (CycloneDX) to what was pushed (LISTS as other commands write them).
+
+    Both are made from this checkout and its locks, and are the same bytes each time.
+    """
+    from release import attestations
+
+    _report(attestations.attach(_read(lists), lock, plain_http), out)
 
 
 @cli.command("site", epilog=_epilog("python -m release site training-runtimes --out site"))

@@ -13,3 +13,8 @@ def revision() -> str:
 def seconds() -> str:
     """Return the commit's time, which all that is built from it has: building again gives the same bytes."""
     return tools.run("git", "log", "-1", "--format=%ct").strip()
+
+
+def is_modified() -> bool:
+    """Return whether the checkout has changes that the commit lacks."""
+    return bool(tools.run("git", "status", "--porcelain").strip())

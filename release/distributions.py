@@ -6,9 +6,11 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from release import ROOT, commit
+from release import ROOT, commit, referrers
+from release.artifacts import PYTHON, Artifact
 from release.errors import UNAVAILABLE, ReleaseError
 
 
@@ -34,6 +36,24 @@ def build(out: Path, source: Path = ROOT / "runner") -> list[Path]:
     built = sorted(out.glob("stoker-*"))
     (out / "SHA256SUMS").write_text("".join(f"{digest(path)}  {path.name}\n" for path in built), encoding="utf-8")
     return built
+
+
+def push(built: Sequence[Path], registry: str, plain_http: bool = False) -> Artifact:
+    """Push source distribution and wheel as one artifact, and return it with its digest.
+
+    Args:
+        built: both, as `build` returns them.
+        registry: where they go, below `python`.
+        plain_http: the registry speaks HTTP.
+
+    Raises:
+        ReleaseError: crane failed.
+    """
+    types = {".gz": "application/gzip", ".whl": "application/zip"}
+    files = [referrers.File(path.name, types[path.suffix], path.read_bytes()) for path in built]
+    (version,) = {path.name.removesuffix(".tar.gz").split("-")[1] for path in built}
+    target = Artifact(f"{registry}/{PYTHON}", version)
+    return referrers.push(target, "application/vnd.stoker.python", files, http=plain_http)
 
 
 def digest(path: Path) -> str:

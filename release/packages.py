@@ -33,7 +33,10 @@ def package(chart: Chart, folder: Path, lock: Path = LOCK) -> Path:
     with tempfile.TemporaryDirectory() as temporary:
         staged = stage(chart, Path(temporary), lock)
         tools.run("helm", "package", staged, "--destination", folder)
-    return folder / f"{chart.name}-{chart.version}.tgz"
+    archive = folder / f"{chart.name}-{chart.version}.tgz"
+    seconds = int(commit.seconds())
+    os.utime(archive, (seconds, seconds))  # Helm pushes it with this time: the same commit gives the same digest
+    return archive
 
 
 def stage(chart: Chart, folder: Path, lock: Path = LOCK) -> Path:

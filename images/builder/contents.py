@@ -40,15 +40,26 @@ def distributions(requirements: Path, accelerator: str) -> list[str]:
         requirements: the image's folder of locks.
         accelerator: `cpu` or `cuda`; `any` for an image that needs none.
     """
-    found = {re.split(r"\s*=\s*", entry, maxsplit=1)[0] for entry in entries(requirements / ALIASES)}
+    aliases = {re.split(r"\s*=\s*", entry, maxsplit=1)[0] for entry in entries(requirements / ALIASES)}
+    return sorted(canonicalize_name(name) for name in {*aliases, *locked(requirements, accelerator)})
+
+
+def locks(requirements: Path, accelerator: str) -> list[Path]:
+    """Return the locks that decide which packages an image has; the arguments are those of `distributions`."""
     torch = "torch-cpu.lock" if accelerator == "cpu" else "torch.lock"
-    locks = [requirements / name for name in ("stack.lock", torch, f"{accelerator}.lock")]
-    for lock in (lock for lock in locks if lock.exists()):
+    found = [requirements / name for name in ("stack.lock", torch, f"{accelerator}.lock")]
+    return [lock for lock in found if lock.exists()]
+
+
+def locked(requirements: Path, accelerator: str) -> dict[str, str]:
+    """Return what the locks say of each package of an image; the arguments are those of `distributions`."""
+    found = {}
+    for lock in locks(requirements, accelerator):
         for name, text in blocks(lock.read_text(encoding="utf-8")).items():
             marker = _MARKER.match(text.partition("\n")[0])
             if marker is None or Marker(marker[1]).evaluate(_PLATFORM):
-                found.add(name)
-    return sorted(canonicalize_name(name) for name in found)
+                found[name] = text
+    return found
 
 
 def is_from_locks(variant: Variant) -> bool:
