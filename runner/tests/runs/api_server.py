@@ -51,6 +51,7 @@ class Cluster:
         default_factory=lambda: {
             *("trainjobs", "jobsets", "jobs", "pods", "events", "persistentvolumeclaims", "resourcequotas"),
             *("services", "secrets", "configmaps", "deployments", "clustertrainingruntimes", "trainingruntimes"),
+            "workloads",
         }
     )
     logs: dict[tuple[str, str], str] = field(default_factory=dict)

@@ -20,6 +20,39 @@ def trainjob(name: str = "tune", *, nodes: int = 2, suspend: bool = False, **sta
     return {**made, "metadata": metadata, "status": status}
 
 
+def queued(name: str = "tune") -> Object:
+    """Return a TrainJob that Kueue has not admitted."""
+    made = trainjob(name, suspend=True)
+    made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "research"}
+    return made
+
+
+def workload(reserved: str = "", evicted: str = "", *, run: str = "tune", active: bool = True, **status: Any) -> Object:
+    """Return what Kueue keeps of a TrainJob.
+
+    Args:
+        reserved: why it has no quota; empty if it has.
+        evicted: why it was stopped; empty if it was not.
+        run: the TrainJob's name.
+        active: False if somebody has taken it out of the queue.
+        status: further fields of its status.
+    """
+    conditions = [_condition("QuotaReserved", "False" if reserved else "True", "Pending", reserved)]
+    if evicted:
+        conditions.append(_condition("Evicted", "True", evicted, f"{evicted} to accommodate a workload (UID: 1)"))
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Workload",
+        "metadata": {
+            "name": f"trainjob-{run}-1a2b3",
+            "namespace": "ml",
+            "ownerReferences": [{"kind": "TrainJob", "name": run, "uid": f"uid-{run}"}],
+        },
+        "spec": {"queueName": "research", **({} if active else {"active": False})},
+        "status": {"conditions": conditions, **status},
+    }
+
+
 def ended(kind: str, reason: str, message: str = "") -> Object:
     """Return the status of a TrainJob that is over."""
     return {"conditions": [_condition(kind, "True", reason, message)]}

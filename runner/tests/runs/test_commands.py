@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from runner.tests.runs.api_server import Cluster, forbidden
-from runner.tests.runs.objects import event, job, jobset, pod, progress, trainjob, unschedulable
+from runner.tests.runs.objects import event, job, jobset, pod, progress, queued, trainjob, unschedulable, workload
 
 from stoker.commands.main import main
 from stoker.contract.exits import ExitCode
@@ -76,6 +76,19 @@ def test_a_run_is_explained(busy: Cluster) -> None:
     assert lines[2].endswith("1 of 1 nodes do not have the labels that it asks for (gpu=h200)")
     assert all(line.startswith("  → ") for line in lines[1::2])
     assert stoker("explain", "tune").output == "nothing hinders tune: it runs\n"
+
+
+def test_a_run_in_a_queue_is_explained_by_its_own_workload(busy: Cluster) -> None:
+    busy.add("trainjobs", queued("later"))
+    busy.add("workloads", workload("of another run"), workload("5 cpu more needed", run="later"))
+    assert any(line.endswith("queue research") for line in stoker("runs").output.splitlines())
+    assert stoker("explain", "later").output.startswith(
+        "TrainJob later: it waits in queue research: 5 cpu more needed\n"
+    )
+    # Who has no queue needs no rights in Kueue.
+    busy.refusals["GET", "workloads"] = forbidden("list", "workloads")
+    assert stoker("explain", "tune").stderr == ""
+    assert "you may not list workloads" in stoker("explain", "later").stderr
 
 
 # Bad input: one line each.

@@ -16,15 +16,16 @@ from runner.tests.runs.objects import (
     jobset,
     pod,
     progress,
+    queued,
     terminated,
     trainjob,
     unschedulable,
     waiting,
+    workload,
 )
 
 from stoker.runs.explain import Finding, explain
 from stoker.runs.read import Seen
-from stoker.runs.run import QUEUE
 
 Object = dict[str, Any]
 
@@ -41,6 +42,7 @@ class Case:
         jobset: the JobSet.
         claims: the claims.
         events: the events.
+        workload: what Kueue keeps of it.
     """
 
     cause: str
@@ -50,17 +52,13 @@ class Case:
     jobset: Object | None = field(default_factory=jobset)
     claims: list[Object] = field(default_factory=list)
     events: list[Object] = field(default_factory=list)
+    workload: Object | None = None
 
     def found(self) -> list[Finding]:
         """Return the causes."""
-        seen = Seen(self.trainjob, self.jobset, (job(),), tuple(self.pods), tuple(self.claims), tuple(self.events))
+        parts = (self.trainjob, self.jobset, (job(),), tuple(self.pods), tuple(self.claims), tuple(self.events))
+        seen = Seen(*parts, workload=self.workload)
         return explain(seen, datetime.fromisoformat(NOW))
-
-
-def queued() -> Object:
-    made = trainjob(suspend=True)
-    made["metadata"]["labels"] = {QUEUE: "research"}
-    return made
 
 
 def deleted() -> Object:
@@ -73,12 +71,76 @@ SELECTOR = {"spec": {"nodeSelector": {"kubernetes.io/arch": "amd64", "gpu": "h20
 GPU = {"spec": {"containers": [{"name": "node", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}}
 QUOTA = 'pods "tune-node-0-0-" is forbidden: exceeded quota: small, requested: pods=1, used: pods=2, limited: pods=2'
 SECURITY = 'pods "x" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false'
+FLAVORS = "couldn't assign flavors to pod set node"
 EXTERNAL = 'Waiting for a volume to be created either by the external provisioner "csi.example.com" or manually'
 
 CASES = {
     "deleted": Case("waits for example.com/keep", "wait until", trainjob=deleted()),
     "stopped": Case("it is stopped", "stoker resume tune", trainjob=trainjob(suspend=True)),
     "in a queue": Case("queue research until Kueue", "kubectl get workloads", trainjob=queued()),
+    "no quota now": Case(
+        "it waits in queue research: couldn't assign flavors to pod set node: insufficient unused quota for memory",
+        "kueue.x-k8s.io/priority-class",
+        trainjob=queued(),
+        workload=workload(f"{FLAVORS}: insufficient unused quota for memory in flavor default, 16Gi more needed"),
+    ),
+    "no quota ever": Case(
+        "maximum capacity (48Gi)",
+        "it can never fit",
+        trainjob=queued(),
+        workload=workload(f"{FLAVORS}: insufficient quota for memory in flavor default, … > maximum capacity (48Gi)"),
+    ),
+    "no quota of this kind": Case(
+        "resource nvidia.com/gpu unavailable",
+        "coveredResources",
+        trainjob=queued(),
+        workload=workload(f"{FLAVORS}: resource nvidia.com/gpu unavailable in ClusterQueue"),
+    ),
+    "no such queue": Case(
+        "LocalQueue research doesn't exist",
+        "kubectl get localqueues --namespace ml",
+        trainjob=queued(),
+        workload=workload("LocalQueue research doesn't exist"),
+    ),
+    "a queue without quota": Case(
+        "ClusterQueue training is inactive",
+        "kubectl describe clusterqueues",
+        trainjob=queued(),
+        workload=workload("ClusterQueue training is inactive"),
+    ),
+    "preempted": Case(
+        "It was stopped before: a more important run has its place",
+        "kubectl describe workload trainjob-tune-1a2b3",
+        trainjob=queued(),
+        workload=workload(
+            f"{FLAVORS}: insufficient unused quota for cpu in flavor default, 4 more needed", "Preempted"
+        ),
+    ),
+    "just preempted": Case(
+        "it waits in queue research: a more important run has its place",
+        "wait until a run before it ends",
+        trainjob=queued(),
+        workload=workload("Preempted to accommodate a workload (UID: 1) in the ClusterQueue", "Preempted"),
+    ),
+    "being preempted": Case(
+        "Kueue stops it: a more important run has its place",
+        "goes on from there",
+        [pod()],
+        trainjob=queued(),
+        workload=workload(evicted="Preempted"),
+    ),
+    "not active": Case(
+        "its workload is not active",
+        "kubectl patch workload trainjob-tune-1a2b3 --namespace ml",
+        trainjob=queued(),
+        workload=workload("The workload is deactivated", "Deactivated", active=False),
+    ),
+    "checks": Case(
+        "these checks are not passed yet: budget",
+        "kubectl describe workload",
+        trainjob=queued(),
+        workload=workload(admissionChecks=[{"name": "budget", "state": "Pending"}, {"name": "x", "state": "Ready"}]),
+    ),
     "no runtime": Case(
         "Trainer cannot use the runtime trl-distributed: no such",
         "kubectl get clustertrainingruntimes",

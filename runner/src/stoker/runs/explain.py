@@ -9,6 +9,7 @@ from datetime import datetime
 
 from stoker.contract.exits import ExitCode
 from stoker.runs.endings import advice_on, told_of
+from stoker.runs.queueing import held_by
 from stoker.runs.read import Seen
 from stoker.runs.run import QUEUE, Object, Run, State, condition, moment, part, rows
 from stoker.runs.scheduling import causes_in
@@ -64,13 +65,8 @@ def _deleting(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
 
 def _suspended(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
     queue = part(part(seen.trainjob, "metadata"), "labels").get(QUEUE)
-    if run.state is State.QUEUED:
-        yield Finding(
-            f"TrainJob {run.name}",
-            f"it waits in queue {queue} until Kueue admits it",
-            f"kubectl get workloads --namespace {run.namespace} shows what it waits for: quota, or runs before it; "
-            "kueue.x-k8s.io/priority-class on the TrainJob changes the order",
-        )
+    if queue and run.state in (State.QUEUED, State.STOPPING):
+        yield Finding(f"TrainJob {run.name}", *held_by(seen.workload, queue, run.namespace, run.state is State.QUEUED))
     elif run.state in (State.STOPPED, State.STOPPING):
         yield Finding(
             f"TrainJob {run.name}",

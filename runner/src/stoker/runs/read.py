@@ -9,8 +9,8 @@ from typing import Any
 from stoker.contract.exits import ExitCode
 from stoker.runs.client import Client
 from stoker.runs.errors import NotFoundError, RightsError
-from stoker.runs.kinds import CLAIMS, EVENTS, JOBS, JOBSETS, PODS, TRAINJOBS, Kind
-from stoker.runs.run import JOBSET_NAME, Run, part, run_of, runs_of
+from stoker.runs.kinds import CLAIMS, EVENTS, JOBS, JOBSETS, PODS, TRAINJOBS, WORKLOADS, Kind
+from stoker.runs.run import JOBSET_NAME, QUEUE, Run, part, rows, run_of, runs_of
 
 Object = dict[str, Any]
 
@@ -27,6 +27,7 @@ class Seen:
         claims: the claims that its pods name, and its own.
         events: what Kubernetes said of any of these.
         hidden: what the user may not see, one line each.
+        workload: what Kueue keeps of a run that has a queue; None if there is none.
     """
 
     trainjob: Object
@@ -36,6 +37,7 @@ class Seen:
     claims: tuple[Object, ...] = ()
     events: tuple[Object, ...] = ()
     hidden: tuple[str, ...] = ()
+    workload: Object | None = None
 
     @property
     def run(self) -> Run:
@@ -99,7 +101,26 @@ def read_all(client: Client, name: str) -> Seen:
     events = [
         one for one in _visible(client, EVENTS, hidden) if part(one, "involvedObject").get("uid") in about - {None}
     ]
-    return replace(seen, jobs=tuple(jobs), claims=tuple(claims), events=tuple(events), hidden=tuple(hidden))
+    workload = _workload(client, seen.trainjob, hidden)
+    return replace(
+        seen,
+        jobs=tuple(jobs),
+        claims=tuple(claims),
+        events=tuple(events),
+        hidden=tuple(hidden),
+        workload=workload,
+    )
+
+
+def _workload(client: Client, trainjob: Object, hidden: list[str]) -> Object | None:
+    """Return what Kueue keeps of a TrainJob that has a queue. A run without one needs no Kueue, nor rights in it."""
+    if not part(part(trainjob, "metadata"), "labels").get(QUEUE):
+        return None
+    uid = trainjob["metadata"].get("uid")
+    for one in _visible(client, WORKLOADS, hidden):
+        if any(owner.get("uid") == uid for owner in rows(one["metadata"], "ownerReferences")):
+            return one
+    return None
 
 
 def _volumes(pods: tuple[Object, ...]) -> list[Object]:
