@@ -88,6 +88,7 @@ TRAINER = GoModule(
     "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
     chart="charts/kubeflow-trainer",
 )
+KUEUE = GoModule("kueue", "sigs.k8s.io/kueue", "sigs.k8s.io/kueue/cmd/kueue", chart="charts/kueue")
 COREDNS = GoModule("coredns", "github.com/coredns/coredns")
 REGISTRY = GoModule("registry", "github.com/distribution/distribution/v3")
 LOCAL_PATH_PROVISIONER = GoModule(

@@ -1,4 +1,4 @@
-"""The command line: up, down, status, exec, push, env."""
+"""The command line: up, down, status, exec, push, add, remove, env."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from . import optional
 from .connection import connect
 from .errors import NOT_HEALTHY, OK, UNAVAILABLE, USAGE, ClusterError
 from .provider import NAMES, choose
@@ -18,6 +19,7 @@ examples:
   python3 -m cluster up                              # start it, repair it, or return at once if it is up
   python3 -m cluster exec -- kubectl get pods -A     # kubectl, helm and crane, connected to the cluster
   python3 -m cluster push ./oci-layout trainer:1.0   # prints the reference with its digest
+  python3 -m cluster add kueue                       # what few tests need; `remove kueue` takes it out again
   python3 -m cluster down
 
 exit codes:
@@ -73,6 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     push = commands.add_parser("push", help="push an OCI layout to the cluster's registry")
     push.add_argument("layout", type=Path, metavar="OCI_LAYOUT_DIR")
     push.add_argument("name", metavar="NAME:TAG")
+    for command, does in (("add", "build and install"), ("remove", "remove")):
+        changed = commands.add_parser(command, help=f"{does} an add-on that few tests need")
+        changed.add_argument("add_on", choices=[*optional.ADD_ONS], metavar="ADD_ON", help=", ".join(optional.ADD_ONS))
     commands.add_parser("env", help="print the variables that `exec` sets, as shell exports")
     return parser
 
@@ -89,6 +94,10 @@ def _run(options: argparse.Namespace) -> int:
             return _exec(options.provider, options.argv)
         case "push":
             print(connect(options.provider).push(options.layout, options.name))
+        case "add":
+            optional.add(connect(options.provider), options.add_on)
+        case "remove":
+            optional.remove(connect(options.provider), options.add_on)
         case "env":
             for name, value in connect(options.provider).env.items():
                 print(f"export {name}={shlex.quote(value)}")

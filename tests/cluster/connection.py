@@ -49,7 +49,7 @@ class Cluster:
 
     def nodes(self) -> list[str]:
         """Return the nodes' names, sorted."""
-        listed = json.loads(self._capture(["kubectl", "get", "nodes", "-o", "json"]))
+        listed = json.loads(self.output(["kubectl", "get", "nodes", "-o", "json"]))
         return sorted(item["metadata"]["name"] for item in listed["items"])
 
     def push(self, layout: Path, name: str) -> str:
@@ -58,9 +58,14 @@ class Cluster:
         Raises:
             ClusterError: It is no OCI layout, there is no registry, or the push failed.
         """
-        return images.push(layout, name, self.registry, self._capture)
+        return images.push(layout, name, self.registry, self.output)
 
-    def _capture(self, argv: Sequence[str], stdin: str = "") -> str:
+    def output(self, argv: Sequence[str], stdin: str = "") -> str:
+        """Run a command where the cluster can be reached, and return its standard output.
+
+        Raises:
+            ClusterError: It failed; the message holds the end of what it said.
+        """
         return capture(self.provider.wrap(argv), {**os.environ, **self.env}, stdin)
 
 

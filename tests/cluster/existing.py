@@ -25,6 +25,7 @@ class ExistingProvider(Provider):
     """A cluster of the user's own; the registry is named by ``CLUSTER_REGISTRY``."""
 
     name = "existing"
+    takes_add_ons = False
 
     def up(self) -> None:
         """Check that the cluster answers and has JobSet and Trainer."""

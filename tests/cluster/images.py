@@ -12,6 +12,7 @@ from . import oci
 from .artifacts import (
     COREDNS,
     JOBSET,
+    KUEUE,
     LOCAL_PATH_PROVISIONER,
     PAUSE,
     TRAINER,
@@ -45,6 +46,7 @@ class Image:
         return f"{self.repository}:{self.module.version}"
 
 
+KUEUE_IMAGE = Image(KUEUE, "/manager")
 COREDNS_IMAGE = Image(COREDNS, "/coredns")
 JOBSET_IMAGE = Image(JOBSET, "/manager")
 TRAINER_IMAGE = Image(TRAINER, "/manager")

@@ -34,6 +34,7 @@ class KindProvider(Provider):
     """A control plane and two workers made by kind, and a registry container beside them."""
 
     name = "kind"
+    system_node = WORKERS[0]
 
     def up(self) -> None:
         """Make the cluster, or do nothing if it is there and healthy."""

@@ -28,6 +28,10 @@ class Provider(ABC):
     """One way to have a Kubernetes cluster with JobSet and Kubeflow Trainer, and a registry it pulls from."""
 
     name: str
+    #: The node that system pods run on, so that any other can be drained; None leaves it to the scheduler.
+    system_node: str | None = None
+    #: Whether `optional` may change what is installed.
+    takes_add_ons = True
 
     @abstractmethod
     def up(self) -> None:

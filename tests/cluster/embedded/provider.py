@@ -35,6 +35,7 @@ class EmbeddedProvider(Provider):
     """Two nodes in two network namespaces, nothing of it reachable from the machine's own network, nor the reverse."""
 
     name = "embedded"
+    system_node = FIRST.name
 
     def up(self) -> None:
         """Start the cluster, or replace one that is outdated or unhealthy."""
