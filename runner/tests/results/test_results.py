@@ -183,7 +183,7 @@ def test_tasks_in_an_image_of_ones_own_are_a_job() -> None:
     (container,) = yaml.safe_load(done.stdout)["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "registry.example.com/team/evaluate:1"
     assert container["command"][-2:] == ["--batch-size", "4"]
-    assert ["--tasks", "arc_easy"] == container["command"][3:5]
+    assert container["command"][3:5] == ["--tasks", "arc_easy"]
 
 
 @pytest.mark.parametrize("run", ["Bad_Name", "x" * 60, ""])
