@@ -85,7 +85,8 @@ def test_a_release_that_is_built_twice_is_the_same_bytes(release: Release, regis
         assert crane("manifest", f"{artifact.reference.partition('@')[0]}.sbom")["artifactType"] == bill.MEDIA_TYPE
 
     # A chart's SBOM has the digests of its images.
-    (chart,) = (item for item in first if item.name == CHART and item.tag == charts()[0].version)
+    (version,) = (chart.version for chart in charts() if chart.name == CHART)
+    (chart,) = (item for item in first if item.name == CHART and item.tag == version)
     listed = {component["purl"] for component in attached(chart)[bill.MEDIA_TYPE]["components"]}
     assert listed == {f"pkg:oci/{item.name}@{item.digest}" for item in first[: len(IMAGES)]}
 
