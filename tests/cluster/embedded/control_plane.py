@@ -66,6 +66,13 @@ def api_server(programs: Path) -> Daemon:
         f"--kubelet-client-certificate={pki.KUBELET_CLIENT.certificate}",
         f"--kubelet-client-key={pki.KUBELET_CLIENT.key}",
         f"--kubelet-certificate-authority={pki.CA}",
+        f"--proxy-client-cert-file={pki.FRONT_PROXY.certificate}",
+        f"--proxy-client-key-file={pki.FRONT_PROXY.key}",
+        f"--requestheader-client-ca-file={pki.CA}",
+        f"--requestheader-allowed-names={pki.FRONT_PROXY.user}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
         "--kubelet-preferred-address-types=InternalIP",  # there is no DNS for the nodes' names
         f"--service-account-issuer={issuer}",
         f"--service-account-key-file={pki.SERVICE_ACCOUNT_KEY}",

@@ -65,6 +65,8 @@ API_SERVER_TLS = Identity(
 )
 #: How the API server presents itself to kubelets.
 KUBELET_CLIENT = Identity("kubelet-client", "kube-apiserver-kubelet-client", ("system:masters",))
+#: How the API server presents itself to servers of further APIs, such as one for metrics.
+FRONT_PROXY = Identity("front-proxy", "front-proxy-client")
 ADMIN = Identity("admin", "admin", ("system:masters",))
 CONTROLLER_MANAGER = Identity("controller-manager", "system:kube-controller-manager")
 SCHEDULER = Identity("scheduler", "system:kube-scheduler")
@@ -78,7 +80,10 @@ KUBELETS = {
     )
     for node in NODES
 }
-IDENTITIES = (API_SERVER_TLS, KUBELET_CLIENT, ADMIN, CONTROLLER_MANAGER, SCHEDULER, PROXY, *KUBELETS.values())
+IDENTITIES = (
+    *(API_SERVER_TLS, KUBELET_CLIENT, FRONT_PROXY),
+    *(ADMIN, CONTROLLER_MANAGER, SCHEDULER, PROXY, *KUBELETS.values()),
+)
 
 
 def create() -> None:
