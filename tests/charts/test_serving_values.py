@@ -366,12 +366,30 @@ def test_accelerator_profiles_are_the_catalogues() -> None:
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
 
-def test_every_example_in_the_document_renders() -> None:
+def examples_in_the_document() -> list[dict[str, Any]]:
     document = (ROOT / "docs" / "guides" / "serving.md").read_text()
-    examples = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", document, re.DOTALL)]
+    return [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", document, re.DOTALL)]
+
+
+def test_every_example_in_the_document_renders() -> None:
+    # One is not for the chart but for a metrics adapter.
+    examples = [example for example in examples_in_the_document() if "rules" not in example]
     assert len(examples) == 6
     for example in examples:
         assert manifests(template(VLLM_SERVING, settings=settings(example)))
+
+
+def test_the_adapter_of_the_document_has_the_metrics_that_the_autoscaler_asks_for() -> None:
+    (adapter,) = (example for example in examples_in_the_document() if "rules" in example)
+    (rule,) = adapter["rules"]
+    (states,) = re.findall(r'=~"vllm:num_requests_\((.*?)\)"', rule["seriesQuery"])
+    offered = {
+        re.sub(rule["name"]["matches"], rule["name"]["as"].replace("${1}", r"\1"), f"vllm:num_requests_{state}")
+        for state in states.split("|")
+    }
+    objects = manifests(template(VLLM_SERVING, settings=settings({**GOOD, "autoscaling": {"kind": "hpa"}})))
+    (autoscaler,) = (item for item in objects if item["kind"] == "HorizontalPodAutoscaler")
+    assert {metric["pods"]["metric"]["name"] for metric in autoscaler["spec"]["metrics"]} == offered
 
 
 def test_the_readme_lists_every_value() -> None:

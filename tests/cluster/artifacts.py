@@ -96,6 +96,10 @@ LOCAL_PATH_PROVISIONER = GoModule(
     "github.com/rancher/local-path-provisioner",
     "github.com/rancher/local-path-provisioner",
 )
+#: Runs beside the cluster, where a test wants metrics of pods in the API.
+PROMETHEUS_ADAPTER = GoModule(
+    "prometheus-adapter", "sigs.k8s.io/prometheus-adapter", "sigs.k8s.io/prometheus-adapter/cmd/adapter"
+)
 PAUSE = GoModule("pause")
 VOLUME_HELPER = GoModule("volume-helper")
 
