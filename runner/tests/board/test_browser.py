@@ -96,7 +96,7 @@ def test_it_is_used_by_keys_alone(page: Page, board: Started) -> None:
     assert {*order[5:]} <= {"tune", "wait", "broken", "done"}
     name = order[-1]
     page.press("Enter")
-    page.wait_for(f"document.querySelector('h1').innerText == '{name}'")
+    page.wait_for(f"document.querySelector('h1')?.innerText == '{name}'")
     # The first key of a page leads past what all pages have.
     page.press("Tab")
     page.press("Enter")
