@@ -73,7 +73,8 @@ def test_a_run_is_seen_from_its_claim_with_no_other_right(
 
     account = f"system:serviceaccount:{kube.namespace}:{RELEASE}"
     allowed = {"trainjobs.trainer.kubeflow.org", "pods", "deployments.apps"}
-    for kind in (*allowed, "secrets", "configmaps", "pods/log", "jobsets.jobset.x-k8s.io", "events", "services"):
+    refused = {"secrets", "configmaps", "jobsets.jobset.x-k8s.io", "events", "services"}
+    for kind in (*allowed, *refused):
         for verb in ("get", "list", "watch", "create", "patch", "delete"):
             may = kube.kubectl("auth", "can-i", verb, kind, "--as", account, check=False).stdout.strip()
             assert (may == "yes") is (kind in allowed and verb in ("get", "list", "watch")), f"{verb} {kind}"
@@ -81,6 +82,8 @@ def test_a_run_is_seen_from_its_claim_with_no_other_right(
             "auth", "can-i", "list", kind, "--as", account, "--namespace", "kube-system", check=False
         )
         assert elsewhere.stdout.strip() == "no", kind
+    logs = kube.kubectl("auth", "can-i", "get", "pods", "--subresource=log", "--as", account, check=False)
+    assert logs.stdout.strip() == "no"
 
     # Nothing can be written: not to the claim, not to the root.
     for folder in (f"/claims/initializer-{NAME}", "/opt", "/"):
