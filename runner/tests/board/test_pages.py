@@ -225,6 +225,8 @@ def test_headers(cluster: Cluster, kubeconfig: Path, start: Start) -> None:
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert "script" not in page.headers["content-security-policy"]
     assert "server" not in page.headers
+    assert page.status == 200
+    assert "Runs in ml" in page.text
     assert page.parsed.links["Serving"] == "/board/serving"
     assert 'href="/board/board.css"' in page.body
     # Another site's page that has its name point here must not read this one.
@@ -232,6 +234,11 @@ def test_headers(cluster: Cluster, kubeconfig: Path, start: Start) -> None:
     assert "refresh" not in page.headers
     assert board.get("/serving?every=30").headers["refresh"] == "30"
     assert "refresh" not in board.get("/?every=31").headers
+    assert board.get("/healthz").body == "ok\n", "where the pod is asked whether it is ready"
+    # A proxy may strip the path.
+    board.address = board.address.removesuffix("/board")
+    assert "Runs in ml" in board.get().text
+    assert board.get("/healthz").body == "ok\n"
 
 
 def test_many_who_look_ask_the_cluster_once(cluster: Cluster, kubeconfig: Path, start: Start) -> None:

@@ -18,6 +18,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stoker.board.looks import Look, Looks
 from stoker.board.sources import Left, OutsideError, adapters_in, check, read_report
@@ -46,15 +47,16 @@ _REPORT_HEADERS = _HEADERS | {
 }
 
 
-def application(looks: Looks, hosts: Sequence[str]) -> Starlette:
+def application(looks: Looks, hosts: Sequence[str], root: str = "") -> ASGIApp:
     """Return the application.
 
     Args:
         looks: what it shows.
         hosts: names under which it answers; `*` for any.
+        root: path behind a proxy, without a slash at its end; the proxy may strip it or not.
     """
     pages = _Pages(looks)
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", pages.runs, name="runs"),
             Route("/runs/{namespace}/{name}", pages.run, name="run"),
@@ -68,6 +70,12 @@ def application(looks: Looks, hosts: Sequence[str]) -> Starlette:
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[*hosts], www_redirect=False)],
         exception_handlers={HTTPException: pages.refused, Exception: pages.broken},
     )
+
+    # uvicorn would put the root in front of a path that has it already: then each page would be unknown.
+    async def below(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "root_path": root}, receive, send)
+
+    return below
 
 
 class _Pages:

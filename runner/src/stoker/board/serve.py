@@ -67,6 +67,7 @@ def run(board: Board) -> None:
         ) from error
     if board.root_path and not board.root_path.startswith("/"):
         raise RunError(ExitCode.USAGE, f"--root-path {board.root_path!r} is not a path: begin it with /")
+    root = board.root_path.rstrip("/")
     client, problem = _client(board)
     home = client.namespace if client else ""
     looks = Looks(
@@ -77,18 +78,17 @@ def run(board: Board) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     config = uvicorn.Config(
-        application(looks, (*_LOCAL, *board.hosts)),
+        application(looks, (*_LOCAL, *board.hosts), root),
         log_level="warning",
         access_log=False,
         server_header=False,
-        root_path=board.root_path.rstrip("/"),
         limit_concurrency=_AT_ONCE,
         timeout_graceful_shutdown=_GRACE,
         lifespan="off",
         ws="none",
     )
     shown = f"[{board.host}]" if ":" in board.host else board.host or "localhost"
-    say(f"the page is at http://{shown}:{listening.getsockname()[1]}{board.root_path.rstrip('/')}/")
+    say(f"the page is at http://{shown}:{listening.getsockname()[1]}{root}/")
     uvicorn.Server(config).run(sockets=[listening])
 
 
