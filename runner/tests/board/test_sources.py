@@ -103,6 +103,12 @@ def test_links_within_a_claim_are_fine(tmp_path: Path) -> None:
     check(found(tmp_path)[0])
 
 
+def test_a_folder_whose_name_is_no_text_is_left_out(tmp_path: Path) -> None:
+    for name in (b"\xff", b"a"):
+        write_run(tmp_path / os.fsdecode(name) / "output", lines(1))
+    assert [one.run for one in found(tmp_path)] == ["a"]
+
+
 def test_names_say_which_namespace_a_folder_belongs_to(tmp_path: Path) -> None:
     given = [f"other/claim={tmp_path}", f"mine={tmp_path}", str(tmp_path)]
     told = [(source.name, source.namespace) for source in named(given, "ml")]

@@ -149,7 +149,8 @@ def _folders(folder: Path) -> Iterator[str]:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:  # it is not for us, or went away
         return
-    yield from (name for name in sorted(names) if not name.startswith((".", "checkpoint-")))
+    # A name that is no text could not be part of an address.
+    yield from (name for name in sorted(names) if name.isprintable() and not name.startswith((".", "checkpoint-")))
 
 
 def _left(source: Source, path: str) -> Left | None:
