@@ -76,6 +76,9 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     assert (left.facts, left.reported) == ({}, False)
     with pytest.raises(OutsideError, match=r"report\.html of claim is no file of a report"):
         read_report(left)
+    os.mkfifo(output / "evaluation.json")
+    with pytest.raises(OutsideError, match=r"evaluation\.json of claim is no file of evaluations"):
+        check(left)
     (tmp_path / "claim/pipe/output").mkdir(parents=True)
     os.mkfifo(tmp_path / "claim/pipe/output/metrics.jsonl")
     assert len(found(tmp_path / "claim")) == 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -22,7 +24,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stoker.board.looks import Look, Looks
 from stoker.board.sources import Left, OutsideError, adapters_in, check, read_report
-from stoker.contract.metrics import METRICS
+from stoker.contract.evaluation import EVALUATION
+from stoker.contract.metrics import METRICS, SAMPLES
 from stoker.contract.words import report_traceback
 from stoker.report.page import facts_list, run_parts, style
 from stoker.report.runs import read_run
@@ -89,6 +92,8 @@ class _Pages:
         )
         self._templates.globals |= {"number": number, "duration": duration, "left": left, "percent": percent}
         self._drawn = lru_cache(maxsize=_KEPT)(_parts)
+        # Files may be large: however many look, one is read at a time.
+        self._drawing = threading.Lock()
 
     def runs(self, request: Request) -> Response:
         look = self._looks.newest()
@@ -194,8 +199,9 @@ class _Pages:
             return {"parts": (), "no_curves": ""}
         try:
             check(found)
-            told = (found.folder / METRICS).stat()
-            parts = self._drawn(_Key(found, (told.st_mtime_ns, told.st_size, found.changed)))
+            state = [_stamp(found.folder / name) for name in (METRICS, SAMPLES, EVALUATION)]
+            with self._drawing:
+                parts = self._drawn(_Key(found, (*state, found.changed)))
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             return {"parts": (), "no_curves": f"Its curves cannot be read: {why}."}
@@ -206,7 +212,7 @@ class _Pages:
 class _Key:
     """What decides how the curves of a folder look."""
 
-    def __init__(self, left: Left, state: tuple[float, ...]) -> None:
+    def __init__(self, left: Left, state: tuple[object, ...]) -> None:
         self.left, self._told = left, (left.folder, state)
 
     def __eq__(self, other: object) -> bool:
@@ -214,6 +220,15 @@ class _Key:
 
     def __hash__(self) -> int:
         return hash(self._told)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Return what changes when a file does; None if there is none."""
+    try:
+        told = path.stat()
+    except FileNotFoundError:
+        return None
+    return told.st_mtime_ns, told.st_size
 
 
 def _parts(key: _Key) -> tuple[Markup, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stoker.contract.evaluation import EVALUATION
 from stoker.contract.manifest import ADAPTER_CONFIG, MANIFEST
 from stoker.contract.metrics import METRICS, REPORT
 
@@ -110,14 +111,19 @@ def adapters_in(folder: Path) -> list[str]:
 def check(left: Left) -> None:
     """Make sure that a run's files are in its source: links that lead elsewhere would show what is there.
 
+    Its evaluations must be a file of a usual size: to read a pipe would never end.
+
     Raises:
-        OutsideError: one of them is not.
+        OutsideError: one of them is not, or cannot be evaluations.
         OSError: the folder is gone.
     """
     root = left.source.root.resolve()
     for path in (left.folder, *left.folder.iterdir()):
         if not path.resolve().is_relative_to(root):
             raise OutsideError(f"{path.name} of {left.source.name} leads out of it: put a file there instead of a link")
+    told = left.folder / EVALUATION
+    if told.exists() and not (told.is_file() and told.stat().st_size <= _MOST_BYTES):
+        raise OutsideError(f"{EVALUATION} of {left.source.name} is no file of evaluations: remove it")
 
 
 def read_report(left: Left) -> bytes:
