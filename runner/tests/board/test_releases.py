@@ -64,3 +64,10 @@ def test_settings_of_another_form_are_taken_as_far_as_they_tell(settings: str) -
     found = release_of(deployment(settings=settings))
     assert found is None or (found.claim, found.adapters) == ("", ())
     assert release_of({"metadata": None, "spec": [], "status": 3}) is None
+
+
+def test_a_name_that_would_grow_without_end_is_none() -> None:
+    lists = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 9)}]" for n in range(4)]
+    found = release_of(deployment(settings="\n".join([*lists, "model: {name: *a3}", "adapters: [{name: *a3}]"])))
+    assert found
+    assert (found.model, found.adapters) == ("", ())

@@ -55,15 +55,15 @@ def release_of(deployment: Object) -> Release | None:
     if told is None:
         return None
     model, published = part(told, "model"), part(told, "published")
-    adapters = [str(row.get("name") or "") for row in rows(told, "adapters")]
+    adapters = [_text(row.get("name")) for row in rows(told, "adapters")]
     claim, folder = _published(published.get("folder"))
     wanted, ready = _count(spec.get("replicas"), 1), _count(status.get("readyReplicas"), 0)
     state, reason = _state(deployment, wanted, ready)
     return Release(
         namespace=str(metadata.get("namespace") or ""),
         name=str(part(metadata, "labels").get(_INSTANCE) or metadata.get("name") or ""),
-        model=str(model.get("name") or ""),
-        origin=str(model.get("source") or model.get("value") or ""),
+        model=_text(model.get("name")),
+        origin=_text(model.get("source")) or _text(model.get("value")),
         ready=ready,
         wanted=wanted,
         state=state,
@@ -80,6 +80,11 @@ def _settings(text: Any) -> Mapping[str, Any] | None:
     except (yaml.YAMLError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def _text(value: Any) -> str:
+    """Return a text; nothing for anything else, of which a few aliases could make gigabytes of text."""
+    return value if isinstance(value, str) else ""
 
 
 def _published(folder: Any) -> tuple[str, str]:
