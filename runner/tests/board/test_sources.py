@@ -42,8 +42,13 @@ def test_a_claim_that_is_a_workspace_or_an_output_folder_is_its_runs(tmp_path: P
 def test_published_adapters_are_no_runs(tmp_path: Path) -> None:
     folder = claims(tmp_path)["adapters"]
     assert find(Source("adapters", "ml", folder)) == ([], "")
-    assert adapters_in(folder / "live") == ["tone-1", "tone-2"]
-    assert adapters_in(folder / "none") == []
+    assert adapters_in(folder, "live") == ["tone-1", "tone-2"]
+    assert adapters_in(folder, "none") == []
+    assert adapters_in(folder, "no\0name") == []
+    other = folder.rename(tmp_path / "other")
+    folder.mkdir()
+    (folder / "live").symlink_to(other / "live")
+    assert adapters_in(folder, "live") == []
 
 
 def test_the_newest_number_of_each_metric_counts(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ class _Pages:
         rows = []
         for release in look.releases:
             root = folders.get((release.namespace, release.claim))
-            rows.append((release, None if root is None else adapters_in(root / release.folder)))
+            rows.append((release, None if root is None else adapters_in(root, release.folder)))
         return self._page(request, "serving.html", look, title="Serving", rows=rows)
 
     def refused(self, request: Request, error: Exception) -> Response:

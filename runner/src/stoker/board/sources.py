@@ -103,8 +103,14 @@ def find(source: Source) -> tuple[list[Left], str]:
     return found, ""
 
 
-def adapters_in(folder: Path) -> list[str]:
-    """Return the names of the adapters in a folder of published ones; none if it cannot be read."""
+def adapters_in(root: Path, path: str) -> list[str]:
+    """Return the names of the adapters in a folder of a source; none if it cannot be read, or leads out of it."""
+    folder = root / path
+    try:
+        if not folder.resolve().is_relative_to(root.resolve()):
+            return []
+    except (OSError, RuntimeError, ValueError):  # links in a circle, or a name that none can have
+        return []
     return [name for name in sorted(_folders(folder)) if (folder / name / ADAPTER_CONFIG).is_file()][:_MOST_ADAPTERS]
 
 
