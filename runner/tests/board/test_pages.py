@@ -277,6 +277,8 @@ def test_it_ends_when_it_is_told_to(start: Start, tmp_path: Path, number: int) -
         (("--folder", "missing"), ExitCode.NO_INPUT, "--folder missing: there is no folder missing: correct the path"),
         (("--folder", "a=/", "--folder", "a=/tmp"), ExitCode.USAGE, "there is a folder a already: write NAME=/tmp"),
         (("--folder", "=/"), ExitCode.USAGE, "--folder '=/' names no folder: write PATH or NAME=PATH"),
+        (("--folder", "a="), ExitCode.USAGE, "--folder 'a=' names no folder: write PATH or NAME=PATH"),
+        (("--folder", "a=/", "--allow-host", "a*"), ExitCode.USAGE, "--allow-host 'a*' is not a name: write HOST"),
         (("--folder", "a=/", "--root-path", "b"), ExitCode.USAGE, "--root-path 'b' is not a path: begin it with /"),
         (("--folder", "a=/", "--port", "70000"), ExitCode.USAGE, "70000 is not in the range 0<=x<=65535"),
         (("--folder", "a=/", "--host", "192.0.2.1"), ExitCode.CONFIG, "cannot listen on port 8086 of 192.0.2.1"),

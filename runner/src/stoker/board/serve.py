@@ -67,6 +67,9 @@ def run(board: Board) -> None:
         ) from error
     if board.root_path and not board.root_path.startswith("/"):
         raise RunError(ExitCode.USAGE, f"--root-path {board.root_path!r} is not a path: begin it with /")
+    for name in board.hosts:
+        if "*" in name.removeprefix("*.") and name != "*":
+            raise RunError(ExitCode.USAGE, f"--allow-host {name!r} is not a name: write HOST, *.DOMAIN, or * for any")
     root = board.root_path.rstrip("/")
     client, problem = _client(board)
     home = client.namespace if client else ""
@@ -106,9 +109,10 @@ def sources(folders: Sequence[str], home: str, waits: bool = False) -> list[Sour
     found: dict[str, Source] = {}
     for given in folders:
         told, equals, path = given.partition("=")
-        root = Path(path if equals else given)
+        where = path if equals else given
+        root = Path(where)
         namespace, _, name = told.rpartition("/") if equals else ("", "", root.resolve().name)
-        if not name or not str(root):
+        if not name or not where:
             raise RunError(ExitCode.USAGE, f"--folder {given!r} names no folder: write PATH or NAME=PATH")
         if name in found:
             raise RunError(ExitCode.USAGE, f"--folder {given}: there is a folder {name} already: write NAME={root}")
