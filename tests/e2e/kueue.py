@@ -21,11 +21,14 @@ PRIORITIES = {"whenever": 10, "important": 1000}
 def kueue(cluster: Cluster) -> Iterator[None]:
     """Kueue's controller in the cluster; one that was there before stays."""
     was_there = optional.has(cluster, "kueue")
-    if not was_there:
-        optional.add(cluster, "kueue")
-    yield
-    if not was_there:
-        optional.remove(cluster, "kueue")
+    try:
+        if not was_there:
+            optional.add(cluster, "kueue")
+        yield
+    finally:
+        # Half of it would refuse the TrainJobs of later tests.
+        if not was_there:
+            optional.remove(cluster, "kueue")
 
 
 @contextmanager
