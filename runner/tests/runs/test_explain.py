@@ -137,7 +137,7 @@ CASES = {
     ),
     "checks": Case(
         "these checks are not passed yet: budget",
-        "kubectl describe workload",
+        "shows each check and what it waits for",
         trainjob=queued(),
         workload=workload(admissionChecks=[{"name": "budget", "state": "Pending"}, {"name": "x", "state": "Ready"}]),
     ),

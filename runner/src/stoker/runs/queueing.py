@@ -64,6 +64,8 @@ def _evicted(workload: Object) -> str:
 
 
 def _remedy(told: str, queue: str, namespace: str, name: str) -> str:
+    if "checks are not passed" in told:
+        return f"kubectl describe workload {name} --namespace {namespace} shows each check and what it waits for"
     if "LocalQueue" in told:
         return (
             f"kubectl get localqueues --namespace {namespace} lists the queues: name one in the label "
