@@ -86,6 +86,8 @@ def train(tools: Tools, args: argparse.Namespace) -> dict[str, list[float]]:
         for name in NAMES:
             tools.stoker("get", name, f"{folder}/{name}", "--only", "metrics.jsonl")
             found[name] = rewards_of((Path(folder) / name / "metrics.jsonl").read_text())
+            if not found[name]:
+                raise FailedError(f"{name} reported no reward: name a TrainJob that has rewards with --trainjob")
     return found
 
 
@@ -98,7 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = train(tools, args)
         for name, rewards in found.items():
             print(summary(name, rewards))
-        code = 0 if all(fmean(one[-WINDOW:]) > fmean(one[:WINDOW]) for one in found.values()) else 1
+        if not all(fmean(one[-WINDOW:]) > fmean(one[:WINDOW]) for one in found.values()):
+            raise FailedError("a session earned no more at its end than at its start: raise --max_steps")
+        code = 0
     except FailedError as error:
         print(f"error: {error}", file=sys.stderr)
     finally:
