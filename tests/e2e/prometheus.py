@@ -219,7 +219,10 @@ def _process(cluster: Cluster, words: Sequence[str], log: Path) -> Iterator[None
             raise
         finally:
             process.terminate()
-            process.wait(30)
+            try:
+                process.wait(30)
+            finally:
+                process.kill()
 
 
 def _inline(told: Mapping[str, str], name: str, key: str) -> dict[str, str]:
