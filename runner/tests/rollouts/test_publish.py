@@ -342,7 +342,7 @@ def spreads(run: Run, write: Callable[[Path], None], versions: int) -> list[floa
 def test_64_samplers_are_told_at_once(
     replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Sooner than one after another, though all are threads of this process. `make benchmark-async` has the seconds, and their aim."""
+    """Sooner than one after another, though all are threads of this process. `make benchmark-async` has the seconds."""
     alone = statistics.median(spreads(run_of(replicas.start(1)), write, 100))
     run = run_of(replicas.start(64))
     spread = spreads(run, write, 100)
