@@ -131,11 +131,12 @@ def state(chart: Chart) -> State:
         files = packages.content(Path(folder) / f"{chart.name}-{chart.version}.tgz")
     values = chart.folder / "ci" / "default-values.yaml"
     rendered = tools.run("helm", "template", chart.name, chart.folder, "--values", values, "--set", "skipApiCheck=true")
+    things = [thing for thing in yaml.load_all(rendered, yaml.CSafeLoader) if thing]
     return State(
         chart.version,
         files,
         frozenset(_values(json.loads(files["values.schema.json"]))),
-        frozenset(f"{thing['kind']} {thing['metadata']['name']}" for thing in yaml.safe_load_all(rendered) if thing),
+        frozenset(f"{thing['kind']} {thing['metadata']['name']}" for thing in things),
     )
 
 

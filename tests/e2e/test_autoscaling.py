@@ -65,12 +65,11 @@ def server(
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump(SETTINGS))
     # The cluster has no Prometheus Operator, so its object is made and not installed.
-    monitor = yaml.safe_load(
-        helm(
-            "template", NAME, *serving_chart, "--values", str(values), "--set", "monitoring.podMonitor=true",
-            "--set", "skipApiCheck=true", "--show-only", "templates/podmonitor.yaml",
-        )
+    rendered = helm(
+        "template", NAME, *serving_chart, "--values", str(values), "--set", "monitoring.podMonitor=true",
+        "--set", "skipApiCheck=true", "--show-only", "templates/podmonitor.yaml",
     )  # fmt: skip
+    (monitor,) = yaml.safe_load_all(rendered.partition("---\n")[2])  # behind what Helm says of the chart it pulled
     folders = [tmp_path / name for name in ("prometheus", "adapter")]
     for folder in folders:
         folder.mkdir()

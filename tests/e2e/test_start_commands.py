@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -22,17 +22,6 @@ OWN_SCRIPT = "import os, torch; print('own script, rank', os.environ['RANK'], 'o
 START_OWN_SCRIPT = 'printf "%s" "$OWN_SCRIPT" > /tmp/own.py && exec torchrun /tmp/own.py'
 
 
-@pytest.fixture(scope="module")
-def runs(submit_together: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]]) -> Mapping[str, Run]:
-    """TrainJobs started in other ways, at once."""
-    return submit_together(
-        [
-            trainjob("by-python", [*LORA_SFT, "--use_cpu"], command=["python", "-m", MODULE]),
-            trainjob("own-script", ["-c", START_OWN_SCRIPT], command=["sh"], env={"OWN_SCRIPT": OWN_SCRIPT}),
-        ]
-    )
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("job", [BY_TORCHRUN, BY_TRL, BY_MODULE], ids=["torchrun", "trl", "torchrun by its module"])
 def test_a_launcher_leads_to_a_guarded_run(
@@ -45,8 +34,9 @@ def test_a_launcher_leads_to_a_guarded_run(
     assert manifest["adapter"]["type"] == "LORA"
 
 
-def test_a_plain_python_on_two_pods_is_refused_not_trained_twice(runs: Mapping[str, Run]) -> None:
-    run = runs["by-python"]
+@pytest.mark.full
+def test_a_plain_python_on_two_pods_is_refused_not_trained_twice(submit: Callable[[Mapping[str, Any]], Run]) -> None:
+    run = submit(trainjob("by-python", [*LORA_SFT, "--use_cpu"], command=["python", "-m", MODULE]))
     run.wait_failed()
     assert run.restarts().total == 0
     code, message = run.endings()[0]
@@ -54,8 +44,8 @@ def test_a_plain_python_on_two_pods_is_refused_not_trained_twice(runs: Mapping[s
     assert "the world size is 1, but 2 was requested" in message
 
 
-def test_a_users_own_script_is_left_alone(runs: Mapping[str, Run]) -> None:
-    run = runs["own-script"]
+def test_a_users_own_script_is_left_alone(submit: Callable[[Mapping[str, Any]], Run]) -> None:
+    run = submit(trainjob("own-script", ["-c", START_OWN_SCRIPT], command=["sh"], env={"OWN_SCRIPT": OWN_SCRIPT}))
     run.wait_complete()
     assert {f"own script, rank {rank} of 2" for rank in (0, 1)} <= {
         line for index in (0, 1) for line in run.log(index).splitlines()

@@ -1,4 +1,7 @@
-"""The whole way: two pods train an adapter, the chart serves it, and it says what PEFT says, token for token."""
+"""The whole way: two pods on two nodes train an adapter that changes what the model answers, and the chart serves it.
+
+It says what PEFT says, token for token.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ SERVER = "elements"
 
 @pytest.fixture(scope="module")
 def tuning(submit_together: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]]) -> Run:
-    """The example's TrainJob, under way: the server's images are pushed meanwhile."""
+    """The example's TrainJob, under way."""
     trainjob = yaml.safe_load((EXAMPLE / "trainjob.yaml").read_text())
     trainjob["metadata"]["name"] = "to-be-served"
     (run,) = submit_together([trainjob]).values()
@@ -55,6 +58,33 @@ def server(
     helm("uninstall", SERVER, "--namespace", kube.namespace, "--wait")
     for thing in client_objects("", []):
         kube.delete(thing["kind"], thing["metadata"]["name"])
+
+
+def test_two_pods_on_two_nodes_train_an_adapter_that_changes_the_answers(
+    tuning: Run, reader: Reader, cluster: Cluster, kube: Kube
+) -> None:
+    def progress() -> dict[str, Any] | None:
+        status: dict[str, Any] | None = tuning.object().get("status", {}).get("trainerStatus")
+        names = {metric["name"] for metric in (status or {}).get("metrics", ())}
+        return status if {"loss", "world_size"} <= names else None
+
+    seen = kube.until("progress with loss in .status.trainerStatus", progress, 240)
+    assert {m["name"]: m["value"] for m in seen["metrics"]}["world_size"] == "2"
+    assert sorted(pod["spec"]["nodeName"] for pod in tuning.pods()) == cluster.nodes()[:2]
+
+    done = tuning.wait_complete()
+    assert done["status"]["trainerStatus"]["progressPercentage"] == 100
+    manifest = tuning.manifest(reader)
+    assert (manifest["status"], manifest["world_size"], manifest["nodes"]) == ("finished", 2, 2)
+    assert manifest["steps"] == manifest["max_steps"] > 0
+
+    claim = f"initializer-{tuning.name}"
+    inputs = f"/claims/{INPUTS_CLAIM}"
+    adapter = f"/claims/{claim}/output"
+    command = ["python", f"{inputs}/ask.py", "--model", f"{inputs}/model", "--data", f"{inputs}/elements.jsonl"]
+    scores = json.loads(reader.run([*command, "--adapter", adapter, "--json"], [INPUTS_CLAIM, claim]))
+    assert scores["right_before"] <= 0.1 * scores["questions"]
+    assert scores["right_after"] >= 0.8 * scores["questions"]
 
 
 def test_the_served_adapter_says_what_peft_says_and_the_base_model_something_else(

@@ -145,6 +145,7 @@ def test_a_killed_node_restarts_the_job_which_finishes(job: LocalJob) -> None:
     assert manifest["resumed_from"] is not None
 
 
+@pytest.mark.full
 def test_a_rank_that_hangs_is_named_and_the_job_restarted(job: LocalJob) -> None:
     process = job.start(*LONG, nodes=2, env={"STOKER_HANG_TIMEOUT_SECONDS": "8"})
     job.wait_for(job.sealed, process)

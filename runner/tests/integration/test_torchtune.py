@@ -122,6 +122,7 @@ def test_a_killed_rank_of_a_full_run_restarts_the_job_from_the_newest_epoch(tune
     assert {"config.json", "model-00001-of-00001.safetensors"} <= {file["path"] for file in manifest["files"]}
 
 
+@pytest.mark.full
 def test_a_stop_says_what_is_lost_and_the_next_start_goes_on_after_the_newest_epoch(tune: TuneJob) -> None:
     args = ("full_finetune_distributed", f"model={FULL}", "max_steps_per_epoch=16")
     process = tune.start(*args, "epochs=40", nodes=2)
