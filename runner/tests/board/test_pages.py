@@ -230,7 +230,10 @@ def test_headers(cluster: Cluster, kubeconfig: Path, start: Start) -> None:
     assert page.parsed.links["Serving"] == "/board/serving"
     assert 'href="/board/board.css"' in page.body
     # Another site's page that has its name point here must not read this one.
-    assert board.get(Host="evil.example.com").status == 400
+    refused = board.get(Host="evil.example.com")
+    assert refused.status == 400
+    assert "does not answer under the name 'evil.example.com'" in refused.text
+    assert "--allow-host NAME" in refused.text
     assert "refresh" not in page.headers
     assert board.get("/serving?every=30").headers["refresh"] == "30"
     assert "refresh" not in board.get("/?every=31").headers

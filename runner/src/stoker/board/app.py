@@ -14,14 +14,14 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from stoker.board.hosts import is_known, name_of
 from stoker.board.looks import Look, Looks
 from stoker.board.sources import Left, OutsideError, adapters_in, check, read_report
 from stoker.contract.evaluation import EVALUATION
@@ -43,6 +43,10 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+_UNKNOWN = (
+    "This page does not answer under the name {name!r}. Use another one, or allow this one: "
+    "start it with --allow-host NAME, or add the name to `hosts` in the values of the chart stoker-board.\n"
+)
 # A run wrote its report, so anybody may have: it is shown without scripts, and as of another origin.
 _REPORT_HEADERS = _HEADERS | {
     "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
@@ -55,7 +59,7 @@ def application(looks: Looks, hosts: Sequence[str], root: str = "") -> ASGIApp:
 
     Args:
         looks: what it shows.
-        hosts: names under which it answers; `*` for any.
+        hosts: names under which it answers; `*.DOMAIN` for all below a domain, `*` for any.
         root: path behind a proxy, without a slash at its end; the proxy may strip it or not.
     """
     pages = _Pages(looks)
@@ -69,16 +73,19 @@ def application(looks: Looks, hosts: Sequence[str], root: str = "") -> ASGIApp:
             Route("/board.css", _style, name="style"),
             Route("/healthz", _healthy),
         ],
-        # Another site's page could ask this one under a name of its own that leads here.
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[*hosts], www_redirect=False)],
         exception_handlers={HTTPException: pages.refused, Exception: pages.broken},
     )
 
-    # uvicorn would put the root in front of a path that has it already: then each page would be unknown.
-    async def below(scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        # Another site's page could ask this one under a name of its own that leads here.
+        name = name_of(Headers(scope=scope).get("host", ""))
+        if not is_known(name, hosts):
+            await PlainTextResponse(_UNKNOWN.format(name=name[:253]), 400, _HEADERS)(scope, receive, send)
+            return
+        # uvicorn would put the root in front of a path that has it already: then each page would be unknown.
         await app({**scope, "root_path": root}, receive, send)
 
-    return below
+    return answer
 
 
 class _Pages:

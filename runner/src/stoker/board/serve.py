@@ -18,7 +18,7 @@ from stoker.runs.errors import KubeconfigError
 # What the extra `stoker[board]` brings.
 PACKAGES = ("jinja2", "kubernetes", "starlette", "uvicorn")
 _EXTRA = "from a checkout, pip install './runner[board]'"
-_LOCAL = ("localhost", "127.0.0.1", "[::1]")
+_LOCAL = ("localhost", "127.0.0.1", "::1")
 # Seconds for answers that are under way when it is stopped, and how many may be at once.
 _GRACE, _AT_ONCE = 3, 64
 
