@@ -123,6 +123,14 @@ def test_what_the_user_may_not_see_is_said_once(busy: Cluster, kind: str) -> Non
         assert f"you may not {'get' if kind == 'jobsets' and len(command) > 1 else 'list'} {kind}" in result.stderr
 
 
+def test_a_missing_jobset_is_said_whatever_else_is_hidden(busy: Cluster) -> None:
+    busy.add("trainjobs", trainjob("new"))
+    busy.refusals["GET", "events"] = forbidden("list", "events")
+    result = stoker("explain", "new")
+    assert "Kubeflow Trainer has made no JobSet of it yet" in result.stdout
+    assert "you may not list events" in result.stderr
+
+
 def test_no_rights_at_all(busy: Cluster) -> None:
     busy.refusals["GET", "trainjobs"] = forbidden("list", "trainjobs")
     for command in (("runs",), ("status", "tune"), ("explain", "tune")):

@@ -101,7 +101,7 @@ def _not_begun(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
             _text(event),
             "correct what it names, then delete the TrainJob and submit it again",
         )
-    if seen.jobset is None and not seen.hidden:
+    if seen.jobset is None and seen.sees_jobsets:
         yield Finding(
             f"TrainJob {run.name}",
             "Kubeflow Trainer has made no JobSet of it yet",

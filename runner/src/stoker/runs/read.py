@@ -28,6 +28,7 @@ class Seen:
         events: what Kubernetes said of any of these.
         hidden: what the user may not see, one line each.
         workload: what Kueue keeps of a run that has a queue; None if there is none.
+        sees_jobsets: whether the user may see JobSets, so that without one there is none.
     """
 
     trainjob: Object
@@ -38,6 +39,7 @@ class Seen:
     events: tuple[Object, ...] = ()
     hidden: tuple[str, ...] = ()
     workload: Object | None = None
+    sees_jobsets: bool = True
 
     @property
     def run(self) -> Run:
@@ -68,6 +70,7 @@ def read_run(client: Client, name: str) -> Seen:
         ClusterError: the TrainJob cannot be read.
     """
     hidden: list[str] = []
+    sees_jobsets = True
     try:
         trainjob = client.get(TRAINJOBS, name)
     except NotFoundError as error:
@@ -79,9 +82,9 @@ def read_run(client: Client, name: str) -> Seen:
         jobset = client.find(JOBSETS, name)
     except RightsError as error:
         hidden.append(error.message)
-        jobset = None
+        jobset, sees_jobsets = None, False
     pods = _visible(client, PODS, hidden, selector)
-    return Seen(trainjob, jobset, (), tuple(pods), hidden=tuple(hidden))
+    return Seen(trainjob, jobset, (), tuple(pods), hidden=tuple(hidden), sees_jobsets=sees_jobsets)
 
 
 def read_all(client: Client, name: str) -> Seen:
