@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from charts.chart_testing import path, pull_request
-from charts.helm import ROOT, VLLM_SERVING, values_files
+from charts.helm import ROOT, TRAINING_RUNTIMES, VLLM_SERVING, values_files
 from cluster import Cluster
 from e2e.kube import Kube
 from e2e.registry import Image
@@ -18,6 +18,8 @@ from e2e.serving import fixtures
 from e2e.serving.server import Client
 
 CATALOGUE = "charts/training-runtimes/ci"
+WAYS = ("default", "cpu", "namespaced", "nvidia-dra", "policies", "side-by-side")
+"""Values that differ in how a catalogue is installed; others differ in its runtimes, which `test_catalogue` admits."""
 
 
 def ct_install(cluster: Cluster, repository: Path, *words: str) -> str:
@@ -45,14 +47,15 @@ def test_ct_install_passes_for_the_catalogue(
 ) -> None:
     """Full, because two releases are made and tested for each values file; those without CPUs only say so."""
     repository = pull_request(tmp_path)
-    # It names a scheduler, a registry and a Secret of its platform, so that the pod of its test never starts here.
-    (repository / CATALOGUE / "platform-values.yaml").unlink()
+    for values in values_files(TRAINING_RUNTIMES):
+        if values.stem.removesuffix("-values") not in WAYS:
+            (repository / values.relative_to(ROOT)).unlink()
     helm("uninstall", "catalogue", "--namespace", "stoker-system", "--wait")
     try:
         words = ["--charts", "charts/training-runtimes", "--helm-extra-set-args", settings(image)]
         printed = ct_install(cluster, repository, *words)
-        for values in (repository / CATALOGUE).iterdir():
-            assert f'with values file "{CATALOGUE}/{values.name}"' in printed
+        for way in WAYS:
+            assert f'with values file "{CATALOGUE}/{way}-values.yaml"' in printed
         assert (
             Kube(cluster, "default").items("clustertrainingruntimes", "app.kubernetes.io/name=training-runtimes") == []
         )
