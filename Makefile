@@ -37,7 +37,7 @@ pytest = $(venv) "$$venv/bin/python" -m pytest -v
 # Two workers share the suites (see conftest.py); PYTEST_ARGS="-n 0" uses one process.
 two = -n 2
 fast = -m "not full and not matrix and not gpu"
-full = -m "not matrix"
+full = -m "(full or gpu) and not matrix and not learning"
 kills = export STOKER_KILL_MATRIX_REPORT=docs/kill-matrix.md;
 
 ##@ Start here
@@ -97,8 +97,12 @@ test-gpu: ## Run the tests that need an NVIDIA GPU; where there is none, they ar
 	@$(pytest) -m gpu $(PYTEST_ARGS) runner
 
 .PHONY: test-full
-test-full: ## Run also what is too long for CI; of the two kill matrices below, a third each.
+test-full: ## Run what `make test` leaves out as too long for CI; of the kill matrices below, a sixth each.
 	@$(pytest) $(two) $(full) $(PYTEST_ARGS) $(SUITES)
+
+.PHONY: test-learning
+test-learning: ## Train policies on a cluster until they have learned their task, alone and in two sessions at once.
+	@$(pytest) -m learning $(PYTEST_ARGS) tests/e2e
 
 .PHONY: kill-matrix
 kill-matrix: ## Kill local runs in every phase and write the results to docs/kill-matrix.md.

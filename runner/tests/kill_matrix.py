@@ -116,14 +116,17 @@ CASES = [
 ]
 
 
-def third(first: int) -> frozenset[Case]:
-    """Return what `make test-full` plays of the matrix: each signal in each phase, for the targets in turn.
+def sixth(first: int) -> frozenset[Case]:
+    """Return what `make test-full` plays of the matrix: each signal in each phase, frameworks and targets in turn.
 
     Args:
-        first: where the turns begin, so that local processes and pods of a cluster play other targets.
+        first: where the turns begin: 0 or 1, so that local processes and pods of a cluster play other cases.
     """
-    phases = [CASES[start : start + len(TARGETS)] for start in range(0, len(CASES), len(TARGETS))]
-    return frozenset(cases[(number + first) % len(TARGETS)] for number, cases in enumerate(phases))
+    phases = [(number, phase) for number in SIGNALS for phase in PHASES]
+    return frozenset(
+        Case(FRAMEWORKS[turn % len(FRAMEWORKS)], number, phase, TARGETS[turn % len(TARGETS)])
+        for turn, (number, phase) in enumerate(phases, first)
+    )
 
 
 class Cell(Protocol):

@@ -17,7 +17,16 @@ from typing import Any
 
 import pytest
 from runner.tests.kill_matrix import CLUSTER, recorded
-from runner.tests.rollout_kill_matrix import CLUSTER_CASES, EVERYTHING, PROXY, SAMPLER, VLLM, WATCHER, RolloutCase
+from runner.tests.rollout_kill_matrix import (
+    CLUSTER_CASES,
+    CLUSTER_OFTEN,
+    EVERYTHING,
+    PROXY,
+    SAMPLER,
+    VLLM,
+    WATCHER,
+    RolloutCase,
+)
 
 from e2e.kube import Kube, condition
 from e2e.rollouts import SMALL, SubmitsSums, SumsRun, wanted
@@ -64,7 +73,14 @@ def replace(run: SumsRun, kube: Kube, strikers: Sequence[Striker], case: Rollout
     kube.until(f"{case}: steps of its samples", lambda: f"{run.name}-sampler-0-0" in run.replicas(done + 4), 300)
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=str(case)) for case in CLUSTER_CASES if case.nodes])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=str(case), marks=() if case in CLUSTER_OFTEN else pytest.mark.matrix)
+        for case in CLUSTER_CASES
+        if case.nodes
+    ],
+)
 def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint_alone(
     submit_sums: SubmitsSums, strikers: Sequence[Striker], kube: Kube, reader: Reader, case: RolloutCase
 ) -> None:

@@ -40,6 +40,7 @@ def test_two_trainers_learn_from_two_samplers_and_the_samplers_end_with_them(
 
 
 @pytest.mark.full
+@pytest.mark.learning
 def test_lora_says_the_right_sum_after_sixty_steps(
     submit_sums: SubmitsSums, thorough: dict[str, str], reader: Reader
 ) -> None:
@@ -54,6 +55,7 @@ def test_lora_says_the_right_sum_after_sixty_steps(
 
 
 @pytest.mark.full
+@pytest.mark.learning
 def test_all_weights_say_the_right_sum_after_a_hundred_and_fifty_steps(
     submit_sums: SubmitsSums, thorough: dict[str, str], reader: Reader
 ) -> None:

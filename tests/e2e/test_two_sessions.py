@@ -58,7 +58,11 @@ def best(rewards: list[float]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("settings", "steps", "reward"), [(ALL_WEIGHTS, 150, 0.97), (LORA, 60, 0.85)], ids=["all-weights", "lora"]
+    ("settings", "steps", "reward"),
+    [
+        pytest.param(ALL_WEIGHTS, 150, 0.97, id="all-weights", marks=pytest.mark.learning),
+        pytest.param(LORA, 60, 0.85, id="lora"),
+    ],
 )
 def test_both_learn_and_one_does_not_notice_that_the_others_trainer_is_killed(
     settings: dict[str, str],
@@ -110,6 +114,7 @@ def test_both_learn_and_one_does_not_notice_that_the_others_trainer_is_killed(
         assert kube.get("pvc", f"initializer-{name}") is None
 
 
+@pytest.mark.learning
 def test_the_example_does_it_with_one_command(rl: Rl, trainjob: Path, kube: Kube, cluster: Cluster) -> None:
     flags = {**LEARNS, "eval_strategy": "no", "per_device_train_batch_size": "128", "max_steps": "40"}
     file = with_flags(trainjob, flags)

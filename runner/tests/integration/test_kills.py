@@ -10,11 +10,11 @@ import signal
 import pytest
 from runner.tests.integration.jobs import LocalJob
 from runner.tests.integration.kills import FRAMEWORKS, strike
-from runner.tests.kill_matrix import CASES, LOCAL, Case, cell, recorded, third
+from runner.tests.kill_matrix import CASES, LOCAL, Case, cell, recorded, sixth
 
 from stoker.rank.pulse import SAVING
 
-PLAYED = third(0)
+PLAYED = sixth(0)
 
 
 # `make test` hits pods of a cluster.

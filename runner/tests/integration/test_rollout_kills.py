@@ -20,7 +20,7 @@ from runner.tests.integration.rollout_jobs import STEPS, SUPERVISOR, RolloutJob
 from runner.tests.integration.rollout_jobs import VLLM as VLLM_PART
 from runner.tests.integration.rollout_jobs import WATCHER as WATCHER_PART
 from runner.tests.kill_matrix import LOCAL, cell, recorded
-from runner.tests.rollout_kill_matrix import DISK, LOCAL_CASES, SAMPLER, VLLM, WATCHER, RolloutCase
+from runner.tests.rollout_kill_matrix import DISK, LOCAL_CASES, LOCAL_OFTEN, SAMPLER, VLLM, WATCHER, RolloutCase
 
 pytestmark = pytest.mark.full  # two vLLM servers take a minute to start
 
@@ -72,7 +72,14 @@ def _replace(job: RolloutJob, process: subprocess.Popen[bytes], case: RolloutCas
     job.wait_for(lambda: name in job.replicas(done + 4), process)
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=str(case)) for case in ON_SIGNAL if case.nodes])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=str(case), marks=() if case in LOCAL_OFTEN else pytest.mark.matrix)
+        for case in ON_SIGNAL
+        if case.nodes
+    ],
+)
 def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint_alone(
     rollouts: RolloutJob, case: RolloutCase
 ) -> None:
