@@ -275,9 +275,10 @@ generate-vllm-flags: ## Chart vllm-serving: the flags of the pinned vLLM, from i
 # Output folders of finished runs: make pictures RUNS="first/output second/output"
 RUNS ?=
 .PHONY: pictures
-pictures: ## Make the pictures of docs/images from finished runs (RUNS="first/output second/output"), with Chromium.
+pictures: ## Make the pictures of docs/images, of finished runs (RUNS="first/output second/output"), with Chromium.
 	@: $(or $(RUNS),$(error name finished runs: make $@ RUNS="first/output second/output"))
-	@STOKER_PICTURES_OF="$(RUNS)" $(pytest) $(PYTEST_ARGS) runner/tests/report/test_pictures.py
+	@export STOKER_PICTURES_OF="$(RUNS)"; $(pytest) $(PYTEST_ARGS) runner/tests/report/test_pictures.py \
+	  runner/tests/board/test_browser.py -k picture
 
 .PHONY: generate-notebooks
 generate-notebooks: ## Examples: the notebooks of examples/lab, executed with a tiny model (builds the lab's environment).

@@ -16,7 +16,11 @@ from release.errors import DATA, ReleaseError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-SCREENSHOTS = {"report.png": "The report that every run ends with", "comparison.png": "Two runs compared"}
+SCREENSHOTS = {
+    "report.png": "The report that every run ends with",
+    "comparison.png": "Two runs compared",
+    "board.png": "The runs of a namespace at a glance",
+}
 """The pictures of docs/images that Artifact Hub shows, with their titles."""
 
 _RAW = "https://raw.githubusercontent.com/stoker-dev/stoker"

@@ -88,9 +88,10 @@ class Page:
             time.sleep(0.05)
 
     def picture(self, path: Path) -> None:
-        """Write the whole page as PNG."""
-        size = self._ask("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        """Write the whole page as PNG, without what is empty below it."""
+        width = self._ask("Page.getLayoutMetrics")["cssContentSize"]["width"]
+        height = self.run("document.documentElement.getBoundingClientRect().height")
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         answer = self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(answer["data"]))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,10 @@ from browser.debian import NoChromiumError
 from browser.page import Page, browsing
 
 pytestmark = pytest.mark.full  # fetches Chromium
+
+PICTURE = Path(__file__).parents[3] / "docs" / "images" / "board.png"
+# Read here, as tests of the runner do not see such variables.
+KEPT = "STOKER_PICTURES_OF" in os.environ
 
 FOCUSED = "(document.activeElement.innerText || document.activeElement.id).trim()"
 # The contrast of each text with what is behind it, after WCAG 2; elements that show less than 4.5 to 1.
@@ -112,3 +118,13 @@ def test_it_is_a_table_for_who_cannot_see_it(page: Page, board: Started) -> None
     assert page.run("document.querySelectorAll('h1').length") == 1
     assert page.run("document.documentElement.lang") == "en"
     assert page.run("[...document.querySelectorAll('svg[role=img]')].every(e => e.getAttribute('aria-label'))")
+
+
+def test_a_picture_of_runs_at_a_glance(page: Page, board: Started, tmp_path: Path) -> None:
+    page.open(board.address + "/", 1024)
+    made = tmp_path / PICTURE.name
+    page.picture(made)
+    assert made.read_bytes().startswith(b"\x89PNG")
+    assert made.stat().st_size < 2**20, "Git takes no larger file"
+    if KEPT:
+        shutil.copyfile(made, PICTURE)
