@@ -239,6 +239,10 @@ def crowd(kube: Kube, of: str | None) -> None:
         kube.until("half of it", lambda: placed(kube)["one"] == (1, 2), 60)
     kube.create(gang_job("two", FIRST, 2, of))
     kube.until("the second to wait", lambda: (of and workload_of(kube, "two")) or len(placed(kube)) == 3, 60)
+    if not of:
+        kube.until("the scheduler to have tried it", lambda: _refused(kube, "two") == 2, 60)
+        # A pod that was just refused is not tried again for a second, however important it is.
+        stays(kube, {"before": (1, 1), "one": (1, 2), "two": (0, 2)}, 3)
     kube.delete("trainjob", "before")
     kube.kubectl("delete", "pods", "--selector", "jobset.sigs.k8s.io/jobset-name=before", "--force")
 
@@ -260,6 +264,13 @@ def test_with_kueue_one_run_has_the_whole_node_and_then_the_other(packed: None, 
         gang.kubectl("delete", "pods", "--selector", f"jobset.sigs.k8s.io/jobset-name={run}", "--force")
         (other,) = {"one", "two"} - {run}
         gang.until("the other, whole", lambda: placed(gang) == {other: (2, 2)}, 60)
+
+
+def _refused(kube: Kube, run: str) -> int:
+    """Return how many pods of a run the scheduler has found no node for."""
+    pods = kube.items("pods", f"jobset.sigs.k8s.io/jobset-name={run}")
+    told = [found for pod in pods for found in pod["status"].get("conditions", ())]
+    return sum(found["type"] == "PodScheduled" and found["status"] == "False" for found in told)
 
 
 def _finished(pod: Mapping[str, Any]) -> str:
