@@ -1,4 +1,4 @@
-"""Cluster DNS and storage: manifests with the cluster's own images filled in."""
+"""Cluster DNS, storage and the class of devices: manifests with names and the cluster's own images filled in."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from .commands import Run
 from .images import COREDNS_IMAGE, LOCAL_PATH_PROVISIONER_IMAGE, VOLUME_HELPER_IMAGE
 
 _MANIFESTS = Path(__file__).parent / "manifests"
+#: The class of dra-example-driver's devices, which is the driver's name too.
+DEVICE_CLASS = "gpu.example.com"
 
 
 def dns_manifest(registry: str, node: str, address: str, domain: str) -> str:
@@ -38,6 +40,11 @@ def storage_manifest(registry: str, node: str, folder: str) -> str:
         node=node,
         folder=folder,
     )
+
+
+def device_class_manifest() -> str:
+    """Return the manifest of the class by which pods claim dra-example-driver's devices."""
+    return _render("devices.yaml", driver=DEVICE_CLASS)
 
 
 def apply(run: Run, manifest: str) -> None:

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import gobuild
@@ -28,15 +28,16 @@ GO = Path(__file__).parent / "go"
 
 @dataclass(frozen=True)
 class GoModule:
-    """How to build one folder of ``go/``.
+    """How to build a program of one folder of ``go/``.
 
     Attributes:
-        name: The folder's name, and the program's.
+        name: The program's.
         upstream: The module whose version in go.mod names the release; None for a program of our own.
         package: What to build, as ``go build`` takes it.
         links: Further names of the program, for one that looks at what it is called by.
         version_packages: Go packages of Kubernetes' kind that keep the release in variables set at link time.
         chart: Where upstream's module holds its Helm chart.
+        folder: The folder in ``go/``, where several programs share one; else it has the program's name.
     """
 
     name: str
@@ -45,11 +46,12 @@ class GoModule:
     links: tuple[str, ...] = ()
     version_packages: tuple[str, ...] = ()
     chart: str | None = None
+    folder: str | None = field(default=None, repr=False)  # its files are part of the key, not its name
 
     @property
     def source(self) -> Path:
         """The folder with go.mod."""
-        return GO / self.name
+        return GO / (self.folder or self.name)
 
     @property
     def version(self) -> str:
@@ -99,6 +101,22 @@ LOCAL_PATH_PROVISIONER = GoModule(
 #: Runs beside the cluster, where a test wants metrics of pods in the API.
 PROMETHEUS_ADAPTER = GoModule(
     "prometheus-adapter", "sigs.k8s.io/prometheus-adapter", "sigs.k8s.io/prometheus-adapter/cmd/adapter"
+)
+#: Gives containers the devices that their pods claim, which Debian's containerd cannot.
+CONTAINERD = GoModule(
+    "containerd", "github.com/containerd/containerd/v2", "github.com/containerd/containerd/v2/cmd/containerd"
+)
+CONTAINERD_SHIM = GoModule(
+    "containerd-shim-runc-v2",
+    "github.com/containerd/containerd/v2",
+    "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+    folder="containerd",
+)
+#: Offers devices that do not exist, which pods can claim as if they did.
+DRA_DRIVER = GoModule(
+    "dra-driver",
+    "sigs.k8s.io/dra-example-driver",
+    "sigs.k8s.io/dra-example-driver/cmd/dra-example-kubeletplugin",
 )
 PAUSE = GoModule("pause")
 VOLUME_HELPER = GoModule("volume-helper")

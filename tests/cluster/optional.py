@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from . import artifacts, images
+from .addons import DEVICE_CLASS
 from .artifacts import KUEUE
 from .commands import Run
 from .connection import Cluster
@@ -34,23 +36,84 @@ _KUEUE_PROBE = {
 }
 
 
+class AddOn(ABC):
+    """What a cluster may have beside its own parts.
+
+    Attributes:
+        sign: What a cluster has if the add-on is in it, as kubectl names it.
+    """
+
+    sign: Sequence[str]
+
+    @abstractmethod
+    def add(self, cluster: Cluster) -> None:
+        """Build and install it, and wait until it serves.
+
+        Raises:
+            ClusterError: It could not be done.
+        """
+
+    @abstractmethod
+    def remove(self, cluster: Cluster) -> None:
+        """Remove it, with all that it alone looks after.
+
+        Raises:
+            ClusterError: It could not be done.
+        """
+
+
 @dataclass(frozen=True)
-class AddOn:
+class ReleaseAddOn(AddOn):
     """A Helm release beside the cluster's own.
 
     Attributes:
+        sign: What a cluster has if the add-on is in it, as kubectl names it.
         image: What it runs.
-        api: A kind of object that a cluster has if the add-on is in it.
         release: Makes the release, from the registry and the node to run on (None leaves it to the scheduler).
         probe: An object whose creation, as a dry run, shows that it serves.
         owned: Kinds of objects that only its controller can let go of, in the order they are deleted.
     """
 
+    sign: Sequence[str]
     image: Image
-    api: str
     release: Callable[[str, str | None], Release]
     probe: Mapping[str, object]
     owned: Sequence[str]
+
+    def add(self, cluster: Cluster) -> None:
+        """Push its image, install its chart, and wait for both its Deployment and its webhooks."""
+        folders = artifacts.build([self.image.module])
+        images.publish([self.image], folders, cluster.registry, cluster.output)
+        release = self.release(cluster.registry, cluster.provider.system_node)
+        say(f"installing {release.name} {release.module.version}")
+        cluster.output(release.install_command(folders[release.module] / "chart"), json.dumps(release.values))
+        with step(f"waiting for {release.name}"):
+            _wait(cluster.output, release.namespace, self.probe)
+
+    def remove(self, cluster: Cluster) -> None:
+        """Delete the objects of its kinds, then the release."""
+        # Their finalizers end only while the controller runs.
+        for kind in self.owned:
+            cluster.output(["kubectl", "delete", kind, "--all", "--all-namespaces", "--timeout=60s"])
+        release = self.release(cluster.registry, None)
+        cluster.output(
+            ["helm", "uninstall", release.name, "--namespace", release.namespace, "--ignore-not-found", "--wait"]
+        )
+        cluster.output(["kubectl", "delete", "namespace", release.namespace, "--ignore-not-found"])
+
+
+class DevicesAddOn(AddOn):
+    """A node whose devices pods can claim."""
+
+    sign = ("deviceclass", DEVICE_CLASS)
+
+    def add(self, cluster: Cluster) -> None:
+        """Join the node and wait for its devices."""
+        cluster.provider.add_devices()
+
+    def remove(self, cluster: Cluster) -> None:
+        """Remove the node with its pods."""
+        cluster.provider.remove_devices()
 
 
 def kueue_release(registry: str, node: str | None) -> Release:
@@ -75,10 +138,11 @@ def kueue_release(registry: str, node: str | None) -> Release:
     )
 
 
-ADD_ONS = {
-    "kueue": AddOn(
+ADD_ONS: Mapping[str, AddOn] = {
+    "dra": DevicesAddOn(),
+    "kueue": ReleaseAddOn(
+        ("crd", "clusterqueues.kueue.x-k8s.io"),
         KUEUE_IMAGE,
-        "clusterqueues.kueue.x-k8s.io",
         kueue_release,
         _KUEUE_PROBE,
         (
@@ -87,13 +151,13 @@ ADD_ONS = {
             "clusterqueues.kueue.x-k8s.io",
             "resourceflavors.kueue.x-k8s.io",
         ),
-    )
+    ),
 }
 
 
 def has(cluster: Cluster, name: str) -> bool:
     """Tell whether an add-on is in the cluster, whoever put it there."""
-    found = cluster.run(["kubectl", "get", "crd", _known(name).api], capture_output=True, check=False)
+    found = cluster.run(["kubectl", "get", *_known(name).sign], capture_output=True, check=False)
     return found.returncode == 0
 
 
@@ -106,13 +170,7 @@ def add(cluster: Cluster, name: str) -> None:
     """
     add_on = _known(name)
     _allowed(cluster, name)
-    folders = artifacts.build([add_on.image.module])
-    images.publish([add_on.image], folders, cluster.registry, cluster.output)
-    release = add_on.release(cluster.registry, cluster.provider.system_node)
-    say(f"installing {release.name} {release.module.version}")
-    cluster.output(release.install_command(folders[release.module] / "chart"), json.dumps(release.values))
-    with step(f"waiting for {release.name}"):
-        _wait(cluster.output, release.namespace, add_on.probe)
+    add_on.add(cluster)
 
 
 def remove(cluster: Cluster, name: str) -> None:
@@ -123,17 +181,9 @@ def remove(cluster: Cluster, name: str) -> None:
         ClusterError: It could not be done.
     """
     add_on = _known(name)
-    if not has(cluster, name):
-        return
-    _allowed(cluster, name)
-    # Their finalizers end only while the controller runs.
-    for kind in add_on.owned:
-        cluster.output(["kubectl", "delete", kind, "--all", "--all-namespaces", "--timeout=60s"])
-    release = add_on.release(cluster.registry, None)
-    cluster.output(
-        ["helm", "uninstall", release.name, "--namespace", release.namespace, "--ignore-not-found", "--wait"]
-    )
-    cluster.output(["kubectl", "delete", "namespace", release.namespace, "--ignore-not-found"])
+    if has(cluster, name):
+        _allowed(cluster, name)
+        add_on.remove(cluster)
 
 
 def _known(name: str) -> AddOn:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .errors import UsageError
+from .errors import ClusterError, UsageError
 
 #: Names of the providers, in the order help shows them.
 NAMES = ("embedded", "kind", "existing")
@@ -52,6 +52,29 @@ class Provider(ABC):
     @abstractmethod
     def status(self) -> list[Health]:
         """Return the state of every component; never raises because the cluster is down."""
+
+    def add_devices(self) -> None:
+        """Have devices that pods can claim, for the add-on `dra`.
+
+        Raises:
+            ClusterError: It could not be done.
+        """
+        raise self._no_devices
+
+    def remove_devices(self) -> None:
+        """Undo `add_devices`; fine if there is nothing.
+
+        Raises:
+            ClusterError: It could not be done.
+        """
+        raise self._no_devices
+
+    @property
+    def _no_devices(self) -> ClusterError:
+        return ClusterError(
+            f"the {self.name} provider has no node with devices: use --provider embedded, or install and remove "
+            "dra-example-driver as its own documentation says"
+        )
 
     @abstractmethod
     def environment(self) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """The cgroup that holds every process of the cluster, on cgroup v1, v2 and mixed machines.
 
 Daemons are started inside it and containers live below it, so nothing that the cluster started can hide from `down`,
-whatever became of the files that remember process ids.
+whatever became of the files that remember process ids. Each node has two cgroups of its own: one for its daemons (and
+what they start, such as containerd's shims), one for its pods. So one node can be removed while the others go on.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import CannotRunHereError
-from .layout import NAME, NODES
+from .layout import NAME, Node
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _ROOT = Path("/sys/fs/cgroup")
@@ -36,18 +38,18 @@ def is_v2() -> bool:
     return (_ROOT / "cgroup.controllers").exists()
 
 
-def daemons() -> Path:
-    """Return the cgroup.procs file that puts a daemon (and whatever it starts) into the cluster's cgroup."""
-    return _tracking() / NAME / "daemons" / "cgroup.procs"
+def daemons(node: Node) -> Path:
+    """Return the cgroup.procs file that puts a daemon (and whatever it starts) into its node's cgroup."""
+    return _tracking() / _of_daemons(node) / "cgroup.procs"
 
 
-def create() -> None:
-    """Make the cgroups of the daemons and of each node's pods.
+def create(nodes: Iterable[Node]) -> None:
+    """Make the cgroups of the nodes' daemons and pods.
 
     Raises:
         CannotRunHereError: The kernel refuses, as inside a container that was given no cgroups of its own.
     """
-    leaves = [f"{NAME}/daemons", *(node.cgroup.lstrip("/") for node in NODES)]
+    leaves = [leaf for node in nodes for leaf in _of(node)]
     try:
         for hierarchy in _hierarchies():
             for leaf in leaves:
@@ -60,19 +62,20 @@ def create() -> None:
         raise CannotRunHereError(f"cannot make cgroups for the cluster's pods: {error}") from error
 
 
-def processes() -> list[int]:
-    """Return the ids of all living processes in the cluster's cgroup."""
+def processes(node: Node | None = None) -> list[int]:
+    """Return the ids of all living processes in the cluster's cgroup, or in those of one node."""
     found = []
-    for procs in (_tracking() / NAME).rglob("cgroup.procs"):
-        with contextlib.suppress(OSError):  # removed between listing and reading
-            found += [int(line) for line in procs.read_text().split()]
+    for cgroup in _of(node):
+        for procs in (_tracking() / cgroup).rglob("cgroup.procs"):
+            with contextlib.suppress(OSError):  # removed between listing and reading
+                found += [int(line) for line in procs.read_text().split()]
     return found
 
 
-def kill_all(seconds: float = 15) -> list[int]:
-    """Send SIGKILL to every process in the cluster's cgroup until none is left; return those that would not die."""
+def kill_all(node: Node | None = None, seconds: float = 15) -> list[int]:
+    """Send SIGKILL to all `processes` until none is left; return those that would not die."""
     deadline = time.monotonic() + seconds
-    while (left := processes()) and time.monotonic() < deadline:
+    while (left := processes(node)) and time.monotonic() < deadline:
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -80,11 +83,21 @@ def kill_all(seconds: float = 15) -> list[int]:
     return left
 
 
-def remove() -> None:
-    """Remove the cluster's cgroups from every hierarchy; there must be no process in them."""
+def remove(node: Node | None = None) -> None:
+    """Remove the cluster's cgroups, or those of one node, from every hierarchy; there must be no process in them."""
     for hierarchy in _hierarchies():
-        for folder, _, _ in os.walk(hierarchy / NAME, topdown=False):
-            _rmdir(Path(folder))
+        for cgroup in _of(node):
+            for folder, _, _ in os.walk(hierarchy / cgroup, topdown=False):
+                _rmdir(Path(folder))
+
+
+def _of(node: Node | None) -> list[str]:
+    """Return the cgroups that hold all of a node, or of the cluster."""
+    return [_of_daemons(node), node.cgroup.lstrip("/")] if node else [NAME]
+
+
+def _of_daemons(node: Node) -> str:
+    return f"{NAME}/daemons/{node.name}"
 
 
 def _rmdir(folder: Path) -> None:

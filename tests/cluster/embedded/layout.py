@@ -86,6 +86,8 @@ class Node:
 
 
 NODES = (Node(1), Node(2))
+#: Is there only while the add-on `dra` is: pods can claim its devices.
+DEVICE_NODE = Node(3)
 #: The control plane, the registry and the clients live in the first node's network namespace.
 FIRST = NODES[0]
 API_SERVER = f"https://{FIRST.address}:6443"

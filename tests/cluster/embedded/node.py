@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import pki
 from .layout import CLUSTER_DOMAIN, CONFIG, DNS_SERVICE, POD_NETWORK, REGISTRY, Node
-from .processes import Daemon, pid_of
+from .processes import Daemon, pid_of, start, wait_until
 
 REGISTRY_HOSTS = CONFIG / "registry-hosts"
 
 #: Paths that containerd, the CNI library and the kubelet have built in; each node gets its own, empty ones, so that
 #: neither two nodes nor a container engine of the machine meet there.
-PRIVATE_FOLDERS = tuple(map(Path, ("/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log")))
+PRIVATE_FOLDERS = tuple(
+    map(Path, ("/etc/containerd", "/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log"))
+)
 
 
 def containerd_config(node: Node, cni_plugins: Path, pause_image: str, keep_oom_scores: bool) -> str:
@@ -93,8 +96,8 @@ def cni_config(node: Node) -> str:
     return json.dumps({"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge, ports]}, indent=2)
 
 
-def kubelet_config(node: Node) -> str:
-    """Return the kubelet's configuration."""
+def kubelet_config(node: Node, taints: Sequence[Mapping[str, str]] = ()) -> str:
+    """Return the kubelet's configuration; the node comes with taints."""
     certificate = pki.KUBELETS[node]
     return json.dumps(
         {
@@ -115,6 +118,7 @@ def kubelet_config(node: Node) -> str:
             "volumePluginDir": str(node.data / "volume-plugins"),
             "podLogsDir": str(node.data / "pod-logs"),
             "failSwapOn": False,
+            **({"registerWithTaints": list(taints)} if taints else {}),
             "nodeStatusUpdateFrequency": "5s",
             "syncFrequency": "10s",
             # Big images: pull side by side and as often as asked, and keep them, as long as there is any room at all.
@@ -178,14 +182,14 @@ def containerd(node: Node) -> Daemon:
     return Daemon(f"{node.name}-containerd", argv, node, mounts_of=mounts(node))
 
 
-def containerd_serves(node: Node) -> bool:
-    """Tell whether the node's containerd answers as a container runtime.
+def containerd_serves(containerd: Daemon) -> bool:
+    """Tell whether a node's containerd answers as a container runtime.
 
     Its socket answers earlier, and a kubelet that is told "server is not initialized yet" ends; the log line is the one
     sign that comes last.
     """
     try:
-        return "Start streaming server" in containerd(node).log.read_text(errors="replace")
+        return "Start streaming server" in containerd.log.read_text(errors="replace")
     except OSError:
         return False
 
@@ -221,11 +225,31 @@ def kube_proxy(node: Node, programs: Path) -> Daemon:
     return Daemon(f"{node.name}-kube-proxy", argv, node, mounts_of=mounts(node))
 
 
-def write_config(node: Node, cni_plugins: Path, pause_image: str, keep_oom_scores: bool) -> None:
-    """Write all configuration files of a node; the arguments are those of `containerd_config`."""
+def bring_up(node: Node, containerd: Daemon, kubernetes: Path) -> None:
+    """Start all that runs on a node.
+
+    Args:
+        node: Its network, cgroups, keys and configuration must be there.
+        containerd: Its container runtime.
+        kubernetes: The folder with the kubelet and kube-proxy.
+
+    Raises:
+        ClusterError: Something ended, or was not ready in time.
+    """
+    start(mounts(node))
+    wait_until(mounts(node), lambda: mounts_ready(node))
+    start(containerd)
+    # A kubelet that finds the CRI service not yet there ends at once.
+    wait_until(containerd, lambda: containerd_serves(containerd))
+    start(kubelet(node, kubernetes))
+    start(kube_proxy(node, kubernetes))
+
+
+def write_config(node: Node, containerd_toml: str, taints: Sequence[Mapping[str, str]] = ()) -> None:
+    """Write all configuration files of a node, with that of its containerd; the node comes with taints."""
     files = {
-        node.config / "containerd.toml": containerd_config(node, cni_plugins, pause_image, keep_oom_scores),
-        node.config / "kubelet.json": kubelet_config(node),
+        node.config / "containerd.toml": containerd_toml,
+        node.config / "kubelet.json": kubelet_config(node, taints),
         node.config / "cni" / "10-pods.conflist": cni_config(node),
         node.config / "resolv.conf": "# Nothing outside the cluster can be reached.\n",
         REGISTRY_HOSTS / REGISTRY / "hosts.toml": registry_hosts(),

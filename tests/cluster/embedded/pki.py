@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ClusterError
-from .layout import API_SERVER, CLUSTER_DOMAIN, CONFIG, FIRST, KUBERNETES_SERVICE, NODES, PKI
+from .layout import API_SERVER, CLUSTER_DOMAIN, CONFIG, DEVICE_NODE, FIRST, KUBERNETES_SERVICE, NODES, PKI
 
 _DAYS = "3650"
 CA = PKI / "ca.crt"
@@ -78,7 +78,7 @@ KUBELETS = {
         ("system:nodes",),
         (f"DNS:{node.name}", f"IP:{node.address}"),
     )
-    for node in NODES
+    for node in (*NODES, DEVICE_NODE)
 }
 IDENTITIES = (
     *(API_SERVER_TLS, KUBELET_CLIENT, FRONT_PROXY),

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ClusterError
+from ..progress import wait_for
 from . import cgroups
 from .layout import LOGS, RUN, Node
 
+#: How long one daemon may take to get ready; plenty, for machines that are busy.
+PROBE_SECONDS = 120.0
 _PIDS = RUN / "pids"
-#: Enters the cluster's cgroup, then becomes the program: nothing it starts is ever outside.
+#: Enters the cgroup of its node's daemons, then becomes the program: nothing it starts is ever outside.
 _ENTER = 'echo $$ > "$0" && exec "$@"'
 
 
@@ -66,7 +70,7 @@ def start(daemon: Daemon) -> None:
         enter.append(f"--mount=/proc/{pid}/ns/mnt")
     with daemon.log.open("ab") as log:
         process = subprocess.Popen(
-            ["sh", "-c", _ENTER, str(cgroups.daemons()), *enter, "--", *daemon.argv],
+            ["sh", "-c", _ENTER, str(cgroups.daemons(daemon.node)), *enter, "--", *daemon.argv],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -77,6 +81,25 @@ def start(daemon: Daemon) -> None:
     temporary = daemon.pidfile.with_suffix(".new")
     temporary.write_text(f"{process.pid} {start_time(process.pid)}\n")
     temporary.rename(daemon.pidfile)
+
+
+def wait_until(daemon: Daemon, ready: Callable[[], bool]) -> None:
+    """Wait until a daemon is ready, but not longer than it lives.
+
+    Raises:
+        ClusterError: It ended, or was not ready in time.
+    """
+    started = time.monotonic()
+
+    def ready_or_dead() -> bool:
+        if pid_of(daemon) is None:
+            raise ClusterError(
+                f"{daemon.name} exited after {time.monotonic() - started:.0f}s; the last lines of {daemon.log}:\n"
+                f"{last_words(daemon)}"
+            )
+        return ready()
+
+    wait_for(daemon.name, ready_or_dead, PROBE_SECONDS, f"see {daemon.log}")
 
 
 def pid_of(daemon: Daemon) -> int | None:

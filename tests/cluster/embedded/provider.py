@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,12 +14,10 @@ from ..commands import capture
 from ..errors import ClusterError
 from ..progress import say, step, wait_for
 from ..provider import Health, Provider, client_environment
-from . import cgroups, control_plane, host, layout, network, node, pki, processes, state, teardown
-from .layout import BIN, FIRST, LOGS, NODES
-from .processes import Daemon
+from . import cgroups, control_plane, devices, host, layout, network, node, pki, processes, state, teardown
+from .layout import BIN, DEVICE_NODE, FIRST, LOGS, NODES
+from .processes import PROBE_SECONDS, Daemon
 
-#: How long one part may take to get ready; plenty, for machines that are busy.
-_PROBE_SECONDS = 120.0
 _IMAGES = (
     images.PAUSE_IMAGE,
     images.COREDNS_IMAGE,
@@ -79,7 +76,7 @@ class EmbeddedProvider(Provider):
             return found
         try:
             ready = self._ready_nodes()
-            for expected in NODES:
+            for expected in self._nodes():
                 healthy = ready.get(expected.name, False)
                 found.append(Health(f"node/{expected.name}", healthy, "Ready" if healthy else "not Ready"))
             for name, available in controllers.deployments(self._run).items():
@@ -87,6 +84,24 @@ class EmbeddedProvider(Provider):
         except ClusterError as error:
             found.append(Health("API server", False, str(error)))
         return found
+
+    def add_devices(self) -> None:
+        """Join a node with devices that pods can claim; at once if it is there and healthy."""
+        host.check()
+        with state.lock():
+            if devices.is_there() and all(health.healthy for health in self.status()):
+                return
+            programs = artifacts.build([KUBERNETES, *devices.MODULES])
+            if devices.is_there():
+                devices.leave(self._run)
+            toml = devices.containerd_config(host.cni_folder(), self._pause_image(), not host.may_raise_limits())
+            devices.join(self._run, programs[KUBERNETES], programs, toml)
+
+    def remove_devices(self) -> None:
+        """Remove that node with its pods, or the half of it."""
+        host.check()
+        with state.lock(), step(f"removing {DEVICE_NODE.name}"):
+            devices.leave(self._run)
 
     def environment(self) -> dict[str, str]:
         """Return the clients' variables; PATH holds kubectl, helm and crane."""
@@ -120,7 +135,11 @@ class EmbeddedProvider(Provider):
                 node.kubelet(each, kubernetes),
                 node.kube_proxy(each, kubernetes),
             ]
-        return daemons
+        return [*daemons, *devices.daemons()]
+
+    def _nodes(self) -> list[layout.Node]:
+        """Return the nodes that the cluster has now."""
+        return [*NODES, *([DEVICE_NODE] if devices.is_there() else [])]
 
     def _start(self, programs: dict[GoModule, Path], clients: dict[str, Path]) -> None:
         kubernetes = programs[KUBERNETES]
@@ -128,7 +147,7 @@ class EmbeddedProvider(Provider):
 
         say("creating namespaces, keys and configuration")
         teardown.make_private_folders()
-        cgroups.create()
+        cgroups.create(NODES)
         network.create()
         pki.create()
         self._write_files(kubernetes, clients)
@@ -146,7 +165,7 @@ class EmbeddedProvider(Provider):
         processes.start(control_plane.controller_manager(kubernetes))
         processes.start(control_plane.scheduler(kubernetes))
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda each: self._start_node(each, kubernetes), NODES))
+            list(pool.map(lambda each: node.bring_up(each, node.containerd(each), kubernetes), NODES))
 
         addons.apply(
             self._run,
@@ -169,7 +188,7 @@ class EmbeddedProvider(Provider):
         say(f"waiting for {', '.join(health.component for health in components if not health.healthy)}")
         try:
             self._wait_for_nodes()
-            controllers.wait(self._run, _PROBE_SECONDS)
+            controllers.wait(self._run, PROBE_SECONDS)
         except ClusterError as error:
             say(str(error))
             return False
@@ -182,20 +201,13 @@ class EmbeddedProvider(Provider):
         layout.VOLUMES.mkdir(parents=True)
         layout.VOLUMES.chmod(0o755)
         control_plane.REGISTRY_CONFIG.write_text(control_plane.registry_config())
-        pause = f"{layout.REGISTRY}/{images.PAUSE_IMAGE.name}"
         keep_oom_scores = not host.may_raise_limits()
         for each in NODES:
-            node.write_config(each, host.cni_folder(), pause, keep_oom_scores)
+            toml = node.containerd_config(each, host.cni_folder(), self._pause_image(), keep_oom_scores)
+            node.write_config(each, toml)
 
-    def _start_node(self, each: layout.Node, kubernetes: Path) -> None:
-        mounts, containerd = node.mounts(each), node.containerd(each)
-        processes.start(mounts)
-        self._wait_until(mounts, lambda: node.mounts_ready(each))
-        processes.start(containerd)
-        # A kubelet that finds the CRI service not yet there ends at once.
-        self._wait_until(containerd, lambda: node.containerd_serves(each))
-        processes.start(node.kubelet(each, kubernetes))
-        processes.start(node.kube_proxy(each, kubernetes))
+    def _pause_image(self) -> str:
+        return f"{layout.REGISTRY}/{images.PAUSE_IMAGE.name}"
 
     def _ready_nodes(self) -> dict[str, bool]:
         """Return every registered node with whether it is Ready."""
@@ -208,9 +220,9 @@ class EmbeddedProvider(Provider):
                 ready = self._ready_nodes()
             except ClusterError:
                 return False
-            return all(ready.get(each.name) for each in NODES)
+            return all(ready.get(each.name) for each in self._nodes())
 
-        wait_for("the nodes", all_ready, _PROBE_SECONDS, f"see the kubelets' logs in {LOGS}", interval=0.5)
+        wait_for("the nodes", all_ready, PROBE_SECONDS, f"see the kubelets' logs in {LOGS}", interval=0.5)
 
     def _wait(self, daemon: Daemon, probe: Sequence[str]) -> None:
         """Wait until ``probe`` succeeds."""
@@ -222,18 +234,4 @@ class EmbeddedProvider(Provider):
                 return False
             return True
 
-        self._wait_until(daemon, answers)
-
-    def _wait_until(self, daemon: Daemon, ready: Callable[[], bool]) -> None:
-        """Wait until a daemon is ready, but not longer than it lives."""
-        started = time.monotonic()
-
-        def ready_or_dead() -> bool:
-            if processes.pid_of(daemon) is None:
-                raise ClusterError(
-                    f"{daemon.name} exited after {time.monotonic() - started:.0f}s; the last lines of {daemon.log}:\n"
-                    f"{processes.last_words(daemon)}"
-                )
-            return ready()
-
-        wait_for(daemon.name, ready_or_dead, _PROBE_SECONDS, f"see {daemon.log}")
+        processes.wait_until(daemon, answers)

@@ -115,3 +115,10 @@ def test_push_wants_a_name_and_a_tag(tmp_path: Path, name: str) -> None:
 def test_push_wants_an_oci_layout(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not an OCI layout"):
         images.push(tmp_path, "trainer:1.0", "localhost:5000", lambda argv, stdin="": "")
+
+
+def test_programs_that_share_a_folder_share_its_pins() -> None:
+    shim = artifacts.CONTAINERD_SHIM
+    assert shim.source == artifacts.CONTAINERD.source
+    assert shim.version == artifacts.CONTAINERD.version
+    assert shim.key != artifacts.CONTAINERD.key

@@ -13,8 +13,20 @@ from pathlib import Path
 import pytest
 
 from cluster import addons, controllers
-from cluster.embedded import cgroups, control_plane, host, layout, network, node, pki, processes, state, teardown
-from cluster.embedded.layout import FIRST, NODES
+from cluster.embedded import (
+    cgroups,
+    control_plane,
+    devices,
+    host,
+    layout,
+    network,
+    node,
+    pki,
+    processes,
+    state,
+    teardown,
+)
+from cluster.embedded.layout import DEVICE_NODE, FIRST, NODES
 from cluster.embedded.provider import EmbeddedProvider
 from cluster.provider import Health
 
@@ -22,7 +34,7 @@ from cluster.provider import Health
 def test_networks_do_not_overlap_and_hold_the_nodes() -> None:
     networks = [ipaddress.IPv4Network(n) for n in (layout.NODE_NETWORK, layout.POD_NETWORK, layout.SERVICE_NETWORK)]
     assert not any(a.overlaps(b) for a in networks for b in networks if a is not b)
-    for each in NODES:
+    for each in (*NODES, DEVICE_NODE):
         assert ipaddress.IPv4Address(each.address) in networks[0]
         assert ipaddress.IPv4Network(each.pod_network).subnet_of(networks[1])
     for address in (layout.KUBERNETES_SERVICE, layout.DNS_SERVICE):
@@ -58,6 +70,62 @@ def test_kubelet_config(each: layout.Node) -> None:
     assert config["authentication"]["anonymous"] == {"enabled": False}
     assert config["imageGCHighThresholdPercent"] == 100
     assert f"--hostname-override={each.name}" in node.kubelet(each, Path("/bin")).argv
+
+
+def test_the_node_with_devices_takes_no_other_pods() -> None:
+    config = json.loads(node.kubelet_config(DEVICE_NODE, [devices.TAINT]))
+    assert config["registerWithTaints"] == [{"key": "gpu.example.com", "effect": "NoSchedule"}]
+    assert "registerWithTaints" not in json.loads(node.kubelet_config(FIRST))
+
+
+def test_containerd_2_finds_devices_where_the_driver_describes_them() -> None:
+    config = tomllib.loads(devices.containerd_config(Path("/cni"), "registry/pause:1", keep_oom_scores=True))
+    assert config["version"] == 3
+    runtime, images = (config["plugins"][f"io.containerd.cri.v1.{part}"] for part in ("runtime", "images"))
+    assert runtime["enable_cdi"] is True
+    (folder,) = runtime["cdi_spec_dirs"]
+    driver = devices.driver(Path("/driver"))
+    assert f"--cdi-root={folder}" in driver.argv
+    assert f"--node-name={DEVICE_NODE.name}" in driver.argv
+    (root,) = (word for word in node.kubelet(DEVICE_NODE, Path("/bin")).argv if word.startswith("--root-dir="))
+    assert f"--kubelet-plugins-directory-path={root.removeprefix('--root-dir=')}/plugins" in driver.argv
+    assert runtime["restrict_oom_score_adj"] is True
+    assert runtime["cni"]["bin_dirs"] == ["/cni"]
+    assert images["pinned_images"] == {"sandbox": "registry/pause:1"}
+    assert Path(images["registry"]["config_path"]) == node.REGISTRY_HOSTS
+    assert all(DEVICE_NODE.name in config[part] for part in ("root", "state"))
+
+
+def test_containerd_2_starts_the_shim_of_its_own_version() -> None:
+    folders = {module: Path("/built") / module.name for module in devices.MODULES}
+    daemon = devices.containerd(folders)
+    assert daemon.argv[0] == "/built/containerd/containerd"
+    assert dict(daemon.environment)["PATH"].startswith("/built/containerd-shim-runc-v2:")
+    assert daemon.mounts_of == devices.driver(Path("/driver")).mounts_of == node.mounts(DEVICE_NODE)
+
+
+def test_a_node_that_is_not_there_has_no_daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "_NETNS", tmp_path)
+    assert devices.daemons() == []
+    before = [daemon.name for daemon in EmbeddedProvider()._daemons(Path(), Path())]
+    (tmp_path / DEVICE_NODE.netns).touch()
+    names = [daemon.name for daemon in EmbeddedProvider()._daemons(Path(), Path())]
+    assert names[: len(before)] == before
+    assert names[len(before) :] == [
+        f"node-3-{part}" for part in ("mounts", "containerd", "kubelet", "kube-proxy", "devices")
+    ]
+
+
+def test_one_nodes_processes_end_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "_tracking", lambda: tmp_path)
+    pods = {each: tmp_path / each.cgroup.lstrip("/") / "kubepods/pod-a/cgroup.procs" for each in (FIRST, DEVICE_NODE)}
+    for number, (each, inside) in enumerate(pods.items()):
+        for procs in (cgroups.daemons(each), inside):
+            procs.parent.mkdir(parents=True)
+        cgroups.daemons(each).write_text(f"{10 * number + 1}\n")
+        inside.write_text(f"{10 * number + 2}\n{10 * number + 3}\n")
+    assert sorted(cgroups.processes(DEVICE_NODE)) == [11, 12, 13]
+    assert sorted(cgroups.processes()) == [1, 2, 3, 11, 12, 13]
 
 
 def test_pods_get_addresses_of_their_node() -> None:
@@ -150,6 +218,7 @@ def test_manifests_are_filled_in() -> None:
     storage = addons.storage_manifest("registry:5000", FIRST.name, "/volumes")
     assert '"sharedFileSystemPath": "/volumes"' in storage
     assert "image: registry:5000/cluster/volume-helper:v" in storage
+    assert "expression: device.driver == 'gpu.example.com'" in addons.device_class_manifest()
 
 
 def test_controllers_come_from_the_registry_with_the_status_gate_on() -> None:

@@ -48,14 +48,20 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return Cluster(ExistingProvider(), {})
 
 
+@pytest.mark.parametrize("name", optional.ADD_ONS)
 @pytest.mark.parametrize("change", [optional.add, optional.remove])
-def test_a_cluster_of_the_users_own_is_left_alone(own: Cluster, change: Any) -> None:
-    with pytest.raises(ClusterError, match="the cluster is yours: install or remove kueue as its own documentation"):
-        change(own, "kueue")
+def test_a_cluster_of_the_users_own_is_left_alone(own: Cluster, change: Any, name: str) -> None:
+    with pytest.raises(ClusterError, match=f"the cluster is yours: install or remove {name} as its own documentation"):
+        change(own, name)
+
+
+def test_a_provider_without_devices_names_the_one_that_has_them() -> None:
+    with pytest.raises(ClusterError, match="the kind provider has no node with devices: use --provider embedded"):
+        optional.add(Cluster(KindProvider(), {}), "dra")
 
 
 def test_an_unknown_add_on_is_named_with_the_known_ones(own: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="unknown add-on 'volcano': choose one of kueue"):
+    with pytest.raises(UsageError, match="unknown add-on 'volcano': choose one of dra, kueue"):
         optional.has(own, "volcano")
     with pytest.raises(SystemExit) as ended:
         cli.main(["add", "volcano"])
