@@ -91,6 +91,27 @@ def test_a_run_in_a_queue_is_explained_by_its_own_workload(busy: Cluster) -> Non
     assert "you may not list workloads" in stoker("explain", "later").stderr
 
 
+def test_a_run_whose_device_claim_does_not_exist_is_told_so(busy: Cluster) -> None:
+    # The scheduler says nothing of such a pod.
+    claims = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu-0"}]}
+    busy.add("trainjobs", trainjob("claims"))
+    busy.add("jobsets", jobset("claims"))
+    busy.add("pods", pod(run="claims", phase="Pending", node="", containerStatuses=[], spec=claims))
+    for known in (set(), {"resourceclaims"}):  # without DRA there are no claims at all
+        busy.kinds |= known
+        told = stoker("explain", "claims").output
+        assert (
+            "the ResourceClaim gpu-0, by which it shares a device, does not exist\n  → create it in namespace ml"
+            in told
+        )
+    busy.add("resourceclaims", {"metadata": {"name": "gpu-0", "namespace": "ml"}})
+    assert "gpu-0" not in stoker("explain", "claims").output
+    # Who shares no device needs no rights for claims.
+    busy.refusals["GET", "resourceclaims"] = forbidden("get", "resourceclaims")
+    assert stoker("explain", "tune").stderr == ""
+    assert "you may not get resourceclaims" in stoker("explain", "claims").stderr
+
+
 # Bad input: one line each.
 
 

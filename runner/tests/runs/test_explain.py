@@ -43,6 +43,7 @@ class Case:
         claims: the claims.
         events: the events.
         workload: what Kueue keeps of it.
+        lacks: the ResourceClaims that do not exist.
     """
 
     cause: str
@@ -53,11 +54,12 @@ class Case:
     claims: list[Object] = field(default_factory=list)
     events: list[Object] = field(default_factory=list)
     workload: Object | None = None
+    lacks: tuple[str, ...] = ()
 
     def found(self) -> list[Finding]:
         """Return the causes."""
         parts = (self.trainjob, self.jobset, (job(),), tuple(self.pods), tuple(self.claims), tuple(self.events))
-        seen = Seen(*parts, workload=self.workload)
+        seen = Seen(*parts, workload=self.workload, lacks=self.lacks)
         return explain(seen, datetime.fromisoformat(NOW))
 
 
@@ -67,6 +69,7 @@ def deleted() -> Object:
     return made
 
 
+DEVICE = {"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu-0"}]}}
 SELECTOR = {"spec": {"nodeSelector": {"kubernetes.io/arch": "amd64", "gpu": "h200"}}}
 GPU = {"spec": {"containers": [{"name": "node", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}}
 QUOTA = 'pods "tune-node-0-0-" is forbidden: exceeded quota: small, requested: pods=1, used: pods=2, limited: pods=2'
@@ -217,6 +220,51 @@ CASES = {
         "create the claim inputs in namespace ml",
         [unschedulable('persistentvolumeclaim "inputs" not found')],
     ),
+    "no such device claim": Case(
+        "the ResourceClaim gpu-0, by which it shares a device, does not exist",
+        "create it in namespace ml (`stoker rl up` does so with --device-claim gpu-0=DEVICECLASS)",
+        [pod(phase="Pending", **DEVICE)],
+        lacks=("gpu-0",),
+    ),
+    "no template of a device claim": Case(
+        'cannot be made: PodResourceClaim gpu: resource claim template "one-gpu" not found',
+        "create the ResourceClaimTemplate that it names in namespace ml",
+        [pod(phase="Pending")],
+        events=[
+            event(
+                pod(),
+                "FailedResourceClaimCreation",
+                'PodResourceClaim gpu: resource claim template "one-gpu" not found',
+            )
+        ],
+    ),
+    "no class of devices": Case(
+        "it claims a device of class gpu.example.com, which does not exist",
+        "kubectl get deviceclasses",
+        [
+            unschedulable(
+                "0/2 nodes are available: request gpu: device class gpu.example.com does not exist. no new claims to "
+                "deallocate"
+            )
+        ],
+    ),
+    "no device": Case(
+        "its devices cannot be allocated: 0/2 nodes are available: 2 cannot allocate all claims.",
+        "if there is no resourceslice, no DRA driver runs",
+        [unschedulable("0/2 nodes are available: 2 cannot allocate all claims.")],
+    ),
+    "a driver that fails": Case(
+        "the node cannot prepare its devices: Failed to prepare dynamic resources: plugin gpu.example.com not found",
+        "whether it runs there",
+        [waiting("ContainerCreating")],
+        events=[
+            event(
+                pod(),
+                "FailedPrepareDynamicResources",
+                "Failed to prepare dynamic resources: plugin gpu.example.com not found",
+            )
+        ],
+    ),
     "another zone": Case(
         "in a place that no fitting node can reach",
         "ReadWriteMany",
@@ -318,6 +366,7 @@ QUIET = {
     "training": Case("", "", [pod(), pod(index=1)], trainjob(trainerStatus=progress(loss=1))),
     "fetching": Case("", "", [pod("model-initializer")], claims=[claim(phase="Bound")]),
     "complete": Case("", "", [terminated(0)], trainjob(**ended("Complete", "AllJobsCompleted"))),
+    "a device claim that exists": Case("", "", [pod(**DEVICE)], trainjob(trainerStatus=progress(loss=1))),
     "claim waits for its pod": Case(
         "",
         "",

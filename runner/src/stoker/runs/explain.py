@@ -206,6 +206,37 @@ def _unschedulable(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
         yield from (Finding(about, cause, fix) for cause, fix in causes)
 
 
+def _devices(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
+    if run.state.ended:
+        return
+    for pod in seen.pods:
+        for claim in rows(part(pod, "spec"), "resourceClaims"):
+            if (name := claim.get("resourceClaimName")) in seen.lacks:
+                yield Finding(
+                    f"pod {_name_of(pod)}",
+                    f"the ResourceClaim {name}, by which it shares a device, does not exist",
+                    f"create it in namespace {run.namespace} (`stoker rl up` does so with --device-claim "
+                    f"{name}=DEVICECLASS), or name another one in deviceClaims of the catalogue's values",
+                )
+    pending = {pod.name for pod in run.pods if pod.phase == "Pending"}
+    for event in _warnings(seen, "Pod"):
+        if _name(event) not in pending:
+            continue
+        if event.get("reason") == "FailedResourceClaimCreation":
+            yield Finding(
+                f"pod {_name(event)}",
+                f"its device claim cannot be made: {_text(event)}",
+                f"create the ResourceClaimTemplate that it names in namespace {run.namespace}, or name another one in "
+                "deviceClaims of the catalogue's values",
+            )
+        elif event.get("reason") == "FailedPrepareDynamicResources":
+            yield Finding(
+                f"pod {_name(event)}",
+                f"the node cannot prepare its devices: {_text(event)}",
+                "this is the node's DRA driver: ask who runs the cluster whether it runs there",
+            )
+
+
 def _waiting(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
     for pod in run.pods:
         advice = _WAITING.get(pod.waits)
@@ -336,6 +367,7 @@ _RULES: tuple[_Rule, ...] = (
     _not_begun,
     _no_pods,
     _claims,
+    _devices,
     _unschedulable,
     _waiting,
     _mounts,

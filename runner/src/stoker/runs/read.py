@@ -9,7 +9,7 @@ from typing import Any
 from stoker.contract.exits import ExitCode
 from stoker.runs.client import Client
 from stoker.runs.errors import NotFoundError, RightsError
-from stoker.runs.kinds import CLAIMS, EVENTS, JOBS, JOBSETS, PODS, TRAINJOBS, WORKLOADS, Kind
+from stoker.runs.kinds import CLAIMS, DEVICE_CLAIMS, EVENTS, JOBS, JOBSETS, PODS, TRAINJOBS, WORKLOADS, Kind
 from stoker.runs.run import JOBSET_NAME, QUEUE, Run, part, rows, run_of, runs_of
 
 Object = dict[str, Any]
@@ -29,6 +29,7 @@ class Seen:
         hidden: what the user may not see, one line each.
         workload: what Kueue keeps of a run that has a queue; None if there is none.
         sees_jobsets: whether the user may see JobSets, so that without one there is none.
+        lacks: the names of ResourceClaims that its pods name, and that do not exist.
     """
 
     trainjob: Object
@@ -40,6 +41,7 @@ class Seen:
     hidden: tuple[str, ...] = ()
     workload: Object | None = None
     sees_jobsets: bool = True
+    lacks: tuple[str, ...] = ()
 
     @property
     def run(self) -> Run:
@@ -105,6 +107,7 @@ def read_all(client: Client, name: str) -> Seen:
         one for one in _visible(client, EVENTS, hidden) if part(one, "involvedObject").get("uid") in about - {None}
     ]
     workload = _workload(client, seen.trainjob, hidden)
+    lacks = _missing_devices(client, seen.pods, hidden)
     return replace(
         seen,
         jobs=tuple(jobs),
@@ -112,6 +115,7 @@ def read_all(client: Client, name: str) -> Seen:
         events=tuple(events),
         hidden=tuple(hidden),
         workload=workload,
+        lacks=lacks,
     )
 
 
@@ -124,6 +128,17 @@ def _workload(client: Client, trainjob: Object, hidden: list[str]) -> Object | N
         if any(owner.get("uid") == uid for owner in rows(one["metadata"], "ownerReferences")):
             return one
     return None
+
+
+def _missing_devices(client: Client, pods: tuple[Object, ...], hidden: list[str]) -> tuple[str, ...]:
+    """Return the ResourceClaims that pods name and that do not exist. The scheduler says nothing of them."""
+    claims = [claim for pod in pods for claim in rows(part(pod, "spec"), "resourceClaims")]
+    named = dict.fromkeys(str(claim["resourceClaimName"]) for claim in claims if claim.get("resourceClaimName"))
+    try:
+        return tuple(name for name in named if client.find(DEVICE_CLAIMS, name) is None)
+    except RightsError as error:
+        hidden.append(error.message)
+        return ()
 
 
 def _volumes(pods: tuple[Object, ...]) -> list[Object]:

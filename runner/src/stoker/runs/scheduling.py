@@ -65,10 +65,18 @@ def causes_in(text: str, spec: Object, namespace: str) -> Iterator[tuple[str, st
         )
     if "were unschedulable" in text:
         yield (f"{_share(text, 'were unschedulable')} are cordoned", "kubectl uncordon NODE")
+    if match := re.search(r"device class (\S+) does not exist", text):
+        yield (
+            f"it claims a device of class {match[1]}, which does not exist",
+            "name a class that kubectl get deviceclasses lists, or have the DRA driver installed that brings it",
+        )
     if "cannot allocate all claims" in text or "resourceclaim" in text.lower():
         yield (
             f"its devices cannot be allocated: {text}",
-            "kubectl get resourceclaims,deviceclasses,resourceslices shows what is asked for and what there is",
+            (
+                "kubectl get resourceclaims,deviceclasses,resourceslices shows what is asked for and what there is; if "
+                "there is no resourceslice, no DRA driver runs"
+            ),
         )
 
 

@@ -11,9 +11,9 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.runs.client import Client
 from stoker.runs.errors import NotFoundError, RightsError
-from stoker.runs.kinds import CLAIMS, TRAINJOBS, Kind
+from stoker.runs.kinds import CLAIMS, DEVICE_CLAIMS, TRAINJOBS, Kind
 from stoker.sessions import render
-from stoker.sessions.kinds import ALL, DEVICE_CLAIMS, LEASES, OWN
+from stoker.sessions.kinds import ALL, LEASES, OWN
 from stoker.sessions.render import LABEL
 
 _SECONDS_BETWEEN_LOOKS = 1.0

@@ -12,9 +12,9 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.runs.client import Client
 from stoker.runs.errors import ConflictError, ExistsError, NotFoundError
-from stoker.runs.kinds import CLAIMS, CLUSTER_RUNTIMES, JOBS, PODS, RUNTIMES, TRAINJOBS, Kind
+from stoker.runs.kinds import CLAIMS, CLUSTER_RUNTIMES, DEVICE_CLAIMS, JOBS, PODS, RUNTIMES, TRAINJOBS, Kind
 from stoker.sessions import render
-from stoker.sessions.kinds import DEVICE_CLAIMS, LEASES, OWN
+from stoker.sessions.kinds import LEASES, OWN
 from stoker.sessions.render import LABEL, Session
 from stoker.tinker.options import KEY_PREFIX
 
