@@ -13,6 +13,8 @@ import pytest
 from images.builder import ROOT, cache, install, pip_settings, torch_choice
 
 REQUIREMENTS = ROOT / "images" / "trl" / "requirements"
+# Folders with commands of their own.
+LOCKED = ("trl", "fetch", "vllm", "lab", "lab-next")
 
 
 @pytest.fixture
@@ -185,7 +187,7 @@ def test_a_wrong_command_line_says_what_is_right(command: list[str], code: int, 
 
 @pytest.mark.parametrize(
     "command",
-    ["build", "bake", *(f"{image}/{name}" for image in ("trl", "fetch", "vllm", "lab") for name in ("venv", "lock"))],
+    ["build", "bake", *(f"{image}/{name}" for image in LOCKED for name in ("venv", "lock"))],
 )
 def test_every_command_has_help(command: str) -> None:
     argv = [sys.executable, str(ROOT / "images" / command), "--help"]

