@@ -69,7 +69,7 @@ def deleted() -> Object:
     return made
 
 
-DEVICE = {"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu-0"}]}}
+DEVICE: dict[str, Any] = {"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu-0"}]}}
 SELECTOR = {"spec": {"nodeSelector": {"kubernetes.io/arch": "amd64", "gpu": "h200"}}}
 GPU = {"spec": {"containers": [{"name": "node", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}}
 QUOTA = 'pods "tune-node-0-0-" is forbidden: exceeded quota: small, requested: pods=1, used: pods=2, limited: pods=2'
