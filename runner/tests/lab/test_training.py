@@ -10,7 +10,8 @@ import pytest
 from runner.tests.lab.scripts import failures, printed
 from runner.tests.samples import check, resolve
 
-from stoker.lab import LabError, Policy
+import stoker.lab
+from stoker.lab import LabError, Policy, evaluate
 from stoker.plan.facts import Facts
 from stoker.rank.same_run import refuse_other_run
 
@@ -63,6 +64,14 @@ def test_without_the_trainers_training_says_what_to_install(tmp_path: Path) -> N
         policy.generate(["a"])
 
 
+    with pytest.raises(LabError, match="training needs torch"):
+        evaluate(policy, [{"text": "a"}])
+
+
+@pytest.mark.parametrize("name", ["CausalLMDataset", "DPOLoss", "TrainableEngine", "TrainableLoRALinear"])
+def test_without_the_trainers_a_name_says_what_to_install(name: str) -> None:
+    with pytest.raises(LabError, match="training needs torch"):
+        getattr(stoker.lab, name)
 @pytest.mark.parametrize("model", ["./nothing", "/nothing/here", ""])
 def test_a_model_that_is_not_there_is_refused(model: str) -> None:
     with pytest.raises(LabError, match="write"):

@@ -73,10 +73,22 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load the module of a public name."""
+    """Load the module of a public name.
+
+    Raises:
+        AttributeError: there is no such name.
+        LabError: it needs a package that is not installed here.
+    """
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    try:
+        module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    except ModuleNotFoundError as error:
+        from stoker.lab.machine import need
+
+        need(error.name)
+        raise
+    value = getattr(module, name)
     globals()[name] = value
     return value
 

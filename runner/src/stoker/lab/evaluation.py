@@ -12,6 +12,7 @@ from stoker.lab.config import LoRATrainConfig
 from stoker.lab.errors import LabError
 from stoker.lab.machine import dtype_of
 from stoker.lab.rows import Row
+from stoker.lab.trainer import refuse_long_rows
 
 
 class Metrics(TypedDict):
@@ -36,6 +37,10 @@ class Evaluated(Protocol):
     config: LoRATrainConfig
 
     @property
+    def positions(self) -> int | None:
+        """The longest sequence that the model takes, if that is known."""
+
+    @property
     def model(self) -> Any:
         """The model with its adapter."""
 
@@ -55,18 +60,21 @@ def evaluate(policy: Evaluated, rows: Iterable[Row], *, batch_size: int | None =
         batch_size: rows at a time; the config's by default.
 
     Raises:
-        LabError: the rows are wrong, or have no token to predict.
+        LabError: the rows are wrong, longer than the model takes, or have no token to predict.
     """
+    tokenizer = policy.tokenizer  # it says what is missing, or that the policy is served elsewhere
     import torch
     from accelerate import PartialState
     from torch import distributed
 
     from stoker.lab.data import IGNORED, CausalLMCollator, CausalLMDataset
 
-    dataset = CausalLMDataset(rows, policy.tokenizer, policy.config.max_length)
+    dataset = CausalLMDataset(rows, tokenizer, policy.config.max_length)
+    if policy.positions is not None and dataset.max_length > policy.positions:
+        refuse_long_rows(dataset, policy.positions)
     world = PartialState(cpu=not torch.cuda.is_available())
     model = policy.model.to(world.device).eval()
-    collate = CausalLMCollator(policy.tokenizer)
+    collate = CausalLMCollator(tokenizer)
     size = batch_size or policy.config.batch_size
     mine = range(world.process_index, len(dataset), world.num_processes)
     # In float64, so that the order of the sum does not matter.

@@ -27,6 +27,13 @@ def number(config: object, name: str) -> float:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
 
 
-def must_be(config: object, name: str, what: str) -> str:
-    """Return what is wrong with a field: its name and value, and what to write instead."""
-    return f"{type(config).__name__}: {name} is {getattr(config, name)!r}: it must be {what}"
+def must_be(config: object, name: str, what: str, where: str = "") -> str:
+    """Return what is wrong with a field: its name and value, and what to write instead.
+
+    Args:
+        config: the object.
+        name: the field's name.
+        what: what it must be.
+        where: where the user writes it; the name of the object's class by default.
+    """
+    return f"{where or type(config).__name__}: {name} is {getattr(config, name)!r}: it must be {what}"

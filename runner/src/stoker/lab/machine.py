@@ -61,6 +61,21 @@ def need_vllm() -> None:
         raise LabError(f"generating needs vLLM, not installed here: {_VLLM_FIX}")
 
 
+def need(package: str | None) -> None:
+    """Refuse to go on without a package, if it is one that training or generating needs.
+
+    Args:
+        package: what could not be imported.
+
+    Raises:
+        LabError: says how to get it.
+    """
+    if package == "vllm":
+        need_vllm()
+    elif package in TRAINING:
+        need_training()
+
+
 def dtype_of(config: LoRATrainConfig) -> str:
     """Return the type of the base model's weights on this machine: `float32` or `bfloat16`.
 

@@ -27,11 +27,17 @@ def main(folder: Path) -> None:
     config = json.loads((model / "config.json").read_text())
     (quantized / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "fp8"}}))
 
-    def start(path: Path, **arguments: Any) -> TrainableEngine:
-        return TrainableEngine(str(path), LoRATrainConfig(rank=4, alpha=8), **{"backend": "transformers", **arguments})
+    unknown = folder / "unknown"
+    unknown.mkdir()
+    (unknown / "config.json").write_text("{}")
+
+    def start(path: Path, config: LoRATrainConfig | None = None, **arguments: Any) -> TrainableEngine:
+        adapters = config or LoRATrainConfig(rank=4, alpha=8)
+        return TrainableEngine(str(path), adapters, **{"backend": "transformers", **arguments})
 
     engine = start(model)
     ids = torch.tensor([[5, 6, 7]])
+    long = torch.full((1, tiny.SIZE["max_position_embeddings"] + 1), 5)
     before = [matrix.clone() for matrix in engine.injector.get_trainable_params()]
     attempts: dict[str, Callable[[], object]] = {
         "backend": lambda: start(model, backend="sglang"),
@@ -41,8 +47,17 @@ def main(folder: Path) -> None:
         "stages": lambda: start(model, backend="vllm", pipeline_parallel_size=2),
         "fp8": lambda: start(model, quantization="fp8"),
         "fp8 files": lambda: start(quantized),
+        "fp8 type": lambda: start(model, dtype=torch.float8_e4m3fn),
+        "bfloat16": lambda: start(model, config=LoRATrainConfig(dtype="bfloat16")),
+        "no model": lambda: start(folder / "nothing"),
+        "no files": lambda: start(folder),
+        "no kind": lambda: start(unknown),
         "no labels": lambda: engine.train_step({"input_ids": ids, "labels": torch.full_like(ids, -100)}),
         "no batch": lambda: engine.train_step([]),
+        "no column": lambda: engine.train_step({"input_ids": ids}),
+        "long row": lambda: engine.train_step({"input_ids": long, "labels": long}),
+        "long prompt": lambda: engine.generate(["2+3=", long[0].tolist()], max_tokens=4),
+        "sampling": lambda: engine.generate(["2+3="], max_tokens=0, temperature=-1.0),
         "not a number": lambda: engine.train_step(
             {"input_ids": ids, "labels": ids}, loss=lambda model, batch: model(**batch).loss * float("nan")
         ),

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import nn
 
+from stoker.contract.exits import ExitCode
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.engine.sampling import Sampling
 from stoker.lab.errors import LabError, refuse
@@ -19,7 +20,8 @@ from stoker.lab.generation import Completion, Prompt, checked_prompts
 from stoker.lab.lora import files
 from stoker.lab.lora.injector import LoRAInjector
 from stoker.lab.lora.layers import TrainableLoRALinear
-from stoker.lab.machine import dtype_of, is_main_rank
+from stoker.lab.machine import ModelFacts, dtype_of, is_main_rank, model_facts
+from stoker.lab.rows import some
 
 IGNORED = -100  # a label that is not learned
 Batch = Mapping[str, torch.Tensor]
@@ -66,6 +68,7 @@ class TrainableEngine:
         optimizer: changes its adapters.
         tokenizer: the model's.
         injector: knows the adapters; `injector.disabled()` makes the base model of it.
+        positions: the longest sequence that the model takes; None if that is not known.
 
     Raises:
         LabError: the model cannot train in an engine; says what to do instead.
@@ -78,13 +81,16 @@ class TrainableEngine:
         backend: Literal["vllm", "transformers"] = "vllm",
         **arguments: Any,
     ) -> None:
-        refuse(_problems(model_name, backend, arguments))
+        train_config.validate()
+        facts = model_facts(model_name)
+        refuse(_problems(facts, backend, arguments))
         self.model_name = model_name
         self.config = train_config
         self._backend = _backend(backend)(model_name, train_config, {"dtype": dtype_of(train_config), **arguments})
         self.model = self._backend.model
         self.tokenizer = self._backend.tokenizer
         self.injector = self._backend.injector
+        self.positions = getattr(self.model.config, "max_position_embeddings", facts.positions)
         self.optimizer = torch.optim.AdamW(
             self.injector.get_trainable_params(), lr=train_config.learning_rate, weight_decay=0.0
         )
@@ -102,9 +108,10 @@ class TrainableEngine:
             `loss`; `grad_norm`, before it was cut.
 
         Raises:
-            LabError: there is nothing to learn, or the loss is not a number.
+            LabError: a column is missing, rows are too long, there is nothing to learn, or the loss is not a number.
         """
         batches = [batch] if isinstance(batch, Mapping) else list(batch)
+        refuse(self._wrong(batches, ("input_ids",) if loss else ("input_ids", "labels")), ExitCode.BAD_DATA)
         labels = 0 if loss else sum(int((one["labels"][..., 1:] != IGNORED).sum()) for one in batches)
         if not batches or (not loss and not labels):
             raise LabError(f"train_step: the batch has no label to learn: give one that is not {IGNORED}")
@@ -153,10 +160,14 @@ class TrainableEngine:
 
         Returns:
             The answers, in the order of the prompts.
+
+        Raises:
+            LabError: an argument is wrong, or a prompt is too long.
         """
         asked = checked_prompts(prompts)
-        tokens = [self.tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt) for prompt in asked]
         sampling = Sampling(max_tokens, temperature, top_p, top_k, seed)
+        tokens = [self.tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt) for prompt in asked]
+        refuse(self._too_long(tokens, max_tokens), ExitCode.BAD_DATA)
         self.model.eval()
         if adapter:
             return self._backend.generate(asked, tokens, sampling)
@@ -200,13 +211,34 @@ class TrainableEngine:
         """Close the engine."""
         self.close()
 
+    def _wrong(self, batches: Sequence[Batch], needed: Sequence[str]) -> Iterator[str]:
+        for one in batches:
+            missing = [name for name in needed if name not in one]
+            if missing:
+                has = ", ".join(one) or "nothing"
+                yield f"train_step: the batch has {has}, but needs {', '.join(needed)}: add {', '.join(missing)}"
+            elif self.positions is not None and (length := one["input_ids"].shape[-1]) > self.positions:
+                yield (
+                    f"train_step: the batch has rows of {length} tokens, but the model takes {self.positions}: shorten "
+                    "them"
+                )
+
+    def _too_long(self, tokens: Sequence[Sequence[int]], room: int) -> Iterator[str]:
+        if self.positions is not None:
+            long = [f"prompt {at} has {len(ids)}" for at, ids in enumerate(tokens) if len(ids) + room > self.positions]
+            if long:
+                yield (
+                    f"generate: {some(long)} tokens, but the model takes {self.positions}, of which max_tokens={room} "
+                    "are for the answer: shorten the prompts, or lower max_tokens"
+                )
+
     def _likelihood(self, batch: Batch, labels: int) -> torch.Tensor:
         inputs = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
         loss: torch.Tensor = self.model(**inputs, num_items_in_batch=labels, use_cache=False).loss
         return loss
 
 
-def _problems(model_name: str, backend: str, arguments: Mapping[str, Any]) -> Iterator[str]:
+def _problems(facts: ModelFacts, backend: str, arguments: Mapping[str, Any]) -> Iterator[str]:
     """Say what can be said before the model is loaded."""
     if backend not in ("vllm", "transformers"):
         yield f'TrainableEngine: backend is {backend!r}: it must be "vllm" or "transformers"'
@@ -237,18 +269,28 @@ def _problems(model_name: str, backend: str, arguments: Mapping[str, Any]) -> It
         for name in ("pipeline_parallel_size", "data_parallel_size")
         if arguments.get(name, 1) != 1
     )
-    quantized = arguments.get("quantization") or arguments.get("quantization_config")
+    quantized = arguments.get("quantization") or arguments.get("quantization_config") or _eight_bits(arguments)
     if not quantized:
         from transformers import AutoConfig
 
         known = {name: arguments[name] for name in ("revision", "trust_remote_code") if name in arguments}
-        quantized = getattr(AutoConfig.from_pretrained(model_name, **known), "quantization_config", None)
+        try:
+            quantized = getattr(AutoConfig.from_pretrained(facts.name, **known), "quantization_config", None)
+        except (OSError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            yield f"TrainableEngine: {facts.name} is no model ({reason}): write its folder, or its id on the Hub"
     if quantized:
         how = quantized.get("quant_method", quantized) if isinstance(quantized, Mapping) else quantized
         yield (
-            f"TrainableEngine: {model_name} would have weights in {how}, which cannot be trained: take the model in "
+            f"TrainableEngine: {facts.name} would have weights in {how}, which cannot be trained: take the model in "
             "bfloat16, float16 or float32"
         )
+
+
+def _eight_bits(arguments: Mapping[str, Any]) -> str:
+    """Return the type of weights that was asked for, if it has eight bits."""
+    asked = str(arguments.get("dtype", "")).removeprefix("torch.")
+    return asked if asked.startswith(("float8", "fp8", "int8", "uint8")) else ""
 
 
 def _backend(name: str) -> Callable[[str, LoRATrainConfig, dict[str, Any]], Backend]:

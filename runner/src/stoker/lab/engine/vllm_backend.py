@@ -15,6 +15,7 @@ from stoker.lab.config import LoRATrainConfig
 from stoker.lab.engine.parallel import Shards
 from stoker.lab.engine.sampling import Sampling
 from stoker.lab.engine.views import model_of_views
+from stoker.lab.errors import LabError
 from stoker.lab.generation import Completion, Prompt, completions
 from stoker.lab.lora.injector import LoRAInjector
 from stoker.lab.lora.layers import TrainableLoRALinear
@@ -77,9 +78,13 @@ class VllmBackend:
     def generate(self, prompts: Sequence[Prompt], tokens: Sequence[list[int]], sampling: Sampling) -> list[Completion]:
         """Answer each prompt once."""
         from vllm import SamplingParams
+        from vllm.exceptions import VLLMClientError
 
         parameters = SamplingParams(**asdict(sampling), logprobs=0)
-        outputs = self.llm.generate([{"prompt_token_ids": ids} for ids in tokens], parameters, use_tqdm=False)
+        try:
+            outputs = self.llm.generate([{"prompt_token_ids": ids} for ids in tokens], parameters, use_tqdm=False)
+        except (ValueError, VLLMClientError) as error:  # a prompt is longer than max_model_len, for example
+            raise LabError(f"generate: vLLM refuses: {error}") from error
         return completions(outputs, prompts)
 
     def gradient_norm(self) -> torch.Tensor:
