@@ -22,14 +22,16 @@ RANKS = Path(__file__).with_name("evaluate_on_ranks.py")
 def test_training_is_trls(trainer_python: Path, inputs: Path, tmp_path: Path) -> None:
     failed = failures(trainer_python, CASES, inputs / "model", tmp_path)
     assert not failed, failed
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    check(manifest, "manifest-v1")
-    refuse_other_run("the manifest", manifest, planned(json.loads((tmp_path / "trainjob.json").read_text())))
+    for method in ("sft", "dpo"):
+        manifest = json.loads((tmp_path / f"manifest-{method}.json").read_text())
+        check(manifest, "manifest-v1")
+        trainjob = json.loads((tmp_path / f"trainjob-{method}.json").read_text())
+        refuse_other_run("the manifest", manifest, planned(trainjob, method))
 
 
-def planned(trainjob: dict[str, Any]) -> dict[str, Any]:
+def planned(trainjob: dict[str, Any], method: str) -> dict[str, Any]:
     """Return the record of the run that a TrainJob of one pod is."""
-    facts = Facts(env={"STOKER_FRAMEWORK": "trl", "STOKER_METHOD": "sft"})
+    facts = Facts(env={"STOKER_FRAMEWORK": "trl", "STOKER_METHOD": method})
     return dict(resolve(facts, trainjob["spec"]["trainer"]["args"]).record)
 
 
@@ -62,8 +64,6 @@ def test_without_the_trainers_training_says_what_to_install(tmp_path: Path) -> N
         policy.train([{"text": "a"}])
     with pytest.raises(LabError, match=r"generating needs vLLM, not installed here: pip install vllm==0\.31\.0"):
         policy.generate(["a"])
-
-
     with pytest.raises(LabError, match="training needs torch"):
         evaluate(policy, [{"text": "a"}])
 
@@ -72,6 +72,8 @@ def test_without_the_trainers_training_says_what_to_install(tmp_path: Path) -> N
 def test_without_the_trainers_a_name_says_what_to_install(name: str) -> None:
     with pytest.raises(LabError, match="training needs torch"):
         getattr(stoker.lab, name)
+
+
 @pytest.mark.parametrize("model", ["./nothing", "/nothing/here", ""])
 def test_a_model_that_is_not_there_is_refused(model: str) -> None:
     with pytest.raises(LabError, match="write"):

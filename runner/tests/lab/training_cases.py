@@ -68,6 +68,22 @@ FORMATS: dict[str, list[dict[str, Any]]] = {
     ],
     "tokens across the border": [{"prompt": "12", "completion": "+3=15"}, {"prompt": "1", "completion": "1+1=12"}],
 }
+# A template as instruction-tuned models have: it tells roles apart, shows tools, and takes a setting.
+TEMPLATE = (
+    "{% if tools %}{{ tools | length }}+{% endif %}{% if brief %}={% endif %}"
+    "{% for message in messages %}"
+    "{{ {'system': '0=', 'user': '1=', 'assistant': '2='}[message['role']] }}{{ message['content'] }}<eos>"
+    "{% endfor %}{% if add_generation_prompt %}2={% endif %}"
+)
+TOOL = {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}
+TURNS = [said("system", "9"), said("user", "1+1="), said("assistant", "2"), said("user", "2+2=")]
+CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
+    "several turns": [{"messages": [*TURNS, said("assistant", "4")]}, {"messages": TURNS[1:3]}],
+    "several turns with completion": [{"prompt": TURNS, "completion": [said("assistant", "4")]}],
+    "tools": [{"messages": TURNS[:3], "tools": [TOOL]}],
+    "tools as text": [{"prompt": TURNS, "completion": [said("assistant", "4")], "tools": json.dumps([TOOL, TOOL])}],
+    "a setting of the template": [{"messages": TURNS[:3], "chat_template_kwargs": {"brief": True}}],
+}
 PREFERENCES: dict[str, list[dict[str, Any]]] = {
     "text": PAIRS,
     "conversation": [
@@ -85,6 +101,7 @@ PREFERENCES: dict[str, list[dict[str, Any]]] = {
         }
         for row in PAIRS
     ],
+    "text without its prompt": [{"chosen": f"{a}+{b}={a + b}", "rejected": f"{a}+{b}=no"} for a, b in SUMS[:24]],
     "tokens across the border": [{"prompt": "1", "chosen": "2+3=15", "rejected": "9"}],
 }  # fmt: skip
 
@@ -95,17 +112,26 @@ def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(MODEL)
 
 
-def sft(rows: list[dict[str, Any]], **more: Any) -> Any:
-    """Return TRL's own trainer of these rows."""
+@functools.cache
+def chatty() -> Any:
+    """Return the tokenizer with a template as instruction-tuned models have."""
+    found = AutoTokenizer.from_pretrained(MODEL)
+    found.chat_template = TEMPLATE
+    return found
+
+
+def sft(rows: list[dict[str, Any]], words: Any, **more: Any) -> Any:
+    """Return TRL's own trainer of these rows, with a tokenizer."""
     args = SFTConfig(**PLAIN, output_dir=str(FOLDER / "plain"), **more)
-    return SFTTrainer(model=MODEL, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer())
+    return SFTTrainer(model=MODEL, args=args, train_dataset=Dataset.from_list(rows), processing_class=words)
 
 
 def tokens_and_masks_are_those_of_trl() -> None:
     """Each format has TRL's token ids and labels, whole and cut."""
-    for (name, rows), length in [(each, length) for each in FORMATS.items() for length in (64, 4)]:
-        theirs = sft(rows, max_length=length).train_dataset
-        mine = [CausalLMDataset(rows, tokenizer(), length)[index] for index in range(len(rows))]
+    plain = [(each, tokenizer(), length) for each in FORMATS.items() for length in (64, 4)]
+    for (name, rows), words, length in [*plain, *((each, chatty(), 64) for each in CONVERSATIONS.items())]:
+        theirs = sft(rows, words, max_length=length).train_dataset
+        mine = [CausalLMDataset(rows, words, length)[index] for index in range(len(rows))]
         # TRL leaves out rows that were cut before the first token to learn.
         mine = [row for row in mine if (row["labels"] != -100).any()]
         assert [row["input_ids"].tolist() for row in mine] == list(theirs["input_ids"]), (name, length)
@@ -202,6 +228,16 @@ def the_dpo_loss_is_that_of_trl() -> None:
     with torch.no_grad(), model.disable_adapter():
         reference = scores()
     ours = DPOLoss(0.3)(*scores(), *reference)
+    close(ours, theirs)
+    for mine, other in zip(torch.autograd.grad(ours, weights), wanted, strict=True):
+        close(mine, other)
+    # Accumulated over the parts of a step, as TRL does it.
+    parts = [slice(0, 4), slice(4, 8)]
+    halves = [PreferenceCollator(tokenizer())([data[index] for index in range(8)[part]]) for part in parts]
+    theirs = sum(trainer.compute_loss(model, dict(half)) for half in halves) / 2
+    wanted = torch.autograd.grad(theirs, weights)
+    found = [*scores(), *reference]
+    ours = sum(DPOLoss(0.3)(*(one[part] for one in found)) for part in parts) / 2
     close(ours, theirs)
     for mine, other in zip(torch.autograd.grad(ours, weights), wanted, strict=True):
         close(mine, other)
@@ -316,6 +352,7 @@ def bad_input_is_refused_before_the_model_is_loaded() -> None:
     refused(lambda: trainer.train([]), "there are no rows", ExitCode.BAD_DATA)
     refused(lambda: LoRATrainer(MODEL, LoRATrainConfig(dtype="bfloat16")).setup_training(), "it has no GPU")
     refused(lambda: evaluate(trainer, [{"chosen": "a", "rejected": "b"}]), "need text")
+    refused(lambda: evaluate(trainer, long), "row 0 has 301 tokens, but the model takes 128", ExitCode.BAD_DATA)
     assert trainer._hf_model is None
     wrong = LoRATrainer(MODEL, LoRATrainConfig(target_modules=["nothing"]))
     refused(wrong.setup_training, "target_modules is ['nothing']")
@@ -326,19 +363,20 @@ def bad_input_is_refused_before_the_model_is_loaded() -> None:
 
 def what_is_published_is_what_the_trainjob_trains() -> None:
     """A published version has the record of the run that the TrainJob would be."""
-    data = FOLDER / "dataset"
-    data.mkdir()
-    (data / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in TEXTS))
     policy = Policy(MODEL, QUICK)
-    refused(lambda: policy.publish(FOLDER / "adapters", "sums"), "call train first")
-    refused(lambda: policy.to_trainjob("sums"), "to_trainjob(name, dataset=")
-    policy.train(str(data))
-    assert [policy.publish(FOLDER / "adapters", "sums") for _ in range(2)] == ["sums:1", "sums:2"]
-    manifest = json.loads((FOLDER / "adapters/sums/2" / MANIFEST).read_text())
-    (FOLDER / "manifest.json").write_text(json.dumps(manifest))
-    (FOLDER / "trainjob.json").write_text(json.dumps(policy.to_trainjob("sums")))
-    assert manifest["base_model"]["name_or_path"] == MODEL
-    assert manifest["fingerprint"]["data"] == {"dataset_name": str(data)}
+    refused(lambda: policy.publish(FOLDER / "adapters", "sft"), "call train first")
+    refused(lambda: policy.to_trainjob("sft"), "to_trainjob(name, dataset=")
+    for method, lines in (("sft", TEXTS), ("dpo", PAIRS)):
+        data = FOLDER / f"data-{method}"
+        data.mkdir()
+        (data / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+        policy.train(str(data))
+        assert [policy.publish(FOLDER / "adapters", method) for _ in range(2)] == [f"{method}:1", f"{method}:2"]
+        manifest = json.loads((FOLDER / "adapters" / method / "2" / MANIFEST).read_text())
+        (FOLDER / f"manifest-{method}.json").write_text(json.dumps(manifest))
+        (FOLDER / f"trainjob-{method}.json").write_text(json.dumps(policy.to_trainjob(method)))
+        assert manifest["base_model"]["name_or_path"] == MODEL
+        assert manifest["fingerprint"]["data"] == {"dataset_name": str(data)}
     rows = Policy(MODEL, QUICK)
     rows.train(TEXTS)
     assert rows.publish(FOLDER / "adapters", "rows") == "rows:1"
@@ -352,7 +390,6 @@ CASES = (
     the_causal_loss_is_that_of_transformers,
     the_dpo_loss_is_that_of_trl,
     training_is_that_of_plain_trl,
-    refused(lambda: evaluate(trainer, long), "row 0 has 301 tokens, but the model takes 128", ExitCode.BAD_DATA)
     a_policy_learns_and_goes_on,
     an_adapter_is_loaded_and_trained_on,
     evaluation_is_that_of_transformers,
