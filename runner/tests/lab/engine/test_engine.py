@@ -11,7 +11,10 @@ from runner.tests.lab import scripts
 pytestmark = pytest.mark.full  # needs vLLM's and the trainers' environment on this machine
 
 CASES = Path(__file__).with_name("engine_cases.py")
-ENGINES = [("qwen3", "vllm"), ("llama", "vllm"), ("gemma2", "vllm"), ("phi3", "vllm"), ("llama", "transformers")]
+ENGINES = [
+    *((family, "vllm") for family in ("qwen2", "qwen3", "llama", "gemma2", "phi3")),
+    ("llama", "transformers"),
+]
 
 
 @pytest.fixture(scope="module", params=ENGINES, ids="-".join)

@@ -24,7 +24,7 @@ print(max((one[name] - two[name]).abs().max().item() for name in one))
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("family", ["llama", "qwen3"])  # the second shares its output layer with its embedding
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])  # one has biases, one a common matrix for input and output
 def test_two_ranks_train_and_answer_as_one(lab_python: Path, tmp_path: Path, family: str) -> None:
     model = tmp_path / "model"
     printed(lab_python, CASES, "write", family, model, told=SERVING)

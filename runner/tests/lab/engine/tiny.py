@@ -26,6 +26,8 @@ SIZE = {
 }
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 FAMILIES: dict[str, tuple[dict[str, Any], list[str] | str]] = {
+    # Its query, key and value have biases.
+    "qwen2": ({"num_attention_heads": 2}, ATTENTION),
     "qwen3": ({"tie_word_embeddings": True}, ATTENTION),
     "llama": ({}, "all-linear"),
     "gemma2": ({"sliding_window": 256, "query_pre_attn_scalar": 32}, ATTENTION),

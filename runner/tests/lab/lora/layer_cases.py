@@ -37,6 +37,7 @@ SIZE = {
 }
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 TARGETS: dict[str, list[str]] = {
+    "qwen2": ATTENTION,
     "qwen3": ATTENTION,
     "llama": [*ATTENTION, "gate_proj", "up_proj", "down_proj"],
     "gemma2": ATTENTION,

@@ -9,7 +9,7 @@ import pytest
 from runner.tests.lab import scripts
 
 CASES = Path(__file__).with_name("layer_cases.py")
-FAMILIES = ["qwen3", "llama", "gemma2", "phi3"]
+FAMILIES = ["qwen2", "qwen3", "llama", "gemma2", "phi3"]
 
 
 @pytest.fixture(scope="module")
