@@ -1,6 +1,7 @@
-"""Train and ask in one process: `python generation_cases.py MODEL FOLDER` prints what fails, as JSON.
+"""Train and ask in one process: `python generation_cases.py MODEL FOLDER [shared]` prints what fails, as JSON.
 
-Runs in an environment with TRL and vLLM. MODEL is a tiny model, FOLDER is empty.
+Runs in an environment with TRL and vLLM. MODEL is a tiny model, FOLDER is empty. With `shared`,
+the policy trains on the engine's weights.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from typing import Any
 
 import torch
 from peft import PeftModel
+from runner.tests.lab.engine.storage import outside
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stoker.lab import CausalLMDataset, Completion, LabError, LoRATrainConfig, LoRATrainer, Policy, evaluate
 
 MODEL, FOLDER = sys.argv[1], Path(sys.argv[2])
+SHARED = sys.argv[3:] == ["shared"]
 PROMPTS = [f"{a}+{b}=" for a in range(4) for b in range(4)]
 CONFIG = LoRATrainConfig(
     alpha=32, target_modules="all-linear", batch_size=16, gradient_accumulation_steps=1, num_epochs=5,
@@ -64,7 +67,7 @@ def main() -> None:
     assert base._hf_model is None
     base.close()
 
-    policy = Policy(MODEL, CONFIG)
+    policy = Policy(MODEL, CONFIG, share_weights=SHARED)
     untrained = policy.generate(PROMPTS, **GREEDY)
     assert untrained[5].token_ids == tuple(plain.outputs[0].token_ids)
     assert max(distances(untrained, None)) <= 0.05
@@ -92,6 +95,17 @@ def main() -> None:
     assert output.outputs[0].text == "21"
     (output,) = trainer.generate(["1+1="], max_tokens=4, temperature=0.0)
     assert tuple(output.outputs[0].token_ids) == tuple(plain.outputs[0].token_ids)
+
+    if SHARED:
+        (engine_model,) = trainer._vllm._started().apply_model(lambda model: model)
+        copied = outside(policy.model, engine_model)
+        # The adapter alone is the trainer's own.
+        assert copied
+        assert all(".lora_" in name for name in copied), copied
+        prefer = [{"prompt": prompt, "chosen": "no", "rejected": "21"} for prompt in PROMPTS] * 4
+        margins = [entry["rewards/margins"] for entry in policy.train(prefer).history if "rewards/margins" in entry]
+        assert margins[-1] > margins[0], margins
+        trainer.save_lora(str(folders[1]))
 
     several = policy.generate(PROMPTS[:2], n=3, max_tokens=2, temperature=1.0)
     assert [answer.prompt for answer in several] == [PROMPTS[0]] * 3 + [PROMPTS[1]] * 3

@@ -46,7 +46,7 @@ def seen(python: Path, *command: Path | str, told: Mapping[str, str] = TRAINING)
     return json.loads(printed(python, *command, told=told).splitlines()[-1])
 
 
-def failures(python: Path, script: Path, *more: Path, told: Mapping[str, str] = TRAINING) -> str:
+def failures(python: Path, script: Path, *more: Path | str, told: Mapping[str, str] = TRAINING) -> str:
     """Run a script of cases and return the tracebacks of those that fail."""
     found: dict[str, str] = seen(python, script, *more, told=told)
     return "\n".join(found.values())

@@ -19,8 +19,9 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "lab").glob("*.py"))
 
 
 @pytest.mark.full
-def test_what_was_trained_answers(lab_python: Path, lab_inputs: Path, tmp_path: Path) -> None:
-    failed = failures(lab_python, CASES, lab_inputs / "model", tmp_path, told=VLLM)
+@pytest.mark.parametrize("words", [(), ("shared",)], ids=["two copies", "one copy"])
+def test_what_was_trained_answers(lab_python: Path, lab_inputs: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    failed = failures(lab_python, CASES, lab_inputs / "model", tmp_path, *words, told=VLLM)
     assert not failed, failed
 
 
@@ -59,3 +60,10 @@ def test_an_address_is_refused_or_does_not_answer() -> None:
     with pytest.raises(LabError, match="does not answer") as caught:
         Policy(url=f"http://127.0.0.1:{port}").generate(["a"])
     assert caught.value.code is ExitCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("name", ["load_format", "quantization", "tensor_parallel_size"])
+def test_weights_are_shared_by_one_plain_engine(tmp_path: Path, name: str) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(LabError, match=rf"share_weights does not go with engine=\{{'{name}'"):
+        Policy(str(tmp_path), share_weights=True, engine={name: 2})

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stoker.contract.manifest import ADAPTER_WEIGHTS
 from stoker.lab.config import LoRATrainConfig
-from stoker.lab.errors import LabError
+from stoker.lab.errors import LabError, refuse
 from stoker.lab.machine import dtype_of, need_vllm
 from stoker.serve.adapters import check
 
 Prompt = str | Sequence[int]
 
 # Set before vLLM is imported, unless the user set them: the engine shares this process with the trainer.
-_EVERYWHERE = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
+_PROCESSES = "VLLM_ENABLE_V1_MULTIPROCESSING"
+_EVERYWHERE = {_PROCESSES: "0", "VLLM_NO_USAGE_STATS": "1"}
 # A CPU's engine would pin this process to cores of its choice, and compile for minutes.
 _ON_CPUS = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCHDYNAMO_DISABLE": "1"}
 # On a GPU the trainer has its own copy of the model; vLLM would take almost all memory.
 _GPU_SHARE = 0.4
+# Arguments of vLLM that share no weights with a model in this process.
+_ALONE = ("load_format", "quantization", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +82,21 @@ class Engine:
         model: the model's folder or Hub id.
         config: the adapters' rank and type.
         options: further arguments of `vllm.LLM`, which come before those chosen here.
+        shares: keeps its weights as they are, so that a model can train on them.
+
+    Raises:
+        LabError: an option does not go with weights that are shared.
     """
 
-    def __init__(self, model: str, config: LoRATrainConfig, options: Mapping[str, Any] | None = None) -> None:
-        self._model, self._config, self._options = model, config, dict(options or {})
+    def __init__(
+        self, model: str, config: LoRATrainConfig, options: Mapping[str, Any] | None = None, *, shares: bool = False
+    ) -> None:
+        self._model, self._config, self._options, self._shares = model, config, dict(options or {}), shares
+        refuse(
+            f"Policy: share_weights does not go with engine={{{name!r}: …}}: leave one of them out"
+            for name in _ALONE
+            if shares and name in self._options
+        )
         self._names = AdapterNames()
         self._llm: Any = None
 
@@ -131,6 +146,25 @@ class Engine:
             raise LabError(f"generate: vLLM refuses: {error}") from error
         return found
 
+    def model_of_views(self) -> Any:
+        """Return a model of transformers whose weights are the engine's, which is started.
+
+        Raises:
+            LabError: vLLM is missing, or it has no tensor for one of the model's.
+        """
+        need_vllm()
+        _set_variables()
+        from transformers import AutoConfig, GenerationConfig
+
+        from stoker.lab.engine.views import model_of_views
+
+        llm = self._started()
+        (engine_model,) = llm.apply_model(lambda model: model)
+        model = model_of_views(engine_model, AutoConfig.from_pretrained(self._model), llm.model_config.dtype)
+        with suppress(OSError):  # a model need not have this file
+            model.generation_config = GenerationConfig.from_pretrained(self._model)
+        return model
+
     def close(self) -> None:
         """End the engine and give its memory back."""
         if self._llm is not None:
@@ -155,6 +189,11 @@ class Engine:
                 "seed": self._config.seed,
                 **({"gpu_memory_utilization": _GPU_SHARE} if gpu else {"enforce_eager": True}),
             }
+            if self._shares:
+                from stoker.lab.engine.loader import LOAD_FORMAT
+
+                os.environ[_PROCESSES] = "0"  # memory is shared in one process only
+                chosen["load_format"] = LOAD_FORMAT
             self._llm = LLM(**{**chosen, **self._options})
         return self._llm
 

@@ -37,6 +37,8 @@ class Policy:
         name: with `url`, the name in requests, such as `support:3`; the server's base model by default.
         adapter: folder of an adapter to go on from.
         engine: further arguments of `vllm.LLM`.
+        share_weights: train on the weights of vLLM's engine, not on a copy of them. It saves the memory of the model,
+            and needs vLLM to train. On CPUs answers take longer, because vLLM cannot pack weights that are shared.
 
     Raises:
         LabError: neither or both of model and url are given, or one of them is wrong.
@@ -51,6 +53,7 @@ class Policy:
         name: str | None = None,
         adapter: str | Path | None = None,
         engine: Mapping[str, Any] | None = None,
+        share_weights: bool = False,
     ) -> None:
         if (model is None) == (url is None):
             raise LabError("write one of them: Policy(model) to train and generate here, Policy(url=…) to ask a server")
@@ -59,7 +62,11 @@ class Policy:
         self.config = config if config is not None else LoRATrainConfig()
         self._url = url
         self._served = None if url is None else Served(url, name)
-        self._trainer = None if model is None else LoRATrainer(model, self.config, adapter=adapter, engine=engine)
+        self._trainer = (
+            None
+            if model is None
+            else LoRATrainer(model, self.config, adapter=adapter, engine=engine, share_weights=share_weights)
+        )
         # What was trained here, and the folder with the adapter as it is now.
         self._runs: list[Trained] = []
         self._saved: tempfile.TemporaryDirectory[str] | None = None

@@ -51,6 +51,7 @@ class LoRATrainer:
         train_config: the adapter and its training.
         adapter: folder of an adapter to go on from; a new one by default.
         engine: further arguments of `vllm.LLM`.
+        share_weights: train on the weights of vLLM's engine, not on a copy of them; needs vLLM to train.
 
     Raises:
         LabError: the folder has no model, the adapter is for another one, or its rank is not the config's.
@@ -63,6 +64,7 @@ class LoRATrainer:
         *,
         adapter: str | Path | None = None,
         engine: Mapping[str, Any] | None = None,
+        share_weights: bool = False,
     ) -> None:
         train_config.validate()
         self.model_name = model_name
@@ -73,7 +75,8 @@ class LoRATrainer:
             check_adapter(self._adapter, self._facts, train_config.rank)
         self._hf_model: Any = None
         self._tokenizer: Any = None
-        self._vllm = Engine(model_name, train_config, engine)
+        self._shares = share_weights
+        self._vllm = Engine(model_name, train_config, engine, shares=share_weights)
 
     @property
     def positions(self) -> int | None:
@@ -111,9 +114,11 @@ class LoRATrainer:
         from peft import LoraConfig, PeftModel, get_peft_model
         from transformers import AutoModelForCausalLM, set_seed
 
+        base: Any = self._vllm.model_of_views() if self._shares else None
         # As TRL does it: the adapter's first weights are random.
         set_seed(self.config.seed)
-        base = AutoModelForCausalLM.from_pretrained(self.model_name, dtype=getattr(torch, name))
+        if base is None:
+            base = AutoModelForCausalLM.from_pretrained(self.model_name, dtype=getattr(torch, name))
         if self._adapter is not None:
             self._hf_model = PeftModel.from_pretrained(base, str(self._adapter), is_trainable=True)
             return
@@ -184,8 +189,8 @@ class LoRATrainer:
 
     def close(self) -> None:
         """Forget the model and end the engine."""
-        self._vllm.close()
         self._hf_model = None
+        self._vllm.close()
 
     def _read(self, dataset: Any) -> tuple[list[Row], Kind, int]:
         """Return the rows of a data set, their kind and the tokens to cut them to."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from peft import PeftModel
 from runner.tests.lab.engine import tiny
+from runner.tests.lab.engine.storage import outside
 from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM
@@ -26,21 +27,6 @@ from stoker.lab.lora.files import WEIGHTS
 ENGINE = {"max_model_len": 400, "max_num_seqs": 8, "kv_cache_memory_bytes": 2**26, "dtype": "float32"}
 # The second is longer than blocks of the cache, which engines keep.
 PROMPTS = ["2+3=", "a long prompt: " + "abcdefghij" * 30]
-
-
-def outside(engine: TrainableEngine, engine_model: nn.Module) -> list[str]:
-    """Return the training model's parameters that are not in the engine's memory."""
-    owned = []
-    for tensor in [*engine_model.parameters(), *engine_model.buffers()]:
-        storage = tensor.untyped_storage()
-        owned.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes()))
-    found = []
-    for name, parameter in engine.model.named_parameters(remove_duplicate=False):
-        first = parameter.data_ptr()
-        last = first + parameter.numel() * parameter.element_size()
-        if not any(start <= first and last <= end for start, end in owned):
-            found.append(name)
-    return found
 
 
 def scores(model: Any, engine: TrainableEngine, answers: Sequence[Completion]) -> list[list[float]]:
@@ -153,13 +139,13 @@ def main(family: str, backend: Any, folder: Path) -> None:
     if backend == "vllm":
         started: Any = engine._backend
         engine_model = started.engine_model
-        seen["outside"] = outside(engine, engine_model)
+        seen["outside"] = outside(engine.model, engine_model)
         seen["fused"] = fused(engine, engine_model)
         planted = "model.layers.1.mlp.down_proj"
         layer = engine.model.get_submodule(planted)
         layer = getattr(layer, "base_layer", layer)
         layer.weight.data = layer.weight.data.clone()
-        seen["planted"] = outside(engine, engine_model)
+        seen["planted"] = outside(engine.model, engine_model)
     engine.close()
     print(json.dumps(seen))
 

@@ -10,6 +10,9 @@ from torch import nn
 from stoker.lab.errors import LabError
 from stoker.lab.lora.injector import parts_of
 
+# What vLLM calls a layer within the layer that adds adapters to it.
+_WRAPPED = "base_layer"
+
 
 def model_of_views(engine_model: nn.Module, config: Any, dtype: torch.dtype, ranks: int = 1) -> Any:
     """Make a model of transformers from an engine's tensors.
@@ -44,7 +47,9 @@ def model_of_views(engine_model: nn.Module, config: Any, dtype: torch.dtype, ran
 def _tensors(engine_model: nn.Module, ranks: int) -> dict[str, torch.Tensor]:
     """Return an engine's tensors by the names that they have in a model that fuses nothing."""
     found = {name: parameter.data for name, parameter in engine_model.named_parameters()}
-    for name, module in engine_model.named_modules():
+    found = {_unwrapped(name): tensor for name, tensor in found.items()}
+    for wrapped, module in engine_model.named_modules():
+        name = _unwrapped(wrapped)
         if hasattr(module, "num_embeddings_padded"):
             if ranks > 1:  # cut with what it is padded to
                 continue
@@ -61,14 +66,19 @@ def _tensors(engine_model: nn.Module, ranks: int) -> dict[str, torch.Tensor]:
     return found
 
 
+def _unwrapped(name: str) -> str:
+    """Return the name that a tensor or a layer has in an engine that serves no adapters."""
+    return name.replace(f".{_WRAPPED}.", ".").removesuffix(f".{_WRAPPED}")
+
+
 def _view(name: str, wanted: torch.Tensor, tensors: dict[str, torch.Tensor], ranks: int) -> torch.Tensor:
     found = tensors.get(name)
     fits = found is not None and (found.shape == wanted.shape or (ranks > 1 and found.dim() == wanted.dim()))
     if found is None or not fits or found.dtype != wanted.dtype:
         has = "nothing of that name" if found is None else f"{list(found.shape)} of {found.dtype}"
         raise LabError(
-            f"the engine cannot share {name}, {list(wanted.shape)} of {wanted.dtype}: it has {has}. Use "
-            'backend="transformers" for this model'
+            f"the engine cannot share {name}, {list(wanted.shape)} of {wanted.dtype}: it has {has}. For this model "
+            'write TrainableEngine(…, backend="transformers"), or Policy(…) without share_weights'
         )
     return found
 
