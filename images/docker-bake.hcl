@@ -44,7 +44,7 @@ variable "CA_CRT" {
 }
 
 group "default" {
-  targets = ["trl-cuda", "trl-cpu", "torchtune-cuda", "torchtune-cpu", "fetch", "vllm-cuda", "vllm-cpu", "lab-cpu", "board", "proxy"]
+  targets = ["trl-cuda", "trl-cpu", "torchtune-cuda", "torchtune-cpu", "fetch", "vllm-cuda", "vllm-cpu", "lab-cuda", "lab-cpu", "board", "proxy"]
 }
 
 target "_any" {
@@ -142,6 +142,17 @@ target "vllm-cpu" {
     IMAGE_VERSION = VLLM_CPU_TAG
   }
   tags = ["${REGISTRY}/vllm:${VLLM_CPU_TAG}"]
+}
+
+# Its packages are locked apart from those of the image for CPUs, which has another build of vLLM.
+target "lab-cuda" {
+  inherits   = ["_image"]
+  dockerfile = "images/lab-cuda/Dockerfile"
+  args = {
+    ACCELERATOR   = "cuda"
+    IMAGE_VERSION = LAB_CUDA_TAG
+  }
+  tags = ["${REGISTRY}/lab:${LAB_CUDA_TAG}"]
 }
 
 target "lab-cpu" {

@@ -64,7 +64,7 @@ def parts_of(artifact: Artifact, lock: Path = LOCK) -> tuple[list[Part], list[Pa
 
 
 def _of_image(variant: Variant) -> tuple[list[Part], list[Path]]:
-    folder = ROOT / "images" / variant.image
+    folder = variant.folder
     own = folder / f"Dockerfile.{variant.accelerator}"
     recipe = own if own.exists() else folder / "Dockerfile"
     if (modules := folder / "go.mod").exists():

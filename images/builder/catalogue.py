@@ -32,6 +32,12 @@ class Variant:
         return self.image if self.accelerator == ANY else f"{self.image}-{self.accelerator}"
 
     @property
+    def folder(self) -> Path:
+        """The folder that it is built from: one of its own, where its packages differ from those of other variants."""
+        own = ROOT / "images" / self.target
+        return own if own.is_dir() else ROOT / "images" / self.image
+
+    @property
     def reference(self) -> str:
         """Where the released image is pushed to and pulled from, by tag."""
         return f"{self.registry}/{self.image}:{self.tag}"

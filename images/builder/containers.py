@@ -119,7 +119,7 @@ def build(variant: Variant) -> tuple[str, Path]:
     Raises:
         SystemExit: a program, a package or a lock is missing, or a step of the Dockerfile failed.
     """
-    image = ROOT / "images" / variant.image
+    image = variant.folder
     home = cache.root() / "images"
 
     def keys(torch_build: str) -> tuple[str, str]:

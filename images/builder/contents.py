@@ -64,7 +64,7 @@ def locked(requirements: Path, accelerator: str) -> dict[str, str]:
 
 def is_from_locks(variant: Variant) -> bool:
     """Return whether the locks of this repository decide which packages an image has."""
-    image = ROOT / "images" / variant.image
+    image = variant.folder
     return (image / "requirements").is_dir() and not (image / f"Dockerfile.{variant.accelerator}").exists()
 
 
@@ -72,9 +72,7 @@ def document() -> str:
     """Return the content of the file: registry, then image and tag → its distributions."""
     known = [variant for variant in variants() if is_from_locks(variant)]
     images = {
-        f"{variant.image}:{variant.tag}": distributions(
-            ROOT / "images" / variant.image / "requirements", variant.accelerator
-        )
+        f"{variant.image}:{variant.tag}": distributions(variant.folder / "requirements", variant.accelerator)
         for variant in known
     }
     return json.dumps({"registry": known[0].registry, "images": images}, indent=1) + "\n"

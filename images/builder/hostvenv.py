@@ -20,6 +20,14 @@ def this_python() -> list[str]:
     return [platform.python_implementation(), sys.version, platform.machine(), sys.base_prefix]
 
 
+def locked_accelerators(requirements: Path) -> list[str]:
+    """Return the accelerators that an image's locks are for; `any` for an image that needs none."""
+    if not install.has_torch(requirements):
+        return ["any"]
+    own = {"cpu": "torch-cpu.lock", "cuda": "cuda.lock"}
+    return [accelerator for accelerator, lock in own.items() if (requirements / lock).exists()]
+
+
 def build_tools(requirements: Path) -> Path:
     """Return the environment with the locked pip and build backend, made where it is missing."""
     key = cache.digest(this_python(), [requirements / "tools.lock"], requirements)
@@ -92,7 +100,7 @@ examples:
   {command}                                       trainers only
   "$({command} --with-runner)"/bin/stoker --help  with this checkout's runner""",
     )
-    accelerators = ("cpu", "cuda") if install.has_torch(image / "requirements") else ("any",)
+    accelerators = locked_accelerators(image / "requirements")
     parser.add_argument("--accelerator", choices=accelerators, default=accelerators[0], help="default: %(default)s")
     parser.add_argument("--with-runner", action="store_true", help="add the runner of this checkout, in an own layer")
     options = parser.parse_args()

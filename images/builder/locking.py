@@ -173,8 +173,9 @@ def lock_image(folder: Path, command: str, *, upgrade: bool) -> None:
                 is_library = _ACCELERATOR_LIBRARY.match(name)
                 part = "torch.lock" if is_library else "cuda.lock" if name in only_cuda else "stack.lock"
                 parts[part].append(text)
-            torch = pins(resolved["torch"])["torch"]
-            parts["torch-cpu.lock"] = [cpu_torch(uv, torch, former("torch-cpu.lock"))]
+            if not folder.parent.name.endswith("-cuda"):  # a variant with a folder of its own
+                torch = pins(resolved["torch"])["torch"]
+                parts["torch-cpu.lock"] = [cpu_torch(uv, torch, former("torch-cpu.lock"))]
         else:  # an image that only moves files
             parts = {"stack.lock": list(resolved.values())}
         parts["tools.lock"] = [build_tools(uv, folder, kept("tools.lock"))]

