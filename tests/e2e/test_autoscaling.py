@@ -96,7 +96,7 @@ def test_a_crowd_starts_a_second_replica_and_quiet_ends_it_without_a_failed_requ
     # Without a pause: a crowd that thins out ends the second replica before it has started.
     with client.busy(server.url, "base", pause=0) as crowd:
         kube.until("a second replica", lambda: len(server.pods()) == 2, 120)
-        server.wait_ready(2)
+        server.wait_ready(2, seconds=480)  # it starts beside a crowd
     with client.busy(server.url, "base", pause=5) as quiet:
         server.wait_ready(1, seconds=240)
     assert crowd["requests"] > 20
