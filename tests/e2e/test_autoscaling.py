@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
         "runningRequests": 1,
         "behavior": {
             "scaleDown": {
-                "stabilizationWindowSeconds": 30,
+                "stabilizationWindowSeconds": 120,  # as long as a replica takes to start
                 "policies": [{"type": "Pods", "value": 1, "periodSeconds": 15}],
             }
         },
@@ -98,7 +98,7 @@ def test_a_crowd_starts_a_second_replica_and_quiet_ends_it_without_a_failed_requ
         kube.until("a second replica", lambda: len(server.pods()) == 2, 120)
         server.wait_ready(2, seconds=480)  # it starts beside a crowd
     with client.busy(server.url, "base", pause=5) as quiet:
-        server.wait_ready(1, seconds=240)
+        server.wait_ready(1, seconds=360)
     assert crowd["requests"] > 20
     assert crowd["failures"] == []
     assert quiet["requests"] > 0
