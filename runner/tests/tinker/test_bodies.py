@@ -50,7 +50,8 @@ def test_a_packed_bomb_is_refused_before_it_is_unpacked() -> None:
         (b"0\r\n" + b"a: b\r\n" * 200, {"transfer_encoding": "chunked"}, 400),
         (b"abc", {"content_length": "3", "content_encoding": "zstd"}, 415),
         (b"abc", {"content_length": "3", "content_encoding": "gzip"}, 400),
-        (gzip.compress(b"abc")[:-4], {"content_length": "19", "content_encoding": "gzip"}, 400),
+        # Without a time in its header: all workers must give the case the same name.
+        (gzip.compress(b"abc", mtime=0)[:-4], {"content_length": "19", "content_encoding": "gzip"}, 400),
     ],
 )
 def test_a_body_that_is_wrong_is_refused(body: bytes, headers: dict[str, str], status: int) -> None:
