@@ -61,6 +61,7 @@ class Cluster:
     claim: Path | None = None
     starts: bool = True
     cuts: int = 0
+    _changing: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, plural: str, *objects: Mapping[str, Any]) -> None:
         """Put objects into the cluster."""
@@ -91,10 +92,22 @@ class Cluster:
         if key not in self.objects:
             return _status(404, f'{plural} "{name}" not found', "NotFound", {"name": name, "kind": plural})
         if method == "PATCH":
-            self.objects[key] = _merged(self.objects[key], body or {})
-        elif method == "DELETE":
+            return self._patch(key, body or {})
+        if method == "DELETE":
             return 200, self.objects.pop(key)
         return 200, self.objects[key]
+
+    def _patch(self, key: tuple[str, str, str], body: Object) -> tuple[int, Object]:
+        """Change an object; one that has a version is only changed by who knows the newest, if they name one."""
+        with self._changing:
+            there = self.objects[key]
+            version = there["metadata"].get("resourceVersion")
+            if version and (body.get("metadata") or {}).get("resourceVersion", version) != version:
+                return _status(409, "the object has been modified", "Conflict", {"name": key[2], "kind": key[0]})
+            self.objects[key] = _merged(there, body)
+            if version:
+                self.objects[key]["metadata"]["resourceVersion"] = str(int(version) + 1)
+            return 200, self.objects[key]
 
     def _create(self, plural: str, namespace: str, body: Object, dry: bool) -> tuple[int, Object]:
         key = (plural, namespace, body["metadata"]["name"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from stoker import sdk
 from stoker.backends import TRLConfig
 from stoker.backends.initializer import Initializer, Source
 from stoker.commands.main import main
-from stoker.runs.client import Client
-from stoker.sessions import down, up
+from stoker.runs.client import Client, connect
+from stoker.runs.kinds import DEVICE_CLAIMS
+from stoker.sessions import down, render, up
 
 Object = dict[str, Any]
 Rl = Callable[..., Result]
@@ -296,6 +298,19 @@ def sharing(runtime: Object) -> None:
     pod = job["template"]["spec"]["template"]
     pod["spec"]["resourceClaims"] = [{"name": "device", "resourceClaimName": DEVICE}]
     pod["metadata"]["labels"]["stoker.dev/lease"] = LEASE
+
+
+def test_many_sessions_become_owners_of_a_device_at_once(cluster: Cluster, kubeconfig: Path) -> None:
+    claim = render.device_claim("gpu-0", "ml", "gpu.example.com")
+    claim["metadata"]["resourceVersion"] = "1"
+    cluster.add("resourceclaims", claim)
+    uids = [str(number) for number in range(24)]
+    sessions = [{"apiVersion": "v1", "kind": "TrainJob", "metadata": {"name": uid, "uid": uid}} for uid in uids]
+    with ThreadPoolExecutor(len(sessions)) as pool:
+        shared = [pool.submit(up._share, connect(None, "ml"), DEVICE_CLAIMS, claim, one) for one in sessions]
+    assert [one.exception() for one in shared] == [None] * len(sessions)
+    owners = cluster.objects["resourceclaims", "ml", "gpu-0"]["metadata"]["ownerReferences"]
+    assert sorted(one["uid"] for one in owners) == sorted(uids)
 
 
 def test_sessions_of_a_namespace_share_a_device_until_the_last_ends(rl: Rl, cluster: Cluster, runtime: Object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +22,9 @@ from stoker.tinker.options import KEY_PREFIX
 _SECONDS_BETWEEN_LOOKS = 2.0
 # For the jobs of a TrainJob to be there.
 _JOB_SECONDS = 60.0
-_TRIES = 5
+# To become one of the owners of what many sessions share, all of which may start at once.
+_SHARE_SECONDS = 60.0
+_SECONDS_BETWEEN_TRIES = 0.2
 _KEY_BYTES = 32
 
 Object = dict[str, Any]
@@ -333,7 +336,8 @@ def _share(client: Client, kind: Kind, made: Mapping[str, Any], trainjob: Mappin
     """Become one of the owners of an object: it goes with the last of them."""
     made = render.owned(made, trainjob)
     name, (own,) = made["metadata"]["name"], made["metadata"]["ownerReferences"]
-    for _ in range(_TRIES):
+    deadline = time.monotonic() + _SHARE_SECONDS
+    while time.monotonic() < deadline:
         there = client.find(kind, name)
         try:
             if there is None:
@@ -348,7 +352,8 @@ def _share(client: Client, kind: Kind, made: Mapping[str, Any], trainjob: Mappin
             client.patch(kind, name, {"metadata": patch})
             return
         except (ConflictError, ExistsError, NotFoundError):
-            continue
+            # Others were faster. Not all of them try again at the same time.
+            time.sleep(random.uniform(0, 2 * _SECONDS_BETWEEN_TRIES))
     raise RunError(ExitCode.STOPPED, f"{kind.kind} {name} changes all the time: try again")
 
 
