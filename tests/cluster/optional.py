@@ -18,7 +18,8 @@ from .images import KUEUE_IMAGE, Image
 from .progress import say, step, wait_for
 
 _SECONDS = 180.0
-#: Kueue's own configuration, as short as it can be: it decides about TrainJobs and about nothing else.
+#: Kueue's own configuration, as short as it can be: it decides about TrainJobs and about nothing else. It would refuse
+#: those whose pods share a claimed device; so claims are left to the scheduler.
 _KUEUE_CONFIG = {
     "apiVersion": "config.kueue.x-k8s.io/v1beta2",
     "kind": "Configuration",
@@ -27,6 +28,7 @@ _KUEUE_CONFIG = {
     "webhook": {"port": 9443},
     "leaderElection": {"leaderElect": False},
     "integrations": {"frameworks": ["trainer.kubeflow.org/trainjob"]},
+    "featureGates": {"KueueDRAIntegration": False, "KueueDRARejectWorkloadsWhenDRADisabled": False},
 }
 #: Goes through Kueue's webhooks, and is never made.
 _KUEUE_PROBE = {

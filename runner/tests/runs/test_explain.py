@@ -99,6 +99,26 @@ CASES = {
         trainjob=queued(),
         workload=workload(f"{FLAVORS}: resource nvidia.com/gpu unavailable in ClusterQueue"),
     ),
+    "shared device claims in a queue": Case(
+        "does not support use of resource claims",
+        "KueueDRAIntegration and KueueDRARejectWorkloadsWhenDRADisabled turned off",
+        trainjob=queued(),
+        workload=workload("KueueDRAIntegration feature does not support use of resource claims"),
+    ),
+    "device claims in a queue without DRA": Case(
+        "Workload uses DRA resources",
+        "KueueDRAIntegration and KueueDRARejectWorkloadsWhenDRADisabled turned off",
+        trainjob=queued(),
+        workload=workload("Workload uses DRA resources but the KueueDRAIntegration feature gate is not enabled"),
+    ),
+    "a class of devices that Kueue does not map": Case(
+        "is not mapped in DRA configuration",
+        "KueueDRAIntegration and KueueDRARejectWorkloadsWhenDRADisabled turned off",
+        trainjob=queued(),
+        workload=workload(
+            "… Not found: DeviceClass gpu.example.com is not mapped in DRA configuration for podset node"
+        ),
+    ),
     "no such queue": Case(
         "LocalQueue research doesn't exist",
         "kubectl get localqueues --namespace ml",

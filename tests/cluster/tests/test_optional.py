@@ -26,6 +26,7 @@ def test_kueue_decides_about_trainjobs_alone_and_runs_beside_the_other_controlle
     assert manager["manager"]["image"]["tag"] == artifacts.KUEUE.version
     config = json.loads(release.values["managerConfig"]["controllerManagerConfigYaml"])
     assert config["integrations"] == {"frameworks": ["trainer.kubeflow.org/trainjob"]}
+    assert set(config["featureGates"].values()) == {False}
     assert optional.kueue_release("registry:5000", None).values["controllerManager"]["nodeSelector"] == {}
 
 

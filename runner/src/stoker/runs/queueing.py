@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from stoker.runs.run import Object, condition, part, rows
 
 _PRIORITY = "kueue.x-k8s.io/priority-class"
+# What Kueue says of pods that claim devices: shared ones, any, and those of a class that its configuration lacks.
+_CLAIMS = re.compile(r"use of resource claims|uses DRA resources|DeviceClass \S+ is not mapped")
 
 
 def held_by(workload: Object | None, queue: str, namespace: str, stopped: bool) -> tuple[str, str]:
@@ -73,6 +77,11 @@ def _remedy(told: str, queue: str, namespace: str, name: str) -> str:
         )
     if told.startswith("ClusterQueue "):
         return f"kubectl describe clusterqueues says what is wrong with the quota behind queue {queue}"
+    if _CLAIMS.search(told):
+        return (
+            "Kueue does not count the devices that its pods claim: have its feature gates KueueDRAIntegration and "
+            "KueueDRARejectWorkloadsWhenDRADisabled turned off (docs/guides/kueue.md), then submit the run again"
+        )
     if "unavailable in ClusterQueue" in told:
         return "ask for no such resource, or have it added to coveredResources of the ClusterQueue"
     if "maximum capacity" in told:
