@@ -267,6 +267,14 @@ def test_a_trainjob_of_ones_own_becomes_a_session(rl: Rl, cluster: Cluster, tmp_
     made = cluster.objects["trainjobs", "ml", "sums"]
     assert made["metadata"]["labels"] == {"team": "a", "stoker.dev/session": "sums"}
     assert made["spec"]["trainer"]["numNodes"] == 2
+    waiting = rl("up", "sums", str(file), "--wait", "0.05")
+    assert waiting.exit_code == 75
+    assert "there are no pods yet: the controller has made none" in waiting.stderr
+    trainjob["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "gpu-0"  # type: ignore[index]
+    file.write_text(yaml.safe_dump(trainjob))
+    waiting = rl("up", "queued", str(file), "--wait", "0.05")
+    assert waiting.exit_code == 75
+    assert "there are no pods yet: queue gpu-0 has not let it start (`stoker explain queued`" in waiting.stderr
     refused = rl("up", "sums", str(file), "--model", "hf://org/model")
     assert refused.exit_code == 64
     assert f"--model does not go with a TrainJob: write it into {file}" in refused.stderr

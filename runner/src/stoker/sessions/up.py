@@ -14,6 +14,7 @@ from stoker.contract.words import say
 from stoker.runs.client import Client
 from stoker.runs.errors import ConflictError, ExistsError, NotFoundError
 from stoker.runs.kinds import CLAIMS, CLUSTER_RUNTIMES, DEVICE_CLAIMS, JOBS, PODS, RUNTIMES, TRAINJOBS, Kind
+from stoker.runs.run import QUEUE
 from stoker.sessions import render
 from stoker.sessions.kinds import LEASES, OWN
 from stoker.sessions.render import LABEL, Session
@@ -190,7 +191,9 @@ def wait(client: Client, name: str, count: int, seconds: float, *, endpoint: boo
         serving = not endpoint or any(role_of(pod) == "node" and is_ready(pod) for pod in pods)
         if ready >= count and serving:
             return
-        now = f"{ready} of {count} samplers ready; {'' if serving else 'the endpoint is not; '}{_waiting(pods)}"
+        now = (
+            f"{ready} of {count} samplers ready; {'' if serving else 'the endpoint is not; '}{_waiting(pods, trainjob)}"
+        )
         if now != told:
             say(f"session {name}: {now}")
             told = now
@@ -224,10 +227,13 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
     return not going and any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
 
 
-def _waiting(pods: list[Object]) -> str:
+def _waiting(pods: list[Object], trainjob: Mapping[str, Any]) -> str:
     """Return what the pods of a session wait for, in few words."""
     if not pods:
-        return "there are no pods yet (a queue, or the controller, has not let it start)"
+        metadata = trainjob["metadata"]
+        queue = (metadata.get("labels") or {}).get(QUEUE)
+        who = f"queue {queue} has not let it start" if queue else "the controller has made none"
+        return f"there are no pods yet: {who} (`stoker explain {metadata['name']}` tells more)"
     return "; ".join(dict.fromkeys(_state(pod) for pod in pods))
 
 
