@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -15,8 +14,9 @@ import yaml
 import builders
 from cluster import Cluster
 from e2e.conftest import ROOT
-from e2e.kube import Kube, condition, restricted_namespace
+from e2e.kube import Kube, condition
 from e2e.kueue import kueue, queue, queued, workload_of
+from e2e.placement import LABEL, POD, bare_namespace, bare_node, end, placed, stays
 from e2e.trainjobs import LORA_SFT, Reader, Run, trainjob
 from lint.snippets import snippets
 
@@ -98,16 +98,17 @@ def test_a_run_makes_way_for_a_more_important_one_and_goes_on_from_its_checkpoin
     assert low.restarts().counted == 0, "making way is no failure"
 
 
-def test_kueue_takes_the_queues_of_the_guide(kube: Kube) -> None:
-    (block,) = [one.text for one in snippets("yaml") if "kind: ClusterQueue" in one.text]
-    text = block.replace("team-a", kube.namespace)
-    done = kube.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text)
-    assert len(done.stdout.splitlines()) == len(list(yaml.safe_load_all(text)))
+def test_kueue_takes_the_queues_of_the_guides(kube: Kube) -> None:
+    blocks = [one.text for one in snippets("yaml") if "kind: ClusterQueue" in one.text]
+    assert len(blocks) == 2
+    for block in blocks:
+        text = block.replace("team-a", kube.namespace)
+        done = kube.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text)
+        assert len(done.stdout.splitlines()) == len(list(yaml.safe_load_all(text)))
 
 
 # Gang admission. The node is a Node object, on which nothing runs: only the placement of pods counts.
 
-NODE, LABEL = "stoker-tests-packed", {"stoker.dev/tests": "packed"}
 CLAIM, RELEASE, FIRST = "gang", "gang", "gang-first"
 TRAINER = {"requests": {"cpu": "100m", "memory": "16Gi"}, "limits": {"memory": "16Gi"}}
 # Its sidecars ask for a little more.
@@ -130,34 +131,18 @@ GANG = {
 
 def gang_job(name: str, runtime: str, nodes: int, of: str | None) -> dict[str, Any]:
     """Return a TrainJob whose pods go to the packed node, in a queue or in none."""
-    pod = {"nodeSelector": LABEL, "tolerations": [{"operator": "Exists"}]}
     jobs = ["node", *(["sampler"] if "grpo" in runtime else [])]
-    spec = builders.patches(*(builders.job_of_pod(job, **pod) for job in jobs))
+    spec = builders.patches(*(builders.job_of_pod(job, **POD) for job in jobs))
     return queued(builders.trainjob(name, runtime=runtime, kind="TrainingRuntime", spec=spec, numNodes=nodes), of)
 
 
 @pytest.fixture(scope="module")
 def gang(cluster: Cluster, helm: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
     """A namespace with runtimes of 16 GiB, and with the claim that their pods name."""
-    volume = {
-        "capacity": {"storage": "1Gi"},
-        "accessModes": ["ReadWriteMany"],
-        "hostPath": {"path": "/nowhere"},
-        "storageClassName": "",
-        "claimRef": {"name": CLAIM, "namespace": "stoker-gang"},
-    }
     # It lets pods go first, and removes none.
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": FIRST}}
-    with restricted_namespace(cluster, "stoker-gang") as kube:
+    with bare_namespace(cluster, "stoker-gang", CLAIM) as kube:
         kube.apply({**priority, "value": 1000, "preemptionPolicy": "Never"})
-        kube.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": CLAIM}, "spec": volume})
-        claim = {
-            "storageClassName": "",
-            "volumeName": CLAIM,
-            "accessModes": ["ReadWriteMany"],
-            "resources": {"requests": {"storage": "1Gi"}},
-        }
-        kube.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": CLAIM}, "spec": claim})
         values = tmp_path_factory.mktemp("gang") / "values.yaml"
         values.write_text(yaml.safe_dump(GANG))
         helm(
@@ -166,52 +151,14 @@ def gang(cluster: Cluster, helm: Callable[..., str], tmp_path_factory: pytest.Te
         )  # fmt: skip
         yield kube
         helm("uninstall", RELEASE, "--namespace", kube.namespace)
-        kube.delete("pvc", CLAIM, wait=False)
-        kube.delete("pv", CLAIM, wait=False)
         kube.delete("priorityclass", FIRST)
 
 
 @pytest.fixture
 def packed(gang: Kube, request: pytest.FixtureRequest) -> Iterator[None]:
     """A node of so much memory that no kubelet looks after, and an empty namespace at the end."""
-    memory = str(request.param)
-    spec = {"taints": [{"key": "stoker.dev/tests", "value": "packed", "effect": "NoSchedule"}]}
-    # Released images are for this architecture, and pods ask for it.
-    labels = {**LABEL, "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux"}
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": labels}, "spec": spec}
-    gang.create(node)
-    room = {"cpu": "8", "memory": memory, "pods": "20"}
-    gang.kubectl(
-        "patch", "node", NODE, "--subresource=status", "--type=merge",
-        "--patch", json.dumps({"status": {"capacity": room, "allocatable": room}}),
-    )  # fmt: skip
-    yield
-    gang.kubectl("delete", "trainjobs", "--all")
-    # No kubelet tells of their end.
-    gang.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")
-    gang.delete("node", NODE)
-
-
-def placed(kube: Kube) -> dict[str, tuple[int, int]]:
-    """Return of each run how many of its pods have a node, and how many there are."""
-    found: dict[str, tuple[int, int]] = {}
-    for pod in kube.items("pods", "jobset.sigs.k8s.io/jobset-name"):
-        if pod["metadata"].get("deletionTimestamp"):
-            continue
-        name = pod["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"]
-        has, all_of_it = found.get(name, (0, 0))
-        node = pod["spec"].get("nodeName")
-        assert node in (None, NODE)
-        found[name] = (has + bool(node), all_of_it + 1)
-    return found
-
-
-def stays(kube: Kube, wanted: dict[str, tuple[int, int]], seconds: float) -> None:
-    """Fail if the placement becomes another."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        assert placed(kube) == wanted
-        time.sleep(1)
+    with bare_node(gang, str(request.param)):
+        yield
 
 
 @pytest.mark.parametrize("packed", ["48Gi"], indirect=True)
@@ -224,8 +171,7 @@ def test_two_runs_with_their_samplers_fit_and_the_third_waits_whole(packed: None
         stays(gang, {"one": (2, 2), "two": (2, 2)}, 10)
         assert "insufficient unused quota for memory" in _message(workload_of(gang, "three"))
 
-        gang.delete("trainjob", "one")
-        gang.kubectl("delete", "pods", "--selector", "jobset.sigs.k8s.io/jobset-name=one", "--force")
+        end(gang, "one")
         gang.until("the third, whole", lambda: placed(gang) == {"two": (2, 2), "three": (2, 2)}, 60)
 
 
@@ -243,8 +189,7 @@ def crowd(kube: Kube, of: str | None) -> None:
         kube.until("the scheduler to have tried it", lambda: _refused(kube, "two") == 2, 60)
         # A pod that was just refused is not tried again for a second, however important it is.
         stays(kube, {"before": (1, 1), "one": (1, 2), "two": (0, 2)}, 3)
-    kube.delete("trainjob", "before")
-    kube.kubectl("delete", "pods", "--selector", "jobset.sigs.k8s.io/jobset-name=before", "--force")
+    end(kube, "before")
 
 
 @pytest.mark.parametrize("packed", ["32Gi"], indirect=True)
@@ -260,8 +205,7 @@ def test_with_kueue_one_run_has_the_whole_node_and_then_the_other(packed: None, 
         crowd(gang, name)
         (run,) = gang.until("a whole run", lambda: [one for one, has in placed(gang).items() if has == (2, 2)], 60)
         stays(gang, {run: (2, 2)}, 10)
-        gang.delete("trainjob", run)
-        gang.kubectl("delete", "pods", "--selector", f"jobset.sigs.k8s.io/jobset-name={run}", "--force")
+        end(gang, run)
         (other,) = {"one", "two"} - {run}
         gang.until("the other, whole", lambda: placed(gang) == {other: (2, 2)}, 60)
 
