@@ -149,6 +149,7 @@ def join(run: Run, kubernetes: Path, programs: dict[GoModule, Path], containerd_
     for daemon in daemons():
         daemon.log.unlink(missing_ok=True)  # what is read in it must be of this time
     node.write_config(DEVICE_NODE, containerd_toml, [TAINT])
+    CDI.mkdir(exist_ok=True)  # containerd watches it
     node.bring_up(DEVICE_NODE, containerd(programs), kubernetes)
     with step(f"waiting for {DEVICE_NODE.name} and its devices"):
         kubelet = node.kubelet(DEVICE_NODE, kubernetes)

@@ -89,6 +89,9 @@ class EmbeddedProvider(Provider):
         """Join a node with devices that pods can claim; at once if it is there and healthy."""
         host.check()
         with state.lock():
+            found = state.read()
+            if found is None or found.fingerprint != state.fingerprint():
+                raise ClusterError("there is no cluster, or another version of this package made it: run `up` first")
             if devices.is_there() and all(health.healthy for health in self.status()):
                 return
             programs = artifacts.build([KUBERNETES, *devices.MODULES])

@@ -28,6 +28,7 @@ from cluster.embedded import (
 )
 from cluster.embedded.layout import DEVICE_NODE, FIRST, NODES
 from cluster.embedded.provider import EmbeddedProvider
+from cluster.errors import ClusterError
 from cluster.provider import Health
 
 
@@ -114,6 +115,17 @@ def test_a_node_that_is_not_there_has_no_daemons(tmp_path: Path, monkeypatch: py
     assert names[len(before) :] == [
         f"node-3-{part}" for part in ("mounts", "containerd", "kubelet", "kube-proxy", "devices")
     ]
+
+
+def test_devices_need_a_cluster_of_this_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "STATE", tmp_path / "state.json")
+    monkeypatch.setattr(state, "LOCK", tmp_path / "lock")
+    monkeypatch.setattr(host, "check", lambda: None)
+    for made_by in (None, "another"):
+        if made_by:
+            state.write(state.State(made_by))
+        with pytest.raises(ClusterError, match="run `up` first"):
+            EmbeddedProvider().add_devices()
 
 
 def test_one_nodes_processes_end_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

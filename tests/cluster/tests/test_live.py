@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from cluster import Cluster, artifacts, images
+from cluster import Cluster, addons, artifacts, images, optional
 from cluster.commands import capture
-from cluster.embedded import node
-from cluster.embedded.layout import NODES
+from cluster.embedded import cgroups, devices, network, node
+from cluster.embedded.layout import DEVICE_NODE, NODES, Node
 from cluster.embedded.processes import pid_of
 from cluster.progress import wait_for
 
@@ -270,3 +270,61 @@ def test_the_files_of_a_node_are_on_a_disk_of_its_own() -> None:
         mounted = Path(f"/proc/{pid_of(node.mounts(one))}/mounts").read_text().splitlines()
         (disk,) = (line.split()[0] for line in mounted if line.split()[1] == str(one.data))
         assert disk.startswith("/dev/loop")
+
+
+@pytest.fixture
+def third(embedded: Cluster, probes: Probes) -> Iterator[str]:
+    """A pod that claims a device, on a node that joins for it and leaves again."""
+    optional.add(embedded, "dra")
+    try:
+        requests = [{"name": "gpu", "exactly": {"deviceClassName": addons.DEVICE_CLASS}}]
+        claim = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "device"},
+            "spec": {"devices": {"requests": requests}},
+        }
+        claiming = pod("third", probes.image, DEVICE_NODE.name, 1003)
+        claiming["spec"] |= {
+            "tolerations": [{"key": devices.TAINT["key"], "operator": "Exists"}],
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": "device"}],
+        }
+        claiming["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+        probes.apply(claim, claiming)
+        wait = ["wait", "--for=condition=Ready", "pod/third", "--timeout=120s"]
+        assert "condition met" in kubectl(embedded, "-n", probes.namespace, *wait)
+        yield "third"
+    finally:
+        optional.remove(embedded, "dra")
+
+
+@pytest.mark.full  # builds containerd
+def test_a_node_with_devices_joins_the_others_and_leaves_nothing(
+    embedded: Cluster, probes: Probes, request: pytest.FixtureRequest
+) -> None:
+    before, routes = embedded.nodes(), capture([*_in(NODES[1]), "ip", "route"])
+    name = request.getfixturevalue("third")
+    assert embedded.nodes() == [*before, DEVICE_NODE.name]
+    assert all(health.healthy for health in embedded.provider.status())
+    optional.add(embedded, "dra")  # at once: it is there
+    for other in probes.users:
+        assert probes.run(name, "get", f"http://{probes.address(other)}:8080") == other
+        assert probes.run(other, "get", f"http://{probes.address(name)}:8080") == name
+    assert probes.run(name, "lookup", f"probe.{probes.namespace}.svc.cluster.local").startswith("[10.")
+    probes.run("first", "write", "/shared/third", "from first")
+    assert probes.run(name, "read", "/shared/third") == "from first"
+
+    optional.remove(embedded, "dra")
+    assert not optional.has(embedded, "dra")
+    assert embedded.nodes() == before
+    assert not network.path(DEVICE_NODE).exists()
+    assert cgroups.processes(DEVICE_NODE) == []
+    assert [folder for folder in (DEVICE_NODE.run, DEVICE_NODE.data, DEVICE_NODE.config) if folder.exists()] == []
+    assert capture([*_in(NODES[1]), "ip", "route"]) == routes
+    assert not json.loads(kubectl(embedded, "get", "resourceslices", "-o", "json"))["items"]
+    assert all(health.healthy for health in embedded.provider.status())
+
+
+def _in(node: Node) -> list[str]:
+    """Return what runs a command in a node's network."""
+    return ["nsenter", f"--net={network.path(node)}", "--"]
