@@ -108,7 +108,18 @@ def rollouts(bench: Bench) -> None:
     print(*of_rollouts(bench.run("rollouts", str(bench.args.pairs))), sep="\n", flush=True)
 
 
-ROWS: dict[str, Callable[[Bench], None]] = {"training": training, "memory": memory, "rollouts": rollouts}
+def latency(bench: Bench) -> None:
+    """Print how long a short answer of a policy takes, against that of its engine alone."""
+    say(f"{bench.args.pairs} pairs run in one process")
+    print(*of_latency(bench.run("latency", str(bench.args.pairs))), sep="\n", flush=True)
+
+
+ROWS: dict[str, Callable[[Bench], None]] = {
+    "training": training,
+    "latency": latency,
+    "memory": memory,
+    "rollouts": rollouts,
+}
 
 
 def of_training(pairs: Sequence[tuple[Told, Told]]) -> Iterator[str]:
@@ -132,6 +143,15 @@ def of_rollouts(pairs: Sequence[Told]) -> Iterator[str]:
     batch = statistics.median(pair["batch"] for pair in pairs)
     yield f"{ratio_line('rollouts', SAMPLERS, both, ' tokens/s')}, goal at least 2"
     yield f"  transformers was fastest with {batch:g} prompts at a time"
+
+
+def of_latency(pairs: Sequence[Told]) -> Iterator[str]:
+    """Yield what pairs of short answers say."""
+    if not pairs:
+        yield "latency                  not measured: no pair ended"
+        return
+    both = [(pair["ours"], pair["plain"]) for pair in pairs]
+    yield f"{ratio_line('latency', (SIDES[0], SAMPLERS[0]), both, ' ms')}, goal at most 1.05"
 
 
 def main() -> None:

@@ -142,13 +142,53 @@ def rollouts(model: str, pairs: int) -> None:
     policy.close()
 
 
+def latency(model: str, pairs: int) -> None:
+    """Print the milliseconds of a short answer with an adapter, by a policy and by its engine alone, pair by pair."""
+    from vllm import SamplingParams
+    from vllm.lora.request import LoRARequest
+
+    from stoker.lab import Policy
+
+    policy = Policy(model)
+    policy.changed()  # its new adapter answers, though nothing was trained
+    sampling: dict[str, Any] = {"max_tokens": 16, "temperature": 0.0, "ignore_eos": True}
+
+    def milliseconds(answer: Callable[[], object]) -> float:
+        began = time.perf_counter()
+        answer()
+        return 1000 * (time.perf_counter() - began)
+
+    def ours(text: str) -> float:
+        return milliseconds(lambda: policy.generate([text], **sampling))
+
+    ours(texts([32], -1)[0])
+    assert policy._trainer is not None
+    engine, folder = policy._trainer._vllm, policy._current()
+    llm = engine._started()
+    # The same name and number: vLLM has room for one adapter, and would load another one each time.
+    request = LoRARequest(*engine._names.of(Path(folder)), folder)
+    parameters = SamplingParams(**sampling)
+
+    def plain(text: str) -> float:
+        return milliseconds(lambda: llm.generate([text], parameters, lora_request=request, use_tqdm=False))
+
+    plain(texts([32], -2)[0])
+    for number in range(pairs):
+        one, other = texts([32, 32], number)
+        theirs = plain(other) if number % 2 else 0.0
+        mine = ours(one)
+        print(json.dumps({"ours": mine, "plain": theirs or plain(other)}), flush=True)
+    policy.close()
+
+
 def main(side: str, folder: Path, pairs: str = "1") -> None:
     """Run a side."""
     model = folder / "model"
     if not model.exists():
         write(model, "llama", **SIZE)
-    if side == "rollouts":
-        rollouts(str(model), int(pairs))
+    by_pairs = {"latency": latency, "rollouts": rollouts}
+    if side in by_pairs:
+        by_pairs[side](str(model), int(pairs))
     else:
         print(json.dumps({"ours": ours, "plain": plain, "rlhf": rlhf}[side](str(model), folder)), flush=True)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from benchmarks import lab
 from benchmarks.jobs import JobFailed
-from benchmarks.lab import ROWS, Bench, main, of_rollouts, of_training, told
+from benchmarks.lab import ROWS, Bench, main, of_latency, of_rollouts, of_training, told
 
 
 def test_pairs_of_trainings_are_reported_by_speed_and_memory() -> None:
@@ -28,6 +28,12 @@ def test_rollouts_are_reported_with_the_best_batch() -> None:
     assert "vLLM 500.00 tokens/s, transformers 100.00 tokens/s, ratio 5.000" in line
     assert batch == "  transformers was fastest with 64 prompts at a time"
     assert "not measured" in next(of_rollouts([]))
+
+
+def test_short_answers_are_reported_by_their_time() -> None:
+    (line,) = of_latency([{"ours": 51.0, "plain": 50.0}] * 3)
+    assert "stoker.lab 51.00 ms, vLLM 50.00 ms, ratio 1.020" in line
+    assert "not measured" in next(of_latency([]))
 
 
 def test_a_side_that_fails_or_hangs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
