@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import threading
@@ -18,6 +19,7 @@ import pytest
 from charts.helm import TRAINING_RUNTIMES, Manifest, render
 from charts.runtimes import jobs, runtimes
 from stoker.cluster.processes import free_ports
+from stoker.lab import LabError, Policy
 
 VALUES = TRAINING_RUNTIMES / "ci/grpo-async-cpu-values.yaml"
 PORT = 8080
@@ -105,7 +107,29 @@ def test_nobody_changes_through_the_proxy_what_is_served(
     assert not any("weight-transfer" in word for word in containers["vllm"]["args"])
 
 
-Ask = Callable[..., int]
+class Ask:
+    """Asks a proxy for a status.
+
+    Args:
+        port: the proxy's.
+
+    Attributes:
+        url: the proxy's address.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+
+    def __call__(self, path: str, key: str = "") -> int:
+        """Return the status of an answer."""
+        request = urllib.request.Request(f"{self.url}{path}")
+        if key:
+            request.add_header("Authorization", f"Bearer {key}")
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
 
 
 @pytest.fixture
@@ -115,10 +139,21 @@ def proxy(caddy: Path, templates: dict[str, Manifest], tmp_path: Path) -> Iterat
     servers: list[ThreadingHTTPServer] = []
 
     class Answers(BaseHTTPRequestHandler):
+        """Lists two models, and answers each prompt with the model that it was asked of."""
+
         def do_GET(self) -> None:
+            self._answer({"data": [{"id": "version-3", "parent": "base"}, {"id": "base"}]})
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self._answer({"choices": [{"text": asked["model"], "token_ids": [7], "finish_reason": "stop"}]})
+
+        def _answer(self, what: object) -> None:
+            text = json.dumps(what).encode()
             self.send_response(200)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(len(text)))
             self.end_headers()
+            self.wfile.write(text)
 
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
@@ -138,16 +173,7 @@ def proxy(caddy: Path, templates: dict[str, Manifest], tmp_path: Path) -> Iterat
         words = [str(caddy), "run", "--config", str(file), "--adapter", "caddyfile"]
         running.append(subprocess.Popen(words, env={"SESSION_GUARD": guard, "HOME": str(tmp_path)}, stderr=DEVNULL))
 
-        def ask(path: str, key: str = "") -> int:
-            request = urllib.request.Request(f"http://127.0.0.1:{mine}{path}")
-            if key:
-                request.add_header("Authorization", f"Bearer {key}")
-            try:
-                with urllib.request.urlopen(request, timeout=10) as answer:
-                    return int(answer.status)
-            except urllib.error.HTTPError as error:
-                return error.code
-
+        ask = Ask(mine)
         deadline = time.monotonic() + 30
         while True:
             try:
@@ -175,6 +201,18 @@ def test_the_samplers_of_a_session_ask_for_its_key(proxy: Callable[[str], Ask]) 
     for path in ("/health/../v1/models", "/pause", "/"):
         assert ask(path) == 401, path
     assert ask("/pause", "the-key") == 404
+
+
+def test_a_policy_of_the_lab_asks_a_session(proxy: Callable[[str], Ask], monkeypatch: pytest.MonkeyPatch) -> None:
+    url = proxy("keyed").url
+    monkeypatch.setenv("OPENAI_API_KEY", "the-key")
+    for name, asked in ((None, "base"), ("version-3", "version-3")):
+        (answer,) = Policy(url=url, name=name).generate(["1+1="], max_tokens=1)
+        assert (answer.text, answer.token_ids) == (asked, (7,))
+    for key in ("another", ""):
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+        with pytest.raises(LabError, match=r"answered 401: The session's key is missing or wrong: set OPENAI_API_KEY"):
+            Policy(url=url).generate(["1+1="])
 
 
 def test_other_samplers_ask_for_no_key(proxy: Callable[[str], Ask]) -> None:
