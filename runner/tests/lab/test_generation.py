@@ -49,7 +49,7 @@ def test_a_served_policy_answers_by_its_address(lab_python: Path, lab_inputs: Pa
         with pytest.raises(LabError, match=r"404.*nothing"):
             Policy(url=url, name="nothing").generate(["1+1="])
         for name in ("train", "save_lora"):
-            with pytest.raises(LabError, match="only generates: write Policy"):
+            with pytest.raises(LabError, match="not in this process: write Policy"):
                 getattr(policy, name)("rows")
 
 

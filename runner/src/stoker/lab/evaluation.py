@@ -11,6 +11,7 @@ from stoker.contract.exits import ExitCode
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.errors import LabError
 from stoker.lab.machine import dtype_of
+from stoker.lab.policy import Policy
 from stoker.lab.rows import Row
 from stoker.lab.trainer import refuse_long_rows
 
@@ -21,7 +22,7 @@ class Metrics(TypedDict):
     Attributes:
         loss: mean of the negative log-probability of each token that is learned, in nats.
         perplexity: its exponential.
-        token_accuracy: part of those tokens that the model holds most likely.
+        token_accuracy: part of those tokens that the model holds most likely; NaN for a session, which does not say.
         n: their number.
     """
 
@@ -62,6 +63,10 @@ def evaluate(policy: Evaluated, rows: Iterable[Row], *, batch_size: int | None =
     Raises:
         LabError: the rows are wrong, longer than the model takes, or have no token to predict.
     """
+    session = policy.session if isinstance(policy, Policy) else None
+    if session is not None:
+        loss, count = session.likelihood(rows, batch_size or policy.config.batch_size)
+        return _metrics([loss * count, math.nan, count])
     tokenizer = policy.tokenizer  # it says what is missing, or that the policy is served elsewhere
     import torch
     from accelerate import PartialState

@@ -14,17 +14,19 @@ from stoker.contract.exits import ExitCode
 from stoker.contract.manifest import write_manifest
 from stoker.lab import job
 from stoker.lab.config import LoRATrainConfig
+from stoker.lab.endpoint import Endpoint
 from stoker.lab.errors import LabError
 from stoker.lab.generation import Completion, Prompt, completions
 from stoker.lab.machine import TRAINING
 from stoker.lab.remote import Served
+from stoker.lab.session import Session
 from stoker.lab.trainer import LoRATrainer, Trained
 from stoker.plan.facts import read_facts
 from stoker.serve.adapters import versions
 
 # What the manifest calls rows that have no name.
 _ROWS = "in-memory rows"
-_NEEDS_MODEL = "this policy is served at {url}, and only generates: write Policy(model) to {what}"
+_NEEDS_MODEL = "this policy is at {url}, not in this process: write Policy(model) to {what}"
 
 
 class Policy:
@@ -33,8 +35,10 @@ class Policy:
     Args:
         model: the base model's folder or Hub id.
         config: the adapter and its training.
-        url: address of a server to ask instead, such as a serving release's.
-        name: with `url`, the name in requests, such as `support:3`; the server's base model by default.
+        url: address of a server to ask instead, such as a serving release's; or of a session's endpoint, which trains
+            and answers.
+        name: with `url`, the name in requests, such as `support:3`; the server's base model by default. For a session's
+            endpoint, where the tokenizer is; its model by default.
         adapter: folder of an adapter to go on from.
         engine: further arguments of `vllm.LLM`.
         share_weights: train on the weights of vLLM's engine, not on a copy of them. It saves the memory of the model,
@@ -62,6 +66,10 @@ class Policy:
         self.config = config if config is not None else LoRATrainConfig()
         self._url = url
         self._served = None if url is None else Served(url, name)
+        self._name = name
+        self._session: Session | None = None
+        # Whether the address is one that trains; None until it answers.
+        self._trains: bool | None = None
         self._trainer = (
             None
             if model is None
@@ -72,6 +80,21 @@ class Policy:
         self._saved: tempfile.TemporaryDirectory[str] | None = None
         self._has_adapter = adapter is not None
         self._dataset: str | None = None
+
+    @property
+    def session(self) -> Session | None:
+        """The session that trains and answers; None if the policy is in this process, or at a server that only answers.
+
+        Raises:
+            LabError: the session has no such adapters, or refuses the key.
+        """
+        if self._url is not None and self._trains is None:
+            endpoint = Endpoint(self._url)
+            trains = endpoint.is_there()
+            if trains:
+                self._session = Session(endpoint, self.config, self._name)
+            self._trains = trains
+        return self._session
 
     @property
     def model_name(self) -> str:
@@ -85,7 +108,8 @@ class Policy:
     @property
     def positions(self) -> int | None:
         """The longest sequence that the model takes; None if that is not known before it is loaded."""
-        return self._local("look at its model").positions
+        session = self.session
+        return self._local("look at its model").positions if session is None else session.positions
 
     @property
     def model(self) -> Any:
@@ -95,7 +119,8 @@ class Policy:
     @property
     def tokenizer(self) -> Any:
         """The model's tokenizer."""
-        return self._local("look at its tokenizer").tokenizer
+        session = self.session
+        return self._local("look at its tokenizer").tokenizer if session is None else session.tokenizer
 
     def train(self, rows: Any) -> Trained:
         """Train the adapter; the next `generate` answers with it. A second call goes on from the first one's.
@@ -107,6 +132,8 @@ class Policy:
         Raises:
             LabError: the rows are wrong, or this machine cannot train.
         """
+        if (session := self.session) is not None:
+            return session.train(_loaded(rows) if isinstance(rows, str) else rows)
         trainer = self._local("train")
         self._dataset = rows if isinstance(rows, str) else None
         done = trainer.train(_loaded(rows) if isinstance(rows, str) else rows)
@@ -135,6 +162,8 @@ class Policy:
         Raises:
             LabError: vLLM is missing, or it refuses an argument or a prompt.
         """
+        if (session := self.session) is not None:
+            return session.generate(prompts, sampling)
         if self._served is not None:
             return self._served.generate(prompts, sampling)
         trainer = self._local("generate")
@@ -199,6 +228,8 @@ class Policy:
         """Forget the model, end the engine and give their memory back."""
         if self._trainer is not None:
             self._trainer.close()
+        if self._session is not None:
+            self._session.close()
         self._forget_saved()
 
     def __enter__(self) -> Policy:

@@ -172,7 +172,7 @@ def test_a_folder_without_a_reward_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_only_a_policy_of_this_process_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(LabError, match="only generates: write Policy"):
+    with pytest.raises(LabError, match="not in this process: write Policy"):
         RLHF(Policy(url="http://127.0.0.1:1"), len)
     (tmp_path / "config.json").write_text("{}")
     training = RLHFTrainer(str(tmp_path), "org/reward", RLHFConfig())

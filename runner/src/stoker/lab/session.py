@@ -1,0 +1,181 @@
+"""A policy whose model trains and answers in a session on a cluster: tokens go there, losses and answers come back."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from stoker.lab.config import ALL_LINEAR, LoRATrainConfig
+from stoker.lab.endpoint import Endpoint, Passed
+from stoker.lab.errors import LabError, refuse
+from stoker.lab.generation import Completion, Prompt, checked_prompts
+from stoker.lab.machine import need_training
+from stoker.lab.rows import Kind, Row, as_rows, kind_of
+from stoker.lab.trainer import Trained, refuse_long_rows
+
+if TYPE_CHECKING:
+    from stoker.lab.data import CausalLMDataset
+
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+_FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
+# What an endpoint samples by; `n` is the number of answers.
+_SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop")
+
+
+class Session:
+    """Trains an adapter at a session's endpoint, and asks the session's samplers.
+
+    Args:
+        endpoint: the endpoint.
+        config: the adapter and its training. The endpoint decides the adapter's scale; dropout must be 0.
+        tokenizer: where the tokenizer is; by default, the endpoint's model.
+
+    Raises:
+        LabError: the endpoint has no such adapters, or does not answer.
+    """
+
+    def __init__(self, endpoint: Endpoint, config: LoRATrainConfig, tokenizer: str | None = None) -> None:
+        refuse(_problems(config))
+        self.config = config
+        self._endpoint = endpoint
+        self.model_name, self.positions = endpoint.model()
+        self._words = tokenizer or self.model_name
+        self._tokenizer: Any = None
+        # The model at the endpoint, and what its samplers know it by as it is now.
+        self._model_id = self._sampler = ""
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer."""
+        if self._tokenizer is None:
+            need_training()
+            from transformers import AutoTokenizer
+
+            try:
+                self._tokenizer = AutoTokenizer.from_pretrained(self._words)
+            except (OSError, ValueError) as error:
+                raise LabError(
+                    f"there is no tokenizer at {self._words!r}: write name= with the folder or Hub id of the session's "
+                    "model"
+                ) from error
+        return self._tokenizer
+
+    def train(self, rows: Any) -> Trained:
+        """Train on rows, as TRL does: in an order of the seed, with a learning rate that rises and then falls.
+
+        Raises:
+            LabError: the rows are wrong or too long, or the endpoint refuses.
+        """
+        found = as_rows(rows)
+        if kind_of(found) is Kind.PREFERENCE:
+            raise LabError("a session trains no preferences: write text, completions or messages, or Policy(model)")
+        dataset, config = self._dataset(found), self.config
+        size = config.batch_size * config.gradient_accumulation_steps
+        updates = math.ceil(len(dataset) / size) * config.num_epochs
+        warmup = math.ceil(updates * config.warmup_ratio)
+        started, history = time.monotonic(), list[Mapping[str, float]]()
+        model_id = self._model()
+        order = random.Random(config.seed)
+        for _ in range(config.num_epochs):
+            turn = order.sample(range(len(dataset)), len(dataset))
+            for first in range(0, len(turn), size):
+                done = len(history)
+                part = done / warmup if done < warmup else (updates - done) / max(updates - warmup, 1)
+                passed = [_passed(*dataset.tokens(row), config.max_length) for row in turn[first : first + size]]
+                count = sum(sum(row.weights) for row in passed)
+                if not count:
+                    raise LabError("rows have no token to learn after they were cut: raise max_length")
+                mean = [Passed(row.tokens, row.targets, [one / count for one in row.weights]) for row in passed]
+                logprobs = self._endpoint.forward(model_id, mean, learn=True)
+                norm = self._endpoint.step(model_id, config.learning_rate * part, config.max_grad_norm)
+                history.append({"step": done + 1, "loss": _sum(mean, logprobs), "grad_norm": norm})
+        self._sampler = ""
+        loss = sum(entry["loss"] for entry in history) / len(history)
+        return Trained("sft", len(history), loss, time.monotonic() - started, 1, tuple(history))
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Mapping[str, Any]) -> list[Completion]:
+        """Return answers by the model as it is now: all of the first prompt, then all of the next.
+
+        Raises:
+            LabError: an argument is not for a session, or the endpoint refuses.
+        """
+        asked = checked_prompts(prompts)
+        unknown = sorted(sampling.keys() - {*_SAMPLING, "n", "logprobs"})
+        if unknown:
+            raise LabError(f"generate: a session takes no {unknown[0]}: write some of {', '.join(_SAMPLING)}, n")
+        given = {"max_tokens": 16, **{name: sampling[name] for name in _SAMPLING if name in sampling}}
+        told = sampling.get("logprobs") is not None
+        model_id = self._model()
+        self._sampler = self._sampler or self._endpoint.sampler(model_id)
+        found = []
+        for prompt in asked:
+            ids = self.tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt)
+            for tokens, logprobs, cut in self._endpoint.sample(self._sampler, ids, sampling.get("n", 1), given):
+                text = self.tokenizer.decode(tokens, skip_special_tokens=True)
+                finish = "length" if cut else "stop"
+                found.append(Completion(prompt, text, tokens, logprobs if told else None, finish))
+        return found
+
+    def likelihood(self, rows: Any, size: int) -> tuple[float, int]:
+        """Return the mean negative log-probability of the tokens that would be learned, and their number."""
+        dataset = self._dataset(as_rows(rows))
+        passed = [_passed(*dataset.tokens(row), self.config.max_length) for row in range(len(dataset))]
+        count = round(sum(sum(row.weights) for row in passed))
+        total = 0.0
+        for first in range(0, len(passed), size):
+            part = passed[first : first + size]
+            total += _sum(part, self._endpoint.forward(self._model(), part, learn=False))
+        return total / max(count, 1), count
+
+    def close(self) -> None:
+        """Leave the endpoint."""
+        self._endpoint.close()
+
+    def _dataset(self, rows: list[Row]) -> CausalLMDataset:
+        need_training()
+        from stoker.lab.data import CausalLMDataset
+
+        dataset = CausalLMDataset(rows, self.tokenizer, self.config.max_length)
+        if dataset.max_length > self.positions:
+            refuse_long_rows(dataset, self.positions)
+        return dataset
+
+    def _model(self) -> str:
+        if not self._model_id:
+            targets = self.config.target_modules
+            self._model_id = self._endpoint.create(
+                self.model_name,
+                self.config.rank,
+                self.config.seed,
+                attention=targets == ALL_LINEAR or _ATTENTION[0] in targets,
+                feed_forward=targets == ALL_LINEAR or _FEED_FORWARD[0] in targets,
+            )
+        return self._model_id
+
+
+def _problems(config: LoRATrainConfig) -> Iterator[str]:
+    targets = config.target_modules
+    wanted = {*_ATTENTION}, {*_FEED_FORWARD}, {*_ATTENTION, *_FEED_FORWARD}
+    if targets != ALL_LINEAR and {*targets} not in wanted:
+        yield (
+            f"LoRATrainConfig: target_modules is {targets!r}, but a session's adapters are in all layers of attention, "
+            f'of the feed-forward part, or both: write {[*_ATTENTION]}, {[*_FEED_FORWARD]} or "{ALL_LINEAR}"'
+        )
+    if config.dropout:
+        yield f"LoRATrainConfig: dropout is {config.dropout}, which a session does not have: write 0"
+
+
+def _passed(ids: Sequence[int], labels: Sequence[int], longest: int) -> Passed:
+    """Return a row: each token with the next one as its target."""
+    from stoker.lab.data import IGNORED
+
+    ids, labels = ids[:longest], labels[:longest]
+    return Passed(ids[:-1], ids[1:], [float(label != IGNORED) for label in labels[1:]])
+
+
+def _sum(rows: Sequence[Passed], logprobs: Sequence[Sequence[float]]) -> float:
+    pairs = zip(rows, logprobs, strict=True)
+    return -sum(weight * one for row, found in pairs for weight, one in zip(row.weights, found, strict=True))

@@ -1,0 +1,88 @@
+"""A policy in a session: `python session_cases.py MODEL FOLDER` prints what fails, as JSON.
+
+Runs in an environment with TRL, which has the session's endpoint too. MODEL is a tiny model, FOLDER is empty.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from runner.tests.lab.cases import refused, report
+from runner.tests.tinker.endpoint_cases import KEY, Setup, endpoint
+
+from stoker.lab import LoRATrainConfig, LoRATrainer, Policy, evaluate
+from stoker.lab.endpoint import KEY as VARIABLE
+
+MODEL, FOLDER = sys.argv[1], Path(sys.argv[2])
+ROWS = [{"prompt": f"{a}+{b}=", "completion": str(a + b)} for a in range(4) for b in range(6)]
+# Each update has all rows, so that its loss is that of all of them.
+CONFIG = LoRATrainConfig(
+    rank=4, target_modules="all-linear", batch_size=8, gradient_accumulation_steps=3, num_epochs=5, learning_rate=2e-2,
+    max_length=64,
+)  # fmt: skip
+
+
+def far(setup: Setup, **changes: Any) -> Policy:
+    """Return a policy of the session."""
+    return Policy(url=setup.url, config=LoRATrainConfig(**{**vars(CONFIG), **changes}))
+
+
+def a_session_trains_as_a_notebook_does(setup: Setup) -> None:
+    """The same calls train there, what is evaluated is what PEFT says, and samplers have what was trained last."""
+    with far(setup) as policy:
+        before = evaluate(policy, ROWS)
+        here = evaluate(LoRATrainer(MODEL, CONFIG), ROWS)
+        assert math.isclose(before["loss"], here["loss"], rel_tol=1e-5), (before, here)
+        assert (before["n"], round(before["perplexity"], 3)) == (here["n"], round(here["perplexity"], 3))
+        done = policy.train(ROWS)
+        losses = [entry["loss"] for entry in done.history]
+        assert (done.method, done.steps, len(losses)) == ("sft", 5, 5)
+        assert math.isclose(losses[0], before["loss"], rel_tol=1e-4), (losses, before)
+        assert losses[-1] < losses[0] - 0.3, losses
+        for again in (False, True):
+            if again:
+                policy.train(ROWS[:8])
+            answers = policy.generate(["1+1=", [7, 8]], max_tokens=3, n=2, temperature=0.5, logprobs=0)
+            assert [answer.prompt for answer in answers] == ["1+1=", "1+1=", [7, 8], [7, 8]]
+            assert all(len(answer.token_ids) == len(answer.logprobs or ()) == 3 for answer in answers)
+            assert all(answer.text and answer.finish == "length" for answer in answers)
+            asked = setup.sampler.requests[-1]
+            assert (asked["n"], asked["temperature"], asked["prompt"]) == (2, 0.5, [7, 8])
+            served = LoRATrainer(MODEL, CONFIG, adapter=setup.sampler.names()[asked["model"]])
+            there, ours = evaluate(policy, ROWS), evaluate(served, ROWS)
+            assert math.isclose(there["loss"], ours["loss"], rel_tol=1e-4), (there, ours)
+            assert there["loss"] < before["loss"] - 0.3
+
+
+def what_a_session_cannot_do_is_refused(setup: Setup) -> None:
+    """One message with the fix."""
+    policy = far(setup)
+    pairs = [{"prompt": "1", "chosen": "2", "rejected": "3"}]
+    refused(lambda: policy.train(pairs), "a session trains no preferences: write text")
+    refused(lambda: policy.train([]), "there are no rows")
+    refused(
+        lambda: far(setup, max_length=512).train([{"text": "7" * 300}]), "row 0 has 301 tokens, but the model takes 128"
+    )
+    refused(lambda: policy.generate(["1"], min_p=0.5), "a session takes no min_p")
+    refused(lambda: policy.generate(["1"], max_tokens="many"), "max_tokens is missing or not a whole number")
+    refused(lambda: policy.save_lora(FOLDER), "not in this process: write Policy(model) to save an adapter")
+    refused(lambda: far(setup, target_modules=["q_proj"]).train(ROWS), "a session's adapters are in all layers")
+    refused(lambda: far(setup, dropout=0.1).train(ROWS), "dropout is 0.1, which a session does not have")
+    refused(lambda: far(setup, rank=512).train(ROWS), "rank")
+    other = Policy(url=setup.url, config=CONFIG, name=str(FOLDER))
+    refused(lambda: other.train(ROWS), "write name= with the folder or Hub id of the session's model")
+    os.environ[VARIABLE] = "tml-another"
+    refused(lambda: far(setup).train(ROWS), f"set {VARIABLE} to the session's key")
+    os.environ[VARIABLE] = KEY
+
+
+if __name__ == "__main__":
+    os.environ[VARIABLE] = KEY
+    with endpoint(MODEL, FOLDER) as found:
+        cases = (a_session_trains_as_a_notebook_does, what_a_session_cannot_do_is_refused)
+        report([functools.wraps(case)(functools.partial(case, found)) for case in cases])
