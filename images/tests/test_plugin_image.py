@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,8 +50,10 @@ def test_the_image_has_the_plugins_backend(tmp_path: Path) -> None:
     volumes = [
         word for name, place in known.items() if name in settings for word in ("-v", f"{settings[name]}:{place}")
     ]
+    # buildah makes a name of the folder's, and no part of a name begins with a dot, as that of the cache may.
+    shutil.copytree(layout, tmp_path / "trl")
     with storage() as buildah:
-        buildah("tag", buildah("pull", "--quiet", f"oci:{layout}:{tag}"), BASE)
+        buildah("tag", buildah("pull", "--quiet", f"oci:{tmp_path / 'trl'}:{tag}"), BASE)
         buildah(
             "build", "--isolation", "chroot", "--network", "host", "--pull-never", *volumes,
             "--build-arg", f"PYTHON=localhost/stoker/base:{debian.key()}", "--build-arg", f"BASE={BASE}",
