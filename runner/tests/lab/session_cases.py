@@ -29,7 +29,7 @@ CONFIG = LoRATrainConfig(
 
 def far(setup: Setup, **changes: Any) -> Policy:
     """Return a policy of the session."""
-    return Policy(url=setup.url, config=LoRATrainConfig(**{**vars(CONFIG), **changes}))
+    return Policy(setup.url, LoRATrainConfig(**{**vars(CONFIG), **changes}))
 
 
 def a_session_trains_as_a_notebook_does(setup: Setup) -> None:

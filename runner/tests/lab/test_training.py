@@ -90,5 +90,7 @@ def test_a_policy_has_a_model_or_an_address() -> None:
         Policy()
     with pytest.raises(LabError, match="write one of them"):
         Policy("a", url="http://b")
+    with pytest.raises(LabError, match="this policy is at http://b, not in this process: write Policy"):
+        Policy("http://b").save_lora("c")
     with pytest.raises(LabError, match="write it with url"):
         Policy("a", name="b")

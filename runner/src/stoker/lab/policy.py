@@ -33,7 +33,7 @@ class Policy:
     """A base model and its adapter. Nothing is loaded before it is needed.
 
     Args:
-        model: the base model's folder or Hub id.
+        model: the base model's folder or Hub id; or an address, which is the same as `url`.
         config: the adapter and its training.
         url: address of a server to ask instead, such as a serving release's; or of a session's endpoint, which trains
             and answers.
@@ -59,6 +59,8 @@ class Policy:
         engine: Mapping[str, Any] | None = None,
         share_weights: bool = False,
     ) -> None:
+        if url is None and isinstance(model, str) and model.startswith(("http://", "https://")):
+            model, url = None, model
         if (model is None) == (url is None):
             raise LabError("write one of them: Policy(model) to train and generate here, Policy(url=…) to ask a server")
         if url is None and name is not None:
