@@ -44,7 +44,7 @@ Argument: the root context.
 {{- define "stoker-board.hosts" -}}
 {{- $name := include "stoker-board.name" . }}
 {{- $service := printf "%s.%s" $name .Release.Namespace }}
-{{- concat (list $name $service (printf "%s.svc" $service)) (compact (list .Values.ingress.host)) .Values.hosts | uniq | toYaml }}
+{{- concat (list $name $service (printf "%s.svc" $service)) (compact (list .Values.ingress.host)) (.Values.hosts | default list) | uniq | toYaml }}
 {{- end }}
 
 {{/*

@@ -78,7 +78,7 @@ def test_releases_have_replicas_and_adapters(cluster: Cluster, kubeconfig: Path,
     assert page.row("half")[1:3] == ["Degraded", "1 of 2"]
     assert "other" not in page.text
     assert "odd" not in page.text
-    assert "this page does not read that claim" in start().get("/serving").text
+    assert "this page does not read that folder" in start().get("/serving").text
 
 
 def test_restarts_are_known_without_the_jobset(cluster: Cluster, kubeconfig: Path, start: Start) -> None:

@@ -42,13 +42,17 @@ def test_a_claim_that_is_a_workspace_or_an_output_folder_is_its_runs(tmp_path: P
 def test_published_adapters_are_no_runs(tmp_path: Path) -> None:
     folder = claims(tmp_path)["adapters"]
     assert find(Source("adapters", "ml", folder)) == ([], "")
-    assert adapters_in(folder, "live") == ["tone-1", "tone-2"]
-    assert adapters_in(folder, "none") == []
-    assert adapters_in(folder, "no\0name") == []
+    source = Source("adapters", "ml", folder)
+    assert adapters_in(source, "live") == ["tone-1", "tone-2"]
+    assert adapters_in(source, "none") == []
+    assert adapters_in(source, "no\0name") == []
+    part = Source("adapters", "ml", folder / "live", "live")
+    assert adapters_in(part, "live") == ["tone-1", "tone-2"]
+    assert adapters_in(part, "other") is None
     other = folder.rename(tmp_path / "other")
     folder.mkdir()
     (folder / "live").symlink_to(other / "live")
-    assert adapters_in(folder, "live") == []
+    assert adapters_in(source, "live") == []
 
 
 def test_the_newest_number_of_each_metric_counts(tmp_path: Path) -> None:
@@ -118,6 +122,6 @@ def test_a_folder_whose_name_is_no_text_is_left_out(tmp_path: Path) -> None:
 
 
 def test_names_say_which_namespace_a_folder_belongs_to(tmp_path: Path) -> None:
-    given = [f"other/claim={tmp_path}", f"mine={tmp_path}", str(tmp_path)]
-    told = [(source.name, source.namespace) for source in named(given, "ml")]
-    assert told == [("claim", "other"), ("mine", "ml"), (tmp_path.name, "ml")]
+    given = [f"other/claim={tmp_path}", f"other/part/a/b={tmp_path}", f"mine={tmp_path}", str(tmp_path)]
+    told = [(source.name, source.namespace, source.below) for source in named(given, "ml")]
+    assert told == [("claim", "other", ""), ("part", "other", "a/b"), ("mine", "ml", ""), (tmp_path.name, "ml", "")]

@@ -157,11 +157,11 @@ class _Pages:
 
     def serving(self, request: Request) -> Response:
         look = self._looks.newest()
-        folders = {(source.namespace, source.name): source.root for source in self._looks.sources}
+        claims = {(source.namespace, source.name): source for source in self._looks.sources}
         rows = []
         for release in look.releases:
-            root = folders.get((release.namespace, release.claim))
-            rows.append((release, None if root is None else adapters_in(root, release.folder)))
+            source = claims.get((release.namespace, release.claim))
+            rows.append((release, None if source is None else adapters_in(source, release.folder)))
         return self._page(request, "serving.html", look, title="Serving", rows=rows)
 
     def refused(self, request: Request, error: Exception) -> Response:

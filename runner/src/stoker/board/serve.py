@@ -29,7 +29,8 @@ class Board:
 
     Attributes:
         namespaces: whose runs; none for that of the kubeconfig or the pod.
-        folders: `NAME=PATH` or `PATH` of what runs have left; `NAMESPACE/NAME` says to which runs it belongs.
+        folders: `NAME=PATH` or `PATH` of what runs have left; `NAMESPACE/NAME` says to which runs it belongs, and
+            `NAMESPACE/NAME/FOLDER` which folder of the claim is at the path.
         host: address to listen at; empty for all, of both families where the machine has them.
         port: port to listen at; 0 for a free one.
         waits: begin without folders that do not exist yet; the page says which.
@@ -111,15 +112,22 @@ def sources(folders: Sequence[str], home: str, waits: bool = False) -> list[Sour
         told, equals, path = given.partition("=")
         where = path if equals else given
         root = Path(where)
-        namespace, _, name = told.rpartition("/") if equals else ("", "", root.resolve().name)
+        namespace, name, below = _names(told) if equals else ("", root.resolve().name, "")
         if not name or not where:
             raise RunError(ExitCode.USAGE, f"--folder {given!r} names no folder: write PATH or NAME=PATH")
         if name in found:
             raise RunError(ExitCode.USAGE, f"--folder {given}: there is a folder {name} already: write NAME={root}")
         if not waits and not root.is_dir():
             raise RunError(ExitCode.NO_INPUT, f"--folder {given}: there is no folder {root}: correct the path")
-        found[name] = Source(name, namespace or home, root)
+        found[name] = Source(name, namespace or home, root, below)
     return [*found.values()]
+
+
+def _names(told: str) -> tuple[str, str, str]:
+    """Return what `CLAIM`, `NAMESPACE/CLAIM` or `NAMESPACE/CLAIM/FOLDER` says: namespace, claim and folder."""
+    first, slash, rest = told.partition("/")
+    name, _, below = rest.partition("/")
+    return (first, name, below) if slash else ("", first, "")
 
 
 def _client(board: Board) -> tuple[Client | None, str]:

@@ -9,7 +9,7 @@ import stat
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from stoker.contract.evaluation import EVALUATION
@@ -38,11 +38,13 @@ class Source:
         name: the claim's name, or the folder's.
         namespace: of the runs that it belongs to.
         root: where it is.
+        below: where that is in the claim; empty for the claim's root.
     """
 
     name: str
     namespace: str
     root: Path
+    below: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +105,16 @@ def find(source: Source) -> tuple[list[Left], str]:
     return found, ""
 
 
-def adapters_in(root: Path, path: str) -> list[str]:
-    """Return the names of the adapters in a folder of a source; none if it cannot be read, or leads out of it."""
-    folder = root / path
+def adapters_in(source: Source, path: str) -> list[str] | None:
+    """Return the names of the adapters in a folder of a claim: none if it cannot be read, or leads out of the source.
+
+    None stands for a folder that is elsewhere in the claim.
+    """
+    if not PurePosixPath(path).is_relative_to(source.below):
+        return None
+    folder = source.root / PurePosixPath(path).relative_to(source.below)
     try:
-        if not folder.resolve().is_relative_to(root.resolve()):
+        if not folder.resolve().is_relative_to(source.root.resolve()):
             return []
     except (OSError, RuntimeError, ValueError):  # links in a circle, or a name that none can have
         return []

@@ -28,7 +28,7 @@ from stoker.commands.group import reported
     "folders",
     multiple=True,
     metavar="[NAME=]PATH",
-    help="What runs have left: a claim, or what `stoker get` brought. NAME is the claim's, or NAMESPACE/CLAIM.",
+    help="What runs have left: a claim, or what `stoker get` brought. NAME is CLAIM or NAMESPACE/CLAIM[/FOLDER].",
 )
 @click.option("--wait-for-folders", "waits", is_flag=True, help="Begin without folders that do not exist yet.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to answer at; empty for all.")
