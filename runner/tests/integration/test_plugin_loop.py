@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -37,3 +38,18 @@ def test_a_loop_without_transformers_stops_and_resumes(job: LocalJob) -> None:
     manifest = job.manifest()
     assert (manifest["steps"], manifest["world_size"]) == (step + 3, 2)
     assert manifest["resumed_from"] == f"checkpoint-{step}"
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("plugin")
+def test_a_crash_in_c_code_prints_where_it_was(job: LocalJob) -> None:
+    options: dict[str, Any] = {"command": ("stoker", "run"), "env": {"STOKER_FRAMEWORK": "counter"}}
+    process = job.start("loop_plugin", "--max_steps", "100", **options)
+    job.wait_for(lambda: len(job.ranks()) == 1, process)
+    (rank,) = job.ranks().values()
+    os.kill(rank, signal.SIGSEGV)
+    ended = job.end(process)
+    assert ended.code == 0, ended.output
+    assert "rank 0 died of SIGSEGV" in ended.output
+    assert "Fatal Python error: Segmentation fault" in ended.output
+    assert 'loop_plugin.py", line' in ended.output

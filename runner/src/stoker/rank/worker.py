@@ -6,6 +6,7 @@ The command is `python -m stoker.rank.worker`; STOKER_PLAN names the file with t
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import importlib
 import os
 import sys
@@ -35,6 +36,8 @@ _WHERE_INSTALLED = ("bitsandbytes",)
 def main() -> int:
     """Train as one rank and return the exit code; the rank's status file has the reason."""
     end_with_parent()
+    # A crash in C code prints where each thread was: without, the log says nothing of it.
+    faulthandler.enable()
     plan, local = read_plan()
     status = RankStatus(rank=int(os.environ.get("RANK", "0")), pid=os.getpid(), phase="starting")
     local.write_status(status)
