@@ -19,7 +19,7 @@ RELEASE = "policed"
 # Names that no other release of these tests has.
 RUNTIME = "trl-distributed-policed"
 DEPRECATED = "trl-llama3.2-1b-policed"
-WIDE = "wide"  # of the values alone: those keep the names they are given
+WIDE, SAMPLED = "wide", "sampled"  # of the values alone: those keep the names they are given
 UNDER_RULES = f"{NAMESPACE}-on"
 WITHOUT_RULES = f"{NAMESPACE}-off"
 SETTINGS = (
@@ -27,6 +27,7 @@ SETTINGS = (
     *("runtimes.trl-distributed.enabled=true", r"runtimes.trl-llama3\.2-1b.enabled=true"),
     r"runtimes.trl-llama3\.2-1b.initializers=false",
     *("runtimes.wide.base=trl-distributed", "runtimes.wide.numNodes=16"),
+    *("runtimes.sampled.base=trl-grpo-async", "runtimes.sampled.initializers=false"),
     r"runtimes.trl-llama3\.2-1b.deprecated.replacement=trl-distributed-policed",
     *("policies.maxNodes.enabled=true", "policies.nodes=4", "policies.imageRegistries.enabled=true"),
     *("policies.registries={registry.example.com/team,ghcr.io/stoker-dev}", "policies.queue.enabled=true"),
@@ -64,10 +65,15 @@ BREACHES = [
         f"the name has 35 characters and may have 33 with runtime {RUNTIME}, for Kubernetes adds to it",
     ),
     Breach(
+        "name-length",
+        job("n" * 46, runtime=SAMPLED),
+        f"the name has 46 characters and may have 45 with runtime {SAMPLED}, for Kubernetes adds to it",
+    ),
+    Breach(
         "catalogue-runtimes",
         job(runtime="homemade"),
         f"ClusterTrainingRuntime homemade is not in the catalogue: set spec.runtimeRef to kind ClusterTrainingRuntime "
-        f"and one of {RUNTIME}, {DEPRECATED}, {WIDE}",
+        f"and one of {SAMPLED}, {RUNTIME}, {DEPRECATED}, {WIDE}",
     ),
     Breach(
         "catalogue-runtimes",
@@ -95,6 +101,7 @@ BREACHES = [
 ALLOWED = [
     job(),
     job("a-name-with-exactly-33-characters"),
+    job("n" * 45, runtime=SAMPLED),
     job(numNodes=4),
     job(runtime=WIDE, numNodes=4),
     job(image="registry.example.com/team/trl:1", numNodes=1),

@@ -45,12 +45,17 @@ Argument: the root context.
 {{- define "training-runtimes.policyConstants" -}}
 {{- $catalogue := include "training-runtimes.catalogue" . | fromYaml }}
 {{- $withInitializers := list }}
+{{- $samplerRoom := dict }}
 {{- $replacements := dict }}
 {{- $defaultNodes := dict }}
 {{- $registries := list }}
 {{- range $name, $runtime := $catalogue }}
   {{- if $runtime.initializers }}
     {{- $withInitializers = append $withInitializers $name }}
+  {{- end }}
+  {{- with $runtime.samplers }}
+    {{- /* What a label takes, less what JobSet and Job add to a sampler's name: -sampler-0-<index>-abcde. */}}
+    {{- $_ := set $samplerRoom $name (sub 46 (sub (int .maxCount) 1 | toString | len)) }}
   {{- end }}
   {{- if gt (int $runtime.numNodes) 1 }}
     {{- $_ := set $defaultNodes $name (int $runtime.numNodes) }}
@@ -74,6 +79,7 @@ Argument: the root context.
       "catalogue" (keys $catalogue | sortAlpha)
       "catalogueKind" .Values.kind
       "withInitializers" $withInitializers
+      "samplerRoom" $samplerRoom
       "replacements" $replacements
       "otherRuntimes" (.Values.policies.otherRuntimes | default list)
       "defaultNodes" $defaultNodes
