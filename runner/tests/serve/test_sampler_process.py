@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 import threading
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.serve import sampler_process
 from stoker.serve.sampler_process import SamplerProcess
 
 # What vLLM calls its sockets.
@@ -47,3 +49,41 @@ def test_sockets_have_room_and_go_with_the_server(tmp_path: Path, monkeypatch: p
             thread.join(60)
         assert not Path(seen.read_text()).parent.exists()
         assert [*folder.iterdir()] == []
+
+
+HANGS = """#!/usr/bin/env python3
+import http.server, os, pathlib, sys, time
+class Once(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+port = next(int(word.partition("=")[2]) for word in sys.argv if word.startswith("--port="))
+with http.server.HTTPServer(("127.0.0.1", port), Once) as server:
+    with pathlib.Path(os.environ["SEEN"]).open("a") as seen:
+        seen.write("started ")
+    server.handle_request()
+time.sleep(60)
+"""
+
+
+def test_a_server_that_no_longer_answers_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, seen = tmp_path / "vllm", tmp_path / "seen"
+    server.write_text(HANGS)
+    server.chmod(0o755)
+    monkeypatch.setattr(sampler_process, "_SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(sampler_process, "_LOOK_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    stop = threading.Event()
+    environ = {"PATH": os.environ["PATH"], "SEEN": str(seen)}
+    sampler = SamplerProcess(str(server), tmp_path, port, 1, (), environ)
+    thread = threading.Thread(target=sampler.run, args=(stop,))
+    thread.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not (seen.exists() and seen.read_text().count("started") > 1):
+            assert time.monotonic() < deadline, "the server was not started again"
+            time.sleep(0.05)
+    finally:
+        stop.set()
+        thread.join(60)

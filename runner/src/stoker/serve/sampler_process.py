@@ -14,6 +14,7 @@ from pathlib import Path
 
 from stoker.contract.words import say
 from stoker.serve.sampler import PYTHON
+from stoker.serve.vllm import Server
 
 # What the image of vLLM sets too: without a compiler torch must not compile, and nothing is sent home.
 _ENVIRONMENT = {
@@ -27,6 +28,8 @@ _ENVIRONMENT = {
 _PAUSE_SECONDS = 1.0
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 10.0
+# A server that hangs is as good as lost: vLLM may wait for its own tasks for ever once its engine has ended.
+_SILENT_SECONDS, _LOOK_SECONDS, _ANSWER_SECONDS = 60.0, 5.0, 2.0
 # A socket's path has at most 107 characters, and vLLM adds 37 to that of the temporary folder.
 _LONGEST_FOLDER = 50
 
@@ -52,7 +55,7 @@ class SamplerProcess:
     environ: Mapping[str, str]
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until the stop; what ends by itself is started again."""
+        """Serve until the stop; what ends by itself, and a vLLM that no longer answers, is started again."""
         usual = tempfile.gettempdir()
         # vLLM leaves its sockets behind.
         with tempfile.TemporaryDirectory(
@@ -65,11 +68,16 @@ class SamplerProcess:
         paths = (str(self.config / PYTHON), self.environ.get("PYTHONPATH", ""))
         own = {"vLLM": {"PYTHONPATH": os.pathsep.join(filter(None, paths))}, "the watcher": dict[str, str]()}
         running: dict[str, subprocess.Popen[bytes]] = {}
+        health = _Health(self.port)
         try:
             while not stop.is_set():
+                if "vLLM" in running and health.is_lost():
+                    say(f"vLLM has not answered for {_SILENT_SECONDS:.0f} s: ending it")
+                    running["vLLM"].kill()
                 for name, command in commands.items():
                     if name not in running:
                         running[name] = subprocess.Popen(command, env={**environ, **own[name]})
+                        health = _Health(self.port) if name == "vLLM" else health
                     elif (code := running[name].poll()) is not None:
                         say(f"{name} ended with {code}: starting it again")
                         del running[name]
@@ -86,6 +94,23 @@ class SamplerProcess:
         here = ["--server", f"http://127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", str(self.watch_port)]
         settings = ["--settings", str(self.config / "adapters.yaml")]
         return [sys.executable, "-m", "stoker", "adapters", "watch", *settings, *here]
+
+
+class _Health:
+    """Whether a server that has answered still does; how long it takes to start does not matter."""
+
+    def __init__(self, port: int) -> None:
+        self._server = Server(f"http://127.0.0.1:{port}", timeout=_ANSWER_SECONDS)
+        self._next = 0.0
+        self._answered: float | None = None
+
+    def is_lost(self) -> bool:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _LOOK_SECONDS
+            if self._server.healthy():
+                self._answered = now
+        return self._answered is not None and now - self._answered > _SILENT_SECONDS
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -54,6 +54,14 @@ class Server:
         with _understood(path):
             return {str(card["id"]): (str(card["root"]), card["parent"] is not None) for card in answer["data"]}
 
+    def healthy(self) -> bool:
+        """Return whether it answers and its engine lives."""
+        try:
+            self._call("/health")
+        except ServerError:
+            return False
+        return True
+
     def load(self, name: str, path: str) -> None:
         """Load an adapter.
 
