@@ -79,6 +79,8 @@ def server(
         adapter(cluster, serving_kube, address, rules, folders[1]),
     ):
         yield found
+    # Its adapter is gone, so that it could not even scale down.
+    helm("uninstall", NAME, "--namespace", serving_kube.namespace, "--wait")
 
 
 def test_a_crowd_starts_a_second_replica_and_quiet_ends_it_without_a_failed_request(
