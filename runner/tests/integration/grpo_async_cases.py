@@ -40,6 +40,7 @@ from stoker.rank.job import Outcome, StopRequested
 from stoker.rank.pulse import Pulse
 from stoker.rollouts.engine import Engine
 from stoker.rollouts.records import Bounds, Group, Sample, Turn, Writer
+from stoker.rollouts.schedule import Shuffle
 
 GENERATIONS = 4
 ROWS = [{"prompt": f"{a}+{b}=", "solution": str(a + b)} for a in range(10) for b in range(10)]
@@ -82,6 +83,8 @@ class Ours:
         writer: writes the samples ahead of the trainer, in an engine as real runs have it, instead of `answer`.
         peft_config: the adapter; None trains all weights.
         probe: answers what the guard asks for.
+        names: of the reward functions.
+        order: the rows of an epoch in the order of training; by default the engine shuffles them.
     """
 
     def __init__(
@@ -94,13 +97,16 @@ class Ours:
         writer: Writer | None = None,
         peft_config: LoraConfig | None = ADAPTER,
         probe: Probe | None = None,
+        names: Sequence[str] = ("even",),
+        order: Shuffle | None = None,
     ) -> None:
         self.engine: InOrder | None = None
 
         def collect(start: Start, waiting: Callable[[str], None]) -> Collector:
             if writer is not None:
                 bounds = Bounds(args.groups_per_step, args.max_staleness, publish_every=args.publish_every)
-                ahead = Engine(ROWS, bounds, writer, seed=0, steps=start.total, state=start.state, wait_seconds=60)
+                more: dict[str, Any] = {"steps": start.total, "state": start.state, "wait_seconds": 60, "order": order}
+                ahead = Engine(ROWS, bounds, writer, seed=0, **more)
                 return Collector(ahead, lambda usable: Versions(usable, take), based=peft_config is not None)
             self.engine = InOrder(ROWS, args.groups_per_step, answer, lag, start.step)
             based = peft_config is not None
@@ -109,7 +115,7 @@ class Ours:
         self.trainer = GRPOAsyncTrainer(
             model=model,
             args=args,
-            reward_names=["even"],
+            reward_names=[*names],
             collect=collect,
             train_dataset=Dataset.from_list(ROWS),
             eval_dataset=None if args.eval_strategy == "no" else Dataset.from_list(ROWS[:2]),
@@ -117,7 +123,22 @@ class Ours:
         )
 
 
-def theirs(model: str, args: GRPOConfig, answer: Answer, vllm: bool) -> GRPOTrainer:
+class Scripted:
+    """Writes the same samples through an engine.
+
+    Args:
+        answer: writes samples.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    async def write(self, group: Group, seeds: Callable[[int, int], int]) -> tuple[Sample, ...]:
+        """Return the samples."""
+        return self._answer(group)
+
+
+def theirs(model: str, args: GRPOConfig, answer: Answer, vllm: bool, names: Sequence[str] = ("even",)) -> GRPOTrainer:
     """Return TRL's own trainer with the same samples; with vLLM it believes that they come from there."""
 
     def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
@@ -129,15 +150,19 @@ def theirs(model: str, args: GRPOConfig, answer: Answer, vllm: bool) -> GRPOTrai
             "prompt_ids": [list(s.prompt_ids) for s in samples],
             "completion_ids": [list(s.completion_ids) for s in samples],
             "logprobs": [list(s.logprobs) for s in samples],
-            "given": [s.rewards[0] for s in samples],
+            "given": [list(s.rewards) for s in samples],
         }
 
-    def even(given: list[float], **_: Any) -> list[float]:
-        return given
+    def handed_over(name: str, index: int) -> Callable[..., list[float | None]]:
+        def reward(given: list[list[float | None]], **_: Any) -> list[float | None]:
+            return [rewards[index] for rewards in given]
+
+        reward.__name__ = name
+        return reward
 
     trainer = GRPOTrainer(
         model=model,
-        reward_funcs=[even],
+        reward_funcs=[handed_over(name, index) for index, name in enumerate(names)],
         args=args,
         train_dataset=Dataset.from_list(ROWS),
         peft_config=ADAPTER,
@@ -175,23 +200,41 @@ def same(model: str, folder: Path) -> dict[str, Any]:
             lambda row, index: 2 + 3 * index,
         ),
         "dr_grpo": ({"loss_type": "dr_grpo", "scale_rewards": "none"}, True, lambda row, index: 3 + index),
+        "two rewards": ({"reward_weights": [0.25, 1.5]}, True, lambda row, index: 5),
+        "through the engine": ({"publish_every": 1}, True, lambda row, index: 5),
     }
     for name, (ours, vllm, length) in cases.items():
         answer = scripted(tokenizer, GENERATIONS, length)
-        own = {"correction", "max_staleness", "guard_every"}
+        more: dict[str, Any] = {}
+        if name == "two rewards":
+            answer, more = with_a_second_reward(answer), {"names": ["even", "short"]}
+        own = {"correction", "max_staleness", "guard_every", "publish_every"}
         shared = {key: value for key, value in ours.items() if key not in own}
         if vllm:
             shared |= {"vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": 2.0}
-        reference = theirs(model, settings(GRPOConfig, folder, **shared), answer, vllm)
+        reference = theirs(model, settings(GRPOConfig, folder, **shared), answer, vllm, **more)
         reference.train()
         args = settings(
             GRPOAsyncConfig, folder, samplers="none", max_staleness=0, guard_every=1000, **{**shared, **ours}
         )
-        run = Ours(model, args, answer)
+        if name == "through the engine":
+            more = {"writer": Scripted(answer), "order": lambda epoch: range(len(ROWS))}
+        run = Ours(model, args, answer, **more)
         run.trainer.train()
         losses = [[line["loss"] for line in t.state.log_history if "loss" in line] for t in (reference, run.trainer)]
         found[name] = {"theirs": weights_of(reference), "ours": weights_of(run.trainer), "losses": losses}
     return found
+
+
+def with_a_second_reward(answer: Answer) -> Answer:
+    """Return what writes the same samples with another reward, which every third one does not have."""
+
+    def twice(group: Group) -> tuple[Sample, ...]:
+        seconds = [None if index % 3 == 2 else float(index % 2) for index in range(GENERATIONS)]
+        samples = zip(answer(group), seconds, strict=True)
+        return tuple(replace(sample, rewards=(*sample.rewards, second)) for sample, second in samples)
+
+    return twice
 
 
 def faults(model: str, folder: Path, steps: int = 20, every: int = 6) -> dict[str, Any]:

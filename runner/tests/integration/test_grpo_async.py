@@ -63,7 +63,7 @@ def pair(trainer_python: Path, inputs: Path, tmp_path_factory: pytest.TempPathFa
     return result_of("pair", trainer_python, inputs, tmp_path_factory.mktemp("pair"), ranks=2)
 
 
-@pytest.mark.parametrize("case", ["uncorrected", "decoupled", "dr_grpo"])
+@pytest.mark.parametrize("case", ["uncorrected", "decoupled", "dr_grpo", "two rewards", "through the engine"])
 def test_without_staleness_it_is_trls_trainer_bit_for_bit(same: dict[str, Any], case: str) -> None:
     theirs, ours = (same[case]["losses"][index] for index in (0, 1))
     assert theirs == ours
