@@ -29,6 +29,8 @@ TAINT = {"key": addons.DEVICE_CLASS, "effect": "NoSchedule"}
 #: Where the driver tells containerd what a device does to a container.
 CDI = DEVICE_NODE.run / "cdi"
 _PODS_SECONDS = 90
+# What images of a trainer and of vLLM take, packed and unpacked.
+_DISK_BYTES = 8 << 30
 
 
 def containerd_config(cni_plugins: Path, pause_image: str, keep_oom_scores: bool) -> str:
@@ -142,6 +144,12 @@ def join(run: Run, kubernetes: Path, programs: dict[GoModule, Path], containerd_
     Raises:
         ClusterError: It could not be done; `leave` removes what there is.
     """
+    # The node's disk is half of what is free.
+    if (free := shutil.disk_usage(DEVICE_NODE.data.parent).free) < 2 * _DISK_BYTES:
+        raise ClusterError(
+            f"{DEVICE_NODE.name} needs {2 * _DISK_BYTES >> 30} GiB of free disk for the images of its pods, and "
+            f"{DEVICE_NODE.data.parent} has {free >> 30} GiB: make room there"
+        )
     say(f"joining {DEVICE_NODE.name} with {CONTAINERD.name} {CONTAINERD.version}")
     addons.apply(run, addons.device_class_manifest())  # first and last: it says that there is something to remove
     cgroups.create([DEVICE_NODE])
