@@ -8,7 +8,7 @@ import pytest
 from runner.tests.samples import plan_of, value_of
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.frameworks.trl.known_words import KNOWN
+from stoker.frameworks.trl.known_words import ATTENTION, KNOWN
 
 REWARDED = ("--reward_funcs", "think_format_reward")
 
@@ -33,6 +33,8 @@ def refusal_of(*args: str, config: dict[str, Any] | None = None) -> str:
             "--scale_rewards False (args) is unknown: write one of group",
         ),
         (["grpo", *REWARDED, "--importance_sampling_level", "word"], "is unknown: write one of token, sequence"),
+        (["sft", "--attn_implementation", "spda"], "--attn_implementation spda (args) is unknown: did you mean sdpa?"),
+        (["sft", "--attn_implementation", "paged|flex"], "--attn_implementation flex (args) is unknown: write one of"),
         (["sft", "--pad_to_multiple_of", "x"], "--pad_to_multiple_of is x (args): write a whole number, 1 or more"),
         (["sft", "--pad_to_multiple_of", "0"], "--pad_to_multiple_of is 0 (args): write a whole number, 1 or more"),
     ],
@@ -45,6 +47,11 @@ def test_a_word_that_the_trainer_does_not_know_is_refused(args: list[str], why: 
 def test_every_word_of_the_trainer_is_taken(flag: str, words: tuple[str, ...]) -> None:
     for word in words:
         assert value_of(plan_of("trl.scripts.dpo", f"--{flag}", word), flag)[0] in (word, (word,))
+
+
+@pytest.mark.parametrize("word", [*ATTENTION, "paged|eager", "kernels-community/flash-attn2"])
+def test_every_attention_of_the_trainer_is_taken(word: str) -> None:
+    assert value_of(plan_of("--attn_implementation", word), "attn_implementation")[0] == word
 
 
 @pytest.mark.parametrize("padding", ["8", "auto", "none", "None"])

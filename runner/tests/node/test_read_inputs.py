@@ -323,6 +323,37 @@ def test_a_split_that_no_file_has_is_65(tmp_path: Path) -> None:
     assert "has no split validation: name an existing split in --dataset_train_split" in text
 
 
+@pytest.mark.parametrize(
+    ("files", "args", "message"),
+    [
+        (("train.jsonl",), (), None),
+        (("train.jsonl",), ("--eval_strategy", "no"), None),
+        (("train.jsonl",), ("--eval_strategy", "steps"), "has no split test to evaluate on"),
+        (("rows.jsonl",), ("--eval_strategy", "epoch"), "has no split test to evaluate on"),
+        (("train.jsonl", "test.jsonl"), ("--eval_strategy", "steps"), None),
+        (("train.jsonl", "eval.jsonl"), ("--eval_strategy", "steps"), None),
+        (
+            ("train.jsonl", "test.jsonl"),
+            ("--eval_strategy", "steps", "--dataset_test_split", "validation"),
+            "has no split validation to evaluate on",
+        ),
+        # Only the library knows of other names.
+        (("train.jsonl",), ("--eval_strategy", "steps", "--dataset_test_split", "other"), None),
+    ],
+)
+def test_a_split_to_evaluate_on_is_there(
+    tmp_path: Path, files: Sequence[str], args: Sequence[str], message: str | None
+) -> None:
+    write(tmp_path / "dataset", {name: [{"text": "a"}] for name in files})
+    if message is None:
+        check_start(plan_on(tmp_path, "sft", *args))
+        return
+    code, text = refusal(tmp_path, "sft", *args)
+    assert code is ExitCode.BAD_DATA
+    assert message in text
+    assert "--dataset_test_split, or leave out --eval_strategy" in text
+
+
 def test_ids_on_the_hub_are_left_to_the_library(tmp_path: Path) -> None:
     named = {"STOKER_ARG_MODEL_NAME_OR_PATH": "a/b", "STOKER_ARG_DATASET_NAME": "c/d"}
     check_start(resolve(alone({**named, "STOKER_WORKSPACE": str(tmp_path)})))

@@ -66,7 +66,8 @@ REFUSED = {
         *("0348 distillation", "0359 dpo", "0378 dpo", "0388 grpo", "0395 kto", "0404 orpo", "0405 grpo"),
         *("0413 grpo", "0462 rloo", "0470 distillation", "0474 dpo", "0499 rloo", "0527 dpo", "0547 orpo"),
         *("0614 sft", "0704 rloo", "0786 reward", "0810 distillation", "0834 dpo", "0839 dpo", "0887 sft"),
-        *("0912 orpo", "0928 grpo", "0956 orpo", "0972 sft", "0981 grpo"),
+        *("0912 orpo", "0928 grpo", "0956 orpo", "0972 sft", "0981 grpo", "0035 sft", "0128 kto", "0234 sft"),
+        *("0787 distillation", "0849 sft"),
     ),
     "`debug` knows two words": ("0093 grpo", "0205 dpo", "0283 sft", "0543 grpo"),
     "TRL takes a number, a list or a mapping of a file as it is, where it needs text": (

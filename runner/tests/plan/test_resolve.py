@@ -24,6 +24,8 @@ from stoker.submit import TRLConfig
 RUNTIME_DEFAULTS = {"STOKER_ARG_LEARNING_RATE": "1e-5", "STOKER_METHOD": "sft"}
 RUNTIME = {"STOKER_RUNTIME_DEFAULTS": json.dumps(RUNTIME_DEFAULTS), **RUNTIME_DEFAULTS}
 
+# Settings of a run that keeps its best model.
+_BEST = ("--load_best_model_at_end",)
 NO_MODEL = {"STOKER_ARG_MODEL_NAME_OR_PATH": ""}
 
 
@@ -342,6 +344,34 @@ def test_an_empty_variable_is_unset() -> None:
         ({}, ["--load_in_4bit"], None, ExitCode.USAGE, "add --use_peft"),
         ({}, ["--load_in_4bit", "--use_peft"], None, ExitCode.USAGE, "needs a GPU"),
         ({}, ["--load_best_model_at_end"], None, ExitCode.USAGE, "add --eval_strategy"),
+        (
+            {},
+            [*_BEST, "--eval_strategy", "epoch", "--save_strategy", "steps"],
+            None,
+            ExitCode.USAGE,
+            "but --eval_strategy is epoch and --save_strategy is steps: add --save_strategy epoch",
+        ),
+        (
+            {},
+            [*_BEST, "--eval_strategy", "steps", "--save_steps", "5", "--eval_steps", "2"],
+            None,
+            ExitCode.USAGE,
+            "but --save_steps is 5 and --eval_steps is 2: make --save_steps a multiple of --eval_steps",
+        ),
+        (
+            {},
+            [*_BEST, "--eval_strategy", "steps", "--save_steps", "5", "--eval_steps", "0.5"],
+            None,
+            ExitCode.USAGE,
+            "but --save_steps is 5 and --eval_steps is 0.5",
+        ),
+        (
+            {},
+            ["trl.scripts.grpo", "--reward_funcs", "think_format_reward", "--auto_find_batch_size"],
+            None,
+            ExitCode.USAGE,
+            "--auto_find_batch_size (args) could split the groups of grpo: leave it out, and lower --per_device",
+        ),
         ({}, ["--overwrite_output_dir"], None, ExitCode.USAGE, "set STOKER_RESUME=never"),
         ({}, ["--warmup_ratio", "0.1"], None, ExitCode.USAGE, "write --warmup_steps with a fraction below 1"),
         (

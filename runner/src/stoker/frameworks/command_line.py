@@ -78,7 +78,9 @@ def local_dataset(settings: Mapping[str, Setting]) -> Dataset | None:
     path = text("dataset_name")
     if path is None or not path.startswith("/"):
         return None
-    return Dataset(path, text("dataset_config"), text("dataset_train_split") or "train")
+    evaluates = (text("eval_strategy") or "no") != "no"
+    evaluated = (text("dataset_test_split") or "test") if evaluates else None
+    return Dataset(path, text("dataset_config"), text("dataset_train_split") or "train", evaluated)
 
 
 def local_model(settings: Mapping[str, Setting]) -> str | None:

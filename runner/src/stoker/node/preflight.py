@@ -15,7 +15,7 @@ from stoker.contract.files import exists
 from stoker.contract.weights import damage_of
 from stoker.contract.words import say
 from stoker.frameworks import get_framework
-from stoker.node.read_inputs import read_data, read_model
+from stoker.node.read_inputs import lacks_split, read_data, read_model
 from stoker.plan.plan import Check, Plan
 from stoker.rank.checkpoints import can_resume, nothing_to_resume
 
@@ -183,6 +183,10 @@ def input_problems(plan: Plan, locate: Callable[[str], str | None]) -> Iterator[
     columns = None
     if plan.dataset is not None and dataset is not None:
         columns = read_data(dataset, plan.dataset.config, plan.dataset.split)
+        evaluated = plan.dataset.evaluated
+        if evaluated is not None and lacks_split(dataset, plan.dataset.config, evaluated):
+            advice = "name an existing split in --dataset_test_split, or leave out --eval_strategy"
+            yield ExitCode.BAD_DATA, f"the data set {dataset} has no split {evaluated} to evaluate on: {advice}"
     folder = read_model(model) if model is not None and model.is_dir() else None
     yield from _damaged(plan, locate)
     settings = {setting.name: setting for setting in plan.settings}

@@ -93,25 +93,53 @@ def read_data(path: Path, config: str | None, split: str) -> DatasetColumns | No
     try:
         if path.is_file():
             return _columns(path)
-        files = [file for file in sorted(path.rglob("*")) if file.is_file() and not _hidden(file, path)]
+        files = _files(path)
         if any(file.name in _SAVED_TO_DISK for file in files):
             problem = "was written by save_to_disk, which load_dataset cannot read: write it with to_parquet or to_json"
             return DatasetColumns(str(path), {}, problem)
         if not files:
             return DatasetColumns(str(path), {}, "has no files: put jsonl, csv or parquet files there")
+        if _lacks(path, files, config, split):
+            problem = f"has no split {split}: name an existing split in --dataset_train_split"
+            return DatasetColumns(str(path), {}, problem)
         wanted = _files_of_card(path, config, split)
         if wanted is None:
-            data = [file for file in files if not _NO_DATA.match(file.name)]
-            wanted = _of_split(data, path, split) if config is None else []
-            if config is None and data and not wanted and split in _NAMED_SPLITS:
-                problem = f"has no split {split}: name an existing split in --dataset_train_split"
-                return DatasetColumns(str(path), {}, problem)
+            wanted = _of_split(_data_files(files), path, split) if config is None else []
         if not wanted or len({_READ_AS.get(_suffix(file)) for file in wanted}) != 1:
             return None
         return _columns(wanted[0])
     except _UNREADABLE:
         # Another check reports files that cannot be read.
         return None
+
+
+def lacks_split(path: Path, config: str | None, split: str) -> bool:
+    """Return whether a local data set certainly has no such split.
+
+    Args:
+        path: its folder or file.
+        config: its configuration to use.
+        split: the split.
+    """
+    try:
+        return path.is_dir() and _lacks(path, _files(path), config, split)
+    except _UNREADABLE:
+        return False
+
+
+def _lacks(folder: Path, files: list[Path], config: str | None, split: str) -> bool:
+    if config is not None or split not in _NAMED_SPLITS or _files_of_card(folder, config, split) is not None:
+        return False
+    data = _data_files(files)
+    return bool(data) and not _of_split(data, folder, split)
+
+
+def _files(folder: Path) -> list[Path]:
+    return [file for file in sorted(folder.rglob("*")) if file.is_file() and not _hidden(file, folder)]
+
+
+def _data_files(files: list[Path]) -> list[Path]:
+    return [file for file in files if not _NO_DATA.match(file.name)]
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -147,11 +147,13 @@ class Dataset:
         path: its folder or file, as the pods see it.
         config: the data set's configuration; None if it has only one.
         split: the split to train on.
+        evaluated: the split to evaluate on while it trains; None if the run does not evaluate.
     """
 
     path: str
     config: str | None
     split: str
+    evaluated: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,8 @@ EVERYWHERE: Mapping[str, tuple[str, ...]] = {
         *("true", "false"),
     ),
 }
+# transformers/modeling_utils.py: AttentionInterface, and the model's own code. A name with a slash is one on the Hub.
+ATTENTION = ("eager", "sdpa", "flex_attention", *(f"flash_attention_{version}" for version in (2, 3, 4)))
 # What a file may also hold: YAML's true and false.
 _IN_FILES: Mapping[str, tuple[str, ...]] = {"scale_rewards": ("True", "False")}
 
@@ -57,6 +59,16 @@ def unknown_words(method: str, settings: Mapping[str, Setting]) -> Iterator[str]
             if word not in (*known, *also):
                 yield f"--{name} {word} ({setting.source}) is unknown: {_advice(word, known)}"
     yield from _padding(settings)
+    yield from _attention(settings)
+
+
+def _attention(settings: Mapping[str, Setting]) -> Iterator[str]:
+    setting = settings.get("attn_implementation")
+    if setting is None:
+        return
+    word = str(setting.value).removeprefix("paged|")
+    if word not in ATTENTION and "/" not in word:
+        yield f"--attn_implementation {word} ({setting.source}) is unknown: {_advice(word, ATTENTION)}"
 
 
 def _words(name: str, setting: Setting) -> tuple[str, ...]:

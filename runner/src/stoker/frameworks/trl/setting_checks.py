@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 
 from stoker.frameworks.trl.asynchronous import refusals
+from stoker.frameworks.trl.evaluation_checks import evaluates, evaluation_problems
 from stoker.frameworks.trl.known_words import unknown_words
 from stoker.frameworks.trl.mappings import mapping_problems
 from stoker.frameworks.trl.packages import TRACKERS
@@ -101,10 +102,7 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
             f"--use_cpu ({settings['use_cpu'].source}) trains on the CPU, but the runtime is for {asked.accelerator}: "
             "leave it out, or choose a runtime for cpu"
         )
-    if on("load_best_model_at_end") and not _evaluates(settings):
-        yield "--load_best_model_at_end needs evaluations to find the best model: add --eval_strategy steps"
-    if _value(settings, "lr_scheduler_type", "linear") == "reduce_lr_on_plateau" and not _evaluates(settings):
-        yield "--lr_scheduler_type reduce_lr_on_plateau needs evaluations to look at: add --eval_strategy steps"
+    yield from evaluation_problems(table, settings, number)
     if "log_completions_hub_repo" in settings and not on("log_completions"):
         yield "--log_completions_hub_repo has no completions to upload: add --log_completions, or leave it out"
     yield from _of_method(asked, settings, number)
@@ -118,6 +116,12 @@ def _of_method(asked: Asked, settings: Mapping[str, Setting], number: Callable[[
     if asked.method in _GENERATING:
         yield from _rewards(settings)
         yield from _generation_batch(asked.world_size, settings, number)
+    searched = settings.get("auto_find_batch_size")
+    if asked.method in (*_GENERATING, refusals.METHOD) and searched is not None and is_true(searched.value):
+        yield (
+            f"--auto_find_batch_size ({searched.source}) could split the groups of {asked.method}: leave it out, and "
+            f"lower --{_BATCH}"
+        )
     if asked.method == "distillation" and not _value(settings, "teacher_model_name_or_path", ""):
         yield "distillation needs a teacher: write --teacher_model_name_or_path <folder or Hub id>"
     if asked.method == "kto" and _value(settings, "loss_type", "kto") == "kto" and number(_BATCH) == 1:
@@ -273,7 +277,7 @@ def _generation_batch(
             f"a generation batch of {batch:g} ({where}) cannot be split into groups of --num_generations "
             f"{generations:g}: change one of them so that {generations:g} divides the batch"
         )
-    if _evaluates(settings):
+    if evaluates(settings):
         evaluating = number("num_generations_eval") or generations
         evaluated = (number("per_device_eval_batch_size") or 8) * world_size
         if evaluated % evaluating:
@@ -281,10 +285,6 @@ def _generation_batch(
                 f"an evaluation batch of {evaluated:g} cannot be split into groups of {evaluating:g} generations: "
                 f"change --per_device_eval_batch_size so that {evaluating:g} divides the batch"
             )
-
-
-def _evaluates(settings: Mapping[str, Setting]) -> bool:
-    return _value(settings, "eval_strategy", "no") != "no"
 
 
 def _value(settings: Mapping[str, Setting], name: str, default: str | tuple[str, ...]) -> str | tuple[str, ...]:
