@@ -46,6 +46,15 @@ def test_help_of_every_command_has_examples(command: str) -> None:
     assert re.search(rf"Examples:\n(  .*\n)*  .*stoker {command}", result.output), result.output
 
 
+@pytest.mark.parametrize("columns", [110, 140])
+def test_help_is_as_wide_as_the_terminal(columns: int) -> None:
+    command = [sys.executable, "-m", "stoker", "rl", "up", "--help"]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": str(columns)}
+    told = subprocess.run(command, check=True, capture_output=True, text=True, env=environ)
+    lines = [line for line in told.stdout.splitlines() if not line.startswith("  stoker ")]
+    assert max(len(line) for line in lines) in range(columns - 12, columns + 1)
+
+
 def test_help_lists_the_exit_codes() -> None:
     output = invoke("--help").output
     assert all(f"{int(code):>2}  {code.meaning}" in output for code in ExitCode)

@@ -28,12 +28,14 @@ from stoker.commands.validate import validate_command
 from stoker.contract.exits import ExitCode
 from stoker.entry.own_command import HELP_OPTIONS
 
+# Columns. Help is as wide as the terminal, up to this; without a limit, click stops at 80.
+_WIDEST = 1000
 _EXIT_CODES = "\n".join(f"  {int(code):>2}  {code.meaning}" for code in ExitCode)
 
 
 @click.group(
     cls=Commands,
-    context_settings={"help_option_names": [*HELP_OPTIONS]},
+    context_settings={"help_option_names": [*HELP_OPTIONS], "max_content_width": _WIDEST},
     epilog=f"\b\nExit codes:\n{_EXIT_CODES}",
 )
 @click.version_option(__version__, prog_name="stoker")
