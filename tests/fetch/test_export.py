@@ -1,4 +1,4 @@
-"""`stoker export` sends results to a real S3 server and a stand-in for the Hub, with the image's clients."""
+"""`stoker export` sends results to a real S3 server and registry, and to a stand-in for the Hub, as the image does."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fetch import registry
 from fetch.s3 import ACCESS_KEY, SECRET_KEY
 from stoker.contract.manifest import write_manifest
 
@@ -56,6 +57,37 @@ def test_a_bucket_gets_the_files_and_the_manifest(clients: Path, store: str, res
     assert (nobody.returncode, "AWS_ACCESS_KEY_ID" in nobody.stderr) == (78, True), nobody.stderr
     missing = export(clients, result, "s3://no-such-bucket/a", **env)
     assert (missing.returncode, "there is no such bucket" in missing.stderr) == (78, True), missing.stderr
+
+
+PULL = """
+import sys, oras.client
+client = oras.client.OrasClient(insecure=True)
+client.auth.set_basic_auth(*sys.argv[3:])
+client.pull(sys.argv[1], outdir=sys.argv[2])
+"""
+
+
+@pytest.mark.full
+def test_a_registry_gets_the_files_and_the_manifest(clients: Path, result: Path, tmp_path: Path) -> None:
+    """Full, because the registry is the cluster's, which a cold cache builds for minutes."""
+    account = {"ORAS_USER": registry.USER, "ORAS_PASS": registry.PASSWORD}
+    (tmp_path / "served").mkdir()
+    with registry.serving(tmp_path / "served") as host:
+        uri = f"oci://{host}/models/tiny:1"
+        for _ in range(2):  # what is there already is no failure
+            done = export(clients, result, uri, HOME=str(tmp_path), **account)
+            assert done.returncode == 0, done.stderr
+        pulled = [clients, "-c", PULL, f"{host}/models/tiny:1", tmp_path / "pulled", *account.values()]
+        subprocess.run(pulled, check=True, env={**os.environ, "HOME": str(tmp_path)})
+        for name in ("config.json", "stoker.json"):
+            assert (tmp_path / "pulled" / name).read_bytes() == (result / name).read_bytes()
+        assert len(list((tmp_path / "pulled").iterdir())) == 2
+        for wrong in ({**account, "ORAS_PASS": "other"}, {}):
+            refused = export(clients, result, uri, HOME=str(tmp_path), **wrong)
+            assert (refused.returncode, "give ORAS_USER and ORAS_PASS" in refused.stderr) == (78, True), refused.stderr
+            assert "Traceback" not in refused.stderr
+    gone = export(clients, result, uri, HOME=str(tmp_path), **account)
+    assert (gone.returncode, "try again" in gone.stderr) == (69, True), gone.stderr
 
 
 class Hub(ThreadingHTTPServer):

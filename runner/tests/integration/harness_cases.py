@@ -1,4 +1,7 @@
-"""A task of one's own by lm-evaluation-harness on a result: `python harness_cases.py MODEL FOLDER`."""
+"""A task of one's own by lm-evaluation-harness, on a result and on a server of it.
+
+`python harness_cases.py MODEL FOLDER URL`
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ TASK = {
 }
 
 
-def run(model: Path, folder: Path) -> None:
-    """Measure a whole model, whose manifest lies beside it."""
+def run(model: Path, folder: Path, url: str) -> None:
+    """Measure a whole model, whose manifest lies beside it, and the server that has it as `tiny`."""
     data = folder / "sums.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     # JSON is YAML too.
@@ -35,13 +38,23 @@ def run(model: Path, folder: Path) -> None:
     for path in model.iterdir():
         (output / path.name).write_bytes(path.read_bytes())
     write_manifest(output, {"method": "sft", "base_model": {"name_or_path": str(model), "revision": None}})
-    words = ["evaluate", str(output), "--tasks", "stoker_sums", "--include-path", str(folder), "--limit", "5"]
+    words = ("evaluate", str(output), "--tasks", "stoker_sums", "--include-path", str(folder), "--limit", "5")
+    measure(0, *words)
+    measure(0, *words, "--server", url, "--model", "tiny")
+    loaded, served = json.loads((output / "evaluation.json").read_text())["evaluations"]
+    assert (loaded["of"], served["of"]) == ("result", "tiny")
+    assert 0 <= loaded["tasks"]["stoker_sums"]["acc"] <= 1
+    assert served["tasks"]["stoker_sums"]["acc"] == loaded["tasks"]["stoker_sums"]["acc"]
+    assert loaded["limit"] == served["limit"] == 5
+    assert "does not answer as other" in measure(69, *words, "--server", url, "--model", "other")
+
+
+def measure(code: int, *words: str) -> str:
+    """Run a command of stoker that ends with a code, and return what it printed."""
     done = CliRunner().invoke(main, words)
-    assert done.exit_code == 0, done.output
-    (evaluation,) = json.loads((output / "evaluation.json").read_text())["evaluations"]
-    assert 0 <= evaluation["tasks"]["stoker_sums"]["acc"] <= 1
-    assert evaluation["limit"] == 5
+    assert done.exit_code == code, done.output
+    return done.output
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), Path(sys.argv[2]))
+    run(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from runner.tests.integration.environments import TINY_INPUTS, environment, made_once
+from runner.tests.lab.servers import server
 
 SCRIPT = Path(__file__).with_name("result_cases.py")
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+(GGUF_EXTRA,) = PROJECT["optional-dependencies"]["gguf"]
 
 
 def test_a_result_is_merged_evaluated_and_asked(trainer_python: Path, inputs: Path, tmp_path: Path) -> None:
@@ -21,9 +27,24 @@ def test_a_result_is_merged_evaluated_and_asked(trainer_python: Path, inputs: Pa
 
 
 @pytest.mark.full
-def test_a_task_of_ones_own_is_run_by_the_harness(trainer_python: Path, inputs: Path, tmp_path: Path) -> None:
-    if subprocess.run([trainer_python, "-c", "import lm_eval"], check=False, capture_output=True).returncode:
-        pytest.skip("the environment has no lm-eval, which the image does not lock: the extra `evaluate` brings it")
+def test_tasks_of_ones_own_measure_a_result_and_a_server(tmp_path: Path) -> None:
+    """Full, because vLLM serves the model."""
+    python = environment("lab")
+    model = made_once("lab", python, TINY_INPUTS) / "model"
     env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
-    script = SCRIPT.with_name("harness_cases.py")
-    subprocess.run([trainer_python, script, inputs / "model", tmp_path], check=True, env=env)
+    with server(python, model, tmp_path, "--dtype=float32") as url:
+        words = [python, SCRIPT.with_name("harness_cases.py"), model, tmp_path, url]
+        done = subprocess.run(words, check=False, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.full
+def test_llama_cpps_own_converter_writes_a_file(trainer_python: Path, tmp_path: Path) -> None:
+    """Full, because the converter is fetched: 77 MB."""
+    beside = tmp_path / "beside"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", beside, "pip", GGUF_EXTRA]
+    subprocess.run(install, check=True)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(beside), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    words = [trainer_python, SCRIPT.with_name("gguf_cases.py"), tmp_path]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr + done.stdout

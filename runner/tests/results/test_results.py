@@ -79,11 +79,12 @@ def test_the_workspace_stands_for_its_output(tmp_path: Path) -> None:
         (True, ["--as-it-is", "--gguf", "{new}"], 64, "--gguf needs a whole model"),
         (False, ["--push", "ftp://a/b"], 64, "is not an address that this command writes to: write hf://ORG/NAME"),
         (False, ["--push", "hf://a"], 64, "is not an address that this command writes to"),
-        (False, ["--push", "oci://reg/a:1"], 64, "oras push reg/a:1 config.json metrics.jsonl stoker.json`"),
+        (False, ["--push", "oci://reg/a"], 64, "gs://BUCKET/PREFIX or oci://REGISTRY/NAME:TAG"),
+        (False, ["--push", "oci://reg/Upper:1"], 64, "is not an address that this command writes to"),
         (True, ["--to", "{new}", "--base", "org/other"], 78, "was trained on org/base, not on org/other"),
         (True, ["--to", "{new}", "--base", "/no/where"], 66, "the base model /no/where is not on this machine"),
         (False, ["--push", "hf://a/b", "--gpu"], 64, "--gpu is for a Job: add --job RUN"),
-        (False, ["--gguf", "{new}"], 78, "python3 llama.cpp/convert_hf_to_gguf.py {output} --outfile {new}"),
+        (False, ["--gguf", "{new}"], 78, "package sentencepiece is not installed"),
     ],
 )
 def test_an_export_that_cannot_be_is_refused(
@@ -168,13 +169,20 @@ def test_a_job_is_as_restricted_as_a_namespace_may_ask(words: tuple[str, ...], c
 TASKS = ("evaluate", "--job", "first-run", "--tasks", "arc_easy")
 
 
-@pytest.mark.parametrize("words", [(), ("--gpu",), ("--image", "mirror.example.com/stoker-dev/trl:0.1.0-cpu")])
-def test_tasks_in_an_image_without_the_harness_are_refused_before_a_pod(words: tuple[str, ...]) -> None:
-    refused = stoker(*TASKS, *words)
+@pytest.mark.parametrize(("words", "variant"), [((), "cpu"), (("--gpu",), "cuda")])
+def test_a_job_with_tasks_has_the_image_with_the_harness(words: tuple[str, ...], variant: str) -> None:
+    done = stoker(*TASKS, *words)
+    assert done.exit_code == 0, done.output
+    (container,) = yaml.safe_load(done.stdout)["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"ghcr.io/stoker-dev/lab:0.1.0-{variant}"
+
+
+def test_tasks_in_an_image_without_the_harness_are_refused_before_a_pod() -> None:
+    image = "mirror.example.com/stoker-dev/trl:0.1.0-cpu"
+    refused = stoker(*TASKS, "--image", image)
     assert refused.exit_code == 78, refused.output
     assert refused.stdout == ""
-    named = words[1] if len(words) > 1 else f"ghcr.io/stoker-dev/trl:0.1.0-{'cuda' if words else 'cpu'}"
-    assert f"needs the Python package lm_eval, which {named} does not have: name an image" in refused.stderr
+    assert f"needs the Python package lm_eval, which {image} does not have: leave out --image" in refused.stderr
 
 
 def test_tasks_in_an_image_of_ones_own_are_a_job() -> None:

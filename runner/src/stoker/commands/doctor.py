@@ -33,8 +33,8 @@ from stoker.submit import broken_plugins, get_registered_backends
 # Below this the loaders' worker processes and NCCL run out of shared memory.
 _SHM_WANTED = 64 * 2**20
 
-# What `stoker fetch` imports, and what submitting from Python does.
-FETCHING = ("huggingface_hub", "fsspec", "s3fs", "gcsfs")
+# What `stoker fetch` and `stoker export --push` import, and what submitting from Python does.
+FETCHING = ("huggingface_hub", "fsspec", "s3fs", "gcsfs", "oras")
 SUBMITTING = ("kubeflow",)
 # Only a pod or an image of ours has one of these.
 _IN_A_POD = ("KUBERNETES_SERVICE_HOST", "STOKER_IMAGE_VERSION", "STOKER_JOB_ID", "STOKER_RUN_ID", *LAUNCHER)

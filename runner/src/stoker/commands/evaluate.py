@@ -13,6 +13,8 @@ from stoker.commands.job_options import image_for, job_options, print_job, taken
 from stoker.contract.exits import ExitCode, RunError
 
 _OUTPUT = "/workspace/output"
+# Our image with lm-evaluation-harness.
+_TASKS = "lab"
 
 
 @click.command(
@@ -58,10 +60,11 @@ def evaluate_command(output: Path | None, **words: Any) -> None:
     if words["server"] and words["data"]:
         raise RunError(ExitCode.USAGE, "--data needs the model itself, not --server: drop one of them")
     if options is not None:
+        kind = _TASKS if words["tasks"] else "trl"
         if words["tasks"]:
-            _check_image(image_for(options, "trl"))
+            _check_image(image_for(options, kind))
         flags = [word for name, value in words.items() if value for word in (f"--{name.replace('_', '-')}", str(value))]
-        print_job("evaluate", [("evaluate", "trl", ["stoker", "evaluate", str(output or _OUTPUT), *flags])], options)
+        print_job("evaluate", [("evaluate", kind, ["stoker", "evaluate", str(output or _OUTPUT), *flags])], options)
         return
     if output is None:
         raise RunError(
@@ -83,9 +86,8 @@ def _check_image(image: str) -> None:
     if packages is not None and not has_package(packages, "lm_eval"):
         raise RunError(
             ExitCode.CONFIG,
-            f"--tasks needs the Python package lm_eval, which {image} does not have: name an image that has it with "
-            "--image, such as one of yours that adds lm-eval to this one, or run the tasks on this machine without "
-            "--job: with --server they ask a served model",
+            f"--tasks needs the Python package lm_eval, which {image} does not have: leave out --image, which takes "
+            f"Stoker's image {_TASKS}, or name an image that has it",
         )
 
 

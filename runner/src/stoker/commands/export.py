@@ -20,6 +20,7 @@ _OUTPUT, _EXPORTED = "/workspace/output", "/workspace/exported"
     "  stoker export output --base Qwen/Qwen3-0.6B --to merged\n"
     "  stoker export merged --push hf://me/my-model\n"
     "  stoker export output --as-it-is --push s3://models/my-adapter\n"
+    "  stoker export merged --push oci://registry.example.com/models/mine:1\n"
     "  stoker export --job first-run --push s3://models/mine --secret s3 | kubectl apply -f -\n"
     "\b\nExit codes:\n"
     "   0  all of it is done\n"
@@ -35,7 +36,10 @@ _OUTPUT, _EXPORTED = "/workspace/output", "/workspace/exported"
 @click.option("--as-it-is", is_flag=True, help="Do not merge: export the adapter itself.")
 @click.option("--gguf", type=PATH, metavar="FILE", help="Write a GGUF file too, by llama.cpp's converter.")
 @click.option(
-    "--push", "uri", metavar="URI", help="Send it to hf://ORG/NAME, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX."
+    "--push",
+    "uri",
+    metavar="URI",
+    help="Send it to hf://ORG/NAME, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or oci://REGISTRY/NAME:TAG.",
 )
 @click.option("--public", is_flag=True, help="With --push hf://: a new repository is public.")
 @job_options
@@ -55,7 +59,7 @@ def export_command(
     OUTPUT is the output folder of a finished run, or a model that this command made. The manifest goes along.
     """
     from stoker.results.folder import base_of, read_result
-    from stoker.results.gguf import convert
+    from stoker.results.gguf import convert, converter
     from stoker.results.push import check_target, push
 
     options = taken(words)
@@ -81,7 +85,8 @@ def export_command(
     if not (target or gguf or uri):
         raise RunError(ExitCode.USAGE, "nothing is to be done: add --push URI or --gguf FILE")
     if uri is not None:
-        check_target(uri, target or result.path, result.files)
+        check_target(uri)
+    script = None if gguf is None else converter()
     if target is not None:
         from stoker.results.merge import merge
 
@@ -91,8 +96,8 @@ def export_command(
     if uri is not None:
         push(result.path, result.files, uri, public=public)
         click.echo(f"pushed: {uri}")
-    if gguf is not None:
-        convert(result.path, gguf)
+    if gguf is not None and script is not None:
+        convert(script, result.path, gguf)
         click.echo(f"written: {gguf}")
 
 
@@ -120,7 +125,7 @@ def _print(
         named = ["--base", base] if base else []
         steps.append(("merge", "trl", ["stoker", "export", source, "--to", merged, *named]))
     if uri is not None:
-        check_target(uri, Path(merged), ["."])
+        check_target(uri)
         flags = [*(["--as-it-is"] if as_it_is else []), *(["--public"] if public else [])]
         steps.append(("push", "fetch", ["stoker", "export", merged, "--push", uri, *flags]))
     if not steps:

@@ -15,7 +15,7 @@ _OPTIONS = (
     click.option(
         "--claim", metavar="NAME", help="With --job: the claim with the workspace  [default: initializer-RUN]"
     ),
-    click.option("--image", metavar="IMAGE", help="With --job: another image than Stoker's for TRL."),
+    click.option("--image", metavar="IMAGE", help="With --job: another image than Stoker's."),
     click.option("--gpu", is_flag=True, help="With --job: use one NVIDIA GPU."),
     click.option("--memory", default="8Gi", show_default=True, metavar="SIZE", help="With --job: memory of the pod."),
     click.option(

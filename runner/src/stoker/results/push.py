@@ -1,40 +1,32 @@
-"""Sends a result to a model hub or a bucket, by their own clients. The manifest goes last."""
+"""Sends a result to a model hub, a bucket or a registry, by their own clients. The manifest goes last."""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.manifest import MANIFEST
+from stoker.results import oci
 from stoker.results.packages import needing
 
-FORMS = "hf://ORG/NAME[@BRANCH], s3://BUCKET/PREFIX or gs://BUCKET/PREFIX"
+FORMS = f"hf://ORG/NAME[@BRANCH], s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or {oci.FORM}"
 _HUB = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 _BUCKET = re.compile(r"(s3|gs)://[\w.-]+(/[^\s?#]+)+")
 # Codes of a store or a hub that refuses access.
 _REFUSED = (401, 403)
 
 
-def check_target(uri: str, folder: Path, files: Sequence[str]) -> None:
+def check_target(uri: str) -> None:
     """Refuse an address that nothing can be sent to.
 
     Raises:
-        RunError: its form is unknown (64), or only another tool sends there (64).
+        RunError: its form is unknown (64).
     """
-    if urlsplit(uri).scheme == "oci":
-        names = " ".join(shlex.quote(name) for name in files)
-        raise RunError(
-            ExitCode.USAGE,
-            f"no library of Stoker's images writes to an OCI registry: drop --push, and then write `cd "
-            f"{shlex.quote(str(folder))} && oras push {shlex.quote(uri.removeprefix('oci://'))} {names}`; or push to "
-            f"{FORMS}",
-        )
-    if not (_HUB.fullmatch(uri) or _BUCKET.fullmatch(uri)):
+    if not (_HUB.fullmatch(uri) or _BUCKET.fullmatch(uri) or oci.is_address(uri)):
         raise RunError(ExitCode.USAGE, f"--push {uri} is not an address that this command writes to: write {FORMS}")
 
 
@@ -52,6 +44,8 @@ def push(folder: Path, files: Sequence[str], uri: str, *, public: bool = False) 
     """
     if match := _HUB.fullmatch(uri):
         _to_hub(folder, files, match[1], match[2], public=public)
+    elif oci.is_address(uri):
+        oci.push(folder, files, uri)
     else:
         _to_bucket(folder, files, uri)
 
