@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from importlib import metadata
@@ -37,6 +38,15 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     monkeypatch.setattr(metadata, "version", version)
     return packages
+
+
+def test_a_program_is_told_the_same_as_a_list(installed: set[str]) -> None:
+    ended = examine("--output", "json")
+    assert ended.exit_code == 0
+    found = {line["name"]: line for line in json.loads(ended.stdout)}
+    assert found["cluster"]["mark"] == "missing"
+    assert "pip install './runner[cluster]'" in found["cluster"]["fix"]
+    assert found["python"]["fix"] == ""
 
 
 def test_a_laptop_is_told_what_works_and_how_to_get_the_rest(

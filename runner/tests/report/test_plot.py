@@ -29,6 +29,8 @@ def test_runs_are_compared_in_one_page(tmp_path: Path) -> None:
     # A workspace, and a file of metrics.
     done = plot("--to", target, first.parent, second / "metrics.jsonl")
     assert (done.exit_code, done.output) == (0, f"written: {target}\n")
+    again = plot("--to", target, "--output", "json", first.parent, second)
+    assert json.loads(again.output) == {"written": str(target)}
     root, _ = read_page(target.read_text())
     assert ["".join(found.itertext()) for found in root.iter("figcaption")] == ["Loss"]
     assert ["".join(found.itertext()) for found in root.iter("li")] == ["first", "second"]

@@ -106,6 +106,8 @@ def test_a_converter_on_the_path_is_used(tmp_path: Path, monkeypatch: pytest.Mon
     done = stoker("export", result_in(tmp_path / "output"), "--gguf", tmp_path / "model.gguf")
     assert done.exit_code == 0, done.output
     assert (tmp_path / "model.gguf").read_text() == "GGUF"
+    again = stoker("export", tmp_path / "output", "--gguf", tmp_path / "model.gguf", "--output", "json")
+    assert json.loads(again.stdout) == {"written": str(tmp_path / "model.gguf")}
 
 
 @pytest.mark.parametrize(

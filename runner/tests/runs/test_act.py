@@ -76,6 +76,8 @@ def test_a_run_is_stopped_and_resumed(cluster: Cluster, kubeconfig: Path) -> Non
     assert stoker("resume", "tune").stdout == "tune is not stopped: it is running\n"
     assert stoker("stop", "tune").stdout.startswith("tune stops: ")
     assert suspended(cluster)
+    again = json.loads(stoker("stop", "tune", "--output", "json").stdout)
+    assert again == {"name": "tune", "told": "tune is stopped already: stoker resume tune"}
     assert stoker("stop", "tune").stdout == "tune is stopped already: stoker resume tune\n"
     assert stoker("resume", "tune").stdout == "tune goes on: `stoker logs tune --follow`\n"
     assert not suspended(cluster)
@@ -110,6 +112,8 @@ def test_top_prints_tables_where_nobody_looks(cluster: Cluster, kubeconfig: Path
     assert lines[1].split()[:6] == ["tune", "Running", "42", "%", "4", "1.5"]
     assert lines[2] == ""
     assert "\x1b" not in "".join(lines)
+    looks = [*map(json.loads, stoker("top", "--times", "2", "--interval", "1", "--output", "json").stdout.splitlines())]
+    assert [[run["name"] for run in look["runs"]] for look in looks] == [["tune"], ["tune"]]
 
 
 def test_a_loss_is_recorded_once_for_each_step() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import platform
 import shutil
@@ -68,9 +69,19 @@ class Line:
         """The word that the line begins with."""
         return "FAIL" if self.flaw else "warn" if self.warning else "missing" if self.missing else "ok"
 
+    @property
+    def fix(self) -> str:
+        """What to do; empty if nothing is to be done."""
+        return self.flaw or self.warning or self.missing
 
-def run(image_only: bool) -> ExitCode:
-    """Print all findings; return 0, or 78 if one of them would stop a run."""
+
+def run(image_only: bool, *, as_json: bool = False) -> ExitCode:
+    """Print all findings; return 0, or 78 if one of them would stop a run.
+
+    Args:
+        image_only: True to look only at what is installed.
+        as_json: True for one list instead of lines as they are found.
+    """
     facts = read_facts()
     findings: list[Callable[[Facts], Iterator[Line]]]
     if image_only:
@@ -79,23 +90,26 @@ def run(image_only: bool) -> ExitCode:
         findings = [_image, _backends, _identity, _hardware, _memory, _folders, _variables, _world]
     else:
         findings = [_machine, _backends, _variables]
-    failed = False
-    for finding in findings:
-        for line in finding(facts):
-            failed = failed or bool(line.flaw)
+    lines = []
+    for line in (line for finding in findings for line in finding(facts)):
+        lines.append(line)
+        if not as_json:
             head = f"{line.mark:<4}  "
             click.echo(hide(f"{head}{line.name:<{22 - len(head)}}  {line.text}"))
-            fix = line.flaw or line.warning or line.missing
-            if fix:
-                click.echo(hide(f"      {'':<16}  fix: {fix}"))
-    return ExitCode.CONFIG if failed else ExitCode.FINISHED
+            if line.fix:
+                click.echo(hide(f"      {'':<16}  fix: {line.fix}"))
+    if as_json:
+        found = [{"name": line.name, "mark": line.mark, "text": line.text, "fix": line.fix} for line in lines]
+        click.echo(hide(json.dumps(found, indent=2)))
+    return ExitCode.CONFIG if any(line.flaw for line in lines) else ExitCode.FINISHED
 
 
-def run_on_cluster(context: str | None) -> ExitCode:
+def run_on_cluster(context: str | None, *, as_json: bool = False) -> ExitCode:
     """Print which pods of the cluster's runtimes would wait for a node, and why; return 0, or 78 if any would.
 
     Args:
         context: of the kubeconfig; None for its current one.
+        as_json: True for a list of them.
 
     Raises:
         RunError: the cluster cannot be asked.
@@ -104,6 +118,9 @@ def run_on_cluster(context: str | None) -> ExitCode:
     nodes = client.list(NODES, everywhere=True)
     runtimes = [*client.list(CLUSTER_RUNTIMES, everywhere=True), *client.list(RUNTIMES)]
     problems = [problem for runtime in runtimes for problem in homeless(runtime, nodes)]
+    if as_json:
+        click.echo(json.dumps(problems, indent=2))
+        return ExitCode.CONFIG if problems else ExitCode.FINISHED
     for problem in problems:
         click.echo(problem)
     if not problems:

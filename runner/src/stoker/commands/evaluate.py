@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from stoker.commands.group import PATH, reported
+from stoker.commands.group import PATH, formatted, reported
 from stoker.commands.job_options import image_for, job_options, print_job, taken
 from stoker.contract.exits import ExitCode, RunError
 
@@ -42,9 +42,7 @@ _TASKS = "lab"
 @click.option("--batch-size", type=click.IntRange(1), default=4, show_default=True, help="Rows at a time.")
 @click.option("--server", metavar="URL", help="Ask this server instead of loading the result; only for tasks.")
 @click.option("--model", metavar="NAME", help="With --server: its name for the model or adapter.")
-@click.option(
-    "--output", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format."
-)
+@formatted("form")
 @job_options
 @reported
 def evaluate_command(output: Path | None, **words: Any) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from stoker.commands.group import PATH, reported
+from stoker.commands.group import PATH, formatted, reported
 from stoker.commands.job_options import JobOptions, job_options, print_job, taken
 from stoker.contract.exits import ExitCode, RunError
 
@@ -42,6 +43,7 @@ _OUTPUT, _EXPORTED = "/workspace/output", "/workspace/exported"
     help="Send it to hf://ORG/NAME, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or oci://REGISTRY/NAME:TAG.",
 )
 @click.option("--public", is_flag=True, help="With --push hf://: a new repository is public.")
+@formatted("form")
 @job_options
 @reported
 def export_command(
@@ -52,6 +54,7 @@ def export_command(
     gguf: Path | None,
     uri: str | None,
     public: bool,
+    form: str,
     **words: Any,
 ) -> None:
     """Merge a run's adapter into its base model, and send the result on.
@@ -87,18 +90,22 @@ def export_command(
     if uri is not None:
         check_target(uri)
     script = None if gguf is None else converter()
+
+    def tell(what: str, where: Path | str) -> None:
+        click.echo(json.dumps({what: str(where)}) if form == "json" else f"{what}: {where}")
+
     if target is not None:
         from stoker.results.merge import merge
 
         merge(result, base_of(result, base), target)
-        click.echo(f"written: {target}")
+        tell("written", target)
         result = read_result(target)
     if uri is not None:
         push(result.path, result.files, uri, public=public)
-        click.echo(f"pushed: {uri}")
+        tell("pushed", uri)
     if gguf is not None and script is not None:
         convert(script, result.path, gguf)
-        click.echo(f"written: {gguf}")
+        tell("written", gguf)
 
 
 def _print(

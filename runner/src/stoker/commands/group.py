@@ -49,6 +49,17 @@ def _usage_code() -> Iterator[None]:
 PATH = click.Path(path_type=Path, readable=False)
 
 
+def formatted(name: str = "output") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option that chooses between lines for people and JSON for programs.
+
+    Args:
+        name: of the command's parameter.
+    """
+    return click.option(
+        "--output", name, type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format."
+    )
+
+
 def seconds(flag: str, default: float, told: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the option of a time, more than 0 seconds."""
     above_zero = click.FloatRange(min=0, min_open=True)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import click
 
-from stoker.commands.group import reported
+from stoker.commands.group import formatted, reported
 from stoker.contract.exits import ExitCode, RunError
 
 
 @click.command(
     "doctor",
     epilog="\b\nExamples:\n  stoker doctor\n  stoker doctor --image     # in an image build\n"
-    "  stoker doctor --cluster   # what pods of its runtimes would wait for",
+    "  stoker doctor --cluster   # what pods of its runtimes would wait for\n"
+    "  stoker doctor --output json | jq -r '.[] | select(.mark == \"FAIL\") | .fix'",
 )
 @click.option("--image", is_flag=True, help="Check only what is installed, as an image build does.")
 @click.option("--cluster", is_flag=True, help="Check that the cluster has nodes for the pods of its runtimes.")
 @click.option("--context", metavar="NAME", help="Context of the kubeconfig, for --cluster.")
+@formatted()
 @reported
-def doctor_command(image: bool, cluster: bool, context: str | None) -> int:
+def doctor_command(image: bool, cluster: bool, context: str | None, output: str) -> int:
     """Print what this container sees, one line each; exit with 78 if a run could not work.
 
     Outside a pod, print what works on this machine, and how to install what is missing.
@@ -26,7 +28,8 @@ def doctor_command(image: bool, cluster: bool, context: str | None) -> int:
 
     if image and cluster:
         raise RunError(ExitCode.USAGE, "write one of --image and --cluster")
-    return doctor.run_on_cluster(context) if cluster else doctor.run(image_only=image)
+    as_json = output == "json"
+    return doctor.run_on_cluster(context, as_json=as_json) if cluster else doctor.run(image_only=image, as_json=as_json)
 
 
 @click.command(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
-from stoker.commands.group import PATH, reported
+from stoker.commands.group import PATH, formatted, reported
 
 
 @click.command(
@@ -31,8 +32,9 @@ from stoker.commands.group import PATH, reported
     metavar="FILE",
     help="File to write: .html, or .png with matplotlib.",
 )
+@formatted()
 @reported
-def plot_command(runs: tuple[Path, ...], target: Path) -> None:
+def plot_command(runs: tuple[Path, ...], target: Path, output: str) -> None:
     """Draw the curves of RUNS into one page or picture.
 
     A run is its output folder, its workspace, or its metrics.jsonl; it may still be running. The page needs no network
@@ -41,4 +43,4 @@ def plot_command(runs: tuple[Path, ...], target: Path) -> None:
     from stoker.report.write import compare
 
     compare(runs, target)
-    click.echo(f"written: {target}")
+    click.echo(json.dumps({"written": str(target)}) if output == "json" else f"written: {target}")

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from stoker.commands.group import PATH, Commands, reported
-from stoker.commands.runs import OUTPUT, logs_command, on_cluster
+from stoker.commands.group import PATH, Commands, formatted, reported
+from stoker.commands.runs import logs_command, on_cluster
 
 
 @click.group(
@@ -72,7 +72,7 @@ def up_command(name: str, subject: str | None, **words: Any) -> None:
 
 
 @rl_group.command("list", epilog="\b\nExamples:\n  stoker rl list\n  stoker rl list --output json")
-@OUTPUT
+@formatted()
 @on_cluster
 @reported
 def list_command(output: str, namespace: str | None, context: str | None) -> None:

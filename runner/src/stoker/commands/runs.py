@@ -11,16 +11,13 @@ from typing import Any
 
 import click
 
-from stoker.commands.group import PATH, reported
+from stoker.commands.group import PATH, formatted, reported
 from stoker.contract.words import say
 
 # How every command about a cluster finds it.
 _CLUSTER = (
     click.option("--context", metavar="NAME", help="Context of the kubeconfig; by default its current one."),
     click.option("-n", "--namespace", metavar="NAME", help="Namespace; by default the context's."),
-)
-OUTPUT = click.option(
-    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format."
 )
 
 
@@ -40,7 +37,7 @@ def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @on_cluster
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Runs of all namespaces.")
-@OUTPUT
+@formatted()
 @reported
 def runs_command(context: str | None, namespace: str | None, everywhere: bool, output: str) -> None:
     """List the runs of a namespace, the newest first: state, progress, loss, restarts, and why one waits or failed."""
@@ -67,7 +64,7 @@ def runs_command(context: str | None, namespace: str | None, everywhere: bool, o
 )
 @click.argument("name")
 @on_cluster
-@OUTPUT
+@formatted()
 @reported
 def status_command(name: str, context: str | None, namespace: str | None, output: str) -> None:
     """Show run NAME: its state, what it last reported, and its pods."""
@@ -94,7 +91,7 @@ def status_command(name: str, context: str | None, namespace: str | None, output
 )
 @click.argument("name")
 @on_cluster
-@OUTPUT
+@formatted()
 @reported
 def explain_command(name: str, context: str | None, namespace: str | None, output: str) -> None:
     """Say why run NAME is pending, restarts, is slow or failed, each cause with what to do."""
@@ -127,19 +124,21 @@ def explain_command(name: str, context: str | None, namespace: str | None, outpu
     help="Seconds between two looks.",
 )
 @click.option("--times", type=click.IntRange(1), help="How often to look; by default until Ctrl-C.")
+@formatted()
 @reported
 def top_command(
-    context: str | None, namespace: str | None, everywhere: bool, interval: float, times: int | None
+    context: str | None, namespace: str | None, everywhere: bool, interval: float, times: int | None, output: str
 ) -> None:
     """Watch all runs: step, loss and its curve, tokens per second, time left, restarts, reason, age of RL samples.
 
     A terminal shows one view that renews itself; elsewhere each look is a table. The curve begins when you start it.
+    With --output json each look is one line.
     """
     from stoker.runs.client import connect
     from stoker.runs.top import top
 
     try:
-        top(connect(context, namespace), everywhere, interval, times)
+        top(connect(context, namespace), everywhere, interval, times, as_json=output == "json")
     except KeyboardInterrupt:  # the way to end it
         return
 
@@ -158,7 +157,7 @@ def top_command(
 @click.option("--role", "roles", multiple=True, help="Only these, such as node, node-0 or sampler-1/vllm.")
 @click.option("--tail", type=click.IntRange(0), help="So many last lines of each container.")
 @click.option("--timestamps", is_flag=True, help="Begin lines with their times.")
-@OUTPUT
+@formatted()
 @reported
 def logs_command(
     name: str,
@@ -218,7 +217,7 @@ def logs_command(
 @click.option("--all", "everything", is_flag=True, help="Checkpoints too.")
 @click.option("--image", metavar="IMAGE", help="Image of the pod that reads the claim; by default the run's.")
 @click.option("--claim", metavar="NAME", help="Claim to read; by default the run's.")
-@OUTPUT
+@formatted()
 @reported
 def get_command(
     name: str,
@@ -277,7 +276,7 @@ def _interrupted_by_any_signal() -> Iterator[None]:
 @click.argument("trainjob", type=PATH)
 @on_cluster
 @click.option("--check/--no-check", default=True, show_default=True, help="First check it as `stoker validate` does.")
-@OUTPUT
+@formatted()
 @reported
 def submit_command(trainjob: Path, context: str | None, namespace: str | None, check: bool, output: str) -> None:
     """Submit the TrainJobs in file TRAINJOB (`-` is standard input), all of them or none."""
@@ -296,25 +295,36 @@ def submit_command(trainjob: Path, context: str | None, namespace: str | None, c
 @click.command("stop", epilog="\b\nExamples:\n  stoker stop tune")
 @click.argument("name")
 @on_cluster
+@formatted()
 @reported
-def stop_command(name: str, context: str | None, namespace: str | None) -> None:
+def stop_command(name: str, context: str | None, namespace: str | None, output: str) -> None:
     """Stop run NAME: its pods save a checkpoint and end, and its nodes are free. `stoker resume` lets it go on."""
     from stoker.runs.act import stop
     from stoker.runs.client import connect
 
-    click.echo(stop(connect(context, namespace), name))
+    _tell(name, stop(connect(context, namespace), name), output)
 
 
 @click.command("resume", epilog="\b\nExamples:\n  stoker resume tune")
 @click.argument("name")
 @on_cluster
+@formatted()
 @reported
-def resume_command(name: str, context: str | None, namespace: str | None) -> None:
+def resume_command(name: str, context: str | None, namespace: str | None, output: str) -> None:
     """Let run NAME go on from its newest checkpoint, after `stoker stop`."""
     from stoker.runs.act import resume
     from stoker.runs.client import connect
 
-    click.echo(resume(connect(context, namespace), name))
+    _tell(name, resume(connect(context, namespace), name), output)
+
+
+def _tell(name: str, told: str, output: str) -> None:
+    from stoker.runs import show
+
+    if output == "json":
+        show.print_json({"name": name, "told": told})
+    else:
+        click.echo(told)
 
 
 COMMANDS = (

@@ -41,6 +41,11 @@ def print_json(value: Any) -> None:
     click.echo(hide(json.dumps(_plain(value), indent=2)))
 
 
+def print_json_line(value: Any) -> None:
+    """Print values, dataclasses too, as one line of JSON."""
+    click.echo(hide(json.dumps(_plain(value))))
+
+
 def print_table(table: Table) -> None:
     """Print a table."""
     if on_terminal():
@@ -152,4 +157,6 @@ def _rich(name: str) -> Any:
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -49,7 +49,7 @@ def in_view(runs: Iterable[Run], now: datetime) -> list[Run]:
     return found
 
 
-def top(client: Client, everywhere: bool, seconds: float, times: int | None) -> None:
+def top(client: Client, everywhere: bool, seconds: float, times: int | None, *, as_json: bool = False) -> None:
     """Show runs until the user ends it.
 
     Args:
@@ -57,10 +57,18 @@ def top(client: Client, everywhere: bool, seconds: float, times: int | None) -> 
         everywhere: True for all namespaces.
         seconds: between two looks.
         times: how often to look; None for ever.
+        as_json: True to print each look as a line of JSON.
 
     Raises:
         ClusterError: the runs cannot be read at first; later, the view says so and goes on.
     """
+    if as_json:
+        for count in _counted(times):
+            if count:
+                time.sleep(seconds)
+            now = datetime.now(UTC)
+            show.print_json_line({"time": now.isoformat(), "runs": in_view(read_runs(client, everywhere)[0], now)})
+        return
     losses = Losses()
     table = _look(client, everywhere, losses)
     if not show.on_terminal():
