@@ -97,7 +97,7 @@ test-gpu: ## Run the tests that need an NVIDIA GPU; where there is none, they ar
 	@$(pytest) -m gpu $(PYTEST_ARGS) runner
 
 .PHONY: test-full
-test-full: ## Run what `make test` leaves out as too long for CI; of the kill matrices below, a sixth each.
+test-full: ## Run what `make test` leaves out as too long for CI; of the kill matrices below, a twelfth each.
 	@$(pytest) $(two) $(full) $(PYTEST_ARGS) $(SUITES)
 
 .PHONY: test-learning

@@ -71,9 +71,9 @@ ROLLOUT_CASES = [
     *(RolloutCase(hit, number) for hit in HITS for number in (signal.SIGTERM, signal.SIGKILL)),
     RolloutCase(DISK, None),
 ]
-# Of those that hit nodes, what `make test-full` plays: each signal in both places.
-LOCAL_OFTEN = (RolloutCase(FIRST, signal.SIGKILL), RolloutCase(EVERYTHING, signal.SIGTERM))
-CLUSTER_OFTEN = (RolloutCase(SECOND, signal.SIGTERM), RolloutCase(EVERYTHING, signal.SIGKILL))
+# Of those that hit nodes, what `make test-full` plays.
+LOCAL_OFTEN = (RolloutCase(FIRST, signal.SIGTERM),)
+CLUSTER_OFTEN = (RolloutCase(EVERYTHING, signal.SIGKILL),)
 # `stoker local` has no proxy.
 LOCAL_CASES = [case for case in ROLLOUT_CASES if case.hit != PROXY]
 # The volumes of a cluster are seldom of the size that was asked for.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from runner.tests.integration.tune_jobs import FULL
-from runner.tests.kill_matrix import CASES, CLUSTER, Case, recorded, sixth
+from runner.tests.kill_matrix import CASES, CLUSTER, Case, recorded, twelfth
 
 from e2e import tune
 from e2e.conftest import asked_for
@@ -68,7 +68,7 @@ FRAMEWORKS = {
 SIGTERM, SIGKILL = signal.SIGTERM, signal.SIGKILL
 # For `make test`, and for `make test-full`; the rest is for `make kill-matrix-cluster`.
 ALWAYS = {Case("trl", SIGKILL, SAVING, "one pod")}
-OFTEN = sixth(1)
+OFTEN = twelfth(1)
 
 
 class MissedError(Exception):

@@ -10,11 +10,11 @@ import signal
 import pytest
 from runner.tests.integration.jobs import LocalJob
 from runner.tests.integration.kills import FRAMEWORKS, strike
-from runner.tests.kill_matrix import CASES, LOCAL, Case, cell, recorded, sixth
+from runner.tests.kill_matrix import CASES, LOCAL, Case, cell, recorded, twelfth
 
 from stoker.rank.pulse import SAVING
 
-PLAYED = sixth(0)
+PLAYED = twelfth(0)
 
 
 # `make test` hits pods of a cluster.
