@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from runner.tests.integration.jobs import LocalJob
+from runner.tests.report.hostile import read_page
 from runner.tests.samples import check
 from runner.tests.status_server import StatusServer
 
@@ -283,6 +284,10 @@ def test_a_job_trains_with_its_samplers_to_the_end_and_resumes(
     assert {line["samplers/ready"] for line in lines} == {1.0}
     assert max(line["staleness/max"] for line in lines) <= 2
     assert all(line["rewards/short/mean"] < 0 for line in lines)
+    page, _ = read_page((job.output / "report.html").read_text())
+    titles = {"".join(found.itertext()) for found in page.iter("figcaption")}
+    assert {"Reward", "Staleness of samples (steps)", "Ratio of probabilities, trainer to samplers"} <= titles, titles
+    assert "Samples" in {"".join(found.itertext()) for found in page.iter("h2")}
     # What the run published is gone with it.
     assert [*(job.workspace / "adapters").glob("*/[0-9]*")] == []
     # The key is known to nobody who reads what the run says and leaves.
@@ -311,10 +316,11 @@ def test_two_ranks_that_share_the_model_publish_and_guard_it_whole(job: LocalJob
 
 
 @pytest.mark.full
-def test_a_job_whose_samplers_are_gone_stops_within_the_grace_period_and_goes_on(
-    job: LocalJob, sampler: Sampler
+def test_a_job_whose_samplers_are_gone_says_so_stops_within_the_grace_period_and_goes_on(
+    job: LocalJob, sampler: Sampler, status_server: StatusServer
 ) -> None:
-    process = job.start(*args(sampler.address, "--max_steps", "1000"), env=told(job))
+    url = {"KUBEFLOW_TRAINER_SERVER_URL": f"http://127.0.0.1:{status_server.server_port}/"}
+    process = job.start(*args(sampler.address, "--max_steps", "1000"), env={**told(job), **url})
     job.wait_for(lambda: (job.output / "metrics.jsonl").exists() and len(metrics(job.output)) > 1, process)
     sampler.process.kill()
     sampler.process.wait()
@@ -322,6 +328,12 @@ def test_a_job_whose_samplers_are_gone_stops_within_the_grace_period_and_goes_on
     done = -1
     while done != (done := len(metrics(job.output))):
         time.sleep(3)
+
+    def waited() -> float:
+        (*_, last) = [body["trainerStatus"] for _, body in status_server.posts]
+        return max(float(metric["value"]) for metric in last["metrics"] if metric["name"] == "rollout/waiting")
+
+    job.wait_for(lambda: waited() > 5, process)
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     ended = job.end(process)
