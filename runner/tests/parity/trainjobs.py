@@ -115,7 +115,7 @@ def _of_pair(where: str, trainjob: Manifest, runtime: Manifest) -> Iterator[Conf
 
 
 def _trainjobs(root: Path) -> Iterator[tuple[str, Manifest]]:
-    documents = sorted([*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("*/*/README.md")])
+    documents = sorted([*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("*/*/README.md")])
     texts = [(f"{path.relative_to(root)}", text) for path in documents for text in _BLOCK.findall(path.read_text())]
     texts += [(str(path.relative_to(root)), path.read_text()) for path in sorted(root.glob("examples/**/*.yaml"))]
     for where, text in texts:
