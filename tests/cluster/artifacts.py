@@ -102,6 +102,10 @@ LOCAL_PATH_PROVISIONER = GoModule(
 PROMETHEUS_ADAPTER = GoModule(
     "prometheus-adapter", "sigs.k8s.io/prometheus-adapter", "sigs.k8s.io/prometheus-adapter/cmd/adapter"
 )
+#: Runs beside the cluster, where a test wants what pods use in the API.
+METRICS_SERVER = GoModule(
+    "metrics-server", "sigs.k8s.io/metrics-server", "sigs.k8s.io/metrics-server/cmd/metrics-server"
+)
 #: Gives containers the devices that their pods claim, which Debian's containerd cannot.
 CONTAINERD = GoModule(
     "containerd", "github.com/containerd/containerd/v2", "github.com/containerd/containerd/v2/cmd/containerd"

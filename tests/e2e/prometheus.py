@@ -1,6 +1,6 @@
-"""A real Prometheus on this machine that finds pods by a PodMonitor, and an adapter that hands its series to an HPA.
+"""A real Prometheus on this machine that finds pods by a PodMonitor, and what hands metrics to the API server.
 
-Both are processes where the cluster's clients run, so that no image of theirs is needed.
+They are processes where the cluster's clients run, so that no image of theirs is needed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ import yaml
 from charts.helm import ROOT
 from charts.prometheus import Prometheus
 from cluster import Cluster, artifacts
-from cluster.artifacts import PROMETHEUS_ADAPTER
+from cluster.artifacts import METRICS_SERVER, PROMETHEUS_ADAPTER
 from e2e.kube import Kube, condition
 from stoker.cluster.processes import free_ports
 
 GET = "import sys, urllib.request as r; sys.stdout.write(r.urlopen(sys.argv[1], timeout=30).read().decode())"
-METRICS_API = "v1beta2.custom.metrics.k8s.io"
+CUSTOM_METRICS = ("custom.metrics.k8s.io", "v1beta2")
+RESOURCE_METRICS = ("metrics.k8s.io", "v1beta1")
 
 
 @contextmanager
@@ -151,28 +152,53 @@ def adapter(cluster: Cluster, kube: Kube, address: str, rules: Mapping[str, Any]
         f"--authorization-kubeconfig={kubeconfig}", f"--secure-port={port}", f"--cert-dir={folder}/certificates",
         "--metrics-relist-interval=5s", "--metrics-max-age=30s",
     ]  # fmt: skip
-    made = _adapter_objects(kube, port)
-    with _process(cluster, words, folder / "adapter.log"):
-        kube.apply(*made)
-        try:
-            kube.until(
-                "the metrics API", lambda: condition(kube.get("apiservice", METRICS_API) or {}, "Available"), 120
-            )
-            yield
-        finally:
-            for one in reversed(made):
-                kube.delete(one["kind"], one["metadata"]["name"], wait=False)
+    with _process(cluster, words, folder / "adapter.log"), _extending(kube, *CUSTOM_METRICS, port):
+        yield
 
 
-def _adapter_objects(kube: Kube, port: int) -> list[dict[str, Any]]:
-    """Return what leads the API server to the adapter, which runs where the API server does."""
+@contextmanager
+def metrics_server(cluster: Cluster, kube: Kube, folder: Path) -> Iterator[None]:
+    """Serve what pods and nodes use, as `kubectl top` and autoscalers ask for it.
+
+    Args:
+        cluster: the cluster.
+        kube: the namespace that gets the server's Service.
+        folder: an empty one for its files.
+    """
+    (port,) = free_ports(1)
+    kubeconfig = cluster.env["KUBECONFIG"]
+    words = [
+        str(artifacts.build([METRICS_SERVER])[METRICS_SERVER] / METRICS_SERVER.name),
+        f"--kubeconfig={kubeconfig}", f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}", f"--secure-port={port}", f"--cert-dir={folder}/certificates",
+        "--kubelet-insecure-tls", "--kubelet-preferred-address-types=InternalIP", "--metric-resolution=10s",
+    ]  # fmt: skip
+    with _process(cluster, words, folder / "metrics-server.log"), _extending(kube, *RESOURCE_METRICS, port):
+        yield
+
+
+@contextmanager
+def _extending(kube: Kube, group: str, version: str, port: int) -> Iterator[None]:
+    """Have the API server hand the requests of an API on to a port where it runs itself."""
+    made = _extension(kube, group, version, port)
+    kube.apply(*made)
+    try:
+        name = f"{version}.{group}"
+        kube.until(f"the API {group}", lambda: condition(kube.get("apiservice", name) or {}, "Available"), 120)
+        yield
+    finally:
+        for one in reversed(made):
+            kube.delete(one["kind"], one["metadata"]["name"], wait=False)
+
+
+def _extension(kube: Kube, group: str, version: str, port: int) -> list[dict[str, Any]]:
     (slices,) = json.loads(
         kube.kubectl(
             "get", "endpointslices", "--namespace=default", "--selector=kubernetes.io/service-name=kubernetes",
             "--output=json",
         ).stdout
     )["items"]  # fmt: skip
-    name = "stoker-tests-adapter"
+    name = f"stoker-tests-{group.partition('.')[0]}"
     return [
         {
             "apiVersion": "v1",
@@ -195,10 +221,10 @@ def _adapter_objects(kube: Kube, port: int) -> list[dict[str, Any]]:
         {
             "apiVersion": "apiregistration.k8s.io/v1",
             "kind": "APIService",
-            "metadata": {"name": METRICS_API},
+            "metadata": {"name": f"{version}.{group}"},
             "spec": {
-                "group": "custom.metrics.k8s.io",
-                "version": "v1beta2",
+                "group": group,
+                "version": version,
                 "service": {"name": name, "namespace": kube.namespace},
                 "insecureSkipTLSVerify": True,
                 "groupPriorityMinimum": 100,

@@ -11,7 +11,7 @@ import yaml
 
 from cluster import Cluster
 from e2e.kube import Kube, condition
-from e2e.prometheus import adapter, prometheus
+from e2e.prometheus import adapter, metrics_server, prometheus
 from e2e.serving.fixtures import MODELS, Install
 from e2e.serving.server import Client, Server
 from lint.snippets import snippets
@@ -70,13 +70,14 @@ def server(
         "--set", "skipApiCheck=true", "--show-only", "templates/podmonitor.yaml",
     )  # fmt: skip
     (monitor,) = yaml.safe_load_all(rendered.partition("---\n")[2])  # behind what Helm says of the chart it pulled
-    folders = [tmp_path / name for name in ("prometheus", "adapter")]
+    folders = [tmp_path / name for name in ("prometheus", "adapter", "metrics-server")]
     for folder in folders:
         folder.mkdir()
     found = install(NAME, "--values", str(values))
     with (
         prometheus(cluster, serving_kube, monitor, folders[0]) as (_, address),
         adapter(cluster, serving_kube, address, rules, folders[1]),
+        metrics_server(cluster, serving_kube, folders[2]),
     ):
         yield found
     # Its adapter is gone, so that it could not even scale down.
@@ -92,8 +93,11 @@ def test_a_crowd_starts_a_second_replica_and_quiet_ends_it_without_a_failed_requ
         kube.until("the autoscaler to see requests", lambda: condition(autoscaler(), "ScalingActive"), 120)
     metrics = {metric["pods"]["metric"]["name"] for metric in autoscaler()["status"]["currentMetrics"]}
     assert metrics == {"vllm_num_requests_waiting", "vllm_num_requests_running"}
-    assert len(server.pods()) == 1
+    (replica,) = server.pods()
     assert quiet["failures"] == []
+    used = kube.kubectl("top", "pod", replica["metadata"]["name"], "--no-headers").stdout.split()
+    assert used[0] == replica["metadata"]["name"]
+    assert int(used[2].removesuffix("Mi")) > 200, "a server holds its model"
 
     # Without a pause: a crowd that thins out ends the second replica before it has started.
     with client.busy(server.url, "base", pause=0) as crowd:

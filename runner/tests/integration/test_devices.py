@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -53,7 +54,9 @@ def train(python: Path, inputs: Path, folder: Path, *worker: str) -> tuple[int, 
 def test_a_gpu_that_torch_cannot_use_ends_the_run_for_good(trainer_python: Path, inputs: Path, tmp_path: Path) -> None:
     code, reason = train(trainer_python, inputs, tmp_path, "-m", "stoker.rank.worker")
     assert code == 78
-    assert "is built without CUDA, but the runtime is for nvidia" in reason
+    # By the torch for CPUs, or by PyPI's where that is all there is.
+    told = "is built without CUDA, but the runtime is for nvidia|cannot use the nvidia devices"
+    assert re.search(told, reason), reason
     assert not (tmp_path / "output").exists()
 
 
