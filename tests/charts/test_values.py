@@ -62,6 +62,7 @@ REFUSED = [
     Refused("accelerator", "amd", 'accelerator "amd" needs the variant "rocm" of image'),
     Refused("accelerator", "tpu", 'needs the variant "tpu" of image "torchtune", and images.lock.yaml has only'),
     Refused(f"{OVERRIDE}.accelerator", "gpu", f'{OVERRIDE}.accelerator: there is no accelerator profile "gpu"'),
+    Refused("runtimes.trl-grpo-async.samplers.accelerator", "gpu", "samplers.accelerator: there is no accelerator pro"),
     Refused(f"{OVERRIDE}.numNode", 2, f"at '/{OVERRIDE.replace('.', '/')}': additional properties 'numNode'"),
     Refused(f"{OVERRIDE}.numNodes", 0, "trl-distributed/numNodes': minimum: got 0, want 1"),
     Refused(f"{OVERRIDE}.sharding", "zero3", "trl-distributed/sharding': value must be one of 'none', 'full'"),

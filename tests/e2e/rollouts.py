@@ -89,8 +89,10 @@ def wanted(steps: int) -> Trained:
 class SubmitsSums(Protocol):
     """Submits the example's TrainJob."""
 
-    def __call__(self, flags: Mapping[str, str], *, name: str = NAME, env: Mapping[str, str] | None = None) -> SumsRun:
-        """Submit it with more flags and variables, under a name."""
+    def __call__(
+        self, flags: Mapping[str, str], *, name: str = NAME, env: Mapping[str, str] | None = None, runtime: str = ""
+    ) -> SumsRun:
+        """Submit it with more flags and variables, under a name, and to another runtime if one is named."""
 
 
 class SumsRun(Run):
@@ -223,9 +225,12 @@ def submit_sums(kube: Kube, sampler_runtime: None, sums: None, reader: Reader) -
     """Submits the example's TrainJob with other flags; it is deleted when the test ends."""
     runs: list[Run] = []
 
-    def create(flags: Mapping[str, str], *, name: str = NAME, env: Mapping[str, str] | None = None) -> SumsRun:
+    def create(
+        flags: Mapping[str, str], *, name: str = NAME, env: Mapping[str, str] | None = None, runtime: str = ""
+    ) -> SumsRun:
         trainjob = yaml.safe_load((EXAMPLE / "trainjob.yaml").read_text())
         trainjob["metadata"]["name"] = name
+        trainjob["spec"]["runtimeRef"]["name"] = runtime or trainjob["spec"]["runtimeRef"]["name"]
         trainer = trainjob["spec"]["trainer"]
         told = {entry["name"]: entry["value"] for entry in trainer["env"]} | dict(env or {})
         trainer["env"] = [{"name": key, "value": value} for key, value in told.items()]

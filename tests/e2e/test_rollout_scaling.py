@@ -1,11 +1,13 @@
-"""The samplers of a run are scaled while it trains, by their Job: none of its steps is lost."""
+"""The samplers of a run are scaled while it trains, by their Job; and samplers that can never serve end it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 
+from builders import replicated_jobs
 from e2e.kube import Kube, condition
 from e2e.rollouts import SMALL, SubmitsSums, SumsRun, wanted
 from e2e.trainjobs import Restarts
@@ -25,6 +27,31 @@ def scale(kube: Kube, run: SumsRun, count: int) -> None:
         return len(pods) == count and all(condition(pod, "Ready") for pod in pods)
 
     kube.until(f"{run.name}: {count} samplers", done, 600)
+
+
+@pytest.fixture
+def misspelt(kube: Kube, sampler_runtime: None) -> Iterator[str]:
+    """A runtime whose samplers have a flag that vLLM does not know."""
+    found = kube.get("clustertrainingruntime", "trl-grpo-async") or {}
+    name = "trl-grpo-async-misspelt"
+    made = {**found, "metadata": {"name": name, "labels": found["metadata"]["labels"]}}
+    (samplers,) = (job for job in replicated_jobs(made) if job["name"] == "sampler")
+    (container,) = samplers["template"]["spec"]["template"]["spec"]["containers"]
+    container["args"].append("--max-model-length=64")
+    kube.apply(made)
+    yield name
+    kube.delete("clustertrainingruntime", name)
+
+
+def test_a_flag_that_vllm_does_not_know_ends_the_run_at_once(
+    submit_sums: SubmitsSums, misspelt: str, kube: Kube
+) -> None:
+    run = submit_sums({"max_steps": "5"}, name="rl-misspelt", runtime=misspelt)
+    run.wait_failed(seconds=600)
+    assert run.restarts() == Restarts(0, 0)
+    job = kube.get("job", f"{run.name}-sampler-0") or {}
+    failed = next(found for found in job["status"]["conditions"] if found["type"] == "Failed")
+    assert failed["message"].endswith("exit code 2 matching FailJob rule at index 3"), failed
 
 
 def test_samplers_are_scaled_from_two_to_three_and_back(submit_sums: SubmitsSums, kube: Kube) -> None:

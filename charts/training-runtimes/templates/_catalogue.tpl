@@ -97,6 +97,7 @@ Argument: a list of the root context, the entry and its override.
 {{- $values := $root.Values }}
 {{- $accelerator := $override.accelerator | default $values.accelerator }}
 {{- $profile := get $values.accelerators $accelerator }}
+{{- $samplersAccelerator := ($override.samplers | default dict).accelerator | default $accelerator }}
 {{- $sizes := get ($entry.sizes | default dict) $profile.kind | default dict }}
 {{- $resources := mergeOverwrite (deepCopy $profile.resources) (deepCopy $sizes) (deepCopy ($override.resources | default dict)) }}
 {{- /* `stoker validate` cannot count the devices of a claim. */}}
@@ -132,8 +133,7 @@ Argument: a list of the root context, the entry and its override.
           "profile or runtimes.%s.enabled")) $entry.name $entry.name)))
       "method" ($override.method | default $entry.method)
       "numNodes" ($override.numNodes | default $entry.numNodes)
-      "samplers" (include "training-runtimes.samplersOf"
-        (list $root $entry $override $profile (printf "The samplers of runtime %q on accelerator %q" $entry.name $accelerator)) | fromYaml)
+      "samplers" (include "training-runtimes.samplersOf" (list $root $entry $override $samplersAccelerator) | fromYaml)
       "externalSamplers" $external
       "endpoint" ($entry.endpoint | default "")
       "sharding" ($override.sharding | default $entry.sharding)

@@ -29,11 +29,14 @@ resourceClaims:
 {{- end }}
 
 {{/*
-training-runtimes.ofSamplers: a resolved entry as its samplers see it: with their resources and claims.
+training-runtimes.ofSamplers: a resolved entry as its samplers see it: with their accelerator, resources and claims.
 Argument: a resolved entry with samplers.
 */}}
 {{- define "training-runtimes.ofSamplers" -}}
 {{- $own := set (deepCopy .) "resources" .samplers.resources }}
+{{- range $name, $value := .samplers.own }}
+  {{- $_ := set $own $name $value }}
+{{- end }}
 {{- toYaml (set (set $own "deviceClaims" .samplers.deviceClaims) "role" "samplers.") }}
 {{- end }}
 

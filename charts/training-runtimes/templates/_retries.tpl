@@ -9,6 +9,7 @@ training-runtimes.podFailurePolicy: the Job half. The order of the rules is part
 Arguments, a dict:
   container  the container whose exit code counts
   action     what an interruption leads to: FailJob, which has the whole run start again, or Ignore, which has the pod
+  server     the container that serves, whose wrong flags end the run too; none without it
 */}}
 {{- define "training-runtimes.podFailurePolicy" -}}
 rules:
@@ -29,6 +30,14 @@ rules:
       containerName: {{ .container }}
       operator: In
       values: [64, 65, 66, 78]
+  {{- with .server }}
+  {{- /* 3: flags that its parser refuses */}}
+  - action: FailJob
+    onExitCodes:
+      containerName: {{ . }}
+      operator: In
+      values: [2]
+  {{- end }}
 {{- end }}
 
 {{/*
@@ -46,5 +55,5 @@ rules:
   - name: UserError
     action: FailJobSet
     onJobFailureReasons: [PodFailurePolicy]
-    onJobFailureMessagePatterns: ["rule at index 2$"]
+    onJobFailureMessagePatterns: ["rule at index [23]$"]
 {{- end }}

@@ -1,13 +1,15 @@
 {{/*
 training-runtimes.samplersOf: the samplers of a runtime, resolved, a YAML map; empty where it has none. Weakest first:
 accelerator profile, entry, values.
-Arguments, a list: the root context, the entry, its override, the accelerator's profile, what needs them for messages.
+With an accelerator of their own, `own` is what they have in place of the runtime's.
+Arguments, a list: the root context, the entry, its override, the name of their accelerator.
 */}}
 {{- define "training-runtimes.samplersOf" -}}
 {{- $root := index . 0 }}
 {{- $entry := (index . 1).samplers }}
 {{- $override := (index . 2).samplers | default dict }}
-{{- $profile := index . 3 }}
+{{- $accelerator := index . 3 }}
+{{- $profile := get $root.Values.accelerators $accelerator }}
 {{- if $entry }}
 {{- $sizes := get ($entry.sizes | default dict) $profile.kind | default dict }}
 {{- $env := eq $profile.kind "cpu" | ternary (dict
@@ -25,7 +27,19 @@ Arguments, a list: the root context, the entry, its override, the accelerator's 
       "count" ($override.count | default $entry.count)
       "maxCount" ($override.maxCount | default $override.count | default $entry.count)
       "image" (include "stoker.image" (dict
-        "root" $root "name" "vllm" "variant" $profile.imageVariant "for" (index . 4)))
+        "root" $root "name" "vllm" "variant" $profile.imageVariant
+        "for" (printf "The samplers of runtime %q on accelerator %q" (index . 1).name $accelerator)))
+      "acceleratorKind" $profile.kind
+      "own" ($override.accelerator | empty | ternary dict (dict
+        "accelerator" $accelerator
+        "architecture" $profile.architecture
+        "resourceName" $profile.resourceName
+        "deviceClassName" $profile.deviceClassName
+        "deviceSelectors" $profile.deviceSelectors
+        "runtimeClassName" $profile.runtimeClassName
+        "nodeSelector" (include "stoker.overlay"
+          (list (include "stoker.profileNodes" $profile | fromYaml) $root.Values.nodeSelector) | fromYaml)
+        "tolerations" (concat ($profile.tolerations | default list) ($root.Values.tolerations | default list) | uniq)))
       "resources" (mergeOverwrite
         (deepCopy $profile.resources) (deepCopy $sizes) (deepCopy ($override.resources | default dict)))
       "deviceClaims" ($override.deviceClaims | default list)
@@ -99,7 +113,8 @@ Arguments, a dict:
       {{- /* Without an end: how often a sampler may crash is for the trainers to judge, who wait for it. */}}
       backoffLimit: 2147483647
       podFailurePolicy:
-        {{- include "training-runtimes.podFailurePolicy" (dict "container" "prepare" "action" "Ignore") | nindent 8 }}
+        {{- include "training-runtimes.podFailurePolicy" (dict
+          "container" "prepare" "action" "Ignore" "server" "vllm") | nindent 8 }}
       template:
         metadata:
           labels:
@@ -131,19 +146,19 @@ Arguments: as above.
 {{- with $samplers.slice }}
 serviceAccountName: {{ include "training-runtimes.sliceName" (list $.root .lease) | toYaml }}
 {{- end }}
-{{- with .runtime.runtimeClassName }}
+{{- $own := include "training-runtimes.ofSamplers" .runtime | fromYaml }}
+{{- with $own.runtimeClassName }}
 runtimeClassName: {{ toYaml . }}
 {{- end }}
 {{- $nodes := include "stoker.imageNodes" (dict "root" .root "names" (list "vllm" "fetch" "proxy")
-      "architecture" .runtime.architecture) | fromYaml }}
-{{- $tolerations := concat .runtime.tolerations $samplers.tolerations | uniq }}
-{{- $labels := list $nodes .runtime.nodeSelector $samplers.nodeSelector }}
+      "architecture" $own.architecture) | fromYaml }}
+{{- $tolerations := concat $own.tolerations $samplers.tolerations | uniq }}
+{{- $labels := list $nodes $own.nodeSelector $samplers.nodeSelector }}
 {{- include "training-runtimes.placement" (list .root "sampler" $labels $tolerations) }}
 {{- with $samplers.affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- $own := include "training-runtimes.ofSamplers" .runtime | fromYaml }}
 {{- include "training-runtimes.podClaims" (list .root $own) }}
 initContainers:
   - name: prepare

@@ -65,6 +65,9 @@ Argument: the root context.
   {{- with $override.accelerator }}
     {{- include "training-runtimes.validateAccelerator" (list . (printf "runtimes.%s.accelerator" $name) $profiles) }}
   {{- end }}
+  {{- with dig "accelerator" "" ($override.samplers | default dict) }}
+    {{- include "training-runtimes.validateAccelerator" (list . (printf "runtimes.%s.samplers.accelerator" $name) $profiles) }}
+  {{- end }}
 {{- end }}
 {{- include "training-runtimes.validateAccelerator" (list .Values.accelerator "accelerator" $profiles) }}
 {{- end }}
@@ -245,8 +248,10 @@ much memory of the device as it finds. Argument: the resolved runtimes by name.
           $runtime.entry (int .maxCount) (int .count) (int .count)) }}
   {{- end }}
   {{- include "training-runtimes.validateResources" (list (printf "runtimes.%s.samplers" $runtime.entry) .resources) }}
+  {{- include "training-runtimes.validateDevices" (dict "root" $.root
+        "runtime" (include "training-runtimes.ofSamplers" $runtime | fromYaml)) }}
   {{- with .slice }}
-    {{- if and (eq $runtime.acceleratorKind "cpu") .sleepLevel }}
+    {{- if and (eq $runtime.samplers.acceleratorKind "cpu") .sleepLevel }}
       {{- fail (printf (join " " (list
             "\n\nruntimes.%s.samplers.slice.sleepLevel is %d, and vLLM cannot sleep on CPUs. Set it to 0, which pauses, or"
             "remove it.\n")) $runtime.entry (int .sleepLevel)) }}
