@@ -77,7 +77,7 @@ def test_a_registry_gets_the_files_and_the_manifest(clients: Path, result: Path,
         for _ in range(2):  # what is there already is no failure
             done = export(clients, result, uri, HOME=str(tmp_path), **account)
             assert done.returncode == 0, done.stderr
-        pulled = [clients, "-c", PULL, f"{host}/models/tiny:1", tmp_path / "pulled", *account.values()]
+        pulled = [str(clients), "-c", PULL, f"{host}/models/tiny:1", str(tmp_path / "pulled"), *account.values()]
         subprocess.run(pulled, check=True, env={**os.environ, "HOME": str(tmp_path)})
         for name in ("config.json", "stoker.json"):
             assert (tmp_path / "pulled" / name).read_bytes() == (result / name).read_bytes()

@@ -33,7 +33,7 @@ def test_tasks_of_ones_own_measure_a_result_and_a_server(tmp_path: Path) -> None
     model = made_once("lab", python, TINY_INPUTS) / "model"
     env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
     with server(python, model, tmp_path, "--dtype=float32") as url:
-        words = [python, SCRIPT.with_name("harness_cases.py"), model, tmp_path, url]
+        words = [str(word) for word in (python, SCRIPT.with_name("harness_cases.py"), model, tmp_path, url)]
         done = subprocess.run(words, check=False, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
 
@@ -42,7 +42,7 @@ def test_tasks_of_ones_own_measure_a_result_and_a_server(tmp_path: Path) -> None
 def test_llama_cpps_own_converter_writes_a_file(trainer_python: Path, tmp_path: Path) -> None:
     """Full, because the converter is fetched: 77 MB."""
     beside = tmp_path / "beside"
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", beside, "pip", GGUF_EXTRA]
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(beside), "pip", GGUF_EXTRA]
     subprocess.run(install, check=True)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(beside), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     words = [trainer_python, SCRIPT.with_name("gguf_cases.py"), tmp_path]

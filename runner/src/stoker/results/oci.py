@@ -82,7 +82,7 @@ def _client(target: str) -> Any:
     from oras.client import OrasClient
     from oras.logger import setup_logger
 
-    class Client(OrasClient):  # type: ignore[misc]
+    class Client(OrasClient):
         def do_request(self, url: str, method: str = "GET", *words: Any, **named: Any) -> Any:
             answer = super().do_request(url, method, *words, **named)
             # To ask whether a file is there already is no failure.
