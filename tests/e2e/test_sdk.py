@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,15 @@ from e2e.trainjobs import Reader, Run, trainjob
 from stoker.commands.main import main
 
 PROGRAM = Path(__file__).parent / "sdk_user.py"
+NOTEBOOK = ROOT / "examples/sdk/train_on_a_cluster.ipynb"
+# What of the notebook is another here: a tiny model from a claim in place of one from the Hub.
+HERE = {
+    r'NAMESPACE = "default"': "NAMESPACE = {namespace!r}",
+    r"max_length=512": "max_length=64",
+    r"use_peft=True": "use_peft=True, model_name_or_path='/inputs/model', dataset_name='/inputs/dataset'",
+    r'"max_steps": 20, "logging_steps": 5': "'max_steps': 4, 'logging_steps': 1",
+    r"(?s)inputs = \{{.*?\n\}}": "from sdk_user import mounted\ninputs = {{'options': [mounted({claim!r})]}}",
+}
 # Neither run names the layers of its adapter: the recipe does.
 LINEAR_LAYERS = {*("q_proj", "k_proj", "v_proj", "o_proj"), *("gate_proj", "up_proj", "down_proj")}
 
@@ -57,6 +67,39 @@ def test_a_config_trains_on_two_pods_through_the_sdk(
     manifest = run.manifest(reader)
     assert (manifest["status"], manifest["steps"], manifest["world_size"]) == ("finished", 4, 2)
     assert adapted(manifest) == LINEAR_LAYERS
+
+
+@pytest.fixture
+def noted(kube: Kube, catalogue: Callable[[], None]) -> Iterator[Run]:
+    """The TrainJob that the notebook submits; it is deleted with its claim when the test ends."""
+    run = Run(kube, "from-a-notebook")
+    run.delete()
+    yield run
+    run.delete()
+
+
+@pytest.mark.full
+def test_the_notebook_trains_and_brings_the_result(
+    cluster: Cluster, kube: Kube, noted: Run, inputs: str, tmp_path: Path
+) -> None:
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    for found, put in HERE.items():
+        code, count = re.subn(found.format(), put.format(namespace=kube.namespace, claim=inputs), code)
+        assert count == 1, found
+    done = cluster.run(
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": f"{ROOT / 'runner/src'}:{PROGRAM.parent}"},
+    )
+    assert done.returncode == 0, f"{done.stderr}\n{kube.state()}"
+    assert "from-a-notebook Complete" in done.stdout
+    assert done.stdout.count("'loss'") == 4
+    assert "finished 4 steps, adapter of rank" in done.stdout
+    assert (tmp_path / "result" / "adapter_model.safetensors").exists()
+    assert kube.get("trainjob", noted.name) is None, "the last cell deletes it"
 
 
 @pytest.fixture
