@@ -101,7 +101,7 @@ def test_a_server_that_stays_away_ends_the_run_as_a_missing_peer(server: Server)
 
 
 def test_a_server_that_hangs_does_not_hold_up_a_stop(server: Server) -> None:
-    server.pause = 5
+    server.pause = 20
 
     async def stopped() -> None:
         task = asyncio.create_task(RewardModel(server.address, 30).score(["abc"], ["d"]))
@@ -112,7 +112,7 @@ def test_a_server_that_hangs_does_not_hold_up_a_stop(server: Server) -> None:
 
     began = time.monotonic()
     asyncio.run(stopped())
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize("code", [400, 404])

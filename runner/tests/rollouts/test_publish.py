@@ -151,17 +151,17 @@ def test_a_slow_sampler_holds_up_nobody_for_long_and_comes_back(
     replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]
 ) -> None:
     found = replicas.start(3)
-    run = run_of(found, seconds=0.5)
+    run = run_of(found, seconds=2)
     found[0].stuck = True
     run.publisher.publish(1, write)
     until(lambda: run.usable == [1])
     (told,) = run.publisher.published()
-    assert told.spread_seconds >= 0.5
+    assert told.spread_seconds >= 2
     assert len(told.samplers) == 2
     run.publisher.publish(2, write)
     until(lambda: run.usable == [1, 2])
     (told,) = run.publisher.published()
-    assert told.spread_seconds < 0.5, "it is waited for no more"
+    assert told.spread_seconds < 2, "it is waited for no more"
     assert len(run.fleet.ready()) == 2
     found[0].stuck = False
     found[0].loaded.update(f"{run.name}:{version}" for version in (1, 2))
@@ -304,7 +304,7 @@ def test_a_run_that_stops_waits_for_no_sampler(
     until(lambda: bool(found[0].counted["/look"]))
     started = time.monotonic()
     run.close()
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 30, "a version may take a minute"
     assert run.versions() == []
 
 
