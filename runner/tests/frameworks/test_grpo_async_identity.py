@@ -70,6 +70,17 @@ def test_thousands_of_clean_rounds_find_nothing(kind: str, effect: float) -> Non
         assert judge.judge(fleet.round(tokens=random.Random(number).randint(8, 96))) == []
 
 
+def test_few_tokens_that_another_version_explains_are_said_to_be_its() -> None:
+    # One token makes nearly all of the difference, so that by itself it proves no version better than another.
+    said = [-1.0] * 16
+    named = [value + 0.003 for value in said[1:]] + [said[0] + 0.5]
+    judge = Judge(5e-4)
+    (found,) = judge.judge([Scored("sampler-0", said, named, {NEIGHBOUR: named, BASE: said})])
+    assert (found.instead, found.error_instead) == (BASE, 0.0)
+    (found,) = judge.judge([Scored("sampler-0", said, named, {NEIGHBOUR: named, BASE: [0.0] * 16})])
+    assert found.instead == ""
+
+
 @pytest.mark.parametrize("kind", FLOORS)
 @pytest.mark.parametrize("serves", [NEIGHBOUR, BASE])
 def test_a_sampler_that_serves_another_version_is_named_with_it(kind: str, serves: str) -> None:

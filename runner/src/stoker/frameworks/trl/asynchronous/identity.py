@@ -117,17 +117,30 @@ class Judge:
         self, replica: str, own: Sequence[float], said: Sequence[float], parts: Sequence[Scored]
     ) -> Finding | None:
         error = fmean(own)
-        better: list[tuple[float, str]] = []
-        for name in parts[0].others:
-            other = _errors([value for part in parts for value in part.others[name]], said)
-            if error > _TIMES_BETTER * fmean(other) + _BETTER_BY and _is_no_chance(own, other):
-                better.append((fmean(other), name))
-        if better:
-            error_instead, name = min(better)
+        others = {
+            name: _errors([value for part in parts for value in part.others[name]], said) for name in parts[0].others
+        }
+        found = [
+            (fmean(other), name)
+            for name, other in others.items()
+            if error > _TIMES_BETTER * fmean(other) + _BETTER_BY and _is_no_chance(own, other)
+        ]
+        wrong = self._comparable and not self._is_noise(own)
+        if wrong and not found:
+            # Of so few tokens, chance may explain the difference of two versions; but the named one is out in any case.
+            half = _typical(own) / _TIMES_BETTER
+            found = [
+                (fmean(other), name)
+                for name, other in others.items()
+                if self._is_noise(other) and _typical(other) < half
+            ]
+        if found:
+            error_instead, name = min(found)
             return Finding(replica, error, name, error_instead)
-        if self._comparable and _typical(own) > _TIMES_NOISE * self.noise:
-            return Finding(replica, error)
-        return None
+        return Finding(replica, error) if wrong else None
+
+    def _is_noise(self, errors: Sequence[float]) -> bool:
+        return _typical(errors) <= _TIMES_NOISE * self.noise
 
 
 def _errors(scores: Sequence[float], said: Sequence[float]) -> list[float]:
