@@ -42,10 +42,12 @@ rules:
 
 {{/*
 training-runtimes.failurePolicy: the JobSet half. Without its rules JobSet would start user errors again, too.
-Argument: the root context.
+Arguments, a dict:
+  root     the root context
+  runtime  a resolved entry
 */}}
 {{- define "training-runtimes.failurePolicy" -}}
-maxRestarts: {{ .Values.retries.maxRestarts | int }}
+maxRestarts: {{ .root.Values.retries.maxRestarts | int }}
 restartStrategy: BlockingRecreate
 rules:
   - name: Interrupted
@@ -55,5 +57,5 @@ rules:
   - name: UserError
     action: FailJobSet
     onJobFailureReasons: [PodFailurePolicy]
-    onJobFailureMessagePatterns: ["rule at index [23]$"]
+    onJobFailureMessagePatterns: [{{ empty .runtime.samplers | ternary "rule at index 2$" "rule at index [23]$" | quote }}]
 {{- end }}

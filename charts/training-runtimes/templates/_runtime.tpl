@@ -93,7 +93,7 @@ Arguments: as above.
 */}}
 {{- define "training-runtimes.immutableSpec" -}}
 failurePolicy:
-  {{- include "training-runtimes.failurePolicy" .root | nindent 2 }}
+  {{- include "training-runtimes.failurePolicy" . | nindent 2 }}
 {{- if .runtime.samplers }}
 successPolicy:
   operator: All
