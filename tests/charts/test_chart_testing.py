@@ -25,6 +25,7 @@ def lint(repository: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.full
 def test_ct_lint_passes(repository: Path) -> None:
     done = lint(repository)
     assert done.returncode == 0, done.stdout + done.stderr

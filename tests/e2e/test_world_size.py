@@ -29,6 +29,7 @@ def test_nodes_and_processes_are_as_the_trainjob_asks(
     assert (manifest["nodes"], manifest["processes_per_node"]) == (nodes, expected // nodes)
 
 
+@pytest.mark.full
 def test_a_trainjob_without_a_trainer_has_the_runtimes_own_world(
     submit: Submit, kube: Kube, reader: Reader, helm: Callable[..., str], catalogue_values: list[str]
 ) -> None:

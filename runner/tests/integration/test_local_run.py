@@ -23,6 +23,7 @@ def bare_job(inputs: Path, tmp_path: Path) -> Iterator[LocalJob]:
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.full
 def test_initializers_and_nodes_run_in_environments_of_their_own(
     bare_job: LocalJob, trainer_python: Path, tmp_path: Path
 ) -> None:

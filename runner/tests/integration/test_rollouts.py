@@ -6,9 +6,12 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 CASES = Path(__file__).with_name("rollout_cases.py")
 
 
+@pytest.mark.full
 def test_episodes_are_played_with_trls_parts(trainer_python: Path, inputs: Path) -> None:
     done = subprocess.run([trainer_python, CASES, inputs / "model"], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

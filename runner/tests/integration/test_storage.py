@@ -57,6 +57,7 @@ def test_a_disk_that_takes_nothing_more_ends_the_run_and_costs_no_checkpoint(
     assert (manifest["steps"], manifest["resumed_from"]) == (150, f"checkpoint-{newest}")
 
 
+@pytest.mark.full
 def test_a_checkpoint_whose_weights_are_damaged_is_set_aside_for_the_one_before(job: LocalJob) -> None:
     ended = job.run("--max_steps", "10", "--save_steps", "5")
     assert ended.code == 0, ended.output
