@@ -61,7 +61,7 @@ def test_a_bucket_gets_the_files_and_the_manifest(clients: Path, store: str, res
 
 PULL = """
 import sys, oras.client
-client = oras.client.OrasClient(insecure=True)
+client = oras.client.OrasClient(insecure=True, auth_backend="basic")
 client.auth.set_basic_auth(*sys.argv[3:])
 client.pull(sys.argv[1], outdir=sys.argv[2])
 """

@@ -62,7 +62,8 @@ class Case:
 
 def workspace_for(method: str) -> dict[str, str]:
     """Return a workspace with a model and a data set that a method can read."""
-    return {**MODEL, "dataset/train.jsonl": (json.dumps(_ROWS.get(method, _TEXT)) + "\n") * 4}
+    rows = (json.dumps(_ROWS.get(method, _TEXT)) + "\n") * 4
+    return {**MODEL, "dataset/train.jsonl": rows, "dataset/test.jsonl": rows}
 
 
 def generated(count: int) -> Iterator[Case]:
@@ -90,7 +91,8 @@ def of_repository(root: Path) -> Iterator[Case]:
             command = (job["spec"].get("trainer") or {}).get("command") or []
             if is_trainer(command):  # the guard in the trainer's own process is the first to judge it
                 continue
-            method = found[1] if (found := _METHOD.search(configuration.name)) else "sft"
+            said = f"{json.dumps(job['spec'].get('trainer'))} {configuration.name}"
+            method = found[1] if (found := _METHOD.search(said)) else "sft"
             is_kept = "volumeClaimPolicies" not in runtime["spec"]["template"]["spec"]
             is_filled = is_kept or _is_fetched(job, runtime)
             yield Case(configuration.name, job, runtime, workspace_for(method) if is_filled else {})

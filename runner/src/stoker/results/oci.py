@@ -21,6 +21,7 @@ _PLAIN = "application/octet-stream"
 _USER, _PASSWORD = "ORAS_USER", "ORAS_PASS"
 _REMEDY = f"give {_USER} and {_PASSWORD} of an account that may push there, or log in with docker or oras"
 _REFUSED = (401, 403)
+_SECONDS = 60.0
 _UNKNOWN = 404
 
 
@@ -54,12 +55,12 @@ def push(folder: Path, files: Sequence[str], uri: str) -> None:
         RunError: access is refused, the repository or a package is missing (78), or the registry fails (69).
     """
     with needing("fetch"):
+        import oras.client  # noqa: F401
         import requests
-
-        client = _client(uri.removeprefix("oci://"))
+    target = uri.removeprefix("oci://")
     try:
-        client.push(
-            target=uri.removeprefix("oci://"),
+        _client(target).push(
+            target=target,
             files=[f"{folder / name}:{_PLAIN}" for name in files],
             disable_path_validation=True,
             quiet=True,
@@ -78,7 +79,12 @@ def push(folder: Path, files: Sequence[str], uri: str) -> None:
 
 
 def _client(target: str) -> Any:
-    """Return oras' client of a registry, which reads files while it sends them."""
+    """Return oras' client of a registry, which reads files while it sends them.
+
+    Raises:
+        RequestException: the registry does not answer.
+    """
+    import requests
     from oras.client import OrasClient
     from oras.logger import setup_logger
 
@@ -96,11 +102,19 @@ def _client(target: str) -> Any:
             place = self._get_location(started, container)
             place += f"{'&' if '?' in place else '?'}digest={layer['digest']}"
             headers = {"Content-Type": _PLAIN, "Content-Length": str(layer["size"])}
+            if basic:
+                headers |= self.auth.get_auth_header()  # a file cannot be sent twice
             with Path(blob).open("rb") as file:
                 return self.do_request(place, "PUT", data=file, headers=headers)
 
     setup_logger(quiet=True)
-    client = Client(insecure=_LOOPBACK.fullmatch(target.partition("/")[0]) is not None)
-    if os.environ.get(_USER) and os.environ.get(_PASSWORD):
-        client.auth.set_basic_auth(os.environ[_USER], os.environ[_PASSWORD])
+    host = target.partition("/")[0]
+    insecure = _LOOPBACK.fullmatch(host) is not None
+    challenge = requests.get(f"{'http' if insecure else 'https'}://{host}/v2/", timeout=_SECONDS)
+    # oras takes every registry for one that hands out tokens, unless it is told.
+    basic = challenge.headers.get("WWW-Authenticate", "").lower().startswith("basic")
+    client = Client(insecure=insecure, auth_backend="basic" if basic else "token")
+    user, password = os.environ.get(_USER, ""), os.environ.get(_PASSWORD, "")
+    if basic or (user and password):
+        client.auth.set_basic_auth(user, password)
     return client
