@@ -171,7 +171,7 @@ def metrics_server(cluster: Cluster, kube: Kube, folder: Path) -> Iterator[None]
         str(artifacts.build([METRICS_SERVER])[METRICS_SERVER] / METRICS_SERVER.name),
         f"--kubeconfig={kubeconfig}", f"--authentication-kubeconfig={kubeconfig}",
         f"--authorization-kubeconfig={kubeconfig}", f"--secure-port={port}", f"--cert-dir={folder}/certificates",
-        "--kubelet-insecure-tls", "--kubelet-preferred-address-types=InternalIP", "--metric-resolution=10s",
+        "--kubelet-insecure-tls", "--kubelet-preferred-address-types=InternalIP", "--metric-resolution=15s",
     ]  # fmt: skip
     with _process(cluster, words, folder / "metrics-server.log"), _extending(kube, *RESOURCE_METRICS, port):
         yield
