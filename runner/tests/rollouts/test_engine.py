@@ -329,7 +329,7 @@ async def block(group: Group) -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize("first", [hang, refuse_to_end, block])
-def test_a_stop_takes_a_second_at_most(first: Callable[[Group], Awaitable[None]]) -> None:
+def test_a_stop_ends_a_wait_for_groups(first: Callable[[Group], Awaitable[None]]) -> None:
     writer = Writer(first)
     with engine(Bounds(4, 4), writer) as made:
         eventually(lambda: bool(writer.groups))

@@ -69,6 +69,11 @@ def argv_of(settings: Iterable[Setting], config: str | None) -> list[str]:
     return [*(["--config", config] if config else []), *(word for setting in settings for word in setting.to_argv())]
 
 
+def evaluates(settings: Mapping[str, Setting]) -> bool:
+    """Return whether a run evaluates while it trains."""
+    return "eval_strategy" in settings and settings["eval_strategy"].value != "no"
+
+
 def local_dataset(settings: Mapping[str, Setting]) -> Dataset | None:
     """Return the data set to inspect, which TRL's flags name; None if it is not a path."""
 
@@ -78,8 +83,7 @@ def local_dataset(settings: Mapping[str, Setting]) -> Dataset | None:
     path = text("dataset_name")
     if path is None or not path.startswith("/"):
         return None
-    evaluates = (text("eval_strategy") or "no") != "no"
-    evaluated = (text("dataset_test_split") or "test") if evaluates else None
+    evaluated = (text("dataset_test_split") or "test") if evaluates(settings) else None
     return Dataset(path, text("dataset_config"), text("dataset_train_split") or "train", evaluated)
 
 

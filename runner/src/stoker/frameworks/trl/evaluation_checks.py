@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from stoker.frameworks.command_line import evaluates
 from stoker.plan.arguments import FlagTable, Setting, is_true
 
 # transformers multiplies fractions by it, because a division of fractions has no exact rest.
 _WHOLE = 1_000_000
-
-
-def evaluates(settings: Mapping[str, Setting]) -> bool:
-    """Return whether a run evaluates while it trains."""
-    return "eval_strategy" in settings and settings["eval_strategy"].value != "no"
 
 
 def evaluation_problems(

@@ -10,8 +10,9 @@ import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping
 
+from stoker.frameworks.command_line import evaluates
 from stoker.frameworks.trl.asynchronous import refusals
-from stoker.frameworks.trl.evaluation_checks import evaluates, evaluation_problems
+from stoker.frameworks.trl.evaluation_checks import evaluation_problems
 from stoker.frameworks.trl.known_words import unknown_words
 from stoker.frameworks.trl.mappings import mapping_problems
 from stoker.frameworks.trl.packages import TRACKERS
