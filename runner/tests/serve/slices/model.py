@@ -13,7 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from stoker.serve.slices.guard import ENGINE, IDLE, PARKED, RUNNING, STARTING, STOP, Permit, Sight, may_start, must_end
+from stoker.serve.slices.guard import (
+    ENGINE,
+    IDLE,
+    PARKED,
+    PARKING,
+    RUNNING,
+    STARTING,
+    STOP,
+    Permit,
+    Sight,
+    may_start,
+    must_end,
+)
 from stoker.serve.slices.permits import Way, way_to_park
 from stoker.serve.slices.record import Record
 from stoker.serve.slices.turns import Engine, Look, Park, Rules, Turns, Use, Write
@@ -118,6 +130,7 @@ class Device:
 
     compares = True  # the API refuses to write over what was not read
     ways = staticmethod(way_to_park)
+    asked = PARKING  # the permit of an engine that is asked to park
 
     def __init__(self, world: World, draw: random.Random, decides: type[Turns] = Turns) -> None:
         self.world, self.draw, self.decides = world, draw, decides
@@ -340,7 +353,8 @@ class Device:
             if way is Way.NOTHING:
                 done()
             elif way is Way.ASK:
-                self.request(one, effect, done, end)
+                self.give(one, replace(one.permit, state=self.asked))
+                self.later(one, self.about_to(one), lambda: self.request(one, effect, done, end))
             else:
                 end()
 

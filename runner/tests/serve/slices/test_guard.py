@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stoker.serve.slices import guard
-from stoker.serve.slices.guard import ENDED, ENGINE, IDLE, PARKED, RUNNING, STARTING, STOP, Permit, Sight
+from stoker.serve.slices.guard import ENDED, ENGINE, IDLE, PARKED, PARKING, RUNNING, STARTING, STOP, Permit, Sight
 from stoker.serve.slices.permits import Permits, Way, way_to_park
 
 ENGINE_OF = "import os, time, pathlib, sys; pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(600)"
@@ -104,12 +104,31 @@ def test_a_stop_ends_engine_and_guard(tmp_path: Path, guarded: subprocess.Popen[
     assert sight_of(tmp_path).state == ENDED
 
 
+def test_no_engine_starts_while_one_is_asked_to_park(tmp_path: Path, guarded: subprocess.Popen[bytes]) -> None:
+    permits = Permits(tmp_path)
+    permits.use(1, guard.now() + 600)
+    os.kill(engine_of(tmp_path), signal.SIGKILL)
+    assert guarded.wait(60) == 75
+    permits.parking()
+    again = subprocess.Popen(guarded.args)
+    try:
+        wait_for(lambda: again.poll() is not None or sight_of(tmp_path) == Sight(IDLE, 1, sight_of(tmp_path).beat))
+        assert again.poll() is None
+    finally:
+        again.kill()
+        again.wait()
+    assert guard.may_start(Permit(RUNNING, 9.0), 1.0)
+    assert not guard.may_start(Permit(PARKING, 9.0), 1.0)
+    assert guard.must_end(Permit(PARKING, 9.0), 9.0)
+
+
 def test_only_an_engine_that_nothing_can_start_again_is_asked() -> None:
     here = Sight(ENGINE, 1, 0.0, 7.0)
     assert way_to_park(Permit(RUNNING, 9.0), here, 7.0) is Way.ASK
     assert way_to_park(Permit(STARTING, 9.0), here, 7.0) is Way.END
     assert way_to_park(Permit(RUNNING, 9.0), here, 6.0) is Way.END  # another engine by now
     assert way_to_park(Permit(RUNNING, 9.0), Sight(IDLE), 0.0) is Way.END
+    assert way_to_park(Permit(PARKING, 9.0), here, 7.0) is Way.END  # nobody knows whether it has
     assert way_to_park(Permit(STOP), here, 7.0) is Way.END
     assert way_to_park(Permit(PARKED), here, 7.0) is Way.NOTHING
     assert way_to_park(None, here, 7.0) is Way.END

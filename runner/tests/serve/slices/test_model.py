@@ -84,6 +84,12 @@ class Trusting(Device):
         return way_to_park(replace(permit, state=RUNNING) if permit and permit.allows else permit, sight, started)
 
 
+class Unmarked(Device):
+    """Has processes that do not say that they ask an engine to park: one that ends just then starts again."""
+
+    asked = RUNNING
+
+
 class Barging(Turns):
     """Takes the device as soon as it is free, whoever came first."""
 
@@ -101,6 +107,7 @@ class Barging(Turns):
         (Impatient, Device),
         (Turns, Blind),
         (Turns, Trusting),
+        (Turns, Unmarked),
         (Barging, Device),
     ],
     ids=lambda kind: kind.__name__,

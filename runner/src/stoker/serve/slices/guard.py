@@ -21,8 +21,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
-# States of a permit. While it is STARTING something may yet let the engine run; RUNNING: nothing is under way.
-PARKED, STARTING, RUNNING, STOP = "parked", "starting", "running", "stop"
+# States of a permit. While it is STARTING something may yet let the engine run; RUNNING: nothing is under way; PARKING:
+# the engine is asked to park, and one that ends then must not start again.
+PARKED, STARTING, RUNNING, PARKING, STOP = "parked", "starting", "running", "parking", "stop"
 # States of the guard: no engine, an engine, and no engine any more because the guard is ending.
 IDLE, ENGINE, ENDED = "idle", "engine", "ended"
 
@@ -42,7 +43,7 @@ class Permit:
     """What the engine may do.
 
     Attributes:
-        state: PARKED, STARTING, RUNNING or STOP.
+        state: PARKED, STARTING, RUNNING, PARKING or STOP.
         until: when to end the engine, by `now`.
         term: number of the turn.
         order: number of the permit; a larger one is newer.
@@ -55,8 +56,8 @@ class Permit:
 
     @property
     def allows(self) -> bool:
-        """Whether the engine may use the device until then."""
-        return self.state in (STARTING, RUNNING)
+        """Whether an engine that runs may use the device until then."""
+        return self.state in (STARTING, RUNNING, PARKING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ def must_end(permit: Permit | None, time_now: float) -> bool:
 
 def may_start(permit: Permit | None, time_now: float) -> bool:
     """Return whether an engine may start: that uses the device already."""
-    return permit is not None and permit.allows and time_now < permit.until
+    return permit is not None and permit.state in (STARTING, RUNNING) and time_now < permit.until
 
 
 class Guard:

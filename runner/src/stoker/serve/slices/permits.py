@@ -14,6 +14,7 @@ from stoker.serve.slices.guard import (
     ENGINE,
     IDLE,
     PARKED,
+    PARKING,
     RUNNING,
     SILENT_SECONDS,
     STARTING,
@@ -77,6 +78,12 @@ class Permits:
         with self._lock:
             if self._permit is not None and self._permit.allows and until > self._permit.until:
                 self._write(replace(self._permit, until=until))
+
+    def parking(self) -> None:
+        """Let no other engine start until it is certain that this one has parked."""
+        with self._lock:
+            if self._permit is not None and self._permit.allows:
+                self._write(replace(self._permit, state=PARKING))
 
     def parked(self) -> None:
         """Note that the engine does not use the device."""

@@ -229,6 +229,7 @@ class Sharing:
     def _park(self) -> Engine:
         way = self._permits.way()
         if way is Way.ASK:
+            self._permits.parking()
             try:
                 self._hooks.park()
             except HookError as error:
