@@ -19,6 +19,12 @@ GOOD = {
     "model": {"claim": {"name": "models"}},
     "api": {"keySecret": "model-key"},
 }
+# Without `lora.maxRank` it takes whole weights.
+FLEET = {
+    "rl": {"enabled": True, "adaptersOnly": True, "peers": [{"podSelector": {}}]},
+    "fleet.enabled": True,
+    "published.claim": "weights",
+}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"modell": {}}, "additional properties 'modell' not allowed"),
     ({"model.uri": "hf://Qwen/Qwen3-0.6B"}, "The model has 2 sources and needs exactly one."),
@@ -150,6 +156,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"rl.enabled": True, "rl.peers": [{"podSelector": {}}], "rl.adaptersOnly": True},
         "rl.adaptersOnly: trainers publish adapters to a claim. Set published.claim to the claim that they write to.",
     ),
+    ({**FLEET, "adapters": [{"name": "a", "claim": "a", "path": "a"}]}, "Set lora.maxRank, or remove adapters and "),
+    ({**FLEET, "args": {"worker-extension-cls": "a.B"}}, "args.worker-extension-cls: the chart sets this flag itself."),
+    ({**FLEET, "env.PYTHONPATH": "/mine"}, "env.PYTHONPATH: the chart sets this variable itself. Remove it."),
     ({"ingress.enabled": True}, "ingress.enabled: an Ingress needs a host name. Set ingress.host."),
     ({"httpRoute.enabled": True}, "httpRoute.enabled: an HTTPRoute needs a gateway. Set httpRoute.parentRefs."),
     (

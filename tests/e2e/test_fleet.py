@@ -13,6 +13,16 @@ from e2e.serving.server import Client, Server
 pytestmark = pytest.mark.full  # replicas take a minute each to start on a small machine
 
 FOREIGN = f"/claims/{ADAPTERS}/foreign"
+# Copies a model, and turns the sign of each of its numbers, of float32, round.
+TRAINED = """
+import pathlib, shutil, sys
+shutil.copytree(*sys.argv[1:])
+file = pathlib.Path(sys.argv[2], "model.safetensors")
+data = bytearray(file.read_bytes())
+for at in range(8 + int.from_bytes(data[:8], "little") + 3, len(data), 4):
+    data[at] ^= 0x80
+file.write_bytes(data)
+"""
 PEERS = {"enabled": True, "adaptersOnly": True, "peers": [{"podSelector": {"matchLabels": {"role": "client"}}}]}
 
 
@@ -103,3 +113,38 @@ def test_what_is_unloaded_is_gone_everywhere(server: Replicas, client: Client) -
     (state,) = client.ask({"url": f"{server.url}/fleet"})
     assert (state["body"]["adapters"], state["body"]["paused"]) == ({}, False)
     assert {one["problem"] for one in state["body"]["replicas"].values()} == {""}
+
+
+def answers(server: Replicas, client: Client) -> list[str]:
+    """Return what each replica makes of a text."""
+    body = {"model": "base", "prompt": "What is the symbol of iron?", "max_tokens": 8, "temperature": 0}
+    asked = ({"url": f"{address}/v1/completions", "body": body} for address in server.addresses())
+    return [answer["body"]["choices"][0]["text"] for answer in client.ask(*asked)]
+
+
+def test_whole_weights_reach_every_replica_or_none(install: Install, models: str, client: Client) -> None:
+    found = install(
+        "whole", "--set", "replicas=2", "--set", f"model.claim.name={models}", "--set", "model.name=base",
+        "--set", f"published.claim={ADAPTERS}", "--set-json", f"rl={json.dumps(PEERS)}", "--set", "fleet.enabled=true",
+    )  # fmt: skip
+    whole = Replicas(found.kube, found.name, client)
+    own = answers(whole, client)
+    trained = f"{FOREIGN}/trained"
+    client.run("python", "-c", TRAINED, f"/claims/{MODELS}/model", trained)
+
+    def reload(**kwargs: str) -> dict[str, Any]:
+        return call(whole, client, "/collective_rpc", method="reload_weights", kwargs=kwargs)
+
+    assert reload(weights_path=trained)["status"] == 200
+    other = answers(whole, client)
+    assert len({*other}) == 1
+    assert other != own
+    gone = whole.ready()[0]["metadata"]["name"]
+    whole.kube.kubectl("delete", "pod", gone)
+    whole.wait_ready(2)
+    assert answers(whole, client) == other, "the new one had them before it took requests"
+    refused = reload(weights_path=f"{FOREIGN}/v1")
+    assert refused["status"] == 400, refused
+    assert answers(whole, client) == other
+    assert reload()["status"] == 200
+    assert answers(whole, client) == own

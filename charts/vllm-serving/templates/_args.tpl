@@ -83,5 +83,9 @@ Arguments, a list: the root context, the accelerator's profile.
 {{- if and $root.Values.rl.enabled (or $root.Values.fleet.enabled (not $root.Values.rl.adaptersOnly)) }}
   {{- $_ := set $env "VLLM_SERVER_DEV_MODE" "1" }}
 {{- end }}
+{{- if include "vllm-serving.takesWeights" $root }}
+  {{- /* Where `stoker adapters prepare` leaves the code that vLLM's workers get. */}}
+  {{- $_ := set $env "PYTHONPATH" "/config/python" }}
+{{- end }}
 {{- toYaml $env }}
 {{- end }}

@@ -1,4 +1,13 @@
 {{/*
+vllm-serving.takesWeights: "true" if the fleet takes whole weights: without room for adapters it does, because vLLM
+cannot load weights beside them.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.takesWeights" -}}
+{{- if and .Values.fleet.enabled (not .Values.lora.maxRank) }}true{{ end }}
+{{- end }}
+
+{{/*
 vllm-serving.fleetSelector: labels that select the pods of the one URL. A selector cannot change.
 Argument: the root context.
 */}}

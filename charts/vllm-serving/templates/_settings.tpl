@@ -50,8 +50,8 @@ adapters:
   {{- else }} []
   {{- end }}
 published:
-  {{- with .Values.published.claim }}
-  folder: {{ printf "/claims/%s/%s" . ($.Values.published.path | trimSuffix "/") | quote }}
+  {{- if and .Values.published.claim (not (include "vllm-serving.takesWeights" .)) }}
+  folder: {{ printf "/claims/%s/%s" .Values.published.claim (.Values.published.path | trimSuffix "/") | quote }}
   {{- end }}
   {{- if .Values.published.configMap }}
   list: /listed/adapters.yaml

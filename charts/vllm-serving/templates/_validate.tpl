@@ -77,7 +77,11 @@ Argument: the root context.
   {{- end }}
   {{- $names = append $names .name }}
 {{- end }}
-{{- if and (or .Values.published.claim .Values.published.configMap) (not .Values.lora.maxRank) }}
+{{- if include "vllm-serving.takesWeights" . }}
+  {{- if or .Values.adapters .Values.published.configMap }}
+    {{- fail "\n\nfleet.enabled without lora.maxRank takes whole weights, and vLLM cannot load these beside adapters. Set lora.maxRank, or remove adapters and published.configMap.\n" }}
+  {{- end }}
+{{- else if and (or .Values.published.claim .Values.published.configMap) (not .Values.lora.maxRank) }}
   {{- fail "\n\npublished: the server reserves room for adapters that come later. Set lora.maxRank to the largest rank they may have.\n" }}
 {{- end }}
 {{- if lt (int .Values.lora.maxCpuLoras) (int .Values.lora.maxLoras) }}
@@ -110,6 +114,9 @@ Argument: the root context.
       "ssl-certfile" "ingress.tlsSecret" "middleware" "" "data-parallel-supervisor-port" "" "headless" "" "grpc" ""
       "api-server-count" "replicas" "enable-offline-docs" "" "data-parallel-size" "replicas" "data-parallel-size-local" "replicas"
       "pipeline-parallel-size" "devices" "nnodes" "replicas" }}
+{{- if include "vllm-serving.takesWeights" . }}
+  {{- $_ := set $instead "worker-extension-cls" "" }}
+{{- end }}
 {{- range $flag, $value := .Values.args }}
   {{- $name := splitList "." $flag | first }}
   {{- if or (hasKey $own $name) (hasKey $instead $name) }}

@@ -47,8 +47,9 @@ def fleet_command(
 ) -> None:
     """Answer calls that change a server, for all replicas of a release.
 
-    The paths are vLLM's: load and unload an adapter, pause, resume, drop caches. A call is answered with 200 when every
-    ready replica has done it, else with 502, and then every replica has the state before. /fleet shows the state.
+    The paths are vLLM's: load and unload an adapter, load weights, pause, resume, drop caches. A call is answered with
+    200 when every ready replica has done it, else with 502, and then every replica has the state before. /fleet shows
+    the state.
     """
     from stoker.serve.fleet import serve
 

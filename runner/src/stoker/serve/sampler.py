@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import threading
 import time
@@ -20,10 +19,8 @@ from stoker.contract.variables import workspace_of
 from stoker.contract.words import say
 from stoker.serve.adapters.check import ALLOWED_RANKS, snapped
 from stoker.serve.adapters.files import read_base_model
+from stoker.serve.weights import workers
 
-# What vLLM knows the code as that takes whole weights, and the folder for its PYTHONPATH.
-_MODULE = "stoker_in_vllm"
-PYTHON = "python"
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_MESSAGES = 30.0
 
@@ -58,9 +55,7 @@ def flags_of(request: SamplerRequest) -> tuple[Flag, ...]:
         Flag("generation-config", "vllm", "no sampling default of the model's own"),
     ]
     if request.rank is None:
-        found.append(
-            Flag("worker-extension-cls", f"{_MODULE}.Weights", "the run trains all weights, which vLLM reloads")
-        )
+        found.append(Flag("worker-extension-cls", workers.CLASS, "the run trains all weights, which vLLM reloads"))
     if request.length is not None:
         found.append(Flag("max-model-len", request.length, "the run's longest prompt and answer"))
     if request.rank is not None:
@@ -128,8 +123,7 @@ def prepare(environ: Mapping[str, str], output: Path, wait_seconds: float) -> th
         ):
             (output / name).write_text(yaml.safe_dump(content, sort_keys=False))
         if request.rank is None:
-            (output / PYTHON).mkdir(exist_ok=True)
-            shutil.copyfile(Path(__file__).parent / "weights" / "in_vllm.py", output / PYTHON / f"{_MODULE}.py")
+            workers.place_code(output)
     except OSError as error:
         raise RunError(
             ExitCode.CONFIG, f"{output} cannot be written to ({error.strerror}): name another folder with --output"

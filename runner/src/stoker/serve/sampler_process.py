@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.contract.words import say
-from stoker.serve.sampler import PYTHON
 from stoker.serve.vllm import Server
+from stoker.serve.weights.workers import PYTHON
 
 # What the image of vLLM sets too: without a compiler torch must not compile, and nothing is sent home.
 _ENVIRONMENT = {

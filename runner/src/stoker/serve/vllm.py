@@ -38,10 +38,14 @@ class Server:
 
     def __init__(self, address: str, timeout: float = 60.0, key: str = "") -> None:
         self._address = address.rstrip("/")
-        self._timeout = timeout
+        self._timeout, self._key = timeout, key
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         # The server is in this pod, so requests never go through a proxy that the environment may name.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+    def patient(self, timeout: float) -> Server:
+        """Return the same server, which may take more seconds to answer."""
+        return Server(self._address, timeout, self._key)
 
     def models(self) -> dict[str, tuple[str, bool]]:
         """Return every name that it serves: its folder, and whether it is an adapter.

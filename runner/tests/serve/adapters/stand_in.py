@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeVar
@@ -33,6 +33,9 @@ class Vllm:
         self.down = False
         self.paused = False
         self.resets = 0  # how often its cache was dropped
+        self.weights = self.staged = ""  # the folder that its workers have loaded, and that they have read
+        self.swaps: list[bool] = []  # for each time that weights were loaded: whether it was paused
+        self.unreadable: set[str] = set()  # folders that its workers cannot read
         self.stubborn: set[str] = set()  # paths that it refuses
         self.raw: dict[str, bytes] = {}  # path → what comes over the wire in the place of an answer
         self.address = ""
@@ -62,6 +65,8 @@ class Vllm:
         if path == "/reset_prefix_cache":
             self.resets += 1
             return 200, {"success": True}
+        if path == "/collective_rpc":
+            return 200, {"results": [self._worker(body["method"], **body["kwargs"])]}
         name = body.get("lora_name", "")
         if path == "/v1/models":
             cards = [{"id": "tiny", "root": "/model", "parent": None}]
@@ -86,6 +91,20 @@ class Vllm:
         logprob = float("nan") if body["model"] in self.broken else -1.5 if differs else -1.0
         tokens = [{"5": {"logprob": logprob}}] * (2 if body["model"] in self.longer else 1)
         return 200, {"choices": [{"prompt_logprobs": [None, *tokens]}]}
+
+    def _worker(self, method: str, name: str = "", files: Sequence[str] = ()) -> dict[str, Any] | None:
+        """Return what a worker returns, as the code does that it gets."""
+        if method == "stoker_stage_model":
+            assert bool(files) == bool(name)
+            self.staged = name
+            return None
+        if method == "stoker_staged":
+            bad = self.staged in self.unreadable
+            return {"done": True, "name": self.staged, **({"file": self.staged, "problem": "it is cut"} if bad else {})}
+        if method == "stoker_swap":
+            self.swaps.append(self.paused)
+            self.weights = self.staged
+        return {"name": self.weights}
 
 
 def _error(message: str) -> dict[str, Any]:

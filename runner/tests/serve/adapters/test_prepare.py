@@ -56,6 +56,11 @@ def test_preparing_twice_is_the_same(tmp_path: Path, model: Path, output: Path) 
     assert run(tmp_path, model, **settings) == run(tmp_path, model, **settings)
 
 
+def test_a_fleet_without_room_for_adapters_gets_what_loads_whole_weights(tmp_path: Path, model: Path) -> None:
+    assert run(tmp_path, model, fleet={"folder": "/f"}) == {"worker-extension-cls": "stoker_in_vllm.Weights"}
+    assert "class Weights" in (tmp_path / "config/python/stoker_in_vllm.py").read_text()
+
+
 def test_a_server_without_adapters_gets_an_empty_configuration(tmp_path: Path, model: Path) -> None:
     assert run(tmp_path, model) == {}
 

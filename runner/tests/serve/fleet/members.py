@@ -36,14 +36,19 @@ class Member:
 class Members:
     """A fleet.
 
+    Args:
+        folder: of published versions.
+        stack: ends what runs.
+        rank: room for adapters; without it, replicas take whole weights.
+
     Attributes:
         folder: of published versions.
         all: the replicas that run.
         listed: addresses that requests reach.
     """
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.folder, self._stack = folder, stack
+    def __init__(self, folder: Path, stack: ExitStack, rank: int | None = 8) -> None:
+        self.folder, self._stack, self._rank = folder, stack, rank
         self.all: list[Member] = []
         self.listed: set[str] = set()
         self._model = make_model(folder.parent / "model")
@@ -55,8 +60,9 @@ class Members:
 
     def _start(self, *, looks: bool) -> Member:
         vllm = self._stack.enter_context(serving(Vllm()))
+        published = self.folder if self._rank else None
         settings = Settings(
-            self._model, "tiny", BASE, folder=self.folder, max_rank=8, max_cpu_loras=64, fleet=self.log.folder
+            self._model, "tiny", BASE, folder=published, max_rank=self._rank, max_cpu_loras=64, fleet=self.log.folder
         )
         watch = Watch(settings, Server(vllm.address, 5), read_base_model(self._model, BASE))
         wake, stop = threading.Event(), threading.Event()
@@ -98,7 +104,7 @@ class Members:
 
 
 @contextmanager
-def members_in(folder: Path) -> Iterator[Members]:
-    """Have a fleet that publishes to a folder."""
+def members_in(folder: Path, rank: int | None = 8) -> Iterator[Members]:
+    """Have a fleet that publishes to a folder; one that takes whole weights without a rank."""
     with ExitStack() as stack:
-        yield Members(folder / "adapters", stack)
+        yield Members(folder / "adapters", stack, rank)

@@ -41,8 +41,10 @@ def test_what_no_call_has_loaded_is_not_unloaded_by_one() -> None:
 
 
 def test_a_state_is_read_as_it_was_written() -> None:
-    state = Desired(7, False, True, 2, {"a": "/a"})
+    state = Desired(7, False, True, 2, {"a": "/a"}, "/w", 9)
     assert Desired.from_json(state.to_json()) == state
+    older = '{"generation": 1, "kept": true, "paused": false, "resets": 0, "adapters": {}}'
+    assert Desired.from_json(older) == Desired(1)
     for text in ("", "[]", "{}", '{"generation": 1}', "null", '{"generation": 1, "adapters": []}'):
         with pytest.raises(ValueError, match=r".+"):
             Desired.from_json(text)

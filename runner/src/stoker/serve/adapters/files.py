@@ -108,13 +108,9 @@ def read_base_model(path: Path, source: str = "", revision: str = "") -> BaseMod
     """
     if not (path / "config.json").is_file():
         raise RunError(ExitCode.NO_INPUT, f"{path} has no model: config.json is missing")
-    index = read_json(path / _INDEX)
     try:
-        names = (
-            sorted(set(map(str, index["weight_map"].values()))) if isinstance(index, dict) else ["model.safetensors"]
-        )
         tensors: dict[str, tuple[int, ...]] = {}
-        files = [path / name for name in names if isinstance(index, dict) or (path / name).exists()]
+        files = weight_files(path)
         for file in files:
             tensors.update(_shapes(file))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -122,6 +118,19 @@ def read_base_model(path: Path, source: str = "", revision: str = "") -> BaseMod
     config = read_json(path / "config.json")
     quantized = isinstance(config, dict) and bool(config.get("quantization_config"))
     return BaseModel(path, source, revision, tensors, _tokens(path), quantized, _fingerprint(files))
+
+
+def weight_files(path: Path) -> list[Path]:
+    """Return the safetensors files of a model's folder; none if its weights are in other files.
+
+    Raises:
+        KeyError, TypeError, AttributeError: its index has another form.
+    """
+    index = read_json(path / _INDEX)
+    if isinstance(index, dict):
+        return [path / name for name in sorted(set(map(str, index["weight_map"].values())))]
+    alone = path / "model.safetensors"
+    return [alone] if alone.exists() else []
 
 
 def _fingerprint(files: Iterable[Path]) -> str:

@@ -15,6 +15,7 @@ from stoker.contract.words import say
 from stoker.serve.adapters import check
 from stoker.serve.adapters.files import Adapter, BaseModel, read_adapter, read_base_model
 from stoker.serve.adapters.settings import Declared, Settings
+from stoker.serve.weights import workers
 
 
 def prepare(settings: Settings, output: Path) -> dict[str, Any]:
@@ -55,6 +56,9 @@ def prepare(settings: Settings, output: Path) -> dict[str, Any]:
             for one, adapter in found
         ]  # fmt: skip
     output.mkdir(parents=True, exist_ok=True)
+    if settings.takes_weights:
+        config["worker-extension-cls"] = workers.CLASS
+        workers.place_code(output)
     (output / "vllm.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     for one, adapter in found:
         say(f"adapter {one.name}: rank {check.rank_of(adapter)}, {len(adapter.tensors)} tensors, from {one.path}")

@@ -74,7 +74,12 @@ class Settings:
     @property
     def changes(self) -> bool:
         """True if adapters may come and go while the server runs."""
-        return self.folder is not None or self.listed is not None or self.fleet is not None
+        return self.folder is not None or self.listed is not None or (self.fleet is not None and not self.takes_weights)
+
+    @property
+    def takes_weights(self) -> bool:
+        """True if the server's fleet takes whole weights: it does if there is no room for adapters."""
+        return self.fleet is not None and not (self.max_rank or self.adapters)
 
     @property
     def fixed(self) -> frozenset[str]:

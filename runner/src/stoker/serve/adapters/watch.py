@@ -23,11 +23,10 @@ from stoker.serve.adapters.state import State
 from stoker.serve.adapters.versions import named
 from stoker.serve.adapters.wanted import UnreadableError, Wanted
 from stoker.serve.fleet.member import Member
+from stoker.serve.fleet.weights import Weights
 from stoker.serve.vllm import Server, ServerError
+from stoker.serve.weights import workers
 from stoker.serve.weights.watch import WeightsWatch
-
-# Loading all weights of a large model takes longer than a request.
-_WEIGHTS_SECONDS = 1800.0
 
 
 class Watch:
@@ -51,7 +50,8 @@ class Watch:
         self._findings = Findings()
         self._wanted = Wanted(settings, model, self._findings)
         self._replica = Replica(settings, server, self._findings, clock)
-        self._member = Member(settings.fleet, server) if settings.fleet else None
+        weights = Weights(server.patient(workers.SECONDS), model) if settings.takes_weights else None
+        self._member = Member(settings.fleet, server, weights) if settings.fleet else None
         self._said = ""
         self.unfinished = False
         self._looking = threading.Lock()  # held by the one who looks, and while anything found is changed
@@ -265,8 +265,9 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
     if settings.weights is None:
         watch = Watch(settings, Server(address), model)
     else:
-        server = Server(address, _WEIGHTS_SECONDS)
-        watch = WeightsWatch(settings.weights, settings.model_name, server, _base(settings, model))
+        watch = WeightsWatch(
+            settings.weights, settings.model_name, Server(address, workers.SECONDS), _base(settings, model)
+        )
     stop, wake = threading.Event(), threading.Event()
 
     def stopped(_signal: int, _frame: FrameType | None) -> None:

@@ -118,6 +118,7 @@ class Control:
             "kept": newest.kept,
             "paused": newest.paused,
             "adapters": dict(newest.adapters),
+            "weights": newest.weights,
             "replicas": {name: _shown(answer, name in listed) for name, answer in sorted(seen.items())},
         }
 

@@ -36,6 +36,8 @@ class Desired:
         paused: no token is generated.
         resets: how often cached keys and values were to be dropped.
         adapters: folder of each adapter that a call has loaded, by name.
+        weights: folder of the weights that a call has loaded; empty for the model's own.
+        written: when these were written, in nanoseconds since the epoch; 0 for the model's own.
     """
 
     generation: int = 0
@@ -43,6 +45,8 @@ class Desired:
     paused: bool = False
     resets: int = 0
     adapters: Mapping[str, str] = field(default_factory=dict)
+    weights: str = ""
+    written: int = 0
 
     def same(self, other: Desired) -> bool:
         """Return whether a replica that is like this one is like the other."""
@@ -75,6 +79,8 @@ class Desired:
                 paused=bool(data["paused"]),
                 resets=int(data["resets"]),
                 adapters={str(name): str(path) for name, path in data["adapters"].items()},
+                weights=str(data.get("weights", "")),  # a state of an older version has none
+                written=int(data.get("written", 0)),
             )
         except (LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"it is not the state of a fleet ({type(error).__name__}: {error})") from error
@@ -111,6 +117,24 @@ def unload(name: str) -> Step:
                 404, f"no call has loaded {name!r}: published versions are unloaded by `stoker adapters retract`"
             )
         return replace(now, adapters={other: path for other, path in now.adapters.items() if other != name})
+
+    return step
+
+
+def reload(path: str, written: int) -> Step:
+    """Return the step that loads whole weights.
+
+    Args:
+        path: their folder; empty for the model's own.
+        written: when they were written, in nanoseconds since the epoch; 0 for the model's own.
+    """
+
+    def step(now: Desired) -> Desired:
+        if path == now.weights and written != now.written:
+            raise RefusedError(
+                400, f"the weights in {path} have changed since they were loaded: write each version to its own folder"
+            )
+        return replace(now, weights=path, written=written)
 
     return step
 
@@ -161,6 +185,7 @@ def held(
     *,
     paused: bool = False,
     resets: int = 0,
+    weights: str = "",
     problem: str = "",
 ) -> Held:
     """Return what a replica has.
@@ -172,6 +197,7 @@ def held(
         left: names that it serves and should not.
         paused: whether it is paused.
         resets: how often its cache was dropped, as the desired state counts.
+        weights: folder of the weights that it serves; empty for the model's own.
         problem: why something could not be done; empty if all could.
     """
 
@@ -179,6 +205,8 @@ def held(
         names = [name for name, path in wanted.adapters.items() if loaded.get(name) != path]
         if names:
             return f"it has not loaded {', '.join(sorted(names))} yet"
+        if weights != wanted.weights:
+            return f"it has not loaded the weights in {wanted.weights or 'its model'} yet"
         if paused != wanted.paused:
             return f"it is {'' if paused else 'not '}paused"
         return "its cache is not dropped yet" if resets < wanted.resets else ""

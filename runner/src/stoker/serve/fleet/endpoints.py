@@ -6,22 +6,25 @@ import json
 import socket
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from stoker.serve.fleet import desired
 from stoker.serve.fleet.control import Call, Control
 from stoker.serve.fleet.desired import RefusedError
+from stoker.serve.fleet.weights import written
 
 _BYTES = 64 * 2**10
 _NOT_HERE = (
-    "a fleet takes adapters, by /v1/load_lora_adapter from a folder of the shared claim. Weights over NCCL go from one "
-    "trainer to one server: let it train LoRA, or ask a release without fleet.enabled"
+    "a fleet takes adapters, by /v1/load_lora_adapter, and whole weights, by /collective_rpc with the method "
+    "reload_weights, from a folder of the shared claim. Weights over NCCL go from one trainer to one server: ask a "
+    "release without fleet.enabled"
 )
 # What else changes a server, and cannot be done for many of them.
 REFUSED = (
     "/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update",
-    "/shutdown_weight_transfer_engine", "/update_weight_version", "/collective_rpc",
+    "/shutdown_weight_transfer_engine", "/update_weight_version",
 )  # fmt: skip
 
 Body = Mapping[str, Any]
@@ -58,13 +61,39 @@ def calls(exists: Callable[[str], bool]) -> dict[str, Callable[[Body, Query], tu
             raise RefusedError(400, f"mode={mode}: a fleet keeps requests under way until it resumes; use mode=keep")
         return Call("pause", desired.pause), {"status": "paused"}
 
+    def rpc(body: Body, _: Query) -> tuple[Call, Any]:
+        method, kwargs = _text(body, "method"), body.get("kwargs") or {}
+        if method != "reload_weights":
+            raise RefusedError(501, f"method {method!r}: {_NOT_HERE}")
+        if body.get("args") or not isinstance(kwargs, dict) or {*kwargs} - {"weights_path"}:
+            raise RefusedError(
+                400,
+                'reload_weights: send {"kwargs": {"weights_path": FOLDER}}, or no kwargs for the model\'s own weights',
+            )
+        path = _text(kwargs, "weights_path") if kwargs else ""
+        return Call(f"load the weights in {path or 'the model'}", _reload(path)), {"results": [None]}
+
     return {
+        "/collective_rpc": rpc,
         "/v1/load_lora_adapter": load,
         "/v1/unload_lora_adapter": unload,
         "/pause": pause,
         "/resume": lambda *_: (Call("resume", desired.resume, anyway=True), {"status": "resumed"}),
         "/reset_prefix_cache": lambda *_: (Call("drop caches", desired.reset_cache), {"success": True}),
     }
+
+
+def _reload(path: str) -> desired.Step:
+    if not path:
+        return desired.reload("", 0)
+    try:
+        return desired.reload(path, written(Path(path)))
+    except (OSError, ValueError) as error:
+        raise RefusedError(
+            400,
+            f"weights_path {path!r} has no weights ({error}): write the whole model to the claim that published.claim "
+            "names, and name the folder as replicas see it, below /claims/CLAIM",
+        ) from error
 
 
 def _text(body: Body, key: str) -> str:

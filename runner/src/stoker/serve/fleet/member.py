@@ -1,4 +1,4 @@
-"""Acts on one replica of a fleet: what is not an adapter, so that it is as the fleet's desired state says."""
+"""Acts on one replica of a fleet: all but its adapters, so that it is as the fleet's desired state says."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from stoker.contract.words import say
 from stoker.serve.fleet.desired import Desired, Held, held
 from stoker.serve.fleet.log import Log
+from stoker.serve.fleet.weights import NO_WEIGHTS, Weights
 from stoker.serve.vllm import Server, ServerError
 
 
@@ -17,14 +18,15 @@ class Member:
     Args:
         folder: of the desired states.
         server: the replica's vLLM.
+        weights: the replica's weights; None if they do not change.
 
     Attributes:
         newest: the newest desired state that was read.
         kept: the newest that was kept.
     """
 
-    def __init__(self, folder: Path, server: Server) -> None:
-        self._log, self._server = Log(folder), server
+    def __init__(self, folder: Path, server: Server, weights: Weights | None = None) -> None:
+        self._log, self._server, self._weights = Log(folder), server, weights
         self.newest = self.kept = Desired()
         self._resets: int | None = None  # how often the cache was dropped; None for a server that is new
         self._names: set[str] = set()  # adapters of the state before
@@ -32,8 +34,14 @@ class Member:
         self._problem = ""
 
     def restarted(self) -> None:
-        """Forget what the server before had."""
+        """Forget what the server before had.
+
+        Raises:
+            ServerError: the server does not answer.
+        """
         self._resets, self._names, self._gone = None, set(), set()
+        if self._weights:
+            self._weights.restarted()
 
     def read(self, told: int) -> None:
         """Read the desired state. If it cannot be read, the last one stays.
@@ -53,7 +61,7 @@ class Member:
         self._problem = problem
 
     def apply(self, loaded: Mapping[str, str], left: Collection[str], problems: Mapping[str, str]) -> Held:
-        """Pause, resume and drop what is cached, and return what the replica has then.
+        """Load weights, pause, resume and drop what is cached, and return what the replica has then.
 
         Args:
             loaded: folder of each adapter that it serves, by name.
@@ -63,6 +71,7 @@ class Member:
         wanted, problem = self.newest, self._problem
         paused, resets = not wanted.paused, 0
         try:
+            problem = problem or self._take(wanted)
             paused = self._server.is_paused()
             if paused != wanted.paused:
                 (self._server.pause if wanted.paused else self._server.resume)()
@@ -73,8 +82,20 @@ class Member:
             problem = problem or f"vLLM: {error}"
         wrong = [f"{name}: {problems[name]}" for name in sorted(wanted.adapters) if name in problems]
         return held(
-            self.newest, self.kept, loaded, left, paused=paused, resets=resets, problem=problem or "; ".join(wrong)
+            self.newest,
+            self.kept,
+            loaded,
+            left,
+            paused=paused,
+            resets=resets,
+            weights=self._weights.held if self._weights else "",
+            problem=problem or "; ".join(wrong),
         )
+
+    def _take(self, wanted: Desired) -> str:
+        if self._weights:
+            return self._weights.take(wanted)
+        return NO_WEIGHTS if wanted.weights else ""
 
     def _reset(self, wanted: Desired) -> None:
         """Drop the cache if that is wanted, and if a name means other weights than before: vLLM caches by name."""

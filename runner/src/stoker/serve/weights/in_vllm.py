@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ _MANIFEST, _TENSORS = "weights.json", "weights.safetensors"
 # Which elements of a tensor have changed, one bit each, and their new values.
 _MASK, _VALUES = "#mask", "#values"
 THREADS = min(8, os.cpu_count() or 1)
+_CHUNK = 16 * 2**20
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Tensors = dict[str, torch.Tensor]
@@ -48,8 +49,8 @@ class Shadow:
     """The weights of a worker in the checkpoint's form.
 
     Attributes:
-        name: the version, `RUN:VERSION`; empty for the weights that vLLM started with.
-        digest: of all its checksums.
+        name: the version, `RUN:VERSION`, or a model's folder; empty for the weights that vLLM started with.
+        digest: of all checksums of a version.
         tensors: by their names in a checkpoint.
     """
 
@@ -62,9 +63,16 @@ class Shadow:
 
     def stage(self, folders: Sequence[str]) -> None:
         """Begin to read files, one after the other. What was read before and not loaded is forgotten."""
+        self._begin(self._read, [*map(Path, folders)])
+
+    def stage_model(self, files: Sequence[str], name: str) -> None:
+        """Begin to read a model's files, which nobody changes. Without any, vLLM reads its own model's again."""
+        self._begin(self._read_model, [*map(Path, files)], name)
+
+    def _begin(self, read: Callable[..., None], *arguments: Any) -> None:
         self.wait()
         self.staged = self.problem = None
-        self._thread = threading.Thread(target=self._read, args=([*map(Path, folders)],), daemon=True)
+        self._thread = threading.Thread(target=read, args=arguments, daemon=True)
         self._thread.start()
 
     def busy(self) -> bool:
@@ -89,6 +97,12 @@ class Shadow:
                 break
             self.staged = (name, digest, tensors)
 
+    def _read_model(self, files: Sequence[Path], name: str) -> None:
+        try:
+            self.staged = (name, "", model_tensors(files))
+        except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to
+            self.problem = {"file": name, "problem": f"{type(error).__name__}: {error}"}
+
 
 class Weights:
     """Methods that vLLM's workers get."""
@@ -105,6 +119,10 @@ class Weights:
     def stoker_stage(self, folders: list[str]) -> None:
         """Begin to read versions, each the difference to the one before or whole."""
         self._stoker_shadow().stage(folders)
+
+    def stoker_stage_model(self, files: list[str], name: str) -> None:
+        """Begin to read a model of the same shape, to be known by a name; vLLM's own without files."""
+        self._stoker_shadow().stage_model(files, name)
 
     def stoker_staged(self) -> dict[str, Any]:
         """Return whether reading has ended, what can be loaded, and what is wrong with the first file that cannot."""
@@ -127,8 +145,11 @@ class Weights:
         except Exception as error:  # noqa: BLE001 - whatever a model's loader raises
             # Some layers may be new and some gone. If the old weights do not load either, vLLM must end.
             _reload(worker, shadow.tensors)
+            if not shadow.tensors:
+                shadow.name = shadow.digest = ""
             return {**self.stoker_held(), "problem": f"vLLM cannot load it: {type(error).__name__}: {error}"}
-        shadow.name, shadow.digest, shadow.tensors = name, digest, tensors
+        # A model's files stay where they are, and no difference to them will come.
+        shadow.name, shadow.digest, shadow.tensors = name, digest, tensors if digest else {}
         return self.stoker_held()
 
     def _stoker_shadow(self) -> Shadow:
@@ -146,6 +167,24 @@ def _reload(worker: Any, tensors: Tensors) -> None:
         weight = getattr(module, "weight", None)
         if hasattr(module, "cpu_linear") and isinstance(weight, torch.Tensor) and weight.numel():
             module.quant_method.process_weights_after_loading(module)
+
+
+def model_tensors(files: Sequence[Path]) -> Tensors:
+    """Return the tensors of a model's files as parts of these files, once the machine has all of these in memory.
+
+    Raises:
+        OSError: a file cannot be read.
+        SafetensorError: a file is damaged.
+    """
+    from safetensors.torch import load_file
+
+    found: Tensors = {}
+    for file in files:
+        with file.open("rb", buffering=0) as stream:  # so that loading waits for no disk
+            while stream.readinto(bytearray(_CHUNK)):
+                pass
+        found |= load_file(file)
+    return found
 
 
 def taken(folder: Path, name: str, tensors: Tensors) -> tuple[str, str, Tensors]:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from stoker.contract.words import say
 from stoker.serve.adapters.state import State
 from stoker.serve.vllm import Server, ServerError
-from stoker.serve.weights import files
+from stoker.serve.weights import files, workers
 from stoker.serve.weights.files import WeightsFile
 
-# How often the workers are asked whether they have read the files: at first, and at most.
-_ASK_SECONDS = (0.005, 0.1)
 # Files that could not be taken are tried again: a shared file system may lag.
 _RETRY_SECONDS = 5.0
 
@@ -95,7 +92,7 @@ class WeightsWatch:
         if not self.state.up:
             self._resume()  # a watcher that ended in the middle has left it paused
             self._server.answers(self._model_name)
-        held = self._held()
+        held = workers.held(self._server)
         problems: dict[str, str] = {}
         found: Sequence[WeightsFile] = ()
         try:
@@ -139,11 +136,6 @@ class WeightsWatch:
                 raise
             raise ServerError("it has no path to pause: start it with VLLM_SERVER_DEV_MODE=1", 404) from error
 
-    def _held(self) -> str:
-        """Return the version that all workers have; empty if they have none, or not the same."""
-        names = {str(one.get("name", "")) for one in self._server.workers("stoker_held")}
-        return names.pop() if len(names) == 1 else ""
-
     def _number(self, name: str) -> int | None:
         """Return the number of a version of the run that is followed."""
         run, _, number = name.rpartition(":")
@@ -152,13 +144,7 @@ class WeightsWatch:
     def _take(self, wanted: Sequence[WeightsFile], now: float) -> str:
         """Have the workers read files beside their work, then load them; return the version that they have then."""
         self._server.workers("stoker_stage", folders=[str(file.path) for file in wanted])
-        pause, most = _ASK_SECONDS
-        while True:
-            staged = self._server.workers("stoker_staged")
-            if all(one["done"] for one in staged):
-                break
-            time.sleep(pause)
-            pause = min(2 * pause, most)
+        staged = workers.staged(self._server)
         for one in staged:
             if "problem" in one:
                 self._note(str(one["file"]), str(one["problem"]), now)
@@ -166,12 +152,7 @@ class WeightsWatch:
         if len(names) != 1 or not all(names):
             return ""
         began = time.monotonic()
-        self._server.pause()
-        try:
-            swapped = self._server.workers("stoker_swap")
-        finally:
-            with suppress(ServerError):
-                self._server.resume()
+        swapped = workers.swapped(self._server)
         for one in swapped:
             if "problem" in one:
                 self._note(wanted[-1].path.name, str(one["problem"]), now)

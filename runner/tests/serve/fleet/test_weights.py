@@ -1,0 +1,137 @@
+"""Whole weights reach every replica of a fleet or none, and only those of the same model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from runner.tests.serve.adapters.samples import make_model
+from runner.tests.serve.fleet.members import Members, members_in
+
+from stoker.serve.fleet import control as control_module
+from stoker.serve.fleet import desired
+from stoker.serve.fleet.control import Call, Control
+from stoker.serve.fleet.desired import Desired, RefusedError
+from stoker.serve.fleet.endpoints import calls
+from stoker.serve.fleet.weights import written
+
+
+@pytest.fixture
+def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Members]:
+    """A fleet of two replicas that takes whole weights."""
+    monkeypatch.setattr(control_module, "_DOUBT_SECONDS", 0.3)
+    with members_in(tmp_path, rank=None) as found:
+        found.start(2)
+        yield found
+
+
+def reload(control: Control, folder: Path | str) -> Desired:
+    """Have the weights of a folder loaded."""
+    path = str(folder)
+    return control.change(Call("load weights", desired.reload(path, written(Path(path)) if path else 0)))
+
+
+def served(members: Members) -> list[str]:
+    return [one.vllm.weights for one in members.all]
+
+
+def test_every_replica_loads_them_while_it_is_paused(whole: Members, tmp_path: Path) -> None:
+    control, first, second = whole.control(), make_model(tmp_path / "v1"), make_model(tmp_path / "v2")
+    assert reload(control, first).weights == str(first)
+    assert served(whole) == [str(first)] * 2
+    reload(control, first)  # who asks again gets the same answer, and nothing happens
+    reload(control, second)
+    assert control.shown()["weights"] == str(second)
+    reload(control, "")
+    assert served(whole) == ["", ""]
+    assert [(one.vllm.swaps, one.vllm.paused) for one in whole.all] == [([True] * 3, False)] * 2
+
+
+def test_a_fleet_that_is_paused_stays_so(whole: Members, tmp_path: Path) -> None:
+    control = whole.control()
+    control.change(Call("pause", desired.pause))
+    reload(control, make_model(tmp_path / "v1"))
+    assert [one.vllm.paused for one in whole.all] == [True, True]
+    assert [one.vllm.counted["/resume"] for one in whole.all] == [0, 0]
+
+
+def test_what_one_cannot_load_is_loaded_by_none(whole: Members, tmp_path: Path) -> None:
+    control, good, bad = whole.control(), make_model(tmp_path / "good"), make_model(tmp_path / "bad")
+    reload(control, good)
+    whole.all[1].vllm.unreadable.add(str(bad))
+    with pytest.raises(RefusedError, match="all keep the state before") as found:
+        reload(control, bad)
+    assert found.value.replicas == {whole.all[1].name: f"{bad}: it is cut"}
+    assert served(whole) == [str(good)] * 2
+
+
+def test_another_model_is_refused_before_anything_is_read(whole: Members, tmp_path: Path) -> None:
+    with pytest.raises(RefusedError) as found:
+        reload(whole.control(), make_model(tmp_path / "large", hidden=16))
+    why = "is another than acme/tiny: see model.layers.0.self_attn.q_proj.weight"
+    assert [reason.endswith(why) for reason in found.value.replicas.values()] == [True, True]
+    assert served(whole) == ["", ""]
+    assert [one.vllm.counted["/pause"] for one in whole.all] == [0, 0]
+
+
+def test_one_that_comes_late_or_starts_again_has_them_before_it_is_ready(whole: Members, tmp_path: Path) -> None:
+    control, folder = whole.control(), make_model(tmp_path / "v1")
+    reload(control, folder)
+    (late,) = whole.start()
+    assert late.vllm.weights == str(folder)
+    late.vllm.down = True
+    assert not late.watch.look().ready
+    late.vllm.down, late.vllm.weights = False, ""
+    assert late.watch.look().ready
+    assert late.vllm.weights == str(folder)
+
+
+def test_a_watcher_that_starts_again_asks_what_there_is(whole: Members, tmp_path: Path) -> None:
+    reload(whole.control(), make_model(tmp_path / "v1"))
+    one = whole.all[0]
+    one.vllm.down = True
+    one.watch.look()
+    one.vllm.down = False
+    one.watch.look()
+    assert one.vllm.swaps == [True]
+
+
+def test_a_folder_that_changes_is_not_a_new_version(whole: Members, tmp_path: Path) -> None:
+    control, folder = whole.control(), make_model(tmp_path / "v1")
+    reload(control, folder)
+    os.utime(folder / "model.safetensors", ns=(1, 1))
+    with pytest.raises(RefusedError, match="have changed since they were loaded: write each version to its own folder"):
+        reload(control, folder)
+    (late,) = whole.start()
+    assert "have changed since they were named" in control.shown()["replicas"][late.name]["problem"]
+    assert not late.watch.look().ready
+    assert late.vllm.weights == ""
+
+
+def test_the_call_is_the_one_that_vllm_has(whole: Members, tmp_path: Path) -> None:
+    folder = str(make_model(tmp_path / "v1"))
+    make = calls(lambda _: True)["/collective_rpc"]
+    call, answer = make({"method": "reload_weights", "kwargs": {"weights_path": folder}}, {})
+    assert answer == {"results": [None]}
+    assert whole.control().change(call).weights == folder
+    call, _ = make({"method": "reload_weights"}, {})
+    assert whole.control().change(call).weights == ""
+
+
+def test_a_fleet_of_adapters_refuses_them(members: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_module, "_DOUBT_SECONDS", 0.3)
+    members.start()
+    with pytest.raises(RefusedError) as found:
+        reload(members.control(), make_model(tmp_path / "v1"))
+    assert [*found.value.replicas.values()] == [
+        "it serves adapters, and vLLM cannot load whole weights beside them: leave lora.maxRank and adapters out"
+    ]
+
+
+def test_a_fleet_of_weights_refuses_adapters(whole: Members) -> None:
+    with pytest.raises(RefusedError) as found:
+        whole.control().change(Call("load a", desired.load("a", whole.adapter("a"))))
+    assert all("raise lora.maxRank" in why for why in found.value.replicas.values())
+    assert [one.vllm.adapters for one in whole.all] == [{}, {}]
