@@ -95,7 +95,8 @@ class Replica:
         _, answer = self._ask(self._vllm, "/v1/completions", body)
         entries = answer["choices"][0]["prompt_logprobs"][1:]
         pairs = zip(entries, wanted["tokens"][1:], wanted["scores"], strict=True)
-        return max(abs(float(entry[str(token)]["logprob"]) - score) for entry, token, score in pairs)
+        worst: float = max(abs(entry[str(token)]["logprob"] - score) for entry, token, score in pairs)
+        return worst
 
     @staticmethod
     def _ask(port: int, path: str, body: Any = None) -> tuple[int, Any]:
