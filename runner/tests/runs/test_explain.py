@@ -77,6 +77,14 @@ SECURITY = 'pods "x" is forbidden: violates PodSecurity "restricted:latest": all
 FLAVORS = "couldn't assign flavors to pod set node"
 EXTERNAL = 'Waiting for a volume to be created either by the external provisioner "csi.example.com" or manually'
 
+
+def with_deadline(seconds: int) -> Object:
+    """Return a TrainJob that needs 100 minutes more."""
+    made = trainjob(trainerStatus=progress(left=6000))
+    made["spec"]["activeDeadlineSeconds"] = seconds
+    return made
+
+
 CASES = {
     "deleted": Case("waits for example.com/keep", "wait until", trainjob=deleted()),
     "stopped": Case("it is stopped", "stoker resume tune", trainjob=trainjob(suspend=True)),
@@ -363,6 +371,18 @@ CASES = {
         "samplers.count",
         [pod()],
         trainjob(trainerStatus=progress(staleness__mean=6)),
+    ),
+    "few samplers": Case(
+        "it is slow: its trainers waited for samples in 75% of the last step",
+        "samplers.count",
+        [pod()],
+        trainjob(trainerStatus=progress(rollout__wait_seconds=9, step_time=12)),
+    ),
+    "a deadline that comes too early": Case(
+        "it needs about 100 more minutes, and spec.activeDeadlineSeconds (3600) ends it in 50",
+        "a later deadline or more devices",
+        [pod()],
+        with_deadline(3600),
     ),
     "silence": Case(
         "no progress for 30 minutes",

@@ -17,6 +17,9 @@ from stoker.runs.scheduling import causes_in
 # A trainer reports every few seconds. After so many without a word something is wrong, or a step is very long.
 _SILENT_SECONDS = 600
 _STALE = "staleness/mean"
+# How long the trainers waited for samples in the last step, and how long that step took.
+_WAITED, _STEP_SECONDS = "rollout/wait_seconds", "step_time"
+_MOST_WAITED = 0.5  # of a step
 # A pod that ended with these lost another one, or was told to stop: the cause is elsewhere.
 _AFTER = (ExitCode.UNAVAILABLE, ExitCode.STOPPED)
 
@@ -346,6 +349,34 @@ def _samplers(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
         )
 
 
+def _starved(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
+    if run.state is not State.RUNNING or run.progress is None:
+        return
+    waited, step = run.progress.metric(_WAITED), run.progress.metric(_STEP_SECONDS)
+    if waited is not None and step and waited / step >= _MOST_WAITED:
+        yield Finding(
+            f"TrainJob {run.name}",
+            f"it is slow: its trainers waited for samples in {min(1.0, waited / step):.0%} of the last step",
+            "give the run more samplers (samplers.count of the runtime), or let more samples be under way (a higher "
+            "--max_staleness)",
+        )
+
+
+def _late(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
+    limit, took = part(seen.trainjob, "spec").get("activeDeadlineSeconds"), run.seconds(now)
+    left = run.progress.seconds_left if run.progress else None
+    if run.state is not State.RUNNING or not isinstance(limit, int) or took is None or left is None:
+        return
+    if took + left > limit:
+        yield Finding(
+            f"TrainJob {run.name}",
+            f"it is too slow for its deadline: it needs about {left / 60:.0f} more minutes, and "
+            f"spec.activeDeadlineSeconds ({limit}) ends it in {max(0.0, limit - took) / 60:.0f}",
+            "let it go on from its newest checkpoint under another name, with a later deadline or more devices "
+            "(docs/guides/resume-a-run.md; `stoker estimate` says what more devices gain)",
+        )
+
+
 def _silent(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
     if run.state is not State.RUNNING or run.progress is None:
         return
@@ -374,6 +405,8 @@ _RULES: tuple[_Rule, ...] = (
     _endings,
     _restarts,
     _samplers,
+    _starved,
+    _late,
     _silent,
 )
 
