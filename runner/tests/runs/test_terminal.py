@@ -77,13 +77,20 @@ def test_nobody_else_imports_the_extras() -> None:
     assert done.stdout == "set()\n"
 
 
-def test_the_shell_completes_commands() -> None:
-    env = {
-        "PYTHONPATH": str(SOURCE),
-        "_STOKER_COMPLETE": "bash_complete",
-        "COMP_WORDS": "stoker expla",
-        "COMP_CWORD": "1",
-    }
-    program = "import sys; sys.argv = ['stoker']; from stoker.__main__ import main; main()"
-    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, env=env)
-    assert done.stdout == "plain,explain\n"
+@pytest.mark.parametrize(
+    ("shell", "words", "printed"),
+    [
+        ("bash", {"COMP_WORDS": "stoker expla", "COMP_CWORD": "1"}, "plain,explain\n"),
+        ("zsh", {"COMP_WORDS": "stoker expla", "COMP_CWORD": "1"}, "plain\nexplain\nSay why"),
+        ("fish", {"COMP_WORDS": "stoker expla", "COMP_CWORD": "expla"}, "plain,explain\tSay why"),
+    ],
+)
+def test_the_shell_completes_commands(shell: str, words: dict[str, str], printed: str) -> None:
+    def completed(how: str) -> str:
+        program = "import sys; sys.argv = ['stoker']; from stoker.__main__ import main; main()"
+        env = {"PYTHONPATH": str(SOURCE), "PATH": os.environ["PATH"], "_STOKER_COMPLETE": f"{shell}_{how}", **words}
+        done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, env=env)
+        return done.stdout
+
+    assert completed("complete").startswith(printed)
+    assert f"_STOKER_COMPLETE={shell}_complete" in completed("source")
