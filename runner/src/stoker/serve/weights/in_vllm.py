@@ -179,9 +179,10 @@ def model_tensors(files: Sequence[Path]) -> Tensors:
     from safetensors.torch import load_file
 
     found: Tensors = {}
+    chunk = bytearray(_CHUNK)
     for file in files:
         with file.open("rb", buffering=0) as stream:  # so that loading waits for no disk
-            while stream.readinto(bytearray(_CHUNK)):
+            while stream.readinto(chunk):
                 pass
         found |= load_file(file)
     return found
