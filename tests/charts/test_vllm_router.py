@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import subprocess
 import sys
 import threading
@@ -16,17 +18,43 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from images.builder import cache
 
+from charts.helm import ROOT
 from charts.loopback_fleet import Server
 from stoker.cluster.processes import free_ports
 
-PROGRAM = Path(sys.executable).with_name("vllm-router")
 pytestmark = [
     pytest.mark.full,
-    pytest.mark.skipif(not PROGRAM.exists(), reason="vllm-router has no wheel for this platform"),
+    pytest.mark.skipif(
+        (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="vllm-router has no wheel for this platform"
+    ),
 ]
 
+PACKAGE = Path(__file__).with_name("vllm_router.txt")
 PAIR = 2
+# As its own command does, which also names the process and can do without the router.
+START = """
+import argparse
+from vllm_router.router import Router
+from vllm_router.router_args import RouterArgs
+
+parser = argparse.ArgumentParser()
+RouterArgs.add_cli_args(parser)
+Router.from_args(RouterArgs.from_cli_args(parser.parse_args())).start()
+"""
+
+
+def installed() -> Path:
+    """Return the folder of the package, fetched on the first use."""
+
+    def build(folder: Path) -> None:
+        words = ["--quiet", "--no-deps", "--require-hashes", "--target", str(folder), "--requirement", str(PACKAGE)]
+        subprocess.run([sys.executable, "-m", "pip", "install", *words], check=True)
+
+    return cache.entry(
+        cache.root() / "tests" / f"vllm-router-{cache.digest([], [PACKAGE], ROOT)}", "vllm-router", build
+    )
 
 
 class Router:
@@ -48,8 +76,9 @@ class Router:
         log = stack.enter_context(self._log.open("wb"))
         ports = ["--host", "127.0.0.1", "--port", str(self._port), "--prometheus-port", str(metrics)]
         self._process = subprocess.Popen(
-            [PROGRAM, "--policy", "cache_aware", *ports, "--worker-urls", *urls], stdout=log, stderr=log
-        )
+            [sys.executable, "-c", START, "--policy", "cache_aware", *ports, "--worker-urls", *urls],
+            env={**os.environ, "PYTHONPATH": str(installed())}, stdout=log, stderr=log,
+        )  # fmt: skip
         stack.callback(self._process.wait)
         stack.callback(self._process.terminate)
         deadline = time.monotonic() + 60

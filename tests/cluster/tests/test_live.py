@@ -299,6 +299,7 @@ def third(embedded: Cluster, probes: Probes) -> Iterator[str]:
 
 
 @pytest.mark.full  # builds containerd
+@pytest.mark.timeout(5400)  # with an empty cache it waits for the cluster's programs too
 def test_a_node_with_devices_joins_the_others_and_leaves_nothing(
     embedded: Cluster, probes: Probes, request: pytest.FixtureRequest
 ) -> None:
