@@ -290,13 +290,14 @@ def a_policy_learns_and_goes_on() -> None:
     assert after["n"] == sum(len(CausalLMDataset(TEXTS, tokenizer())[row]["labels"]) - 1 for row in range(len(TEXTS)))
     # The wanted answers and the others have no token in common.
     pairs = [{"prompt": row["prompt"], "chosen": row["chosen"], "rejected": "no"} for row in PAIRS]
-    policy.config.learning_rate = 5e-2
+    policy.config.num_epochs = 6
     done = policy.train(pairs)
     policy.train(pairs)
     margins = [entry["rewards/margins"] for entry in done.history if "rewards/margins" in entry]
     assert done.method == "dpo"
-    half = len(margins) // 2
-    assert fmean(margins[half:]) > fmean(margins[:half]) + 0.05, margins
+    # The model's weights are other random ones on each machine: 0.16 and more were seen.
+    assert margins[0] == 0.0
+    assert fmean(margins[-3:]) > 0.1, margins
     # What TRL hung on the model is gone: no second adapter is saved, and no forward is wrapped twice.
     assert set(policy.model.peft_config) == {"default"}
     assert not {"forward", "_original_forward"} & {*vars(policy.model), *vars(policy.model.get_base_model())}
