@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from images.builder import ROOT, cache, debian, install, pip_settings, torch_choice
+from images.builder import ROOT, cache, debian, install, mends, pip_settings, torch_choice
 from images.builder.install import EX_CONFIG, EX_UNAVAILABLE, fail, say, step
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def need_programs() -> None:
 def stack_inputs(image: Path) -> list[Path]:
     """Return the files that decide all of an image but the runner."""
     locks = install.inputs(image / "requirements")
-    return [image / "Dockerfile", ROOT / ".dockerignore", Path(install.__file__), *locks]
+    return [image / "Dockerfile", ROOT / ".dockerignore", Path(install.__file__), *locks, *mends.programs(image)]
 
 
 def runner_inputs() -> list[Path]:

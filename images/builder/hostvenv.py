@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import argparse
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
-from images.builder import ROOT, cache, install, torch_choice
+from images.builder import ROOT, cache, install, mends, torch_choice
 
 
 def this_python() -> list[str]:
@@ -38,7 +39,7 @@ def build_tools(requirements: Path) -> Path:
 def stack(image: Path, accelerator: str) -> Path:
     """Return the environment of one image and accelerator, made where it is missing."""
     requirements = image / "requirements"
-    files = [Path(install.__file__), *install.inputs(requirements)]
+    files = [Path(install.__file__), *install.inputs(requirements), *mends.programs(image)]
     key = cache.digest([*this_python(), accelerator], files, ROOT)
     family = f"{image.name}-{accelerator}"
 
@@ -54,6 +55,8 @@ def stack(image: Path, accelerator: str) -> Path:
         install.install_stack(
             folder, requirements, accelerator, source, torch_choice.wheels_folder(), build_tools(requirements)
         )
+        for program in mends.programs(image):
+            subprocess.run([folder / "bin" / "python", program], check=True)
 
     return cache.entry(folder(torch_build), family, build)
 
