@@ -23,7 +23,7 @@ from stoker.serve.adapters.state import State
 from stoker.serve.adapters.versions import named
 from stoker.serve.adapters.wanted import UnreadableError, Wanted
 from stoker.serve.fleet.member import Member
-from stoker.serve.fleet.weights import Weights
+from stoker.serve.fleet.weights import ReplicaWeights
 from stoker.serve.vllm import Server, ServerError
 from stoker.serve.weights import workers
 from stoker.serve.weights.watch import WeightsWatch
@@ -50,7 +50,7 @@ class Watch:
         self._findings = Findings()
         self._wanted = Wanted(settings, model, self._findings)
         self._replica = Replica(settings, server, self._findings, clock)
-        weights = Weights(server.patient(workers.SECONDS), model) if settings.takes_weights else None
+        weights = ReplicaWeights(server.patient(workers.SECONDS), model) if settings.takes_weights else None
         self._member = Member(settings.fleet, server, weights) if settings.fleet else None
         self._said = ""
         self.unfinished = False

@@ -8,7 +8,7 @@ from pathlib import Path
 from stoker.contract.words import say
 from stoker.serve.fleet.desired import Desired, Held, held
 from stoker.serve.fleet.log import Log
-from stoker.serve.fleet.weights import NO_WEIGHTS, Weights
+from stoker.serve.fleet.weights import NO_WEIGHTS, ReplicaWeights
 from stoker.serve.vllm import Server, ServerError
 
 
@@ -25,7 +25,7 @@ class Member:
         kept: the newest that was kept.
     """
 
-    def __init__(self, folder: Path, server: Server, weights: Weights | None = None) -> None:
+    def __init__(self, folder: Path, server: Server, weights: ReplicaWeights | None = None) -> None:
         self._log, self._server, self._weights = Log(folder), server, weights
         self.newest = self.kept = Desired()
         self._resets: int | None = None  # how often the cache was dropped; None for a server that is new

@@ -31,7 +31,7 @@ def written(folder: Path) -> int:
     return max(file.stat().st_mtime_ns for file in files)
 
 
-class Weights:
+class ReplicaWeights:
     """The weights of one replica.
 
     Args:
@@ -88,7 +88,7 @@ class Weights:
             return f"{name}: {problems[0]}"
         began = time.monotonic()
         found = workers.swapped(self._server, resume=not paused)
-        self.held = workers.held(self._server)
+        self.held = workers.agreed(found)
         if problems := [str(one["problem"]) for one in found if "problem" in one]:
             return f"{name}: {problems[0]}"
         say(f"{name} loaded; generation paused for {time.monotonic() - began:.3f} s")

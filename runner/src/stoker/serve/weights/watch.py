@@ -148,20 +148,19 @@ class WeightsWatch:
         for one in staged:
             if "problem" in one:
                 self._note(str(one["file"]), str(one["problem"]), now)
-        names = {str(one["name"]) for one in staged}
-        if len(names) != 1 or not all(names):
+        name = workers.agreed(staged)
+        if not name:
             return ""
         began = time.monotonic()
         swapped = workers.swapped(self._server)
         for one in swapped:
             if "problem" in one:
                 self._note(wanted[-1].path.name, str(one["problem"]), now)
-        held = {str(one["name"]) for one in swapped}
-        name = held.pop() if len(held) == 1 else ""
-        if name in names:
+        held = workers.agreed(swapped)
+        if held == name:
             files_ = ", ".join(file.path.name for file in wanted)
             say(f"{name} is served, from {files_}; generation paused for {time.monotonic() - began:.3f} s")
-        return name
+        return held
 
     def _note(self, file: str, problem: str, now: float) -> None:
         if self._bad.get(file, (0.0, ""))[1] != problem:

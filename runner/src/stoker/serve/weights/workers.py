@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -76,5 +77,10 @@ def held(server: Server) -> str:
     Raises:
         ServerError: they do not answer.
     """
-    names = {str(one.get("name", "")) for one in server.workers("stoker_held")}
+    return agreed(server.workers("stoker_held"))
+
+
+def agreed(answers: Iterable[Mapping[str, Any]]) -> str:
+    """Return the name that all workers have said that they have; empty if they have not said the same."""
+    names = {str(one.get("name", "")) for one in answers}
     return names.pop() if len(names) == 1 else ""
