@@ -106,6 +106,7 @@ def test_a_change_of_what_a_chart_links_to_is_a_change_of_the_chart(checkout: Pa
     assert "has changed since (files/images.lock.yaml): give it a new version" in found
 
 
+@pytest.mark.full
 def test_a_change_of_the_library_is_a_change_of_every_chart(checkout: Path) -> None:
     helper = checkout / "charts/common/templates/_labels.tpl"
     helper.write_text(f"{helper.read_text()}{{{{/* changed */}}}}\n")

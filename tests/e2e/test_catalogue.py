@@ -182,6 +182,7 @@ def as_jobset_makes_it(name: str, template: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
+@pytest.mark.full
 def test_runtimes_for_every_accelerator_pass_trainers_webhooks(team: Kube) -> None:
     every = [runtime for name in accelerators(TRAINING_RUNTIMES) for runtime in runtimes(render_for(name))]
     for number, runtime in enumerate(every):

@@ -64,6 +64,7 @@ def everything(cluster: Cluster, selector: str) -> list[str]:
     return sorted(set(found.stdout.split()))
 
 
+@pytest.mark.full
 def test_uninstalling_leaves_what_runs_name_alone_and_installing_again_works(helm_of: Helm, cluster: Cluster) -> None:
     install = ("install", RELEASE, CHART, *words(*EVERYTHING), "--create-namespace")
     for _ in range(2):

@@ -24,6 +24,8 @@ from lint.snippets import trainjobs
 RELEASE = "catalogue-examples"
 SubmitTogether = Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]]
 
+# The TrainJobs that most people copy first, and one with samplers.
+FIRST = ("README.md", "examples/sft-lora/", "examples/async-grpo/trainjob.yaml")
 # What is each side's own: names of attempts, what was built, where the last words go, and what is made of these.
 OWN = ("hash", "job_id", "run_id", "image_version", "termination_log")
 ADDRESSES = ("master_addr", "master_port")
@@ -141,9 +143,16 @@ def planned(number: int, example: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def examples(runtimes: Path, submit_together: SubmitTogether, kube: Kube) -> Mapping[str, tuple[dict[str, Any], Run]]:
-    """Every TrainJob that there is to copy, with its run on the cluster."""
-    jobs = {where: planned(number, example) for number, (where, example) in enumerate(trainjobs().items())}
+def examples(
+    request: pytest.FixtureRequest, runtimes: Path, submit_together: SubmitTogether, kube: Kube
+) -> Mapping[str, tuple[dict[str, Any], Run]]:
+    """Every TrainJob to copy that a test of this session asks for, with its run on the cluster."""
+    asked = {
+        str(item.callspec.params["where"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and "examples" in item.fixturenames
+    }
+    jobs = {where: planned(number, trainjobs()[where]) for number, where in enumerate(sorted(asked))}
     # A plan needs the claims that a job mounts, not what is in them.
     for name in set(re.findall(r'"claimName": "([^"]+)"', json.dumps(jobs))):
         if kube.get("persistentvolumeclaim", name) is None:
@@ -152,7 +161,9 @@ def examples(runtimes: Path, submit_together: SubmitTogether, kube: Kube) -> Map
     return {where: (job, runs[job["metadata"]["name"]]) for where, job in jobs.items()}
 
 
-@pytest.mark.parametrize("where", trainjobs())
+@pytest.mark.parametrize(
+    "where", [pytest.param(where, marks=() if where.startswith(FIRST) else pytest.mark.full) for where in trainjobs()]
+)
 def test_an_example_has_the_same_plans_here_and_on_the_cluster(
     examples: Mapping[str, tuple[dict[str, Any], Run]], local: Callable[..., Local], tmp_path: Path, where: str
 ) -> None:

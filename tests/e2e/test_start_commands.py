@@ -44,6 +44,7 @@ def test_a_plain_python_on_two_pods_is_refused_not_trained_twice(submit: Callabl
     assert "the world size is 1, but 2 was requested" in message
 
 
+@pytest.mark.full
 def test_a_users_own_script_is_left_alone(submit: Callable[[Mapping[str, Any]], Run]) -> None:
     run = submit(trainjob("own-script", ["-c", START_OWN_SCRIPT], command=["sh"], env={"OWN_SCRIPT": OWN_SCRIPT}))
     run.wait_complete()
