@@ -1,9 +1,11 @@
 """Asks a model server from a pod beside it, with nothing but Python's own library: requests in and answers out as JSON.
 
-python client.py ask < requests.json       each {url, body, key, stream}; answers in the same order
-python client.py load PAUSE URL MODEL...   until the file /tmp/stop appears, then says what came of all requests; each
-                                           thread waits PAUSE seconds between two
-python client.py publish RUN FOLDER NAME URL...   publishes a version; seconds until each replica answers with it
+python client.py ask < requests.json
+    Each {url, body, key, stream}; answers in the same order.
+python client.py load PAUSE ASKERS URL MODEL...
+    Asks until the file /tmp/stop appears, then says what came of all requests; each asker waits PAUSE seconds between two.
+python client.py publish RUN FOLDER NAME URL...
+    Publishes a version; seconds until each replica answers with it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 STOP = Path("/tmp/stop")
-THREADS = 4
 OPEN = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
@@ -66,7 +67,7 @@ def wrong(answer: dict[str, Any], *, stream: bool) -> str:
     return "" if answer["body"]["choices"][0]["finish_reason"] == "length" else str(answer["body"])
 
 
-def load(pause: float, url: str, models: list[str]) -> dict[str, Any]:
+def load(pause: float, askers: int, url: str, models: list[str]) -> dict[str, Any]:
     """Ask from a few threads, every second request streamed, until told to stop; return what came of it."""
     failures: list[str] = []
     said: dict[str, set[str]] = {model: set() for model in models}
@@ -88,7 +89,7 @@ def load(pause: float, url: str, models: list[str]) -> dict[str, Any]:
                     failures.append(f"{time.strftime('%H:%M:%S')} {problem}")
             time.sleep(pause)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(askers)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -121,7 +122,7 @@ def main(command: str, *words: str) -> None:
         with ThreadPoolExecutor(max_workers=8) as pool:
             result: Any = list(pool.map(ask, json.load(sys.stdin)))
     elif command == "load":
-        result = load(float(words[0]), words[1], list(words[2:]))
+        result = load(float(words[0]), int(words[1]), words[2], list(words[3:]))
     else:
         result = publish(Path(words[0]), Path(words[1]), words[2], list(words[3:]))
     print(json.dumps(result))

@@ -47,16 +47,17 @@ class Client:
         return printed
 
     @contextmanager
-    def busy(self, url: str, *models: str, pause: float = 1.0) -> Iterator[dict[str, Any]]:
+    def busy(self, url: str, *models: str, pause: float = 1.0, askers: int = 4) -> Iterator[dict[str, Any]]:
         """Keep a server busy meanwhile; what is given is filled at the end with what came of all requests.
 
         Args:
             url: the server.
             models: whom to ask.
-            pause: seconds that each of four askers waits between two requests. A second leaves a small machine time
-                to start another replica meanwhile.
+            pause: seconds that each asker waits between two requests. A second leaves a small machine time to start
+                another replica meanwhile.
+            askers: how many ask at the same time.
         """
-        words = " ".join([str(pause), url, *models])
+        words = " ".join([str(pause), str(askers), url, *models])
         start = f"rm -f /tmp/stop /tmp/load.json; python /client/client.py load {words} > /tmp/load.part 2>&1"
         self.run("sh", "-c", f"({start}; mv /tmp/load.part /tmp/load.json) > /dev/null 2>&1 &")
         load: dict[str, Any] = {}
