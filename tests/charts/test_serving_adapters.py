@@ -106,7 +106,7 @@ def test_versions_are_served_while_requests_flow_and_old_ones_go(
     monkeypatch.setattr(client, "STOP", tmp_path / "stop")
     url = stack.url("clients")
     with ThreadPoolExecutor() as pool:
-        load = pool.submit(client.load, 0.2, url, ["base", "first"])
+        load = pool.submit(client.load, 0.2, 4, url, ["base", "first"])
         published = [
             client.publish(stack.folder / "output", stack.folder / "published/adapters", "policy", [url])
             for _ in range(VERSIONS)

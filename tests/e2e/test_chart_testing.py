@@ -19,7 +19,7 @@ from e2e.serving.server import Client
 
 CATALOGUE = "charts/training-runtimes/ci"
 WAYS = ("default", "cpu", "nvidia-dra")
-"""Values that differ in what `helm test` can do; other tests here install namespaced ones, policies and two releases."""
+"""Values that differ in what `helm test` can do; other tests install namespaced ones, policies and two releases."""
 
 
 def ct_install(cluster: Cluster, repository: Path, *words: str) -> str:

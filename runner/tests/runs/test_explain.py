@@ -43,6 +43,7 @@ class Case:
         claims: the claims.
         events: the events.
         workload: what Kueue keeps of it.
+        others: what Kueue keeps of other runs in its queue.
         lacks: the ResourceClaims that do not exist.
     """
 
@@ -54,13 +55,19 @@ class Case:
     claims: list[Object] = field(default_factory=list)
     events: list[Object] = field(default_factory=list)
     workload: Object | None = None
+    others: tuple[Object, ...] = ()
     lacks: tuple[str, ...] = ()
 
     def found(self) -> list[Finding]:
         """Return the causes."""
         parts = (self.trainjob, self.jobset, (job(),), tuple(self.pods), tuple(self.claims), tuple(self.events))
-        seen = Seen(*parts, workload=self.workload, lacks=self.lacks)
+        seen = Seen(*parts, workload=self.workload, others=self.others, lacks=self.lacks)
         return explain(seen, datetime.fromisoformat(NOW))
+
+
+def unjudged() -> Object:
+    """Return what Kueue keeps of a run of which it has said nothing."""
+    return {**workload(), "status": {}}
 
 
 def deleted() -> Object:
@@ -138,6 +145,23 @@ CASES = {
         "kubectl describe clusterqueues",
         trainjob=queued(),
         workload=workload("ClusterQueue training is inactive"),
+    ),
+    "equal to one that waits": Case(
+        "it waits in queue research, behind first: " + FLAVORS,
+        "wait until a run before it ends",
+        trainjob=queued(),
+        workload=unjudged(),
+        others=(
+            workload(run="runs"),
+            workload(f"{FLAVORS}: insufficient unused quota for cpu in flavor default, 4 more needed", run="first"),
+        ),
+    ),
+    "behind runs that run": Case(
+        "it waits in queue research, behind the runs before it",
+        "wait until a run before it ends",
+        trainjob=queued(),
+        workload=unjudged(),
+        others=(workload(run="runs"),),
     ),
     "preempted": Case(
         "It was stopped before: a more important run has its place",

@@ -3,7 +3,7 @@
 python client.py ask < requests.json
     Each {url, body, key, stream}; answers in the same order.
 python client.py load PAUSE ASKERS URL MODEL...
-    Asks until the file /tmp/stop appears, then says what came of all requests; each asker waits PAUSE seconds between two.
+    Asks until the file /tmp/stop appears, then says what came of it; each asker waits PAUSE seconds between two.
 python client.py publish RUN FOLDER NAME URL...
     Publishes a version; seconds until each replica answers with it.
 """

@@ -69,7 +69,10 @@ def _deleting(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
 def _suspended(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
     queue = part(part(seen.trainjob, "metadata"), "labels").get(QUEUE)
     if queue and run.state in (State.QUEUED, State.STOPPING):
-        yield Finding(f"TrainJob {run.name}", *held_by(seen.workload, queue, run.namespace, run.state is State.QUEUED))
+        yield Finding(
+            f"TrainJob {run.name}",
+            *held_by(seen.workload, seen.others, queue, run.namespace, run.state is State.QUEUED),
+        )
     elif run.state in (State.STOPPED, State.STOPPING):
         yield Finding(
             f"TrainJob {run.name}",

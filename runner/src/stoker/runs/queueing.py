@@ -11,11 +11,15 @@ _PRIORITY = "kueue.x-k8s.io/priority-class"
 _CLAIMS = re.compile(r"use of resource claims|uses DRA resources|DeviceClass \S+ is not mapped")
 
 
-def held_by(workload: Object | None, queue: str, namespace: str, stopped: bool) -> tuple[str, str]:
+def held_by(
+    workload: Object | None, others: tuple[Object, ...], queue: str, namespace: str, stopped: bool
+) -> tuple[str, str]:
     """Return why a run that has a queue does not run, and what to do.
 
     Args:
         workload: what Kueue keeps of the run; None if there is none, or the user may not see it.
+        others: what it keeps of other runs in the queue. From 0.18 on Kueue explains only one of several equal runs
+            that wait (its feature SchedulingEquivalenceHashing).
         queue: its queue.
         namespace: of both.
         stopped: False while its pods still end.
@@ -41,10 +45,20 @@ def held_by(workload: Object | None, queue: str, namespace: str, stopped: bool) 
         )
     told, evicted = _told(workload), _evicted(workload)
     cause = f"it waits in queue {queue}"
-    cause += f": {told or evicted}" if told or evicted else ", behind the runs before it"
+    if told or evicted:
+        cause += f": {told or evicted}"
+    else:
+        behind, told = next(((_run(one), said) for one in others if (said := _told(one))), ("the runs before it", ""))
+        cause += f", behind {behind}" + (f": {told}" if told else "")
     if told and evicted:
         cause += f". It was stopped before: {evicted}"
     return cause, _remedy(told, queue, namespace, name)
+
+
+def _run(workload: Object) -> str:
+    """Return the name of the run of which Kueue keeps this."""
+    owners = rows(part(workload, "metadata"), "ownerReferences")
+    return str((owners[0] if owners else part(workload, "metadata")).get("name"))
 
 
 def _told(workload: Object) -> str:

@@ -28,6 +28,7 @@ class Seen:
         events: what Kubernetes said of any of these.
         hidden: what the user may not see, one line each.
         workload: what Kueue keeps of a run that has a queue; None if there is none.
+        others: what Kueue keeps of the namespace's other runs in that queue.
         sees_jobsets: whether the user may see JobSets, so that without one there is none.
         lacks: the names of ResourceClaims that its pods name, and that do not exist.
     """
@@ -40,6 +41,7 @@ class Seen:
     events: tuple[Object, ...] = ()
     hidden: tuple[str, ...] = ()
     workload: Object | None = None
+    others: tuple[Object, ...] = ()
     sees_jobsets: bool = True
     lacks: tuple[str, ...] = ()
 
@@ -106,7 +108,7 @@ def read_all(client: Client, name: str) -> Seen:
     events = [
         one for one in _visible(client, EVENTS, hidden) if part(one, "involvedObject").get("uid") in about - {None}
     ]
-    workload = _workload(client, seen.trainjob, hidden)
+    workload, others = _workloads(client, seen.trainjob, hidden)
     lacks = _missing_devices(client, seen.pods, hidden)
     return replace(
         seen,
@@ -115,19 +117,27 @@ def read_all(client: Client, name: str) -> Seen:
         events=tuple(events),
         hidden=tuple(hidden),
         workload=workload,
+        others=others,
         lacks=lacks,
     )
 
 
-def _workload(client: Client, trainjob: Object, hidden: list[str]) -> Object | None:
-    """Return what Kueue keeps of a TrainJob that has a queue. A run without one needs no Kueue, nor rights in it."""
-    if not part(part(trainjob, "metadata"), "labels").get(QUEUE):
-        return None
+def _workloads(client: Client, trainjob: Object, hidden: list[str]) -> tuple[Object | None, tuple[Object, ...]]:
+    """Return what Kueue keeps of a TrainJob that has a queue, and of the others there.
+
+    A run without a queue needs no Kueue, nor rights in it.
+    """
+    queue = part(part(trainjob, "metadata"), "labels").get(QUEUE)
+    if not queue:
+        return None, ()
     uid = trainjob["metadata"].get("uid")
+    own, others = None, []
     for one in _visible(client, WORKLOADS, hidden):
         if any(owner.get("uid") == uid for owner in rows(one["metadata"], "ownerReferences")):
-            return one
-    return None
+            own = one
+        elif part(one, "spec").get("queueName") == queue:
+            others.append(one)
+    return own, tuple(others)
 
 
 def _missing_devices(client: Client, pods: tuple[Object, ...], hidden: list[str]) -> tuple[str, ...]:
