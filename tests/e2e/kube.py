@@ -85,7 +85,7 @@ class Kube:
     def state(self) -> str:
         """Return what a person would look at when a run went wrong."""
         overview = self.kubectl("get", "trainjobs,jobsets,jobs,pods,pvc", "-o", "wide", check=False).stdout
-        events = self.kubectl("get", "events", "--sort-by=.lastTimestamp", check=False).stdout.splitlines()[-25:]
+        events = self.kubectl("get", "events", "--sort-by=.metadata.creationTimestamp", check=False).stdout.splitlines()[-25:]
         logs = [
             f"--- {pod['metadata']['name']}\n" + "\n".join(self.logs(pod["metadata"]["name"]).splitlines()[-25:])
             for pod in self.items("pods")
