@@ -85,7 +85,8 @@ class Kube:
     def state(self) -> str:
         """Return what a person would look at when a run went wrong."""
         overview = self.kubectl("get", "trainjobs,jobsets,jobs,pods,pvc", "-o", "wide", check=False).stdout
-        events = self.kubectl("get", "events", "--sort-by=.metadata.creationTimestamp", check=False).stdout.splitlines()[-25:]
+        order = "--sort-by=.metadata.creationTimestamp"  # some have no time of their own
+        events = self.kubectl("get", "events", order, check=False).stdout.splitlines()[-25:]
         logs = [
             f"--- {pod['metadata']['name']}\n" + "\n".join(self.logs(pod["metadata"]["name"]).splitlines()[-25:])
             for pod in self.items("pods")

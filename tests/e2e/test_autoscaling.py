@@ -95,9 +95,11 @@ def test_a_crowd_starts_a_second_replica_and_quiet_ends_it_without_a_failed_requ
     assert metrics == {"vllm_num_requests_waiting", "vllm_num_requests_running"}
     (replica,) = server.pods()
     assert quiet["failures"] == []
-    top = ("top", "pod", replica["metadata"]["name"], "--no-headers")
-    # The metrics server has to have looked twice.
-    used = kube.until("its use", lambda: kube.kubectl(*top, check=False).stdout.split(), 120)
+
+    def top() -> list[str]:
+        return kube.kubectl("top", "pod", replica["metadata"]["name"], "--no-headers", check=False).stdout.split()
+
+    used = kube.until("the metrics server to have looked twice", top, 120)
     assert used[0] == replica["metadata"]["name"]
     assert int(used[2].removesuffix("Mi")) > 200, "a server holds its model"
 
