@@ -156,6 +156,13 @@ CASES = {
             workload(f"{FLAVORS}: insufficient unused quota for cpu in flavor default, 4 more needed", run="first"),
         ),
     ),
+    "behind one that never fits": Case(
+        "it waits in queue research, behind huge: " + FLAVORS,
+        "wait until a run before it ends",
+        trainjob=queued(),
+        workload=unjudged(),
+        others=(workload(f"{FLAVORS}: insufficient quota for memory, … > maximum capacity (48Gi)", run="huge"),),
+    ),
     "behind runs that run": Case(
         "it waits in queue research, behind the runs before it",
         "wait until a run before it ends",

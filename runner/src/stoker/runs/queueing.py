@@ -45,20 +45,19 @@ def held_by(
         )
     told, evicted = _told(workload), _evicted(workload)
     cause = f"it waits in queue {queue}"
-    if told or evicted:
-        cause += f": {told or evicted}"
-    else:
-        behind, told = next(((_run(one), said) for one in others if (said := _told(one))), ("the runs before it", ""))
-        cause += f", behind {behind}" + (f": {told}" if told else "")
+    cause += f": {told or evicted}" if told or evicted else f", behind {_explained(others)}"
     if told and evicted:
         cause += f". It was stopped before: {evicted}"
     return cause, _remedy(told, queue, namespace, name)
 
 
-def _run(workload: Object) -> str:
-    """Return the name of the run of which Kueue keeps this."""
-    owners = rows(part(workload, "metadata"), "ownerReferences")
-    return str((owners[0] if owners else part(workload, "metadata")).get("name"))
+def _explained(others: tuple[Object, ...]) -> str:
+    """Return the first of the runs that Kueue explains, with its words; they give no advice for another run."""
+    for one in others:
+        if told := _told(one):
+            owners = rows(part(one, "metadata"), "ownerReferences")
+            return f"{owners[0].get('name') if owners else 'another run'}: {told}"
+    return "the runs before it"
 
 
 def _told(workload: Object) -> str:
