@@ -22,6 +22,9 @@ VALUES = {
 LONG = "a-name-that-is-as-long-as-helm-lets-a-release-have"
 FEW = ("1234", "a.b", "a-b", f"{LONG}-1", f"{LONG}-2")
 MORE = ("true", "null", "1e3", "0x1f", "2024-01-01", "9.lives")
+SEVERAL = pytest.mark.parametrize(
+    "names", [FEW, pytest.param((*FEW, *MORE), marks=pytest.mark.full)], ids=["few", "all"]
+)
 
 DNS_LABEL = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 """What a Service is called: it begins with a letter and has no dot."""
@@ -62,12 +65,13 @@ def labels(node: Any) -> list[tuple[str, Any]]:
     return own + [pair for value in node.values() for pair in labels(value)]
 
 
+@SEVERAL
 @pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: str(chart.name))
-def test_no_two_releases_make_the_same_object(chart: Path) -> None:
+def test_no_two_releases_make_the_same_object(chart: Path, names: tuple[str, ...]) -> None:
     """In one namespace; but for runtimes, which are called what users write in their TrainJobs."""
     made = [
         {(item["kind"], item["metadata"]["name"]) for item in rendered(chart, name) if item["kind"] not in KINDS}
-        for name in FEW
+        for name in names
     ]
     assert all(made)
     assert len(set().union(*made)) == sum(map(len, made))
@@ -83,9 +87,10 @@ def test_no_two_releases_of_one_name_make_the_same_policy() -> None:
     assert not names[0] & names[1]
 
 
-def test_a_test_trainjob_of_every_release_has_room_for_what_kubernetes_adds() -> None:
+@SEVERAL
+def test_a_test_trainjob_of_every_release_has_room_for_what_kubernetes_adds(names: tuple[str, ...]) -> None:
     named = re.compile(r'"name":"(test-[^"]+)"')
-    found = [set(named.findall(str(rendered(TRAINING_RUNTIMES, name)))) for name in FEW]
-    assert all(len(names) == 1 for names in found)
-    assert len(set().union(*found)) == len(FEW)
-    assert all(len(name) <= 33 and DNS_LABEL.fullmatch(name) for names in found for name in names)
+    found = [set(named.findall(str(rendered(TRAINING_RUNTIMES, name)))) for name in names]
+    assert all(len(jobs) == 1 for jobs in found)
+    assert len(set().union(*found)) == len(names)
+    assert all(len(job) <= 33 and DNS_LABEL.fullmatch(job) for jobs in found for job in jobs)

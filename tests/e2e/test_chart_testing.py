@@ -18,8 +18,8 @@ from e2e.serving import fixtures
 from e2e.serving.server import Client
 
 CATALOGUE = "charts/training-runtimes/ci"
-WAYS = ("default", "cpu", "nvidia-dra")
-"""Values that differ in what `helm test` can do; other tests install namespaced ones, policies and two releases."""
+WAYS = ("default", "cpu", "namespaced", "nvidia-dra", "policies", "side-by-side")
+"""Values that differ in how a catalogue is installed; others differ in its runtimes, which `test_catalogue` admits."""
 
 
 def ct_install(cluster: Cluster, repository: Path, *words: str) -> str:
