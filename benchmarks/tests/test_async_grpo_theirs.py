@@ -6,9 +6,7 @@ The server is made up: what is asked of vLLM, and what vLLM refuses.
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +16,7 @@ from typing import Any
 
 import pytest
 from benchmarks.async_grpo_runs import Size, Theirs
-from runner.tests.integration.environments import environment
+from runner.tests.integration.environments import environment, made_once
 from runner.tests.json_answers import JsonAnswers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,10 +82,8 @@ def made_up() -> Iterator[str]:
 def test_trls_trainer_trains_run_after_run_on_one_server(tmp_path: Path) -> None:
     python, vllm = environment("trl", runner=False), environment("vllm", runner=False).parents[1]
     script = ROOT / "examples" / "async-grpo" / "adding_model.py"
-    subprocess.run(
-        [python, script, "--steps", "4", "--output", tmp_path], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    theirs = Theirs(python, tmp_path, vllm, tmp_path / "runs", patience=600)
+    inputs = made_once("trl", python, script, "--steps", "4", "--output")
+    theirs = Theirs(python, inputs, vllm, tmp_path / "runs", patience=600)
     with made_up() as address:
         for seed in (1, 2):
             found = theirs.run(SIZE, address, seed)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.async_grpo_runs import RANK, Size, Theirs
-from runner.tests.integration.environments import environment
+from runner.tests.integration.environments import environment, made_once
 from runner.tests.integration.fleet_replicas import Programs, Replica, ask
 
 from charts.helm import ROOT
@@ -59,13 +57,10 @@ class OneUrl:
 
 
 @pytest.fixture
-def inputs(tmp_path: Path) -> Path:
+def inputs() -> Path:
     """A model that adds, and its sums."""
     script = ROOT / "examples/async-grpo/adding_model.py"
-    command: list[str | Path] = [environment("trl", runner=False), script, "--steps", "100"]
-    command += ["--output", tmp_path / "inputs"]
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    return tmp_path / "inputs"
+    return made_once("trl", environment("trl", runner=False), script, "--steps", "100", "--output")
 
 
 @pytest.fixture
