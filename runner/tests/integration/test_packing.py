@@ -6,18 +6,35 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("packed_losses.py")
+ROOT = Path(__file__).parents[3]
+
+
+def printed(python: Path, script: str, *arguments: str | Path) -> Any:
+    """Return what a script beside this file prints at its end."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    command = [python, Path(__file__).with_name(script), *arguments]
+    return json.loads(
+        subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env).stdout.splitlines()[-1]
+    )
 
 
 def losses(python: Path, attention: str) -> list[float]:
     """Return the loss of samples one by one, and packed."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([python, SCRIPT, attention], check=True, stdout=subprocess.PIPE, text=True, env=env)
-    found: list[float] = json.loads(done.stdout.splitlines()[-1])
+    found: list[float] = printed(python, "packed_losses.py", attention)
     return found
+
+
+def test_trls_packing_keeps_samples_apart_unless_it_wraps_them(
+    trainer_python: Path, inputs: Path, tmp_path: Path
+) -> None:
+    found = printed(trainer_python, "trl_packing_losses.py", inputs / "model", tmp_path)
+    assert abs(found["alone"] - found["bfd"]) < 1e-3
+    # Here each sample sees those before it in its row: this comparison would show it.
+    assert abs(found["alone"] - found["wrapped"]) > 1e-2
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

@@ -7,7 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from runner.tests.integration.jobs import LocalJob
+from runner.tests.submit.kep_classes import CLASSES
 
 from stoker.entry.launchers import VALUELESS
 
@@ -36,6 +38,18 @@ def test_launchers_become_the_runners_launch(job: LocalJob, command: list[str]) 
     ended = job.run(*TRAINER_ARGS, command=command, nodes=2)
     assert ended.code == 0, ended.output
     assert job.manifest()["world_size"] == 2
+
+
+@pytest.mark.full
+def test_a_trainjob_of_a_class_after_kep_2839_trains(job: LocalJob) -> None:
+    (job.folder / "run.py").write_text(CLASSES)
+    asked = [f"{job.folder}/run.py:sft", "--name", "sft", "--runtime", job.runtime_name]
+    printed = subprocess.check_output([job.python, "-m", "stoker", "trainjob", *asked], env=job.environ, text=True)
+    trainer = yaml.safe_load(printed)["spec"]["trainer"]
+    ended = job.run(*trainer["args"], *TRAINER_ARGS, command=trainer["command"], nodes=trainer["numNodes"])
+    assert ended.code == 0, ended.output
+    assert job.manifest()["world_size"] == 2
+    assert json.loads((job.output / "adapter_config.json").read_text())["r"] == 16
 
 
 def test_a_bare_trainer_does_not_train_alone_in_a_job_of_two_nodes(job: LocalJob) -> None:
