@@ -1,4 +1,4 @@
-"""Initializers on a real cluster: a model from an S3 server, data from a claim, and none at all."""
+"""Initializers on a real cluster: a model from an S3 server, data from a claim, none at all; and results sent back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from builders import job_of_pod
 from cluster import Cluster, oci
@@ -16,6 +17,8 @@ from e2e.pods import CONTAINER_SECURITY, POD_SECURITY
 from e2e.registry import Image
 from e2e.trainjobs import INPUTS_CLAIM, LORA_SFT, Reader, Restarts, Run, trainjob
 from fetch import s3
+from stoker.cluster.images import image_of
+from stoker.commands.main import main
 
 SubmitTogether = Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Run]]
 
@@ -30,6 +33,12 @@ MODEL = {
 INPUTS = ("--model_name_or_path=/inputs/model", "--dataset_name=/inputs/dataset")
 # Crashes in the first attempt.
 CRASH_ONCE = "import os, sys; sys.exit(70 if os.environ['STOKER_RESTART_ATTEMPT'] == '0' else 0)"
+# Prints an object of the store; its arguments: address, access key, secret key, and the object.
+CAT = """
+import sys, s3fs
+address, key, secret, path = sys.argv[1:]
+print(s3fs.S3FileSystem(key=key, secret=secret, endpoint_url=address).cat_file(path).decode())
+"""
 JOBS = ("fetched", "fetched-once", "nothing-to-fetch", "not-found")
 
 
@@ -205,3 +214,63 @@ def test_a_model_that_is_not_there_fails_the_job_before_it_trains(runs: Mapping[
     assert f"s3://{BUCKET}/models/none was not found: correct the bucket or the path in storageUri" in ended["message"]
     selector = f"jobset.sigs.k8s.io/jobset-name={run.name},jobset.sigs.k8s.io/replicatedjob-name=node"
     assert kube.items("pods", selector) == []
+
+
+@pytest.fixture
+def writer(kube: Kube) -> Iterator[str]:
+    """A secret that lets a Job write to the S3 server."""
+    name = "s3-writer"
+    keys = {
+        "AWS_ACCESS_KEY_ID": s3.ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": s3.SECRET_KEY,
+        "AWS_ENDPOINT_URL": f"http://{STORE}:{PORT}",
+    }
+    kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": keys})
+    yield name
+    kube.delete("secret", name)
+
+
+@pytest.fixture
+def finish(kube: Kube, cluster: Cluster, image: Image, fetch_image: Image) -> Iterator[Callable[..., None]]:
+    """Applies the Job that a command prints, and waits for its end."""
+    made: list[str] = []
+
+    def wait(*words: str) -> None:
+        printed = CliRunner().invoke(main, [*words, "--registry", cluster.registry, "--memory", "2Gi"])
+        assert printed.exit_code == 0, printed.output
+        job = printed.stdout
+        # A release's tags name its version; those of the tests name what was built.
+        for released, built in (("trl", "cpu"), image), (("fetch", ""), fetch_image):
+            job = job.replace(image_of(*released, cluster.registry), built.reference)
+        made.append(yaml.safe_load(job)["metadata"]["name"])
+        applied = kube.kubectl("apply", "-f", "-", stdin=job)
+        assert "Warning" not in applied.stderr
+
+        def ended() -> dict[str, Any] | None:
+            found = kube.get("job", made[-1]) or {}
+            return found if condition(found, "Complete") or condition(found, "Failed") else None
+
+        found = kube.until(f"the Job {made[-1]} to end", ended, 240)
+        assert condition(found, "Complete"), kube.kubectl("logs", f"job/{made[-1]}", "--all-containers").stdout
+
+    yield wait
+    for name in made:
+        kube.delete("job", name)
+
+
+@pytest.mark.full
+def test_jobs_measure_a_result_merge_it_and_send_it_to_a_bucket(
+    runs: Mapping[str, Run], finish: Callable[..., None], writer: str, reader: Reader, kube: Kube, fetch_image: Image
+) -> None:
+    run = runs["fetched"]
+    run.wait_complete()
+    finish("evaluate", "--job", run.name, "--data", "/workspace/dataset", "--split", "train", "--limit", "8")
+    measured = json.loads(run.read("output/evaluation.json", reader))["held_out"]
+    assert (measured["data"], measured["perplexity"] > 1) == ("/workspace/dataset", True)
+
+    finish("export", "--job", run.name, "--push", f"s3://{BUCKET}/results/fetched", "--secret", writer)
+    merged = json.loads(run.read("exported/stoker.json", reader))
+    asked = [f"http://{STORE}:{PORT}", s3.ACCESS_KEY, s3.SECRET_KEY, f"{BUCKET}/results/fetched/stoker.json"]
+    sent = Reader(kube, fetch_image.reference, "store-reader").run(["python", "-c", CAT, *asked], [])
+    assert json.loads(sent) == merged
+    assert merged["merged_adapter"]

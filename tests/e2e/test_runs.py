@@ -17,6 +17,7 @@ from cluster import Cluster
 from e2e.conftest import ROOT
 from e2e.kube import Kube
 from e2e.trainjobs import LORA_SFT, Run, trainjob
+from lint.snippets import block
 
 NAME = "watched"
 LABEL = "stoker.dev/tests-watched"
@@ -26,7 +27,34 @@ pytestmark = pytest.mark.full
 
 
 @pytest.fixture
-def stoker(cluster: Cluster, kube: Kube) -> Stoker:
+def kubeconfig(kube: Kube, tmp_path: Path) -> Path:
+    """The kubeconfig of somebody with the rights that the guide names, and no others."""
+    role = yaml.safe_load(block("docs/guides/watch-runs.md", "Rights", "kind: Role"))
+    name = role["metadata"]["name"]
+    role["metadata"]["namespace"] = kube.namespace
+    bound = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    kube.apply(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}},
+        role,
+        {
+            "apiVersion": role["apiVersion"],
+            "kind": "RoleBinding",
+            "metadata": {"name": name},
+            "roleRef": bound,
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": kube.namespace}],
+        },
+    )
+    token = kube.kubectl("create", "token", name, "--duration=1h").stdout.strip()
+    config = json.loads(kube.kubectl("config", "view", "--raw", "--flatten", "--output", "json").stdout)
+    config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
+    path = tmp_path / "kubeconfig"
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(config))
+    return path
+
+
+@pytest.fixture
+def stoker(cluster: Cluster, kube: Kube, kubeconfig: Path) -> Stoker:
     """Runs a command of `stoker` as a user would, and expects its exit code."""
 
     def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -34,7 +62,7 @@ def stoker(cluster: Cluster, kube: Kube) -> Stoker:
             [sys.executable, "-m", "stoker", *words, "--namespace", kube.namespace],
             check=False,
             capture_output=True,
-            env={"PYTHONPATH": str(ROOT / "runner/src")},
+            env={"PYTHONPATH": str(ROOT / "runner/src"), "KUBECONFIG": str(kubeconfig)},
         )
         assert done.returncode == code, f"{words}: {done.stdout}{done.stderr}\n{kube.state()}"
         return done
@@ -80,7 +108,8 @@ def test_a_run_is_watched_from_pending_to_its_result(
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     try:
         # The inputs are on a claim, whose content nobody knows before the run.
-        assert f"{NAME} is submitted" in stoker("submit", str(tmp_path / "job.yaml")).stdout
+        submitted = stoker("submit", str(tmp_path / "job.yaml"))
+        assert f"{NAME} is submitted" in submitted.stdout
 
         # It is pending, and why is told.
         kube.until("the scheduler's verdict", lambda: "Unschedulable" in stoker("runs").stdout, 90)

@@ -196,6 +196,16 @@ def test_tasks_in_an_image_of_ones_own_are_a_job() -> None:
     assert container["command"][3:5] == ["--tasks", "arc_easy"]
 
 
+def test_a_mirror_has_all_images_of_a_job() -> None:
+    done = stoker("export", "--job", "first-run", "--push", "s3://b/p", "--registry", "mirror.example.com/hub/")
+    assert done.exit_code == 0, done.output
+    pod = yaml.safe_load(done.stdout)["spec"]["template"]["spec"]
+    assert [container["image"] for container in (*pod["initContainers"], *pod["containers"])] == [
+        "mirror.example.com/hub/stoker-dev/trl:0.1.0-cpu",
+        "mirror.example.com/hub/stoker-dev/fetch:0.1.0",
+    ]
+
+
 @pytest.mark.parametrize("run", ["Bad_Name", "x" * 60, ""])
 def test_a_job_needs_the_name_of_a_run(run: str) -> None:
     refused = stoker("export", "--job", run)

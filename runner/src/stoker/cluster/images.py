@@ -26,11 +26,18 @@ def packages_of(image: str) -> frozenset[str] | None:
     return None if held is None else frozenset(held)
 
 
-def image_of(name: str, variant: str = "") -> str:
-    """Return the reference of one of our images, such as that of `trl` for `cuda`."""
+def image_of(name: str, variant: str = "", registry: str = "") -> str:
+    """Return the reference of one of our images.
+
+    Args:
+        name: its name, such as `trl`.
+        variant: what its tag ends with, such as `cuda`.
+        registry: a mirror, which replaces the registry's host, as `global.imageRegistry` of the charts does.
+    """
     known = _contents()
     tags = (tag for tag in known["images"] if tag.partition(":")[0] == name and tag.endswith(variant))
-    return f"{known['registry']}/{next(tags)}"
+    host, _, path = str(known["registry"]).partition("/")
+    return f"{registry.rstrip('/') or host}/{path}/{next(tags)}"
 
 
 def has_package(packages: frozenset[str], name: str) -> bool:

@@ -16,6 +16,9 @@ _OPTIONS = (
         "--claim", metavar="NAME", help="With --job: the claim with the workspace  [default: initializer-RUN]"
     ),
     click.option("--image", metavar="IMAGE", help="With --job: another image than Stoker's."),
+    click.option(
+        "--registry", metavar="HOST", help="With --job: pull Stoker's images from this mirror instead of ghcr.io."
+    ),
     click.option("--gpu", is_flag=True, help="With --job: use one NVIDIA GPU."),
     click.option("--memory", default="8Gi", show_default=True, metavar="SIZE", help="With --job: memory of the pod."),
     click.option(
@@ -31,6 +34,7 @@ class JobOptions:
     job: str
     claim: str | None
     image: str | None
+    registry: str | None
     gpu: bool
     memory: str
     secret: str | None
@@ -49,10 +53,10 @@ def taken(given: dict[str, Any]) -> JobOptions | None:
     Raises:
         RunError: another of them is given without --job (64).
     """
-    found = {name: given.pop(name) for name in ("job", "claim", "image", "gpu", "memory", "secret")}
+    found = {name: given.pop(name) for name in JobOptions.__slots__}
     if found["job"] is not None:
         return JobOptions(**found)
-    if lone := [f"--{name}" for name in ("claim", "image", "gpu", "secret") if found[name]]:
+    if lone := [f"--{name}" for name in ("claim", "image", "registry", "gpu", "secret") if found[name]]:
         raise RunError(ExitCode.USAGE, f"{', '.join(lone)} is for a Job: add --job RUN, or drop it")
     return None
 
@@ -66,9 +70,10 @@ def image_for(options: JobOptions, kind: str) -> str:
     """
     from stoker.cluster.images import image_of
 
+    registry = options.registry or ""
     if kind == "fetch":
-        return image_of(kind)
-    return options.image or image_of(kind, "cuda" if options.gpu else "cpu")
+        return image_of(kind, registry=registry)
+    return options.image or image_of(kind, "cuda" if options.gpu else "cpu", registry)
 
 
 def print_job(purpose: str, steps: Sequence[tuple[str, str, Sequence[str]]], options: JobOptions) -> None:
