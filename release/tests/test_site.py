@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -15,6 +18,9 @@ import pytest
 from release import ROOT, site
 from release.artifacts import chart
 from release.errors import ReleaseError
+
+from browser.debian import NoChromiumError
+from browser.page import browsing
 
 INDEX = (ROOT / site.INDEX).read_text()
 # Where the browser itself loads from, besides `a`, which a reader may follow.
@@ -153,6 +159,44 @@ def test_pages_and_public_names_can_be_searched(built: Path, pages: dict[Path, P
         names = {f"{face}.{name}" for name in importlib.import_module(face).__all__}
         assert names <= page.anchors, face
         assert {f"api/{face}/#{name}" for name in names} <= places
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files and says nothing."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def address(built: Path) -> Iterator[str]:
+    """Where the site is served, as a browser that searches needs it."""
+    site.write_versions(built.parent)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=built.parent))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/{built.name}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.full  # fetches Chromium
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_browser_finds_a_page_by_its_words_and_asks_nobody_else(address: str, width: int) -> None:
+    try:
+        with browsing() as page:
+            page.open(address, width)
+            page.run("document.querySelector('[data-md-toggle=search]').click()")
+            page.run("document.querySelector('[data-md-component=search-query]').focus()")
+            page.type("quota of a team in Kueue")
+            page.wait_for("document.querySelector('.md-search-result__item a[href*=\"guides/kueue\"]')")
+            page.run("document.querySelector('.md-search-result__item a[href*=\"guides/kueue\"]').click()")
+            page.wait_for("location.pathname.includes('/guides/kueue/') && document.readyState === 'complete'")
+            assert page.run("document.querySelector('h1').textContent").strip()
+            assert page.run("document.documentElement.scrollWidth") <= width
+            assert page.console == []
+            assert {urlsplit(asked).netloc for asked in page.requests} == {urlsplit(address).netloc}
+    except NoChromiumError as error:
+        pytest.skip(str(error))
 
 
 @pytest.mark.full

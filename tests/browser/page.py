@@ -80,6 +80,10 @@ class Page:
             told = {"text": text} if text and kind == "keyDown" else {}
             self._ask("Input.dispatchKeyEvent", type=kind, key=key, code=code, windowsVirtualKeyCode=number, **told)
 
+    def type(self, text: str) -> None:
+        """Write text where the focus is."""
+        self._ask("Input.insertText", text=text)
+
     def wait_for(self, script: str) -> None:
         """Wait until a JavaScript expression is true."""
         deadline = time.monotonic() + _SECONDS

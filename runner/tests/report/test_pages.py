@@ -9,10 +9,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from click.testing import CliRunner
 from runner.tests.report.hostile import TEXTS, group, read_page, write_run
 
 from browser.debian import NoChromiumError
 from browser.page import Page, browsing
+from stoker.commands.main import main
 from stoker.report.write import compare, write_report
 
 SECRET = "hf_" + "a1B2" * 8
@@ -133,24 +135,32 @@ def page() -> Iterator[Page]:
         pytest.skip(str(error))
 
 
+def looks_right(page: Page, path: Path, width: int, dark: bool) -> None:
+    """Show a page: it complains of nothing, asks nobody, and all curves can be seen without scrolling sideways."""
+    del page.console[:], page.requests[:]
+    page.open(path.as_uri(), width, dark)
+    page.picture(path.with_suffix(".png"))
+    assert page.console == []
+    assert page.requests == [path.as_uri()]
+    assert path.with_suffix(".png").stat().st_size > 10_000
+    assert page.run("document.documentElement.scrollWidth") <= width
+    curves = "[...document.querySelectorAll('svg[role=img]')]"
+    assert page.run(f"{curves}.length > 0 && {curves}.every((one) => one.getBoundingClientRect().width > 100)")
+
+
 @pytest.mark.full  # fetches Chromium
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
-def test_a_browser_shows_it_and_complains_of_nothing(page: Page, tmp_path: Path, width: int, dark: bool) -> None:
-    write_run(tmp_path, RL, [group(0, text, *TEXTS) for text in TEXTS])
-    assert write_report(tmp_path, {"method": "grpo_async"})
-    address = (tmp_path / "report.html").as_uri()
-    del page.console[:], page.requests[:]
-    page.open(address, width, dark)
-    page.picture(tmp_path / "page.png")
-    assert page.console == []
-    assert page.requests == [address]
-    assert (tmp_path / "page.png").stat().st_size > 10_000
-    # Nothing reaches over the edge, and every curve can be seen.
-    assert page.run("document.documentElement.scrollWidth") <= width
-    assert page.run(
-        "[...document.querySelectorAll('svg[role=img]')].every((one) => one.getBoundingClientRect().width > 100)"
-    )
+def test_a_browser_shows_a_run_and_a_comparison_of_runs(page: Page, tmp_path: Path, width: int, dark: bool) -> None:
+    runs = [tmp_path / name / "output" for name in ("first", "a-run-whose-name-is-as-long-as-kubernetes-allows-for-it")]
+    for run in runs:
+        write_run(run, RL, [group(0, text, *TEXTS) for text in TEXTS])
+        assert write_report(run, {"method": "grpo_async"})
+    looks_right(page, runs[0] / "report.html", width, dark)
+    both = tmp_path / "both.html"
+    done = CliRunner().invoke(main, ["plot", "--to", str(both), *(str(run.parent) for run in runs)])
+    assert done.exit_code == 0, done.output
+    looks_right(page, both, width, dark)
 
 
 def test_the_template_is_in_the_package() -> None:
