@@ -68,6 +68,7 @@ def attached(artifact: Artifact) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.full
 def test_a_release_that_is_built_twice_is_the_same_bytes(release: Release, registry: str, tmp_path: Path) -> None:
     first, second = (released(release, f"{registry}/{name}", tmp_path / name) for name in ("first", "second"))
     assert [(item.name, item.tag, item.digest) for item in first] == [

@@ -120,7 +120,11 @@ def test_a_chat_template_arrives_to_the_last_space(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("chart", "values"),
-    [(chart, values) for chart in CHARTS for values in values_files(chart)],
+    [
+        pytest.param(chart, values, marks=() if values == chart / "ci" / "platform-values.yaml" else pytest.mark.full)
+        for chart in CHARTS
+        for values in values_files(chart)
+    ],
     ids=lambda value: str(value.stem),
 )
 def test_a_version_of_the_chart_alone_changes_no_pod(chart: Path, values: Path, tmp_path: Path) -> None:

@@ -132,6 +132,7 @@ def test_the_trainjob_in_the_notes_is_taken_as_it_is_printed(release: Release, c
     assert done.stdout == "trainjob.trainer.kubeflow.org/my-run created (server dry run)\n"
 
 
+@pytest.mark.full
 def test_pods_of_every_runtime_on_every_accelerator_are_admitted(team: Kube) -> None:
     """As the jobs' controller would make them, by the admission that a pod of ours has to pass."""
     team.apply(

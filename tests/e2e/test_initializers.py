@@ -39,7 +39,6 @@ import sys, s3fs
 address, key, secret, path = sys.argv[1:]
 print(s3fs.S3FileSystem(key=key, secret=secret, endpoint_url=address).cat_file(path).decode())
 """
-JOBS = ("fetched", "fetched-once", "nothing-to-fetch", "not-found")
 
 
 @pytest.fixture(scope="module")
@@ -127,24 +126,29 @@ def runtime(
 
 
 @pytest.fixture(scope="module")
-def runs(store: None, runtime: str, submit_together: SubmitTogether) -> Mapping[str, Run]:
-    """All jobs of this module, under way at once."""
-    fetched, once, nothing, missing = JOBS
-    from_claim = with_initializers(
-        trainjob(fetched, [word for word in LORA_SFT if word not in INPUTS], runtime=runtime),
+def fetched(store: None, runtime: str, submit_together: SubmitTogether) -> Run:
+    """A job whose model and data are fetched for it."""
+    name = "fetched"
+    job = with_initializers(
+        trainjob(name, [word for word in LORA_SFT if word not in INPUTS], runtime=runtime),
         model=MODEL,
         dataset={"storageUri": f"pvc://{INPUTS_CLAIM}/dataset"},
     )
-    mount_claim(from_claim, "dataset-initializer")
-    crash = trainjob(once, [], nodes=1, runtime=runtime, command=["python", "-c", CRASH_ONCE])
-    plan = trainjob(nothing, [], nodes=1, runtime=runtime, command=["stoker", "plan"])
+    mount_claim(job, "dataset-initializer")
+    return submit_together([job])[name]
+
+
+@pytest.fixture(scope="module")
+def runs(store: None, runtime: str, submit_together: SubmitTogether) -> Mapping[str, Run]:
+    """Jobs that do not need what is fetched, under way at once."""
+    crash = trainjob("fetched-once", [], nodes=1, runtime=runtime, command=["python", "-c", CRASH_ONCE])
+    plan = trainjob("nothing-to-fetch", [], nodes=1, runtime=runtime, command=["stoker", "plan"])
     nowhere = {**MODEL, "storageUri": f"s3://{BUCKET}/models/none"}
     return submit_together(
         [
-            from_claim,
             with_initializers(crash, model=MODEL),
             plan,
-            with_initializers(trainjob(missing, nodes=1, runtime=runtime), model=nowhere),
+            with_initializers(trainjob("not-found", nodes=1, runtime=runtime), model=nowhere),
         ]
     )
 
@@ -175,21 +179,19 @@ def said(run: Run, kind: str) -> str:
     return run.kube.logs(initializer(run, kind)["metadata"]["name"])
 
 
-def test_a_job_trains_on_the_model_and_the_data_that_were_fetched_for_it(
-    runs: Mapping[str, Run], reader: Reader
-) -> None:
-    run = runs["fetched"]
-    run.wait_complete()
-    assert f"/workspace/model is there: {MODEL['storageUri']}" in said(run, "model")
-    assert f"/workspace/dataset is there: pvc://{INPUTS_CLAIM}/dataset" in said(run, "dataset")
-    manifest = run.manifest(reader)
+def test_a_job_trains_on_the_model_and_the_data_that_were_fetched_for_it(fetched: Run, reader: Reader) -> None:
+    fetched.wait_complete()
+    assert f"/workspace/model is there: {MODEL['storageUri']}" in said(fetched, "model")
+    assert f"/workspace/dataset is there: pvc://{INPUTS_CLAIM}/dataset" in said(fetched, "dataset")
+    manifest = fetched.manifest(reader)
     assert (manifest["status"], manifest["world_size"], manifest["steps"]) == ("finished", 2, 6)
     assert manifest["base_model"]["name_or_path"] == "/workspace/model"
-    record = json.loads(run.read("model/.stoker-fetch.json", reader))
+    record = json.loads(fetched.read("model/.stoker-fetch.json", reader))
     assert "model.safetensors" in [file["path"] for file in record["files"]]
     assert not [file for file in record["files"] if not file["digest"].startswith("md5:")]
 
 
+@pytest.mark.full
 def test_a_restart_fetches_nothing_anew(runs: Mapping[str, Run]) -> None:
     run = runs["fetched-once"]
     run.wait_complete()
@@ -197,6 +199,7 @@ def test_a_restart_fetches_nothing_anew(runs: Mapping[str, Run]) -> None:
     assert f"/workspace/model is there: {MODEL['storageUri']}, fetched for this job" in said(run, "model")
 
 
+@pytest.mark.full
 def test_without_a_uri_nothing_is_fetched_and_the_job_goes_on(runs: Mapping[str, Run]) -> None:
     run = runs["nothing-to-fetch"]
     run.wait_complete()
@@ -204,6 +207,7 @@ def test_without_a_uri_nothing_is_fetched_and_the_job_goes_on(runs: Mapping[str,
         assert f"STORAGE_URI is empty: no {kind} to fetch" in said(run, kind)
 
 
+@pytest.mark.full
 def test_a_model_that_is_not_there_fails_the_job_before_it_trains(runs: Mapping[str, Run], kube: Kube) -> None:
     run = runs["not-found"]
     run.wait_failed()
@@ -260,16 +264,15 @@ def finish(kube: Kube, cluster: Cluster, image: Image, fetch_image: Image) -> It
 
 @pytest.mark.full
 def test_jobs_measure_a_result_merge_it_and_send_it_to_a_bucket(
-    runs: Mapping[str, Run], finish: Callable[..., None], writer: str, reader: Reader, kube: Kube, fetch_image: Image
+    fetched: Run, finish: Callable[..., None], writer: str, reader: Reader, kube: Kube, fetch_image: Image
 ) -> None:
-    run = runs["fetched"]
-    run.wait_complete()
-    finish("evaluate", "--job", run.name, "--data", "/workspace/dataset", "--split", "train", "--limit", "8")
-    measured = json.loads(run.read("output/evaluation.json", reader))["held_out"]
+    fetched.wait_complete()
+    finish("evaluate", "--job", fetched.name, "--data", "/workspace/dataset", "--split", "train", "--limit", "8")
+    measured = json.loads(fetched.read("output/evaluation.json", reader))["held_out"]
     assert (measured["data"], measured["perplexity"] > 1) == ("/workspace/dataset", True)
 
-    finish("export", "--job", run.name, "--push", f"s3://{BUCKET}/results/fetched", "--secret", writer)
-    merged = json.loads(run.read("exported/stoker.json", reader))
+    finish("export", "--job", fetched.name, "--push", f"s3://{BUCKET}/results/fetched", "--secret", writer)
+    merged = json.loads(fetched.read("exported/stoker.json", reader))
     asked = [f"http://{STORE}:{PORT}", s3.ACCESS_KEY, s3.SECRET_KEY, f"{BUCKET}/results/fetched/stoker.json"]
     sent = Reader(kube, fetch_image.reference, "store-reader").run(["python", "-c", CAT, *asked], [])
     assert json.loads(sent) == merged

@@ -66,6 +66,7 @@ for path, options in (("own", {"name": None, "streaming": False}), ("other", {})
 """
 
 
+@pytest.mark.full
 def test_only_the_runs_own_data_set_is_converted(trainer_python: Path, tmp_path: Path) -> None:
     for name in ("own", "other"):
         (tmp_path / name).mkdir()

@@ -45,6 +45,7 @@ def test_what_takes_a_text_or_a_list_is_known_to_the_parsers_of_a_run() -> None:
         assert listed == {*LISTED}
 
 
+@pytest.mark.full
 def test_known_words_and_keys_are_those_of_the_trainer(trainer_python: Path) -> None:
     done = subprocess.run([trainer_python, HERE / "known_words.py"], check=True, capture_output=True, text=True)
     told = json.loads(done.stdout.splitlines()[-1])

@@ -28,6 +28,7 @@ def losses(python: Path, attention: str) -> list[float]:
     return found
 
 
+@pytest.mark.full
 def test_trls_packing_keeps_samples_apart_unless_it_wraps_them(
     trainer_python: Path, inputs: Path, tmp_path: Path
 ) -> None:
@@ -37,7 +38,7 @@ def test_trls_packing_keeps_samples_apart_unless_it_wraps_them(
     assert abs(found["alone"] - found["wrapped"]) > 1e-2
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.full)])
 def test_attention_with_masks_keeps_samples_apart(trainer_python: Path, attention: str) -> None:
     """No recipe packs for these, because a mask is slow, but a user who writes --packing may."""
     alone, packed = losses(trainer_python, attention)
