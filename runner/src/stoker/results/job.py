@@ -12,6 +12,8 @@ from stoker.contract.exits import ExitCode, RunError
 WORKSPACE = "/workspace"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LONGEST = 52
+# What our images write to besides the claim (HF_HOME is in /cache), as in the runtimes' pods.
+_SCRATCH = {"cache": "/cache", "tmp": "/tmp"}
 _SECONDS = 24 * 3600
 # Our images' user; the group is that of the claims.
 _USER = {"runAsUser": 1001, "runAsGroup": 0, "fsGroup": 0, "fsGroupChangePolicy": "OnRootMismatch"}
@@ -74,7 +76,7 @@ def job(purpose: str, steps: Sequence[Step], around: Around) -> dict[str, Any]:
         "containers": [last],
         "volumes": [
             {"name": "workspace", "persistentVolumeClaim": {"claimName": around.claim}},
-            {"name": "tmp", "emptyDir": {}},
+            *({"name": name, "emptyDir": {}} for name in _SCRATCH),
         ],
     }
     return {
@@ -112,6 +114,6 @@ def _container(step: Step, around: Around, *, is_last: bool) -> Mapping[str, Any
         },
         "volumeMounts": [
             {"name": "workspace", "mountPath": WORKSPACE},
-            {"name": "tmp", "mountPath": "/tmp"},
+            *({"name": name, "mountPath": folder} for name, folder in _SCRATCH.items()),
         ],
     }
