@@ -98,7 +98,6 @@ def test_base_and_adapter_say_what_peft_says_token_for_token(stack: Stack, train
     assert served["base"] != served["tuned"]
 
 
-@pytest.mark.alone
 def test_versions_are_served_while_requests_flow_and_old_ones_go(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

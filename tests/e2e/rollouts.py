@@ -128,7 +128,7 @@ class SumsRun(Run):
 
     def release(self) -> None:
         """Let answers be rewarded again."""
-        self._execute("rm", f"/workspace/{HOLD}")
+        self._execute("rm", "-f", f"/workspace/{HOLD}")
 
     def _execute(self, *command: str) -> None:
         """Run a command in its first node: at once, where a pod of our own would take some steps to start."""

@@ -268,7 +268,7 @@ def test_jobs_measure_a_result_merge_it_and_send_it_to_a_bucket(
 ) -> None:
     fetched.wait_complete()
     finish("evaluate", "--job", fetched.name, "--data", "/workspace/dataset", "--split", "train", "--limit", "8")
-    measured = json.loads(fetched.read("output/evaluation.json", reader))["held_out"]
+    measured = json.loads(fetched.read("output/evaluation.json", reader))["evaluations"][-1]["held_out"]
     assert (measured["data"], measured["perplexity"] > 1) == ("/workspace/dataset", True)
 
     finish("export", "--job", fetched.name, "--push", f"s3://{BUCKET}/results/fetched", "--secret", writer)

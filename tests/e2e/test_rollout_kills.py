@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -39,7 +40,9 @@ HIT = Path(__file__).with_name("hit.py")
 STEPS = 30
 FLAGS = {**SMALL, "max_steps": str(STEPS)}
 # The step of the first hit, and steps in which a sampler writes again after a hit and is seen to.
-FIRST_HIT, STEPS_OF_A_HIT = 7, 18
+FIRST_HIT, STEPS_OF_A_HIT = 7, 30
+# How long it trains between two looks.
+SECONDS_OF_STEPS = 3
 OF_SAMPLERS = [case for case in CLUSTER_CASES if case.samplers and not case.nodes]
 # Words in the commands of the parts of a sampler, and their containers.
 PARTS = {VLLM: ("serve", "vllm"), WATCHER: ("watch", "adapters"), PROXY: ("caddyfile", "proxy")}
@@ -55,6 +58,7 @@ def test_samplers_that_are_lost_one_after_another_are_replaced_while_the_nodes_t
         run.wait_steps(FIRST_HIT, seconds=600)
         for case in OF_SAMPLERS:
             replace(run, kube, strikers, case)
+        run.release()
         run.wait_complete(seconds=600)
         assert run.restarts() == Restarts(0, 0)
         judge(run, reader, steps)
@@ -65,12 +69,20 @@ def test_samplers_that_are_lost_one_after_another_are_replaced_while_the_nodes_t
 def replace(run: SumsRun, kube: Kube, strikers: Sequence[Striker], case: RolloutCase) -> None:
     """Take a sampler away, or one of its parts, and wait until its replacement has written what is trained."""
     before, known = sampler(run), greetings(run)
+    run.release()
     lose(kube, strikers, before, case)
     run.hold()
     kube.until(f"{case}: the sampler to come back", lambda: is_back(run, before, case, known), 600)
     done = len(run.metrics())
-    run.release()
-    kube.until(f"{case}: steps of its samples", lambda: f"{run.name}-sampler-0-0" in run.replicas(done + 4), 300)
+
+    def written() -> bool:
+        """Look while the run is held: it may not be over before every sampler was lost."""
+        run.release()
+        time.sleep(SECONDS_OF_STEPS)
+        run.hold()
+        return f"{run.name}-sampler-0-0" in run.replicas(done + 4)
+
+    kube.until(f"{case}: steps of its samples", written, 300)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ from stoker.lab import LoRATrainConfig, LoRATrainer, evaluate
 def main() -> None:
     """Evaluate rows whose number no number of ranks divides."""
     rows = [{"prompt": f"{a}+{b}=", "completion": str(a + b) * (1 + a)} for a in range(7) for b in range(3)]
-    print(json.dumps(evaluate(LoRATrainer(sys.argv[1], LoRATrainConfig()), rows)), flush=True)
+    found = evaluate(LoRATrainer(sys.argv[1], LoRATrainConfig()), rows)
+    # The text and its end at once: the ranks share one pipe.
+    sys.stdout.write(f"{json.dumps(found)}\n")
 
 
 if __name__ == "__main__":

@@ -49,6 +49,9 @@ def own_problems(method: str, table: FlagTable, settings: Mapping[str, Setting])
     yield from _unsafe(settings)
     yield from self_contradictions(method, table, settings)
     yield from _addresses(table, settings)
+    for name in ("model_name_or_path", "dataset_name"):
+        if name in settings and not settings[name].value:
+            yield f"{name} is empty: write a folder or Hub id, or leave it out"
     output_dir = settings.get("output_dir")
     if output_dir is not None and not str(output_dir.value).startswith("/"):
         yield f"output_dir is {output_dir.value!r}: write an absolute path such as /workspace/output"

@@ -117,12 +117,7 @@ def _of_method(asked: Asked, settings: Mapping[str, Setting], number: Callable[[
     if asked.method in _GENERATING:
         yield from _rewards(settings)
         yield from _generation_batch(asked.world_size, settings, number)
-    searched = settings.get("auto_find_batch_size")
-    if asked.method in (*_GENERATING, refusals.METHOD) and searched is not None and is_true(searched.value):
-        yield (
-            f"--auto_find_batch_size ({searched.source}) could split the groups of {asked.method}: leave it out, and "
-            f"lower --{_BATCH}"
-        )
+    yield from _searched_batch(asked.method, settings)
     if asked.method == "distillation" and not _value(settings, "teacher_model_name_or_path", ""):
         yield "distillation needs a teacher: write --teacher_model_name_or_path <folder or Hub id>"
     if asked.method == "kto" and _value(settings, "loss_type", "kto") == "kto" and number(_BATCH) == 1:
@@ -140,6 +135,7 @@ def self_contradictions(method: str, table: FlagTable, settings: Mapping[str, Se
     """Yield one problem for each setting that is wrong on every runtime."""
     yield from _out_of_range(settings)
     yield from _share(method, settings)
+    yield from _searched_batch(method, settings)
     yield from unknown_words(method, settings)
     yield from mapping_problems(table, settings)
     yield from _exclusive(settings)
@@ -240,6 +236,16 @@ def _out_of_range(settings: Mapping[str, Setting]) -> Iterator[str]:
                 yield f"{given}: write {least:g} or more"
             if greatest is not None and float(setting.value) > greatest:
                 yield f"{given}: write {greatest:g} or less"
+
+
+def _searched_batch(method: str, settings: Mapping[str, Setting]) -> Iterator[str]:
+    """Yield a problem if a method that trains groups would look for its batch size by itself."""
+    searched = settings.get("auto_find_batch_size")
+    if method in (*_GENERATING, refusals.METHOD) and searched is not None and is_true(searched.value):
+        yield (
+            f"--auto_find_batch_size ({searched.source}) could split the groups of {method}: leave it out, and "
+            f"lower --{_BATCH}"
+        )
 
 
 def _share(method: str, settings: Mapping[str, Setting]) -> Iterator[str]:
