@@ -14,8 +14,8 @@ from e2e.kube import Kube
 VERSION = "resource.k8s.io/v1"
 #: Class of the add-on's devices, its driver's name, and the key of its node's taint.
 CLASS = "gpu.example.com"
-#: How many devices the add-on's node has.
-COUNT = 3
+#: The add-on's node, whose containerd is newer than the others', and how many devices it has.
+NODE, COUNT = "node-3", 3
 
 
 @pytest.fixture(scope="module")

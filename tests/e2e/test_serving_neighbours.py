@@ -11,12 +11,15 @@ import pytest
 
 from charts import openai_checks
 from cluster import Cluster
+from e2e.devices import CLASS, NODE, devices
 from e2e.kube import Kube
 from e2e.pods import CONTAINER_SECURITY, POD_SECURITY
 from e2e.registry import Image
 from e2e.serving import policies
 from e2e.serving.fixtures import MODELS, NAMESPACE, Install
 from e2e.serving.server import CLIENT, Client, Server, client_objects
+
+__all__ = ["devices"]  # a fixture
 
 pytestmark = pytest.mark.full  # a server of its own takes a minute or two to start
 
@@ -150,10 +153,22 @@ def model_image(cluster: Cluster, client: Client, models: str, tmp_path: Path) -
     return reference
 
 
-def test_a_model_is_served_out_of_an_image(install: Install, client: Client, model_image: str) -> None:
+@pytest.fixture
+def mounts_images(request: pytest.FixtureRequest, cluster: Cluster) -> list[str]:
+    """The words for helm that bring a server to a node whose containerd mounts images."""
+    if cluster.provider.name != "embedded":
+        return []
+    request.getfixturevalue(devices.__name__)
+    tolerations = json.dumps([{"key": CLASS, "operator": "Exists"}])
+    return ["--set", f"nodeSelector.kubernetes\\.io/hostname={NODE}", "--set-json", f"tolerations={tolerations}"]
+
+
+def test_a_model_is_served_out_of_an_image(
+    install: Install, client: Client, model_image: str, mounts_images: list[str]
+) -> None:
     server = install(
         "imaged", "--set", "model.name=base", "--set", f"model.image.reference={model_image}",
-        "--set", "model.image.path=model", "--set", "model.source=base",
+        "--set", "model.image.path=model", "--set", "model.source=base", *mounts_images,
     )  # fmt: skip
     body = {"model": "base", "prompt": "What is the symbol of iron?", "max_tokens": 4}
     (answer,) = client.ask({"url": f"{server.url}/v1/completions", "body": body})

@@ -60,6 +60,7 @@ def api_server(programs: Path) -> Daemon:
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true",
+        "--feature-gates=ImageVolume=true",  # on by default from Kubernetes 1.35 on
         f"--client-ca-file={pki.CA}",
         f"--tls-cert-file={pki.API_SERVER_TLS.certificate}",
         f"--tls-private-key-file={pki.API_SERVER_TLS.key}",

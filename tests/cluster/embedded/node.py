@@ -118,6 +118,7 @@ def kubelet_config(node: Node, taints: Sequence[Mapping[str, str]] = ()) -> str:
             "volumePluginDir": str(node.data / "volume-plugins"),
             "podLogsDir": str(node.data / "pod-logs"),
             "failSwapOn": False,
+            "featureGates": {"ImageVolume": True},
             **({"registerWithTaints": list(taints)} if taints else {}),
             "nodeStatusUpdateFrequency": "5s",
             "syncFrequency": "10s",
