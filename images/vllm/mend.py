@@ -5,6 +5,8 @@
   model answers as another adapter would whenever the batch holds a request for any.
 - `/server_info`, which TRL's asynchronous trainer asks before it starts, lists pip's packages, and answers 500 where
   there is no pip. No image of ours has one.
+- Seeds on CPUs: a request whose prompt takes several steps draws a token in each, and only the last counts. vLLM winds
+  the request's generator back by its offset, which a CPU's does not have: one such request with a seed ends the engine.
 
 Ends with 70 where the text to replace is not there: then another vLLM is installed, and this file may not be needed.
 """
@@ -21,6 +23,9 @@ _NO_PIP = """            raise RuntimeError(
                 "Could not collect pip list output (pip or uv module not available)"
             )
 """
+_REWOUND = """            if gen is not None:
+                gen.set_offset(gen.get_offset() - 4)
+"""
 # Module, wrong text, right text.
 _MENDS = (
     (
@@ -28,6 +33,15 @@ _MENDS = (
         _SHRUNK,
         "    # -1 is a token without an adapter, not the last one's.\n"
         "    outputs *= (lora_indices_tensor >= 0).unsqueeze(1)\n" + _SHRUNK,
+    ),
+    (
+        "v1/worker/gpu_model_runner.py",
+        _REWOUND,
+        """            if gen is not None and gen.device.type != "cpu":
+                gen.set_offset(gen.get_offset() - 4)
+            elif gen is not None and not self.input_batch.req_output_token_ids[i]:
+                gen.manual_seed(gen.initial_seed())  # nothing it has drawn so far counts
+""",
     ),
     ("collect_env.py", _NO_PIP, '            return ""  # there is neither pip nor uv\n'),
 )

@@ -15,6 +15,7 @@ from stoker.contract.exits import ExitCode
 from stoker.lab import LabError, Policy
 
 CASES = Path(__file__).with_name("generation_cases.py")
+SEEDS = Path(__file__).with_name("seed_cases.py")
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "lab").glob("*.py"))
 
 
@@ -22,6 +23,12 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "lab").glob("*.py"))
 @pytest.mark.parametrize("words", [(), ("shared",)], ids=["two copies", "one copy"])
 def test_what_was_trained_answers(lab_python: Path, lab_inputs: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     failed = failures(lab_python, CASES, lab_inputs / "model", tmp_path, *words, told=VLLM)
+    assert not failed, failed
+
+
+@pytest.mark.full
+def test_a_seed_decides_the_answer_to_a_long_prompt_too(lab_python: Path, lab_inputs: Path) -> None:
+    failed = failures(lab_python, SEEDS, lab_inputs / "model", told=VLLM)
     assert not failed, failed
 
 
