@@ -7,7 +7,11 @@ the same cases, as far as both have what is hit.
 from __future__ import annotations
 
 import signal
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import pytest
 
 FRAMEWORK = "grpo_async"
 # What is hit. A sampler is a pod of all its processes, or `stoker sampler` with all of them.
@@ -71,10 +75,25 @@ ROLLOUT_CASES = [
     *(RolloutCase(hit, number) for hit in HITS for number in (signal.SIGTERM, signal.SIGKILL)),
     RolloutCase(DISK, None),
 ]
-# Of those that hit nodes, what `make test-full` plays.
-LOCAL_OFTEN = (RolloutCase(FIRST, signal.SIGTERM),)
-CLUSTER_OFTEN = (RolloutCase(EVERYTHING, signal.SIGKILL),)
+# What `make test-full` plays, beside the disk: in each place other cases.
+LOCAL_OFTEN = (
+    RolloutCase(SAMPLER, signal.SIGKILL),
+    RolloutCase(WATCHER, signal.SIGTERM),
+    RolloutCase(FIRST, signal.SIGTERM),
+)
+CLUSTER_OFTEN = (
+    RolloutCase(SAMPLER, signal.SIGTERM),
+    RolloutCase(VLLM, signal.SIGKILL),
+    RolloutCase(EVERYTHING, signal.SIGKILL),
+)
 # `stoker local` has no proxy.
 LOCAL_CASES = [case for case in ROLLOUT_CASES if case.hit != PROXY]
 # The volumes of a cluster are seldom of the size that was asked for.
 CLUSTER_CASES = [case for case in ROLLOUT_CASES if case.hit != DISK]
+
+
+def in_two_runs(cases: Sequence[RolloutCase], often: Collection[RolloutCase]) -> list[Any]:
+    """Return the parameters of a test that plays cases in one run: those of `make test-full`, and the others."""
+    played = [case for case in cases if case in often]
+    others = [case for case in cases if case not in often]
+    return [pytest.param(played, id="some"), pytest.param(others, id="others", marks=pytest.mark.matrix)]

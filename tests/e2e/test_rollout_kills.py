@@ -27,6 +27,7 @@ from runner.tests.rollout_kill_matrix import (
     VLLM,
     WATCHER,
     RolloutCase,
+    in_two_runs,
 )
 
 from e2e.kube import Kube, condition
@@ -48,15 +49,16 @@ OF_SAMPLERS = [case for case in CLUSTER_CASES if case.samplers and not case.node
 PARTS = {VLLM: ("serve", "vllm"), WATCHER: ("watch", "adapters"), PROXY: ("caddyfile", "proxy")}
 
 
+@pytest.mark.parametrize("cases", in_two_runs(OF_SAMPLERS, CLUSTER_OFTEN))
 def test_samplers_that_are_lost_one_after_another_are_replaced_while_the_nodes_train(
-    submit_sums: SubmitsSums, strikers: Sequence[Striker], kube: Kube, reader: Reader
+    submit_sums: SubmitsSums, strikers: Sequence[Striker], kube: Kube, reader: Reader, cases: Sequence[RolloutCase]
 ) -> None:
-    steps = FIRST_HIT + STEPS_OF_A_HIT * len(OF_SAMPLERS)
+    steps = FIRST_HIT + STEPS_OF_A_HIT * len(cases)
     with ExitStack() as stack:
-        records = [stack.enter_context(recorded(case, CLUSTER)) for case in OF_SAMPLERS]
+        records = [stack.enter_context(recorded(case, CLUSTER)) for case in cases]
         run = submit_sums({**FLAGS, "max_steps": str(steps)}, name="rl-samplers")
         run.wait_steps(FIRST_HIT, seconds=600)
-        for case in OF_SAMPLERS:
+        for case in cases:
             replace(run, kube, strikers, case)
         run.release()
         run.wait_complete(seconds=600)

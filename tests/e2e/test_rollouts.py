@@ -71,6 +71,7 @@ def test_all_weights_say_the_right_sum_after_a_hundred_and_fifty_steps(
 
 
 @pytest.mark.full
+@pytest.mark.learning
 def test_without_publishing_the_same_run_gains_nothing(submit_sums: SubmitsSums) -> None:
     # The guard looks at the base model alone, before the first step.
     run = submit_sums({"guard_every": "1000", "save_steps": "60"}, env=WITHOUT_PUBLISHING)

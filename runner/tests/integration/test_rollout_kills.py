@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -20,7 +20,16 @@ from runner.tests.integration.rollout_jobs import STEPS, SUPERVISOR, RolloutJob
 from runner.tests.integration.rollout_jobs import VLLM as VLLM_PART
 from runner.tests.integration.rollout_jobs import WATCHER as WATCHER_PART
 from runner.tests.kill_matrix import LOCAL, cell, recorded
-from runner.tests.rollout_kill_matrix import DISK, LOCAL_CASES, LOCAL_OFTEN, SAMPLER, VLLM, WATCHER, RolloutCase
+from runner.tests.rollout_kill_matrix import (
+    DISK,
+    LOCAL_CASES,
+    LOCAL_OFTEN,
+    SAMPLER,
+    VLLM,
+    WATCHER,
+    RolloutCase,
+    in_two_runs,
+)
 
 pytestmark = pytest.mark.full  # two vLLM servers take a minute to start
 
@@ -38,14 +47,17 @@ def rollouts(trainer_python: Path, vllm_python: Path, inputs: Path, tmp_path: Pa
     assert leftovers(tmp_path) == []
 
 
-def test_samplers_that_are_lost_one_after_another_are_replaced_while_the_nodes_train(rollouts: RolloutJob) -> None:
+@pytest.mark.parametrize("cases", in_two_runs(OF_SAMPLERS, LOCAL_OFTEN))
+def test_samplers_that_are_lost_one_after_another_are_replaced_while_the_nodes_train(
+    rollouts: RolloutJob, cases: Sequence[RolloutCase]
+) -> None:
     job = rollouts
-    job.steps = FIRST_HIT + STEPS_OF_A_HIT * len(OF_SAMPLERS)
+    job.steps = FIRST_HIT + STEPS_OF_A_HIT * len(cases)
     with ExitStack() as stack:
-        records = [stack.enter_context(recorded(case, LOCAL)) for case in OF_SAMPLERS]
+        records = [stack.enter_context(recorded(case, LOCAL)) for case in cases]
         process = job.start(nodes=2)
         job.wait_for(job.has_begun, process)
-        for case in OF_SAMPLERS:
+        for case in cases:
             _replace(job, process, case)
         ended = job.end(process)
         assert (job.codes(), ended.code) == ((0,), 0), ended.output
