@@ -37,6 +37,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import signal
 import statistics
 import subprocess
 import sys
@@ -54,7 +55,7 @@ from benchmarks.async_grpo_parts import barrier_of, costs_of, published_to  # no
 from benchmarks.async_grpo_runs import Ours, Size, Theirs, Trained, share  # noqa: E402
 from benchmarks.async_grpo_samplers import Samplers  # noqa: E402
 from benchmarks.gpu import GpuError, first_gpu  # noqa: E402
-from benchmarks.jobs import JobFailed, environment  # noqa: E402
+from benchmarks.jobs import JobFailed, Run, environment  # noqa: E402
 from benchmarks.paired import ratio_line, run_pairs, say, seconds, whole  # noqa: E402
 from images.builder import cache  # noqa: E402
 
@@ -196,7 +197,7 @@ class Bench:
     def close(self) -> None:
         """End the samplers."""
         if "samplers" in self.__dict__:
-            self.samplers.close()
+            self.samplers.have(0)
 
 
 def compare(bench: Bench, name: str) -> None:
@@ -210,13 +211,22 @@ def compare(bench: Bench, name: str) -> None:
 
     def run(side: str, number: int) -> Trained:
         size = bench.size if side == SIDES[1] else replace(bench.size, staleness=0)
-        return bench.ours.run(size, reward, seed=number + 1)
+        return attempt(lambda: bench.ours.run(size, reward, seed=number + 1))
 
     try:
         for pair in run_pairs(bench.args.pairs, SIDES, run):
             pairs.append(pair)
     finally:
         bench.tell(report(waits.title, SIDES, pairs, waits.goal))
+
+
+def attempt(run: Callable[[], Trained]) -> Trained:
+    """Return what a run measured; one that fails costs its pair alone."""
+    try:
+        return run()
+    except JobFailed as failure:
+        say(str(failure))
+        return Trained(Run(None, None, None, None, problem=str(failure).splitlines()[-1]))
 
 
 def rival(bench: Bench, _: str) -> None:
@@ -230,8 +240,8 @@ def rival(bench: Bench, _: str) -> None:
         def run(side: str, number: int) -> Trained:
             seed = number + 1
             if side == RIVALS[0]:
-                return bench.theirs.run(bench.size, address, seed)
-            return bench.ours.run(bench.size, NOTHING_WAITS, seed, alike)
+                return attempt(lambda: bench.theirs.run(bench.size, address, seed))
+            return attempt(lambda: bench.ours.run(bench.size, NOTHING_WAITS, seed, alike))
 
         try:
             for pair in run_pairs(bench.args.pairs, RIVALS, run):
@@ -265,6 +275,7 @@ def spread(values: Sequence[float]) -> str:
 
 def fake(bench: Bench, _: str) -> None:
     """Print what the parts cost without vLLM: the barrier over many samplers, and a group in schedule and engine."""
+    bench.close()  # nothing else runs meanwhile
     say("publishes 100 versions to 64 samplers in this process")
     took = sorted(barrier_of(bench.folder / "fake", 64, 100))
     print(
@@ -323,6 +334,7 @@ def report(
         yield f"{what:<24} not measured: no pair has both sides"
     else:
         yield ratio_line(what, sides, both, " s") + (f", goal {goal:g}" if goal else "")
+        yield from _equal_reward(sides, pairs)
         whole_pairs = [pair for pair in pairs if pair[0].seconds and pair[1].seconds]
         for side, runs in zip(sides, zip(*whole_pairs, strict=True), strict=True):
             yield f"  {side:<12} " + ", ".join(_facts(runs))
@@ -330,6 +342,25 @@ def report(
         lost = [(number, run) for number, run in enumerate(runs, 1) if not run.seconds]
         if lost:
             yield f"{_LOST}{what}, {side}: " + ", ".join(f"pair {number} ({run})" for number, run in lost)
+
+
+def _equal_reward(sides: tuple[str, str], pairs: Sequence[tuple[Trained, Trained]]) -> Iterator[str]:
+    """Yield how the rewards of both sides compare, and the ratio of the times until both have the lower of them."""
+    ends = [(one.reward, other.reward) for one, other in pairs if one.reward is not None and other.reward is not None]
+    more = [other - one for one, other in ends]
+    yield (
+        f"  reward of {sides[1]} less that of {sides[0]}: {statistics.median(more):+.3f} "
+        f"({min(more):+.3f} to {max(more):+.3f})"
+    )
+    reached = [
+        (first, second)
+        for one, other in pairs
+        if one.curve and other.curve and one.reward is not None and other.reward is not None
+        if (first := one.reached(min(one.reward, other.reward)))
+        and (second := other.reached(min(one.reward, other.reward)))
+    ]
+    if reached:
+        yield ratio_line("  to an equal reward", sides, reached, " s")
 
 
 def _facts(runs: Sequence[Trained]) -> Iterator[str]:
@@ -340,6 +371,8 @@ def _facts(runs: Sequence[Trained]) -> Iterator[str]:
         return statistics.median(values) if values else None
 
     yield f"reward {middle('reward'):.3f}"
+    if ready := [run.ready for run in runs if run.ready is not None]:
+        yield f"{min(ready)} samplers ready at least"
     yield f"trainer waited {share(middle('waited'))} of the time"
     if (idle := middle("idle")) is not None:
         yield f"samplers had nothing to do {share(idle)}"
@@ -390,6 +423,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it leaves no sampler
     try:
         main()
     except KeyboardInterrupt:

@@ -58,7 +58,10 @@ def published_to(samplers: Samplers, count: int, versions: int, adapter: Path, p
             for version in range(1, versions + 1):
                 publisher.publish(version, partial(_copy, adapter))
                 _until(partial(_is_done, publisher, usable, version), "a version is not served")
-            return [one.spread_seconds for one in publisher.published()]
+            published = publisher.published()
+            if lost := [one for one in published if len(one.samplers) != count]:
+                raise JobFailed(f"{len(lost)} of {versions} versions were not served by all {count} sampler(s)")
+            return [one.spread_seconds for one in published]
         finally:
             publisher.close()
     finally:

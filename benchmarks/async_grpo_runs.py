@@ -43,7 +43,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What was measured of a run; None where it hung.
+    """What was measured of a run; None where it hung or failed.
 
     Attributes:
         run: how it ended.
@@ -58,6 +58,8 @@ class Trained:
         dropped: samples that were written and never trained.
         spread: seconds from each version's write until the samplers served it.
         tokens: trained, per second.
+        curve: seconds from before the first step to the end of each, and its reward.
+        ready: the fewest samplers that were ready in a step.
     """
 
     run: Run
@@ -72,6 +74,15 @@ class Trained:
     dropped: int | None = None
     spread: tuple[float, ...] = ()
     tokens: float | None = None
+    curve: tuple[tuple[float, float], ...] = ()
+    ready: int | None = None
+
+    def reached(self, reward: float) -> float | None:
+        """Return the seconds until the mean of its last steps was a reward; None if it never was."""
+        for end in range(_LAST, len(self.curve) + 1):
+            if statistics.fmean(one for _, one in self.curve[end - _LAST : end]) >= reward:
+                return self.curve[end - 1][0]
+        return None
 
     def __str__(self) -> str:
         """Say what it took."""
@@ -190,6 +201,7 @@ def trained(run: Run, output: Path, size: Size, idle: Idle, began: float) -> Tra
     depths = Counter(int(line["rollout/depth"]) for line in lines[len(lines) // 2 :])
     seconds, between, step = measured
     end = began + (run.trained or 0)
+    rewards = [float(line["reward"]) for line in lines if "reward" in line]
     kept = json.loads((output / f"checkpoint-{size.steps}" / "rollouts.json").read_text())
     tokens = lines[-1].get("num_tokens")
     return Trained(
@@ -197,7 +209,7 @@ def trained(run: Run, output: Path, size: Size, idle: Idle, began: float) -> Tra
         seconds=seconds,
         between=between,
         step=step,
-        reward=statistics.fmean(line["reward"] for line in lines[-_LAST:]),
+        reward=statistics.fmean(rewards[-_LAST:]),
         waited=sum(line["rollout/wait_seconds"] for line in lines) / seconds,
         idle=idle.share(end - seconds, end),
         depth=depths.most_common(1)[0][0],
@@ -206,7 +218,15 @@ def trained(run: Run, output: Path, size: Size, idle: Idle, began: float) -> Tra
         dropped=(max([kept["frontier"] - 1, *kept["above"]]) + 1 - size.steps * size.groups) * size.samples,
         spread=tuple(line["publish/spread_seconds"] for line in lines if line.get("publish/spread_seconds")),
         tokens=tokens / seconds if tokens else None,
+        curve=tuple(zip(_since(run, seconds), rewards, strict=True)),
+        ready=int(min(line["samplers/ready"] for line in lines)),
     )
+
+
+def _since(run: Run, seconds: float) -> list[float]:
+    """Return the seconds from before a run's first step to the end of each."""
+    first = run.steps[-1][0] - seconds
+    return [when - first for when, _ in run.steps]
 
 
 class Theirs:
@@ -261,7 +281,8 @@ class Theirs:
             between=between,
             step=step,
             reward=statistics.fmean([line["reward"] for line in lines if "reward" in line][-_LAST:]),
-            waited=sum(line.get("perf/rollout_wait_s") or 0.0 for line in lines) / seconds,
+            # Its first step waits for its own worker to start.
+            waited=sum(line.get("perf/rollout_wait_s") or 0.0 for line in lines[1:]) / between,
             # Theirs counts when a sample leaves the queue; it is trained a step later.
             staleness=int(max(line.get("sample/staleness_max", 0.0) for line in lines)) + 1,
             dropped=int(sum(line.get("sample/dropped_stale_total") or 0.0 for line in lines)),

@@ -109,8 +109,12 @@ class Samplers:
         self._running += fresh
         if fresh:
             say(f"starts {len(fresh)} sampler(s)")
-        for one in fresh:
-            _until_ready(one, self._patience)
+        try:
+            for one in self._running:
+                _until_ready(one, self._patience)
+        except JobFailed:
+            self.have(0)  # the next row starts its own
+            raise
 
     def _start(self) -> _Sampler:
         self._started += 1
@@ -155,10 +159,6 @@ class Samplers:
         finally:
             over.set()
             thread.join()
-
-    def close(self) -> None:
-        """End them all."""
-        self.have(0)
 
 
 def _spawn(command: Sequence[str], told: dict[str, str], log: Path) -> subprocess.Popen[bytes]:

@@ -40,6 +40,7 @@ class Run:
         waited: from its last line until it was killed.
         steps: the lines of its steps, each with its time.
         summary: the line that it printed after the last step; empty if it did not.
+        problem: why nothing was measured, if it failed.
     """
 
     first_step: float | None
@@ -49,9 +50,12 @@ class Run:
     waited: float = 0
     steps: tuple[tuple[float, str], ...] = ()
     summary: str = ""
+    problem: str = ""
 
     def __str__(self) -> str:
-        """Say what it took, or where it hung."""
+        """Say what it took, why it failed, or where it hung."""
+        if self.problem:
+            return self.problem
         if self.total is not None:
             return f"{self.total:.1f} s, first step after {self.first_step:.1f} s"
         where = "at its end" if self.trained else "in training" if self.first_step else "before its first step"

@@ -114,6 +114,7 @@ def rollouts(model: str, pairs: int) -> None:
     from stoker.lab.ppo.rollouts import TransformersSampler, VllmSampler
 
     policy = Policy(model, engine={"max_num_seqs": max(BATCHES)})
+    policy.changed()  # its new adapter answers on both sides
     config = RLHFConfig(max_new_tokens=ANSWER)
 
     def speed(sampler: Any, asked: Sequence[list[int]]) -> float:

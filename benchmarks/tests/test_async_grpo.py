@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 from benchmarks import async_grpo
-from benchmarks.async_grpo import NOTHING_WAITS, ROWS, SIDES, WAITS, Bench, main, report, spread
+from benchmarks.async_grpo import NOTHING_WAITS, ROWS, SIDES, WAITS, Bench, attempt, main, report, spread
 from benchmarks.async_grpo_parts import barrier_of, costs_of
 from benchmarks.async_grpo_rewards import after, right_sum, wait_of
 from benchmarks.async_grpo_runs import Size, Trained, times, trained
 from benchmarks.async_grpo_samplers import Idle
-from benchmarks.jobs import Run
+from benchmarks.jobs import JobFailed, Run
 
 PROGRAM = Path(__file__).parents[1] / "async_grpo.py"
 ENDED = Run(
@@ -28,10 +28,13 @@ ENDED = Run(
 HUNG = Run(None, None, None, None, waited=120.0)
 SLOW = Trained(ENDED, 60.0, 50.0, 1.0, 0.71, 0.8, 0.6, 0, 0, 0, tokens=100.0)
 QUICK = replace(SLOW, seconds=20.0, between=10.0, reward=0.7, waited=0.1, idle=0.05, depth=4, staleness=5)
+# Ten steps with the reward 0, then ten with 1; one side needs two seconds for each, the other one.
+CURVE = [0.0] * 10 + [1.0] * 10
 
 
 def test_pairs_are_reported_with_what_both_sides_did() -> None:
-    ratio, *both = report("a tool waits", SIDES, [(SLOW, QUICK)] * 3, 3.0)
+    ratio, rewards, *both = report("a tool waits", SIDES, [(SLOW, QUICK)] * 3, 3.0)
+    assert rewards == "  reward of asynchronous less that of synchronous: -0.010 (-0.010 to -0.010)"
     assert ratio == (
         "a tool waits             synchronous 60.00 s, asynchronous 20.00 s, "
         "ratio 3.000 (3.000 to 3.000) of 3 pairs, goal 3"
@@ -59,6 +62,29 @@ def test_pairs_are_reported_with_what_both_sides_did() -> None:
     assert "ratio 5.000" in line
 
 
+def test_sides_are_compared_by_the_time_to_an_equal_reward() -> None:
+    slow = replace(SLOW, reward=1.0, curve=tuple((2.0 * step, one) for step, one in enumerate(CURVE, 1)))
+    # It ends with half of the reward, which the slow side had five steps before its end.
+    half = tuple(enumerate(CURVE[:15], 1))
+    quick = replace(QUICK, reward=0.5, curve=half, ready=2)
+    _, rewards, equal, _, facts = report("a tool waits", SIDES, [(slow, quick)], 3.0)
+    assert rewards == "  reward of asynchronous less that of synchronous: -0.500 (-0.500 to -0.500)"
+    assert equal.strip().startswith("to an equal reward")
+    assert "synchronous 30.00 s, asynchronous 15.00 s, ratio 2.000" in equal
+    assert "2 samplers ready at least" in facts
+    assert quick.reached(0.6) is None
+
+
+def test_a_run_that_fails_costs_its_pair_alone() -> None:
+    def failing() -> Trained:
+        raise JobFailed("Traceback\nthe sampler is gone")
+
+    failed = attempt(failing)
+    lines = list(report("nothing waits", SIDES, [(failed, QUICK), (SLOW, QUICK)], None))
+    assert lines[0].endswith("of 1 pairs")
+    assert lines[-1] == "lost: nothing waits, synchronous: pair 1 (the sampler is gone)"
+
+
 def test_a_pair_with_a_run_that_hung_is_lost_and_said() -> None:
     lines = list(report("nothing waits", SIDES, [(SLOW, QUICK), (Trained(HUNG), QUICK)], None))
     assert lines[0].endswith("of 1 pairs")
@@ -73,7 +99,14 @@ def test_a_pair_with_a_run_that_hung_is_lost_and_said() -> None:
 def test_a_run_is_read_from_what_it_left(tmp_path: Path) -> None:
     size = Size(steps=3, groups=2, samples=4, staleness=2)
     lines = [
-        {"rollout/depth": depth, "rollout/wait_seconds": 3.05, "reward": 0.5, "staleness/max": depth, "num_tokens": 61}
+        {
+            "rollout/depth": depth,
+            "rollout/wait_seconds": 3.05,
+            "reward": 0.5,
+            "staleness/max": depth,
+            "num_tokens": 61,
+            "samplers/ready": depth,
+        }
         for depth in (1, 2, 2)
     ]
     lines[1]["publish/spread_seconds"] = 0.05
@@ -84,7 +117,7 @@ def test_a_run_is_read_from_what_it_left(tmp_path: Path) -> None:
     idle = Idle([(105.0, False), (115.0, True), (130.0, False), (141.0, False)])
     found = trained(ENDED, tmp_path, size, idle, began=100.0)
     assert replace(found, waited=round(found.waited or 0, 6)) == Trained(
-        ENDED, 30.5, 30.0, 15.0, 0.5, 0.3, 0.5, 2, 2, 0, (0.05,), 2.0
+        ENDED, 30.5, 30.0, 15.0, 0.5, 0.3, 0.5, 2, 2, 0, (0.05,), 2.0, ((0.5, 0.5), (10.5, 0.5), (30.5, 0.5)), 1
     )
     # The group 5 is not among the trained ones, but 6 is.
     kept.write_text(json.dumps({"frontier": 5, "above": [6]}))
