@@ -1,4 +1,4 @@
-"""A task of one's own by lm-evaluation-harness, on a result and on a server of it.
+"""A task of one's own by lm-evaluation-harness, and held-out rows, on a result and on a server of it.
 
 `python harness_cases.py MODEL FOLDER URL`
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from stoker.commands.main import main
 from stoker.contract.manifest import write_manifest
 
 ROWS = [{"question": f"{a}+1=", "choices": [f"{a + 1}", "9"], "right": 0} for a in range(6)]
+HELD_OUT = [{"prompt": f"{a}+2=", "completion": f" {a + 2}"} for a in range(6)]
 TASK = {
     "task": "stoker_sums",
     "dataset_path": "json",
@@ -47,6 +49,19 @@ def run(model: Path, folder: Path, url: str) -> None:
     assert served["tasks"]["stoker_sums"]["acc"] == loaded["tasks"]["stoker_sums"]["acc"]
     assert loaded["limit"] == served["limit"] == 5
     assert "does not answer as other" in measure(69, *words, "--server", url, "--model", "other")
+
+    held = folder / "held-out.jsonl"
+    held.write_text("".join(json.dumps(row) + "\n" for row in HELD_OUT))
+    words = ("evaluate", str(output), "--data", str(held))
+    measure(0, *words)
+    measure(0, *words, "--server", url, "--model", "tiny")
+    loaded, served = (
+        one["held_out"] for one in json.loads((output / "evaluation.json").read_text())["evaluations"][2:]
+    )
+    assert served["tokens"] == loaded["tokens"] > 0
+    assert math.isclose(served["loss"], loaded["loss"], rel_tol=1e-3), (served, loaded)
+    assert math.isclose(served["token_accuracy"], loaded["token_accuracy"], abs_tol=0.05), (served, loaded)
+    assert "as other, as vLLM does" in measure(69, *words, "--server", url, "--model", "other")
 
 
 def measure(code: int, *words: str) -> str:

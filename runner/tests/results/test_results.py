@@ -115,7 +115,6 @@ def test_a_converter_on_the_path_is_used(tmp_path: Path, monkeypatch: pytest.Mon
     [
         ([], "nothing is to be measured: add --data DATA, --tasks NAMES"),
         (["--tasks", "a", "--server", "http://x"], "--server and --model belong together"),
-        (["--data", "a", "--server", "http://x", "--model", "m"], "--data needs the model itself"),
     ],
 )
 def test_an_evaluation_of_nothing_is_refused(tmp_path: Path, words: list[str], told: str) -> None:

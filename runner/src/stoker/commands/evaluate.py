@@ -22,7 +22,7 @@ _TASKS = "lab"
     epilog="\b\nExamples:\n"
     "  stoker evaluate output --data held-out.jsonl\n"
     "  stoker evaluate output --tasks arc_easy,hellaswag --limit 200\n"
-    "  stoker evaluate output --tasks arc_easy --server http://localhost:8000 --model support\n"
+    "  stoker evaluate output --data held-out.jsonl --server http://localhost:8000 --model support\n"
     "  stoker evaluate --job first-run --data /workspace/dataset --split test | kubectl apply -f -\n"
     "\b\nExit codes:\n"
     "   0  measured\n"
@@ -40,7 +40,7 @@ _TASKS = "lab"
 @click.option("--include-path", type=PATH, metavar="FOLDER", help="Folder with tasks of your own.")
 @click.option("--limit", type=click.IntRange(1), help="Only the first so many rows, and samples of each task.")
 @click.option("--batch-size", type=click.IntRange(1), default=4, show_default=True, help="Rows at a time.")
-@click.option("--server", metavar="URL", help="Ask this server instead of loading the result; only for tasks.")
+@click.option("--server", metavar="URL", help="Ask this server instead of loading the result.")
 @click.option("--model", metavar="NAME", help="With --server: its name for the model or adapter.")
 @formatted("form")
 @job_options
@@ -55,8 +55,6 @@ def evaluate_command(output: Path | None, **words: Any) -> None:
         raise RunError(ExitCode.USAGE, "nothing is to be measured: add --data DATA, --tasks NAMES, or both")
     if bool(words["server"]) != bool(words["model"]):
         raise RunError(ExitCode.USAGE, "--server and --model belong together: name the address, and the model there")
-    if words["server"] and words["data"]:
-        raise RunError(ExitCode.USAGE, "--data needs the model itself, not --server: drop one of them")
     if options is not None:
         kind = _TASKS if words["tasks"] else "trl"
         if words["tasks"]:
@@ -90,7 +88,7 @@ def _check_image(image: str) -> None:
 
 
 def _measure(output: Path, words: dict[str, Any]) -> dict[str, Any]:
-    from stoker.results.evaluate import Rows, held_out, read_rows
+    from stoker.results.evaluate import Rows, held_out, held_out_on_server, read_rows
     from stoker.results.folder import base_of, read_result
     from stoker.results.harness import Server, Tasks, manager_of, on_model, on_server
     from stoker.results.load import load
@@ -108,15 +106,21 @@ def _measure(output: Path, words: dict[str, Any]) -> dict[str, Any]:
     measured: dict[str, Any] = {"of": words["model"] or "result", "base_model": None if base is None else base.name}
     if words["limit"]:
         measured["limit"] = words["limit"]
-    if words["server"]:
-        measured["tasks"] = on_server(tasks, manager, Server(words["server"], words["model"], str(result.path)))
-        return record(result, measured)
-    model, tokenizer = load(result, base)
+    url, name = words["server"], words["model"]
+    model, tokenizer = (None, None) if url else load(result, base)
     if rows is not None:
-        found = held_out(result, model, tokenizer, rows, words["batch_size"])
+        found = (
+            held_out_on_server(result, url, name, rows)
+            if url
+            else held_out(result, model, tokenizer, rows, words["batch_size"])
+        )
         measured["held_out"] = {"data": words["data"], "split": words["split"], **found}
     if names:
-        measured["tasks"] = on_model(tasks, manager, model, tokenizer)
+        measured["tasks"] = (
+            on_server(tasks, manager, Server(url, name, str(result.path)))
+            if url
+            else on_model(tasks, manager, model, tokenizer)
+        )
     return record(result, measured)
 
 

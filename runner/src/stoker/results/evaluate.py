@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.results.folder import Result
 from stoker.results.load import device
 from stoker.results.packages import needing
+from stoker.serve.vllm import Server, ServerError
 
 # Settings of the run that say which tokens count.
 _AS_TRAINED = ("max_length", "completion_only_loss", "assistant_only_loss", "dataset_text_field", "eos_token")
@@ -82,6 +85,78 @@ def held_out(result: Result, model: Any, tokenizer: Any, rows: Any, batch_size: 
     with needing("local"):
         import torch
         from torch.utils.data import DataLoader
+    with _reader(result, model, tokenizer, rows) as trainer:
+        model.eval()
+        # In float64, so that the order of the sum does not matter.
+        sums = torch.zeros(3, dtype=torch.float64)
+        loader = DataLoader(trainer.train_dataset, batch_size=batch_size, collate_fn=trainer.data_collator)
+        with torch.no_grad():
+            for batch in loader:
+                sums += _sums(model, {name: value.to(model.device) for name, value in batch.items()})
+    return _numbers(len(rows), *sums.tolist())
+
+
+def held_out_on_server(result: Result, url: str, model: str, rows: Any) -> dict[str, Any]:
+    """Return the same of a vLLM server that has the result; its key is in OPENAI_API_KEY.
+
+    Args:
+        result: the result; its settings and its tokenizer say which tokens count.
+        url: the server's address, without `/v1`.
+        model: what it calls the model or adapter.
+        rows: a data set.
+
+    Raises:
+        RunError: as for `held_out`; or the server does not answer as vLLM does (69).
+    """
+    with needing("local"):
+        import transformers
+
+        transformers.utils.logging.set_verbosity_error()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(result.path))
+    # TRL's trainer reads the rows, and needs some model for it: the server has the one that counts.
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    stand_in = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=len(tokenizer), **sizes))
+    server = Server(url, timeout=300.0, key=os.environ.get("OPENAI_API_KEY", ""))
+    loss, right, count = 0.0, 0, 0
+    with _reader(result, stand_in, tokenizer, rows) as trainer:
+        for row in trainer.train_dataset:
+            batch = trainer.data_collator([row])
+            tokens, labels = batch["input_ids"][0].tolist(), batch["labels"][0].tolist()
+            counts = [place for place, label in enumerate(labels) if place and label != -100]
+            for probability, rank in _scores(server, url, model, tokens, counts):
+                loss, right, count = loss - probability, right + (rank == 1), count + 1
+    return _numbers(len(rows), loss, right, count)
+
+
+def _scores(
+    server: Server, url: str, model: str, tokens: Sequence[int], places: Sequence[int]
+) -> Iterator[tuple[float, int]]:
+    """Yield the log-probability and the rank of tokens of a text at some places, by the server."""
+    if not places:
+        return
+    asked = {"model": model, "prompt": tokens, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
+    try:
+        entries = server.complete(asked)["choices"][0]["prompt_logprobs"]
+        for place in places:
+            found = entries[place][str(tokens[place])]
+            yield float(found["logprob"]), int(found["rank"])
+    except (ServerError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise RunError(
+            ExitCode.UNAVAILABLE,
+            f"{url} does not give the log-probabilities of a text as {model}, as vLLM does "
+            f"({type(error).__name__}: {' '.join(str(error).split())[:200]}): check --server and --model; a key "
+            "belongs into OPENAI_API_KEY",
+        ) from error
+
+
+@contextmanager
+def _reader(result: Result, model: Any, tokenizer: Any, rows: Any) -> Iterator[Any]:
+    """Return a trainer that has read the rows as in training.
+
+    Raises:
+        RunError: the rows have other columns (65).
+    """
+    with needing("local"):
         from transformers import HfArgumentParser
         from trl import SFTConfig, SFTTrainer
     told = result.manifest.get("settings")
@@ -100,20 +175,21 @@ def held_out(result: Result, model: Any, tokenizer: Any, rows: Any, batch_size: 
                 f"the rows have the columns {', '.join(rows.column_names)} and cannot be read as in training "
                 f"({type(error).__name__}: {' '.join(str(error).split())[:200]}): they need {_COLUMNS}",
             ) from error
-        model.eval()
-        # In float64, so that the order of the sum does not matter.
-        sums = torch.zeros(3, dtype=torch.float64)
-        loader = DataLoader(trainer.train_dataset, batch_size=batch_size, collate_fn=trainer.data_collator)
-        with torch.no_grad():
-            for batch in loader:
-                sums += _sums(model, {name: value.to(model.device) for name, value in batch.items()})
-    loss, right, count = sums.tolist()
+        yield trainer
+
+
+def _numbers(rows: int, loss: float, right: float, count: float) -> dict[str, Any]:
+    """Return what is measured of rows, from sums over the tokens that count.
+
+    Raises:
+        RunError: there is no such token (65).
+    """
     if not count:
         raise RunError(
             ExitCode.BAD_DATA, "no row has a token that counts after it was cut to max_length: use shorter rows"
         )
     return {
-        "rows": len(rows),
+        "rows": rows,
         "tokens": int(count),
         "loss": loss / count,
         "perplexity": perplexity(loss / count),
