@@ -200,21 +200,22 @@ class TinyFleet:
             return self._answer(group)
 
     def complete(
-        self, version: int, prompt: list[int], tokens: int, temperature: float
+        self, version: int, prompt: list[int], tokens: int, temperature: float, seed: int | None = None
     ) -> tuple[list[int], list[float]]:
-        """Return the tokens of one answer, and their log-probabilities."""
+        """Return the tokens of one answer, and their log-probabilities; with a seed they depend on no other answer."""
         with self._busy:
-            ids, said = self._drawn(version, torch.tensor([prompt]), tokens, greedy=temperature == 0)
+            draw = self._draw if seed is None else torch.Generator().manual_seed(seed)
+            ids, said = self._drawn(version, torch.tensor([prompt]), tokens, draw, greedy=temperature == 0)
             return ids[0, len(prompt) :].tolist(), said[0].tolist()
 
     def _drawn(
-        self, version: int, ids: torch.Tensor, tokens: int, greedy: bool = False
+        self, version: int, ids: torch.Tensor, tokens: int, draw: torch.Generator, greedy: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         chosen: list[torch.Tensor] = []
         for _ in range(tokens):
             logps = self._logps(version, ids)[:, -1]
             best = logps.argmax(dim=1, keepdim=True)
-            token = best if greedy else torch.multinomial(logps.exp(), 1, generator=self._draw)
+            token = best if greedy else torch.multinomial(logps.exp(), 1, generator=draw)
             chosen.append(logps.gather(1, token))
             ids = torch.cat([ids, token], dim=1)
         return ids, torch.cat(chosen, dim=1)
@@ -222,7 +223,7 @@ class TinyFleet:
     def _answer(self, group: Group) -> tuple[Sample, ...]:
         prompt = self._tokenizer(group.columns["prompt"])["input_ids"]
         served = max(0, self._served(group.version))
-        ids, said = self._drawn(served, torch.tensor([prompt] * self._generations), tokens=6)
+        ids, said = self._drawn(served, torch.tensor([prompt] * self._generations), 6, self._draw)
         if served != group.version:
             named = self._logps(group.version, ids)[:, len(prompt) - 1 : -1]
             named = named.gather(2, ids[:, len(prompt) :, None])[:, :, 0]

@@ -8,13 +8,14 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runner.tests.integration.jobs import LocalJob
+from runner.tests.integration.jobs import LocalJob, leftovers
 from runner.tests.report.hostile import read_page
 from runner.tests.samples import check
 from runner.tests.status_server import StatusServer
@@ -213,9 +214,9 @@ class Sampler:
     process: subprocess.Popen[str]
 
 
-@pytest.fixture
-def sampler(job: LocalJob) -> Iterator[Sampler]:
-    """A sampler that serves what the job publishes."""
+@contextmanager
+def sampling(job: LocalJob) -> Iterator[Sampler]:
+    """Have a sampler that serves what the job publishes."""
     script = Path(__file__).with_name("tiny_sampler.py")
     process = subprocess.Popen(
         [str(job.python), str(script), str(job.inputs / "model"), str(job.workspace / "adapters")],
@@ -229,6 +230,13 @@ def sampler(job: LocalJob) -> Iterator[Sampler]:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture
+def sampler(job: LocalJob) -> Iterator[Sampler]:
+    """A sampler that serves what the job publishes."""
+    with sampling(job) as found:
+        yield found
 
 
 def told(job: LocalJob) -> dict[str, str]:
@@ -294,6 +302,58 @@ def test_a_job_trains_with_its_samplers_to_the_end_and_resumes(
     # The key is known to nobody who reads what the run says and leaves.
     assert KEY not in ended.output
     assert [path for path in job.workspace.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()] == []
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a run came to.
+
+    Attributes:
+        weights: the file with them.
+        steps: reward, loss and norm of the gradient of each step.
+    """
+
+    weights: bytes
+    steps: list[tuple[float, ...]]
+
+
+def trained(jobs: Mapping[int, LocalJob]) -> dict[int, Trained]:
+    """Run jobs at once, each with a sampler of its own, without staleness; by their seeds."""
+    with ExitStack() as stack:
+        started = {}
+        for seed, job in jobs.items():
+            address = stack.enter_context(sampling(job)).address
+            own = ("--max_staleness", "0", "--max_steps", "4", "--seed", str(seed))
+            started[seed] = job.start(*args(address, *own), env=told(job))
+        ended = {seed: jobs[seed].end(process) for seed, process in started.items()}
+    assert {one.code for one in ended.values()} == {0}, "\n".join(one.output for one in ended.values())
+    return {
+        seed: Trained(
+            (job.output / "adapter_model.safetensors").read_bytes(),
+            [(line["reward"], line["loss"], line["grad_norm"]) for line in metrics(job.output)],
+        )
+        for seed, job in jobs.items()
+    }
+
+
+@pytest.mark.full
+def test_two_runs_at_once_are_their_solo_runs_bit_for_bit(trainer_python: Path, inputs: Path, tmp_path: Path) -> None:
+    def run(name: str, *seeds: int) -> dict[int, Trained]:
+        folders = {seed: tmp_path / f"{name}-{seed}" for seed in seeds}
+        for folder in folders.values():
+            folder.mkdir()
+        return trained({seed: LocalJob(trainer_python, inputs, folder) for seed, folder in folders.items()})
+
+    together = run("together", 1, 2)
+    for seed, one in together.items():
+        assert len(one.steps) == 4
+        (alone,) = run("alone", seed).values()
+        assert alone.steps == one.steps
+        assert alone.weights == one.weights
+    # Equal bits say something only where other seeds give others.
+    assert together[1].steps != together[2].steps
+    assert together[1].weights != together[2].weights
+    assert leftovers(tmp_path) == []
 
 
 @pytest.mark.full

@@ -56,7 +56,9 @@ class Handler(JsonAnswers, BaseHTTPRequestHandler):
             self._shown(sees=(self.adapters / asked.get("folder", "")).is_dir())
             return
         version = 0 if asked["model"] == BASE else self.loaded[asked["model"]]
-        ids, logprobs = self.fleet.complete(version, asked["prompt"], asked["max_tokens"], asked["temperature"])
+        ids, logprobs = self.fleet.complete(
+            version, asked["prompt"], asked["max_tokens"], asked["temperature"], asked.get("seed")
+        )
         if self.answered is not None:
             with self.answered.open("a") as stream:
                 stream.write(f"{asked['model']}\n")
