@@ -58,6 +58,7 @@ class Cluster:
     refusals: dict[tuple[str, str], tuple[int, Object]] = field(default_factory=dict)
     requests: list[tuple[str, str]] = field(default_factory=list)
     token: str = ""
+    only_by_name: set[str] = field(default_factory=set)
     claim: Path | None = None
     starts: bool = True
     cuts: int = 0
@@ -80,6 +81,8 @@ class Cluster:
         part = f"{plural}/{found['part']}" if found["part"] else plural
         if (method, part) in self.refusals:
             return self.refusals[method, part]
+        if method == "GET" and not name and plural in self.only_by_name:
+            return forbidden("list", plural)
         if found["part"] == "log":
             return self._log(name, query)
         if method == "POST" and body is not None:

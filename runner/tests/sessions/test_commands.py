@@ -211,6 +211,99 @@ def test_down_names_what_is_left_and_why(rl: Rl, cluster: Cluster) -> None:
     assert "you may not list jobsets.jobset.x-k8s.io, so whether one is left is not known" in told.stderr
 
 
+def test_down_looks_by_name_where_it_may_not_list(rl: Rl, cluster: Cluster) -> None:
+    rl("up", "sums", *SUMS, "--wait", "0")
+    cluster.add("secrets", {"metadata": {"name": "other-session", "labels": {"stoker.dev/session": "other"}}})
+    cluster.only_by_name = {"secrets"}
+    cluster.refusals["DELETE", "secrets"] = forbidden("delete", "secrets")
+    told = rl("down", "sums", "--wait", "0.05")
+    assert (told.exit_code, "you may not delete secrets" in told.stderr) == (78, True), told.stderr
+    del cluster.refusals["DELETE", "secrets"]
+    told = rl("down", "sums", "--wait", "0.05")
+    assert told.exit_code == 0, told.output
+    assert names(cluster) == [("secrets", "other-session")]
+    assert "is not known" not in told.stderr
+
+
+def of_a_shared_claim(runtime: Object) -> Object:
+    """Return the JobSet of the session `sums`, whose runtime has all runs in folders of one claim."""
+    (node,) = (one for one in runtime["spec"]["template"]["spec"]["replicatedJobs"] if one["name"] == "node")
+    pod = node["template"]["spec"]["template"]["spec"]
+    pod["volumes"].append({"name": "initializer", "persistentVolumeClaim": {"claimName": "team"}})
+    (mount,) = (one for one in pod["containers"][0]["volumeMounts"] if one["mountPath"] == "/workspace")
+    mount["subPathExpr"] = "$(JOBSET_NAME)"
+    return {"metadata": {"name": "sums"}, "spec": {"replicatedJobs": [node]}}
+
+
+@pytest.fixture
+def sharing_a_claim(rl: Rl, cluster: Cluster, runtime: Object, tmp_path: Path) -> Path:
+    """The folder of a session that is up, beside that of another one."""
+    cluster.add("jobsets", of_a_shared_claim(runtime))
+    cluster.add("persistentvolumeclaims", {"metadata": {"name": "team"}, "spec": {"accessModes": ["ReadWriteMany"]}})
+    for name in ("sums", "other"):
+        (tmp_path / "claim" / name / "adapters/run/1").mkdir(parents=True)
+        (tmp_path / "claim" / name / ".hidden").touch()
+    cluster.claim = tmp_path / "claim"
+    rl("up", "sums", *SUMS, "--wait", "0")
+    return tmp_path / "claim/sums"
+
+
+def test_purge_deletes_the_sessions_folder_of_a_shared_claim(rl: Rl, cluster: Cluster, sharing_a_claim: Path) -> None:
+    told = rl("down", "sums")
+    assert told.exit_code == 0, told.output
+    assert "its folder sums of claim team stays with all that is in it" in told.stderr
+    assert (sharing_a_claim / "adapters/run/1").is_dir()
+    rl("up", "sums", *SUMS, "--wait", "0")
+    told = rl("down", "sums", "--purge")
+    assert told.exit_code == 0, told.output
+    assert "stays" not in told.stderr
+    assert not sharing_a_claim.exists()
+    assert (sharing_a_claim.parent / "other/adapters/run/1").is_dir()
+    assert (sharing_a_claim.parent / "other/.hidden").exists()
+    assert [name for plural, name in names(cluster) if plural in ("pods", "trainjobs")] == []
+
+
+def test_purge_follows_no_link(rl: Rl, sharing_a_claim: Path) -> None:
+    sharing_a_claim.rename(sharing_a_claim.with_name("elsewhere"))
+    sharing_a_claim.symlink_to(sharing_a_claim.with_name("elsewhere"))
+    assert rl("down", "sums", "--purge").exit_code == 0
+    assert not sharing_a_claim.is_symlink()
+    assert sharing_a_claim.with_name("elsewhere").is_dir()
+
+
+def test_a_folder_that_cannot_be_deleted_is_named(rl: Rl, cluster: Cluster, sharing_a_claim: Path) -> None:
+    cluster.refusals["POST", "pods"] = forbidden("create", "pods")
+    told = rl("down", "sums", "--purge")
+    assert told.exit_code == 78
+    assert "session sums has ended, but its folder sums of claim team stays: you may not create pods" in told.stderr
+    assert sharing_a_claim.is_dir()
+    assert ("trainjobs", "sums") not in names(cluster)
+
+
+def test_a_folder_that_the_user_has_named_is_left_alone(
+    rl: Rl, cluster: Cluster, runtime: Object, sharing_a_claim: Path
+) -> None:
+    jobset = of_a_shared_claim(runtime)
+    mounts = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0][
+        "volumeMounts"
+    ]
+    (mount,) = (one for one in mounts if one["mountPath"] == "/workspace")
+    mount["subPathExpr"] = "$(JOBSET_NAME)/deeper"
+    cluster.add("jobsets", jobset)
+    assert rl("down", "sums", "--purge").exit_code == 0
+    assert (sharing_a_claim / "adapters/run/1").is_dir()
+
+
+def test_the_list_names_what_cleans_up_after_an_ended_session(rl: Rl, cluster: Cluster) -> None:
+    rl("up", "sums", *SUMS, "--wait", "0")
+    assert "down" not in rl("list").stderr
+    failed = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "it took too long"}
+    cluster.objects["trainjobs", "ml", "sums"]["status"] = {"conditions": [failed]}
+    told = rl("list")
+    assert told.stdout.splitlines()[1].split()[:3] == ["sums", "trl-grpo-async", "Failed"]
+    assert "sums has ended, and keeps its key, address and policies: `stoker rl down sums`" in told.stderr
+
+
 def test_sessions_are_listed(rl: Rl, cluster: Cluster) -> None:
     assert "there are no sessions in namespace ml" in rl("list").stderr
     rl("up", "sums", *SUMS, "--time-limit", "8h", "--wait", "0")

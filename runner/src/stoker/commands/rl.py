@@ -96,7 +96,7 @@ rl_group.add_command(logs_command)
     show_default=True,
     help="Seconds to wait until nothing is left.",
 )
-@click.option("--purge", is_flag=True, help="Delete the claim with the run folder too.")
+@click.option("--purge", is_flag=True, help="Delete the run folder too.")
 @on_cluster
 @reported
 def down_command(name: str, seconds: float, purge: bool, namespace: str | None, context: str | None) -> None:

@@ -88,7 +88,7 @@ def get(client: Client, name: str, folder: Path, wanted: Wanted, watch: Watch) -
             "path": wanted.path,
         },
     )
-    with _reader(client, name, place, node_of(claim, client.list(PODS))) as pod:
+    with pod_with(client, name, place, node_of(claim, client.list(PODS))) as pod:
 
         def execute(command: Sequence[str]) -> Iterator[bytes]:
             return client.exec(pod, CONTAINER, command)
@@ -126,17 +126,28 @@ def _run(client: Client, name: str, wanted: Wanted) -> Seen:
 
 
 @contextmanager
-def _reader(client: Client, run: str, place: Place, node: str) -> Iterator[str]:
-    """Have a pod with the claim while the body runs; yields its name. Whatever happens, the pod goes."""
+def pod_with(client: Client, run: str, place: Place, node: str, *, writes: bool = False) -> Iterator[str]:
+    """Have a pod with the claim while the body runs; yields its name. Whatever happens, the pod goes.
+
+    Args:
+        client: the cluster.
+        run: the run's name.
+        place: where its files are.
+        node: the node that the pod must go to; empty for any.
+        writes: True to have the claim writable.
+
+    Raises:
+        ClusterError: the pod cannot be made, or does not start.
+    """
     for left in client.list(PODS, f"{LABEL}={run[:63]}"):
         # Of an earlier call that was killed: its pod has ended by itself.
         if part(left, "status").get("phase") in ("Succeeded", "Failed"):
             client.delete(PODS, str(left["metadata"]["name"]), grace_seconds=0)
-    body = pod_of(run, secrets.token_hex(3), place, node)
+    body = pod_of(run, secrets.token_hex(3), place, node, writes=writes)
     name = str(body["metadata"]["name"])
     try:
         client.create(PODS, body)
-        say(f"reading claim {place.claim} through pod {name}")
+        say(f"{'changing' if writes else 'reading'} claim {place.claim} through pod {name}")
         _wait_ready(client, name)
         yield name
     finally:

@@ -1,4 +1,4 @@
-"""The short-lived pod that reads a run's claim: which image, which claim, which node. Pure."""
+"""The short-lived pod that has a run's claim: which image, which claim, which node. Pure."""
 
 from __future__ import annotations
 
@@ -90,14 +90,15 @@ def node_of(claim: Object, pods: Sequence[Object]) -> str:
     return ""
 
 
-def pod_of(run: str, suffix: str, place: Place, node: str = "") -> dict[str, Any]:
-    """Return the pod: as restricted as a namespace may ask for, with the claim read-only, and a life that ends.
+def pod_of(run: str, suffix: str, place: Place, node: str = "", *, writes: bool = False) -> dict[str, Any]:
+    """Return the pod: as restricted as a namespace may ask for, with the claim, and a life that ends.
 
     Args:
         run: the run's name.
         suffix: what makes the pod's name its own.
         place: where the result is.
         node: the node it must go to; empty for any.
+        writes: True to have the claim writable, else it is read-only.
     """
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
@@ -124,7 +125,7 @@ def pod_of(run: str, suffix: str, place: Place, node: str = "") -> dict[str, Any
                     "readOnlyRootFilesystem": True,
                     "runAsNonRoot": True,
                 },
-                "volumeMounts": [{"name": "claim", "mountPath": MOUNT, "readOnly": True}],
+                "volumeMounts": [{"name": "claim", "mountPath": MOUNT, "readOnly": not writes}],
             }
         ],
         "volumes": [{"name": "claim", "persistentVolumeClaim": {"claimName": place.claim}}],

@@ -100,6 +100,9 @@ def print_list(output: str, namespace: str | None, context: str | None) -> None:
         print_json(found)
     elif found:
         print_table(show.table(found))
+        for row in found:
+            if row.has_ended:
+                say(f"{row.name} has ended, and keeps its key, address and policies: `stoker rl down {row.name}`")
     else:
         say(f"there are no sessions in namespace {client.namespace}: --namespace shows another one's")
 

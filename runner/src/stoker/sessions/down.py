@@ -11,14 +11,18 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.runs.client import Client
 from stoker.runs.errors import NotFoundError, RightsError
-from stoker.runs.kinds import CLAIMS, DEVICE_CLAIMS, TRAINJOBS, Kind
+from stoker.runs.getter import Place
+from stoker.runs.kinds import CLAIMS, DEVICE_CLAIMS, PODS, TRAINJOBS, Kind
 from stoker.sessions import render
+from stoker.sessions.folder import clear, shared_folder
 from stoker.sessions.kinds import ALL, LEASES, OWN
 from stoker.sessions.render import LABEL
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 # What sessions may share has no session's label.
 _SHARED = (DEVICE_CLAIMS, LEASES)
+# Only names are of interest: with a port they are all that any session gives.
+_ANY_PORT = 1
 
 Object = dict[str, Any]
 
@@ -29,7 +33,7 @@ class Left:
 
     Attributes:
         objects: each with its kind.
-        unseen: kinds that the user may not list.
+        unseen: kinds that the user may neither list, nor get by the names that a session gives.
     """
 
     objects: tuple[tuple[Kind, Object], ...]
@@ -54,7 +58,11 @@ def left_of(client: Client, name: str, uid: str = "") -> Left:
             shared = [one for one in client.list(kind) if _owns(uid, one)] if uid and kind in _SHARED else []
             found += [(kind, one) for one in (*client.list(kind, f"{LABEL}={name}"), *shared)]
         except RightsError:
-            unseen.append(kind)
+            named = _named(client, name, kind)
+            if named is None:
+                unseen.append(kind)
+            else:
+                found += [(kind, one) for one in named]
         except NotFoundError:  # a kind that this cluster does not have
             continue
     return Left(tuple(found), tuple(unseen))
@@ -67,10 +75,11 @@ def down(client: Client, name: str, seconds: float, *, purge: bool = False) -> N
         client: of its namespace.
         name: the session.
         seconds: how long to wait.
-        purge: True to delete its run folder too, where it has a claim of its own.
+        purge: True to delete its run folder too: its claim, or its folder of a claim that it shares.
 
     Raises:
-        RunError: the TrainJob of that name is no session (64), or something is left (75): the message names it.
+        RunError: the TrainJob of that name is no session (64), or something is left (75, or what keeps the pod from
+            starting that deletes a folder): the message names it.
     """
     trainjob = client.find(TRAINJOBS, name)
     if trainjob is not None and not render.is_session(trainjob):
@@ -80,6 +89,7 @@ def down(client: Client, name: str, seconds: float, *, purge: bool = False) -> N
             "the name",
         )
     uid = str(trainjob["metadata"]["uid"]) if trainjob else ""
+    place = shared_folder(client, name) if trainjob is not None else None
     before = left_of(client, name, uid)
     if trainjob is not None:
         client.delete(TRAINJOBS, name)
@@ -91,12 +101,14 @@ def down(client: Client, name: str, seconds: float, *, purge: bool = False) -> N
     left = _wait(client, name, uid, seconds, purge=purge)
     for kind in left.unseen:
         say(f"session {name}: you may not list {kind.resource}, so whether one is left is not known")
+    if purge and place is not None and not any(kind == PODS for kind, _ in left.objects):
+        clear(client, name, place)
     if left.objects:
         lines = (
             f"session {name}: {kind.kind} {one['metadata']['name']} is left: {_why(one)}" for kind, one in left.objects
         )
         raise RunError(ExitCode.STOPPED, "\n".join(lines))
-    _say_what_stays(client, name, there=bool(before.objects))
+    _say_what_stays(client, name, None if purge else place, there=bool(before.objects))
 
 
 def _wait(client: Client, name: str, uid: str, seconds: float, *, purge: bool) -> Left:
@@ -117,7 +129,12 @@ def _wait(client: Client, name: str, uid: str, seconds: float, *, purge: bool) -
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def _say_what_stays(client: Client, name: str, *, there: bool) -> None:
+def _say_what_stays(client: Client, name: str, place: Place | None, *, there: bool) -> None:
+    if place is not None:
+        say(
+            f"session {name}: its folder {name} of claim {place.claim} stays with all that is in it; the next session "
+            "of this name goes on with it, and --purge deletes it with that one"
+        )
     claim = render.claim_of(name)
     try:
         kept = client.find(CLAIMS, claim) is not None
@@ -129,6 +146,18 @@ def _say_what_stays(client: Client, name: str, *, there: bool) -> None:
             "that is in it"
         )
     say(f"session {name}: nothing is left" if there else f"session {name}: nothing is there")
+
+
+def _named(client: Client, name: str, kind: Kind) -> list[Object] | None:
+    """Return what a session has of a kind, by the names it gives; None if it gives none, or the user may not ask."""
+    made = render.own_objects(name, client.namespace, "", _ANY_PORT)
+    names = [str(one["metadata"]["name"]) for one in made if one["kind"] == kind.kind]
+    try:
+        there = [client.find(kind, called) for called in names]
+    except RightsError:
+        return None
+    labelled = [one for one in there if one and (one["metadata"].get("labels") or {}).get(LABEL) == name]
+    return labelled if names else None
 
 
 def _owns(uid: str, one: Mapping[str, Any]) -> bool:

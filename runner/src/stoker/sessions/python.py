@@ -69,7 +69,7 @@ def end_session(
 
     Args:
         name: its name.
-        purge: True to delete the claim with its run folder too.
+        purge: True to delete its run folder too: its claim, or its folder of a claim that it shares.
         wait_seconds: how long to wait.
         namespace: None for the kubeconfig's.
         context: of the kubeconfig; None for its current one.

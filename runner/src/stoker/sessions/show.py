@@ -38,6 +38,11 @@ class Row:
     ends_in: float | None
     url: str
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it runs no more, so that nothing but its remains are there."""
+        return self.state in ("Complete", "Failed")
+
 
 def rows(client: Client, now: float | None = None) -> list[Row]:
     """Return the sessions of a namespace, by name.
