@@ -1,0 +1,100 @@
+"""A session of trl-tinker on a cluster: the public client, unmodified, trains and samples through a port-forward."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+from runner.tests.integration.environments import TINY_INPUTS, environment, made_once
+from runner.tests.tinker.test_endpoint import CLIENT, client_python
+
+from cluster import Cluster
+from e2e.kube import Kube
+from e2e.registry import Image
+from e2e.rollouts import CLAIM as EXAMPLES_CLAIM
+from e2e.rollouts import EXAMPLE, VALUES, Installs
+from e2e.test_sessions import Rl, left, pods_of
+from e2e.trainjobs import Reader
+
+__all__ = ["client_python"]  # a fixture
+
+pytestmark = pytest.mark.full  # a sampler starts
+
+NAME, RUNTIME, CLAIM, MODEL = "loops", "trl-tinker", "tinker-inputs", "tiny"
+# As in test_endpoint.py, where the same client meets vLLM without a cluster.
+ARGS = ("--model_name_or_path=/inputs/model", f"--base_model={MODEL}", "--dtype=float32", "--max_rank=8")
+ANSWERS = 'import os, urllib.request as web; web.urlopen(os.environ["TINKER_BASE_URL"] + "/api/v1/healthz", timeout=5)'
+
+
+@pytest.fixture(scope="module")
+def runtime(install_catalogue: Installs, image: Image, serving_images: Mapping[str, Image]) -> None:
+    """The catalogue's runtime, with a sampler that is small enough."""
+    images = {name: one.values for name, one in {**serving_images, "trl": image}.items()}
+    samplers = {**VALUES["runtimes"]["trl-grpo-async"]["samplers"], "count": 1}  # type: ignore[index]
+    own = {"enabled": True, "samplers": samplers}
+    install_catalogue("tinker", {"runtimes": {"trl-distributed": {"enabled": False}, RUNTIME: own}, "images": images})
+
+
+@pytest.fixture
+def trainjob(kube: Kube, reader: Reader, tmp_path: Path) -> Path:
+    """A TrainJob of an endpoint, whose model is on a claim."""
+    kube.create_claim(CLAIM)
+    reader.copy(made_once("trl", environment("trl"), TINY_INPUTS), CLAIM)
+    # The example mounts its claim in every pod at /inputs.
+    made = yaml.safe_load((EXAMPLE / "trainjob.yaml").read_text().replace(EXAMPLES_CLAIM, CLAIM))
+    made["spec"]["runtimeRef"]["name"] = RUNTIME
+    made["spec"]["trainer"] = {"numNodes": 1, "args": [*ARGS, "--versions=16"]}
+    file = tmp_path / "trainjob.yaml"
+    file.write_text(yaml.safe_dump(made))
+    return file
+
+
+@pytest.fixture
+def rl(cluster: Cluster, kube: Kube, runtime: None) -> Iterator[Rl]:
+    """Calls `stoker rl`; the session ends with the test."""
+    call = Rl(cluster, kube)
+    call("down", NAME, "--purge", check=False)
+    yield call
+    call("down", NAME, "--purge", check=False)
+    kube.delete("pvc", CLAIM, wait=False)
+
+
+def test_the_public_client_trains_and_samples_through_a_port_forward(
+    rl: Rl, trainjob: Path, kube: Kube, cluster: Cluster, client_python: Path
+) -> None:
+    told = rl("up", NAME, str(trainjob), "--time-limit", "1h", "--wait", "900").stdout
+    assert f"http://{NAME}-tinker.{kube.namespace}:8000" in told
+    assert {role: len(pods_of(kube, NAME, role)) for role in ("node", "sampler")} == {"node": 1, "sampler": 1}
+
+    # What the command prints, without what sets up the client and the one line that shows that it works.
+    printed = [line.strip() for line in told[told.index("use it") :].removeprefix("use it").splitlines()]
+    commands = [line for line in printed if not line.startswith(("pip install", "python -c"))]
+    assert commands[0].startswith("kubectl port-forward service/"), told
+    python = shlex.quote(str(client_python))
+    script = "\n".join(
+        [
+            "export NO_PROXY=127.0.0.1 TINKER_TELEMETRY=0",
+            "trap 'kill %1' EXIT",
+            *commands,
+            f"for _ in $(seq 60); do {python} -c {shlex.quote(ANSWERS)} && break; sleep 1; done",
+            f'{python} {shlex.quote(str(CLIENT))} loops "$TINKER_BASE_URL" "$TINKER_API_KEY" {MODEL}',
+        ]
+    )
+    done = cluster.run(["bash", "-euc", script], check=False, capture_output=True)
+    assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr[-5000:]}"
+    # The port-forward says what it does on the same output.
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    supervised, reinforced = found["supervised"], found["reinforced"]
+    assert supervised["losses"][-1] < 0.9 * supervised["losses"][0]
+    assert supervised["saved"] == supervised["loaded"]
+    # What the samplers say of their tokens is what the trainer computes for them, after every step.
+    assert max(reinforced["gaps"]) < 0.05, reinforced
+    assert (len(reinforced["tokens"]), reinforced["stop_reason"]) == (2, "length")
+
+    rl("down", NAME, "--purge")
+    assert left(kube, NAME) == []
+    assert kube.get("pvc", f"initializer-{NAME}") is None
