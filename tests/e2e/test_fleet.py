@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from e2e.serving.fixtures import ADAPTERS, MODELS, Install
 from e2e.serving.server import Client, Server
+from e2e.strikers import Striker
 
 pytestmark = pytest.mark.full  # replicas take a minute each to start on a small machine
 
+HIT = Path(__file__).with_name("hit.py")
+# How many ask, and how long before a replica is killed.
+ASKERS, BUSY_SECONDS = 4, 5.0
 FOREIGN = f"/claims/{ADAPTERS}/foreign"
 # Copies a model, and turns the sign of each of its numbers, of float32, round.
 TRAINED = """
@@ -105,6 +111,37 @@ def test_no_request_fails_while_a_replica_goes_and_another_comes(server: Replica
     assert load["requests"] > 20
     assert {model: len(texts) for model, texts in load["said"].items()} == {"base": 1, "run-v1": 1}
     assert said(server, client, "run-v1") == [200, 200], "the new one had it before it took requests"
+
+
+def test_a_killed_replica_fails_no_request_but_those_whose_answer_had_begun_to_stream(
+    server: Replicas, client: Client, strikers: list[Striker]
+) -> None:
+    killed = server.ready()[0]
+    name = killed["metadata"]["name"]
+    (striker,) = (one for one in strikers if one.node == killed["spec"]["nodeName"])
+
+    def restarts() -> int:
+        pod = server.kube.get("pod", name) or {"status": {}}
+        return max((one["restartCount"] for one in pod["status"].get("containerStatuses", ())), default=0)
+
+    before = restarts()
+    with client.busy(server.url, "base", "run-v1", pause=0.2, askers=ASKERS) as load:
+        time.sleep(BUSY_SECONDS)
+        (line,) = (line for line in striker.run(HIT, "SIGKILL", name) if line.startswith("hit "))
+        assert int(line.split()[1]) >= 3, "vLLM, its proxy and its watcher"
+        server.kube.until("the replica to start again", lambda: restarts() > before, 60)
+        server.wait_ready(2, seconds=600)
+    # An asker waits for its answer, so a kill meets one stream of each at most.
+    streams = [failure for failure in load["failures"] if " stream " in failure]
+    assert [failure for failure in load["failures"] if failure not in streams] == []
+    assert len(streams) <= ASKERS, streams
+    assert load["requests"] > 20
+    assert {model: len(texts) for model, texts in load["said"].items()} == {"base": 1, "run-v1": 1}
+    # Whoever has lost a stream asks again.
+    body = {"model": "run-v1", "prompt": "a", "max_tokens": 1, "stream": True}
+    (again,) = client.ask({"url": f"{server.url}/v1/completions", "body": body})
+    assert again["status"] == 200, again
+    assert said(server, client, "run-v1") == [200, 200]
 
 
 def test_what_is_unloaded_is_gone_everywhere(server: Replicas, client: Client) -> None:

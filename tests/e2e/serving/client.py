@@ -19,6 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
             status, text = answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         status, text = error.code, error.read().decode(errors="replace")
-    except OSError as error:
+    except (OSError, HTTPException) as error:  # the latter for an answer that ends too early
         status, text = 0, f"{type(error).__name__}: {error}"
     try:
         found = json.loads(text)
@@ -86,7 +87,7 @@ def load(pause: float, askers: int, url: str, models: list[str]) -> dict[str, An
                 if not problem and not stream:
                     said[model].add(answer["body"]["choices"][0]["text"])
                 if problem:
-                    failures.append(f"{time.strftime('%H:%M:%S')} {problem}")
+                    failures.append(f"{time.strftime('%H:%M:%S')} {'stream' if stream else 'whole'} {problem}")
             time.sleep(pause)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(askers)]
