@@ -6,6 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from kubeflow_trainer_api.models import (
+    IoK8sApiCoreV1PodSpec,
+    TrainerV1alpha1ContainerPatch,
+    TrainerV1alpha1PodSpecPatch,
+)
 
 from charts.helm import TRAINING_RUNTIMES, VLLM_SERVING, Manifest, render, run, template_arguments
 from charts.refusals import ends_with_the_fix
@@ -100,6 +105,14 @@ def test_a_claim_of_one_runtimes_trainers_is_refused_for_anothers_samplers() -> 
     done = run("helm", *template_arguments(TRAINING_RUNTIMES, settings=words))
     assert f'the pods of runtimes.{NAME} that train have the claim "gpu-0" too' in done.stderr
     assert ends_with_the_fix(done.stderr)
+
+
+def test_a_trainjob_has_no_field_for_another_claim() -> None:
+    """So what is refused here when rendering cannot come back by a patch, and needs no admission policy."""
+    assert "resource_claims" in IoK8sApiCoreV1PodSpec.model_fields
+    assert {"volumes", "node_selector"} <= set(TrainerV1alpha1PodSpecPatch.model_fields)
+    assert "resource_claims" not in TrainerV1alpha1PodSpecPatch.model_fields
+    assert "resources" not in TrainerV1alpha1ContainerPatch.model_fields
 
 
 SERVING = ['model.uri="hf://a/b"', "api.anonymous=true"]

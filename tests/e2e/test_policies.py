@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from builders import trainjob
+from builders import job_of_pod, patches, trainjob
 from cluster import Cluster
 from e2e.conftest import ROOT
 from e2e.kube import Kube
@@ -174,6 +174,18 @@ def test_a_trainjob_that_keeps_all_rules_is_taken(cluster: Cluster, trainjob: di
     accepted, said = admitted(cluster, trainjob)
     assert accepted, said
     assert "ValidatingAdmissionPolicy" not in said
+
+
+@pytest.mark.usefixtures("denying")
+def test_no_patch_gives_a_role_another_claim(cluster: Cluster) -> None:
+    """The chart refuses a trainer and a sampler on one claim when rendering; no rule is needed for TrainJobs."""
+    made = job(runtime=SAMPLED)
+    claims = [{"name": "gpu", "resourceClaimName": "gpu-0"}]
+    made["spec"] |= patches(job_of_pod("node", resourceClaims=claims))
+    accepted, said = admitted(cluster, made)
+    assert not accepted
+    assert "unknown field" in said
+    assert "resourceClaims" in said
 
 
 @pytest.mark.usefixtures("denying")

@@ -117,9 +117,16 @@ def is_closed(kube: Kube, asking: str, sampler: str, key: str) -> bool:
 
 
 def left(kube: Kube, name: str) -> list[str]:
+    """Return what carries the label of a session, or has its TrainJob as an owner, as Leases and device claims do."""
     kinds = [kind for kind in ALL if kube.kubectl("get", kind.resource, check=False).returncode == 0]
-    found = ((kind, one) for kind in kinds for one in kube.items(kind.resource, f"stoker.dev/session={name}"))
+    found = ((kind, one) for kind in kinds for one in kube.items(kind.resource) if _is_of(one, name))
     return [f"{kind.kind} {one['metadata']['name']}" for kind, one in found]
+
+
+def _is_of(one: Mapping[str, Any], name: str) -> bool:
+    metadata = one["metadata"]
+    owners = [(owner["kind"], owner["name"]) for owner in metadata.get("ownerReferences", ())]
+    return metadata.get("labels", {}).get("stoker.dev/session") == name or ("TrainJob", name) in owners
 
 
 def test_two_sessions_reach_nothing_of_each_other_and_leave_nothing(
@@ -185,5 +192,7 @@ def test_a_session_ends_at_its_limits(rl: Rl, trainjob: Path, kube: Kube, reader
     rl("down", "one", "--purge")
     rl("up", "one", str(trainjob), "--time-limit", "90s", "--wait", "0")
     run.wait_failed(seconds=300)
+    assert "one has ended, and keeps its key, address and policies: `stoker rl down one`" in rl("list").stderr
+    assert kube.get("secret", "one-session")
     rl("down", "one", "--purge")
     assert left(kube, "one") == []

@@ -32,10 +32,10 @@ ANSWERS = 'import os, urllib.request as web; web.urlopen(os.environ["TINKER_BASE
 
 @pytest.fixture(scope="module")
 def runtime(install_catalogue: Installs, image: Image, serving_images: Mapping[str, Image]) -> None:
-    """The catalogue's runtime, with a sampler that is small enough."""
+    """The catalogue's runtime, with a sampler that is small enough, and run folders on a claim that runs share."""
     images = {name: one.values for name, one in {**serving_images, "trl": image}.items()}
     samplers = {**VALUES["runtimes"]["trl-grpo-async"]["samplers"], "count": 1}  # type: ignore[index]
-    own = {"enabled": True, "samplers": samplers}
+    own = {"enabled": True, "samplers": samplers, "workspace": {"existingClaim": CLAIM}}
     install_catalogue("tinker", {"runtimes": {"trl-distributed": {"enabled": False}, RUNTIME: own}, "images": images})
 
 
@@ -64,7 +64,7 @@ def rl(cluster: Cluster, kube: Kube, runtime: None) -> Iterator[Rl]:
 
 
 def test_the_public_client_trains_and_samples_through_a_port_forward(
-    rl: Rl, trainjob: Path, kube: Kube, cluster: Cluster, client_python: Path
+    rl: Rl, trainjob: Path, kube: Kube, cluster: Cluster, reader: Reader, client_python: Path
 ) -> None:
     told = rl("up", NAME, str(trainjob), "--time-limit", "1h", "--wait", "900").stdout
     assert f"http://{NAME}-tinker.{kube.namespace}:8000" in told
@@ -95,6 +95,15 @@ def test_the_public_client_trains_and_samples_through_a_port_forward(
     assert max(reinforced["gaps"]) < 0.05, reinforced
     assert (len(reinforced["tokens"]), reinforced["stop_reason"]) == (2, "length")
 
-    rl("down", NAME, "--purge")
+    # Its folder of the shared claim goes, with checkpoints and adapters, and what others have there stays.
+    assert {"adapters", "output"} <= {*listed(reader, f"{CLAIM}/{NAME}")}
+    told = rl("down", NAME, "--purge").stderr
+    assert f"changing claim {CLAIM} through pod" in told
     assert left(kube, NAME) == []
-    assert kube.get("pvc", f"initializer-{NAME}") is None
+    assert listed(reader, f"{CLAIM}/{NAME}") == []
+    assert "model" in listed(reader, CLAIM)
+
+
+def listed(reader: Reader, folder: str) -> list[str]:
+    """Return what is in a folder of the claim; nothing if it is not there."""
+    return reader.run(["sh", "-c", f"ls -A /claims/{folder} 2>/dev/null || true"], [CLAIM]).split()
