@@ -60,7 +60,7 @@ def parts_of(artifact: Artifact, lock: Path = LOCK) -> tuple[list[Part], list[Pa
     for variant in variants(LOCK):
         if (variant.image, variant.tag) == (artifact.name, artifact.tag):
             return _of_image(variant)
-    raise ReleaseError(DATA, f"{artifact.reference} is no image, chart or package of this checkout")
+    raise ReleaseError(DATA, f"{artifact.reference} is not an image, chart or package of this checkout")
 
 
 def _of_image(variant: Variant) -> tuple[list[Part], list[Path]]:

@@ -149,7 +149,7 @@ def test_a_mirror_gets_what_is_attached(release: Release, registry: str, tmp_pat
     ("artifact", "told"),
     [
         (Artifact("registry.example.com/trl", "0.1.0-cpu"), "has no digest: only what was pushed has one"),
-        (Artifact("registry.example.com/trl", "9.9.9", DIGEST), "is no image, chart or package of this checkout"),
+        (Artifact("registry.example.com/trl", "9.9.9", DIGEST), "is not an image, chart or package of this checkout"),
     ],
 )
 def test_what_is_not_of_this_checkout_is_refused(

@@ -255,7 +255,7 @@ def test_no_more_sessions_than_the_limit_share_a_device_and_the_others_wait_whol
                 stays(crowd, now, 10)
                 lacks = (f"it waits in queue {name}", "insufficient unused quota for pods")
                 waits = stoker("rl", "up", min(left - set(now)), *words[:-1], "1", check=False)
-                assert (waits.returncode, f"queue {name} has not let it start" in waits.stderr) == (75, True), (
+                assert (waits.returncode, f"queue {name} has not admitted it" in waits.stderr) == (75, True), (
                     waits.stderr
                 )
                 for session in left - set(now):

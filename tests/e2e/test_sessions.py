@@ -135,7 +135,7 @@ def test_two_sessions_reach_nothing_of_each_other_and_leave_nothing(
     for name in NAMES:
         told = rl("up", name, str(trainjob), "--time-limit", "1h", "--wait", "900").stdout
         assert f"http://{name}-samplers.{kube.namespace}:8080 (1 samplers)" in told
-    assert "is there with these values" in rl("up", "one", str(trainjob), "--time-limit", "1h").stderr
+    assert "already exists with these values" in rl("up", "one", str(trainjob), "--time-limit", "1h").stderr
     other = rl("up", "one", str(trainjob), "--time-limit", "2h", check=False)
     assert (other.returncode, "time-limit is 3600, and you ask for 7200" in other.stderr) == (64, True)
     listed = json.loads(rl("list", "--output", "json").stdout)
@@ -188,7 +188,7 @@ def test_a_session_ends_at_its_limits(rl: Rl, trainjob: Path, kube: Kube, reader
     run.hold()  # answers are written, but not rewarded, so that soon nobody asks for more
     run.wait_complete(seconds=300)
     ((code, message),) = run.endings()
-    assert (code, "nobody has asked the samplers for 30 s" in message) == (0, True)
+    assert (code, "no request has reached the samplers for 30 s" in message) == (0, True)
     rl("down", "one", "--purge")
     rl("up", "one", str(trainjob), "--time-limit", "90s", "--wait", "0")
     run.wait_failed(seconds=300)

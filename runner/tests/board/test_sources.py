@@ -83,10 +83,10 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(output / "stoker.json")
     (left,) = found(tmp_path / "claim")
     assert (left.facts, left.reported) == ({}, False)
-    with pytest.raises(OutsideError, match=r"report\.html of claim is no file of a report"):
+    with pytest.raises(OutsideError, match=r"report\.html of claim is not a report file"):
         read_report(left)
     os.mkfifo(output / "evaluation.json")
-    with pytest.raises(OutsideError, match=r"evaluation\.json of claim is no file of evaluations"):
+    with pytest.raises(OutsideError, match=r"evaluation\.json of claim is not an evaluation file"):
         check(left)
     (tmp_path / "claim/pipe/output").mkdir(parents=True)
     os.mkfifo(tmp_path / "claim/pipe/output/metrics.jsonl")

@@ -23,7 +23,11 @@ def run(folder: Path, *words: str, **environ: str) -> Result:
         (VLLM, 78, "there is no cluster here: KUBERNETES_SERVICE_HOST is not set"),
         ((*VLLM, "--api", "http://kubernetes", "--namespace", "ml"), 78, "write https://HOST:PORT; the token is a"),
         ((*VLLM, "--api", "http://127.0.0.1:1", "--account", "/nowhere"), 78, "/nowhere/namespace cannot be read"),
-        ((*VLLM, "--api", "https://127.0.0.1:1", "--namespace", "ml", "--account", "/nowhere"), 78, "no certificate"),
+        (
+            (*VLLM, "--api", "https://127.0.0.1:1", "--namespace", "ml", "--account", "/nowhere"),
+            78,
+            "is not a certificate",
+        ),
         ((), 64, "name the engine: --engine for vLLM, else --park-command and --use-command"),
         (("--park-command", "true"), 64, "name the engine"),
         ((*VLLM, "--use-command", "true"), 64, "name the engine"),
@@ -45,7 +49,7 @@ def test_level_two_is_refused_with_lora(tmp_path: Path) -> None:
     config.write_text("model: m\n")
     assert "no cluster" in run(tmp_path, *VLLM, "--sleep-level", "2", "--config", str(config)).output
     config.write_text("- 1\n")
-    assert "is no configuration of vLLM" in run(tmp_path, *VLLM, "--config", str(config)).output
+    assert "is not a vLLM configuration" in run(tmp_path, *VLLM, "--config", str(config)).output
 
 
 def test_samplers_that_take_whole_weights_are_refused(tmp_path: Path) -> None:
@@ -60,7 +64,7 @@ def test_the_folder_must_be_there(tmp_path: Path) -> None:
     account.mkdir()
     words = ("--api", "http://127.0.0.1:1", "--namespace", "ml", "--account", str(account))
     result = run(tmp_path / "none", *VLLM, *words)
-    assert (result.exit_code, "is no folder" in result.output) == (78, True)
+    assert (result.exit_code, "is not a folder" in result.output) == (78, True)
     assert CliRunner().invoke(main, ["slice", "guard", "--folder", str(tmp_path / "none"), "true"]).exit_code == 78
 
 

@@ -19,7 +19,7 @@ def test_what_no_header_can_hold_is_no_key_and_is_not_shown(key: str) -> None:
     with pytest.raises(RunError) as ending:
         api_key({API_KEY: key})
     assert ending.value.code is ExitCode.CONFIG
-    assert ending.value.message.startswith("STOKER_SAMPLERS_API_KEY is no key: write one line")
+    assert ending.value.message.startswith("STOKER_SAMPLERS_API_KEY is not a valid key: write one line")
     assert key not in ending.value.message
 
 

@@ -143,7 +143,7 @@ def test_the_samplers_of_the_job_serve_what_the_flags_say() -> None:
     elsewhere = ("trl.scripts.grpo_async", "--samplers", "http://a:8000", "--reward_funcs", "math_answer", "--use_peft")
     assert planned(*elsewhere).samplers is None
     (line,) = refused(*RUN, "--model_name_or_path", "Qwen/Qwen3-0.6B")
-    assert "is no folder, and the samplers of a TrainJob load what lies in the workspace" in line
+    assert "is not a folder, and the samplers of a TrainJob load what lies in the workspace" in line
 
 
 def test_samplers_of_the_job_need_a_runtime_that_has_them() -> None:

@@ -68,7 +68,7 @@ def what_a_session_cannot_do_is_refused(setup: Setup) -> None:
     refused(
         lambda: far(setup, max_length=512).train([{"text": "7" * 300}]), "row 0 has 301 tokens, but the model takes 128"
     )
-    refused(lambda: policy.generate(["1"], min_p=0.5), "a session takes no min_p")
+    refused(lambda: policy.generate(["1"], min_p=0.5), "a session does not know min_p")
     refused(lambda: policy.generate(["1"], max_tokens="many"), "max_tokens is missing or not a whole number")
     refused(lambda: policy.save_lora(FOLDER), "not in this process: write Policy(model) to save an adapter")
     refused(lambda: far(setup, target_modules=["q_proj"]).train(ROWS), "a session's adapters are in all layers")

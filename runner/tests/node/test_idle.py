@@ -151,9 +151,9 @@ def test_an_idle_run_saves_and_ends_with_0(
     ranks.join()
     stopped = Verdict(ExitCode.STOPPED, "stopped at step 3, checkpoint saved")
     assert launch._unless_idle(stopped, SharedFolder(tmp_path, "r", 1)) == Verdict(
-        ExitCode.FINISHED, "nobody has asked the samplers for 1 s (stopped at step 3, checkpoint saved)"
+        ExitCode.FINISHED, "no request has reached the samplers for 1 s (stopped at step 3, checkpoint saved)"
     )
-    assert "nobody has asked the samplers for 1 s: saving a checkpoint, and ending" in capfd.readouterr().err
+    assert "no request has reached the samplers for 1 s: saving a checkpoint, and ending" in capfd.readouterr().err
     crashed = Verdict(ExitCode.CRASHED, "x")
     assert launch._unless_idle(crashed, shared) == crashed
     assert launch._unless_idle(stopped, SharedFolder(tmp_path, "another", 0)) == stopped

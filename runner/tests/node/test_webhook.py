@@ -159,7 +159,7 @@ def test_a_receiver_that_fails_is_a_warning_in_bounded_time(
     assert ended(monkeypatch, tmp_path, Verdict(ExitCode.FINISHED, "finished")) is ExitCode.FINISHED
     assert time.monotonic() - started < 8
     lines = capfd.readouterr().err
-    assert f"warning: nobody was told through STOKER_WEBHOOK ({why}" in lines
+    assert f"warning: no notification was sent to STOKER_WEBHOOK ({why}" in lines
     assert "a-secret-of-the-team" not in lines
     assert "127.0.0.1" not in lines
 

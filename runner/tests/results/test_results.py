@@ -67,8 +67,8 @@ def test_the_workspace_stands_for_its_output(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("adapter", "words", "code", "told"),
     [
-        (False, ["--to", "{new}"], 64, "trained the whole model, so that nothing is to merge"),
-        (False, [], 64, "nothing is to be done: add --push URI or --gguf FILE"),
+        (False, ["--to", "{new}"], 64, "trained the whole model, so there is nothing to merge"),
+        (False, [], 64, "nothing to do: add --push URI or --gguf FILE"),
         (
             True,
             ["--push", "hf://a/b"],
@@ -113,7 +113,7 @@ def test_a_converter_on_the_path_is_used(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "nothing is to be measured: add --data DATA, --tasks NAMES"),
+        ([], "nothing to measure: add --data DATA, --tasks NAMES"),
         (["--tasks", "a", "--server", "http://x"], "--server and --model belong together"),
     ],
 )

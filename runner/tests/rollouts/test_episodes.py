@@ -240,7 +240,7 @@ def test_rows_choose_among_environments(with_code: Any) -> None:
         "U:Look! Hall 4|A:",
     ]
     assert [reward is None for reward in (*room[0].rewards, *hall[0].rewards)] == [False, True, True, False]
-    assert "names the environment 'yard', which there is not, for row 5" in str(yard)
+    assert "names the environment 'yard', which does not exist, for row 5" in str(yard)
     assert "write one of room, hall into the column `environment`" in str(yard)
 
 

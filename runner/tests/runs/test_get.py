@@ -153,7 +153,7 @@ def test_the_claim_of_a_deleted_run_can_be_read(finished: Cluster, tmp_path: Pat
     for kind in ("trainjobs", "jobsets"):
         finished.objects.pop((kind, "ml", "tune"))
     result = stoker("get", "tune", str(tmp_path / "out"), code=ExitCode.NO_INPUT)
-    assert "the run tune was deleted, but its claim initializer-tune is there: name an image" in result.stderr
+    assert "the run tune was deleted, but its claim initializer-tune still exists: name an image" in result.stderr
     stoker("get", "tune", str(tmp_path / "out"), "--image", IMAGE)
     assert "stoker.json" in there(tmp_path / "out")
 

@@ -101,7 +101,7 @@ def test_a_session_is_made_once(rl: Rl, cluster: Cluster) -> None:
     cluster.requests.clear()
     again = rl("up", "sums", *SUMS, "--time-limit", "8h", "--idle-limit", "30m", "--wait", "0")
     assert again.exit_code == 0
-    assert "is there with these values" in again.stderr
+    assert "already exists with these values" in again.stderr
     assert {method for method, _ in cluster.requests} == {"GET"}
 
     other = rl("up", "sums", *SUMS, "--time-limit", "9h", "--idle-limit", "30m", "--wait", "0")
@@ -125,14 +125,14 @@ def test_what_is_of_somebody_else_is_left_alone(rl: Rl, cluster: Cluster) -> Non
     cluster.add("services", {"metadata": {"name": "sums-samplers"}})
     told = rl("up", "sums", *SUMS, "--wait", "0")
     assert told.exit_code == 64
-    assert "Service sums-samplers is there and is not of this session: choose another name" in told.stderr
+    assert "Service sums-samplers exists but is not of this session: choose another name" in told.stderr
     cluster.add("trainjobs", {"metadata": {"name": "mine", "uid": "1"}, "spec": {"runtimeRef": {"name": "x"}}})
     told = rl("up", "mine", *SUMS, "--wait", "0")
     assert told.exit_code == 64
-    assert "TrainJob mine is there and is no session" in told.stderr
+    assert "TrainJob mine exists but is not a session" in told.stderr
     told = rl("down", "mine")
     assert told.exit_code == 64
-    assert "TrainJob mine is no session" in told.stderr
+    assert "TrainJob mine is not a session: it lacks the label" in told.stderr
     assert ("trainjobs", "mine") in names(cluster)
 
 
@@ -188,11 +188,11 @@ def test_down_leaves_nothing_and_says_what_stays(rl: Rl, cluster: Cluster) -> No
     assert "claim initializer-sums keeps the run folder; `stoker rl down sums --purge` deletes it" in told.stderr
     refused = rl("up", "sums", *SUMS, "--wait", "0")
     assert refused.exit_code == 64
-    assert "claim initializer-sums of an earlier session sums is there" in refused.stderr
+    assert "claim initializer-sums of an earlier session sums still exists" in refused.stderr
     assert rl("down", "sums", "--purge").exit_code == 0
     assert names(cluster) == []
     again = rl("down", "sums")
-    assert (again.exit_code, "session sums: nothing is there" in again.stderr) == (0, True)
+    assert (again.exit_code, "session sums does not exist" in again.stderr) == (0, True)
 
 
 def test_down_names_what_is_left_and_why(rl: Rl, cluster: Cluster) -> None:
@@ -207,7 +207,7 @@ def test_down_names_what_is_left_and_why(rl: Rl, cluster: Cluster) -> None:
     told = rl("down", "sums", "--wait", "0.05")
     assert told.exit_code == 75
     assert "Pod sums-sampler-0-0-x is left: it is being deleted; try again later" in told.stderr
-    assert "Lease gpu is left: its finalizers example.com/x have not let it go" in told.stderr
+    assert "Lease gpu is left: its finalizers example.com/x still block deletion" in told.stderr
     assert "you may not list jobsets.jobset.x-k8s.io, so whether one is left is not known" in told.stderr
 
 
@@ -367,7 +367,7 @@ def test_a_trainjob_of_ones_own_becomes_a_session(rl: Rl, cluster: Cluster, tmp_
     file.write_text(yaml.safe_dump(trainjob))
     waiting = rl("up", "queued", str(file), "--wait", "0.05")
     assert waiting.exit_code == 75
-    assert "there are no pods yet: queue gpu-0 has not let it start (`stoker explain queued`" in waiting.stderr
+    assert "there are no pods yet: queue gpu-0 has not admitted it (`stoker explain queued`" in waiting.stderr
     refused = rl("up", "sums", str(file), "--model", "hf://org/model")
     assert refused.exit_code == 64
     assert f"--model does not go with a TrainJob: write it into {file}" in refused.stderr
@@ -447,7 +447,7 @@ def test_sessions_of_a_namespace_share_a_device_until_the_last_ends(rl: Rl, clus
     ("words", "code", "message"),
     [
         (("--device-claim", "prod/gpu-a=x"), 64, "is in namespace prod, and the session in ml: Kubernetes gives"),
-        (("--turns",), 64, "--turns: the samplers of runtime trl-grpo-async take no turns; set runtimes.trl-grpo-"),
+        (("--turns",), 64, "--turns: the samplers of runtime trl-grpo-async cannot share a device; set runtimes.trl"),
         (("--device-claim", "gpu-a"), 64, "is incomplete: write NAME=DEVICECLASS"),
         (("--device-claim", "gpu-a=x"), 64, "the runtime trl-grpo-async names none; write a claim that its pods name"),
         (("--runtime", "absent"), 66, "the cluster has no runtime absent: choose another --runtime (it has trl-grpo"),

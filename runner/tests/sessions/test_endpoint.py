@@ -56,7 +56,7 @@ def test_an_endpoint_gets_a_service_and_a_key_and_says_how_to_use_it(endpoint: C
     assert "kubectl port-forward service/loops-tinker 8000 --namespace ml" in told.stdout
     assert "export TINKER_BASE_URL=http://127.0.0.1:8000" in told.stdout
     again = rl(*UP, "--set", "max_rank=16", "--idle-limit", "30m")
-    assert (again.exit_code, "is there with these values" in again.stderr) == (0, True)
+    assert (again.exit_code, "already exists with these values" in again.stderr) == (0, True)
 
 
 def test_what_it_trains_on_is_not_for_the_session_to_say(endpoint: Cluster) -> None:

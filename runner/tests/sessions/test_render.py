@@ -153,7 +153,7 @@ def of_an_older_catalogue(runtime: Object) -> None:
     ("trainjob", "session", "change", "code", "message"),
     [
         (sums(), Session(), without_samplers, 64, "has no samplers of its own: choose one that has"),
-        (sums(), Session(), of_an_older_catalogue, 78, "ask nobody for a key.*upgrade its release"),
+        (sums(), Session(), of_an_older_catalogue, 78, "do not check keys.*upgrade its release"),
         (sums(activeDeadlineSeconds=5), Session(time_limit=60), None, 64, "activeDeadlineSeconds, which --time-limit"),
         (
             sums(trainer={"env": [{"name": "STOKER_IDLE_SECONDS", "value": "5"}]}),

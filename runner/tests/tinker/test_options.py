@@ -54,7 +54,7 @@ def test_a_flag_wins_over_its_variable() -> None:
         ((), {"STOKER_SAMPLERS_API_KEY": "abc"}, 78, "the key must begin with 'tml-'"),
         ((), {"STOKER_SAMPLERS": ""}, 64, "--samplers is missing"),
         ((), {"STOKER_ARG_MODEL_NAME_OR_PATH": ""}, 64, "--model_name_or_path is missing"),
-        ((), {"STOKER_ARG_LORA_R": "8"}, 64, "STOKER_ARG_LORA_R is no flag of `stoker tinker`: drop it"),
+        ((), {"STOKER_ARG_LORA_R": "8"}, 64, "STOKER_ARG_LORA_R is not a flag of `stoker tinker`: drop it"),
         ((), {"STOKER_ARG_MAX_RANK": "many"}, 64, "'many' is not a valid integer"),
         ((), {"PET_NNODES": "2"}, 78, "the TrainJob has 2 nodes: write numNodes: 1"),
         ((), {"STOKER_IDLE_SECONDS": "soon"}, 64, "STOKER_IDLE_SECONDS is 'soon': write whole seconds"),

@@ -167,7 +167,7 @@ class _Pages:
     def refused(self, request: Request, error: Exception) -> Response:
         """Answer what Starlette itself refuses: an unknown address, another method."""
         status = error.status_code if isinstance(error, HTTPException) else 500
-        known = {404: "There is no such page: choose one above.", 405: "This page only shows: it takes no orders."}
+        known = {404: "There is no such page: choose one above.", 405: "This page is read-only: open it with GET."}
         return self._refuse(request, status, known.get(status, "This cannot be answered: choose a page above."))
 
     def broken(self, request: Request, error: Exception) -> Response:

@@ -136,7 +136,7 @@ def check(left: Left) -> None:
             raise OutsideError(f"{path.name} of {left.source.name} leads out of it: put a file there instead of a link")
     told = left.folder / EVALUATION
     if told.exists() and not (told.is_file() and told.stat().st_size <= _MOST_BYTES):
-        raise OutsideError(f"{EVALUATION} of {left.source.name} is no file of evaluations: remove it")
+        raise OutsideError(f"{EVALUATION} of {left.source.name} is not an evaluation file: remove it")
 
 
 def read_report(left: Left) -> bytes:
@@ -154,7 +154,7 @@ def read_report(left: Left) -> bytes:
         opened.append(os.open(REPORT, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=opened[-1]))
         told = os.fstat(opened[-1])
         if not stat.S_ISREG(told.st_mode) or told.st_size > _MOST_BYTES:
-            raise OutsideError(f"{REPORT} of {left.source.name} is no file of a report: remove it")
+            raise OutsideError(f"{REPORT} of {left.source.name} is not a report file: remove it")
         with os.fdopen(os.dup(opened[-1]), "rb") as stream:
             return stream.read()
     finally:

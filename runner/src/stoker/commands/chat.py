@@ -24,7 +24,7 @@ _FORGET, _END = "/new", "/exit"
     "   0  answered\n"
     "  64  wrong arguments\n"
     "  65  the files are not those that the run left, or the conversation is too long\n"
-    "  66  not a finished run's result, or the base model is not here\n"
+    "  66  not a finished run's result, or the base model is missing\n"
     "  78  another base model, or a missing package\n",
 )
 @click.argument("output", type=PATH)

@@ -71,7 +71,7 @@ class Line:
 
     @property
     def fix(self) -> str:
-        """What to do; empty if nothing is to be done."""
+        """What to do; empty if there is nothing to do."""
         return self.flaw or self.warning or self.missing
 
 

@@ -149,7 +149,7 @@ def _of_trainjob(
         raise RunError(ExitCode.USAGE, f"write {' '.join(trainer_args)} into the TrainJob: it says the flags itself")
     if config is None:
         raise RunError(
-            ExitCode.USAGE, f"the model of {path} is not here: name a folder with its config.json by --model"
+            ExitCode.USAGE, f"the model of {path} is not on this machine: name a folder with its config.json by --model"
         )
     folder = config.parent if config.name == "config.json" else config
     if not (folder / "config.json").is_file():

@@ -52,7 +52,7 @@ def evaluate_command(output: Path | None, **words: Any) -> None:
     """
     options, form = taken(words), words.pop("form")
     if not (words["data"] or words["tasks"]):
-        raise RunError(ExitCode.USAGE, "nothing is to be measured: add --data DATA, --tasks NAMES, or both")
+        raise RunError(ExitCode.USAGE, "nothing to measure: add --data DATA, --tasks NAMES, or both")
     if bool(words["server"]) != bool(words["model"]):
         raise RunError(ExitCode.USAGE, "--server and --model belong together: name the address, and the model there")
     if options is not None:

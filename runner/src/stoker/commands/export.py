@@ -27,7 +27,7 @@ _OUTPUT, _EXPORTED = "/workspace/output", "/workspace/exported"
     "   0  all of it is done\n"
     "  64  wrong arguments, or nothing to merge\n"
     "  65  the files are not those that the run left\n"
-    "  66  not a finished run's result, or the base model is not here\n"
+    "  66  not a finished run's result, or the base model is missing\n"
     "  69  the other side does not answer\n"
     "  78  another base model, no rights, or a missing package or converter\n",
 )
@@ -76,7 +76,7 @@ def export_command(
     result = read_result(output)
     if target is not None and (as_it_is or not result.is_adapter):
         why = (
-            "--as-it-is merges nothing" if as_it_is else "its run trained the whole model, so that nothing is to merge"
+            "--as-it-is merges nothing" if as_it_is else "its run trained the whole model, so there is nothing to merge"
         )
         raise RunError(ExitCode.USAGE, f"{result.path}: {why}: drop --to; --push and --gguf take it as it is")
     if result.is_adapter and target is None and not as_it_is:
@@ -86,7 +86,7 @@ def export_command(
     if gguf is not None and result.is_adapter and as_it_is:
         raise RunError(ExitCode.USAGE, "--gguf needs a whole model: merge the adapter with --to, not --as-it-is")
     if not (target or gguf or uri):
-        raise RunError(ExitCode.USAGE, "nothing is to be done: add --push URI or --gguf FILE")
+        raise RunError(ExitCode.USAGE, "nothing to do: add --push URI or --gguf FILE")
     if uri is not None:
         check_target(uri)
     script = None if gguf is None else converter()
@@ -136,5 +136,5 @@ def _print(
         flags = [*(["--as-it-is"] if as_it_is else []), *(["--public"] if public else [])]
         steps.append(("push", "fetch", ["stoker", "export", merged, "--push", uri, *flags]))
     if not steps:
-        raise RunError(ExitCode.USAGE, "nothing is to be done: add --push URI, or drop --as-it-is")
+        raise RunError(ExitCode.USAGE, "nothing to do: add --push URI, or drop --as-it-is")
     print_job("export", steps, options)

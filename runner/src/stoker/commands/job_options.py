@@ -85,7 +85,7 @@ def print_job(purpose: str, steps: Sequence[tuple[str, str, Sequence[str]]], opt
         options: what the user wants of it.
 
     Raises:
-        RunError: the run's name is none (64).
+        RunError: the run's name is not a valid name (64).
     """
     from stoker.results.job import Around, Step, job
     from stoker.submit.trainjob import to_yaml

@@ -20,7 +20,7 @@ from stoker.commands.runs import logs_command, on_cluster
     "  stoker rl down math",
 )
 def rl_group() -> None:
-    """Start, show and end sessions: TrainJobs with samplers of their own that nobody else reaches."""
+    """Start, show and end sessions: TrainJobs with samplers that no other run can reach."""
 
 
 @rl_group.command(

@@ -119,7 +119,9 @@ def slice_run_command(
         )
     leases = Leases.of_the_pod(os.environ, api, namespace, account or ACCOUNT, rules.renew)
     if not folder.is_dir():
-        raise RunError(ExitCode.CONFIG, f"--folder {folder} is no folder: mount one that the engine's guard sees too")
+        raise RunError(
+            ExitCode.CONFIG, f"--folder {folder} is not a folder: mount one that the engine's guard sees too"
+        )
     # A process that was started again must not be taken for the one before it.
     me = f"{name or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -145,7 +147,9 @@ def slice_guard_command(folder: Path, command: tuple[str, ...]) -> int:
     from stoker.serve.slices.guard import Guard
 
     if not folder.is_dir():
-        raise RunError(ExitCode.CONFIG, f"--folder {folder} is no folder: mount one that `stoker slice run` sees too")
+        raise RunError(
+            ExitCode.CONFIG, f"--folder {folder} is not a folder: mount one that `stoker slice run` sees too"
+        )
     return Guard(folder, command).run()
 
 

@@ -87,7 +87,8 @@ def api_key(environ: Mapping[str, str]) -> str:
     if not key.isascii() or not key.isprintable() or " " in key:
         raise RunError(
             ExitCode.CONFIG,
-            f"{API_KEY} is no key: write one line of letters, digits and signs into the key api-key of its Secret",
+            f"{API_KEY} is not a valid key: write one line of letters, digits and signs into the key api-key of its "
+            "Secret",
         )
     return key
 

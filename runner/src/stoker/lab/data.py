@@ -1,6 +1,6 @@
 """Rows as tokens: the same token ids and the same loss masks as TRL's trainers make of them.
 
-A label of -100 takes a token out of the loss: a row's prompt, and what pads a batch. Texts that are no conversation end
+A label of -100 takes a token out of the loss: a row's prompt, and what pads a batch. Other texts than conversations end
 with the tokenizer's end of text; in a conversation the chat template says what ends an answer.
 """
 

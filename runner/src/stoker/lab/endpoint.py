@@ -59,7 +59,7 @@ class Endpoint:
         self._end = threading.Event()
 
     def is_there(self) -> bool | None:
-        """Return whether this address is an endpoint's; None if nobody answers."""
+        """Return whether this address is an endpoint's; None without an answer."""
         try:
             with urllib.request.urlopen(f"{self.url}/api/v1/healthz", timeout=_PROBE_SECONDS) as answer:
                 return bool(json.loads(answer.read()) == {"status": "ok"})

@@ -22,7 +22,7 @@ def is_whole(config: object, name: str, least: int) -> bool:
 
 
 def number(config: object, name: str) -> float:
-    """Return a field's number; NaN, which is in no range, if it is none."""
+    """Return a field's number; NaN, which is in no range, for any other value."""
     value = getattr(config, name)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
 

@@ -216,7 +216,7 @@ def checked_prompts(prompts: Sequence[Prompt]) -> list[Prompt]:
     """Return prompts as a list.
 
     Raises:
-        LabError: they are no list, there are none, or one is empty.
+        LabError: they are not a list, there are none, or one is empty.
     """
     if isinstance(prompts, str):
         raise LabError(f"generate: the prompts are one text: write a list, [{prompts[:20]!r}]")

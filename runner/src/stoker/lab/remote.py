@@ -26,7 +26,7 @@ class Served:
         timeout: seconds to wait for an answer.
 
     Raises:
-        LabError: the address is none.
+        LabError: the address is not a URL.
     """
 
     def __init__(self, url: object, model: str | None = None, timeout: float = 600.0) -> None:

@@ -105,7 +105,7 @@ class Session:
         asked = checked_prompts(prompts)
         unknown = sorted(sampling.keys() - {*_SAMPLING, "n", "logprobs"})
         if unknown:
-            raise LabError(f"generate: a session takes no {unknown[0]}: write some of {', '.join(_SAMPLING)}, n")
+            raise LabError(f"generate: a session does not know {unknown[0]}: write some of {', '.join(_SAMPLING)}, n")
         given = {"max_tokens": 16, **{name: sampling[name] for name in _SAMPLING if name in sampling}}
         told = sampling.get("logprobs") is not None
         model_id = self._model()

@@ -126,8 +126,8 @@ class LoRATrainer:
             self._hf_model = get_peft_model(base, LoraConfig(**self.config.lora_arguments()))
         except ValueError as error:  # PEFT found no module of these names
             raise LabError(
-                f"LoRATrainConfig: target_modules is {self.config.target_modules!r}, and {self.model_name} takes no "
-                f"adapter there: write names of its layers, or 'all-linear' ({error})"
+                f"LoRATrainConfig: target_modules is {self.config.target_modules!r}, and {self.model_name} cannot "
+                f"have an adapter there: write names of its layers, or 'all-linear' ({error})"
             ) from error
 
     def train(self, dataset: Any) -> Trained:

@@ -345,11 +345,11 @@ def _watch(
 
 def _end_idle(plan: Plan, shared: SharedFolder, local: LocalFolder) -> None:
     """Have all ranks save and stop, and let every node know why before its ranks end."""
-    why = f"nobody has asked the samplers for {plan.idle_seconds} s"
+    why = f"no request has reached the samplers for {plan.idle_seconds} s"
     try:
         shared.publish_idle(why)
     except OSError as error:
-        say(f"{why}, but the workspace cannot be written to, so this goes on ({error})")
+        say(f"{why}, but the workspace cannot be written to, so the run continues ({error})")
         return
     local.stop_flag.touch()
     say(f"{why}: saving a checkpoint, and ending")

@@ -61,7 +61,7 @@ def tell(address: str, body: Mapping[str, Any], seconds: float = _SECONDS) -> bo
         return False
     seconds = min(seconds, _SECONDS)
     if seconds < _LEAST_SECONDS:
-        say(f"warning: nobody was told through {WEBHOOK}: there was no time left before the end of the pod")
+        say(f"warning: no notification was sent to {WEBHOOK}: there was no time left before the end of the pod")
         return False
     problems: list[str] = []
     # A look-up of a name and an answer in drops may take any time, so that a thread of its own waits for them.
@@ -70,7 +70,7 @@ def tell(address: str, body: Mapping[str, Any], seconds: float = _SECONDS) -> bo
     sender.join(seconds)
     problem = problems[0] if problems else f"no answer within {seconds:.0f} s"
     if problem:
-        say(f"warning: nobody was told through {WEBHOOK} ({problem}); the run is not affected")
+        say(f"warning: no notification was sent to {WEBHOOK} ({problem}); the run is not affected")
     return not problem
 
 

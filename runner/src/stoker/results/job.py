@@ -62,7 +62,7 @@ def job(purpose: str, steps: Sequence[Step], around: Around) -> dict[str, Any]:
         around: what surrounds them.
 
     Raises:
-        RunError: the run's name is none (64).
+        RunError: the run's name is not a valid name (64).
     """
     if not _NAME.fullmatch(around.run) or len(around.run) > _LONGEST:
         raise RunError(ExitCode.USAGE, f"--job {around.run} is not the name of a run: write that of its TrainJob")

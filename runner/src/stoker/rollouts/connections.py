@@ -183,12 +183,12 @@ class _Connection:
             head = await self.reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError as error:
             if error.partial:
-                raise LostError("the answer ends in its head") from error
+                raise LostError("the answer ends inside its headers") from error
             raise _ClosedError from error
         except ConnectionError as error:
             raise _ClosedError from error
         except asyncio.LimitOverrunError as error:
-            raise LostError("the answer's head has no end") from error
+            raise LostError("the answer's headers are too long") from error
         try:
             first, *lines = head.decode("latin-1").split("\r\n")
             version, status = first.split(" ")[:2]
@@ -199,7 +199,7 @@ class _Connection:
         except ValueError as error:
             raise LostError("the answer is not HTTP") from error
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
-            raise LostError("the answer ends before its end") from error
+            raise LostError("the answer is incomplete") from error
 
     async def _body(self, fields: dict[str, str]) -> tuple[bytes, bool]:
         """Return the body, and whether the connection is ready for another request after it."""
@@ -225,5 +225,5 @@ class _Connection:
 
 def _allowed(size: int) -> int:
     if not 0 <= size <= _BODY_BYTES:
-        raise ValueError(f"{size} bytes are no length")
+        raise ValueError(f"invalid length: {size} bytes")
     return size

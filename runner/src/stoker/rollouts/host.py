@@ -111,7 +111,7 @@ class Host:
         name, clock = request["name"], _clock(request)
         if name not in self._factories:
             advice = f"write one of {', '.join(self._factories)} into the column `environment`"
-            raise UserCodeError("the data", f"names the environment {name!r}, which there is not", advice=advice)
+            raise UserCodeError("the data", f"names the environment {name!r}, which does not exist", advice=advice)
         idle, factory = self._idle[name], self._factories[name]
         environment = idle.pop() if idle else await self._calls.call(loading.name_of(factory), factory, clock)
         self._episodes[request["episode"]] = (name, environment)

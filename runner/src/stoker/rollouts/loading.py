@@ -56,7 +56,7 @@ def load(named: Named) -> Any:
     except Exception as error:
         report_traceback()
         raise RunError(
-            ExitCode.USAGE, f"{spelled} cannot be called so ({said_by(error)}): change its arguments"
+            ExitCode.USAGE, f"{spelled} cannot be called like this ({said_by(error)}): change its arguments"
         ) from error
 
 

@@ -49,7 +49,7 @@ async def _looked_up(address: Address) -> list[str]:
         try:
             found = {str(entry[4][0]) for entry in socket.getaddrinfo(address.host, None, type=socket.SOCK_STREAM)}
         except (OSError, UnicodeError) as problem:  # a label that is too long is an error of encoding
-            error = problem if isinstance(problem, OSError) else OSError(f"it is no name: {problem}")
+            error = problem if isinstance(problem, OSError) else OSError(f"it is not a host name: {problem}")
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(tell, sorted(found), error)
 

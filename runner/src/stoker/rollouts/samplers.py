@@ -242,5 +242,8 @@ def _written(data: Any, model: str) -> Written:
         raise LostError(f"it stopped in the middle of the answer ({finish})")
     # An empty answer would be trained as one that is worth nothing.
     if not ids or len(ids) != len(logprobs) or not all(map(math.isfinite, logprobs)):
-        raise FaultError(f"{len(ids)} tokens with {len(logprobs)} log-probabilities are no answer, or one is no number")
+        raise FaultError(
+            f"{len(ids)} tokens with {len(logprobs)} log-probabilities is an invalid answer: the counts differ, there "
+            "are none, or a value is not finite"
+        )
     return Written(ids, logprobs, finish)

@@ -119,8 +119,8 @@ def _run(client: Client, name: str, wanted: Wanted) -> Seen:
         if not wanted.image:
             raise NotFoundError(
                 ExitCode.NO_INPUT,
-                f"the run {name} was deleted, but its claim {claim} is there: name an image with Python that can read "
-                "it, such as the run's, with --image",
+                f"the run {name} was deleted, but its claim {claim} still exists: name an image with Python that can "
+                "read it, such as the run's, with --image",
             ) from error
         return Seen({"metadata": {"name": name}}, None, (), ())
 

@@ -173,7 +173,8 @@ def _claim(seen: Seen, spec: Object, mount: Object, name: str) -> str:
             if found := part(one, "persistentVolumeClaim").get("claimName"):
                 return str(found)
             raise RunError(
-                ExitCode.CONFIG, f"the workspace of {name} is no claim, so it went with the pods: nothing can be read"
+                ExitCode.CONFIG,
+                f"the workspace of {name} is not a claim; it was deleted with the pods, and nothing can be read",
             )
     # JobSet adds the volume of a claim that it makes to the pods, and not to its own template.
     for policy in rows(part(seen.jobset or {}, "spec"), "volumeClaimPolicies"):

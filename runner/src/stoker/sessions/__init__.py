@@ -1,1 +1,1 @@
-"""Sessions: TrainJobs with samplers of their own that nobody else reaches, and what makes, shows and ends them."""
+"""Sessions: TrainJobs with samplers that no other run can reach, and what makes, shows and ends them."""

@@ -104,7 +104,7 @@ def print_list(output: str, namespace: str | None, context: str | None) -> None:
             if row.has_ended:
                 say(f"{row.name} has ended, and keeps its key, address and policies: `stoker rl down {row.name}`")
     else:
-        say(f"there are no sessions in namespace {client.namespace}: --namespace shows another one's")
+        say(f"there are no sessions in namespace {client.namespace}: --namespace selects another namespace")
 
 
 def _asked(words: SessionOptions, client: Client | None) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -78,14 +78,14 @@ def down(client: Client, name: str, seconds: float, *, purge: bool = False) -> N
         purge: True to delete its run folder too: its claim, or its folder of a claim that it shares.
 
     Raises:
-        RunError: the TrainJob of that name is no session (64), or something is left (75, or what keeps the pod from
+        RunError: the TrainJob of that name is not a session (64), or something is left (75, or what keeps the pod from
             starting that deletes a folder): the message names it.
     """
     trainjob = client.find(TRAINJOBS, name)
     if trainjob is not None and not render.is_session(trainjob):
         raise RunError(
             ExitCode.USAGE,
-            f"TrainJob {name} is no session, it lacks the label {LABEL}={name}: delete it with kubectl, or correct "
+            f"TrainJob {name} is not a session: it lacks the label {LABEL}={name}: delete it with kubectl, or correct "
             "the name",
         )
     uid = str(trainjob["metadata"]["uid"]) if trainjob else ""
@@ -145,7 +145,7 @@ def _say_what_stays(client: Client, name: str, place: Place | None, *, there: bo
             f"session {name}: claim {claim} keeps the run folder; `stoker rl down {name} --purge` deletes it with all "
             "that is in it"
         )
-    say(f"session {name}: nothing is left" if there else f"session {name}: nothing is there")
+    say(f"session {name}: nothing is left" if there else f"session {name} does not exist")
 
 
 def _named(client: Client, name: str, kind: Kind) -> list[Object] | None:
@@ -169,7 +169,7 @@ def _why(one: Mapping[str, Any]) -> str:
     """Return why an object is still there."""
     metadata = one["metadata"]
     if metadata.get("finalizers"):
-        return f"its finalizers {', '.join(metadata['finalizers'])} have not let it go; look at what sets them"
+        return f"its finalizers {', '.join(metadata['finalizers'])} still block deletion; look at what sets them"
     if metadata.get("deletionTimestamp"):
         return "it is being deleted; try again later, or look at its node if it is a pod"
     return "nothing has deleted it: delete it with kubectl, or look at the controller manager, which collects garbage"

@@ -126,7 +126,7 @@ def session_trainjob(trainjob: Mapping[str, Any], session: Session, runtime: Map
     if _GUARD not in _pod(jobs[SAMPLER]).get("metadata", {}).get("annotations", {}).get(_CADDYFILE, ""):
         raise RunError(
             ExitCode.CONFIG,
-            f"the samplers of runtime {_named(runtime)} ask nobody for a key, because the runtime is of an older "
+            f"the samplers of runtime {_named(runtime)} do not check keys, because the runtime is of an older "
             "catalogue: upgrade its release of training-runtimes",
         )
     spec = {**trainjob["spec"]}

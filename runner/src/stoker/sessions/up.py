@@ -72,15 +72,15 @@ def turns_of(runtime: Mapping[str, Any]) -> str:
     """Return the Lease that `--turns` asks for.
 
     Raises:
-        RunError: the samplers of the runtime take no turns (64).
+        RunError: the samplers of the runtime cannot share a device (64).
     """
     found = render.lease_of(runtime)
     if found is None:
         called = runtime["metadata"]["name"]
         raise RunError(
             ExitCode.USAGE,
-            f"--turns: the samplers of runtime {called} take no turns; set runtimes.{called}.samplers.slice.lease in "
-            "the release of training-runtimes, or drop --turns",
+            f"--turns: the samplers of runtime {called} cannot share a device; set "
+            f"runtimes.{called}.samplers.slice.lease in the release of training-runtimes, or drop --turns",
         )
     return found
 
@@ -152,7 +152,7 @@ def up(
     else:
         _refuse_others(there, wanted)
         _complete(client, there, claim, lease, endpoint)
-        say(f"session {name}: is there with these values")
+        say(f"session {name}: already exists with these values")
     count = render.samplers_in(session, runtime)
     if session.samplers is not None:
         _scale(client, name, count)
@@ -170,7 +170,7 @@ def wait(client: Client, name: str, count: int, seconds: float, *, endpoint: boo
         endpoint: wait for its endpoint for the tinker client too.
 
     Raises:
-        RunError: it has failed (70), or is not ready in time (75): it goes on starting.
+        RunError: it has failed (70), or is not ready in time (75): it is still starting.
     """
     deadline = time.monotonic() + seconds
     told = ""
@@ -200,7 +200,7 @@ def wait(client: Client, name: str, count: int, seconds: float, *, endpoint: boo
         if time.monotonic() >= deadline:
             raise RunError(
                 ExitCode.STOPPED,
-                f"session {name} is not ready after {seconds:g} s: {now}. It goes on starting: `stoker rl list` shows "
+                f"session {name} is not ready after {seconds:g} s: {now}. It is still starting: `stoker rl list` shows "
                 f"it, and `stoker rl down {name}` ends it",
             )
         time.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -232,7 +232,7 @@ def _waiting(pods: list[Object], trainjob: Mapping[str, Any]) -> str:
     if not pods:
         metadata = trainjob["metadata"]
         queue = (metadata.get("labels") or {}).get(QUEUE)
-        who = f"queue {queue} has not let it start" if queue else "the controller has made none"
+        who = f"queue {queue} has not admitted it" if queue else "the controller has made none"
         return f"there are no pods yet: {who} (`stoker explain {metadata['name']}` tells more)"
     return "; ".join(dict.fromkeys(_state(pod) for pod in pods))
 
@@ -253,7 +253,7 @@ def _refuse_others(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     name = there["metadata"]["name"]
     if not render.is_session(there):
         raise RunError(
-            ExitCode.USAGE, f"TrainJob {name} is there and is no session: choose another name, or delete the TrainJob"
+            ExitCode.USAGE, f"TrainJob {name} exists but is not a session: choose another name, or delete the TrainJob"
         )
     again = f"`stoker rl down {name}` first, or choose another name"
     ended = ending_of(there)
@@ -273,8 +273,8 @@ def _refuse_remains(client: Client, name: str) -> None:
     if client.find(CLAIMS, claim) is not None:
         raise RunError(
             ExitCode.USAGE,
-            f"claim {claim} of an earlier session {name} is there: choose another name, or delete the claim and the "
-            f"run folder in it with `stoker rl down {name} --purge`",
+            f"claim {claim} of an earlier session {name} still exists: choose another name, or delete the claim and "
+            f"the run folder in it with `stoker rl down {name} --purge`",
         )
 
 
@@ -292,7 +292,7 @@ def _complete(
         elif not _belongs(there, name, uid):
             raise RunError(
                 ExitCode.USAGE,
-                f"{kind.kind} {called} is there and is not of this session: choose another name, or delete it",
+                f"{kind.kind} {called} exists but is not of this session: choose another name, or delete it",
             )
     if claim is not None:
         device = render.device_claim(claim.name, client.namespace, claim.device_class)

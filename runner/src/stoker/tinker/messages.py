@@ -169,7 +169,7 @@ def _forward_backward(body: bytes) -> ForwardBackward:
             name, setting = _pair(_raw(value))
             config[name] = _number(name, setting) if number == 7 else _double(setting)
     if loss not in LOSSES:
-        raise RefusedError(f"the loss {loss!r} is not here: write one of {', '.join(LOSSES)}")
+        raise RefusedError(f"the loss {loss!r} is not supported: write one of {', '.join(LOSSES)}")
     if unknown := sorted(config.keys() - LOSSES[loss][2]):
         raise RefusedError(f"{loss} has no setting {unknown[0]!r}: drop it from loss_fn_config")
     if not all(map(math.isfinite, config.values())):

@@ -150,7 +150,7 @@ def options_of(words: Sequence[str], environ: Mapping[str, str]) -> Options:
     known = {f"{ARG_PREFIX}{flag.name.upper()}": flag.name for flag in FLAGS}
     given = {name: value for name, value in sorted(environ.items()) if name.startswith(ARG_PREFIX)}
     foreign = [
-        f"{name} is no flag of `stoker tinker`: drop it, or write one of {', '.join(sorted(known))}"
+        f"{name} is not a flag of `stoker tinker`: drop it, or write one of {', '.join(sorted(known))}"
         for name in given
         if name not in known
     ]

@@ -32,6 +32,6 @@ def refuse_client(version: str) -> None:
     found = _VERSION.match(version)
     if found is None or found[1] != CLIENTS:
         raise RefusedError(
-            f"this endpoint speaks with tinker {CLIENTS}, and the client is {version or 'of no version'}: "
+            f"this endpoint supports tinker {CLIENTS}, but the client is {version or 'without a version'}: "
             f"pip install 'tinker=={CLIENTS}.*'"
         )

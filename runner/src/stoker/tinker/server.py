@@ -97,7 +97,7 @@ def _handler(service: Service, key: bytes) -> type[BaseHTTPRequestHandler]:
             if path != f"{_PREFIX}healthz" and not hmac.compare_digest(given.encode("utf-8", "replace"), key):
                 raise RefusedError("the key is wrong: set TINKER_API_KEY to the endpoint's key", 401)
             if not path.startswith(_PREFIX):
-                raise RefusedError(f"{path} is not here: set TINKER_BASE_URL to the endpoint without a path", 404)
+                raise RefusedError(f"{path} does not exist: set TINKER_BASE_URL to the endpoint without a path", 404)
             return path.removeprefix(_PREFIX)
 
         def _respond(self, work: Any) -> None:

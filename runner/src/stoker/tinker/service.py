@@ -134,7 +134,7 @@ class Service:
             "weights_info": self._weights_info,
         }
         if path not in handlers:
-            raise RefusedError(f"/api/v1/{path} is not here: this endpoint has {', '.join(sorted(handlers))}", 404)
+            raise RefusedError(f"/api/v1/{path} does not exist: this endpoint has {', '.join(sorted(handlers))}", 404)
         if not isinstance(body, Mapping):
             raise RefusedError("the body is protobuf: send JSON", 415)
         return handlers[path](body)
@@ -160,7 +160,7 @@ class Service:
             name = path.removeprefix("samplers/")
             self._sampled(name)
             return {"sampler_id": name, "base_model": self._trainer.model, "model_path": None}
-        raise RefusedError(f"/api/v1/{path} is not here: look at healthz or get_server_capabilities", 404)
+        raise RefusedError(f"/api/v1/{path} does not exist: look at healthz or get_server_capabilities", 404)
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
@@ -218,7 +218,8 @@ class Service:
         with self._lock:
             if session not in self._sessions:
                 raise RefusedError(
-                    f"the session {session!r} is not here (the endpoint has started again): make a new ServiceClient",
+                    f"the session {session!r} does not exist (the endpoint has started again): make a new "
+                    "ServiceClient",
                     410,
                 )
             self._sessions[session] = time.monotonic()
@@ -374,7 +375,7 @@ class Service:
     def _save_weights_for_sampler(self, body: Body) -> Future:
         model_id = text_in(body, "model_id")
         if body.get("kind", "snapshot") != "snapshot":
-            raise RefusedError("inflight samplers are not here: leave kind at 'snapshot'")
+            raise RefusedError("inflight samplers are not supported: leave kind at 'snapshot'")
         place = None
         if body.get("path") is not None:
             place = Checkpoint(model_id, SAMPLER_WEIGHTS, checked_name(text_in(body, "path")))
@@ -438,7 +439,7 @@ class Service:
         with self._lock:
             if session not in self._sampling:
                 raise RefusedError(
-                    f"the sampling session {session!r} is not here (the endpoint has started again): make a new "
+                    f"the sampling session {session!r} does not exist (the endpoint has started again): make a new "
                     "ServiceClient and sampling client",
                 )
             return self._sampling[session]
@@ -446,10 +447,10 @@ class Service:
     def _asample(self, body: Body) -> Future:
         for name in ("topk_prompt_logprobs", "topk_sample_logprobs", "prompt_alt_tokens_k"):
             if body.get(name):
-                raise RefusedError(f"{name} is not here: leave it at 0")
+                raise RefusedError(f"{name} is not supported: leave it at 0")
         for name in ("target_prompt_logprobs", "prompt_logprobs_last_n", "record_stability_info"):
             if body.get(name):
-                raise RefusedError(f"{name} is not here: leave it out")
+                raise RefusedError(f"{name} is not supported: leave it out")
         if body.get("sampling_session_id") is not None:
             session = text_in(body, "sampling_session_id")
             version = self._sampled(session)
@@ -478,8 +479,8 @@ class Service:
     def _refuse_base(self, name: str) -> None:
         if name != self._trainer.model:
             raise RefusedError(
-                f"the base model {name!r} is not here: this endpoint has {self._trainer.model!r}; write that, or start "
-                "another endpoint",
+                f"the base model {name!r} is not served: this endpoint has {self._trainer.model!r}; write that, or "
+                "start another endpoint",
                 404,
             )
 
@@ -508,4 +509,4 @@ def _done(future: Future, work: Callable[[], Answer | None]) -> None:
 def _refuse_optimizer(body: Body) -> None:
     optimizer = body.get("optimizer_config")
     if isinstance(optimizer, Mapping) and optimizer.get("type", "adamw") != "adamw":
-        raise RefusedError(f"the optimizer {optimizer.get('type')!r} is not here: leave it out for AdamW")
+        raise RefusedError(f"the optimizer {optimizer.get('type')!r} is not supported: leave it out for AdamW")

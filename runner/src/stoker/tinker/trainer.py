@@ -275,8 +275,8 @@ class Trainer:
     def _of(self, model_id: str) -> _Lora:
         if model_id not in self._models:
             raise RefusedError(
-                f"the model {model_id!r} is not here (it was unloaded, or the endpoint has started again): make a new "
-                "one, or go on from a checkpoint with create_training_client_from_state_with_optimizer"
+                f"the model {model_id!r} does not exist (it was unloaded, or the endpoint has started again): make a "
+                "new one, or go on from a checkpoint with create_training_client_from_state_with_optimizer"
             )
         return self._models[model_id]
 

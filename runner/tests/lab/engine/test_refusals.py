@@ -21,7 +21,7 @@ SAID = {
     "bfloat16": "dtype is 'bfloat16', which needs kernels of a GPU, and it has no GPU: write dtype='float32'",
     "no model": "is not there: write an existing folder, or an id on the Hub",
     "no files": "has no model: config.json is missing; write the folder with the model's files",
-    "no kind": "is no model (",
+    "no kind": "is not a model (",
     "no labels": "the batch has no label to learn: give one that is not -100",
     "no batch": "the batch has no label to learn: give one that is not -100",
     "no column": "the batch has input_ids, but needs input_ids, labels: add labels",

@@ -270,7 +270,7 @@ def test_one_that_is_alone_keeps_the_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "code", "says"),
     [
-        ([], 78, "there is none; make it: kubectl create"),
+        ([], 78, "the Lease does not exist; create it: kubectl create"),
         (["no update"], 78, "may not update it: give it a Role with resources [leases]"),
         (["403"], 78, "may not get it: give it a Role with resources [leases]"),
         (["401"], 78, "does not know the token"),

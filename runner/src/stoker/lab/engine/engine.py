@@ -99,7 +99,7 @@ class TrainableEngine:
         """Change the adapter once. What is generated next is generated with the change.
 
         Args:
-            batch: `input_ids`, `labels` (-100 where nothing is to be learned) and `attention_mask`; or several such
+            batch: `input_ids`, `labels` (-100 where there is nothing to learn) and `attention_mask`; or several such
                 batches, whose gradients are summed up as if they were one.
             loss: takes the model and a batch, and returns what to make smaller; without it, the mean negative
                 log-likelihood of all labels of this step.
@@ -278,7 +278,7 @@ def _problems(facts: ModelFacts, backend: str, arguments: Mapping[str, Any]) -> 
             quantized = getattr(AutoConfig.from_pretrained(facts.name, **known), "quantization_config", None)
         except (OSError, ValueError) as error:
             reason = str(error).partition("\n")[0]
-            yield f"TrainableEngine: {facts.name} is no model ({reason}): write its folder, or its id on the Hub"
+            yield f"TrainableEngine: {facts.name} is not a model ({reason}): write its folder, or its id on the Hub"
     if quantized:
         how = quantized.get("quant_method", quantized) if isinstance(quantized, Mapping) else quantized
         yield (

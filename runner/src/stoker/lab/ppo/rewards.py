@@ -259,7 +259,7 @@ def rewards_of(judges: Sequence[Judge], answers: Answers) -> list[list[float | N
     """Return the rewards of each judge for each answer.
 
     Raises:
-        LabError: a judge gives no number, or nobody has an opinion on an answer.
+        LabError: a judge's reward is not a number, or no judge has an opinion on an answer.
     """
     found = []
     for judge in judges:

@@ -83,7 +83,7 @@ class RLHFTrainer:
             responses: the answers.
 
         Raises:
-            LabError: the prompts are wrong, or a reward is no number.
+            LabError: the prompts are wrong, or a reward is not a number.
         """
         import torch
 

@@ -174,7 +174,7 @@ class Control:
         if newest.kept or newest.generation != self._tried[0]:
             self._tried = (newest.generation, now)
         elif now - self._tried[1] > self._timeout + _UNDO_SECONDS + _MARGIN_SECONDS:
-            say(f"generation {newest.generation} was neither kept nor taken back: takes it back")
+            say(f"generation {newest.generation} was left undecided: undoing it")
             newest = self._keep(kept, newest.generation) or newest
         return newest
 
@@ -194,12 +194,12 @@ class Control:
         if not missing:
             kept = self._keep(tried, tried.generation)
             if kept is None:
-                raise RefusedError(502, f"another process took it back, because this one was too slow to {call.what}")
+                raise RefusedError(502, f"another process undid it, because this one was too slow to {call.what}")
             say(f"{call.what}: every ready replica has it after {time.monotonic() - began:.3f} s")
             return kept
         undone = self._keep(before, tried.generation)
         left = self._await(undone.generation, time.monotonic() + _UNDO_SECONDS, undo=True) if undone else {}
-        say(f"{call.what}: taken back; {missing}")
+        say(f"{call.what}: undone; {missing}")
         later = f"; not back yet, and without requests until they are: {', '.join(left)}" if left else ""
         raise RefusedError(502, f"not every replica could {call.what}; all keep the state before{later}", missing)
 

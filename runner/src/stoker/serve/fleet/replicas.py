@@ -81,5 +81,5 @@ def _seen(data: Mapping[str, object]) -> Seen:
     if held is None:
         return Seen(bool(data["ready"]), None)
     if not isinstance(held, dict):
-        raise TypeError("fleet is no object")
+        raise TypeError("fleet must be a JSON object")
     return Seen(bool(data["ready"]), Held(**{one.name: held[one.name] for one in fields(Held)}))

@@ -186,7 +186,7 @@ def check_level(level: int, config: Path | None) -> None:
         lora = bool(content.get("enable-lora") or content.get("enable_lora"))
         weights = bool(content.get("worker-extension-cls"))
     except (OSError, AttributeError, ValueError, yaml.YAMLError) as error:
-        raise RunError(ExitCode.CONFIG, f"--config {config} is no configuration of vLLM: {error}") from error
+        raise RunError(ExitCode.CONFIG, f"--config {config} is not a vLLM configuration: {error}") from error
     if weights:
         raise RunError(
             ExitCode.CONFIG,

@@ -47,7 +47,7 @@ class Leases:
                 self._tls = ssl.create_default_context(cafile=str(account / "ca.crt"))
             except (OSError, ssl.SSLError) as error:
                 raise RunError(
-                    ExitCode.CONFIG, f"{account / 'ca.crt'} is no certificate of the API server ({error}): {_MOUNT}"
+                    ExitCode.CONFIG, f"{account / 'ca.crt'} is not a certificate for the API server ({error}): {_MOUNT}"
                 ) from error
         elif self._url.scheme != "http" or self._url.hostname not in _LOOPBACK:
             raise RunError(ExitCode.CONFIG, f"--api {address}: write https://HOST:PORT; the token is a secret")
@@ -153,7 +153,7 @@ class Leases:
         if status == 404:
             raise RunError(
                 ExitCode.CONFIG,
-                f"{where}: there is none; make it: kubectl create --filename - <<< "
+                f"{where}: the Lease does not exist; create it: kubectl create --filename - <<< "
                 f"'{{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {{name: {name}, "
                 f"namespace: {self._namespace}}}}}'",
             )

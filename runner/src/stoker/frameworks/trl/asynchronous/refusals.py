@@ -83,8 +83,8 @@ def _missing(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iter
         yield problem
     if _text(settings, "samplers") == OF_THE_JOB and _text(settings, "model_name_or_path")[:1] not in ("/", ""):
         yield (
-            f"--model_name_or_path {settings['model_name_or_path'].value} is no folder, and the samplers of a TrainJob "
-            "load what lies in the workspace: let spec.initializer.model fetch it"
+            f"--model_name_or_path {settings['model_name_or_path'].value} is not a folder, and the samplers of a "
+            "TrainJob load what lies in the workspace: let spec.initializer.model fetch it"
         )
     whole = settings.get("publish_whole_every")
     if on("use_peft") and whole is not None and whole.source != "runtime":
