@@ -85,7 +85,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"args.dtype": "float23"}, 'args.dtype: this flag does not take "float23". Use one of: '),
     (
         {"fleet.enabled": True, "rl": {"enabled": True, "peers": [{"podSelector": {}}]}},
-        "fleet.enabled: nobody may change one replica alone, or it is no longer like the others. Set rl.enabled=true",
+        "fleet.enabled: all replicas must stay alike, so no client may change one of them alone. Set rl.enabled=true",
     ),
     ({"fleet.enabled": True}, "Set rl.enabled=true and rl.adaptersOnly=true."),
     ({"fleet.replicas": 0}, "at '/fleet/replicas': minimum: got 0, want 1"),

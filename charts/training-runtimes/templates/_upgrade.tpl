@@ -102,7 +102,7 @@ TorchTune. Arguments: as above.
   {{- fail (printf (join "\n" (list
         "\n\nThis upgrade would change %s of a runtime, and Kubernetes does not allow that."
         "Existing TrainJobs keep what they started with (with Trainer 2.2: those that are not suspended). A TrainJob"
-        "created before the upgrade is done gets neither retries nor a claim, so let nobody create one meanwhile."
+        "created before the upgrade is done gets neither retries nor a claim, so create none meanwhile."
         "Remove the old fields, then upgrade right away:"
         "" "%s\n"))
       ($fields | uniq | sortAlpha | join " and ") (join "\n" $commands)) }}

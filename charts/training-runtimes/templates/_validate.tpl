@@ -234,8 +234,8 @@ much memory of the device as it finds. Argument: the resolved runtimes by name.
 {{- with $override.externalSamplers }}
   {{- if not $runtime.externalSamplers }}
     {{- fail (printf (join " " (list
-          "\n\nruntimes.%s.externalSamplers: the samplers of this runtime are no release. Remove it, or set runtimes.%s.base"
-          "to a runtime whose samplers are one, such as trl-grpo-async-external.\n")) $runtime.entry $runtime.entry) }}
+          "\n\nruntimes.%s.externalSamplers: the samplers of this runtime are not a release. Remove it, or set"
+          "runtimes.%s.base to a runtime whose samplers are a release, such as trl-grpo-async-external.\n")) $runtime.entry $runtime.entry) }}
   {{- else if ne (empty .url) (empty .claim) }}
     {{- fail (printf (join " " (list
           "\n\nruntimes.%s.externalSamplers.%s is missing: a run reaches its samplers by an address and by a claim that"

@@ -167,7 +167,7 @@ Argument: the root context.
   {{- fail "\n\nrl.adaptersOnly: trainers publish adapters to a claim. Set published.claim to the claim that they write to.\n" }}
 {{- end }}
 {{- if and .Values.fleet.enabled (not .Values.rl.adaptersOnly) }}
-  {{- fail "\n\nfleet.enabled: nobody may change one replica alone, or it is no longer like the others. Set rl.enabled=true and rl.adaptersOnly=true.\n" }}
+  {{- fail "\n\nfleet.enabled: all replicas must stay alike, so no client may change one of them alone. Set rl.enabled=true and rl.adaptersOnly=true.\n" }}
 {{- end }}
 {{- if and (has (toString .Values.rollout.maxSurge) (list "0" "0%")) (has (toString (.Values.rollout.maxUnavailable | default 0)) (list "0" "0%")) }}
   {{- fail "\n\nrollout: maxSurge and maxUnavailable are both 0, so no replica could ever be replaced. Raise one of them.\n" }}
