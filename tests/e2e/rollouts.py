@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ import yaml
 from runner.tests.integration.environments import environment, made_once
 from runner.tests.rollout_history import Trained
 
-from e2e.kube import Kube
+from e2e.kube import Kube, condition
 from e2e.registry import Image
 from e2e.trainjobs import Reader, Run
 
@@ -114,6 +115,31 @@ class SumsRun(Run):
         pods = [pod for pod in self.kube.items("pods", selector) if ended or _is_there(pod)]
         return sorted(pods, key=lambda pod: int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]))
 
+    def ready_since(self, count: int, seconds: float = 600) -> datetime:
+        """Wait until so many nodes and samplers are Ready; return when the last of them was, by the cluster's clock.
+
+        Raises:
+            AssertionError: they were not in time.
+        """
+
+        def ready() -> list[datetime] | None:
+            found = [condition(pod, "Ready") for pod in (*self.pods(), *self.samplers())]
+            times = [datetime.fromisoformat(one["lastTransitionTime"]) for one in found if one]
+            return times if len(times) == len(found) == count else None
+
+        return max(self.kube.until(f"{count} pods of {self.name} to be Ready", ready, seconds))
+
+    def stepped(self) -> datetime:
+        """Return when its first node has logged a step for the first time since it started: by the node's clock."""
+        node = self.pods()[0]["metadata"]["name"]
+        said = self.kube.kubectl("logs", node, "--container", "node", "--timestamps").stdout
+        return datetime.fromisoformat(next(line for line in said.splitlines() if "'loss'" in line).partition(" ")[0])
+
+    def shown(self) -> dict[str, float]:
+        """Return the numbers in the TrainJob's status; none while it has none."""
+        status = self.object().get("status", {}).get("trainerStatus") or {}
+        return {metric["name"]: float(metric["value"]) for metric in status.get("metrics", ())}
+
     def text(self, path: str) -> str:
         """Return a file of its workspace."""
         return self.read(path, self._reader)
@@ -146,7 +172,18 @@ class SumsRun(Run):
     def replicas(self, since: int) -> set[str]:
         """Return the host names of the samplers that wrote what was trained from a step on."""
         shown = [line for line in lines_of(self.text("output/samples.jsonl")) if line["step"] >= since]
-        return {sample["replica"].partition(".")[0] for line in shown for sample in line["samples"]}
+        return {host_of(sample) for line in shown for sample in line["samples"]}
+
+    def first_version(self, host: str) -> int:
+        """Return the oldest version with which a sampler, by its host name, wrote what was trained.
+
+        Raises:
+            AssertionError: it wrote nothing of it.
+        """
+        shown = [sample for line in lines_of(self.text("output/samples.jsonl")) for sample in line["samples"]]
+        versions = [sample["version"] for sample in shown if host_of(sample) == host]
+        assert versions, f"{host} wrote nothing that was trained"
+        return int(min(versions))
 
     def versions(self) -> list[str]:
         """Return the versions of its adapter that lie in the samplers' folder, whole or half written."""
@@ -159,6 +196,11 @@ class SumsRun(Run):
 def _is_there(pod: Mapping[str, Any]) -> bool:
     going = pod["metadata"].get("deletionTimestamp") is not None
     return not going and pod["status"].get("phase") in ("Pending", "Running")
+
+
+def host_of(sample: Mapping[str, Any]) -> str:
+    """Return the host name of the sampler that wrote a sample."""
+    return str(sample["replica"]).partition(".")[0]
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:
