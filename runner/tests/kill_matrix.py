@@ -41,8 +41,10 @@ Evictions and deletions send SIGTERM; a lack of memory or a lost node amounts to
 Complete, with all the steps it was asked for. A cell has the exit code of the attempt that was hit and of its restart,
 or what the restart cost on the cluster (counted: against `maxRestarts`), and where the restart began.
 
-Jobs of `grpo_async` have two nodes and two samplers with vLLM. A lost sampler is replaced while they train. After each
-of their cases all groups are trained once, no sample is older than it may be, and no process and no version is left.
+Jobs of `grpo_async` have two nodes and two samplers with vLLM. A lost sampler is replaced while they train. After a
+lost node a cluster makes the samplers anew too, and the cell says how long it took from the loss to the next step.
+After each of their cases all groups are trained once, no sample is older than it may be, and no process and no version
+is left.
 
 | phase | means |
 |---|---|

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from e2e.kube import Kube
 from e2e.registry import Image
+
+HIT = Path(__file__).with_name("hit.py")
 
 
 class Striker:
@@ -89,6 +94,27 @@ def strikers(kube: Kube, image: Image) -> Iterator[list[Striker]]:
     yield found
     for striker in found:
         striker.delete()
+
+
+def hit(strikers: Sequence[Striker], pods: Sequence[Mapping[str, Any]], number: signal.Signals, word: str = "") -> None:
+    """Send processes of pods a signal: at once, as the end of one ends others.
+
+    Args:
+        strikers: one for each node.
+        pods: the pods.
+        number: the signal.
+        word: a word in the commands of the processes; all of them without one.
+    """
+    hosts = {
+        striker: [pod["spec"]["hostname"] for pod in pods if pod["spec"]["nodeName"] == striker.node]
+        for striker in strikers
+    }
+    there = {striker: names for striker, names in hosts.items() if names}
+    words = [word] if word else []
+    with ThreadPoolExecutor(len(there)) as pool:
+        said = [*pool.map(lambda one: one.run(HIT, number.name, ",".join(there[one]), *words), there)]
+    struck = {line.split()[2] for lines in said for line in lines if re.fullmatch(r"hit [1-9]\d* \S+", line)}
+    assert struck == {pod["spec"]["hostname"] for pod in pods}, said
 
 
 def evict(kube: Kube, pod: str) -> None:

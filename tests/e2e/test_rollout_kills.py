@@ -7,13 +7,11 @@ same cases with local processes are in runner/tests/integration/test_rollout_kil
 
 from __future__ import annotations
 
-import re
 import signal
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -32,12 +30,11 @@ from runner.tests.rollout_kill_matrix import (
 
 from e2e.kube import Kube, condition
 from e2e.rollouts import SMALL, SubmitsSums, SumsRun, wanted
-from e2e.strikers import Striker, evict
+from e2e.strikers import Striker, evict, hit
 from e2e.trainjobs import Reader, Restarts
 
 pytestmark = pytest.mark.full  # each case waits for samplers to start
 
-HIT = Path(__file__).with_name("hit.py")
 STEPS = 30
 FLAGS = {**SMALL, "max_steps": str(STEPS)}
 # The step of the first hit, and steps in which a sampler writes again after a hit and is seen to.
@@ -102,27 +99,45 @@ def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint_alone(
         run = submit_sums(FLAGS, name=name_of(case))
         run.wait_steps(7, seconds=600)
         nodes = run.pods()
-        pods = [*(nodes[node] for node in case.nodes), *(run.samplers() if case.hit == EVERYTHING else ())]
+        samplers = run.samplers()
+        pods = [*(nodes[node] for node in case.nodes), *(samplers if case.hit == EVERYTHING else ())]
+        lost = datetime.now(UTC)
         if case.number is signal.SIGKILL:
-            hit(strikers, pods, case)
+            hit(strikers, pods, case.number)
         else:
             for pod in pods:
                 if case.hit == EVERYTHING:
                     evict(kube, pod["metadata"]["name"])
                 else:
                     kube.delete("pod", pod["metadata"]["name"], wait=False)
+        # JobSet makes all pods of a run anew.
+        before = {uid_of(pod) for pod in samplers}
+        kube.until(f"{case}: other samplers", lambda: are_others(run.samplers(), before), 300)
         run.wait_complete(seconds=900)
         counted = case.number is signal.SIGKILL
         assert run.restarts() == Restarts(1, int(counted))
         manifest = judge(run, reader, STEPS)
         assert (manifest["attempt"], manifest["resumed_from"] is not None) == (1, True)
-        record.append(f"restart ({'counted' if counted else 'not counted'}) from a checkpoint")
+        seconds = (run.stepped() - lost).total_seconds()
+        restart = f"restart ({'counted' if counted else 'not counted'}) from a checkpoint"
+        record.append(f"{restart}, {seconds:.0f} s to the next step")
 
 
 def name_of(case: RolloutCase) -> str:
     """Return the name of a case's job: as short as the host names of its pods must be."""
     hit = "all" if case.hit == EVERYTHING else f"rank-{case.nodes[0]}"
     return f"rl-{hit}-{'kill' if case.number is signal.SIGKILL else 'term'}"
+
+
+def uid_of(pod: dict[str, Any]) -> str:
+    """Return what tells a pod from one of the same name."""
+    return str(pod["metadata"]["uid"])
+
+
+def are_others(samplers: Sequence[dict[str, Any]], before: Collection[str]) -> bool:
+    """Return whether there are as many samplers as before, and none of those."""
+    uids = {uid_of(pod) for pod in samplers}
+    return len(uids) == len(before) and uids.isdisjoint(before)
 
 
 def sampler(run: SumsRun) -> dict[str, Any]:
@@ -140,22 +155,8 @@ def lose(kube: Kube, strikers: Sequence[Striker], pod: dict[str, Any], case: Rol
     if case.hit == SAMPLER and case.number is signal.SIGTERM:
         evict(kube, pod["metadata"]["name"])
     else:
-        hit(strikers, [pod], case)
-
-
-def hit(strikers: Sequence[Striker], pods: Sequence[dict[str, Any]], case: RolloutCase) -> None:
-    """Send the processes of pods, or those of one part of them, the signal: at once, as the end of one ends others."""
-    assert case.number is not None
-    number, words = case.number.name, PARTS[case.hit][:1] if case.hit in PARTS else ()
-    hosts = {
-        striker: [pod["spec"]["hostname"] for pod in pods if pod["spec"]["nodeName"] == striker.node]
-        for striker in strikers
-    }
-    there = {striker: names for striker, names in hosts.items() if names}
-    with ThreadPoolExecutor(len(there)) as pool:
-        said = [*pool.map(lambda one: one.run(HIT, number, ",".join(there[one]), *words), there)]
-    struck = {line.split()[2] for lines in said for line in lines if re.fullmatch(r"hit [1-9]\d* \S+", line)}
-    assert struck == {pod["spec"]["hostname"] for pod in pods}, said
+        assert case.number is not None
+        hit(strikers, [pod], case.number, PARTS[case.hit][0] if case.hit in PARTS else "")
 
 
 def greetings(run: SumsRun) -> int:
@@ -175,7 +176,7 @@ def is_back(run: SumsRun, before: dict[str, Any], case: RolloutCase, known: int)
     for pod in run.samplers():
         if index_of(pod) != "0" or not condition(pod, "Ready"):
             continue
-        if pod["metadata"]["uid"] != before["metadata"]["uid"]:
+        if uid_of(pod) != uid_of(before):
             # Its new address comes with the next look at the name.
             return greetings(run) > known
         if case.hit in (WATCHER, PROXY):

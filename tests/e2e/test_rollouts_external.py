@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,12 +14,13 @@ import yaml
 from e2e.kube import Kube
 from e2e.registry import Image
 from e2e.rollouts import EXAMPLE, Installs, SumsRun
-from e2e.trainjobs import Reader
+from e2e.strikers import Striker, hit
+from e2e.trainjobs import Reader, Restarts
 
 pytestmark = pytest.mark.full  # two replicas and two trainers take minutes on a small machine
 
 RELEASE, SAMPLERS, ADAPTERS = "async-grpo-external", "samplers", "async-grpo-adapters"
-NAMES, STEPS = ("sums-one", "sums-two"), 12
+NAMES, STEPS, MANY = ("sums-one", "sums-two"), 12, 40
 LIST = f"import pathlib; print(*sorted(p.name for p in pathlib.Path('/claims/{ADAPTERS}/adapters').glob('*/*')))"
 
 
@@ -43,14 +46,18 @@ def runtime(install_catalogue: Installs, image: Image, serving_images: Mapping[s
     install_catalogue(RELEASE, {"runtimes": enabled, "images": images}, EXAMPLE / "runtimes-values.yaml")
 
 
-def trainjob(name: str) -> dict[str, Any]:
+Submits = Callable[[int, int], list[SumsRun]]
+"""Submits two runs at once: their steps, and every how many of them they save a checkpoint."""
+
+
+def trainjob(name: str, steps: int, save_steps: int) -> dict[str, Any]:
     """Return the example's TrainJob on one node, for samplers that are a release."""
     found: dict[str, Any] = yaml.safe_load((EXAMPLE / "trainjob.yaml").read_text())
     found["metadata"]["name"] = name
     found["spec"]["runtimeRef"]["name"] = "trl-grpo-async-external"
     trainer = found["spec"]["trainer"]
     trainer["numNodes"] = 1
-    trainer["args"] += [f"--max_steps={STEPS}", f"--save_steps={STEPS}"]
+    trainer["args"] += [f"--max_steps={steps}", f"--save_steps={save_steps}"]
     (patch,) = found["spec"]["runtimePatches"]
     jobs = patch["trainingRuntimeSpec"]["template"]["spec"]
     jobs["replicatedJobs"] = [job for job in jobs["replicatedJobs"] if job["name"] == "node"]
@@ -58,19 +65,33 @@ def trainjob(name: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def runs(kube: Kube, reader: Reader, runtime: None, samplers: None) -> Iterator[list[SumsRun]]:
-    """Two runs at once, which are deleted when the test ends."""
-    found = [SumsRun(kube, name, reader) for name in NAMES]
-    for run in found:
-        run.delete()
-    kube.create(*map(trainjob, NAMES))
-    yield found
-    for run in found:
-        run.delete()
+def submit_two(kube: Kube, reader: Reader, runtime: None, samplers: None) -> Iterator[Submits]:
+    """Submits two runs at once, which are deleted when the test ends."""
+    runs = [SumsRun(kube, name, reader) for name in NAMES]
 
+    def create(steps: int, save_steps: int) -> list[SumsRun]:
+        for run in runs:
+            run.delete()
+        kube.create(*(trainjob(name, steps, save_steps) for name in NAMES))
+        return runs
 
-def test_two_trainjobs_share_the_replicas_of_a_release(runs: list[SumsRun], reader: Reader, kube: Kube) -> None:
+    yield create
     for run in runs:
+        run.delete()
+
+
+def replicas(kube: Kube) -> dict[str, int]:
+    """Return the uids of the release's pods, and how often a container of each was restarted."""
+    found = {}
+    for pod in kube.items("pods", f"app.kubernetes.io/instance={SAMPLERS}"):
+        status = pod["status"]
+        containers = [*status.get("initContainerStatuses", ()), *status["containerStatuses"]]
+        found[str(pod["metadata"]["uid"])] = sum(one["restartCount"] for one in containers)
+    return found
+
+
+def test_two_trainjobs_share_the_replicas_of_a_release(submit_two: Submits, reader: Reader, kube: Kube) -> None:
+    for run in submit_two(STEPS, STEPS):
         run.wait_complete(seconds=1200)
         assert run.restarts().total == 0
         assert run.manifest(reader)["steps"] == STEPS
@@ -85,3 +106,31 @@ def test_two_trainjobs_share_the_replicas_of_a_release(runs: list[SumsRun], read
     assert len(logs) == 2
     assert all(re.search(rf"adapter {name}-a0:\d+ is served", log) for log in logs for name in NAMES), logs
     assert reader.run(["python", "-c", LIST], [ADAPTERS]).split() == [".owner", ".owner"]
+
+
+def test_a_trainer_that_is_killed_leaves_the_replicas_and_the_other_run_alone(
+    submit_two: Submits, strikers: list[Striker], reader: Reader, kube: Kube, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killed, other = submit_two(MANY, 5)
+    for run in (killed, other):
+        run.wait_steps(7, seconds=900)
+    before = replicas(kube)
+    lost = datetime.now(UTC)
+    hit(strikers, killed.pods(), signal.SIGKILL)
+    assert len(other.metrics()) < MANY, "the other run was over before the trainer was killed"
+    for run, restarts in ((killed, 1), (other, 0)):
+        run.wait_complete(seconds=1200)
+        assert run.restarts() == Restarts(restarts, restarts)
+        manifest = run.manifest(reader)
+        assert (manifest["steps"], manifest["attempt"]) == (MANY, restarts)
+        assert (manifest["resumed_from"] is not None) == (run is killed)
+        steps = run.metrics()
+        assert [line["step"] for line in steps] == [*range(1, MANY + 1)]
+        assert max(line["staleness/max"] for line in steps) <= 4
+    with capsys.disabled():
+        print(f"\na killed trainer with samplers of a release: {(killed.stepped() - lost).total_seconds():.0f} s "
+              "from the loss to the next step")  # fmt: skip
+    # A restart finds its samplers where they were.
+    assert len(before) == 2
+    assert replicas(kube) == before
+    assert {*reader.run(["python", "-c", LIST], [ADAPTERS]).split()} == {".owner"}
