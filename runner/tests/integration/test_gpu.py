@@ -1,5 +1,7 @@
 """Runs on a real GPU: they train there, share it, lose a peer, run out of its memory, and never train elsewhere.
 
+A sampler shares it with its trainer too.
+
 Each test needs one NVIDIA GPU with bf16 (Ampere or newer) and 8 GiB of its memory.
 """
 
@@ -13,14 +15,19 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from runner.tests.integration.environments import environment, made_once
 from runner.tests.integration.jobs import LocalJob, leftovers
 
-from builders import container, gpu_runtime
+from builders import container, gpu_runtime, pod_of, replicated_jobs, variables
 
 pytestmark = pytest.mark.gpu
 
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples/async-grpo"
 LONG = ("--max_steps", "600", "--save_steps", "50")
 # Of the GPU's memory, what a training process may allocate in the test that runs out of it.
 _FEW_BYTES = 64 * 2**20
@@ -65,6 +72,79 @@ def test_a_method_trains_on_one_gpu(job: GpuJob, method: str, dataset: str) -> N
     assert (manifest["status"], manifest["steps"], manifest["world_size"]) == ("finished", 20, 1)
     assert manifest["fingerprint"]["method"] == method
     assert manifest["metrics"]["loss"] > 0
+
+
+class SamplingJob(GpuJob):
+    """The example of asynchronous GRPO with one sampler, which shares the GPU with the node."""
+
+    runtime_name = "trl-grpo-async"
+    patience = 900.0  # vLLM loads its libraries, and compiles kernels for adapters
+
+    def __init__(self, python: Path, vllm: Path, inputs: Path, folder: Path) -> None:
+        super().__init__(python, inputs, folder)
+        self._vllm = vllm
+        self.runtime.write_text(json.dumps(sampling_runtime()))
+
+    @property
+    def options(self) -> list[str]:
+        """Where vLLM is."""
+        return ["--python", f"vllm={self._vllm}"]
+
+
+def sampling_runtime() -> dict[str, Any]:
+    """Return the runtime with samplers for NVIDIA GPUs, with one sampler that leaves most of the memory alone."""
+    made: dict[str, Any] = yaml.safe_load((ROOT / "examples/runtimes/trl-grpo-async-cpu.yaml").read_text())
+    jobs = {job["name"]: job for job in replicated_jobs(made)}
+    jobs["sampler"]["template"]["spec"] |= {"parallelism": 1, "completions": 1}
+    for name, (one,) in {name: pod_of(job)["containers"] for name, job in jobs.items()}.items():
+        one["resources"]["limits"]["nvidia.com/gpu"] = 1
+        told = {"CUDA_VISIBLE_DEVICES": "0"}
+        if name == "node":
+            told["STOKER_ACCELERATOR"] = "nvidia"
+        else:
+            # Its own sampler would be compiled with nvcc.
+            told["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
+            one["args"] += ["--gpu-memory-utilization=0.2", f"--kv-cache-memory-bytes={2**28}", "--max-num-seqs=32"]
+        kept = [
+            entry for entry in one["env"] if not entry["name"].startswith("VLLM_CPU_") and entry["name"] not in told
+        ]
+        one["env"] = [*kept, *variables(told)]
+    return made
+
+
+@pytest.fixture
+def sampling(cuda_python: Path, tmp_path: Path) -> Iterator[SamplingJob]:
+    """A TrainJob with a sampler. Fails the test if a process outlives it."""
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler, by which Triton starts vLLM's kernels for adapters")
+    inputs = made_once("trl", cuda_python, EXAMPLE / "adding_model.py", "--output")
+    yield SamplingJob(cuda_python, environment("lab-cuda", "cuda", runner=False), inputs, tmp_path)
+    assert leftovers(tmp_path) == []
+
+
+def test_a_sampler_shares_the_gpu_with_its_trainer(sampling: SamplingJob) -> None:
+    flags = {
+        "dtype": "bfloat16", "learning_rate": "3e-3", "per_device_train_batch_size": "64", "num_generations": "8",
+        "max_completion_length": "4", "max_staleness": "2", "guard_every": "2", "reward_funcs": "rewards:right_sum",
+        "loss_type": "dr_grpo", "scale_rewards": "none", "logging_steps": "1", "save_steps": "20",
+    }  # fmt: skip
+    ended = sampling.run(*(f"--{name}={value}" for name, value in flags.items()), env={"PYTHONPATH": str(EXAMPLE)})
+    assert ended.code == 0, ended.output[-5000:]
+    # The node and the server compute there.
+    assert re.search(r"computing on nvidia devices: torch \S+ \(CUDA [\d.]+, driver [\w.]+\)", ended.output)
+    assert "device_config=cuda" in ended.output
+    manifest = sampling.manifest()
+    assert (manifest["status"], manifest["steps"], manifest["world_size"]) == ("finished", 20, 1)
+    steps = sampling.metrics()
+    assert [line["step"] for line in steps] == [*range(1, 21)]
+    assert {sum(line["staleness/histogram"][:3]) for line in steps} == {64.0}
+    assert max(line["publish/version"] for line in steps if "publish/version" in line) >= 18
+    # The guard has compared what both compute, and what the sampler serves is what was published.
+    assert max(line["guard/error"] for line in steps) < 0.2
+    # The model hesitates, and learns.
+    rewards = [line["reward"] for line in steps]
+    assert 0.2 < rewards[0] < 0.75, rewards
+    assert sum(rewards[-5:]) > sum(rewards[:5]), rewards
 
 
 def test_two_nodes_share_one_gpu(job: GpuJob) -> None:
