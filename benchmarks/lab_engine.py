@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What an engine that trains costs its answers: the shared engine against stock vLLM, and against itself untouched.
+"""What an engine that trains costs its answers: the shared engine against itself untouched, and against stock vLLM.
 
-Starts two processes of the lab image's environment on this machine's CPU, with one model of random weights: the shared
-engine, and vLLM as it is, with its packed kernels. Both answer the same prompts in turn, in pairs. Prints tokens per
-second with the adapter, without it, and of stock vLLM; then the time from the end of a training step to the first
-token by the new weights, beside the time to a first token without a step. Reports, and asserts nothing.
+Starts three processes of the lab image's environment on this machine's CPU, with one model of random weights: the
+shared engine; the same engine untouched, with the load format `trainable` but no adapter in any layer; and vLLM as it
+is, with its packed kernels. They answer the same prompts in turn, in pairs. Prints tokens per second with the adapter,
+with the adapter switched off, of the untouched engine, and of stock vLLM; then the time from the end of a training step
+to the first token by the new weights, beside the time to a first token without a step. Reports, and asserts nothing.
 
     benchmarks/lab_engine.py --pairs 5
 """
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,10 @@ VARIABLES = {
     "HF_HUB_OFFLINE": "1",
 }
 PROMPT = list(range(5, 37))
+KINDS = ("shared", "untouched", "stock")
 # Each pair: its line's name, its two sides as the process and what it is asked, and the unit.
 PAIRS = [
+    ("adapter to untouched", ("shared adapter", "untouched base"), " tokens/s"),
     ("adapter against none", ("shared adapter", "shared base"), " tokens/s"),
     ("none against packed", ("shared base", "stock base"), " tokens/s"),
     ("a step, then one token", ("shared step", "shared first"), " ms"),
@@ -53,7 +56,7 @@ PAIRS = [
 
 
 def main() -> None:
-    """Read the command line, start both processes and print what they measured."""
+    """Read the command line, start the processes and print what they measured."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("--pairs", type=whole(1), default=5, help="pairs of each kind (default %(default)s)")
@@ -76,9 +79,9 @@ def main() -> None:
         size = f"'llama', hidden_size={args.hidden}, intermediate_size={3 * args.hidden}, num_hidden_layers=4, "
         heads = f"num_attention_heads={args.hidden // 64}, num_key_value_heads={args.hidden // 128}, head_dim=64)"
         subprocess.run([python, "-c", write + size + heads], check=True, env={**os.environ, **VARIABLES})
-        say("starts both engines")
-        with worker(python, "shared", model) as shared, worker(python, "stock", model) as stock:
-            asked = {"shared": shared, "stock": stock}
+        say("starts the engines")
+        with ExitStack() as stack:
+            asked = {kind: stack.enter_context(worker(python, kind, model)) for kind in KINDS}
             print(f"{args.pairs} pairs, {args.sequences} answers of {args.tokens} tokens, width {args.hidden}")
             for line in measure(asked, args.pairs, args.sequences, args.tokens):
                 print(line, flush=True)
@@ -127,7 +130,7 @@ def serve(kind: str, model: str) -> None:
     """Measure whatever a line of standard input asks for, in the environment of the lab image."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # vLLM logs to standard output
-    engine = _Shared(model) if kind == "shared" else _Stock(model)
+    engine: Any = {"shared": _Shared, "untouched": _Untouched, "stock": _Stock}[kind](model)
     print("ready", file=answers)
     for line in sys.stdin:
         what, sequences, tokens = json.loads(line)
@@ -139,16 +142,30 @@ class _Stock:
 
     Args:
         model: the model's folder.
+        more: arguments of vLLM.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, **more: Any) -> None:
         from vllm import LLM
 
-        self._llm = LLM(model=model, **OPTIONS)
+        self._llm = LLM(model=model, **OPTIONS, **more)
 
     def measure(self, what: str, sequences: int, tokens: int) -> float:
         """Return the tokens per second of answers."""
         return _rate(self._llm, sequences, tokens)
+
+
+class _Untouched(_Stock):
+    """The engine that trains and serves, with all that it asks of vLLM, before anything is put into its layers.
+
+    Args:
+        model: the model's folder.
+    """
+
+    def __init__(self, model: str) -> None:
+        from stoker.lab.engine.loader import LOAD_FORMAT
+
+        super().__init__(model, load_format=LOAD_FORMAT, logprobs_mode="processed_logprobs")
 
 
 class _Shared:

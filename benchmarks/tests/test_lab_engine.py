@@ -1,4 +1,4 @@
-"""The benchmark of the engine that trains asks both sides in turn, and refuses wrong arguments."""
+"""The benchmark of the engine that trains asks the sides of each pair in turn, and refuses wrong arguments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import pytest
-from benchmarks.lab_engine import PAIRS, main, measure
+from benchmarks.lab_engine import KINDS, PAIRS, main, measure
 
 # Answers as a worker does, with the number of letters in what it is asked for.
 WORKER = "import json, sys\nfor line in sys.stdin: print(float(len(json.loads(line)[0])), flush=True)"
@@ -16,7 +16,7 @@ WORKER = "import json, sys\nfor line in sys.stdin: print(float(len(json.loads(li
 def test_each_kind_of_pair_is_a_line() -> None:
     workers = {
         name: subprocess.Popen([sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for name in ("shared", "stock")
+        for name in KINDS
     }
     try:
         lines = list(measure(workers, 2, 1, 1))
@@ -25,8 +25,8 @@ def test_each_kind_of_pair_is_a_line() -> None:
             process.kill()
             process.communicate()
     ratios = [line[line.index("ratio") :].split()[1] for line in lines]
-    assert [line.startswith(what) for line, (what, _, _) in zip(lines, PAIRS, strict=True)] == [True] * 3
-    assert ratios == ["1.750", "1.000", "0.800"]
+    assert [line.startswith(what) for line, (what, _, _) in zip(lines, PAIRS, strict=True)] == [True] * 4
+    assert ratios == ["1.750", "1.750", "1.000", "0.800"]
 
 
 @pytest.mark.parametrize(
