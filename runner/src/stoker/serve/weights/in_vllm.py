@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -200,23 +201,56 @@ def taken(folder: Path, name: str, tensors: Tensors) -> tuple[str, str, Tensors]
         WrongWeightsError: the files are damaged, or follow on another version.
     """
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
 
     try:
         manifest = json.loads((folder / _MANIFEST).read_text())
         earlier, wanted = manifest["earlier"], manifest["checksums"]
         if earlier and earlier != name:
             raise WrongWeightsError(folder, f"it is the difference to {earlier}, not to {name or 'the base model'}")
-        given = load_file(folder / _TENSORS)
+        given, read = _read(folder / _TENSORS)
         new = _applied(given, tensors if earlier else {})
     except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
         raise WrongWeightsError(folder, f"it is damaged ({type(error).__name__}: {error})") from error
     if set(new) != set(wanted):
         raise WrongWeightsError(folder, f"it has {len(new)} tensors, its manifest {len(wanted)}")
-    found = checksums(new)
+    found = {tensor: read[tensor] for tensor in new if tensor in read}
+    found |= checksums({tensor: new[tensor] for tensor in new if tensor not in read})
     if wrong := sorted(tensor for tensor, checksum in wanted.items() if found[tensor] != checksum):
         raise WrongWeightsError(folder, f"{len(wrong)} of its {len(wanted)} tensors are not the trainer's: {wrong[0]}")
     return manifest["name"], digest_of(found), new
+
+
+def _read(file: Path) -> tuple[Tensors, dict[str, str]]:
+    """Return the tensors of a file, in memory of their own because the file will be removed; and their checksums.
+
+    Several threads read, one tensor each, and compute its checksum while others wait for the disk. Reading a mapped
+    file page by page would use a part of what the disk can do.
+
+    Raises:
+        OSError: it cannot be read.
+        SafetensorError: it is damaged.
+    """
+    from safetensors.torch import load_file
+
+    parts = load_file(file)  # mapped: of the file itself this reads the header, and compares it with the size
+    with file.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        header = json.loads(stream.read(length))
+
+    def read(name: str) -> tuple[torch.Tensor, str]:
+        tensor = torch.empty_like(parts[name], memory_format=torch.contiguous_format)
+        left = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+        with file.open("rb", buffering=0) as stream:
+            stream.seek(8 + length + header[name]["data_offsets"][0])
+            while left:
+                if not (count := stream.readinto(left)):
+                    raise OSError(f"it ends in the middle of {name}")
+                left = left[count:]
+        return tensor, checksum(tensor)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        found = dict(zip(parts, threads.map(read, parts), strict=True))
+    return {name: tensor for name, (tensor, _) in found.items()}, {name: of for name, (_, of) in found.items()}
 
 
 def _applied(given: Tensors, before: Tensors) -> Tensors:
@@ -224,7 +258,7 @@ def _applied(given: Tensors, before: Tensors) -> Tensors:
     for key, tensor in given.items():
         name, sign, kind = key.rpartition("#")
         if not sign:
-            new[key] = tensor.clone()  # not a part of the file, which will be removed
+            new[key] = tensor
         elif f"#{kind}" == _MASK:
             new[name] = _changed(before[name], tensor, given[name + _VALUES])
     return new

@@ -135,8 +135,10 @@ class Snapshot:
         """
         from safetensors.torch import save_file
 
-        save_file(dict(self.tensors if change is None else change.tensors), folder / TENSORS)
-        manifest = {"schemaVersion": 1, "name": name, "earlier": earlier, "checksums": self.checksums}
+        with ThreadPoolExecutor(1) as beside:  # the disk is at work while processors compute
+            checksums = beside.submit(lambda: self.checksums)
+            save_file(dict(self.tensors if change is None else change.tensors), folder / TENSORS)
+        manifest = {"schemaVersion": 1, "name": name, "earlier": earlier, "checksums": checksums.result()}
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True))
 
     def _movable(self, way: float) -> float:
