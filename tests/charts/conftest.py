@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from charts.helm import CHARTS, ROOT, TRAINING_RUNTIMES, Manifest, render, values_files
+from charts.helm import CHARTS, TRAINING_RUNTIMES, Manifest, caddy, render, values_files
 from charts.runtimes import runtimes
 
 
@@ -33,9 +32,7 @@ def _catalogue(values: Path) -> str:
     return json.dumps(runtimes(render(TRAINING_RUNTIMES, [values])))
 
 
-@pytest.fixture(scope="session")
-def caddy() -> Path:
+@pytest.fixture(scope="session", name="caddy")
+def _caddy() -> Path:
     """The image's program, built on this machine."""
-    printed = subprocess.run([ROOT / "tools/build", "proxy"], check=True, stdout=subprocess.PIPE, text=True).stdout
-    (program,) = Path(printed.strip()).iterdir()
-    return program
+    return caddy()

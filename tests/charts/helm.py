@@ -38,6 +38,18 @@ def tools() -> Path:
     return Path(printed.strip())
 
 
+@cache
+def caddy() -> Path:
+    """Return the program of the proxy's image, built on this machine first where that was not done yet.
+
+    Raises:
+        subprocess.CalledProcessError: the build failed; it has said why on stderr.
+    """
+    printed = subprocess.run([ROOT / "tools/build", "proxy"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    (program,) = Path(printed.strip()).iterdir()
+    return program
+
+
 def run(tool: str, *arguments: str | Path, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Run one of the pinned tools in `folder`; the caller looks at the exit code."""
     return subprocess.run([tools() / tool, *arguments], check=False, capture_output=True, text=True, cwd=folder)

@@ -135,41 +135,34 @@ class LoopbackFleet:
         servers: the replicas, by address.
         ports: the port of this machine that stands for each of the pod's.
         folder: where its files are.
+        objects: what the chart renders.
     """
 
-    def __init__(self, caddy: Path, folder: Path, stack: ExitStack, settings: tuple[str, ...]) -> None:
+    def __init__(
+        self, caddy: Path, folder: Path, stack: ExitStack, settings: tuple[str, ...], refresh: str = "100ms"
+    ) -> None:
         self._stack, self.names, self.folder = stack, Names(), folder
         stack.callback(self.names.close)
         self.servers: dict[str, Server] = {}
         pod_ports = (8080, 8082, 8084, 8090)
         self.ports = dict(zip(pod_ports, free_ports(len(pod_ports)), strict=True))
-        text = fleet_file(render(VLLM_SERVING, [VALUES], [*settings]))
+        self.objects = render(VLLM_SERVING, [VALUES], [*settings])
+        text = fleet_file(self.objects)
         resolvers = f"resolvers 127.0.0.1:{self.names.port}"
         assert text.count("refresh 1s\n") == 1
-        text = text.replace("refresh 1s\n", f"refresh 100ms\n\t\t\t{resolvers}\n")
+        text = text.replace("refresh 1s\n", f"refresh {refresh}\n\t\t\t{resolvers}\n")
         text = text.replace("port 8090", f"port {self.ports[8090]}").replace("/keys", str(folder / "keys"))
         for port, mine in self.ports.items():
             text = text.replace(f":{port}", f":{mine}")
-        file, self._log = folder / "Caddyfile", folder / "log"
+        file, log_file = folder / "Caddyfile", folder / "log"
         file.write_text(text)
         command = [str(caddy), "run", "--config", str(file), "--adapter", "caddyfile"]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stderr=log)
-        stack.callback(self._process.wait)
-        stack.callback(self._process.terminate)
+        with log_file.open("wb") as log:
+            process = subprocess.Popen(command, stderr=log)
+        stack.callback(process.wait)
+        stack.callback(process.terminate)
         self.url = f"http://127.0.0.1:{self.ports[8080]}"
-        self._until_it_answers()
-
-    def _until_it_answers(self) -> None:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{self.ports[8082]}/proxy/health", timeout=5).close()
-                return
-            except OSError:
-                assert self._process.poll() is None, self._log.read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+        until_it_answers(f"http://127.0.0.1:{self.ports[8082]}/proxy/health", process, log_file)
 
     def start(self, count: int = 1, **told: Any) -> list[Server]:
         """Start replicas, and list them."""
@@ -201,6 +194,19 @@ class LoopbackFleet:
             return status, json.loads(text)
         except ValueError:
             return status, text.decode()
+
+
+def until_it_answers(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a proxy that was just started answers; show its log if it does not."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        except OSError:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
 
 
 def fleet_file(objects: list[Manifest]) -> str:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from charts.loopback_fleet import LoopbackFleet, fleets
+from charts.loopback_fleet import LoopbackFleet, Server, fleets
+from charts.one_url import own_proxy
+from stoker.cluster.processes import free_ports
 
 Start = Callable[..., LoopbackFleet]
 
@@ -48,6 +52,30 @@ def test_a_group_stays_with_one_replica_and_others_are_shared_out(start: Start) 
         answer = complete(fleet, group=f"g{number}")[1]["by"]
         home = next(iter(homes[f"g{number}"]))
         assert answer == home or home == lost.ip, "groups of other replicas do not move"
+
+
+def test_a_replicas_own_proxy_is_behind_it(start: Start, caddy: Path) -> None:
+    """As the chart has both: each asks only what stands behind it."""
+    fleet = start()
+    with ExitStack() as stack:
+        servers = [Server("127.0.0.1", port) for port in free_ports(2)]
+        ips = ["127.0.0.2", "127.0.0.3"]
+        urls = []
+        for ip, server in zip(ips, servers, strict=True):
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+            stack.callback(server.kill)
+            urls.append(own_proxy(caddy, fleet, ip, server.server_address[1], free_ports(1)[0], stack))
+            fleet.names.listed.append(ip)
+        for number in range(40):
+            assert complete(fleet, group=f"g{number}") == (200, {"model": "base", "by": "127.0.0.1"})
+        assert all(server.groups for server in servers), "each has some of the groups"
+        assert sum(sum(server.groups.values()) for server in servers) == 40
+        for url, server in zip(urls, servers, strict=True):
+            before = server.groups[""]
+            request = urllib.request.Request(f"{url}/v1/completions", b'{"model": "base"}')
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                assert answer.status == 200
+            assert server.groups[""] == before + 1
 
 
 def test_requests_without_a_group_go_to_the_replica_with_the_fewest(start: Start) -> None:

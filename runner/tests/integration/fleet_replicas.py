@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,9 @@ class Programs:
     ) -> subprocess.Popen[bytes]:
         """Start one."""
         log = self._stack.enter_context((self._folder / f"{name}.log").open("ab"))
-        process = subprocess.Popen([*command], env={**os.environ, **environ}, stdout=log, stderr=log)
-        self._stack.callback(process.wait)
-        self._stack.callback(process.terminate)
+        environ = {**os.environ, **environ}
+        process = subprocess.Popen([*command], env=environ, stdout=log, stderr=log, start_new_session=True)
+        self._stack.callback(_end, process)
         return process
 
     def stoker(self, name: str, *words: str | Path) -> subprocess.Popen[bytes]:
@@ -72,6 +73,16 @@ class Programs:
     def logs(self) -> str:
         """Return the ends of all logs."""
         return "\n".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self._folder.glob("*.log")))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a program with all that it started."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(30)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 class Replica:
