@@ -39,10 +39,8 @@ from __future__ import annotations
 import argparse
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -51,21 +49,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "runner" / "src"), str(ROOT / "tests")]
 
+from benchmarks.adding import adding_inputs  # noqa: E402
 from benchmarks.async_grpo_parts import barrier_of, costs_of, published_to  # noqa: E402
 from benchmarks.async_grpo_runs import Ours, Size, Theirs, Trained, share  # noqa: E402
 from benchmarks.async_grpo_samplers import Samplers  # noqa: E402
 from benchmarks.gpu import GpuError, first_gpu  # noqa: E402
 from benchmarks.jobs import JobFailed, Run, environment  # noqa: E402
 from benchmarks.paired import ratio_line, run_pairs, say, seconds, whole  # noqa: E402
-from images.builder import cache  # noqa: E402
+from benchmarks.rows import LOST, end, parsed, parser_of, run_rows  # noqa: E402
 
 SIDES = ("synchronous", "asynchronous")
 RIVALS = ("TRL", "grpo_async")
 NOTHING_WAITS = "async_grpo_rewards:right_sum"
-_EXAMPLE = ROOT / "examples" / "async-grpo" / "adding_model.py"
 # Steps of the run that says how long a synchronous step computes.
 _CALIBRATION_STEPS = 20
-_LOST = "lost: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +135,7 @@ class Bench:
     @cached_property
     def inputs(self) -> Path:
         """The folder with model and data, made once for all runs of this program."""
-
-        def build(folder: Path) -> None:
-            say("trains the example's base model (a minute or two)")
-            subprocess.run([self.python, _EXAMPLE, "--output", folder], check=True, stdout=subprocess.DEVNULL)
-
-        key = cache.digest([], [_EXAMPLE, ROOT / "images" / "trl" / "requirements"], ROOT)
-        return cache.entry(cache.root() / "benchmarks" / f"adding-{key}", "adding", build)
+        return adding_inputs(self.python)
 
     @cached_property
     def samplers(self) -> Samplers:
@@ -191,7 +182,7 @@ class Bench:
         """Print the lines of a row, and keep those that say what was lost."""
         for line in lines:
             print(line, flush=True)
-            if line.startswith(_LOST):
+            if line.startswith(LOST):
                 self.lost.append(line)
 
     def close(self) -> None:
@@ -341,7 +332,7 @@ def report(
     for side, runs in zip(sides, zip(*pairs, strict=True), strict=False):
         lost = [(number, run) for number, run in enumerate(runs, 1) if not run.seconds]
         if lost:
-            yield f"{_LOST}{what}, {side}: " + ", ".join(f"pair {number} ({run})" for number, run in lost)
+            yield f"{LOST}{what}, {side}: " + ", ".join(f"pair {number} ({run})" for number, run in lost)
 
 
 def _equal_reward(sides: tuple[str, str], pairs: Sequence[tuple[Trained, Trained]]) -> Iterator[str]:
@@ -386,12 +377,8 @@ def _facts(runs: Sequence[Trained]) -> Iterator[str]:
 
 def main() -> None:
     """Read the command line, run the rows and print what they say."""
-    summary, _, rest = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, ROWS)
     add = parser.add_argument
-    add("rows", nargs="*", metavar="ROW", help=f"what to measure (default: all): {', '.join(ROWS)}")
     add("--pairs", type=whole(1), default=5, help="runs of each side (default %(default)s)")
     add("--steps", type=whole(10), default=40, help="steps of a run (default %(default)s)")
     add("--groups", type=whole(1), default=16, help="prompts of a step (default %(default)s)")
@@ -400,26 +387,14 @@ def main() -> None:
     add("--replicas", type=whole(1), nargs="+", default=[1, 2, 4], help="samplers of row publish (default 1 2 4)")
     add("--versions", type=whole(1), default=20, help="versions of row publish (default %(default)s)")
     add("--patience", type=seconds, default=300, help="seconds of silence before a run is killed (default %(default)s)")
-    args = parser.parse_args()
-    if unknown := [row for row in args.rows if row not in ROWS]:
-        parser.error(f"argument ROW: there is no row {unknown[0]!r}: choose from {', '.join(ROWS)}")
+    args = parsed(parser, ROWS)
     with tempfile.TemporaryDirectory(prefix="stoker-benchmark-") as scratch:
         bench = Bench(Path(scratch), args)
         try:
-            for name in args.rows or ROWS:
-                say(f"row {name}")
-                try:
-                    ROWS[name](bench, name)
-                except JobFailed as failure:
-                    say(str(failure))
-                    bench.lost.append(f"{_LOST}row {name}: {str(failure).splitlines()[-1]}")
-                except Exception as failure:  # noqa: BLE001 - the other rows are measured all the same
-                    say(traceback.format_exc())
-                    bench.lost.append(f"{_LOST}row {name}: {type(failure).__name__}: {failure}")
+            run_rows(args.rows, lambda name: ROWS[name](bench, name), bench.lost)
         finally:
             bench.close()
-    print(*bench.lost, sep="\n", end="\n" if bench.lost else "", flush=True)
-    sys.exit(bool(bench.lost))
+    end(bench.lost)
 
 
 if __name__ == "__main__":

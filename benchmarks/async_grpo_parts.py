@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from benchmarks.jobs import JobFailed
 from stoker.rollouts.addresses import addresses_in
 from stoker.rollouts.engine import Engine
 from stoker.rollouts.fleet import Fleet
-from stoker.rollouts.publish import Publisher
+from stoker.rollouts.publish import Published, Publisher
 from stoker.rollouts.records import Bounds, Group, Sample, Seeds
 from stoker.rollouts.replicas import Needs
 from stoker.rollouts.schedule import Schedule
@@ -47,21 +48,48 @@ def published_to(samplers: Samplers, count: int, versions: int, adapter: Path, p
     """
     if not adapter.exists():
         subprocess.run([python, _POLICY, "write", samplers.model, adapter], check=True)
-    name = live.claim(samplers.adapters, "publish", "benchmark")
-    fleet = Fleet(addresses_in(samplers.addresses), name, Needs(), wait_seconds=_PATIENCE)
+    with publishing("publish", samplers.addresses, samplers.adapters, samplers.model, count) as (_, publish):
+        published = [publish(version, adapter) for version in range(1, versions + 1)]
+    if lost := [one for one in published if len(one.samplers) != count]:
+        raise JobFailed(f"{len(lost)} of {versions} versions were not served by all {count} sampler(s)")
+    return [one.spread_seconds for one in published]
+
+
+@contextmanager
+def publishing(
+    run: str, addresses: str, folder: Path, model: Path, count: int
+) -> Iterator[tuple[str, Callable[[int, Path], Published]]]:
+    """Publish adapters under a name of their own; at the end they are removed.
+
+    Args:
+        run: begins the name.
+        addresses: of samplers, as `--samplers` takes them.
+        folder: of published versions.
+        model: the samplers' base model.
+        count: how many samplers there are.
+
+    Yields:
+        the name, and what publishes an adapter's folder as a version and returns once all samplers serve it.
+
+    Raises:
+        JobFailed: they never did.
+    """
+    name = live.claim(folder, run, "benchmark")
+    fleet = Fleet(addresses_in(addresses), name, Needs(), wait_seconds=_PATIENCE)
     usable: list[int] = []
     try:
         _until(lambda: len(fleet.ready()) == count, f"{count} sampler(s) are not ready")
-        base = {"name_or_path": str(samplers.model), "revision": None}
-        publisher = Publisher(Adapters(samplers.adapters, name, base), fleet, usable.append, frozenset)
+        base = {"name_or_path": str(model), "revision": None}
+        publisher = Publisher(Adapters(folder, name, base), fleet, usable.append, frozenset)
+
+        def publish(version: int, adapter: Path) -> Published:
+            publisher.publish(version, partial(_copy, adapter))
+            _until(partial(_is_done, publisher, usable, version), "a version is not served")
+            (told,) = publisher.published()
+            return told
+
         try:
-            for version in range(1, versions + 1):
-                publisher.publish(version, partial(_copy, adapter))
-                _until(partial(_is_done, publisher, usable, version), "a version is not served")
-            published = publisher.published()
-            if lost := [one for one in published if len(one.samplers) != count]:
-                raise JobFailed(f"{len(lost)} of {versions} versions were not served by all {count} sampler(s)")
-            return [one.spread_seconds for one in published]
+            yield name, publish
         finally:
             publisher.close()
     finally:

@@ -1,4 +1,4 @@
-"""Samplers for benchmarks/async_grpo.py: vLLM with its watcher, as processes that serve one run after another."""
+"""Samplers for benchmarks: vLLM with its watcher, as processes that serve one run after another."""
 
 from __future__ import annotations
 
@@ -71,6 +71,7 @@ class Samplers:
         versions: how many versions requests may name.
         patience: seconds that one may take to start.
         flags: more flags of vLLM.
+        rank: of the adapters that they take; None: they take whole weights.
     """
 
     def __init__(
@@ -82,12 +83,13 @@ class Samplers:
         versions: int,
         patience: float,
         flags: Sequence[str] = (),
+        rank: int | None = 16,
     ) -> None:
         self.folder, self.adapters, self.model, self.vllm = folder, folder / "adapters", model, vllm
         self._runner, self._patience, self._flags = runner, patience, (*_FLAGS, *flags)
         self._running: list[_Sampler] = []
         self._started = 0
-        request = SamplerRequest(str(model), "base", str(self.adapters), None, 16, versions=versions, dtype="float32")
+        request = SamplerRequest(str(model), "base", str(self.adapters), None, rank, versions=versions, dtype="float32")
         request.write(request_path(folder, _JOB, 0))
 
     @property

@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.jobs import JobFailed, environment  # noqa: E402
 from benchmarks.paired import ratio_line, run_pairs, say, seconds, whole  # noqa: E402
+from benchmarks.rows import end, parsed, parser_of, run_rows  # noqa: E402
 
 SIDES = ("stoker.lab", "TRL alone")
 SAMPLERS = ("vLLM", "transformers")
@@ -156,29 +157,16 @@ def of_latency(pairs: Sequence[Told]) -> Iterator[str]:
 
 def main() -> None:
     """Read the command line, run the rows and print what they say."""
-    summary, _, rest = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__, ROWS)
     add: Any = parser.add_argument
-    add("rows", nargs="*", metavar="ROW", help=f"what to measure (default: all): {', '.join(ROWS)}")
     add("--pairs", type=whole(1), default=5, help="runs of each side (default %(default)s)")
     add("--patience", type=seconds, default=3600, help="seconds that a side may take (default %(default)s)")
-    args = parser.parse_args()
-    if unknown := [row for row in args.rows if row not in ROWS]:
-        parser.error(f"argument ROW: there is no row {unknown[0]!r}: choose from {', '.join(ROWS)}")
-    lost = []
+    args = parsed(parser, ROWS)
+    lost: list[str] = []
     with tempfile.TemporaryDirectory(prefix="stoker-benchmark-") as scratch:
         bench = Bench(Path(scratch), args)
-        for name in args.rows or ROWS:
-            say(f"row {name}")
-            try:
-                ROWS[name](bench)
-            except JobFailed as failure:
-                say(str(failure))
-                lost.append(f"lost: row {name}: {str(failure).splitlines()[-1]}")
-    print(*lost, sep="\n", end="\n" if lost else "", flush=True)
-    sys.exit(bool(lost))
+        run_rows(args.rows, lambda name: ROWS[name](bench), lost)
+    end(lost)
 
 
 if __name__ == "__main__":

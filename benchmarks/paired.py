@@ -61,10 +61,28 @@ def run_pairs(count: int, sides: tuple[str, str], run: Callable[[str, int], Resu
 def ratio_line(what: str, sides: tuple[str, str], pairs: Sequence[tuple[float, float]], unit: str) -> str:
     """Return the medians of both sides, and the median and the range of the ratios within the pairs, as one line."""
     ratios = [ours / theirs for ours, theirs in pairs]
+    return (
+        f"{_medians(what, sides, pairs, unit)}, "
+        f"ratio {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}) of {len(pairs)} pairs"
+    )
+
+
+def difference_line(what: str, sides: tuple[str, str], pairs: Sequence[tuple[float, float]], unit: str) -> str:
+    """Return the same with the differences within the pairs."""
+    more = [ours - theirs for ours, theirs in pairs]
+    return (
+        f"{_medians(what, sides, pairs, unit)}, difference {statistics.median(more):.2f}{unit} "
+        f"({min(more):.2f} to {max(more):.2f}) of {len(pairs)} pairs"
+    )
+
+
+def _medians(what: str, sides: tuple[str, str], pairs: Sequence[tuple[float, float]], unit: str) -> str:
     medians = (
         f"{side} {statistics.median(of):.2f}{unit}" for side, of in zip(sides, zip(*pairs, strict=True), strict=True)
     )
-    return (
-        f"{what:<24} {', '.join(medians)}, "
-        f"ratio {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}) of {len(pairs)} pairs"
-    )
+    return f"{what:<24} {', '.join(medians)}"
+
+
+def highest(values: Sequence[float]) -> float:
+    """Return what 99 of 100 values do not exceed; the largest of fewer."""
+    return sorted(values)[max(0, -(-len(values) * 99 // 100) - 1)]

@@ -29,7 +29,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.paired import ratio_line, run_pairs, say, whole
+from benchmarks.paired import highest, ratio_line, run_pairs, say, whole
 
 SIDES = ("Service and proxy", "vLLM")
 VLLM = "http://127.0.0.1:8000"
@@ -145,8 +145,8 @@ def compare(release: Release, args: argparse.Namespace) -> None:
     urls = dict(zip(SIDES, (f"http://{release.name}:{port}", VLLM), strict=True))
     say("warms up")
     for url in urls.values():
-        release.load(pod, {**order, "url": url, "requests": args.concurrency})
-    pairs = list(run_pairs(args.pairs, SIDES, lambda side, _: release.load(pod, {**order, "url": urls[side]})))
+        release.load(pod, {**order, "urls": [url], "requests": args.concurrency})
+    pairs = list(run_pairs(args.pairs, SIDES, lambda side, _: release.load(pod, {**order, "urls": [urls[side]]})))
     print(f"{args.pairs} pairs of {args.requests} requests, {args.concurrency} at a time, {args.tokens} tokens each")
     for what, value, unit in (
         ("tokens per second", lambda load: load.tokens_per_second, ""),
@@ -156,11 +156,6 @@ def compare(release: Release, args: argparse.Namespace) -> None:
         ("request, 99 of 100", lambda load: highest(load.request), " s"),
     ):
         print(ratio_line(what, SIDES, [(value(ours), value(theirs)) for ours, theirs in pairs], unit), flush=True)
-
-
-def highest(values: list[float]) -> float:
-    """Return what 99 of 100 values do not exceed; the largest of fewer."""
-    return sorted(values)[max(0, -(-len(values) * 99 // 100) - 1)]
 
 
 def publish(release: Release, args: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ The pod has this text and nothing else of the benchmarks; `serve` needs the runn
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import threading
@@ -21,7 +22,8 @@ def ask(order: dict[str, Any]) -> dict[str, Any]:
     """Ask for streamed completions, some at a time.
 
     Args:
-        order: url, key, model, requests, concurrency, tokens.
+        order: urls, key, model, requests, concurrency, tokens. Who asks some at a time asks one url: the first asks the
+            first, and so on, over and over.
 
     Returns:
         tokens_per_second of all requests together; first_token and request, seconds, one for each request.
@@ -32,7 +34,7 @@ def ask(order: dict[str, Any]) -> dict[str, Any]:
     left = iter(range(order["requests"]))
     lock = threading.Lock()
 
-    def work() -> None:
+    def work(url: str) -> None:
         while True:
             with lock:
                 number = next(left, None)
@@ -47,7 +49,7 @@ def ask(order: dict[str, Any]) -> dict[str, Any]:
                 "stream": True,
             }
             headers = {"Content-Type": "application/json", "Authorization": f"Bearer {order['key']}"}
-            request = urllib.request.Request(f"{order['url']}/v1/completions", json.dumps(body).encode(), headers)
+            request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), headers)
             started = time.perf_counter()
             with opener(request, timeout=600) as answer:
                 answer.readline()
@@ -57,7 +59,8 @@ def ask(order: dict[str, Any]) -> dict[str, Any]:
                 first.append(arrived - started)
                 whole.append(time.perf_counter() - started)
 
-    threads = [threading.Thread(target=work) for _ in range(order["concurrency"])]
+    urls = itertools.islice(itertools.cycle(order["urls"]), order["concurrency"])
+    threads = [threading.Thread(target=work, args=(url,)) for url in urls]
     started = time.perf_counter()
     for thread in threads:
         thread.start()

@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 from benchmarks import async_grpo
 from benchmarks.async_grpo import NOTHING_WAITS, ROWS, SIDES, WAITS, Bench, attempt, main, report, spread
-from benchmarks.async_grpo_parts import barrier_of, costs_of
+from benchmarks.async_grpo_parts import barrier_of, costs_of, publishing
 from benchmarks.async_grpo_rewards import after, right_sum, wait_of
 from benchmarks.async_grpo_runs import Size, Trained, times, trained
 from benchmarks.async_grpo_samplers import Idle
 from benchmarks.jobs import JobFailed, Run
+from runner.tests.rollouts.replicas import replicas_of, urls
+from runner.tests.serve.adapters.samples import BASE, make_adapter
 
 PROGRAM = Path(__file__).parents[1] / "async_grpo.py"
 ENDED = Run(
@@ -165,6 +167,20 @@ def test_the_barrier_and_the_costs_are_measured(tmp_path: Path) -> None:
     assert all(cost > 0 for cost in costs_of(groups=4, steps=5, staleness=2))
     assert spread([]) == "not measured"
     assert spread([0.1, 0.3, 0.2]) == "median 0.200 s, maximum 0.300 s of 3"
+
+
+def test_two_runs_publish_to_the_same_samplers(tmp_path: Path) -> None:
+    """As where clients ask one adapter while versions of another one come."""
+    (tmp_path / "adapters").mkdir()
+    adapter = make_adapter(tmp_path / "peft")
+    with replicas_of(tmp_path / "adapters") as replicas:
+        to = (urls(replicas.start(1)), tmp_path / "adapters", Path(BASE), 1)
+        with publishing("asked", *to) as (asked, stay), publishing("trained", *to) as (trained, publish):
+            stay(1, adapter)
+            assert [publish(version, adapter).version for version in (1, 2, 3)] == [1, 2, 3]
+            assert (tmp_path / "adapters" / asked / "1").is_dir()
+            assert (tmp_path / "adapters" / trained / "3").is_dir()
+        assert not (tmp_path / "adapters" / asked / "1").exists()
 
 
 @pytest.mark.parametrize(

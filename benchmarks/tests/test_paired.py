@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import pytest
-from benchmarks.paired import ratio_line, run_pairs, seconds, whole
+from benchmarks.paired import difference_line, highest, ratio_line, run_pairs, seconds, whole
 
 
 def test_sides_alternate_and_each_pair_has_them_in_order() -> None:
@@ -56,6 +56,16 @@ def test_the_ratio_is_the_median_within_the_pairs() -> None:
     """Not the ratio of the medians, which a machine that grows slower would change."""
     line = ratio_line("time", ("a", "b"), [(1.0, 2.0), (8.0, 4.0), (9.0, 9.0)], " s")
     assert " ".join(line.split()) == "time a 8.00 s, b 4.00 s, ratio 1.000 (0.500 to 2.000) of 3 pairs"
+
+
+def test_the_difference_is_the_median_within_the_pairs() -> None:
+    line = difference_line("time", ("a", "b"), [(1.0, 2.0), (8.0, 4.0), (9.0, 9.0)], " ms")
+    assert " ".join(line.split()) == "time a 8.00 ms, b 4.00 ms, difference 0.00 ms (-1.00 to 4.00) of 3 pairs"
+
+
+def test_the_highest_of_few_is_the_largest() -> None:
+    assert highest([3.0, 1.0, 2.0]) == 3.0
+    assert highest([float(number) for number in range(1, 201)]) == 198.0
 
 
 @pytest.mark.parametrize("text", ["-1", "0", "x", "1.5", "", "²"])

@@ -60,11 +60,6 @@ def test_a_release_that_is_not_there_ends_with_kubectls_word(tmp_path: Path) -> 
     )
 
 
-def test_the_highest_of_few_is_the_largest() -> None:
-    assert serving.highest([3.0, 1.0, 2.0]) == 3.0
-    assert serving.highest([float(number) for number in range(1, 201)]) == 198.0
-
-
 class Model(BaseHTTPRequestHandler):
     """Answers as a streaming server does."""
 
@@ -89,7 +84,7 @@ def model() -> Iterator[str]:
 
 
 def test_what_runs_in_the_pod_needs_nothing_but_its_text(model: str) -> None:
-    order = {"url": model, "key": "", "model": "chat", "requests": 3, "concurrency": 2, "tokens": 2}
+    order = {"urls": [model], "key": "", "model": "chat", "requests": 3, "concurrency": 2, "tokens": 2}
     command = [sys.executable, "-I", "-c", serving.PROGRAM.read_text(), "ask"]
     asked = subprocess.run(command, input=json.dumps(order), check=True, capture_output=True, text=True)
     load = serving.Load(**json.loads(asked.stdout))
