@@ -123,7 +123,7 @@ BENCHMARK_ARGS ?=
 gpu_benchmark = $(python) benchmarks/gpu.py $(BENCHMARK_ARGS)
 
 .PHONY: benchmarks
-benchmarks: benchmark-launch benchmark-async benchmark-lab benchmark-engine ## Run all benchmarks that this machine can run (about 80 min, estimated; a GPU or a release adds to it).
+benchmarks: benchmark-launch benchmark-async benchmark-lab benchmark-engine benchmark-fleet ## Run all benchmarks that this machine can run (about 100 min, estimated; a GPU or a release adds to it).
 	@$(gpu_benchmark) || [[ $$? == 77 ]] # there is no GPU, as it has said
 	@if [[ -n "$(RELEASE)" ]]; then $(MAKE) benchmark-serving; \
 	  else echo "benchmark-serving is left out: name a release: make benchmarks NAMESPACE=models RELEASE=chat"; fi
@@ -143,6 +143,10 @@ benchmark-lab: ## Compare training in a notebook with TRL alone, and rollouts by
 .PHONY: benchmark-engine
 benchmark-engine: ## Compare the engine that trains and serves with vLLM as it is, on CPU (about 5 min, estimated).
 	@$(python) benchmarks/lab_engine.py $(BENCHMARK_ARGS)
+
+.PHONY: benchmark-fleet
+benchmark-fleet: ## Measure the one URL, reloads of weights, and their files against dd, on CPU (about 20 min, estimated).
+	@$(venv) "$$venv/bin/python" benchmarks/fleet.py $(BENCHMARK_ARGS)
 
 .PHONY: benchmark-gpu
 benchmark-gpu: ## Compare a runtime's recipe with TRL's defaults on a GPU (about 15 min, estimated).
