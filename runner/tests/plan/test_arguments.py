@@ -6,6 +6,7 @@ import pytest
 
 from stoker.frameworks import get_framework
 from stoker.plan.arguments import (
+    CONFIG_FILE,
     IN_FILES,
     Flag,
     FlagTable,
@@ -130,6 +131,33 @@ def test_a_flag_of_another_method_is_told_apart_from_nonsense() -> None:
         "--num_generations is a flag of grpo, rloo, grpo_async, not of trl 1.16.0 (sft): leave it out, or choose "
         "another method"
     )
+
+
+def test_a_name_that_only_changed_is_read_as_todays_and_said() -> None:
+    sft = get_framework("trl").flag_table("sft")
+    named = [
+        Layer("args", {"max_seq_length": ("9",)}),
+        Layer("TrainJob env", {"max_seq_length": ("9",)}, label="{FLAG}"),
+    ]
+    for layer, label in zip(named, ("--max_seq_length", "MAX_SEQ_LENGTH"), strict=True):
+        resolution = resolve(sft, [Layer("runtime", {"max_length": ("8",)}), layer])
+        assert [(one.name, one.value, one.source) for one in resolution.settings] == [("max_length", "9", layer.source)]
+        assert resolution.notices == (f"{label} is read as --max_length, its name in trl 1.16.0",)
+    (problem,) = resolve(sft, [Layer("args", {"max_seq_length": ("few",)})]).problems
+    assert problem == "--max_seq_length must be a whole number, not 'few' (given by args)"
+    (problem,) = resolve(sft, [Layer("args", {"max_seq_length": ("9",), "max_length": ("8",)})]).problems
+    assert problem == (
+        "--max_seq_length and --max_length are the same flag (both given by args): write --max_length alone"
+    )
+
+
+def test_a_former_name_is_refused_where_the_trainer_would_not_get_todays() -> None:
+    table = get_framework("trl").flag_table
+    # TRL reads the file itself, and skips the key.
+    in_file = resolve(table("sft"), [Layer(CONFIG_FILE, {"max_seq_length": ("9",)}, label="key {flag}")])
+    for resolution in (in_file, resolve(table("dpo"), [Layer("args", {"max_seq_length": ("9",)})])):
+        (problem,) = resolution.problems
+        assert "--max_seq_length is called --max_length in trl 1.16.0" in problem
 
 
 def test_a_word_that_belongs_to_no_flag_is_refused() -> None:

@@ -79,6 +79,8 @@ class FlagTable:
         methods_with: returns the other methods of this trainer that have a flag.
         config: the trainer's own config, whose values the flags override; None without one.
         notices: what a user should know about how the config was chosen.
+        translated: old name → current name of a flag that was renamed and nothing else: the old name works too, except
+            in a `--config` file, which the trainer reads itself.
     """
 
     trainer: str
@@ -91,6 +93,7 @@ class FlagTable:
     methods_with: Callable[[str], Sequence[str]] = lambda name: ()
     config: str | None = None
     notices: tuple[str, ...] = ()
+    translated: Mapping[str, str] = field(default_factory=dict)
 
     def spell(self, name: str) -> str:
         """Return how a flag is written on the trainer's command line."""
@@ -273,6 +276,16 @@ def resolve(table: FlagTable, layers: Iterable[Layer]) -> Resolution:
         for name, words in layer.values.items():
             name, words = _without_negation(name, words, table)
             label = layer.label.replace("{flag}", name).replace("{FLAG}", name.upper().replace(".", "__"))
+            current = table.translated.get(name)
+            if current is not None and layer.source != CONFIG_FILE:
+                if current in layer.values:
+                    problems.append(
+                        f"{label} and {table.spell(current)} are the same flag (both given by {layer.source}): "
+                        f"write {table.spell(current)} alone"
+                    )
+                    continue
+                notices.append(f"{label} is read as {table.spell(current)}, its name in {table.trainer}")
+                name = current
             refusal = table.refusal(name)
             if refusal is not None:
                 if layer.foreign == "drop":
@@ -346,6 +359,11 @@ def is_none(flag: Flag, words: Sequence[str]) -> bool:
 def without_negations(values: Mapping[str, tuple[str, ...]], table: FlagTable) -> dict[str, tuple[str, ...]]:
     """Return a command line's flags with `--no_<flag>` read as `<flag>` off; the last of the two counts."""
     return dict(_without_negation(name, words, table) for name, words in values.items())
+
+
+def translated(values: Mapping[str, tuple[str, ...]], table: FlagTable) -> dict[str, tuple[str, ...]]:
+    """Return flags by their current names; of the two names of a flag, the last counts."""
+    return {table.translated.get(name, name): words for name, words in values.items()}
 
 
 def _without_negation(name: str, words: tuple[str, ...], table: FlagTable) -> tuple[str, tuple[str, ...]]:

@@ -31,6 +31,7 @@ from stoker.plan.arguments import (
     Setting,
     resolve,
     split_env,
+    translated,
     with_lists,
     without_negations,
 )
@@ -150,7 +151,7 @@ def resolve_plan(
     options = framework.options(asked)
     table = options.table
     given = with_lists(without_negations(command.values, table), table)
-    asked = replace(asked, method=options.method, values={**weaker, **given})
+    asked = replace(asked, method=options.method, values=translated({**weaker, **given}, table))
     resolution = resolve(table, _layers(request, options, config, given))
     named = {setting.name: setting for setting in resolution.settings}
     # An unread file may set any flag, so none counts as missing.

@@ -16,7 +16,7 @@ from stoker.frameworks.trl.read import module_of
 from stoker.frameworks.trl.recipes import recipe_for
 from stoker.frameworks.trl.resume import fixed_settings
 from stoker.frameworks.trl.sharding import FULL, sharding_notices, sharding_recipe, shards
-from stoker.plan.arguments import FlagTable, Setting, is_true, without_negations
+from stoker.plan.arguments import FlagTable, Setting, is_true, translated, without_negations
 from stoker.plan.estimate import Way
 from stoker.plan.inputs import Input
 from stoker.plan.interfaces import Asked, Decider, Decision, Options
@@ -51,9 +51,8 @@ class TRLDecider(Decider):
     def options(self, asked: Asked) -> Options:
         """Return the method's flags, and the recipe for accelerator, kind of tuning and method."""
         table = replace(flag_table(asked.method), notices=sharding_notices(asked))
-        return Options(
-            asked.method, table, _recipe(replace(asked, values=without_negations(asked.values, table)), table)
-        )
+        values = translated(without_negations(asked.values, table), table)
+        return Options(asked.method, table, _recipe(replace(asked, values=values), table))
 
     def decide(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> Decision:
         """Return how to run the settings."""

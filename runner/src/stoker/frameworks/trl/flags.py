@@ -7,7 +7,7 @@ from functools import cache, partial
 from importlib import resources
 
 from stoker.frameworks.trl.dataset_formats import own_flags
-from stoker.frameworks.trl.former_flags import DEPRECATED, REMOVED, RENAMED
+from stoker.frameworks.trl.former_flags import DEPRECATED, REMOVED, RENAMED, TRANSLATED
 from stoker.plan.arguments import Flag, FlagTable
 
 VERSION = "1.16.0"
@@ -42,7 +42,10 @@ def flag_table(method: str) -> FlagTable:
     }
     flags |= own_flags(method)
     others = partial(_other_methods, method)
-    return FlagTable(data["trainer"], method, flags, RENAMED, REMOVED, _RESERVED, DEPRECATED, others)
+    translated = TRANSLATED.get(method, {})
+    return FlagTable(
+        *(data["trainer"], method, flags, RENAMED, REMOVED, _RESERVED, DEPRECATED, others), translated=translated
+    )
 
 
 def _other_methods(method: str, flag: str) -> tuple[str, ...]:

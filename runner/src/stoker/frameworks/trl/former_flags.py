@@ -34,6 +34,8 @@ RENAMED = {
     "include_tokens_per_second": "include_num_input_tokens_seen",
     "torchdynamo": "torch_compile_backend",
 }
+# Method → old name → the flag that TRL renamed without changing what it does: both names mean the same.
+TRANSLATED = {"sft": {"max_seq_length": "max_length"}}
 _OVERWRITE = "stoker overwrites nothing, set STOKER_RESUME=never to rename the old output and start over"
 _SET_BY_TORCH = "torch does mixed precision, write --bf16 or --fp16"
 REMOVED = {
