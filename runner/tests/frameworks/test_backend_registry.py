@@ -58,6 +58,8 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "gone": "stoker_plugins:Gone",
         "leaving": "stoker_leaving:Any",
         "trl": "stoker_plugins:Usurper",
+        "torchtune": "stoker_plugins:Same",
+        "sly": "stoker_sly:Sly",
     }
     (tmp_path / "stoker_leaving.py").write_text("raise SystemExit('no GPU')\n")
     (tmp_path / "stoker_plugins.py").write_text(
@@ -68,6 +70,11 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "class Good(TRLConfig):\n    framework, command, runner = 'good', ('stoker', 'run'), Runs\n"
         "class Abstract(TRLConfig):\n    framework, command, runner = 'half', ('stoker', 'run'), Half\n"
         "class Usurper(TRLConfig):\n    framework, command, runner = 'other', ('stoker', 'run'), None\n"
+        "class Same(TRLConfig):\n    framework, command, runner = 'torchtune', ('stoker', 'run'), None\n"
+    )
+    (tmp_path / "stoker_sly.py").write_text(
+        "from stoker.backends import TRLConfig, register_backend\n"
+        "@register_backend('trl')\nclass Sly(TRLConfig):\n    framework, command = 'trl', ('stoker', 'run')\n"
     )
     info = tmp_path / "stoker_plugins-1.2.dist-info"
     info.mkdir()
@@ -90,6 +97,23 @@ def test_a_second_registration_names_the_class_that_holds_the_name() -> None:
     with pytest.raises(ValueError, match=r"already registered by .*Nothing: register Other under another name"):
         register_framework(type("Other", (Nothing,), {}))
     assert get_backend("nothing") is Nothing
+
+
+def test_a_programs_own_class_replaces_ours_for_the_same_framework() -> None:
+    own = type("Own", (Nothing,), {"framework": "trl"})
+    assert register_backend("trl")(own) is own
+    assert get_backend("trl") is own
+    assert isinstance(get_framework("trl"), TRL)  # a pod, and `stoker validate`, run TRL as before
+    with pytest.raises(ValueError, match=r"already registered by .*\.Own: register Next under another name"):
+        register_backend("trl")(type("Next", (Nothing,), {"framework": "trl"}))
+
+
+def test_a_class_that_would_run_another_framework_does_not_replace_ours() -> None:
+    for name in ("trl", "torchtune"):
+        runner = type("R", (TRL,), {"name": name})
+        with pytest.raises(ValueError, match=f"'{name}' is already registered by stoker"):
+            register_backend(name)(type("Own", (Nothing,), {"framework": name, "runner": runner}))
+    assert get_backend("torchtune") is TorchTuneConfig
 
 
 def test_what_lacks_a_framework_or_a_command_is_refused() -> None:
@@ -120,13 +144,15 @@ def test_a_runner_that_no_pods_label_would_find_is_refused() -> None:
 @pytest.mark.usefixtures("plugins")
 def test_a_packages_backend_is_found_and_broken_ones_are_told_apart() -> None:
     assert set(get_registered_backends()) == {"trl", "torchtune", "good"}
-    assert get_backend("trl") is TRLConfig
+    assert (get_backend("trl"), get_backend("torchtune")) == (TRLConfig, TorchTuneConfig)
     told = {plugin.name: str(plugin) for plugin in broken_plugins()}
-    assert set(told) == {"bad", "gone", "leaving", "trl"}
+    assert set(told) == {"bad", "gone", "leaving", "trl", "torchtune", "sly"}
     assert told["gone"].startswith("backend gone (stoker_plugins:Gone) of stoker-plugins 1.2: AttributeError")
     assert "SystemExit: no GPU" in told["leaving"]
     assert "does not define" in told["bad"]
     assert "already registered by stoker.submit.trl.TRLConfig" in told["trl"]
+    assert "already registered by stoker.submit.torchtune.TorchTuneConfig: register Same" in told["torchtune"]
+    assert "'trl' is already registered by stoker.submit.trl.TRLConfig: register Sly" in told["sly"]
     assert set(known_frameworks()) >= {"trl", "good"}
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 from runner.tests.integration.jobs import LocalJob
-from runner.tests.submit.kep_classes import CLASSES
+from runner.tests.submit.kep_classes import FIRST_TEXT, SECOND_RUNS, SECOND_TEXT
 
 from stoker.entry.launchers import VALUELESS
 
@@ -40,16 +41,38 @@ def test_launchers_become_the_runners_launch(job: LocalJob, command: list[str]) 
     assert job.manifest()["world_size"] == 2
 
 
+# Instances of the classes that KEP-2839 prints, with lengths that the tiny model has. On a CPU TRL computes in float32.
+FIRST_RUNS = """
+sft = TRLConfig(peft_config=TRLPeftConfig(), sft_config=TRLSFTConfig(max_seq_length=64), bf16=False, _num_nodes=2)
+dpo_config = TRLDPOConfig(max_length=64, max_prompt_length=32)
+dpo = TRLConfig(trainer_type=TRLTrainerType.DPO, dpo_config=dpo_config, bf16=False, _num_nodes=2)
+"""
+
+
 @pytest.mark.full
-def test_a_trainjob_of_a_class_after_kep_2839_trains(job: LocalJob) -> None:
-    (job.folder / "run.py").write_text(CLASSES)
-    asked = [f"{job.folder}/run.py:sft", "--name", "sft", "--runtime", job.runtime_name]
+@pytest.mark.parametrize(
+    ("text", "name", "dataset"),
+    [
+        (FIRST_TEXT + FIRST_RUNS, "sft", "dataset"),
+        (FIRST_TEXT + FIRST_RUNS, "dpo", "preferences"),
+        (SECOND_TEXT + SECOND_RUNS, "sft", "dataset"),
+    ],
+    ids=["first text, sft", "first text, dpo", "second text, sft"],
+)
+def test_a_trainjob_of_a_class_that_kep_2839_prints_trains(job: LocalJob, text: str, name: str, dataset: str) -> None:
+    (job.folder / "run.py").write_text(text)
+    # The text's default is a model in the workspace.
+    shutil.copytree(job.inputs / "model", job.workspace / "model")
+    asked = [f"{job.folder}/run.py:{name}", "--name", name, "--runtime", job.runtime_name]
     printed = subprocess.check_output([job.python, "-m", "stoker", "trainjob", *asked], env=job.environ, text=True)
     trainer = yaml.safe_load(printed)["spec"]["trainer"]
-    ended = job.run(*trainer["args"], *TRAINER_ARGS, command=trainer["command"], nodes=trainer["numNodes"])
+    env = {"STOKER_ARG_DATASET_NAME": f"{job.inputs}/{dataset}"}
+    ended = job.run(*trainer["args"], *TRAINER_ARGS, command=trainer["command"], nodes=trainer["numNodes"], env=env)
     assert ended.code == 0, ended.output
     assert job.manifest()["world_size"] == 2
-    assert json.loads((job.output / "adapter_config.json").read_text())["r"] == 16
+    if "--max_seq_length" in trainer["args"]:
+        assert "--max_seq_length is read as --max_length" in ended.output
+        assert json.loads((job.output / "adapter_config.json").read_text())["r"] == 16
 
 
 def test_a_bare_trainer_does_not_train_alone_in_a_job_of_two_nodes(job: LocalJob) -> None:

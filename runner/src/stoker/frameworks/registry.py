@@ -33,6 +33,8 @@ class Backend:
     supported_frameworks: ClassVar[list[str]]
     command: ClassVar[tuple[str, ...]]
     runner: ClassVar[type[TrainingFramework] | None] = None
+    # True if TrainJobs get the class's command, as in the KEP's first two texts; otherwise the runtime keeps its own.
+    sends_command: ClassVar[bool] = False
 
     def __init_subclass__(cls, **more: Any) -> None:
         """Copy the label to the attribute that the class did not declare."""
@@ -42,6 +44,11 @@ class Backend:
             cls.supported_frameworks = [cls.framework]
         elif own.get("supported_frameworks"):
             cls.framework = cls.supported_frameworks[0]
+            cls.sends_command = True
+        elif inspect.isfunction(own.get("framework")):
+            cls.sends_command = True
+        if "to_command" in own:
+            cls.sends_command = True
 
     def to_command(self) -> tuple[str, ...]:
         """Return the command for the arguments; a class defines this or declares `command`."""
@@ -78,6 +85,8 @@ class BrokenPlugin:
 def register_backend(name: str) -> Callable[[B], B]:
     """Return a class decorator that registers a backend under a name.
 
+    A class for the same framework may take the name of one of Stoker's own: it replaces ours in this process.
+
     Args:
         name: the backend's name, usually that of its framework.
 
@@ -86,13 +95,10 @@ def register_backend(name: str) -> Callable[[B], B]:
     """
 
     def decorate(backend: B) -> B:
-        holder = _registered.get(name)
-        if holder is not None and holder is not backend:
-            raise ValueError(
-                f"backend {name!r} is already registered by {holder.__module__}.{holder.__qualname__}: "
-                f"register {backend.__qualname__} under another name"
-            )
         _expect_backend(backend)
+        holder = _registered.get(name)
+        if holder is not None and holder is not backend and not _may_replace(holder, backend):
+            raise _taken(name, holder, backend)
         _expect_new_runner(name, backend)
         _registered[name] = backend
         return backend
@@ -126,14 +132,19 @@ def broken_plugins() -> tuple[BrokenPlugin, ...]:
     """Load the backends of installed packages, once, and return those that could not be loaded."""
     broken = []
     for entry in metadata.entry_points(group=ENTRY_POINT_GROUP):
+        before = dict(_registered)
         try:
             backend = entry.load()
+            _expect_kept(before)
             if not (inspect.isclass(backend) and issubclass(backend, Backend)):
                 raise TypeError(f"{entry.value} is not {_BACKEND}")
             if _registered.get(entry.name) is not backend:
+                if entry.name in before:
+                    raise _taken(entry.name, before[entry.name], backend)
                 register_backend(entry.name)(backend)
         # The import of a plugin may do anything, even exit.
         except (Exception, SystemExit) as error:  # noqa: BLE001
+            _registered.update(before)
             package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown package"
             broken.append(BrokenPlugin(entry.name, entry.value, package, f"{type(error).__name__}: {error}"))
             _log.warning("%s", broken[-1])
@@ -144,6 +155,26 @@ def runners() -> Mapping[str, type[TrainingFramework]]:
     """Return the framework class of each registered backend that has one, by the framework's name."""
     found = (backend.runner for backend in get_registered_backends().values())
     return {runner.name: runner for runner in found if runner is not None}
+
+
+def _may_replace(holder: type[Backend], backend: type[Backend]) -> bool:
+    """Return whether a class may take the name of another: ours, for the same framework, which runs as before."""
+    is_ours = holder.__module__.partition(".")[0] == __name__.partition(".")[0]
+    return is_ours and backend.framework == holder.framework and backend.runner in (None, holder.runner)
+
+
+def _taken(name: str, holder: type[Backend], backend: type[Backend]) -> ValueError:
+    return ValueError(
+        f"backend {name!r} is already registered by {holder.__module__}.{holder.__qualname__}: "
+        f"register {backend.__qualname__} under another name"
+    )
+
+
+def _expect_kept(before: Mapping[str, type[Backend]]) -> None:
+    """Refuse a package that replaces a backend: only a program itself chooses to."""
+    for name, holder in before.items():
+        if _registered[name] is not holder:
+            raise _taken(name, holder, _registered[name])
 
 
 def _expect_backend(backend: type) -> None:

@@ -45,12 +45,13 @@ class LLMBackend(ConfigMethods, Backend, ABC):
     def command_on(self, runtime: str) -> tuple[str, ...] | None:
         """Return the command for the TrainJob; None for the runtime's own, which is `stoker run` in our runtimes.
 
-        A class that defines `to_command` writes its arguments for that command; a declared `command` is not sent.
+        A class after the KEP's first two texts writes its arguments for its command; otherwise a declared `command` is
+        not sent.
 
         Args:
             runtime: the runtime's name.
         """
-        return None if type(self).to_command is Backend.to_command else tuple(self.to_command())
+        return tuple(self.to_command()) if self.sends_command else None
 
     def validate(self) -> None:
         """Check the config; a subclass calls this and adds its own checks.

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
+from stoker.plan.arguments import split_args
 from stoker.submit.initializer import Initialized
+from stoker.submit.trl_flags import without
 
 # Flags of the first text that TRL has renamed (huggingface/trl: max_seq_length became max_length).
 RENAMED = {"max_seq_length": "max_length"}
@@ -84,8 +86,7 @@ class MethodFlags(Remembering):
                 continue
             if item.name in GONE:
                 if value != item.metadata["default"]:
-                    text = f"TRL 1.16 has no --{item.name}, so it is not sent: {GONE[item.name]}"
-                    warnings.warn(text, stacklevel=3)
+                    _warn_gone(item.name)
                 continue
             name = RENAMED.get(item.name, item.name)
             # Today's name wins over the default of the older one.
@@ -94,6 +95,18 @@ class MethodFlags(Remembering):
             # The first text writes a boolean only if it is on.
             if value is not False or given:
                 yield name, value
+
+
+def _warn_gone(name: str) -> None:
+    warnings.warn(f"TRL 1.16 has no --{name}, so it is not sent: {GONE[name]}", stacklevel=4)
+
+
+def _without_gone(args: list[str]) -> list[str]:
+    """Return the arguments without the flags that TRL no longer has, and warn of each."""
+    for name in GONE:
+        if name in split_args(args)[0]:
+            _warn_gone(name)
+    return without(args, GONE)
 
 
 class _Placed(Protocol):
@@ -167,7 +180,8 @@ class ConfigMethods:
         """Return the arguments. A class after the second or the newest text has a `to_args` without parameters."""
         takes_one = bool(inspect.signature(self.to_args).parameters)
         args: list[str] = self.to_args(initializer) if takes_one and initializer is not None else self.to_args()
-        return args
+        # Our own config knows TRL's flags. A user's class may print those of the text that it follows.
+        return _without_gone(args) if self.framework == "trl" else args
 
     def get_train_func(self) -> Callable[..., Any] | None:
         """Return None: a config has no function (second text)."""

@@ -28,7 +28,7 @@ def without(words: list[str], flags: Container[str]) -> list[str]:
     kept, keep = [], True
     for word in words:
         if word.startswith("--"):
-            keep = word.removeprefix("--") not in flags
+            keep = word.removeprefix("--").partition("=")[0].replace("-", "_") not in flags
         if keep:
             kept.append(word)
     return kept
