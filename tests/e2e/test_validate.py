@@ -46,6 +46,7 @@ ADMITTED = {
     ),
     "fields that are null": changed({"trainer": {"numNodes": None, "env": None}, "runtimePatches": None}),
     "a whole number with a point": changed({"trainer": {"numNodes": 2.0}}),
+    "a quantity with a point": changed({"trainer": {"resourcesPerNode": {"requests": {"cpu": 1.0}}}}),
     "a mount": changed(container_patch(name="node", volumeMounts=[])),
 }
 REFUSED = {

@@ -149,6 +149,8 @@ def test_variables_of_torch_are_only_reserved_where_trainer_writes_them() -> Non
         ({"requests": {"cpu": "2000m", "memory": "4096Mi"}}, None),
         ({"limits": {"nvidia.com/gpu": "1k"}}, None),
         ({"requests": {"nvidia.com/gpu": "2"}, "limits": {"nvidia.com/gpu": 2}}, None),
+        # The Kubeflow SDK writes 2 so.
+        ({"limits": {"nvidia.com/gpu": 2.0}}, None),
         ({"requests": {"ephemeral-storage": "1Gi"}}, None),
         ({}, None),
     ],

@@ -19,7 +19,7 @@ def problems(runtime: str, *args: str, **trainer: Any) -> str:
     return "\n".join(admission_of(job, RUNTIME).problems)
 
 
-def gpus(count: int) -> dict[str, Any]:
+def gpus(count: float) -> dict[str, Any]:
     return {"limits": {"nvidia.com/gpu": count}}
 
 
@@ -54,6 +54,8 @@ def test_what_trainer_takes(name: str) -> None:
         ("torchtune-llama3.3-70b", [QLORA], {"numNodes": 2}, "numNodes is 2, but Trainer accepts LoRA"),
         ("torchtune-qwen2.5-1.5b", [LORA, QLORA], {}, "Trainer refuses QLoRA with `tune run` for qwen2_5/1.5B"),
         ("torchtune-llama3.2-1b", [QLORA], {"resourcesPerNode": gpus(2)}, "on one GPU only"),
+        ("torchtune-llama3.2-1b", [QLORA], {"resourcesPerNode": gpus(2.0)}, "on one GPU only"),
+        ("torchtune-llama3.2-1b", [], {"numNodes": 2.0}, "numNodes is 2, but Trainer accepts"),
         ("torchtune-llama3.2-3b", [QLORA], {"resourcesPerNode": {"limits": {"cpu": 2}}}, "on one GPU only"),
         ("torchtune-llama3.2-1b", ["output_dir=/x"], {}, "Trainer refuses output_dir=/x with `tune run`"),
         ("torchtune-llama3.2-1b", ["tokenizer.path=/x"], {}, "because the runtime sets tokenizer.path: leave it out"),

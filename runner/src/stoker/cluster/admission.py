@@ -129,9 +129,9 @@ def _name(
         return
     if not _NAME.match(name):
         yield f"Trainer refuses the name {name!r}: write lowercase letters, digits and '-', and begin with a letter"
-    nodes = _at(trainjob, "spec", "trainer", "numNodes")
+    nodes = _whole(_at(trainjob, "spec", "trainer", "numNodes"))
     for job, _ in jobs:
-        last = nodes - 1 if job == _NODE and isinstance(nodes, int) and nodes > 0 else completions.get(job, 1) - 1
+        last = nodes - 1 if job == _NODE and nodes else completions.get(job, 1) - 1
         too_long = len(f"{name}-{job}-0-{last}{_POD_SUFFIX}") - _MAX_NAME
         if too_long > 0:
             yield (
@@ -151,8 +151,8 @@ def _torch(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]
     yield from torchtune.problems_of(
         str(_at(trainjob, "spec", "runtimeRef", "name")),
         [str(word) for word in args] if isinstance(args, list) else [],
-        nodes if isinstance(nodes, int) else 1,
-        processes if isinstance(processes, int) else None,
+        _whole(nodes) or 1,
+        _whole(processes),
         _gpus(trainer, jobs),
     )
 
@@ -166,9 +166,16 @@ def _gpus(trainer: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]])
     for kind in ("requests", "limits"):
         amounts = resources.get(kind)
         for name, amount in amounts.items() if isinstance(amounts, dict) else ():
-            if "gpu" in str(name).lower() and str(amount).isdigit() and int(amount):
-                return int(amount)
+            if "gpu" in str(name).lower() and (count := _whole(amount)):
+                return count
     return 0
+
+
+def _whole(value: object) -> int | None:
+    """Return a whole number, also one that is written as text or as 2.0; None for anything else."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    return int(str(value)) if str(value).isdecimal() else None
 
 
 def _resources(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:

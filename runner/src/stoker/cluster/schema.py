@@ -122,7 +122,8 @@ def _duplicates(items: list[Any], keys: list[str] | None, path: str) -> Iterator
 
 def _quantity(value: Any, schema: Mapping[str, Any], path: str) -> Iterator[str]:
     pattern = schema.get("pattern")
-    right = isinstance(value, int) and not isinstance(value, bool)
+    # Also 1.0, which the Kubeflow SDK writes for 1.
+    right = _is(value, "integer")
     if not right and not (isinstance(value, str) and (pattern is None or re.search(pattern, value))):
         advice = "write a quantity such as 500m, 2 or 4Gi, in quotes" if pattern else "write a whole number or text"
         yield f"{path} is {_said(value)}: {advice}"
