@@ -41,6 +41,14 @@ def test_what_stoker_refuses_is_refused_in_its_own_words(words: str) -> None:
         assert [text for _, text in verdict.problems] == [refused.stderr.removeprefix("stoker: error: ").rstrip("\n")]
 
 
+@pytest.mark.parametrize("word", ["tune run", "torchrun train.py", "/usr/bin/trl sft", "python -m trl", "stoker run"])
+def test_a_command_line_in_one_word_starts_no_program(word: str) -> None:
+    verdict = validate_one(trainjob(command=[word], args=[]), KEPT)
+    assert verdict.code is ExitCode.USAGE
+    (problem,) = [text for _, text in verdict.problems]
+    assert f"command begins with {word!r}, and no program has that name: write each word as an item" in problem
+
+
 @pytest.mark.parametrize(
     "words", ["stoker --version", "stoker -h", "stoker run --help", "stoker doctor", "stoker --help run"]
 )

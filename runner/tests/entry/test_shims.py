@@ -32,6 +32,8 @@ PATH_TO_SFT = "/opt/venv/lib/python3.12/site-packages/trl/scripts/sft.py"
         ),
         ("torchrun", f"--nnodes 2 {PATH_TO_SFT} --max_steps 3", {"nnodes": "2"}),
         ("trl", "sft --max_steps 3", {}),
+        ("trl", "sft --max_steps 3 --num_processes 4", {"nproc_per_node": "4"}),
+        ("trl", "sft --num-processes=4 --num_machines 2 --max_steps 3", {"nnodes": "2", "nproc_per_node": "2"}),
         ("accelerate", "launch -m trl.scripts.sft --max_steps 3", {}),
         (
             "accelerate",
@@ -106,6 +108,10 @@ def test_everything_else_is_left_to_the_real_command(command: str, words: str) -
         ("accelerate", "launch --num_processes four -m trl.scripts.sft", "--num_processes four cannot be split"),
         ("trl", "sft --accelerate_config zero3", "trl: stoker does not support --accelerate_config: drop it"),
         ("trl", "sft --accelerate_config=zero3", "trl: stoker does not support --accelerate_config: drop it"),
+        ("trl", "sft --config_file a.yaml", "trl: stoker does not support --config_file: drop it"),
+        ("trl", "sft --num_processes four", "trl: --num_processes four cannot be split"),
+        ("trl", "cpo --max_steps 3", "trl: this version has no command 'cpo': TRL has only an experimental trainer"),
+        ("trl", "online-dpo", "no command 'online-dpo': TRL has only an experimental trainer without a script, choose"),
         (
             "tune",
             "run --max-restarts 3 full_finetune_distributed --config llama3_2/1B_full",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.contract.exits import ExitCode, RunError
 from stoker.entry.hook import is_trainer, launcher_of, started
 from stoker.entry.launchers import Launch, translate
 from stoker.entry.own_command import HELP_OPTIONS, own_command
 
 _STOKER = "stoker"
+_PROGRAMS = (_STOKER, "torchrun", "trl", "accelerate", "tune")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +33,18 @@ def start_of(argv: Sequence[str], environment: Mapping[str, str]) -> Start | Non
     """Return what a container's command line starts; None if it has nothing to do with stoker.
 
     Raises:
-        RunError: `stoker` has no such command, or a launcher option is not supported (64).
+        RunError: `stoker` has no such command, a launcher option is not supported, or a whole command line is one word,
+            which names no program (64).
     """
     if not argv:
         return None
+    first = argv[0].split()
+    if len(first) > 1 and (Path(first[0]).name in _PROGRAMS or first[0].startswith("python")):
+        raise RunError(
+            ExitCode.USAGE,
+            f"command begins with {argv[0]!r}, and no program has that name: write each word as an item of its own, "
+            f"{json.dumps(first)}",
+        )
     name, words = Path(argv[0]).name, [*argv[1:]]
     if name.startswith("python"):
         module, script, rest = started(argv)

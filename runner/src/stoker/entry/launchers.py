@@ -45,6 +45,10 @@ _ACCELERATE = {
     "main_process_port": "master_port",
     "num_processes": _TOTAL,
 }
+# Commands of `trl` that do not train.
+_NOT_TRAINING = ("env", "vllm-serve")
+# Options of `trl` that name a file of accelerate's.
+_TRL_LAUNCH = ("--accelerate_config", "--config_file")
 # Options that change nothing here.
 _IMPLIED = {"m", "module", "multi_gpu"}
 # Options without a value (torch 2.13 and accelerate 1.15; a test compares them with the real parsers). Any other option
@@ -80,7 +84,7 @@ def translate(command: str, argv: Sequence[str], environ: Mapping[str, str] | No
     if command == "accelerate" and argv[:1] == ["launch"]:
         return _launcher("accelerate launch", argv[1:], _ACCELERATE, environ)
     if command == "trl" and argv and not {"-h", "--help"} & set(argv):
-        return _trl(argv)
+        return _trl(argv, environ)
     if command == "tune" and argv[:1] == ["run"]:
         return _tune(argv[1:])
     return None
@@ -100,10 +104,7 @@ def _launcher(
             refused,
             ". Precision and sharding are trainer flags (--bf16, --fsdp, --deepspeed): write them after the module",
         )
-    total = world.pop(_TOTAL, None)
-    if total is not None:
-        world["nproc_per_node"] = _per_node(name, total, world.get("nnodes") or environ.get("PET_NNODES") or "1")
-    return Launch((_as_module(started[0]), *started[1:]), world)
+    return Launch((_as_module(started[0]), *started[1:]), _by_node(name, world, environ))
 
 
 def _split(argv: Sequence[str], valueless: frozenset[str]) -> tuple[list[tuple[str, str]], list[str]]:
@@ -122,6 +123,15 @@ def _option(word: str) -> str:
     return word.lstrip("-").replace("-", "_")
 
 
+def _by_node(name: str, world: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the options about the world with accelerate's number of all processes as that of one node."""
+    found = dict(world)
+    total = found.pop(_TOTAL, None)
+    if total is not None:
+        found["nproc_per_node"] = _per_node(name, total, found.get("nnodes") or environ.get("PET_NNODES") or "1")
+    return found
+
+
 def _per_node(name: str, total: str, nodes: str) -> str:
     if not total.isdecimal() or not nodes.isdecimal() or int(nodes) == 0 or int(total) % int(nodes):
         raise RunError(
@@ -131,14 +141,31 @@ def _per_node(name: str, total: str, nodes: str) -> str:
     return str(int(total) // int(nodes))
 
 
-def _trl(argv: Sequence[str]) -> Launch | None:
+def _trl(argv: Sequence[str], environ: Mapping[str, str]) -> Launch | None:
     method, *rest = argv
     framework = known_frameworks()["trl"]
     if method not in framework.methods:
-        return None
-    if "--accelerate_config" in {word.partition("=")[0] for word in rest}:
-        raise _unsupported("trl", ["--accelerate_config"], ". Sharding is a trainer flag (--fsdp, --deepspeed)")
-    return Launch((framework.trainer_module(method), *rest), {})
+        gone = framework.methods_gone.get(method.replace("-", "_"))
+        if gone is None or method in _NOT_TRAINING:
+            return None
+        raise RunError(ExitCode.USAGE, f"trl: this version has no command {method!r}: {gone}")
+    refused = [word for word in _TRL_LAUNCH if word in {given.partition("=")[0] for given in rest}]
+    if refused:
+        raise _unsupported("trl", refused, ". Sharding is a trainer flag (--fsdp, --deepspeed)")
+    world, flags = _launch_options(rest)
+    return Launch((framework.trainer_module(method), *flags), _by_node("trl", world, environ))
+
+
+def _launch_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Split what follows `trl sft` into accelerate's options about the world, by torchrun's names, and the rest."""
+    world, rest, left = {}, [], list(words)
+    while left:
+        word, equals, value = left.pop(0).partition("=")
+        if word.startswith("--") and _option(word) in _ACCELERATE and (equals or left):
+            world[_ACCELERATE[_option(word)]] = value if equals else left.pop(0)
+        else:
+            rest.append(f"{word}{equals}{value}")
+    return world, rest
 
 
 def _tune(argv: Sequence[str]) -> Launch | None:
