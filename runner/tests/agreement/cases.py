@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runner.tests.agreement.sdk_jobs import made_by_the_sdk
 from runner.tests.agreement.shapes import SHAPES, runtime_of
+from runner.tests.agreement.upstream import FILES, TRAINJOBS, lines, trainers_of
 from runner.tests.parity.configurations import TRL_METHODS, TUNE_METHODS, Configuration, Generator
 from runner.tests.parity.trainjobs import of_tree
 
@@ -37,6 +39,12 @@ MODEL = {
     "model/config.json": json.dumps({"model_type": "qwen2", "max_position_embeddings": 4096}),
     "model/tokenizer_config.json": json.dumps({"chat_template": "{{ messages }}"}),
 }
+
+
+# What TorchTune's configs read too, and where the SDK has it look for data.
+_FOR_TUNE = dict.fromkeys(
+    ("model/original/tokenizer.model", "model/vocab.json", "model/merges.txt", "dataset/data/train.parquet"), "x"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +89,25 @@ def shaped() -> Iterator[Case]:
         for is_given in (False, True):
             content = workspace_for(method)
             yield Case(f"{name}{', with its workspace' if is_given else ''}", job, runtime, content, is_given)
+
+
+def upstream() -> Iterator[Case]:
+    """Yield the TrainJobs and command lines of others' examples, on our runtimes, and what the SDK makes."""
+    for number, (source, method, gpus, line) in enumerate(lines()):
+        for name, trainer in trainers_of(line):
+            runtime = runtime_of("trl", gpus, is_kept=number % 5 != 4)
+            content = {**workspace_for(method), **FILES} if number % 5 != 4 else {}
+            is_given = number % 2 == 1 or "--config " in line
+            yield Case(f"{source}: {line}{name}", trainjob("run", **trainer), runtime, content, is_given)
+    for source, framework, gpus, spec in TRAINJOBS:
+        runtime = runtime_of(framework, gpus)
+        job = trainjob("run", runtime=runtime["metadata"]["name"], with_trainer=False, spec=spec)
+        yield Case(source, job, runtime, workspace_for("sft"))
+    for source, wanted, gpus, spec in made_by_the_sdk():
+        runtime = runtime_of("torchtune" if wanted else "trl", gpus)
+        runtime["metadata"]["name"] = wanted or runtime["metadata"]["name"]
+        job = trainjob("run", runtime=runtime["metadata"]["name"], with_trainer=False, spec=spec)
+        yield Case(f"SDK: {source}", job, runtime, {**workspace_for("sft"), **_FOR_TUNE})
 
 
 def of_repository(root: Path) -> Iterator[Case]:

@@ -20,8 +20,8 @@ Manifest = dict[str, Any]
 
 _CPUS = 16
 _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
-_FACTORS = {"": 1.0, "m": 0.001, "Mi": 2.0**20, "Gi": 2.0**30}
-_QUANTITY = re.compile(r"^([0-9.]+)(|m|Mi|Gi)$")
+_FACTORS = {"": 1.0, "m": 0.001, "G": 1e9, "Mi": 2.0**20, "Gi": 2.0**30}
+_QUANTITY = re.compile(r"^([0-9.]+)(|m|G|Mi|Gi)$")
 # Resource → the nodes below /dev of so many devices, as `Machine` has them.
 _DEVICES = {
     "nvidia.com/": ("nvidia{0}",),

@@ -1,4 +1,4 @@
-"""TrainJobs in the shapes that others use: Trainer's and TRL's examples, the Kubeflow SDK. Written here, not copied."""
+"""TrainJobs in the shapes that others use, and their odd relatives; `upstream.py` has the very ones of others."""
 
 from __future__ import annotations
 
