@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from runner.tests.samples import alone, resolve
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.frameworks.torchtune.framework import TorchTune
 from stoker.frameworks.trl.framework import TRL
-from stoker.node.preflight import check_start
+from stoker.node.preflight import check_start, input_problems
 from stoker.node.read_inputs import _json_columns, read_data, read_model
 from stoker.plan.inputs import DatasetColumns
 from stoker.plan.plan import Plan
@@ -352,6 +354,17 @@ def test_a_split_to_evaluate_on_is_there(
     assert code is ExitCode.BAD_DATA
     assert message in text
     assert "--dataset_test_split, or leave out --eval_strategy" in text
+
+
+def test_a_missing_split_is_told_in_the_words_of_the_framework(tmp_path: Path) -> None:
+    write(tmp_path / "dataset", {"train.jsonl": [{"text": "a"}]})
+    evaluating = plan_on(tmp_path, "sft", "--eval_strategy", "steps")
+    told = [text for _, text in input_problems(replace(evaluating, flag_names=TorchTune.flag_names), lambda path: path)]
+    missing = f"the data set {tmp_path / 'dataset'} has no split test to evaluate on"
+    assert told == [f"{missing}: name an existing split, or do not evaluate"]
+    found = read_data(tmp_path / "dataset", None, "validation", TorchTune.flag_names.split)
+    assert found is not None
+    assert found.problem == "has no split validation: name an existing split in dataset.split"
 
 
 def test_ids_on_the_hub_are_left_to_the_library(tmp_path: Path) -> None:

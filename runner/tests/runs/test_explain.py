@@ -433,6 +433,29 @@ def test_a_cause_and_its_remedy(name: str) -> None:
     assert "\n" not in f"{first.about}{first.cause}{first.fix}"
 
 
+def of_framework(name: str | None) -> Case:
+    """Return a run of a framework that was killed out of memory; None for a run without the label."""
+    case = Case("", "", [terminated(137, reason="OOMKilled")], trainjob(**ended("Failed", "FailedJobs")))
+    for made in (*case.pods, case.jobset or {}):
+        made["metadata"]["labels"].pop("trainer.kubeflow.org/framework")
+        made["metadata"]["labels"] |= {"trainer.kubeflow.org/framework": name} if name else {}
+    return case
+
+
+@pytest.mark.parametrize(
+    ("framework", "advice"),
+    [
+        ("trl", "lower --per_device_train_batch_size or --max_length"),
+        ("torchtune", "lower batch_size or tokenizer.max_seq_len"),
+        ("deepspeed", "lower the batch size"),
+        (None, "lower the batch size"),
+    ],
+)
+def test_advice_speaks_the_words_of_the_framework(framework: str | None, advice: str) -> None:
+    fix = of_framework(framework).found()[0].fix
+    assert fix == f"raise memory in spec.trainer.resourcesPerNode, or {advice}"
+
+
 QUIET = {
     "training": Case("", "", [pod(), pod(index=1)], trainjob(trainerStatus=progress(loss=1))),
     "fetching": Case("", "", [pod("model-initializer")], claims=[claim(phase="Bound")]),

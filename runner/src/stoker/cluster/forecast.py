@@ -14,12 +14,10 @@ from stoker.cluster.starts import start_of
 from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks import get_framework
 from stoker.node.read_inputs import read_model
+from stoker.plan.interfaces import TrainingFramework
 from stoker.plan.plan import Plan
 from stoker.plan.resolve import read_request, resolve_plan
 from stoker.report.measured import Measured
-
-# Flags of TRL that say how many rows a process trains in a step.
-_ROWS = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,35 +65,24 @@ def forecast(plan: Plan, measured: Measured) -> Forecast | None:
     """
     tokens = None
     epochs, before = plan.budget.get("epochs"), measured.budget.get("epochs")
-    steps, rows = plan.budget.get("steps"), _rows_ratio(plan, measured)
+    framework = get_framework(plan.framework)
+    # An epoch that ends after some steps is no measure of one that is all rows.
+    limit, measured_limit = (framework.steps_per_epoch(record) for record in (plan.record, measured.record))
+    steps = plan.budget.get("steps") or (epochs * limit if epochs and limit else None)
+    rows = _rows_ratio(framework, plan, measured)
     if steps and rows:
         tokens = measured.tokens / measured.steps * rows * steps
-    elif epochs and before:
+    elif epochs and before and not limit and not measured_limit:
         tokens = measured.tokens * epochs / before
     if tokens is None:
         return None
     return Forecast(tokens, tokens / (measured.tokens_per_second * plan.world.size / measured.processes))
 
 
-def _rows_ratio(plan: Plan, measured: Measured) -> float | None:
+def _rows_ratio(framework: TrainingFramework, plan: Plan, measured: Measured) -> float | None:
     """Return how many rows a step trains for each row of a measured step; None if nobody knows."""
-    table = get_framework(plan.framework).flag_table(plan.method)
-    ratio = plan.world.size / measured.processes
-    for name in _ROWS:
-        default = table.flags[name].default if name in table.flags else None
-        new, old = (_number(told.get(name, default)) for told in (plan.recorded_settings, measured.settings))
-        if new is None or old is None:
-            return None
-        ratio *= new / old
-    return ratio
-
-
-def _number(value: Any) -> float | None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if number > 0 else None
+    new, old = (framework.rows_per_step(plan.method, record) for record in (plan.record, measured.record))
+    return plan.world.size / measured.processes * new / old if new and old else None
 
 
 def described(plan: Plan, measured: Measured | None) -> Mapping[str, Any]:

@@ -289,7 +289,7 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
     args = told.get("args") or container.get("args", ())
     env = _merged_env(container.get("env", ()), told.get("env", ()))
     if isinstance(command, str) or isinstance(args, str):
-        raise RunError(ExitCode.USAGE, 'command and args of a TrainJob are lists: write [--max_steps, "3"]')
+        raise RunError(ExitCode.USAGE, 'command and args of a TrainJob are lists: write [--flag, "3"]')
     _expect_strings("command or args", [*command, *args])
     for entry in env:
         _expect_strings("env", [entry["name"], entry.get("value") or ""])

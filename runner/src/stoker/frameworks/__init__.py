@@ -9,9 +9,9 @@ from stoker.frameworks.base import Framework
 from stoker.frameworks.registry import broken_plugins, runners
 from stoker.frameworks.torchtune.framework import TorchTune
 from stoker.frameworks.trl.framework import TRL
-from stoker.plan.interfaces import TrainingFramework
+from stoker.plan.interfaces import FlagNames, TrainingFramework
 
-__all__ = ["TRL", "Framework", "TorchTune", "get_framework", "known_frameworks"]
+__all__ = ["TRL", "Framework", "TorchTune", "flag_names_of", "get_framework", "known_frameworks"]
 
 _BUILT_IN: tuple[type[TrainingFramework], ...] = (TRL, TorchTune)
 
@@ -44,3 +44,15 @@ def get_framework(name: str | None = None) -> TrainingFramework:
             f"(STOKER_FRAMEWORK) to one of {', '.join(sorted(known))}{broken}",
         )
     return known[name]
+
+
+def flag_names_of(name: str) -> FlagNames:
+    """Return how a framework spells the settings that advice names; no names if it is not installed here.
+
+    Args:
+        name: value of the label; empty if nothing tells.
+    """
+    try:
+        return get_framework(name).flag_names if name else FlagNames()
+    except RunError:
+        return FlagNames()

@@ -133,6 +133,10 @@ class Framework(TrainingFramework):
             fixed=self.fixed(table, settings, asked.world_size),
         )
 
+    def rows_per_step(self, method: str, record: Mapping[str, Any]) -> float | None:
+        """Return how many rows a process trains in a step, by the names that transformers uses."""
+        return command_line.rows_per_step(self.flag_table(method), record["settings"])
+
     def check_settings(
         self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting], config_keys: Sequence[str]
     ) -> Iterable[str]:

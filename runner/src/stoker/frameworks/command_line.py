@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stoker.plan.arguments import CONFIG_FILE, FlagTable, Setting, config_words, split_args
+from stoker.plan.arguments import CONFIG_FILE, FlagTable, Setting, above_zero, config_words, split_args
 from stoker.plan.interfaces import Command, Dataset, FlagNames, Words
 
 # The names that transformers uses.
@@ -15,7 +15,11 @@ FLAG_NAMES = FlagNames(
     loader_workers="--dataloader_num_workers",
     kept_checkpoints="--save_total_limit",
     split="--dataset_train_split",
+    evaluated_split="--dataset_test_split",
+    evaluation="--eval_strategy",
 )
+# The rows that a process trains in a step are the product of these.
+_ROWS = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 
 def read_command(
@@ -97,3 +101,19 @@ def loader_workers(settings: Mapping[str, Setting]) -> int:
     """Return the number of data loading processes per training process."""
     setting = settings.get("dataloader_num_workers")
     return int(str(setting.value)) if setting is not None and str(setting.value).isdecimal() else 0
+
+
+def rows_per_step(table: FlagTable, settings: Mapping[str, Any]) -> float | None:
+    """Return how many rows a process trains in a step; None if nobody knows.
+
+    Args:
+        table: the method's flags, which tell the defaults.
+        settings: a run's settings, as its manifest keeps them.
+    """
+    rows = 1.0
+    for name in _ROWS:
+        number = above_zero(settings.get(name, table.flags[name].default if name in table.flags else None))
+        if number is None:
+            return None
+        rows *= number
+    return rows

@@ -76,7 +76,5 @@ def read_config(path: Path, named: str | None = None) -> Mapping[str, Any]:
         raise RunError(ExitCode.USAGE, f"--config {not_yaml(Path(said), error)}") from error
     content = documents[0] if len(documents) == 1 else None
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise RunError(
-            ExitCode.USAGE, f"--config {said} must be a mapping of flags to values, for example max_steps: 100"
-        )
+        raise RunError(ExitCode.USAGE, f"--config {said} must be a mapping of flags to values, for example seed: 1")
     return content

@@ -182,10 +182,12 @@ def input_problems(plan: Plan, locate: Callable[[str], str | None]) -> Iterator[
     dataset, model = local(plan.dataset.path if plan.dataset else None), local(plan.model)
     columns = None
     if plan.dataset is not None and dataset is not None:
-        columns = read_data(dataset, plan.dataset.config, plan.dataset.split)
+        columns = read_data(dataset, plan.dataset.config, plan.dataset.split, plan.flag_names.split)
         evaluated = plan.dataset.evaluated
         if evaluated is not None and lacks_split(dataset, plan.dataset.config, evaluated):
-            advice = "name an existing split in --dataset_test_split, or leave out --eval_strategy"
+            where, setting = plan.flag_names.evaluated_split, plan.flag_names.evaluation
+            advice = f"name an existing split{f' in {where}' if where else ''}, or "
+            advice += f"leave out {setting}" if setting else "do not evaluate"
             yield ExitCode.BAD_DATA, f"the data set {dataset} has no split {evaluated} to evaluate on: {advice}"
     folder = read_model(model) if model is not None and model.is_dir() else None
     yield from _damaged(plan, locate)

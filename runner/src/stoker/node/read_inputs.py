@@ -82,13 +82,14 @@ def _names(folder: Path) -> set[str]:
         return set()
 
 
-def read_data(path: Path, config: str | None, split: str) -> DatasetColumns | None:
+def read_data(path: Path, config: str | None, split: str, setting: str = "") -> DatasetColumns | None:
     """Return the columns of a local data set; None if they are not certain.
 
     Args:
         path: its folder or file.
         config: its configuration to use.
         split: the split to train on.
+        setting: how the framework spells the setting that names the split; empty if it has none.
     """
     try:
         if path.is_file():
@@ -100,7 +101,8 @@ def read_data(path: Path, config: str | None, split: str) -> DatasetColumns | No
         if not files:
             return DatasetColumns(str(path), {}, "has no files: put jsonl, csv or parquet files there")
         if _lacks(path, files, config, split):
-            problem = f"has no split {split}: name an existing split in --dataset_train_split"
+            where = f" in {setting}" if setting else ""
+            problem = f"has no split {split}: name an existing split{where}"
             return DatasetColumns(str(path), {}, problem)
         wanted = _files_of_card(path, config, split)
         if wanted is None:

@@ -341,6 +341,15 @@ def wrong_value(flag: Flag, words: Sequence[str], in_file: bool = False) -> str 
     return None
 
 
+def above_zero(value: object) -> float | None:
+    """Return a value as a number; None if it is none, or not above zero."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        return None
+    return number if number > 0 else None
+
+
 def is_true(value: str | tuple[str, ...]) -> bool:
     """Return whether a checked boolean setting is on."""
     return isinstance(value, str) and value.lower() in _TRUE

@@ -130,6 +130,8 @@ class FlagNames:
         loader_workers: data loading processes per training process.
         kept_checkpoints: how many checkpoints to keep.
         split: the part of the data to train on.
+        evaluated_split: the part of the data to evaluate on.
+        evaluation: whether to evaluate while training.
     """
 
     batch_size: str = ""
@@ -137,6 +139,13 @@ class FlagNames:
     loader_workers: str = ""
     kept_checkpoints: str = ""
     split: str = ""
+    evaluated_split: str = ""
+    evaluation: str = ""
+
+    @property
+    def of_memory(self) -> str:
+        """What to lower if memory runs out, such as `batch_size or tokenizer.max_seq_len`."""
+        return " or ".join(filter(None, (self.batch_size, self.length))) or "the batch size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +257,23 @@ class Decider(ABC):
     def ways(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting], shape: ModelShape) -> Sequence[Way]:
         """Return the way that was asked for, and others that need less memory; empty if nobody can tell."""
         return ()
+
+    def rows_per_step(self, method: str, record: Mapping[str, Any]) -> float | None:
+        """Return how many rows a process trains in a step; None if the record does not tell.
+
+        Args:
+            method: the training method.
+            record: what the manifest says of a run (`Plan.record`): its fingerprint and its settings.
+        """
+        return None
+
+    def steps_per_epoch(self, record: Mapping[str, Any]) -> float | None:
+        """Return after how many steps an epoch ends early; None if an epoch is all rows, or the record does not tell.
+
+        Args:
+            record: as for `rows_per_step`.
+        """
+        return None
 
 
 class Checker(ABC):

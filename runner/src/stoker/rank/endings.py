@@ -93,7 +93,7 @@ def ending_of(error: BaseException, names: FlagNames) -> Verdict:
     if name == "OutOfMemoryError" or _NO_DEVICE_MEMORY.search(text):
         return Verdict(
             ExitCode.CRASHED,
-            f"out of device memory: lower {_listed(names.batch_size, names.length)}, or use LoRA ({text[:200]})",
+            f"out of device memory: lower {names.of_memory}, or use LoRA ({text[:200]})",
         )
     if isinstance(error, MemoryError) or _NO_HOST_MEMORY.search(text):
         return Verdict(ExitCode.CRASHED, f"out of host memory: raise the memory limit ({text[:200]})")
@@ -125,10 +125,6 @@ def ending_of(error: BaseException, names: FlagNames) -> Verdict:
 
 def _or_lower(flag: str) -> str:
     return f", or lower {flag}" if flag else ""
-
-
-def _listed(*flags: str) -> str:
-    return " or ".join(flag for flag in flags if flag) or "the batch size"
 
 
 def _named(error: BaseException) -> set[str]:

@@ -24,7 +24,7 @@ class Measured:
         processes: its world size.
         peak_gib: the most memory that rank 0 used; None if it did not say.
         budget: how much it was to train, by unit.
-        settings: what its trainer was told.
+        record: what its manifest says of its data and settings (`fingerprint`, `settings`).
     """
 
     tokens_per_second: float
@@ -33,7 +33,7 @@ class Measured:
     processes: int
     peak_gib: float | None
     budget: Mapping[str, float]
-    settings: Mapping[str, Any]
+    record: Mapping[str, Any]
 
     @property
     def tokens(self) -> float:
@@ -70,7 +70,8 @@ def read_measured(path: Path) -> Measured:
         )
     steps, seconds, processes = numbers
     peak = run.curves[PEAK_MEMORY].values if PEAK_MEMORY in run.curves else ()
-    budget, settings = told.get("budget"), told.get("settings")
+    budget = told.get("budget")
+    record = {name: part if isinstance(part := told.get(name), dict) else {} for name in ("fingerprint", "settings")}
     return Measured(
         median(speeds),
         round(steps),
@@ -78,5 +79,5 @@ def read_measured(path: Path) -> Measured:
         round(processes),
         max(peak, default=None),
         budget if isinstance(budget, dict) else {},
-        settings if isinstance(settings, dict) else {},
+        record,
     )

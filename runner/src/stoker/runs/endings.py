@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stoker.contract.exits import ExitCode
+from stoker.plan.interfaces import FlagNames
 from stoker.runs.run import Ending, Pod
 
 _CODES = {
@@ -26,17 +27,18 @@ def told_of(ending: Ending) -> str:
     return f"{ending.container} ended with exit code {ending.told}" + (f": {message}" if message else "")
 
 
-def advice_on(run: str, pod: Pod, ending: Ending) -> str:
+def advice_on(run: str, pod: Pod, ending: Ending, names: FlagNames) -> str:
     """Return what to do about an ending.
 
     Args:
         run: the run's name.
         pod: whose container ended.
         ending: how it ended.
+        names: how the run's framework spells the settings that the advice names.
     """
     if ending.reason == "OOMKilled":
         return (
-            "raise memory in spec.trainer.resourcesPerNode, or lower --per_device_train_batch_size or --max_length"
+            f"raise memory in spec.trainer.resourcesPerNode, or lower {names.of_memory}"
             if pod.trains
             else "raise the memory of this job in the catalogue's values"
         )

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from stoker.contract.exits import ExitCode
+from stoker.frameworks import flag_names_of
+from stoker.plan.interfaces import FlagNames
 from stoker.runs.endings import advice_on, told_of
 from stoker.runs.queueing import held_by
 from stoker.runs.read import Seen
@@ -306,10 +308,11 @@ def _endings(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
     # A peer that was only lost comes after the one with the cause.
     ended.sort(key=lambda pod: (pod.ending is not None and pod.ending.code in _AFTER, pod.role, pod.index))
     causes = {pod.ending.code for pod in ended if pod.ending} - {*_AFTER}
+    names = flag_names_of(run.framework) if ended else FlagNames()
     for pod in ended:
         if pod.ending is None or (causes and pod.ending.code in _AFTER):
             continue
-        yield Finding(f"pod {pod.name}", told_of(pod.ending), advice_on(run.name, pod, pod.ending))
+        yield Finding(f"pod {pod.name}", told_of(pod.ending), advice_on(run.name, pod, pod.ending, names))
 
 
 def _restarts(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:

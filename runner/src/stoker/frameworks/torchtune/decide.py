@@ -24,7 +24,7 @@ from stoker.frameworks.torchtune.packages import needed_packages
 from stoker.frameworks.torchtune.read import is_own_file
 from stoker.frameworks.torchtune.resume import fixed_settings
 from stoker.frameworks.torchtune.values import QUANTIZE, joined, keys_of, quantizes, value_of, values_of
-from stoker.plan.arguments import FlagTable, Setting
+from stoker.plan.arguments import FlagTable, Setting, above_zero
 from stoker.plan.inputs import Input
 from stoker.plan.interfaces import Asked, Decider, Decision, Options, Words
 
@@ -75,6 +75,16 @@ class TorchTuneDecider(Decider):
             packages_needed=needed_packages(keys, settings),
             fixed=fixed_settings(keys, settings),
         )
+
+    def rows_per_step(self, method: str, record: Mapping[str, Any]) -> float | None:
+        """Return how many rows a process trains in a step; the fingerprint has what the config sets, too."""
+        made = _data_of(record)
+        batch = above_zero(made.get("batch_size"))
+        return None if batch is None else batch * (above_zero(made.get("gradient_accumulation_steps")) or 1)
+
+    def steps_per_epoch(self, record: Mapping[str, Any]) -> float | None:
+        """Return the steps after which an epoch ends; None if it is all rows."""
+        return above_zero(_data_of(record).get("max_steps_per_epoch"))
 
 
 def _lora_or_qlora(asked: Asked) -> str:
@@ -176,6 +186,12 @@ def _fingerprint(keys: KeyTable, settings: Mapping[str, Setting], world_size: in
         named = {key: _plain(value) for key, value in sorted(values.items()) if key.partition(".")[0] in heads}
         found[f"{part} settings" if part == "method" else part] = named
     return found
+
+
+def _data_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a run's record says of its data and batches; nothing if another framework wrote it."""
+    found = record["fingerprint"].get("data")
+    return found if isinstance(found, Mapping) else {}
 
 
 def _before_pattern(path: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from stoker.frameworks import command_line
 from stoker.frameworks.trl.asynchronous.request import sampler_request
@@ -82,6 +83,10 @@ class TRLDecider(Decider):
     ) -> tuple[Way, ...]:
         """Return the way that was asked for, and others that need less memory."""
         return ways_of(asked, table, settings, shape)
+
+    def rows_per_step(self, method: str, record: Mapping[str, Any]) -> float | None:
+        """Return how many rows a process trains in a step."""
+        return command_line.rows_per_step(flag_table(method), record["settings"])
 
 
 def _of_trl(method: str, settings: Mapping[str, Setting], table: FlagTable) -> list[Setting]:
