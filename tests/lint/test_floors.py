@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import subprocess
@@ -13,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lint.files import ROOT, report
+from lint.source import SOURCE, literals, source_files
 from stoker.frameworks import known_frameworks
 
-SOURCE = ROOT / "runner" / "src"
 # What is started with `python -m`, with the arguments that show that it starts.
 TARGETS = {
     "stoker.entry.shims": ["trl", "--version"],
@@ -50,27 +49,18 @@ def test_rooms_import_downward() -> None:
 
 def modules() -> set[str]:
     """Return every module of the runner by its dotted name."""
-    paths = (path.relative_to(SOURCE).with_suffix("") for path in (SOURCE / "stoker").rglob("*.py"))
+    paths = (path.relative_to(SOURCE).with_suffix("") for path in source_files())
     return {".".join(path.parts).removesuffix(".__init__") for path in paths}
 
 
 def named_in_strings() -> Iterator[tuple[Path, int, str]]:
     """Yield each module of the runner that a string of it names: file, line, name. Docstrings may name any."""
     known = modules() - {"stoker"}
-    for path in sorted((SOURCE / "stoker").rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        prose = {
-            id(node.body[0].value)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-            and node.body
-            and isinstance(node.body[0], ast.Expr)
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
-                for word in re.findall(r"stoker(?:\.\w+)+", node.value):
-                    if word in known:
-                        yield path.relative_to(ROOT), node.lineno, word
+    for path in source_files():
+        for line, text in literals(path):
+            for word in re.findall(r"stoker(?:\.\w+)+", text):
+                if word in known:
+                    yield path.relative_to(ROOT), line, word
 
 
 def test_the_trainers_are_those_of_the_frameworks() -> None:
