@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from benchmarks.children import answer
 
-from stoker.frameworks.trl.asynchronous.weights import Snapshot
+from stoker.frameworks.trl.asynchronous.weights import TensorSnapshot
 from stoker.rollouts.stores import Store, WholeWeights
 from stoker.serve.weights import in_vllm
 from stoker.serve.weights.files import TENSORS, WeightsFile, read
@@ -103,7 +103,7 @@ class Storage:
         subprocess.run(command, check=True, pass_fds=(self._memory,))
 
     def _publish(self, name: str) -> None:
-        store_of(self._folder, name).write(0, Snapshot(self._tensors))
+        store_of(self._folder, name).write(0, TensorSnapshot(self._tensors))
 
     def read(self, side: str) -> float:
         """Read all bytes from the disk, whoever wrote them; return the bytes per second."""
@@ -137,8 +137,8 @@ class Delta:
         self._store.write(0, self._snapshot())
         remove(only(folder / "delta").path)
 
-    def _snapshot(self) -> Snapshot:
-        return Snapshot(self._after, self._rate)  # another one each time: it keeps its checksums
+    def _snapshot(self) -> TensorSnapshot:
+        return TensorSnapshot(self._after, self._rate)  # another one each time: it keeps its checksums
 
     def step(self) -> None:
         """Train one step of AdamW, on random gradients."""

@@ -16,7 +16,7 @@ from charts.loopback_fleet import LoopbackFleet, until_it_answers
 from charts.serving_settings import settings_files
 from stoker.cluster.processes import free_ports
 from stoker.serve.fleet.control import Control
-from stoker.serve.fleet.endpoints import Endpoints
+from stoker.serve.fleet.endpoints import FleetServer
 from stoker.serve.fleet.log import Log
 from stoker.serve.fleet.replicas import Replicas
 
@@ -75,7 +75,7 @@ def one_url(
             one.await_ready()
         addresses = [f"{ip}:{fleet.ports[8090]}" for ip in ips]
         control = Control(log, Replicas(lambda: addresses, lambda: addresses, None), 60)
-        calls = Endpoints(("127.0.0.1", fleet.ports[8084]), control, lambda path: Path(path).is_dir())
+        calls = FleetServer(("127.0.0.1", fleet.ports[8084]), control, lambda path: Path(path).is_dir())
         stack.callback(calls.server_close)
         threading.Thread(target=calls.serve_forever, daemon=True).start()
         stack.callback(calls.shutdown)

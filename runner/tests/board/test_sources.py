@@ -12,11 +12,11 @@ from runner.tests.report.hostile import write_run
 
 from stoker.board import sources
 from stoker.board.serve import sources as named
-from stoker.board.sources import Left, OutsideError, Source, adapters_in, check, find, read_report
+from stoker.board.sources import OutsideError, ResultFolder, RunFolder, adapters_in, check, find, read_report
 
 
-def found(root: Path, name: str = "claim") -> list[Left]:
-    left, problem = find(Source(name, "ml", root))
+def found(root: Path, name: str = "claim") -> list[RunFolder]:
+    left, problem = find(ResultFolder(name, "ml", root))
     assert problem == ""
     return left
 
@@ -41,12 +41,12 @@ def test_a_claim_that_is_a_workspace_or_an_output_folder_is_its_runs(tmp_path: P
 
 def test_published_adapters_are_no_runs(tmp_path: Path) -> None:
     folder = claims(tmp_path)["adapters"]
-    assert find(Source("adapters", "ml", folder)) == ([], "")
-    source = Source("adapters", "ml", folder)
+    assert find(ResultFolder("adapters", "ml", folder)) == ([], "")
+    source = ResultFolder("adapters", "ml", folder)
     assert adapters_in(source, "live") == ["tone-1", "tone-2"]
     assert adapters_in(source, "none") == []
     assert adapters_in(source, "no\0name") == []
-    part = Source("adapters", "ml", folder / "live", "live")
+    part = ResultFolder("adapters", "ml", folder / "live", "live")
     assert adapters_in(part, "live") == ["tone-1", "tone-2"]
     assert adapters_in(part, "other") is None
     other = folder.rename(tmp_path / "other")
@@ -72,7 +72,7 @@ def test_too_many_folders_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sources, "_MOST_FOLDERS", 20)
     for number in range(30):
         (tmp_path / f"{number:02}").mkdir()
-    left, problem = find(Source("wide", "ml", tmp_path))
+    left, problem = find(ResultFolder("wide", "ml", tmp_path))
     assert left == []
     assert problem == "wide has more than 20 folders: name one further down, with fewer"
 

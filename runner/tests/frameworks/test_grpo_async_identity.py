@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from stoker.frameworks.trl.asynchronous.identity import Finding, Judge, Scored
+from stoker.frameworks.trl.asynchronous.identity import Judge, Mismatch, Scored
 
 Noise = Callable[[], float]
 NEIGHBOUR, BASE = "version 6", "the base model, without an adapter"
@@ -57,7 +57,7 @@ class Fleet:
         return Scored(replica, said, named, {NEIGHBOUR: neighbour, BASE: base})
 
 
-def judged(judge: Judge, rounds: Sequence[list[Scored]]) -> list[list[Finding]]:
+def judged(judge: Judge, rounds: Sequence[list[Scored]]) -> list[list[Mismatch]]:
     return [judge.judge(scored) for scored in rounds]
 
 

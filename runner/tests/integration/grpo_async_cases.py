@@ -30,10 +30,10 @@ from stoker.contract.files import read_json
 from stoker.frameworks.trl.asynchronous import guard
 from stoker.frameworks.trl.asynchronous.collector import Collector, Probe, Prompts
 from stoker.frameworks.trl.asynchronous.config import GRPOAsyncConfig
-from stoker.frameworks.trl.asynchronous.identity import Finding, Judge, Scored
+from stoker.frameworks.trl.asynchronous.identity import Judge, Mismatch, Scored
 from stoker.frameworks.trl.asynchronous.probes import rows_from
 from stoker.frameworks.trl.asynchronous.rows import Row
-from stoker.frameworks.trl.asynchronous.trainer import GRPOAsyncTrainer, Start
+from stoker.frameworks.trl.asynchronous.trainer import GRPOAsyncTrainer, RolloutStart
 from stoker.frameworks.trl.callback import RunCallback
 from stoker.rank.checkpoints import SEAL
 from stoker.rank.job import Outcome, StopRequested
@@ -102,7 +102,7 @@ class Ours:
     ) -> None:
         self.engine: InOrder | None = None
 
-        def collect(start: Start, waiting: Callable[[str], None]) -> Collector:
+        def collect(start: RolloutStart, waiting: Callable[[str], None]) -> Collector:
             if writer is not None:
                 bounds = Bounds(args.groups_per_step, args.max_staleness, publish_every=args.publish_every)
                 more: dict[str, Any] = {"steps": start.total, "state": start.state, "wait_seconds": 60, "order": order}
@@ -284,7 +284,7 @@ def clean(model: str, folder: Path) -> dict[str, Any]:
     rounds: list[list[Scored]] = []
 
     class Recording(Judge):
-        def judge(self, scored: Iterable[Scored]) -> list[Finding]:
+        def judge(self, scored: Iterable[Scored]) -> list[Mismatch]:
             rounds.append([*scored])
             return super().judge(rounds[-1])
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from stoker.contract.exits import RunError
-from stoker.frameworks.trl.asynchronous.weights import Snapshot
+from stoker.frameworks.trl.asynchronous.weights import TensorSnapshot
 from stoker.rollouts.publish import After
 from stoker.rollouts.records import Batch, Group, Sample, Written
 from stoker.rollouts.state import RolloutState
@@ -33,7 +33,7 @@ class Versions:
 
     def publish(self, version: int, job: Any, *, needed: bool = False, after: After | None = None) -> None:
         """Write the version and use it; all weights are given in memory."""
-        if isinstance(job, Snapshot):
+        if isinstance(job, TensorSnapshot):
             self._take(version, job)
         else:
             with tempfile.TemporaryDirectory() as folder:
@@ -185,7 +185,7 @@ class TinyFleet:
                 self._peft = PeftModel.from_pretrained(self._base, folder).eval()
             self._adapters[version] = load_file(folder / "adapter_model.safetensors")
 
-    def take_all(self, version: int, snapshot: Snapshot) -> None:
+    def take_all(self, version: int, snapshot: TensorSnapshot) -> None:
         """Take all weights of a version."""
         with self._busy:
             self._whole[version] = snapshot.tensors

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from stoker.frameworks.trl.asynchronous.weights import Plausible, Snapshot, weights_of
+from stoker.frameworks.trl.asynchronous.weights import Plausible, TensorSnapshot, weights_of
 from stoker.rollouts.addresses import addresses_in
 from stoker.rollouts.fleet import Fleet
 from stoker.rollouts.publish import Publisher
@@ -34,7 +34,7 @@ from stoker.serve.weights import files
 TEMPERATURE = 0.7
 
 
-class Truncated(Snapshot):
+class Truncated(TensorSnapshot):
     """A version whose difference to the one before is cut off on the disk."""
 
     def write(self, folder: Path, name: str, earlier: str = "", change: Any = None) -> None:
@@ -65,11 +65,11 @@ class Run:
         self.usable: list[int] = []
         self.store = WholeWeights(self.published, self.name, every=3)
         self.publisher: Publisher[Any] = Publisher(self.store, self.fleet, self.usable.append, frozenset)
-        self.kept: dict[int, Snapshot] = {}
+        self.kept: dict[int, TensorSnapshot] = {}
         self._draw = torch.Generator().manual_seed(0)
         self._plausible = Plausible()
 
-    def step(self, version: int, kind: type[Snapshot] = Snapshot, share: float = 0.03) -> Snapshot:
+    def step(self, version: int, kind: type[TensorSnapshot] = TensorSnapshot, share: float = 0.03) -> TensorSnapshot:
         """Change some of the weights, and return them as they are then."""
         if version:
             with torch.no_grad():
@@ -81,7 +81,7 @@ class Run:
         self.kept[version] = kind(found.tensors, found.way, found.plausible)
         return self.kept[version]
 
-    def publish(self, version: int, kind: type[Snapshot] = Snapshot) -> dict[str, Any]:
+    def publish(self, version: int, kind: type[TensorSnapshot] = TensorSnapshot) -> dict[str, Any]:
         """Publish a version, and return how that went when it can be used."""
         self.publisher.publish(version, self.step(version, kind))
         until(lambda: version in self.usable or self.publisher.failed())

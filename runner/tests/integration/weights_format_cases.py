@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from stoker.frameworks.trl.asynchronous.weights import Plausible, Snapshot
+from stoker.frameworks.trl.asynchronous.weights import Plausible, TensorSnapshot
 from stoker.serve.weights import files, in_vllm
 
 
@@ -34,7 +34,7 @@ def round_trip(folder: Path) -> dict[str, Any]:
         second = {name: tensor.clone() for name, tensor in first.items()}
         second["a"][::4, 2] += 1  # some
         second["b"] *= 3  # all
-        one, two = Snapshot(first), Snapshot(second)
+        one, two = TensorSnapshot(first), TensorSnapshot(second)
         change = two.since(one)
         place = folder / str(kind)
         for version, job, args in ((0, one, ()), (1, two, ("run:0", change))):
@@ -58,8 +58,8 @@ def round_trip(folder: Path) -> dict[str, Any]:
 def damages(folder: Path) -> dict[str, str]:
     """Damage files in many ways, and note what is said of each."""
     torch.manual_seed(0)
-    one = Snapshot({"a": torch.randn(16, 16), "b": torch.randn(16)})
-    two = Snapshot({name: tensor + (tensor > 1) for name, tensor in one.tensors.items()})
+    one = TensorSnapshot({"a": torch.randn(16, 16), "b": torch.randn(16)})
+    two = TensorSnapshot({name: tensor + (tensor > 1) for name, tensor in one.tensors.items()})
     found = {}
 
     def written(name: str) -> Path:
@@ -91,7 +91,7 @@ def doubts() -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def doubted(way: float, after: torch.Tensor, plausible: Plausible | None = None) -> tuple[float, str]:
-        change = Snapshot({"w": after}, way, plausible or Plausible()).since(Snapshot(first))
+        change = TensorSnapshot({"w": after}, way, plausible or Plausible()).since(TensorSnapshot(first))
         return change.share, change.doubt
 
     step = torch.randn(256, 256).sign()

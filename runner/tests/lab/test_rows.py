@@ -8,7 +8,7 @@ import pytest
 
 from stoker.contract.exits import ExitCode
 from stoker.lab import LabError
-from stoker.lab.rows import Kind, as_rows, kind_of
+from stoker.lab.rows import RowKind, as_rows, kind_of
 
 TURN = [{"role": "user", "content": "2+3="}]
 ANSWER = [{"role": "assistant", "content": "5"}]
@@ -17,16 +17,16 @@ ANSWER = [{"role": "assistant", "content": "5"}]
 @pytest.mark.parametrize(
     ("row", "kind"),
     [
-        ({"text": "2+3=5"}, Kind.TEXT),
-        ({"prompt": "2+3=", "completion": "5"}, Kind.COMPLETION),
-        ({"prompt": TURN, "completion": ANSWER}, Kind.COMPLETION),
-        ({"messages": TURN + ANSWER}, Kind.MESSAGES),
-        ({"prompt": "2+3=", "chosen": "5", "rejected": "6"}, Kind.PREFERENCE),
-        ({"chosen": TURN + ANSWER, "rejected": TURN}, Kind.PREFERENCE),
-        ({"text": "left out", "prompt": "2+3=", "chosen": "5", "rejected": "6"}, Kind.PREFERENCE),
+        ({"text": "2+3=5"}, RowKind.TEXT),
+        ({"prompt": "2+3=", "completion": "5"}, RowKind.COMPLETION),
+        ({"prompt": TURN, "completion": ANSWER}, RowKind.COMPLETION),
+        ({"messages": TURN + ANSWER}, RowKind.MESSAGES),
+        ({"prompt": "2+3=", "chosen": "5", "rejected": "6"}, RowKind.PREFERENCE),
+        ({"chosen": TURN + ANSWER, "rejected": TURN}, RowKind.PREFERENCE),
+        ({"text": "left out", "prompt": "2+3=", "chosen": "5", "rejected": "6"}, RowKind.PREFERENCE),
     ],
 )
-def test_a_kind_is_told_by_its_columns(row: dict[str, Any], kind: Kind) -> None:
+def test_a_kind_is_told_by_its_columns(row: dict[str, Any], kind: RowKind) -> None:
     assert kind_of(as_rows([row])) is kind
 
 

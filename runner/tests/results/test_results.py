@@ -17,7 +17,7 @@ from stoker.contract.evaluation import EVALUATION, read_evaluations
 from stoker.contract.exits import RunError
 from stoker.contract.manifest import MANIFEST, changed_files, write_manifest
 from stoker.report.page import report_page
-from stoker.report.runs import Run
+from stoker.report.runs import RecordedRun
 from stoker.results.evaluate import perplexity
 from stoker.results.folder import read_result
 from stoker.results.harness import numbers_of
@@ -229,7 +229,7 @@ def test_what_was_measured_stands_beside_the_manifest_and_in_the_report(tmp_path
 
 @pytest.mark.parametrize("evaluation", [{}, {"held_out": 3, "tasks": []}, {"tasks": {"a": {"b": "c"}, "d": 1}}])
 def test_a_report_survives_what_others_have_written(evaluation: dict[str, Any]) -> None:
-    assert "Evaluations" not in report_page(Run({}, {}, (), (evaluation,)))
+    assert "Evaluations" not in report_page(RecordedRun({}, {}, (), (evaluation,)))
 
 
 def test_numbers_of_a_task_are_its_metrics() -> None:

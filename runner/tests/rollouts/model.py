@@ -17,7 +17,7 @@ from typing import Any
 from stoker.rollouts.depth import Depth
 from stoker.rollouts.lag import Lag
 from stoker.rollouts.records import Bounds
-from stoker.rollouts.schedule import Places, Schedule, Start, Trained, shuffled, steps_for
+from stoker.rollouts.schedule import GroupStart, Places, Schedule, TrainedOrdinals, shuffled, steps_for
 
 Drawn = Callable[[], float]
 
@@ -81,7 +81,7 @@ class Run:
         """Begin a life where the last checkpoint was; whatever was under way is gone."""
         saved = json.loads(self.saved)
         bounds = self.world.bounds
-        trained = Trained(saved["frontier"], saved["above"])
+        trained = TrainedOrdinals(saved["frontier"], saved["above"])
         self.schedule = self.make(bounds, self.world.steps, step=saved["step"], trained=trained)
         self.depth = Depth(bounds.deepest, saved["depth"]) if bounds.depth is None else None
         if self.depth:
@@ -90,8 +90,8 @@ class Run:
         del self.trained[saved["step"] :]
         self.events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self.numbers = count()
-        self.queue: deque[Start] = deque()
-        self.writing: dict[int, Start] = {}
+        self.queue: deque[GroupStart] = deque()
+        self.writing: dict[int, GroupStart] = {}
         self.versions: dict[int, int] = {}
         self.asked_at: float | None = None
         self.taken_at: float | None = None
@@ -136,13 +136,13 @@ class Run:
             lost = self.draw.random() < self.world.lost
             self.after(self.world.write(), self.lose if lost else self.write, start)
 
-    def lose(self, start: Start) -> None:
+    def lose(self, start: GroupStart) -> None:
         """The sampler of a group is lost."""
         del self.writing[start.ordinal]
         self.queue.appendleft(start)
         self.dispatch()
 
-    def write(self, start: Start) -> None:
+    def write(self, start: GroupStart) -> None:
         """A group is written."""
         del self.writing[start.ordinal]
         self.schedule.finish(start.ordinal)

@@ -8,7 +8,7 @@ import pytest
 from runner.tests.rollouts.model import Run, any_world
 
 from stoker.rollouts.records import Bounds
-from stoker.rollouts.schedule import Schedule, Start
+from stoker.rollouts.schedule import GroupStart, Schedule
 
 RUNS = [1_000, pytest.param(100_000, marks=pytest.mark.full)]
 
@@ -38,13 +38,13 @@ def test_after_any_kill_the_surviving_history_has_each_once(runs: int) -> None:
 class Careless(Schedule):
     """Admits by the number of groups alone."""
 
-    def admit(self) -> list[Start]:
+    def admit(self) -> list[GroupStart]:
         starts = []
         under_way = (self.depth + 1) * self.bounds.batch - self._training
         while self.version is not None and len(self.outstanding) < under_way:
             if (ordinal := self._following()) is None:
                 break
-            start = Start(ordinal, self.version, self.version + self.bounds.staleness)
+            start = GroupStart(ordinal, self.version, self.version + self.bounds.staleness)
             self.outstanding.add(ordinal, start.deadline)
             starts.append(start)
         return starts

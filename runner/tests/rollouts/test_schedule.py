@@ -10,7 +10,7 @@ import pytest
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.rollouts.records import Bounds
-from stoker.rollouts.schedule import Outstanding, Places, Schedule, Trained, seed_of, shuffled, steps_for
+from stoker.rollouts.schedule import Outstanding, Places, Schedule, TrainedOrdinals, seed_of, shuffled, steps_for
 
 # Deadline, ordinal, and whether it is written.
 State = list[tuple[int, int, bool]]
@@ -162,14 +162,14 @@ def test_a_smaller_depth_drops_nothing() -> None:
 
 
 def test_after_a_resume_only_the_untrained_are_started() -> None:
-    schedule = Schedule(Bounds(2, 2, depth=1), steps=5, step=2, trained=Trained(2, [3, 6]))
+    schedule = Schedule(Bounds(2, 2, depth=1), steps=5, step=2, trained=TrainedOrdinals(2, [3, 6]))
     schedule.usable(2)
     assert [start.ordinal for start in schedule.admit()] == [2, 4, 5, 7]
 
 
 @pytest.mark.parametrize("step", [1, 3, 9])
 def test_a_step_out_of_order_is_refused(step: int) -> None:
-    schedule = Schedule(Bounds(2, 0), steps=5, step=2, trained=Trained(4))
+    schedule = Schedule(Bounds(2, 0), steps=5, step=2, trained=TrainedOrdinals(4))
     with pytest.raises(RunError, match=f"at step {step}, but step 2 of 5 is next") as refused:
         schedule.begin(step)
     assert refused.value.code is ExitCode.CRASHED
@@ -177,11 +177,11 @@ def test_a_step_out_of_order_is_refused(step: int) -> None:
 
 def test_a_run_has_no_batch_after_its_last_step() -> None:
     with pytest.raises(RunError, match="at step 5"):
-        Schedule(Bounds(2, 0), steps=5, step=5, trained=Trained(10)).begin(5)
+        Schedule(Bounds(2, 0), steps=5, step=5, trained=TrainedOrdinals(10)).begin(5)
 
 
 def test_the_frontier_moves_over_what_is_trained() -> None:
-    trained = Trained()
+    trained = TrainedOrdinals()
     for ordinal in (0, 3, 2, 5):
         trained.add(ordinal)
     assert (trained.frontier, trained.above) == (1, (2, 3, 5))

@@ -20,7 +20,7 @@ from stoker.runs.errors import (
     KubeconfigError,
     NotFoundError,
     NotInstalledError,
-    RefusedError,
+    ObjectRefusedError,
     RightsError,
     UnreachableError,
 )
@@ -75,7 +75,7 @@ def test_a_log_is_lines(cluster: Cluster, client: Client) -> None:
     assert [*client.log("a", "node")] == [b"one", b"two", b"half"]
     assert [*client.log("a", "node", tail=1, timestamps=True)] == [b"2026-11-22T10:00:02Z half"]
     assert [*client.log("a", "node", since="2026-11-22T10:00:01Z")] == [b"two", b"half"]
-    with pytest.raises(RefusedError, match="waiting to start"):
+    with pytest.raises(ObjectRefusedError, match="waiting to start"):
         next(client.log("a", "other"))
 
 
@@ -179,7 +179,7 @@ def test_what_the_cluster_says_of_an_object_is_told(cluster: Cluster, client: Cl
         client.create(PODS, pod("a"))
     quota = {"message": 'pods "b" is forbidden: exceeded quota: small, requested: pods=1', "reason": "Forbidden"}
     cluster.refusals["POST", "pods"] = (403, quota)
-    with pytest.raises(RefusedError, match=r"the cluster refuses to create Pod b: .*exceeded quota") as raised:
+    with pytest.raises(ObjectRefusedError, match=r"the cluster refuses to create Pod b: .*exceeded quota") as raised:
         client.create(PODS, pod("b"))
     assert raised.value.code == ExitCode.USAGE
 

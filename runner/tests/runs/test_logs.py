@@ -16,7 +16,7 @@ from runner.tests.runs.test_commands import stoker
 from stoker.contract.exits import ExitCode
 from stoker.runs import logs
 from stoker.runs.client import Client
-from stoker.runs.logs import Line, Source, line_of, merged, sources_of
+from stoker.runs.logs import LogLine, LogSource, line_of, merged, sources_of
 from stoker.runs.run import Run, State, pod_of
 from stoker.runs.words import state_of
 
@@ -95,7 +95,7 @@ def test_following_goes_over_restarts_and_repeats_nothing(
     shown: list[str] = []
     reached = {text: threading.Event() for text in ("b", "c", "d")}
 
-    def show(line: Line) -> None:
+    def show(line: LogLine) -> None:
         shown.append(line.text)
         reached.get(line.text, threading.Event()).set()
 
@@ -130,7 +130,7 @@ def test_a_source_is_each_container() -> None:
 
 
 def test_bytes_that_are_no_text_are_shown() -> None:
-    source = Source("p", "c", "node-0")
+    source = LogSource("p", "c", "node-0")
     assert line_of(source, b"2026-11-22T10:00:00Z \xff!").text == "\N{REPLACEMENT CHARACTER}!"
     assert line_of(source, b"").text == ""
     assert line_of(source, b"no time at all").text == "time at all"
@@ -138,9 +138,9 @@ def test_bytes_that_are_no_text_are_shown() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 59), max_size=6), max_size=4))
 def test_merging_keeps_the_order_of_each_log(logs_of: list[list[int]]) -> None:
-    sources = [Source(str(number), "c", str(number)) for number in range(len(logs_of))]
+    sources = [LogSource(str(number), "c", str(number)) for number in range(len(logs_of))]
     given_ = [
-        [Line(source, f"2026-11-22T10:00:{second:02}Z", f"{place}") for place, second in enumerate(seconds)]
+        [LogLine(source, f"2026-11-22T10:00:{second:02}Z", f"{place}") for place, second in enumerate(seconds)]
         for source, seconds in zip(sources, logs_of, strict=True)
     ]
     found = list(merged(iter(lines) for lines in given_))

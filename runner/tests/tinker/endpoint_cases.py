@@ -26,11 +26,11 @@ from transformers import AutoModelForCausalLM
 
 from stoker.tinker.checkpoints import Checkpoints
 from stoker.tinker.futures import Future
+from stoker.tinker.lora import Adam, Shape
 from stoker.tinker.refusals import RefusedError
 from stoker.tinker.samplers import Samplers
 from stoker.tinker.server import Endpoint
 from stoker.tinker.service import Service
-from stoker.tinker.shapes import Adam, Shape
 from stoker.tinker.trainer import Trainer
 
 KEY = "tml-" + "k" * 32

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.tinker.checkpoints import WEIGHTS, Checkpoint, Checkpoints, checked_name, checkpoint_at
+from stoker.tinker.checkpoints import WEIGHTS, CheckpointPath, Checkpoints, checked_name, checkpoint_at
 from stoker.tinker.refusals import RefusedError
 
-HERE = Checkpoint("s1-1:train:0", WEIGHTS, "000010")
+HERE = CheckpointPath("s1-1:train:0", WEIGHTS, "000010")
 
 
 def test_a_name_is_what_was_saved(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stoker.board.hosts import is_known, name_of
 from stoker.board.looks import Look, Looks
-from stoker.board.sources import Left, OutsideError, adapters_in, check, read_report
+from stoker.board.sources import OutsideError, RunFolder, adapters_in, check, read_report
 from stoker.contract.evaluation import EVALUATION
 from stoker.contract.metrics import METRICS, SAMPLES
 from stoker.contract.words import report_traceback
@@ -200,7 +200,7 @@ class _Pages:
         headers = _HEADERS | ({"Refresh": every} if every else {})
         return HTMLResponse(text, status, headers)
 
-    def _curves(self, found: Left | None) -> dict[str, Any]:
+    def _curves(self, found: RunFolder | None) -> dict[str, Any]:
         """Return the curves of a run, or why there are none."""
         if found is None or not found.drawn:
             return {"parts": (), "no_curves": ""}
@@ -219,7 +219,7 @@ class _Pages:
 class _Key:
     """What decides how the curves of a folder look."""
 
-    def __init__(self, left: Left, state: tuple[object, ...]) -> None:
+    def __init__(self, left: RunFolder, state: tuple[object, ...]) -> None:
         self.left, self._told = left, (left.folder, state)
 
     def __eq__(self, other: object) -> bool:
@@ -252,7 +252,7 @@ def _row(look: Look, run: Run) -> dict[str, Any]:
     return {"run": run, **{name: metric(name) for name in ("step", "loss", "reward")}}
 
 
-def _asked(look: Look, request: Request) -> Left | None:
+def _asked(look: Look, request: Request) -> RunFolder | None:
     """Return what is asked for, of what was found: an address leads nowhere else."""
     names = (request.query_params.get("claim"), request.query_params.get("folder", ""))
     return next((left for left in look.left if (left.source.name, left.path) == names), None)

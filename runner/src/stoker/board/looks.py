@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from stoker.board.releases import Release, release_of
-from stoker.board.sources import Left, Source, find
+from stoker.board.sources import ResultFolder, RunFolder, find
 from stoker.contract.metrics import METRICS
 from stoker.runs.client import Client
 from stoker.runs.errors import ClusterError, UnreachableError
@@ -38,7 +38,7 @@ class Look:
     time: datetime
     runs: tuple[Run, ...] = ()
     releases: tuple[Release, ...] = ()
-    left: tuple[Left, ...] = ()
+    left: tuple[RunFolder, ...] = ()
     problems: tuple[str, ...] = ()
     objects: Mapping[tuple[str, str], tuple[Object, tuple[Object, ...]]] = field(default_factory=dict)
 
@@ -46,7 +46,7 @@ class Look:
         """Return a run."""
         return next((run for run in self.runs if (run.namespace, run.name) == (namespace, name)), None)
 
-    def left_of(self, run: Run) -> Left | None:
+    def left_of(self, run: Run) -> RunFolder | None:
         """Return what a run has left: of several of its name, the newest."""
         names = (run.namespace, run.name)
         return next((left for left in self.left if (left.source.namespace, left.run) == names), None)
@@ -70,7 +70,7 @@ class Looks:
     """
 
     def __init__(
-        self, client: Client | None, namespaces: Sequence[str], sources: Sequence[Source], problem: str = ""
+        self, client: Client | None, namespaces: Sequence[str], sources: Sequence[ResultFolder], problem: str = ""
     ) -> None:
         self.namespaces, self.sources = tuple(namespaces), tuple(sources)
         self._client, self._problem = client, problem
@@ -98,7 +98,7 @@ class Looks:
             if before := self._newest:
                 # What was known is better than nothing, and the page says how old it is.
                 look = replace(before, problems=())
-        left: list[Left] = []
+        left: list[RunFolder] = []
         for source in self.sources:
             found, problem = find(source)
             left += found

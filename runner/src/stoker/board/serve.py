@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.board.looks import Looks
-from stoker.board.sources import Source
+from stoker.board.sources import ResultFolder
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.runs.client import Client, connect
@@ -96,7 +96,7 @@ def run(board: Board) -> None:
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def sources(folders: Sequence[str], home: str, waits: bool = False) -> list[Source]:
+def sources(folders: Sequence[str], home: str, waits: bool = False) -> list[ResultFolder]:
     """Return the folders that are named.
 
     Args:
@@ -107,7 +107,7 @@ def sources(folders: Sequence[str], home: str, waits: bool = False) -> list[Sour
     Raises:
         RunError: one does not exist (66), or two have the same name (64).
     """
-    found: dict[str, Source] = {}
+    found: dict[str, ResultFolder] = {}
     for given in folders:
         told, equals, path = given.partition("=")
         where = path if equals else given
@@ -119,7 +119,7 @@ def sources(folders: Sequence[str], home: str, waits: bool = False) -> list[Sour
             raise RunError(ExitCode.USAGE, f"--folder {given}: there is a folder {name} already: write NAME={root}")
         if not waits and not root.is_dir():
             raise RunError(ExitCode.NO_INPUT, f"--folder {given}: there is no folder {root}: correct the path")
-        found[name] = Source(name, namespace or home, root, below)
+        found[name] = ResultFolder(name, namespace or home, root, below)
     return [*found.values()]
 
 

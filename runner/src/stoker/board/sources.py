@@ -31,7 +31,7 @@ class OutsideError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ResultFolder:
     """A folder in which runs may have left something.
 
     Attributes:
@@ -48,7 +48,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class RunFolder:
     """The output folder of a run.
 
     Attributes:
@@ -61,7 +61,7 @@ class Left:
         changed: when something in it changed last, in seconds.
     """
 
-    source: Source
+    source: ResultFolder
     path: str
     facts: Mapping[str, Any]
     last: Mapping[str, float]
@@ -81,12 +81,12 @@ class Left:
         return names[-1] if names else self.source.name.removeprefix(_CLAIM_OF_A_RUN)
 
 
-def find(source: Source) -> tuple[list[Left], str]:
+def find(source: ResultFolder) -> tuple[list[RunFolder], str]:
     """Return what runs have left in a source, the newest first, and what is wrong with it, in a sentence.
 
     Nothing in a source makes this fail.
     """
-    found: list[Left] = []
+    found: list[RunFolder] = []
     folders, seen = deque([("", 0)]), 0
     try:
         os.listdir(source.root)  # noqa: PTH208 - only whether it can be read
@@ -105,7 +105,7 @@ def find(source: Source) -> tuple[list[Left], str]:
     return found, ""
 
 
-def adapters_in(source: Source, path: str) -> list[str] | None:
+def adapters_in(source: ResultFolder, path: str) -> list[str] | None:
     """Return the names of the adapters in a folder of a claim: none if it cannot be read, or leads out of the source.
 
     None stands for a folder that is elsewhere in the claim.
@@ -121,7 +121,7 @@ def adapters_in(source: Source, path: str) -> list[str] | None:
     return [name for name in sorted(_folders(folder)) if (folder / name / ADAPTER_CONFIG).is_file()][:_MOST_ADAPTERS]
 
 
-def check(left: Left) -> None:
+def check(left: RunFolder) -> None:
     """Make sure that a run's files are in its source: links that lead elsewhere would show what is there.
 
     Its evaluations must be a file of a usual size: to read a pipe would never end.
@@ -139,7 +139,7 @@ def check(left: Left) -> None:
         raise OutsideError(f"{EVALUATION} of {left.source.name} is not an evaluation file: remove it")
 
 
-def read_report(left: Left) -> bytes:
+def read_report(left: RunFolder) -> bytes:
     """Return a run's report as it is in the source at this moment, not as something that it links to.
 
     Raises:
@@ -172,7 +172,7 @@ def _folders(folder: Path) -> Iterator[str]:
     yield from (name for name in sorted(names) if name.isprintable() and not name.startswith((".", "checkpoint-")))
 
 
-def _left(source: Source, path: str) -> Left | None:
+def _left(source: ResultFolder, path: str) -> RunFolder | None:
     """Return the run whose output folder this is; None if it is none."""
     folder = source.root / path
     times = {name: _time(folder / name) for name in (METRICS, MANIFEST, REPORT)}
@@ -180,7 +180,7 @@ def _left(source: Source, path: str) -> Left | None:
     ends = folder.name == _OUTPUT or not path
     if times[METRICS] is None and not (ends and times[MANIFEST] is not None):
         return None
-    return Left(
+    return RunFolder(
         source,
         path,
         _facts(folder / MANIFEST),

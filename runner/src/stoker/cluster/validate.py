@@ -23,7 +23,7 @@ from stoker.cluster.resources import (
 )
 from stoker.cluster.samplers import samplers_of
 from stoker.cluster.starts import Start, start_of
-from stoker.cluster.volumes import Found, Volumes, volumes_of
+from stoker.cluster.volumes import PathFacts, Volumes, volumes_of
 from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
 from stoker.contract.files import exists
 from stoker.contract.samplers import API_KEY
@@ -269,7 +269,7 @@ class _Judge:
         if (local := self._local(volumes.absolute(path))) is not None:
             return read_config(Path(local), named=path)
         found, why = volumes.look(path)
-        if found is Found.MISSING:
+        if found is PathFacts.MISSING:
             raise RunError(
                 ExitCode.NO_INPUT, f"--config {path} cannot be read, because {why}: mount it, or correct the path"
             )
@@ -305,7 +305,7 @@ class _Judge:
                 self.problems.append((check.code, text))
             return
         found, why = volumes.look(check.path)
-        if found is Found.MISSING and not self.is_config_unread:
+        if found is PathFacts.MISSING and not self.is_config_unread:
             self.problems.append((check.code, f"the {check.what} {check.path} is missing, because {why}: {check.fix}"))
         else:
             self.unchecked.append(f"the {check.what} {check.path}, {why}")

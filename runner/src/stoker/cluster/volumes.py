@@ -25,7 +25,7 @@ _READ_ONLY = ("configMap", "secret", "projected", "downwardAPI", "image")
 _SYSTEM = ("bin", "dev", "etc", "lib", "lib64", "opt", "proc", "run", "sbin", "sys", "usr", "var")
 
 
-class Found(Enum):
+class PathFacts(Enum):
     """What is known of a path before a run starts."""
 
     MISSING = "missing"
@@ -74,24 +74,24 @@ class Volumes:
         """Return a path as seen from the container's working directory; unchanged if that is not known."""
         return path if self.working_dir is None else str(PurePosixPath(self.working_dir, path))
 
-    def look(self, path: str) -> tuple[Found, str]:
+    def look(self, path: str) -> tuple[PathFacts, str]:
         """Return what is known of a path, and why, as the end of a sentence about it."""
         wanted = PurePosixPath(normpath(self.absolute(path)))
         if not wanted.is_absolute():
-            return Found.UNKNOWN, "in the image's working directory"
+            return PathFacts.UNKNOWN, "in the image's working directory"
         for folder, initializer in self.fetched.items():
             if wanted.is_relative_to(folder):
-                return Found.FETCHED, f"which {initializer} fetches"
+                return PathFacts.FETCHED, f"which {initializer} fetches"
         mount = self._mount_of(wanted)
         if mount is None:
             is_parent = any(other.path.is_relative_to(wanted) for other in self.mounts)
             if self.is_image_known and not is_parent and wanted.parts[1:2] and wanted.parts[1] not in _SYSTEM:
-                return Found.MISSING, "no volume is mounted there"
-            return Found.UNKNOWN, "in the image"
+                return PathFacts.MISSING, "no volume is mounted there"
+            return PathFacts.UNKNOWN, "in the image"
         has_more = any(folder.is_relative_to(wanted) for folder in (mount.path, *self.fetched))
         if mount.is_new and not has_more:
-            return Found.MISSING, f"the volume {mount.volume} at {mount.path} is empty when the run starts"
-        return Found.UNKNOWN, f"in the volume {mount.volume}"
+            return PathFacts.MISSING, f"the volume {mount.volume} at {mount.path} is empty when the run starts"
+        return PathFacts.UNKNOWN, f"in the volume {mount.volume}"
 
     def refusal(self, path: str) -> str | None:
         """Return why nothing can be written to an absolute path, and what to do; None if that is not known."""

@@ -90,7 +90,7 @@ def _check_image(image: str) -> None:
 def _measure(output: Path, words: dict[str, Any]) -> dict[str, Any]:
     from stoker.results.evaluate import Rows, held_out, held_out_on_server, read_rows
     from stoker.results.folder import base_of, read_result
-    from stoker.results.harness import Server, Tasks, manager_of, on_model, on_server
+    from stoker.results.harness import OpenAIServer, Tasks, manager_of, on_model, on_server
     from stoker.results.load import load
     from stoker.results.record import record
 
@@ -117,7 +117,7 @@ def _measure(output: Path, words: dict[str, Any]) -> dict[str, Any]:
         measured["held_out"] = {"data": words["data"], "split": words["split"], **found}
     if names:
         measured["tasks"] = (
-            on_server(tasks, manager, Server(url, name, str(result.path)))
+            on_server(tasks, manager, OpenAIServer(url, name, str(result.path)))
             if url
             else on_model(tasks, manager, model, tokenizer)
         )

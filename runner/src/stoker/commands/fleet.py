@@ -53,5 +53,5 @@ def fleet_command(
     """
     from stoker.serve.fleet import serve
 
-    fleet = serve.Fleet(folder, ready, known, key_file, timeout, interval)
+    fleet = serve.FleetService(folder, ready, known, key_file, timeout, interval)
     serve.run(fleet, (host, port))

@@ -180,7 +180,7 @@ def logs_command(
 
     width = 0
 
-    def write(line: logs.Line) -> None:
+    def write(line: logs.LogLine) -> None:
         nonlocal width
         width = max(width, len(line.source.label))
         if output == "json":
@@ -237,7 +237,7 @@ def get_command(
     """
     from stoker.runs import show
     from stoker.runs.client import connect
-    from stoker.runs.get import Wanted, get
+    from stoker.runs.get import ResultSelection, get
     from stoker.runs.words import size_of
 
     with _interrupted_by_any_signal(), show.progress() as begin:
@@ -245,7 +245,7 @@ def get_command(
             connect(context, namespace),
             name,
             folder,
-            Wanted(path, only, everything, image or "", claim or ""),
+            ResultSelection(path, only, everything, image or "", claim or ""),
             lambda file, number, count: begin(f"{number} of {count}: {file.path}", file.size),
         )
     if output == "json":

@@ -144,13 +144,13 @@ def slice_guard_command(folder: Path, command: tuple[str, ...]) -> int:
 
     The exit code is that of COMMAND if that ends by itself.
     """
-    from stoker.serve.slices.guard import Guard
+    from stoker.serve.slices.guard import PermitGuard
 
     if not folder.is_dir():
         raise RunError(
             ExitCode.CONFIG, f"--folder {folder} is not a folder: mount one that `stoker slice run` sees too"
         )
-    return Guard(folder, command).run()
+    return PermitGuard(folder, command).run()
 
 
 @slice_group.command("install", epilog="\b\nExamples:\n  stoker slice install --folder /slice")

@@ -15,12 +15,12 @@ from torch.utils.data import Dataset
 
 from stoker.contract.exits import ExitCode
 from stoker.lab.errors import LabError
-from stoker.lab.rows import Kind, Row, as_rows, is_conversation, kind_of
+from stoker.lab.rows import Row, RowKind, as_rows, is_conversation, kind_of
 
 IGNORED = -100
 """The label of a token that is not learned; PyTorch's and transformers' number for it."""
 
-_SFT = (Kind.TEXT, Kind.COMPLETION, Kind.MESSAGES)
+_SFT = (RowKind.TEXT, RowKind.COMPLETION, RowKind.MESSAGES)
 
 
 class CausalLMDataset(Dataset[dict[str, torch.Tensor]]):
@@ -61,10 +61,10 @@ class CausalLMDataset(Dataset[dict[str, torch.Tensor]]):
     def tokens(self, idx: int) -> tuple[list[int], list[int]]:
         """Return a whole row's token ids and labels, however long."""
         row = self.data[idx]
-        if self.kind is Kind.TEXT:
+        if self.kind is RowKind.TEXT:
             ids = token_ids(self.tokenizer, _ended(row["text"], self.tokenizer))
             return ids, list(ids)
-        if self.kind is Kind.MESSAGES:
+        if self.kind is RowKind.MESSAGES:
             ids = token_ids(self.tokenizer, row["messages"], row)
             return ids, list(ids)
         (ids,), prompt = _with_prompt(self.tokenizer, row, ("completion",))
@@ -87,7 +87,7 @@ class PreferenceDataset(Dataset[dict[str, list[int]]]):
 
     def __init__(self, data: Iterable[Row], tokenizer: Any, max_length: int = 2048) -> None:
         self.data = as_rows(data)
-        self.kind = kind_of(self.data, (Kind.PREFERENCE,))
+        self.kind = kind_of(self.data, (RowKind.PREFERENCE,))
         self.tokenizer = tokenizer
         self.max_length = max_length
         _need_template(tokenizer, self.data, self.kind)
@@ -200,7 +200,7 @@ def _listed(ids: Any) -> list[int]:
     return list(ids.tolist() if isinstance(ids, torch.Tensor) else ids)
 
 
-def _need_template(tokenizer: Any, rows: Sequence[Row], kind: Kind) -> None:
+def _need_template(tokenizer: Any, rows: Sequence[Row], kind: RowKind) -> None:
     """Refuse conversations where the tokenizer cannot write them down, and texts that it cannot end."""
     if is_conversation(rows[0][kind.value[-1]]):
         if not tokenizer.chat_template:

@@ -44,7 +44,7 @@ class Passed:
     weights: Sequence[float]
 
 
-class Endpoint:
+class EndpointClient:
     """An endpoint by its address.
 
     Args:

@@ -75,7 +75,7 @@ class AdapterNames:
         return f"lora-{number}", number
 
 
-class Engine:
+class AdapterEngine:
     """A vLLM engine with room for one adapter at a time, started when it is first asked.
 
     Args:

@@ -14,12 +14,12 @@ from stoker.contract.exits import ExitCode
 from stoker.contract.manifest import write_manifest
 from stoker.lab import job
 from stoker.lab.config import LoRATrainConfig
-from stoker.lab.endpoint import Endpoint
+from stoker.lab.endpoint import EndpointClient
 from stoker.lab.errors import LabError
 from stoker.lab.generation import Completion, Prompt, completions
 from stoker.lab.machine import TRAINING
 from stoker.lab.remote import Served
-from stoker.lab.session import Session
+from stoker.lab.session import RemoteSession
 from stoker.lab.trainer import LoRATrainer, Trained
 from stoker.plan.facts import read_facts
 from stoker.serve.adapters import versions
@@ -69,7 +69,7 @@ class Policy:
         self._url = url
         self._served = None if url is None else Served(url, name)
         self._name = name
-        self._session: Session | None = None
+        self._session: RemoteSession | None = None
         # Whether the address is one that trains; None until it answers.
         self._trains: bool | None = None
         self._trainer = (
@@ -84,17 +84,17 @@ class Policy:
         self._dataset: str | None = None
 
     @property
-    def session(self) -> Session | None:
+    def session(self) -> RemoteSession | None:
         """The session that trains and answers; None if the policy is in this process, or at a server that only answers.
 
         Raises:
             LabError: the session has no such adapters, or refuses the key.
         """
         if self._url is not None and self._trains is None:
-            endpoint = Endpoint(self._url)
+            endpoint = EndpointClient(self._url)
             trains = endpoint.is_there()
             if trains:
-                self._session = Session(endpoint, self.config, self._name)
+                self._session = RemoteSession(endpoint, self.config, self._name)
             self._trains = trains
         return self._session
 

@@ -15,7 +15,7 @@ Row = Mapping[str, Any]
 _SHOWN = 3
 
 
-class Kind(Enum):
+class RowKind(Enum):
     """The kinds of rows, each by the columns that TRL 1.16 reads of it."""
 
     TEXT = ("text",)
@@ -26,7 +26,7 @@ class Kind(Enum):
     @property
     def method(self) -> str:
         """The training method for such rows: `sft` or `dpo`."""
-        return "dpo" if self is Kind.PREFERENCE else "sft"
+        return "dpo" if self is RowKind.PREFERENCE else "sft"
 
 
 def as_rows(data: object) -> list[Row]:
@@ -55,7 +55,7 @@ def as_rows(data: object) -> list[Row]:
     return rows
 
 
-def kind_of(rows: Sequence[Row], kinds: Sequence[Kind] = tuple(Kind)) -> Kind:
+def kind_of(rows: Sequence[Row], kinds: Sequence[RowKind] = tuple(RowKind)) -> RowKind:
     """Return the kind of rows, all of which must be of it.
 
     Args:
@@ -66,7 +66,7 @@ def kind_of(rows: Sequence[Row], kinds: Sequence[Kind] = tuple(Kind)) -> Kind:
         LabError: names the rows that are wrong, and the columns to write.
     """
     # What has an answer that is wanted and one that is not is a preference, whatever else it has.
-    order = [kind for kind in (Kind.PREFERENCE, Kind.COMPLETION, Kind.MESSAGES, Kind.TEXT) if kind in kinds]
+    order = [kind for kind in (RowKind.PREFERENCE, RowKind.COMPLETION, RowKind.MESSAGES, RowKind.TEXT) if kind in kinds]
     found = next((kind for kind in order if {*kind.value} <= rows[0].keys()), None)
     if found is None:
         wanted = ", or ".join(" and ".join(kind.value) for kind in kinds)
@@ -84,11 +84,11 @@ def is_conversation(value: object) -> bool:
     return not isinstance(value, str)
 
 
-def _problems(rows: Sequence[Row], kind: Kind) -> Iterator[str]:
-    columns = (*kind.value, *(("prompt",) if kind is Kind.PREFERENCE and "prompt" in rows[0] else ()))
-    either = kind in (Kind.COMPLETION, Kind.PREFERENCE)
+def _problems(rows: Sequence[Row], kind: RowKind) -> Iterator[str]:
+    columns = (*kind.value, *(("prompt",) if kind is RowKind.PREFERENCE and "prompt" in rows[0] else ()))
+    either = kind in (RowKind.COMPLETION, RowKind.PREFERENCE)
     wants_messages = {
-        name: kind is Kind.MESSAGES or (either and is_conversation(rows[0].get(name))) for name in columns
+        name: kind is RowKind.MESSAGES or (either and is_conversation(rows[0].get(name))) for name in columns
     }
     if len({*wants_messages.values()}) > 1:
         yield (

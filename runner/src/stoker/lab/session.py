@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker.lab.config import ALL_LINEAR, LoRATrainConfig
-from stoker.lab.endpoint import Endpoint, Passed
+from stoker.lab.endpoint import EndpointClient, Passed
 from stoker.lab.errors import LabError, refuse
 from stoker.lab.generation import Completion, Prompt, checked_prompts
 from stoker.lab.machine import need_training
-from stoker.lab.rows import Kind, Row, as_rows, kind_of
+from stoker.lab.rows import Row, RowKind, as_rows, kind_of
 from stoker.lab.trainer import Trained, refuse_long_rows
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
 _SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop")
 
 
-class Session:
+class RemoteSession:
     """Trains an adapter at a session's endpoint, and asks the session's samplers.
 
     Args:
@@ -37,7 +37,7 @@ class Session:
         LabError: the endpoint has no such adapters, or does not answer.
     """
 
-    def __init__(self, endpoint: Endpoint, config: LoRATrainConfig, tokenizer: str | None = None) -> None:
+    def __init__(self, endpoint: EndpointClient, config: LoRATrainConfig, tokenizer: str | None = None) -> None:
         refuse(_problems(config))
         self.config = config
         self._endpoint = endpoint
@@ -70,7 +70,7 @@ class Session:
             LabError: the rows are wrong or too long, or the endpoint refuses.
         """
         found = as_rows(rows)
-        if kind_of(found) is Kind.PREFERENCE:
+        if kind_of(found) is RowKind.PREFERENCE:
             raise LabError("a session trains no preferences: write text, completions or messages, or Policy(model)")
         dataset, config = self._dataset(found), self.config
         size = config.batch_size * config.gradient_accumulation_steps

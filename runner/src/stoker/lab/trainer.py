@@ -12,9 +12,9 @@ from typing import Any
 from stoker.contract.exits import ExitCode
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.errors import LabError
-from stoker.lab.generation import Engine, Prompt, engine_rank
+from stoker.lab.generation import AdapterEngine, Prompt, engine_rank
 from stoker.lab.machine import check_adapter, dtype_of, model_facts, need_training
-from stoker.lab.rows import Kind, Row, as_rows, kind_of
+from stoker.lab.rows import Row, RowKind, as_rows, kind_of
 
 # How many rows that are too long one message names.
 _SHOWN = 3
@@ -76,7 +76,7 @@ class LoRATrainer:
         self._hf_model: Any = None
         self._tokenizer: Any = None
         self._shares = share_weights
-        self._vllm = Engine(model_name, train_config, engine, shares=share_weights)
+        self._vllm = AdapterEngine(model_name, train_config, engine, shares=share_weights)
 
     @property
     def positions(self) -> int | None:
@@ -192,7 +192,7 @@ class LoRATrainer:
         self._hf_model = None
         self._vllm.close()
 
-    def _read(self, dataset: Any) -> tuple[list[Row], Kind, int]:
+    def _read(self, dataset: Any) -> tuple[list[Row], RowKind, int]:
         """Return the rows of a data set, their kind and the tokens to cut them to."""
         from stoker.lab.data import CausalLMDataset, PreferenceDataset
 
@@ -200,13 +200,13 @@ class LoRATrainer:
             made: Any = dataset
         else:
             rows = as_rows(dataset)
-            whole = PreferenceDataset if kind_of(rows) is Kind.PREFERENCE else CausalLMDataset
+            whole = PreferenceDataset if kind_of(rows) is RowKind.PREFERENCE else CausalLMDataset
             made = whole(rows, self.tokenizer, self.config.max_length)
         if self._facts.positions is not None and made.max_length > self._facts.positions:
             refuse_long_rows(made, self._facts.positions)
         return made.data, made.kind, made.max_length
 
-    def _trainer(self, rows: Sequence[Row], kind: Kind, max_length: int) -> Any:
+    def _trainer(self, rows: Sequence[Row], kind: RowKind, max_length: int) -> Any:
         import torch
         from datasets import Dataset
         from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
@@ -224,7 +224,7 @@ class LoRATrainer:
         }
         shared = {"model": self._hf_model, "processing_class": self.tokenizer}
         data = Dataset.from_list([dict(row) for row in rows])
-        if kind is Kind.PREFERENCE:
+        if kind is RowKind.PREFERENCE:
             return DPOTrainer(args=DPOConfig(**arguments, beta=self.config.beta), train_dataset=data, **shared)
         return SFTTrainer(args=SFTConfig(**arguments), train_dataset=data, **shared)
 
@@ -253,7 +253,7 @@ def refuse_long_rows(dataset: Any, positions: int) -> None:
 def _lengths(dataset: Any) -> Iterator[int]:
     for index in range(len(dataset)):
         tokens = dataset.tokens(index)
-        if dataset.kind is Kind.PREFERENCE:
+        if dataset.kind is RowKind.PREFERENCE:
             answers = max(len(tokens["chosen_ids"]), len(tokens["rejected_ids"]))
             yield len(tokens["prompt_ids"]) + answers
         else:

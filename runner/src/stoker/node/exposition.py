@@ -16,7 +16,7 @@ from stoker.contract.secrets import hide
 from stoker.contract.words import say
 from stoker.plan.plan import Plan
 from stoker.rank.pulse import PHASES, Beat
-from stoker.serve.web import Handler, Server
+from stoker.serve.web import Handler, WebServer
 
 # What is read of the metrics file: its newest lines. More names than this are not shown.
 _BYTES = 64 * 2**10
@@ -131,7 +131,7 @@ def exposed(plan: Plan, environ: Mapping[str, str]) -> Iterator[Exposition]:
     """
     exposition = Exposition(plan)
 
-    class Answers(Handler):
+    class MetricsHandler(Handler):
         def get(self) -> None:
             if self.path == "/metrics":
                 self.answer(200, _KIND, exposition.text())
@@ -140,7 +140,7 @@ def exposed(plan: Plan, environ: Mapping[str, str]) -> Iterator[Exposition]:
 
     host = "" if "KUBERNETES_SERVICE_HOST" in environ else "127.0.0.1"
     try:
-        server = Server((host, plan.metrics_port), Answers)
+        server = WebServer((host, plan.metrics_port), MetricsHandler)
     except OSError as error:
         say(f"metrics are not shown: port {plan.metrics_port} cannot be used ({error.strerror}); the run goes on")
         yield exposition

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stoker.contract.metrics import EVALUATION, GRADIENT_NORM, LEARNING_RATE, LOSS, PEAK_MEMORY, TOKENS_PER_SECOND
 from stoker.report.curves import thinned
-from stoker.report.runs import Run
+from stoker.report.runs import RecordedRun
 
 # Title, unit and the names of the metrics. The last ones are those of TRL (1.16), TorchTune (0.6) and grpo_async.
 _KINDS = (
@@ -61,7 +61,7 @@ class Figure:
     left_out: int = 0
 
 
-def figures_of(run: Run) -> list[Figure]:
+def figures_of(run: RecordedRun) -> list[Figure]:
     """Return the figures of one run; metrics of a kind share one."""
     found = []
     for title, unit, names in _kinds([run]):
@@ -70,7 +70,7 @@ def figures_of(run: Run) -> list[Figure]:
     return found
 
 
-def figures_between(runs: Mapping[str, Run]) -> list[Figure]:
+def figures_between(runs: Mapping[str, RecordedRun]) -> list[Figure]:
     """Return the figures that compare runs, by their labels: one for each metric."""
     found = []
     for title, unit, names in _kinds([*runs.values()]):
@@ -83,7 +83,7 @@ def figures_between(runs: Mapping[str, Run]) -> list[Figure]:
     return found
 
 
-def _kinds(runs: Sequence[Run]) -> list[tuple[str, str, list[str]]]:
+def _kinds(runs: Sequence[RecordedRun]) -> list[tuple[str, str, list[str]]]:
     """Return title, unit and metrics of each kind that one of the runs has."""
     # In the order of the first run that has them.
     names = [*dict.fromkeys(name for run in runs for name in run.curves)]

@@ -10,7 +10,7 @@ from typing import Any
 
 from stoker.contract.metrics import LOSS
 from stoker.report.figures import Figure, figures_between, figures_of
-from stoker.report.runs import Run
+from stoker.report.runs import RecordedRun
 from stoker.report.svg import draw, key, number
 from stoker.report.text import shown
 
@@ -22,7 +22,7 @@ _MOST_ROWS = 300
 _COMPARED = ("method", "model", "steps", "duration")
 
 
-def report_page(run: Run) -> str:
+def report_page(run: RecordedRun) -> str:
     """Return the report of a run."""
     facts = dict(_facts(run.facts))
     title = " ".join(facts[name] for name in ("method", "model") if name in facts) or "run"
@@ -30,7 +30,7 @@ def report_page(run: Run) -> str:
     return _page(f"Training report: {title}", parts)
 
 
-def run_parts(run: Run) -> list[str]:
+def run_parts(run: RecordedRun) -> list[str]:
     """Return what a page shows of a run below its facts, escaped: curves, numbers, evaluations, samples."""
     return [*_figures(figures_of(run)), *_table(run), *_evaluations(run.evaluations), *_samples(run.groups)]
 
@@ -45,7 +45,7 @@ def style() -> str:
     return resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8")
 
 
-def comparison_page(runs: Mapping[str, Run]) -> str:
+def comparison_page(runs: Mapping[str, RecordedRun]) -> str:
     """Return the comparison of runs, by their labels."""
     title = f"{len(runs)} runs"
     rows = []
@@ -96,7 +96,7 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"
 
 
-def _loss(run: Run) -> str:
+def _loss(run: RecordedRun) -> str:
     return number(run.curves[LOSS].values[-1]) if LOSS in run.curves else "–"
 
 
@@ -117,7 +117,7 @@ def _figures(figures: Sequence[Figure]) -> Iterator[str]:
     yield "</div>"
 
 
-def _table(run: Run) -> Iterator[str]:
+def _table(run: RecordedRun) -> Iterator[str]:
     names = sorted(run.curves)
     rows = []
     for name in names[:_MOST_ROWS]:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.report.figures import figures_between, figures_of
-from stoker.report.runs import Run
+from stoker.report.runs import RecordedRun
 
 _COLUMNS, _WIDTH, _HEIGHT = 2, 6.4, 2.8
 
 
-def write_picture(runs: Mapping[str, Run], target: Path) -> None:
+def write_picture(runs: Mapping[str, RecordedRun], target: Path) -> None:
     """Draw runs, by their labels, into a PNG.
 
     Raises:

@@ -24,7 +24,7 @@ _EVALUATIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RecordedRun:
     """A run, as its files tell of it.
 
     Attributes:
@@ -40,7 +40,7 @@ class Run:
     evaluations: tuple[Mapping[str, Any], ...] = ()
 
 
-def read_run(folder: Path, facts: Mapping[str, Any] | None = None) -> Run | None:
+def read_run(folder: Path, facts: Mapping[str, Any] | None = None) -> RecordedRun | None:
     """Read a run; None if it has no metrics.
 
     Args:
@@ -55,7 +55,9 @@ def read_run(folder: Path, facts: Mapping[str, Any] | None = None) -> Run | None
     if not curves:
         return None
     found = read_json(folder / MANIFEST) if facts is None else facts
-    return Run(curves, found if isinstance(found, dict) else {}, _groups(folder / SAMPLES), _evaluations(folder))
+    return RecordedRun(
+        curves, found if isinstance(found, dict) else {}, _groups(folder / SAMPLES), _evaluations(folder)
+    )
 
 
 def output_of(path: Path) -> Path:

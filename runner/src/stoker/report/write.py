@@ -10,7 +10,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import write_text
 from stoker.contract.metrics import METRICS, REPORT
 from stoker.report.page import comparison_page, report_page
-from stoker.report.runs import Run, output_of, read_run
+from stoker.report.runs import RecordedRun, output_of, read_run
 
 
 def write_report(output: Path, facts: Mapping[str, Any]) -> bool:
@@ -71,7 +71,7 @@ def labelled(paths: Sequence[Path]) -> dict[str, Path]:
     return dict(zip(labels, folders, strict=True))
 
 
-def _read(folder: Path) -> Run:
+def _read(folder: Path) -> RecordedRun:
     try:
         run = read_run(folder)
     except ValueError as error:

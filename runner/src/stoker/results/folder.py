@@ -44,7 +44,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class AdapterBase:
     """The base model of an adapter.
 
     Attributes:
@@ -82,7 +82,7 @@ def read_result(path: Path) -> Result:
     return Result(folder, manifest)
 
 
-def base_of(result: Result, given: str) -> Base:
+def base_of(result: Result, given: str) -> AdapterBase:
     """Return the base model of an adapter.
 
     Args:
@@ -108,7 +108,7 @@ def base_of(result: Result, given: str) -> Base:
             raise RunError(
                 ExitCode.CONFIG, f"{result.path} was trained on {before}, not on {name}: name that model with --base"
             )
-        return Base(name, trained.get("revision") if before == name else None)
+        return AdapterBase(name, trained.get("revision") if before == name else None)
     adapter = read_adapter(result.path)
     if adapter.damage:
         raise RunError(ExitCode.BAD_DATA, f"{result.path}: {'; '.join(adapter.damage)}; fetch the result again")
@@ -117,4 +117,4 @@ def base_of(result: Result, given: str) -> Base:
         raise RunError(
             ExitCode.CONFIG, f"{result.path} is not an adapter of {folder}: {told}; name its base model with --base"
         )
-    return Base(name)
+    return AdapterBase(name)

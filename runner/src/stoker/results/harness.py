@@ -31,7 +31,7 @@ class Tasks:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class OpenAIServer:
     """A server with OpenAI's API.
 
     Attributes:
@@ -77,7 +77,7 @@ def on_model(tasks: Tasks, manager: Any, model: Any, tokenizer: Any) -> dict[str
     return _run(tasks, manager, HFLM(pretrained=model, tokenizer=tokenizer, batch_size=tasks.batch_size))
 
 
-def on_server(tasks: Tasks, manager: Any, server: Server) -> dict[str, dict[str, float | None]]:
+def on_server(tasks: Tasks, manager: Any, server: OpenAIServer) -> dict[str, dict[str, float | None]]:
     """Return what each task measures of a server; its key is in OPENAI_API_KEY."""
     with needing("evaluate"):
         from lm_eval.models.openai_completions import LocalCompletionsAPI

@@ -7,7 +7,7 @@ from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.manifest import ADAPTER_CONFIG
-from stoker.results.folder import Base, Result
+from stoker.results.folder import AdapterBase, Result
 from stoker.results.packages import needing
 
 _TOKENIZER = "tokenizer_config.json"
@@ -15,7 +15,7 @@ _TOKENIZER = "tokenizer_config.json"
 _CHARACTERS = 300
 
 
-def load(result: Result, base: Base | None, *, on_device: bool = True) -> tuple[Any, Any]:
+def load(result: Result, base: AdapterBase | None, *, on_device: bool = True) -> tuple[Any, Any]:
     """Return a result as a model, and its tokenizer.
 
     Args:

@@ -11,14 +11,14 @@ from typing import Any
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.manifest import write_manifest
 from stoker.contract.words import say
-from stoker.results.folder import Base, Result
+from stoker.results.folder import AdapterBase, Result
 from stoker.results.load import load
 
 # Fields of a manifest that describe one folder.
 _OF_THE_FOLDER = ("schemaVersion", "status", "time", "adapter", "files")
 
 
-def merge(result: Result, base: Base, target: Path) -> Mapping[str, Any]:
+def merge(result: Result, base: AdapterBase, target: Path) -> Mapping[str, Any]:
     """Merge an adapter into its base model, and return the manifest of the merged model.
 
     Args:

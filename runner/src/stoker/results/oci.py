@@ -88,7 +88,7 @@ def _client(target: str) -> Any:
     from oras.client import OrasClient
     from oras.logger import setup_logger
 
-    class Client(OrasClient):
+    class RegistryClient(OrasClient):
         def do_request(self, url: str, method: str = "GET", *words: Any, **named: Any) -> Any:
             answer = super().do_request(url, method, *words, **named)
             # To ask whether a file is there already is no failure.
@@ -113,7 +113,7 @@ def _client(target: str) -> Any:
     challenge = requests.get(f"{'http' if insecure else 'https'}://{host}/v2/", timeout=_SECONDS)
     # oras takes every registry for one that hands out tokens, unless it is told.
     basic = challenge.headers.get("WWW-Authenticate", "").lower().startswith("basic")
-    client = Client(insecure=insecure, auth_backend="basic" if basic else "token")
+    client = RegistryClient(insecure=insecure, auth_backend="basic" if basic else "token")
     user, password = os.environ.get(_USER, ""), os.environ.get(_PASSWORD, "")
     if basic or (user and password):
         client.auth.set_basic_auth(user, password)

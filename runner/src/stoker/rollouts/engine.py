@@ -19,7 +19,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.rollouts.depth import Depth
 from stoker.rollouts.lag import Lag
 from stoker.rollouts.records import Batch, Bounds, Group, Sample, Writer, Written
-from stoker.rollouts.schedule import Places, Schedule, Shuffle, Start, Trained, seed_of, shuffled
+from stoker.rollouts.schedule import GroupStart, Places, Schedule, Shuffle, TrainedOrdinals, seed_of, shuffled
 from stoker.rollouts.state import RolloutState
 from stoker.rollouts.thread import WriterThread
 
@@ -73,7 +73,7 @@ class Engine:
         self._seed = seed
         self._wait_seconds = wait_seconds
         self._clock = clock
-        trained = Trained(state.frontier, state.above) if state else None
+        trained = TrainedOrdinals(state.frontier, state.above) if state else None
         self._schedule = Schedule(bounds, steps, step=state.step if state else 0, trained=trained)
         self._depth: Depth | None = None
         if bounds.depth is None:
@@ -83,12 +83,12 @@ class Engine:
         # Reentrant, because a signal's handler may stop the engine in the thread that has it.
         self._changed = threading.Condition(threading.RLock())
         # Since when each group is being written.
-        self._writing: dict[Start, float] = {}
+        self._writing: dict[GroupStart, float] = {}
         # What is written and not in a batch yet, and the versions of all groups that are not in a batch yet.
         self._written: dict[int, Written] = {}
         self._versions: dict[int, int] = {}
         self._judged: Rows = ()
-        self._to_judge: deque[Start] = deque()
+        self._to_judge: deque[GroupStart] = deque()
         self._judging = 0
         self._verdicts: dict[int, Written] = {}
         self._pinned: int | None = None
@@ -178,7 +178,7 @@ class Engine:
         try:
             self._wait(partial(self._has, version), partial(self._reason_of_version, version), waiting)
             with self._changed:
-                self._to_judge.extend(Start(-1 - row, version, version) for row in range(len(rows)))
+                self._to_judge.extend(GroupStart(-1 - row, version, version) for row in range(len(rows)))
                 self._dispatch()
             self._wait(lambda: len(self._verdicts) == len(rows), self._reason_of_evaluation, waiting)
             with self._changed:
@@ -300,14 +300,14 @@ class Engine:
         self._idle += 0.0 if self._idle_since is None else now - self._idle_since
         self._idle_since = None if self._writing else now
 
-    async def _write(self, start: Start) -> Written:
+    async def _write(self, start: GroupStart) -> Written:
         group = self._group(start)
         samples = await self._writer.write(group, partial(seed_of, self._seed, start.ordinal))
         if flaw := _flaw(group, samples):
             raise RunError(ExitCode.CRASHED, f"group {group.ordinal} (row {group.row}) {flaw}")
         return group, samples
 
-    def _group(self, start: Start) -> Group:
+    def _group(self, start: GroupStart) -> Group:
         if start.ordinal < 0:
             epoch, row, columns = -1, -1 - start.ordinal, self._judged[-1 - start.ordinal]
         else:
@@ -315,7 +315,7 @@ class Engine:
             columns = self._rows[row]
         return Group(start.ordinal, epoch, row, columns, start.version, start.deadline)
 
-    def _ended(self, start: Start | None, outcome: Written | BaseException) -> None:
+    def _ended(self, start: GroupStart | None, outcome: Written | BaseException) -> None:
         """Note what became of a group; called in the thread of the writer."""
         with self._changed:
             if start is not None and self._writing.pop(start, None) is None:
@@ -330,7 +330,7 @@ class Engine:
                 self._schedule.finish(start.ordinal)
             self._advance()
 
-    def _fail(self, start: Start | None, error: object) -> None:
+    def _fail(self, start: GroupStart | None, error: object) -> None:
         if self._failure is not None:
             return
         what = "the rollouts" if start is None else f"group {start.ordinal}"

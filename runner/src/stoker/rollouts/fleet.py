@@ -18,7 +18,15 @@ from stoker.rollouts.connections import LostError, Place
 from stoker.rollouts.lookup import places_of
 from stoker.rollouts.records import Request, Turn
 from stoker.rollouts.replicas import Needs, Replica, chosen
-from stoker.rollouts.samplers import AbsentError, BusyError, FaultError, RefusedError, SamplerError, Shown, UnfitError
+from stoker.rollouts.samplers import (
+    AbsentError,
+    BusyError,
+    FaultError,
+    SamplerError,
+    SamplerRefusedError,
+    Shown,
+    UnfitError,
+)
 
 T = TypeVar("T")
 
@@ -182,7 +190,7 @@ class Fleet:
                 since = now if since is None else since
                 replica.failed(time.monotonic())
                 self._later(replica.unfit, str(error))
-            except RefusedError as error:
+            except SamplerRefusedError as error:
                 raise RunError(
                     ExitCode.CONFIG,
                     f"sampler {replica.name} refuses turn {request.turn} of sample {request.index} of group "

@@ -37,7 +37,7 @@ class UnfitError(SamplerError):
     """It is none that this run can ask, whatever it asks for: another server, or one of another key."""
 
 
-class RefusedError(SamplerError):
+class SamplerRefusedError(SamplerError):
     """It refuses the request, as any other sampler would."""
 
 
@@ -209,7 +209,7 @@ def _raise_for(answer: Answer) -> None:
     if answer.status == 404 and "does not exist" in text:
         raise AbsentError(text)
     if 400 <= answer.status < 500 and answer.status not in (404, 408, 409, 425):
-        raise RefusedError(text)
+        raise SamplerRefusedError(text)
     raise FaultError(text)
 
 

@@ -64,7 +64,7 @@ class Places:
         return epoch, self._order(epoch)[place]
 
 
-class Trained:
+class TrainedOrdinals:
     """The ordinals that are trained: all below the frontier, and a few above it."""
 
     def __init__(self, frontier: int = 0, above: Iterable[int] = ()) -> None:
@@ -175,7 +175,7 @@ class Outstanding:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Start:
+class GroupStart:
     """A group to start, which is equal to itself alone: the same ordinal may be started again.
 
     Attributes:
@@ -201,7 +201,7 @@ class Schedule:
         outstanding: which groups are started and not in a batch yet.
     """
 
-    def __init__(self, bounds: Bounds, steps: int, *, step: int = 0, trained: Trained | None = None) -> None:
+    def __init__(self, bounds: Bounds, steps: int, *, step: int = 0, trained: TrainedOrdinals | None = None) -> None:
         """Begin at a step.
 
         Args:
@@ -214,7 +214,7 @@ class Schedule:
         self.step = step
         self.version: int | None = None
         self.depth = bounds.deepest if bounds.depth is None else bounds.depth
-        self.trained = trained or Trained()
+        self.trained = trained or TrainedOrdinals()
         self.outstanding = Outstanding()
         self._end = steps * bounds.batch
         self._next = self.trained.frontier
@@ -248,7 +248,7 @@ class Schedule:
         self._training = 0
         self._awaited = step if version_comes and self.complete() else None
 
-    def admit(self) -> list[Start]:
+    def admit(self) -> list[GroupStart]:
         """Return the groups to start now, which are outstanding from now on."""
         if self.version is None or self._awaited is not None:
             return []
@@ -257,10 +257,10 @@ class Schedule:
         # No group has a later deadline than a new one, so that the rule for it holds for the others too.
         in_time = (deadline - self.step + 1) * batch
         under_way = (self.depth + 1) * batch - self._training
-        starts: list[Start] = []
+        starts: list[GroupStart] = []
         while len(self.outstanding) < min(in_time, under_way) and (ordinal := self._following()) is not None:
             self.outstanding.add(ordinal, deadline)
-            starts.append(Start(ordinal, self.version, deadline))
+            starts.append(GroupStart(ordinal, self.version, deadline))
         return starts
 
     def finish(self, ordinal: int) -> None:

@@ -10,16 +10,16 @@ from functools import partial
 from typing import Any
 
 from stoker.rollouts.records import Written
-from stoker.rollouts.schedule import Start
+from stoker.rollouts.schedule import GroupStart
 
 # Seconds that cancelled coroutines have to end; then the loop ends without them.
 _GRACE = 0.6
 # Seconds that a stop waits for the thread. One that a coroutine blocks ends with the process.
 _LEAVE = 0.9
 
-Write = Callable[[Start], Coroutine[Any, Any, Written]]
+Write = Callable[[GroupStart], Coroutine[Any, Any, Written]]
 # Hears what became of a group; without one, what ended the thread.
-Ended = Callable[[Start | None, Written | BaseException], None]
+Ended = Callable[[GroupStart | None, Written | BaseException], None]
 
 
 class WriterThread:
@@ -35,7 +35,7 @@ class WriterThread:
         self._write = write
         self._ended = ended
         self._loop = asyncio.new_event_loop()
-        self._tasks: dict[Start, asyncio.Task[Written]] = {}
+        self._tasks: dict[GroupStart, asyncio.Task[Written]] = {}
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="rollouts", daemon=True)
 
@@ -43,11 +43,11 @@ class WriterThread:
         """Start the thread."""
         self._thread.start()
 
-    def launch(self, starts: Sequence[Start]) -> None:
+    def launch(self, starts: Sequence[GroupStart]) -> None:
         """Begin to write groups. Any thread may call this."""
         self._loop.call_soon_threadsafe(self._launch, starts)
 
-    def abandon(self, starts: Sequence[Start]) -> None:
+    def abandon(self, starts: Sequence[GroupStart]) -> None:
         """Cancel groups; `ended` hears of each. Any thread may call this."""
         self._loop.call_soon_threadsafe(self._cancel, starts)
 
@@ -74,18 +74,18 @@ class WriterThread:
             self._loop.set_exception_handler(lambda loop, context: None)
             self._loop.close()
 
-    def _launch(self, starts: Sequence[Start]) -> None:
+    def _launch(self, starts: Sequence[GroupStart]) -> None:
         for start in starts:
             task = self._loop.create_task(self._write(start))
             self._tasks[start] = task
             task.add_done_callback(partial(self._done, start))
 
-    def _cancel(self, starts: Sequence[Start]) -> None:
+    def _cancel(self, starts: Sequence[GroupStart]) -> None:
         for start in starts:
             if start in self._tasks:
                 self._tasks[start].cancel()
 
-    def _done(self, start: Start, task: asyncio.Task[Written]) -> None:
+    def _done(self, start: GroupStart, task: asyncio.Task[Written]) -> None:
         del self._tasks[start]
         if self._stopping:
             return

@@ -18,8 +18,8 @@ from stoker.contract.words import say
 from stoker.rollouts import frames
 from stoker.rollouts.background import in_background
 from stoker.rollouts.failures import UserCodeError, UserCodeLostError
+from stoker.rollouts.isolation import environment, memory_limit
 from stoker.rollouts.link import Link
-from stoker.rollouts.surroundings import environment, memory_limit
 
 # A process that dies twice within so many groups would die again.
 _GROUPS_BETWEEN_DEATHS = 100

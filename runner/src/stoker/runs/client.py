@@ -13,12 +13,12 @@ from typing import Any
 from urllib.parse import quote
 
 from stoker.runs.errors import (
+    ApiRequest,
     ClusterError,
     CommandError,
     KubeconfigError,
     NotFoundError,
     NotInstalledError,
-    Request,
     UnreachableError,
     refusal,
 )
@@ -86,7 +86,7 @@ class Client:
             query["fieldSelector"] = fields
         found: list[Object] = []
         while True:
-            page = self._json("GET", Request("list", kind, where, "", self.server), query)
+            page = self._json("GET", ApiRequest("list", kind, where, "", self.server), query)
             # Items of a list do not repeat what the list says.
             found += [{"apiVersion": kind.version, "kind": kind.kind, **item} for item in page.get("items") or ()]
             more = (page.get("metadata") or {}).get("continue")
@@ -193,7 +193,7 @@ class Client:
             RefusedError: the container has not started, or its log is gone.
             ClusterError: see :mod:`stoker.runs.errors`.
         """
-        asked = Request("get", PODS, namespace or self.namespace, pod, self.server, "log")
+        asked = ApiRequest("get", PODS, namespace or self.namespace, pod, self.server, "log")
         query = {"container": container}
         query |= {
             name: "true" for name, on in (("follow", follow), ("previous", previous), ("timestamps", timestamps)) if on
@@ -224,7 +224,7 @@ class Client:
             ClusterError: see :mod:`stoker.runs.errors`.
         """
         # A websocket begins as a GET.
-        asked = Request("get", PODS, namespace or self.namespace, pod, self.server, "exec")
+        asked = ApiRequest("get", PODS, namespace or self.namespace, pod, self.server, "exec")
         stream, core = _package("kubernetes.stream").stream, _package("kubernetes.client").CoreV1Api(self._api)
         with self._told(asked):
             process = stream(
@@ -245,7 +245,7 @@ class Client:
         finally:
             process.close()
 
-    def _output(self, process: Any, asked: Request) -> Iterator[bytes]:
+    def _output(self, process: Any, asked: ApiRequest) -> Iterator[bytes]:
         said, silent = b"", 0.0
         dropped = _package("websocket").WebSocketException
         while process.is_open():
@@ -272,11 +272,15 @@ class Client:
         """Close its connections."""
         self._api.rest_client.pool_manager.clear()
 
-    def _request(self, verb: str, kind: Kind, name: str, namespace: str | None) -> Request:
-        return Request(verb, kind, namespace or self.namespace, name, self.server)
+    def _request(self, verb: str, kind: Kind, name: str, namespace: str | None) -> ApiRequest:
+        return ApiRequest(verb, kind, namespace or self.namespace, name, self.server)
 
     def _json(
-        self, method: str, asked: Request, query: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        asked: ApiRequest,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
     ) -> Object:
         with self._told(asked):
             answer = self._call(method, asked, query or {}, body, _SECONDS)
@@ -288,7 +292,7 @@ class Client:
     def _call(
         self,
         method: str,
-        asked: Request,
+        asked: ApiRequest,
         query: Mapping[str, str],
         body: Mapping[str, Any] | None,
         seconds: tuple[float, float],
@@ -311,7 +315,7 @@ class Client:
         return answer
 
     @contextmanager
-    def _told(self, asked: Request) -> Iterator[None]:
+    def _told(self, asked: ApiRequest) -> Iterator[None]:
         """Turn what the Python packages raise into our errors."""
         failed, broken = _package("kubernetes.client").ApiException, _package("urllib3.exceptions").HTTPError
         try:

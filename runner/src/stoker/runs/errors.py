@@ -62,7 +62,7 @@ class ConflictError(ClusterError):
     """An object has changed since it was read."""
 
 
-class RefusedError(ClusterError):
+class ObjectRefusedError(ClusterError):
     """The API server, or a webhook, refuses an object."""
 
 
@@ -75,7 +75,7 @@ class CommandError(ClusterError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ApiRequest:
     """What was asked of the API server.
 
     Attributes:
@@ -100,7 +100,7 @@ class Request:
         return f"namespace {self.namespace}" if self.namespace and self.kind.namespaced else "the whole cluster"
 
 
-def refusal(status: int, body: Mapping[str, Any], asked: Request) -> ClusterError:
+def refusal(status: int, body: Mapping[str, Any], asked: ApiRequest) -> ClusterError:
     """Return the error for an answer of the API server.
 
     Args:
@@ -144,5 +144,7 @@ def refusal(status: int, body: Mapping[str, Any], asked: Request) -> ClusterErro
         return ConflictError(ExitCode.UNAVAILABLE, f"{kind.kind} {asked.name} changed meanwhile: try again ({said})")
     if status in (400, 403, 413, 422):
         # A webhook and a quota refuse with 403 too: they say why.
-        return RefusedError(ExitCode.USAGE, f"the cluster refuses to {asked.verb} {kind.kind} {asked.name}: {said}")
+        return ObjectRefusedError(
+            ExitCode.USAGE, f"the cluster refuses to {asked.verb} {kind.kind} {asked.name}: {said}"
+        )
     return UnreachableError(asked.server, f"HTTP {status}, {said}")

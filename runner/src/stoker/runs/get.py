@@ -13,7 +13,7 @@ from stoker.contract.exits import ExitCode
 from stoker.contract.words import say
 from stoker.runs.client import Client
 from stoker.runs.errors import ClusterError, NotFoundError
-from stoker.runs.getter import CONTAINER, LABEL, MOUNT, Place, node_of, place_of, pod_of
+from stoker.runs.getter import CONTAINER, LABEL, MOUNT, ResultLocation, node_of, place_of, pod_of
 from stoker.runs.kinds import CLAIMS, PODS
 from stoker.runs.read import Seen, read_run
 from stoker.runs.run import part
@@ -24,7 +24,7 @@ _START_SECONDS, _LOOK_SECONDS = 300.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ResultSelection:
     """What to bring.
 
     Attributes:
@@ -62,7 +62,7 @@ class Brought:
 Watch = Callable[[RemoteFile, int, int], Callable[[int], None]]
 
 
-def get(client: Client, name: str, folder: Path, wanted: Wanted, watch: Watch) -> Brought:
+def get(client: Client, name: str, folder: Path, wanted: ResultSelection, watch: Watch) -> Brought:
     """Bring a run's files.
 
     Args:
@@ -108,7 +108,7 @@ def get(client: Client, name: str, folder: Path, wanted: Wanted, watch: Watch) -
     return Brought(str(folder), tuple(file.path for file in files), fetched, sum(file.size for file in files))
 
 
-def _run(client: Client, name: str, wanted: Wanted) -> Seen:
+def _run(client: Client, name: str, wanted: ResultSelection) -> Seen:
     """Return the run; of one that was deleted, what its claim is called after."""
     try:
         return read_run(client, name)
@@ -126,7 +126,7 @@ def _run(client: Client, name: str, wanted: Wanted) -> Seen:
 
 
 @contextmanager
-def pod_with(client: Client, run: str, place: Place, node: str, *, writes: bool = False) -> Iterator[str]:
+def pod_with(client: Client, run: str, place: ResultLocation, node: str, *, writes: bool = False) -> Iterator[str]:
     """Have a pod with the claim while the body runs; yields its name. Whatever happens, the pod goes.
 
     Args:

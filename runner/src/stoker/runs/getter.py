@@ -23,7 +23,7 @@ _USER = {"runAsUser": 1001, "runAsGroup": 0}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResultLocation:
     """Where a run's result is, and what can read it.
 
     Attributes:
@@ -39,7 +39,7 @@ class Place:
     pod: Object
 
 
-def place_of(seen: Seen, image: str = "", claim: str = "") -> Place:
+def place_of(seen: Seen, image: str = "", claim: str = "") -> ResultLocation:
     """Return where a run's result is.
 
     Args:
@@ -61,7 +61,7 @@ def place_of(seen: Seen, image: str = "", claim: str = "") -> Place:
     mount = _mount(container)
     chosen = claim or _claim(seen, spec, mount, name)
     folder = "" if claim else str(mount.get("subPath") or mount.get("subPathExpr") or "")
-    return Place(chosen, folder.replace("$(JOBSET_NAME)", name), found, spec)
+    return ResultLocation(chosen, folder.replace("$(JOBSET_NAME)", name), found, spec)
 
 
 def node_of(claim: Object, pods: Sequence[Object]) -> str:
@@ -90,7 +90,7 @@ def node_of(claim: Object, pods: Sequence[Object]) -> str:
     return ""
 
 
-def pod_of(run: str, suffix: str, place: Place, node: str = "", *, writes: bool = False) -> dict[str, Any]:
+def pod_of(run: str, suffix: str, place: ResultLocation, node: str = "", *, writes: bool = False) -> dict[str, Any]:
     """Return the pod: as restricted as a namespace may ask for, with the claim, and a life that ends.
 
     Args:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from stoker.contract.words import say
 from stoker.runs.client import Client
-from stoker.runs.errors import ClusterError, NotFoundError, RefusedError, UnreachableError
+from stoker.runs.errors import ClusterError, NotFoundError, ObjectRefusedError, UnreachableError
 from stoker.runs.kinds import PODS
 from stoker.runs.read import read_run
 from stoker.runs.run import Pod, Run, State, part, rows
@@ -24,7 +24,7 @@ _GIVE_UP = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LogSource:
     """One container's log.
 
     Attributes:
@@ -39,7 +39,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """One line of a log.
 
     Attributes:
@@ -48,7 +48,7 @@ class Line:
         text: the line.
     """
 
-    source: Source
+    source: LogSource
     stamp: str
     text: str
 
@@ -61,7 +61,7 @@ class Line:
             return _EARLIEST
 
 
-def sources_of(pods: Iterable[Pod], roles: Iterable[str] = ()) -> list[Source]:
+def sources_of(pods: Iterable[Pod], roles: Iterable[str] = ()) -> list[LogSource]:
     """Return the logs of pods.
 
     Args:
@@ -70,26 +70,26 @@ def sources_of(pods: Iterable[Pod], roles: Iterable[str] = ()) -> list[Source]:
     """
     wanted = set(roles)
     return [
-        Source(pod.name, container, pod.label if len(pod.containers) == 1 else f"{pod.label}/{container}")
+        LogSource(pod.name, container, pod.label if len(pod.containers) == 1 else f"{pod.label}/{container}")
         for pod in pods
         for container in pod.containers
         if not wanted or wanted & {pod.role, pod.label, f"{pod.label}/{container}"}
     ]
 
 
-def line_of(source: Source, raw: bytes) -> Line:
+def line_of(source: LogSource, raw: bytes) -> LogLine:
     """Return a line of a log that was asked for with times."""
     stamp, _, text = raw.decode("utf-8", "replace").partition(" ")
     # A progress bar rewrites its line: only what is left of it counts.
-    return Line(source, stamp, text.rstrip("\r").rpartition("\r")[2])
+    return LogLine(source, stamp, text.rstrip("\r").rpartition("\r")[2])
 
 
-def merged(logs: Iterable[Iterator[Line]]) -> Iterator[Line]:
+def merged(logs: Iterable[Iterator[LogLine]]) -> Iterator[LogLine]:
     """Yield the lines of several logs in the order of their times; each log keeps its own order."""
     return heapq.merge(*(_rising(log) for log in logs), key=lambda line: line.time)
 
 
-def shown(line: Line, width: int, times: bool = False) -> str:
+def shown(line: LogLine, width: int, times: bool = False) -> str:
     """Return a line as a person reads it.
 
     Args:
@@ -100,14 +100,14 @@ def shown(line: Line, width: int, times: bool = False) -> str:
     return (f"{line.stamp} " if times else "") + f"{line.source.label:<{width}} | {line.text}"
 
 
-def as_json(line: Line) -> str:
+def as_json(line: LogLine) -> str:
     """Return a line as one JSON object."""
     source = line.source
     told = {"time": line.stamp, "label": source.label, "pod": source.pod, "container": source.container}
     return json.dumps({**told, "text": line.text})
 
 
-def past(client: Client, name: str, roles: tuple[str, ...], tail: int | None) -> Iterator[Line]:
+def past(client: Client, name: str, roles: tuple[str, ...], tail: int | None) -> Iterator[LogLine]:
     """Yield what the pods of a run have written.
 
     Args:
@@ -128,7 +128,7 @@ def follow(
     name: str,
     roles: tuple[str, ...],
     tail: int | None,
-    show: Callable[[Line], None],
+    show: Callable[[LogLine], None],
     tell: Callable[[Run], None],
 ) -> State:
     """Show what the pods of a run write, over restarts, until it has ended or is stopped; return its state.
@@ -144,8 +144,8 @@ def follow(
     Raises:
         ClusterError: the run cannot be read.
     """
-    lines: queue.Queue[Line] = queue.Queue()
-    readers: dict[Source, threading.Thread] = {}
+    lines: queue.Queue[LogLine] = queue.Queue()
+    readers: dict[LogSource, threading.Thread] = {}
     failures, first, told = 0, True, ("", "")
     while True:
         try:
@@ -176,7 +176,7 @@ def follow(
         _drain(lines, show, _LOOK_SECONDS)
 
 
-def _drain(lines: queue.Queue[Line], show: Callable[[Line], None], seconds: float) -> None:
+def _drain(lines: queue.Queue[LogLine], show: Callable[[LogLine], None], seconds: float) -> None:
     """Show the lines that have come, and wait for the first of them."""
     wait = seconds
     while True:
@@ -187,7 +187,7 @@ def _drain(lines: queue.Queue[Line], show: Callable[[Line], None], seconds: floa
         wait = 0
 
 
-def _follow_one(client: Client, source: Source, tail: int | None, put: Callable[[Line], None]) -> None:
+def _follow_one(client: Client, source: LogSource, tail: int | None, put: Callable[[LogLine], None]) -> None:
     """Put the lines of a container until it has ended. A log that breaks off goes on where it was."""
     # The last line's time, and how many lines have that time.
     last, stamp, at_last = _EARLIEST, "", 0
@@ -206,7 +206,7 @@ def _follow_one(client: Client, source: Source, tail: int | None, put: Callable[
                 put(line)
             if ended:
                 return
-        except (NotFoundError, RefusedError) as error:
+        except (NotFoundError, ObjectRefusedError) as error:
             # Its container has not started yet; or its pod is gone, or its log.
             if ended or isinstance(error, NotFoundError):
                 return
@@ -219,7 +219,7 @@ def _follow_one(client: Client, source: Source, tail: int | None, put: Callable[
         threading.Event().wait(_AGAIN_SECONDS)
 
 
-def _has_ended(client: Client, source: Source) -> bool:
+def _has_ended(client: Client, source: LogSource) -> bool:
     """Return whether a container has ended for good; also if its pod is gone."""
     try:
         pod = client.find(PODS, source.pod)
@@ -236,15 +236,15 @@ def _has_ended(client: Client, source: Source) -> bool:
     return bool(part(part(ended, "state"), "terminated")) and not restarts
 
 
-def _read(client: Client, source: Source, tail: int | None) -> Iterator[Line]:
+def _read(client: Client, source: LogSource, tail: int | None) -> Iterator[LogLine]:
     try:
         for raw in client.log(source.pod, source.container, tail=tail, timestamps=True):
             yield line_of(source, raw)
-    except (RefusedError, NotFoundError):
+    except (ObjectRefusedError, NotFoundError):
         return  # it has not started, or is gone: `stoker status` says so
 
 
-def _rising(log: Iterator[Line]) -> Iterator[Line]:
+def _rising(log: Iterator[LogLine]) -> Iterator[LogLine]:
     """Yield the lines of one log with times that never go back, so that merging keeps their order."""
     latest, stamp = _EARLIEST, ""
     for line in log:

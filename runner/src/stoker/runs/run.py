@@ -126,7 +126,7 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ReportedProgress:
     """What the trainer last reported.
 
     Attributes:
@@ -177,7 +177,7 @@ class Run:
     created: str
     ended: str
     restarts: int
-    progress: Progress | None
+    progress: ReportedProgress | None
     pods: tuple[Pod, ...]
 
     def seconds(self, now: datetime) -> float | None:
@@ -354,7 +354,7 @@ def _nodes(spec: Object, jobset: Object | None, pods: Sequence[Pod]) -> int | No
     return len({pod.index for pod in pods if pod.trains}) or None
 
 
-def _progress(status: Object) -> Progress | None:
+def _progress(status: Object) -> ReportedProgress | None:
     reported = part(status, "trainerStatus")
     if not reported:
         return None
@@ -365,7 +365,7 @@ def _progress(status: Object) -> Progress | None:
         except (TypeError, ValueError):
             continue  # a runtime of somebody else may report words
     percent, left = reported.get("progressPercentage"), reported.get("estimatedRemainingSeconds")
-    return Progress(
+    return ReportedProgress(
         percent=percent if isinstance(percent, int) else None,
         seconds_left=left if isinstance(left, int) else None,
         metrics=metrics,

@@ -26,7 +26,7 @@ _SECONDS_BETWEEN_MESSAGES = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
+class VllmFlag:
     """A flag of vLLM.
 
     Attributes:
@@ -40,24 +40,24 @@ class Flag:
     reason: str
 
 
-def flags_of(request: SamplerRequest) -> tuple[Flag, ...]:
+def flags_of(request: SamplerRequest) -> tuple[VllmFlag, ...]:
     """Return vLLM's flags for a run.
 
     Raises:
         RunError: vLLM serves no adapter of this rank (78).
     """
     found = [
-        Flag("model", request.model, "the model that the run trains"),
-        Flag("served-model-name", request.name, "the name of version 0"),
-        Flag("dtype", request.dtype, "the trainer's type of weights"),
+        VllmFlag("model", request.model, "the model that the run trains"),
+        VllmFlag("served-model-name", request.name, "the name of version 0"),
+        VllmFlag("dtype", request.dtype, "the trainer's type of weights"),
         # Of what was really drawn, so that the trainer can compare its own.
-        Flag("logprobs-mode", "processed_logprobs", "log-probabilities of the distribution that was sampled from"),
-        Flag("generation-config", "vllm", "no sampling default of the model's own"),
+        VllmFlag("logprobs-mode", "processed_logprobs", "log-probabilities of the distribution that was sampled from"),
+        VllmFlag("generation-config", "vllm", "no sampling default of the model's own"),
     ]
     if request.rank is None:
-        found.append(Flag("worker-extension-cls", workers.CLASS, "the run trains all weights, which vLLM reloads"))
+        found.append(VllmFlag("worker-extension-cls", workers.CLASS, "the run trains all weights, which vLLM reloads"))
     if request.length is not None:
-        found.append(Flag("max-model-len", request.length, "the run's longest prompt and answer"))
+        found.append(VllmFlag("max-model-len", request.length, "the run's longest prompt and answer"))
     if request.rank is not None:
         room = snapped(request.rank)
         if room is None:
@@ -66,10 +66,10 @@ def flags_of(request: SamplerRequest) -> tuple[Flag, ...]:
                 f"rank {request.rank} is too large: vLLM serves ranks up to {ALLOWED_RANKS[-1]}; lower --lora_r",
             )
         found += [
-            Flag("enable-lora", True, "each version is an adapter"),
-            Flag("max-lora-rank", room, f"the smallest room that vLLM has for rank {request.rank}"),
-            Flag("max-loras", request.versions, "versions that one batch may name"),
-            Flag("max-cpu-loras", request.versions, "every version that may be asked for stays in memory"),
+            VllmFlag("enable-lora", True, "each version is an adapter"),
+            VllmFlag("max-lora-rank", room, f"the smallest room that vLLM has for rank {request.rank}"),
+            VllmFlag("max-loras", request.versions, "versions that one batch may name"),
+            VllmFlag("max-cpu-loras", request.versions, "every version that may be asked for stays in memory"),
         ]
     return tuple(found)
 

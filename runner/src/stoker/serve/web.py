@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 
 
-class Server(ThreadingHTTPServer):
+class WebServer(ThreadingHTTPServer):
     """A web server on IPv6 and IPv4 alike where the machine has both.
 
     Args:

@@ -11,7 +11,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.runs.client import Client
 from stoker.runs.errors import NotFoundError, RightsError
-from stoker.runs.getter import Place
+from stoker.runs.getter import ResultLocation
 from stoker.runs.kinds import CLAIMS, DEVICE_CLAIMS, PODS, TRAINJOBS, Kind
 from stoker.sessions import render
 from stoker.sessions.folder import clear, shared_folder
@@ -129,7 +129,7 @@ def _wait(client: Client, name: str, uid: str, seconds: float, *, purge: bool) -
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def _say_what_stays(client: Client, name: str, place: Place | None, *, there: bool) -> None:
+def _say_what_stays(client: Client, name: str, place: ResultLocation | None, *, there: bool) -> None:
     if place is not None:
         say(
             f"session {name}: its folder {name} of claim {place.claim} stays with all that is in it; the next session "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker.contract.exits import RunError
 from stoker.runs.client import Client
 from stoker.runs.get import pod_with
-from stoker.runs.getter import CONTAINER, MOUNT, Place, node_of, place_of
+from stoker.runs.getter import CONTAINER, MOUNT, ResultLocation, node_of, place_of
 from stoker.runs.kinds import CLAIMS, PODS
 from stoker.runs.read import read_run
 from stoker.sessions import render
@@ -17,7 +17,7 @@ _CLEAR = (
 )
 
 
-def shared_folder(client: Client, name: str) -> Place | None:
+def shared_folder(client: Client, name: str) -> ResultLocation | None:
     """Return where a session's folder of a shared claim is; None if it has a claim of its own, or no pod has begun.
 
     Args:
@@ -36,7 +36,7 @@ def shared_folder(client: Client, name: str) -> Place | None:
     return place if place.folder == name and place.claim != render.claim_of(name) else None
 
 
-def clear(client: Client, name: str, place: Place) -> None:
+def clear(client: Client, name: str, place: ResultLocation) -> None:
     """Delete a session's folder of a shared claim, through a pod that lives only as long as that takes.
 
     Args:

@@ -17,7 +17,7 @@ from stoker.sessions.up import ending_of, is_ready, role_of
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SessionRow:
     """A session in a list.
 
     Attributes:
@@ -44,7 +44,7 @@ class Row:
         return self.state in ("Complete", "Failed")
 
 
-def rows(client: Client, now: float | None = None) -> list[Row]:
+def rows(client: Client, now: float | None = None) -> list[SessionRow]:
     """Return the sessions of a namespace, by name.
 
     Args:
@@ -72,7 +72,7 @@ def rows(client: Client, now: float | None = None) -> list[Row]:
         else:
             state = "up" if samplers and ready == len(samplers) else "starting"
         found.append(
-            Row(
+            SessionRow(
                 name,
                 str(one["spec"]["runtimeRef"]["name"]),
                 state,
@@ -85,7 +85,7 @@ def rows(client: Client, now: float | None = None) -> list[Row]:
     return found
 
 
-def table(found: Iterable[Row]) -> Table:
+def table(found: Iterable[SessionRow]) -> Table:
     """Return the table of `stoker rl list`."""
     heads = ("NAME", "RUNTIME", "STATE", "SAMPLERS", "AGE", "ENDS IN", "URL")
     rows = tuple(

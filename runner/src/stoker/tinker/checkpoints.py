@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class CheckpointPath:
     """A checkpoint's place.
 
     Attributes:
@@ -38,7 +38,7 @@ class Checkpoint:
         return f"{_SCHEME}{self.run}/{self.kind}/{self.name}"
 
 
-def checkpoint_at(uri: str) -> Checkpoint:
+def checkpoint_at(uri: str) -> CheckpointPath:
     """Return the place that a client means.
 
     Raises:
@@ -50,7 +50,7 @@ def checkpoint_at(uri: str) -> Checkpoint:
             f"{uri!r} is not a checkpoint of this endpoint: write the path that save_state or save_weights_for_sampler "
             f"returned, such as {_SCHEME}RUN/{WEIGHTS}/NAME"
         )
-    return Checkpoint(parts[0], parts[1], checked_name(parts[2]))
+    return CheckpointPath(parts[0], parts[1], checked_name(parts[2]))
 
 
 def checked_name(name: str) -> str:
@@ -77,7 +77,7 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
 
-    def find(self, checkpoint: Checkpoint) -> Path:
+    def find(self, checkpoint: CheckpointPath) -> Path:
         """Return a checkpoint's folder.
 
         Raises:
@@ -88,7 +88,7 @@ class Checkpoints:
             raise RefusedError(f"{checkpoint.uri} does not exist: write the path of one that was saved here", 404)
         return folder
 
-    def save(self, checkpoint: Checkpoint, write: Callable[[Path], None], *, overwrite: bool = False) -> None:
+    def save(self, checkpoint: CheckpointPath, write: Callable[[Path], None], *, overwrite: bool = False) -> None:
         """Save a checkpoint: others see all of it or nothing.
 
         Args:
@@ -119,7 +119,7 @@ class Checkpoints:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
-    def _path(self, checkpoint: Checkpoint) -> Path:
+    def _path(self, checkpoint: CheckpointPath) -> Path:
         folder = self._folder / checkpoint.run / checkpoint.kind / checkpoint.name
         if not folder.resolve().is_relative_to(self._folder):
             raise RefusedError(f"{checkpoint.uri} leads out of the run's folder: remove the link there")

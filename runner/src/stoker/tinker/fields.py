@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stoker.tinker.refusals import RefusedError
-from stoker.tinker.samplers import Asked
+from stoker.tinker.samplers import SampleRequest
 
 Body = Mapping[str, Any]
 
@@ -60,7 +60,7 @@ def list_in(body: Body, name: str) -> list[Any]:
     return value
 
 
-def read_sampling(body: Body) -> Asked:
+def read_sampling(body: Body) -> SampleRequest:
     """Return what a sample request asks vLLM for.
 
     Raises:
@@ -97,4 +97,4 @@ def read_sampling(body: Body) -> Asked:
         settings["stop_token_ids"] = stop
     elif stop is not None:
         settings["stop"] = stop
-    return Asked(prompt, count, settings, bool(body.get("prompt_logprobs")))
+    return SampleRequest(prompt, count, settings, bool(body.get("prompt_logprobs")))

@@ -26,7 +26,7 @@ _TYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
+class TinkerFlag:
     """A flag of `stoker tinker`.
 
     Attributes:
@@ -43,27 +43,29 @@ class Flag:
 
 
 FLAGS = (
-    Flag("model_name_or_path", "Folder or Hub id of the base model."),
-    Flag("base_model", "What clients call it; by default where it was fetched from, else --model_name_or_path."),
-    Flag("output_dir", "Folder for checkpoints; by default output in the workspace."),
-    Flag("samplers", f"Addresses of vLLM servers, with commas between them; by default {ADDRESSES}."),
-    Flag("adapters", "Folder of published versions that they watch; by default adapters in the workspace."),
-    Flag("key_file", f"File with the key that clients set as TINKER_API_KEY; by default {API_KEY}."),
-    Flag("samplers_key_file", f"File with the samplers' key; by default {API_KEY}."),
-    Flag("run", "Name of the published versions.", "tinker"),
-    Flag("host", "Address to listen on.", "0.0.0.0"),
-    Flag("port", "Port to listen on.", 8000, click.IntRange(0, 65535)),
-    Flag("dtype", "Type of the base model's weights.", "auto", click.Choice(_TYPES)),
-    Flag("max_models", "LoRA models at the same time.", 16, click.IntRange(min=1)),
-    Flag("max_rank", "Largest rank of a LoRA model.", 32, click.IntRange(min=1)),
-    Flag("versions", "Versions that the samplers hold in memory at the same time.", 8, click.IntRange(min=1)),
-    Flag("batch_tokens", "Padded tokens that are computed at once.", 8192, click.IntRange(min=1)),
-    Flag("idle_seconds", f"End with 0 after so long without a request; 0: never. By default {IDLE_SECONDS}, else 0."),
+    TinkerFlag("model_name_or_path", "Folder or Hub id of the base model."),
+    TinkerFlag("base_model", "What clients call it; by default where it was fetched from, else --model_name_or_path."),
+    TinkerFlag("output_dir", "Folder for checkpoints; by default output in the workspace."),
+    TinkerFlag("samplers", f"Addresses of vLLM servers, with commas between them; by default {ADDRESSES}."),
+    TinkerFlag("adapters", "Folder of published versions that they watch; by default adapters in the workspace."),
+    TinkerFlag("key_file", f"File with the key that clients set as TINKER_API_KEY; by default {API_KEY}."),
+    TinkerFlag("samplers_key_file", f"File with the samplers' key; by default {API_KEY}."),
+    TinkerFlag("run", "Name of the published versions.", "tinker"),
+    TinkerFlag("host", "Address to listen on.", "0.0.0.0"),
+    TinkerFlag("port", "Port to listen on.", 8000, click.IntRange(0, 65535)),
+    TinkerFlag("dtype", "Type of the base model's weights.", "auto", click.Choice(_TYPES)),
+    TinkerFlag("max_models", "LoRA models at the same time.", 16, click.IntRange(min=1)),
+    TinkerFlag("max_rank", "Largest rank of a LoRA model.", 32, click.IntRange(min=1)),
+    TinkerFlag("versions", "Versions that the samplers hold in memory at the same time.", 8, click.IntRange(min=1)),
+    TinkerFlag("batch_tokens", "Padded tokens that are computed at once.", 8192, click.IntRange(min=1)),
+    TinkerFlag(
+        "idle_seconds", f"End with 0 after so long without a request; 0: never. By default {IDLE_SECONDS}, else 0."
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TinkerOptions:
     """What an endpoint is started with.
 
     Attributes:
@@ -137,7 +139,7 @@ def parameters() -> list[click.Parameter]:
     ]
 
 
-def options_of(words: Sequence[str], environ: Mapping[str, str]) -> Options:
+def options_of(words: Sequence[str], environ: Mapping[str, str]) -> TinkerOptions:
     """Return what a command line and a pod's environment say.
 
     Args:
@@ -183,7 +185,7 @@ def checked_key(text: str) -> str:
     return key
 
 
-def text_of(options: Options) -> str:
+def text_of(options: TinkerOptions) -> str:
     """Return what an endpoint does, for `stoker plan`."""
     idle = (
         f"ends after {options.idle_seconds:g} s without a request" if options.idle_seconds else "never ends by itself"
@@ -199,14 +201,14 @@ def text_of(options: Options) -> str:
     return "\n".join(["endpoint for the tinker client", *(f"  {name:<12}{value}" for name, value in rows)])
 
 
-def _options(values: Mapping[str, Any], environ: Mapping[str, str]) -> Options:
+def _options(values: Mapping[str, Any], environ: Mapping[str, str]) -> TinkerOptions:
     workspace = workspace_of(environ)
     samplers = values["samplers"] or environ.get(ADDRESSES, "")
     problems = [*_problems(values, environ, samplers)]
     if problems:
         code = min((code for code, _ in problems), key=(ExitCode.CONFIG, ExitCode.USAGE).index)
         raise RunError(code, "\n".join(text for _, text in problems))
-    return Options(
+    return TinkerOptions(
         model=values["model_name_or_path"],
         base_model=values["base_model"] or "",
         output_dir=Path(values["output_dir"] or workspace / "output"),

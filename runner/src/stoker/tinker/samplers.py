@@ -21,7 +21,7 @@ _LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SampleRequest:
     """What to sample.
 
     Attributes:
@@ -123,7 +123,7 @@ class Samplers:
         """
         live.clear(self._folder, self._name)
 
-    def sample(self, name: str | None, asked: Asked) -> tuple[list[Sampled], list[float | None] | None]:
+    def sample(self, name: str | None, asked: SampleRequest) -> tuple[list[Sampled], list[float | None] | None]:
         """Return answers, and the prompt's log-probabilities if they were asked for.
 
         Args:
@@ -167,7 +167,7 @@ def _base(server: Server) -> str:
     return names[0]
 
 
-def _read(answer: Any, asked: Asked) -> tuple[list[Sampled], list[float | None] | None]:
+def _read(answer: Any, asked: SampleRequest) -> tuple[list[Sampled], list[float | None] | None]:
     choices = answer["choices"]
     if len(choices) != asked.count:
         raise ValueError(f"{len(choices)} answers instead of {asked.count}")

@@ -15,7 +15,7 @@ from stoker.contract.variables import workspace_of
 from stoker.contract.words import say
 from stoker.fetch.selection import RECORD
 from stoker.tinker.checkpoints import Checkpoints
-from stoker.tinker.options import Options, checked_key, fetched_from
+from stoker.tinker.options import TinkerOptions, checked_key, fetched_from
 from stoker.tinker.samplers import Samplers
 from stoker.tinker.server import Endpoint
 from stoker.tinker.service import Service
@@ -23,7 +23,7 @@ from stoker.tinker.service import Service
 _LOOK_SECONDS = 1.0
 
 
-def serve(options: Options, addresses: Sequence[str], environ: Mapping[str, str]) -> ExitCode:
+def serve(options: TinkerOptions, addresses: Sequence[str], environ: Mapping[str, str]) -> ExitCode:
     """Serve, and return the exit code of the pod.
 
     Args:
@@ -76,7 +76,7 @@ def serve(options: Options, addresses: Sequence[str], environ: Mapping[str, str]
     return code
 
 
-def _watch(service: Service, options: Options, ended: threading.Event) -> ExitCode:
+def _watch(service: Service, options: TinkerOptions, ended: threading.Event) -> ExitCode:
     while not ended.wait(_LOOK_SECONDS):
         if 0 < options.idle_seconds < service.idle_seconds:
             say(f"no request for {options.idle_seconds:g} s: the endpoint ends")
@@ -91,7 +91,7 @@ def _watch(service: Service, options: Options, ended: threading.Event) -> ExitCo
     return ExitCode.STOPPED
 
 
-def _ask(options: Options, environ: Mapping[str, str]) -> None:
+def _ask(options: TinkerOptions, environ: Mapping[str, str]) -> None:
     """Tell the samplers of the same TrainJob what to serve: they wait for it."""
     attempt = int(environ.get("STOKER_RESTART_ATTEMPT") or 0)
     path = request_path(workspace_of(environ), environ.get("STOKER_JOB_ID", ""), attempt)
@@ -111,7 +111,7 @@ def _fetched(model: Path) -> str:
         return ""
 
 
-def _key(options: Options, environ: Mapping[str, str]) -> str:
+def _key(options: TinkerOptions, environ: Mapping[str, str]) -> str:
     if options.key_file is None:
         return checked_key(api_key(environ))
     try:

@@ -43,7 +43,7 @@ class Endpoint(ThreadingHTTPServer):
 
 
 def _handler(service: Service, key: bytes) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class ClientHandler(BaseHTTPRequestHandler):
         """Answers one client."""
 
         protocol_version = "HTTP/1.1"
@@ -135,4 +135,4 @@ def _handler(service: Service, key: bytes) -> type[BaseHTTPRequestHandler]:
             except OSError:
                 self.close_connection = True
 
-    return Handler
+    return ClientHandler

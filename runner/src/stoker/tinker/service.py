@@ -19,12 +19,12 @@ from stoker.contract.exits import RunError
 from stoker.contract.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from stoker.contract.words import say
 from stoker.tinker import messages
-from stoker.tinker.checkpoints import SAMPLER_WEIGHTS, WEIGHTS, Checkpoint, Checkpoints, checked_name, checkpoint_at
+from stoker.tinker.checkpoints import SAMPLER_WEIGHTS, WEIGHTS, CheckpointPath, Checkpoints, checked_name, checkpoint_at
 from stoker.tinker.fields import Body, number_in, read_sampling, text_in
 from stoker.tinker.futures import Future, Futures
+from stoker.tinker.lora import Adam, Shape, read_about
 from stoker.tinker.refusals import RefusedError, refuse_client
 from stoker.tinker.samplers import Samplers
-from stoker.tinker.shapes import Adam, Shape, read_about
 
 if TYPE_CHECKING:  # torch takes seconds to import, and this module is tested without it too
     from stoker.tinker.trainer import Trainer
@@ -329,7 +329,7 @@ class Service:
 
     def _save_weights(self, body: Body) -> Future:
         model_id = text_in(body, "model_id")
-        place = Checkpoint(model_id, WEIGHTS, checked_name(text_in(body, "path")))
+        place = CheckpointPath(model_id, WEIGHTS, checked_name(text_in(body, "path")))
 
         def work() -> Answer:
             write = partial(self._trainer.write_checkpoint, model_id)
@@ -378,7 +378,7 @@ class Service:
             raise RefusedError("inflight samplers are not supported: leave kind at 'snapshot'")
         place = None
         if body.get("path") is not None:
-            place = Checkpoint(model_id, SAMPLER_WEIGHTS, checked_name(text_in(body, "path")))
+            place = CheckpointPath(model_id, SAMPLER_WEIGHTS, checked_name(text_in(body, "path")))
         session = model_id.partition(":")[0] + f":sample:{body.get('sampling_session_seq_id')}"
         self._trainer.shape(model_id)
 
@@ -387,7 +387,7 @@ class Service:
 
         return self._futures.open((model_id, body.get("seq_id")) if body.get("seq_id") is not None else None, begin)
 
-    def _publish(self, future: Future, model_id: str, place: Checkpoint | None, session: str) -> None:
+    def _publish(self, future: Future, model_id: str, place: CheckpointPath | None, session: str) -> None:
         """Publish a model, and let another thread wait for the samplers, so that training goes on."""
         write = partial(self._trainer.write_adapter, model_id)
         if place is not None:
@@ -423,7 +423,7 @@ class Service:
             self._sampling[session] = version
         return {"type": "create_sampling_session", "sampling_session_id": session}
 
-    def _version_of(self, place: Checkpoint) -> str:
+    def _version_of(self, place: CheckpointPath) -> str:
         """Return the version of a checkpoint, which is published if it is not yet in this life."""
         with self._lock:
             version = self._published.get(place.uri)

@@ -17,9 +17,9 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from stoker.contract.manifest import ADAPTER_WEIGHTS
+from stoker.tinker.lora import ABOUT, Adam, Shape, read_about
 from stoker.tinker.messages import Datum, ForwardBackward
 from stoker.tinker.refusals import RefusedError
-from stoker.tinker.shapes import ABOUT, Adam, Shape, read_about
 
 _OPTIMIZER = "optimizer.pt"
 # As Tinker has it: the learning rate then hardly depends on the rank.

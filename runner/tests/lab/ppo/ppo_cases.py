@@ -24,7 +24,7 @@ from stoker.contract.manifest import MANIFEST
 from stoker.lab import RLHF, LoRATrainConfig, Policy, RLHFConfig, RLHFTrainer
 from stoker.lab.ppo.advantages import gae, token_rewards, whiten
 from stoker.lab.ppo.loss import policy_loss, value_loss
-from stoker.lab.ppo.rollouts import Batch
+from stoker.lab.ppo.rollouts import RolloutBatch
 from stoker.lab.ppo.value_head import ValueHead, scored
 
 torch.set_num_threads(1)
@@ -132,7 +132,7 @@ def a_batch_scores_as_each_answer_alone() -> None:
     head = ValueHead(32)
     torch.nn.init.normal_(head.weight)
     pairs = [((40, 41, 42, 43), (50, 51)), ((44,), (52, 53, 54)), ((45, 46), (55,))]
-    whole = Batch.of(pairs, 0)
+    whole = RolloutBatch.of(pairs, 0)
     for temperature in (1.0, 0.7):
         with torch.no_grad():
             together = scored(policy.model, head, whole, temperature)

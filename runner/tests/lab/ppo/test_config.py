@@ -12,7 +12,7 @@ import pytest
 from stoker.cluster.processes import free_ports
 from stoker.contract.exits import ExitCode
 from stoker.lab import RLHF, LabError, LoRATrainConfig, Policy, RLHFConfig, RLHFTrainer
-from stoker.lab.ppo.checkpoint import STATE, State, newest, read_state, refuse_other
+from stoker.lab.ppo.checkpoint import STATE, CheckpointState, newest, read_state, refuse_other
 from stoker.lab.ppo.prompts import as_prompts, columns_of, digest, next_prompts
 from stoker.lab.ppo.rewards import Answers, judges_of, rewards_of
 
@@ -196,9 +196,9 @@ def test_a_checkpoint_is_found_when_it_is_complete_and_of_this_run(tmp_path: Pat
     assert newest(tmp_path) == tmp_path / "step_10"
     with pytest.raises(LabError, match="has no checkpoint of RLHF"):
         read_state(tmp_path / "step_10")
-    state = State(1, 16, "model", {"r": 8}, "abc", {"gamma": 1.0})
+    state = CheckpointState(1, 16, "model", {"r": 8}, "abc", {"gamma": 1.0})
     refuse_other(tmp_path, state, state)
-    other = State(1, 16, "other", {"r": 4}, "abd", {"gamma": 0.5})
+    other = CheckpointState(1, 16, "other", {"r": 4}, "abd", {"gamma": 0.5})
     with pytest.raises(LabError) as caught:
         refuse_other(tmp_path, state, other)
     lines = str(caught.value).splitlines()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeVar
 
-from stoker.serve.adapters.state import State
+from stoker.serve.adapters.state import ReplicaState
 from stoker.serve.adapters.watch import Watch
 
 AnyVllm = TypeVar("AnyVllm", bound="Vllm")
@@ -155,7 +155,7 @@ class Clock:
         return self.now
 
 
-def start_over(watch: Watch, vllm: Vllm) -> State:
+def start_over(watch: Watch, vllm: Vllm) -> ReplicaState:
     """End the server, let the replica see it, and start it without its adapters; return what was seen."""
     vllm.down = True
     seen = watch.look()

@@ -21,7 +21,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.serve.adapters.endpoints import Endpoints
 from stoker.serve.adapters.files import read_base_model
 from stoker.serve.adapters.settings import Declared, Settings
-from stoker.serve.adapters.state import State
+from stoker.serve.adapters.state import ReplicaState
 from stoker.serve.adapters.versions import publish, retract
 from stoker.serve.adapters.watch import Watch
 from stoker.serve.adapters.watch import run as serve
@@ -397,7 +397,7 @@ def test_any_text_that_is_no_address_is_refused(model: Path, address: str) -> No
 
 
 def test_labels_are_escaped() -> None:
-    assert r'name="a\"\\"' in State(loaded={'a"\\': "/x"}).metrics()
+    assert r'name="a\"\\"' in ReplicaState(loaded={'a"\\': "/x"}).metrics()
 
 
 def test_a_server_that_is_not_there_is_an_error_of_its_own() -> None:

@@ -12,7 +12,7 @@ from runner.tests.serve.fleet.members import Members
 from stoker.serve.fleet import control as control_module
 from stoker.serve.fleet import desired
 from stoker.serve.fleet.control import Call
-from stoker.serve.fleet.desired import RefusedError
+from stoker.serve.fleet.desired import CallRefusedError
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_a_replica_that_cannot_is_named_and_the_state_before_is_everywhere(membe
     control, first, second = members.control(), members.adapter("a"), members.adapter("b")
     control.change(load("a", first))
     bad.vllm.unloadable.add("b")
-    with pytest.raises(RefusedError, match="not every replica could load b; all keep the state before") as found:
+    with pytest.raises(CallRefusedError, match="not every replica could load b; all keep the state before") as found:
         control.change(load("b", second))
     assert found.value.status == 502
     assert [*found.value.replicas] == [bad.name]
@@ -68,7 +68,7 @@ def test_a_replica_that_cannot_is_named_and_the_state_before_is_everywhere(membe
 def test_a_pause_that_fails_somewhere_pauses_nobody(members: Members) -> None:
     good, bad = members.start(2)
     bad.vllm.stubborn.add("/pause")
-    with pytest.raises(RefusedError, match="pause") as found:
+    with pytest.raises(CallRefusedError, match="pause") as found:
         members.control().change(PAUSE)
     assert found.value.replicas == {bad.name: "vLLM: it cannot"}
     assert [one.vllm.paused for one in (good, bad)] == [False, False]
@@ -78,7 +78,7 @@ def test_an_adapter_that_cannot_be_served_is_refused_by_the_check(members: Membe
     members.start(2)
     folder = members.adapter("a")
     (Path(folder) / "adapter_model.safetensors").write_bytes(b"")
-    with pytest.raises(RefusedError, match="not every replica could load a") as found:
+    with pytest.raises(CallRefusedError, match="not every replica could load a") as found:
         members.control().change(load("a", folder))
     assert len(found.value.replicas) == 2
     assert all("adapter_model.safetensors" in why for why in found.value.replicas.values())
@@ -88,7 +88,7 @@ def test_an_adapter_that_cannot_be_served_is_refused_by_the_check(members: Membe
 def test_a_listed_replica_that_does_not_answer_fails_the_call(members: Members) -> None:
     members.start(2)
     members.listed.add("127.0.0.1:9")
-    with pytest.raises(RefusedError) as found:
+    with pytest.raises(CallRefusedError) as found:
         members.control(1.0).change(PAUSE)
     assert [*found.value.replicas] == ["127.0.0.1:9"]
     assert "it does not answer" in found.value.replicas["127.0.0.1:9"]
@@ -149,7 +149,7 @@ def test_without_a_ready_replica_only_less_may_be_wanted(members: Members) -> No
     members.listed.clear()
     one.vllm.down = True
     one.watch.look()
-    with pytest.raises(RefusedError, match="no replica is ready") as found:
+    with pytest.raises(CallRefusedError, match="no replica is ready") as found:
         control.change(PAUSE)
     assert found.value.status == 503
     control.change(unload("a"))
@@ -189,7 +189,7 @@ def test_a_change_whose_author_is_gone_is_taken_back(members: Members, monkeypat
     assert one.watch.look().held is not None
     assert one.vllm.paused
     control = members.control(0.5)
-    with pytest.raises(RefusedError, match="another process of the fleet takes too long") as found:
+    with pytest.raises(CallRefusedError, match="another process of the fleet takes too long") as found:
         control.change(RESET)
     assert found.value.status == 503
     threading.Event().wait(0.6)
@@ -214,6 +214,6 @@ def test_a_state_that_cannot_be_read_changes_nothing(members: Members) -> None:
     assert state.held is not None
     assert "cannot be read" in state.held.problem
     assert (state.ready, one.vllm.adapters) == (True, {"a": path})
-    with pytest.raises(RefusedError, match="cannot be read") as found:
+    with pytest.raises(CallRefusedError, match="cannot be read") as found:
         control.change(PAUSE)
     assert found.value.status == 500

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from stoker.serve.fleet import desired
-from stoker.serve.fleet.desired import Desired, Held, RefusedError, Seen, held, lacking
+from stoker.serve.fleet.desired import CallRefusedError, Desired, Held, ReplicaStatus, held, lacking
 
 
 def test_calls_change_what_they_name_and_nothing_else() -> None:
@@ -23,19 +23,19 @@ def test_calls_change_what_they_name_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", ["", "a:1", "../a", "a/b", "a" * 129, "-a"])
 def test_a_name_that_no_adapter_can_have_is_refused(name: str) -> None:
-    with pytest.raises(RefusedError, match="lora_name") as found:
+    with pytest.raises(CallRefusedError, match="lora_name") as found:
         desired.load(name, "/a")
     assert found.value.status == 400
 
 
 def test_a_name_means_one_folder() -> None:
-    with pytest.raises(RefusedError, match="a is loaded from /a: give other weights another name") as found:
+    with pytest.raises(CallRefusedError, match="a is loaded from /a: give other weights another name") as found:
         desired.load("a", "/b")(Desired(adapters={"a": "/a"}))
     assert found.value.status == 400
 
 
 def test_what_no_call_has_loaded_is_not_unloaded_by_one() -> None:
-    with pytest.raises(RefusedError, match="published versions are unloaded by `stoker adapters retract`") as found:
+    with pytest.raises(CallRefusedError, match="published versions are unloaded by `stoker adapters retract`") as found:
         desired.unload("a:1")(Desired())
     assert found.value.status == 404
 
@@ -70,12 +70,12 @@ def test_a_replica_has_a_state_only_if_it_has_nothing_else() -> None:
 
 
 def test_every_replica_that_may_be_asked_must_have_it() -> None:
-    seen: dict[str, Seen | str] = {
-        "has": Seen(True, Held(5, 5, True)),
-        "late": Seen(True, Held(4, 4, True)),
-        "cannot": Seen(True, Held(5, 0, True, "rank 64 is too large")),
-        "starts": Seen(False, Held(5, 0, False, "it has not loaded a yet")),
-        "older": Seen(True, None),
+    seen: dict[str, ReplicaStatus | str] = {
+        "has": ReplicaStatus(True, Held(5, 5, True)),
+        "late": ReplicaStatus(True, Held(4, 4, True)),
+        "cannot": ReplicaStatus(True, Held(5, 0, True, "rank 64 is too large")),
+        "starts": ReplicaStatus(False, Held(5, 0, False, "it has not loaded a yet")),
+        "older": ReplicaStatus(True, None),
         "gone": "it does not answer",
         "away": "it does not answer",
     }
@@ -98,7 +98,7 @@ def test_whatever_calls_come_a_replica_with_the_state_after_is_never_said_to_lac
         )
         try:
             tried = step(state).tried(generation)
-        except RefusedError:
+        except CallRefusedError:
             continue
         left = {*state.adapters} - {*tried.adapters}
         before = held(tried, state, state.adapters, left, paused=state.paused, resets=state.resets)

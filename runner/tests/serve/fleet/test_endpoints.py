@@ -14,7 +14,7 @@ import pytest
 from runner.tests.serve.fleet.members import Members
 
 from stoker.serve.fleet import control as control_module
-from stoker.serve.fleet.endpoints import REFUSED, Endpoints
+from stoker.serve.fleet.endpoints import REFUSED, FleetServer
 
 Ask = Callable[..., tuple[int, Any]]
 
@@ -24,7 +24,7 @@ def ask(members: Members, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
     """Asks a process of a fleet of two replicas."""
     monkeypatch.setattr(control_module, "_DOUBT_SECONDS", 0.3)
     members.start(2)
-    web = Endpoints(("127.0.0.1", 0), members.control(), lambda path: Path(path).is_dir())
+    web = FleetServer(("127.0.0.1", 0), members.control(), lambda path: Path(path).is_dir())
     threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
 
     def asked(path: str, body: Any = None, raw: bytes | None = None) -> tuple[int, Any]:

@@ -13,7 +13,7 @@ from runner.tests.serve.fleet.members import Members, members_in
 from stoker.serve.fleet import control as control_module
 from stoker.serve.fleet import desired
 from stoker.serve.fleet.control import Call, Control
-from stoker.serve.fleet.desired import Desired, RefusedError
+from stoker.serve.fleet.desired import CallRefusedError, Desired
 from stoker.serve.fleet.endpoints import calls
 from stoker.serve.fleet.weights import written
 
@@ -61,14 +61,14 @@ def test_what_one_cannot_load_is_loaded_by_none(whole: Members, tmp_path: Path) 
     control, good, bad = whole.control(), make_model(tmp_path / "good"), make_model(tmp_path / "bad")
     reload(control, good)
     whole.all[1].vllm.unreadable.add(str(bad))
-    with pytest.raises(RefusedError, match="all keep the state before") as found:
+    with pytest.raises(CallRefusedError, match="all keep the state before") as found:
         reload(control, bad)
     assert found.value.replicas == {whole.all[1].name: f"{bad}: it is cut"}
     assert served(whole) == [str(good)] * 2
 
 
 def test_another_model_is_refused_before_anything_is_read(whole: Members, tmp_path: Path) -> None:
-    with pytest.raises(RefusedError) as found:
+    with pytest.raises(CallRefusedError) as found:
         reload(whole.control(), make_model(tmp_path / "large", hidden=16))
     why = "is another than acme/tiny: see model.layers.0.self_attn.q_proj.weight"
     assert [reason.endswith(why) for reason in found.value.replicas.values()] == [True, True]
@@ -102,7 +102,9 @@ def test_a_folder_that_changes_is_not_a_new_version(whole: Members, tmp_path: Pa
     control, folder = whole.control(), make_model(tmp_path / "v1")
     reload(control, folder)
     os.utime(folder / "model.safetensors", ns=(1, 1))
-    with pytest.raises(RefusedError, match="have changed since they were loaded: write each version to its own folder"):
+    with pytest.raises(
+        CallRefusedError, match="have changed since they were loaded: write each version to its own folder"
+    ):
         reload(control, folder)
     (late,) = whole.start()
     assert "have changed since they were named" in control.shown()["replicas"][late.name]["problem"]
@@ -123,7 +125,7 @@ def test_the_call_is_the_one_that_vllm_has(whole: Members, tmp_path: Path) -> No
 def test_a_fleet_of_adapters_refuses_them(members: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_module, "_DOUBT_SECONDS", 0.3)
     members.start()
-    with pytest.raises(RefusedError) as found:
+    with pytest.raises(CallRefusedError) as found:
         reload(members.control(), make_model(tmp_path / "v1"))
     assert [*found.value.replicas.values()] == [
         "it serves adapters, and vLLM cannot load whole weights beside them: leave lora.maxRank and adapters out"
@@ -131,7 +133,7 @@ def test_a_fleet_of_adapters_refuses_them(members: Members, tmp_path: Path, monk
 
 
 def test_a_fleet_of_weights_refuses_adapters(whole: Members) -> None:
-    with pytest.raises(RefusedError) as found:
+    with pytest.raises(CallRefusedError) as found:
         whole.control().change(Call("load a", desired.load("a", whole.adapter("a"))))
     assert all("raise lora.maxRank" in why for why in found.value.replicas.values())
     assert [one.vllm.adapters for one in whole.all] == [{}, {}]

@@ -26,9 +26,9 @@ from stoker.serve.slices.guard import (
     may_start,
     must_end,
 )
-from stoker.serve.slices.permits import Way, way_to_park
+from stoker.serve.slices.permits import Fencing, way_to_park
 from stoker.serve.slices.record import Record
-from stoker.serve.slices.turns import Engine, Look, Park, Rules, Turns, Use, Write
+from stoker.serve.slices.turns import EngineState, Park, ReadLease, Rules, Turns, Use, Write
 
 TIMEOUT = 2.0  # of the API's client
 HOOK_SECONDS = 3.0
@@ -235,7 +235,7 @@ class Device:
 
     # The API.
 
-    def ask(self, one: Claimant, call: Look | Write, sent: float) -> None:
+    def ask(self, one: Claimant, call: ReadLease | Write, sent: float) -> None:
         """Send a request."""
         one.asking = True
         one.call += 1
@@ -260,7 +260,7 @@ class Device:
             before, version = self.record, self.version
             if one.life == life:
                 self.about_to(one)  # stopped where it waits for the answer
-            if isinstance(call, Look):
+            if isinstance(call, ReadLease):
                 answer(lambda now: one.turns.saw(before, str(version), now))
             elif call.version != str(self.version) and self.compares:
                 answer(lambda now: one.turns.refused())
@@ -307,7 +307,7 @@ class Device:
                 if self.now < deadline and one.turns.term == act.term:
                     self.later(one, 0.2, lambda: ask(deadline))
                 else:
-                    self.told(one, Engine.UNKNOWN)
+                    self.told(one, EngineState.UNKNOWN)
                 return
 
             def effect() -> None:
@@ -317,9 +317,9 @@ class Device:
                 one.started = one.sight.since
                 if one.permit.allows:
                     self.give(one, replace(one.permit, state=RUNNING))
-                self.told(one, Engine.RUNNING)
+                self.told(one, EngineState.RUNNING)
 
-            self.request(one, effect, done, lambda: self.told(one, Engine.UNKNOWN))
+            self.request(one, effect, done, lambda: self.told(one, EngineState.UNKNOWN))
 
         self.later(one, self.about_to(one), permitted)
 
@@ -331,7 +331,7 @@ class Device:
 
         def parked() -> None:
             self.give(one, Permit(PARKED))
-            self.told(one, Engine.PARKED)
+            self.told(one, EngineState.PARKED)
 
         def effect() -> None:
             self.account(one, active=False)
@@ -344,15 +344,15 @@ class Device:
             if one.sight.state == IDLE and one.sight.order >= one.permit.order:
                 done()
             elif self.now > deadline:
-                self.told(one, Engine.UNKNOWN)
+                self.told(one, EngineState.UNKNOWN)
             else:
                 self.later(one, 0.1, lambda: wait(deadline))
 
         def begin() -> None:
             way = self.ways(one.permit, one.sight, one.started)
-            if way is Way.NOTHING:
+            if way is Fencing.NOTHING:
                 done()
-            elif way is Way.ASK:
+            elif way is Fencing.ASK:
                 self.give(one, replace(one.permit, state=self.asked))
                 self.later(one, self.about_to(one), lambda: self.request(one, effect, done, end))
             else:
@@ -388,7 +388,7 @@ class Device:
         if not answered:
             self.later(one, HOOK_SECONDS, failed)
 
-    def told(self, one: Claimant, engine: Engine) -> None:
+    def told(self, one: Claimant, engine: EngineState) -> None:
         """Let the process know how it went."""
         one.telling = False
         one.turns.engine_is(engine, one.clock(self.now))
@@ -419,8 +419,8 @@ class Device:
         """End an engine."""
         one.engine = 0
         self.account(one, active=False)
-        if one.turns.engine is Engine.RUNNING:
-            one.turns.engine_is(Engine.UNKNOWN, one.clock(self.now))
+        if one.turns.engine is EngineState.RUNNING:
+            one.turns.engine_is(EngineState.UNKNOWN, one.clock(self.now))
 
     # The guard.
 

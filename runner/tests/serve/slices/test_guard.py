@@ -14,7 +14,7 @@ import pytest
 
 from stoker.serve.slices import guard
 from stoker.serve.slices.guard import ENDED, ENGINE, IDLE, PARKED, PARKING, RUNNING, STARTING, STOP, Permit, Sight
-from stoker.serve.slices.permits import Permits, Way, way_to_park
+from stoker.serve.slices.permits import Fencing, Permits, way_to_park
 
 ENGINE_OF = "import os, time, pathlib, sys; pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(600)"
 
@@ -70,12 +70,12 @@ def test_a_parked_engine_stays_and_is_ended_by_order(tmp_path: Path, guarded: su
     permits = Permits(tmp_path)
     permits.use(1, guard.now() + 5.0)
     engine = engine_of(tmp_path)
-    assert permits.way() is Way.END  # something may yet let it run
+    assert permits.way() is Fencing.END  # something may yet let it run
     wait_for(lambda: sight_of(tmp_path).state == ENGINE)
     permits.runs()
-    assert permits.way() is Way.ASK
+    assert permits.way() is Fencing.ASK
     permits.parked()
-    assert permits.way() is Way.NOTHING
+    assert permits.way() is Fencing.NOTHING
     time.sleep(5.5)
     assert runs(engine)
     assert permits.end(60)
@@ -124,11 +124,11 @@ def test_no_engine_starts_while_one_is_asked_to_park(tmp_path: Path, guarded: su
 
 def test_only_an_engine_that_nothing_can_start_again_is_asked() -> None:
     here = Sight(ENGINE, 1, 0.0, 7.0)
-    assert way_to_park(Permit(RUNNING, 9.0), here, 7.0) is Way.ASK
-    assert way_to_park(Permit(STARTING, 9.0), here, 7.0) is Way.END
-    assert way_to_park(Permit(RUNNING, 9.0), here, 6.0) is Way.END  # another engine by now
-    assert way_to_park(Permit(RUNNING, 9.0), Sight(IDLE), 0.0) is Way.END
-    assert way_to_park(Permit(PARKING, 9.0), here, 7.0) is Way.END  # nobody knows whether it has
-    assert way_to_park(Permit(STOP), here, 7.0) is Way.END
-    assert way_to_park(Permit(PARKED), here, 7.0) is Way.NOTHING
-    assert way_to_park(None, here, 7.0) is Way.END
+    assert way_to_park(Permit(RUNNING, 9.0), here, 7.0) is Fencing.ASK
+    assert way_to_park(Permit(STARTING, 9.0), here, 7.0) is Fencing.END
+    assert way_to_park(Permit(RUNNING, 9.0), here, 6.0) is Fencing.END  # another engine by now
+    assert way_to_park(Permit(RUNNING, 9.0), Sight(IDLE), 0.0) is Fencing.END
+    assert way_to_park(Permit(PARKING, 9.0), here, 7.0) is Fencing.END  # nobody knows whether it has
+    assert way_to_park(Permit(STOP), here, 7.0) is Fencing.END
+    assert way_to_park(Permit(PARKED), here, 7.0) is Fencing.NOTHING
+    assert way_to_park(None, here, 7.0) is Fencing.END

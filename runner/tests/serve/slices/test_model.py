@@ -9,7 +9,7 @@ import pytest
 from runner.tests.serve.slices.model import Device, World, play
 
 from stoker.serve.slices.guard import RUNNING, Permit, Sight
-from stoker.serve.slices.permits import Way, way_to_park
+from stoker.serve.slices.permits import Fencing, way_to_park
 from stoker.serve.slices.record import Record
 from stoker.serve.slices.turns import Rules, Turns
 
@@ -79,7 +79,7 @@ class Trusting(Device):
     """Has processes that trust an engine which may yet be told to go on."""
 
     @staticmethod
-    def ways(permit: Permit | None, sight: Sight | None, started: float) -> Way:
+    def ways(permit: Permit | None, sight: Sight | None, started: float) -> Fencing:
         """Trust a permit of any state."""
         return way_to_park(replace(permit, state=RUNNING) if permit and permit.allows else permit, sight, started)
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from stoker.contract.exits import ExitCode
 from stoker.lab.config import LoRATrainConfig
-from stoker.lab.engine.sampling import Sampling
+from stoker.lab.engine.sampling import AnswerSampling
 from stoker.lab.errors import LabError, refuse
 from stoker.lab.generation import Completion, Prompt, checked_prompts
 from stoker.lab.lora import files
@@ -28,14 +28,16 @@ Batch = Mapping[str, torch.Tensor]
 Loss = Callable[[Any, Batch], torch.Tensor]
 
 
-class Backend(Protocol):
+class EngineBackend(Protocol):
     """What generates, and the model that trains."""
 
     model: Any
     tokenizer: Any
     injector: LoRAInjector
 
-    def generate(self, prompts: Sequence[Prompt], tokens: Sequence[list[int]], sampling: Sampling) -> list[Completion]:
+    def generate(
+        self, prompts: Sequence[Prompt], tokens: Sequence[list[int]], sampling: AnswerSampling
+    ) -> list[Completion]:
         """Answer each prompt once."""
 
     def gradient_norm(self) -> torch.Tensor:
@@ -165,7 +167,7 @@ class TrainableEngine:
             LabError: an argument is wrong, or a prompt is too long.
         """
         asked = checked_prompts(prompts)
-        sampling = Sampling(max_tokens, temperature, top_p, top_k, seed)
+        sampling = AnswerSampling(max_tokens, temperature, top_p, top_k, seed)
         tokens = [self.tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt) for prompt in asked]
         refuse(self._too_long(tokens, max_tokens), ExitCode.BAD_DATA)
         self.model.eval()
@@ -293,7 +295,7 @@ def _eight_bits(arguments: Mapping[str, Any]) -> str:
     return asked if asked.startswith(("float8", "fp8", "int8", "uint8")) else ""
 
 
-def _backend(name: str) -> Callable[[str, LoRATrainConfig, dict[str, Any]], Backend]:
+def _backend(name: str) -> Callable[[str, LoRATrainConfig, dict[str, Any]], EngineBackend]:
     if name == "vllm":
         from stoker.lab.engine.vllm_backend import VllmBackend
 

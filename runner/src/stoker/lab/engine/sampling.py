@@ -11,7 +11,7 @@ from stoker.lab.fields import is_whole, must_be, number
 
 
 @dataclass(frozen=True)
-class Sampling:
+class AnswerSampling:
     """How answers are sampled.
 
     Attributes:

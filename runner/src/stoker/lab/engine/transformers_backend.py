@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from stoker.lab.config import LoRATrainConfig
-from stoker.lab.engine.sampling import Sampling
+from stoker.lab.engine.sampling import AnswerSampling
 from stoker.lab.errors import LabError
 from stoker.lab.generation import Completion, Prompt
 from stoker.lab.lora.injector import LoRAInjector
@@ -42,7 +42,9 @@ class TransformersBackend:
         self.injector = LoRAInjector(config)
         self.model = self.injector.inject(AutoModelForCausalLM.from_pretrained(model_name, **arguments))
 
-    def generate(self, prompts: Sequence[Prompt], tokens: Sequence[list[int]], sampling: Sampling) -> list[Completion]:
+    def generate(
+        self, prompts: Sequence[Prompt], tokens: Sequence[list[int]], sampling: AnswerSampling
+    ) -> list[Completion]:
         """Answer each prompt once."""
         from transformers import ContinuousBatchingConfig, GenerationConfig
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.engine.parallel import Shards
-from stoker.lab.engine.sampling import Sampling
+from stoker.lab.engine.sampling import AnswerSampling
 from stoker.lab.engine.views import model_of_views
 from stoker.lab.errors import LabError
 from stoker.lab.generation import Completion, Prompt, completions
@@ -75,7 +75,9 @@ class VllmBackend:
             self._shards = Shards(self.model, self.engine_model, self.injector.lora_layers)
         self.tokenizer = self.llm.get_tokenizer()
 
-    def generate(self, prompts: Sequence[Prompt], tokens: Sequence[list[int]], sampling: Sampling) -> list[Completion]:
+    def generate(
+        self, prompts: Sequence[Prompt], tokens: Sequence[list[int]], sampling: AnswerSampling
+    ) -> list[Completion]:
         """Answer each prompt once."""
         from vllm import SamplingParams
         from vllm.exceptions import VLLMClientError

@@ -30,7 +30,7 @@ _ANEW = "begin anew in another output_dir"
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class CheckpointState:
     """Where a run is, and which run it is.
 
     Attributes:
@@ -60,7 +60,7 @@ def newest(folder: Path) -> Path | None:
     return found[max(found)] if found else None
 
 
-def read_state(folder: Path) -> State:
+def read_state(folder: Path) -> CheckpointState:
     """Return where the run of a checkpoint is.
 
     Raises:
@@ -74,12 +74,12 @@ def read_state(folder: Path) -> State:
             ExitCode.NO_INPUT,
         )
     try:
-        return State(**told)
+        return CheckpointState(**told)
     except TypeError as error:
         raise LabError(f"{folder}/{STATE} is damaged ({error}): write another checkpoint", ExitCode.NO_INPUT) from error
 
 
-def refuse_other(folder: Path, before: State, now: State) -> None:
+def refuse_other(folder: Path, before: CheckpointState, now: CheckpointState) -> None:
     """Refuse to go on from the checkpoint of another run.
 
     Raises:
@@ -88,7 +88,7 @@ def refuse_other(folder: Path, before: State, now: State) -> None:
     refuse(f"the checkpoint {folder} {line}" for line in _differences(before, _plain(now)))
 
 
-def write(folder: Path, learner: Learner, state: State) -> None:
+def write(folder: Path, learner: Learner, state: CheckpointState) -> None:
     """Write a checkpoint; one that has the name is replaced.
 
     Args:
@@ -148,12 +148,12 @@ def read(folder: Path, learner: Learner) -> None:
     random.setstate((version, tuple(words), last))
 
 
-def _plain(state: State) -> State:
+def _plain(state: CheckpointState) -> CheckpointState:
     """Return a state as JSON would hand it back."""
-    return State(**json.loads(json.dumps(asdict(state))))
+    return CheckpointState(**json.loads(json.dumps(asdict(state))))
 
 
-def _differences(before: State, now: State) -> Iterator[str]:
+def _differences(before: CheckpointState, now: CheckpointState) -> Iterator[str]:
     if before.model != now.model:
         yield f"is of {before.model}, but the policy is {now.model}: use that model, or {_ANEW}"
     for what, was, has in (("adapter", before.adapter, now.adapter), ("config", before.config, now.config)):

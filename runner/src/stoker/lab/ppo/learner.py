@@ -15,7 +15,7 @@ from stoker.lab.errors import LabError
 from stoker.lab.ppo.advantages import gae, masked_mean, token_rewards, whiten
 from stoker.lab.ppo.config import RLHFConfig
 from stoker.lab.ppo.loss import policy_loss, value_loss
-from stoker.lab.ppo.rollouts import Batch, Rollout
+from stoker.lab.ppo.rollouts import Rollout, RolloutBatch
 from stoker.lab.ppo.value_head import ValueHead, output_layer, scored
 
 
@@ -32,7 +32,7 @@ class Experience:
         metrics: what the answers show.
     """
 
-    batch: Batch
+    batch: RolloutBatch
     logprobs: torch.Tensor
     values: torch.Tensor
     advantages: torch.Tensor
@@ -86,7 +86,7 @@ class Learner:
             scores: the reward of each.
         """
         config = self._config
-        batch = Batch.of([(one.prompt_ids, one.ids) for one in rollouts], self._pad).to(self._device)
+        batch = RolloutBatch.of([(one.prompt_ids, one.ids) for one in rollouts], self._pad).to(self._device)
         logprobs, values, reference, entropy = (torch.zeros_like(batch.mask) for _ in range(4))
         with torch.no_grad():
             for rows in _parts(list(range(len(rollouts))), config.mini_batch_size):

@@ -54,7 +54,7 @@ class Answers:
         )
 
 
-class Judge(Protocol):
+class RewardSource(Protocol):
     """One source of rewards.
 
     Attributes:
@@ -238,7 +238,7 @@ class ModelJudge:
             )
 
 
-def judges_of(reward: Reward | Sequence[Reward], config: LoRATrainConfig, seconds: float) -> list[Judge]:
+def judges_of(reward: Reward | Sequence[Reward], config: LoRATrainConfig, seconds: float) -> list[RewardSource]:
     """Return what judges answers; the rewards of several are added.
 
     Args:
@@ -255,7 +255,7 @@ def judges_of(reward: Reward | Sequence[Reward], config: LoRATrainConfig, second
     return [_judge(source, config, seconds) for source in sources]
 
 
-def rewards_of(judges: Sequence[Judge], answers: Answers) -> list[list[float | None]]:
+def rewards_of(judges: Sequence[RewardSource], answers: Answers) -> list[list[float | None]]:
     """Return the rewards of each judge for each answer.
 
     Raises:
@@ -279,7 +279,7 @@ def _checked(name: str, scores: list[float | None], answers: int) -> list[float 
     return scores
 
 
-def _judge(source: object, config: LoRATrainConfig, seconds: float) -> Judge:
+def _judge(source: object, config: LoRATrainConfig, seconds: float) -> RewardSource:
     if callable(source):
         return FunctionJudge(source)
     if not isinstance(source, str) or not source:

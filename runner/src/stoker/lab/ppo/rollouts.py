@@ -32,14 +32,14 @@ class Rollout:
     ended: bool
 
 
-class Sampler(Protocol):
+class AnswerSampler(Protocol):
     """What generates."""
 
     def sample(self, prompts: Sequence[Sequence[int]]) -> list[Rollout]:
         """Answer each prompt once, by the policy as it is now."""
 
 
-class Sampled(Protocol):
+class SamplingPolicy(Protocol):
     """What is sampled from: a `Policy`."""
 
     @property
@@ -62,7 +62,7 @@ class VllmSampler:
         config: how to sample.
     """
 
-    def __init__(self, policy: Sampled, config: RLHFConfig) -> None:
+    def __init__(self, policy: SamplingPolicy, config: RLHFConfig) -> None:
         self._policy, self._config = policy, config
 
     def sample(self, prompts: Sequence[Sequence[int]]) -> list[Rollout]:
@@ -96,7 +96,7 @@ class TransformersSampler:
         batch_size: prompts at a time; all of them by default.
     """
 
-    def __init__(self, policy: Sampled, config: RLHFConfig, batch_size: int | None = None) -> None:
+    def __init__(self, policy: SamplingPolicy, config: RLHFConfig, batch_size: int | None = None) -> None:
         self._policy, self._config, self._batch_size = policy, config, batch_size
 
     def sample(self, prompts: Sequence[Sequence[int]]) -> list[Rollout]:
@@ -113,7 +113,7 @@ class TransformersSampler:
         ends = model.generation_config.eos_token_id
         ends = tokenizer.eos_token_id if ends is None else ends
         ends = ends if isinstance(ends, list) else [ends]
-        batch = Batch.of([(prompt, ()) for prompt in prompts], pad_token_id(tokenizer)).to(model.device)
+        batch = RolloutBatch.of([(prompt, ()) for prompt in prompts], pad_token_id(tokenizer)).to(model.device)
         with torch.no_grad():
             found = model.generate(
                 input_ids=batch.ids,
@@ -134,13 +134,13 @@ class TransformersSampler:
         return Rollout(tuple(prompt), tuple(ids), text, None, end is not None)
 
 
-def sampler_of(policy: Sampled, config: RLHFConfig) -> Sampler:
+def sampler_of(policy: SamplingPolicy, config: RLHFConfig) -> AnswerSampler:
     """Return the sampler that a config names."""
     return VllmSampler(policy, config) if config.sampler == "vllm" else TransformersSampler(policy, config)
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RolloutBatch:
     """Prompts with their answers: prompts end, and answers begin, in the same column.
 
     Attributes:
@@ -154,7 +154,7 @@ class Batch:
     mask: torch.Tensor
 
     @staticmethod
-    def of(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], pad: int) -> Batch:
+    def of(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], pad: int) -> RolloutBatch:
         """Return a batch of prompts, each with its answer.
 
         Args:
@@ -168,16 +168,16 @@ class Batch:
             ids.append([pad] * left + [*prompt, *answer] + [pad] * right)
             attention.append([0] * left + [1] * (len(prompt) + len(answer)) + [0] * right)
         mask = torch.tensor(attention)[:, before:]
-        return Batch(torch.tensor(ids), torch.tensor(attention), mask.float())
+        return RolloutBatch(torch.tensor(ids), torch.tensor(attention), mask.float())
 
-    def __getitem__(self, rows: Sequence[int]) -> Batch:
+    def __getitem__(self, rows: Sequence[int]) -> RolloutBatch:
         """Return a batch of some rows, no wider than they need."""
         mask, attention = self.mask[rows], self.attention[rows]
         left = int(attention.argmax(1).min())
         right = mask.shape[1] - int(mask.sum(1).max())
         end = self.ids.shape[1] - right
-        return Batch(self.ids[rows, left:end], attention[:, left:end], mask[:, : mask.shape[1] - right])
+        return RolloutBatch(self.ids[rows, left:end], attention[:, left:end], mask[:, : mask.shape[1] - right])
 
-    def to(self, device: torch.device) -> Batch:
+    def to(self, device: torch.device) -> RolloutBatch:
         """Return it on a device."""
-        return Batch(self.ids.to(device), self.attention.to(device), self.mask.to(device))
+        return RolloutBatch(self.ids.to(device), self.attention.to(device), self.mask.to(device))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from stoker.lab.ppo.learner import Learner
-    from stoker.lab.ppo.rollouts import Rollout, Sampler
+    from stoker.lab.ppo.rollouts import AnswerSampler, Rollout
 
 METHOD = "ppo"
 
@@ -59,7 +59,7 @@ class RLHFTrainer:
         self.policy = policy if policy is not None else Policy(model_name, config.lora_config)
         self._judges = judges_of(reward_model_name, self.policy.config, config.reward_seconds)
         self._learner: Learner | None = None
-        self._sampler: Sampler | None = None
+        self._sampler: AnswerSampler | None = None
         # Where the run is: its steps, the prompts that it took, and a digest of all of them.
         self._step = self._position = 0
         self._digest = ""
@@ -268,9 +268,9 @@ class RLHFTrainer:
             means[f"rewards/{judge.name}"] = sum(given) / len(given) if given else float("nan")
         return means, total
 
-    def _state(self) -> checkpoint.State:
+    def _state(self) -> checkpoint.CheckpointState:
         lora = self.policy.config
-        return checkpoint.State(
+        return checkpoint.CheckpointState(
             self._step, self._position, self.policy.model_name, {**lora.lora_arguments(), "dtype": lora.dtype},
             self._digest, self.config.decides(),
         )  # fmt: skip

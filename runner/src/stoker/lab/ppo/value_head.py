@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from stoker.lab.errors import LabError
-from stoker.lab.ppo.rollouts import Batch
+from stoker.lab.ppo.rollouts import RolloutBatch
 
 
 class ValueHead(nn.Linear):
@@ -28,7 +28,7 @@ class ValueHead(nn.Linear):
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class TokenScores:
     """What a model says of answers: a row for each, and a column for each token.
 
     Attributes:
@@ -61,7 +61,7 @@ def output_layer(model: Any) -> nn.Module:
     return found
 
 
-def scored(model: Any, head: ValueHead, batch: Batch, temperature: float, mixed: bool = False) -> Scored:
+def scored(model: Any, head: ValueHead, batch: RolloutBatch, temperature: float, mixed: bool = False) -> TokenScores:
     """Return what a model says of answers, in float32.
 
     Args:
@@ -84,7 +84,7 @@ def scored(model: Any, head: ValueHead, batch: Batch, temperature: float, mixed:
     logits = logits[:, -width - 1 : -1].float() / temperature
     chosen = logits.gather(2, batch.ids[:, -width:, None]).squeeze(2)
     values = head(hidden[-1][:, -width - 1 : -1].float()).squeeze(2)
-    return Scored(chosen - logits.logsumexp(-1), values, logits)
+    return TokenScores(chosen - logits.logsumexp(-1), values, logits)
 
 
 @contextmanager

@@ -6,8 +6,8 @@ import json
 import threading
 from collections.abc import Callable, Iterable
 
-from stoker.serve.adapters.state import State
-from stoker.serve.web import Handler, Server
+from stoker.serve.adapters.state import ReplicaState
+from stoker.serve.web import Handler, WebServer
 
 # Names of versions that one request may bring, its bytes, and requests that may wait for a look at the same time.
 _NAMES = 64
@@ -15,7 +15,7 @@ _BYTES = 16 * 2**10
 _WAITING = 32
 
 
-class Endpoints(Server):
+class Endpoints(WebServer):
     """A web server that shows the newest state, on IPv6 and IPv4 alike where the machine has both.
 
     Args:
@@ -32,19 +32,19 @@ class Endpoints(Server):
     def __init__(
         self,
         listen: tuple[str, int],
-        state: Callable[[], State],
-        look: Callable[[Iterable[str], int], State],
+        state: Callable[[], ReplicaState],
+        look: Callable[[Iterable[str], int], ReplicaState],
         sees: Callable[[str], bool],
     ) -> None:
         super().__init__(listen, _handler(state, look, sees))
 
 
 def _handler(
-    newest: Callable[[], State], look: Callable[[Iterable[str], int], State], sees: Callable[[str], bool]
+    newest: Callable[[], ReplicaState], look: Callable[[Iterable[str], int], ReplicaState], sees: Callable[[str], bool]
 ) -> type[Handler]:
     places = threading.BoundedSemaphore(_WAITING)
 
-    class Answers(Handler):
+    class StateHandler(Handler):
         """Answers probes, Prometheus, people, and trainers that publish."""
 
         def get(self) -> None:
@@ -79,7 +79,7 @@ def _handler(
                 places.release()
             self.answer(200, "application/json", state.to_json(None if folder is None else sees(folder)))
 
-    return Answers
+    return StateHandler
 
 
 def _asked(body: bytes) -> tuple[list[str], str | None, int]:

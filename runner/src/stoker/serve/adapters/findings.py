@@ -14,7 +14,7 @@ CRASHES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AdapterFinding:
     """What was found of an adapter.
 
     Attributes:
@@ -32,11 +32,11 @@ class Findings:
     """The newest finding of each adapter."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Finding] = {}
+        self._found: dict[str, AdapterFinding] = {}
         self._suspect = ("", 0.0)  # the adapter that the server last failed at, and when
         self._crashes: dict[str, int] = {}  # how often the server ended after that
 
-    def of(self, name: str) -> Finding | None:
+    def of(self, name: str) -> AdapterFinding | None:
         """Return the newest finding of an adapter."""
         return self._found.get(name)
 
@@ -45,7 +45,7 @@ class Findings:
         known = self._found.get(name)
         if problem and (known is None or known.problem != problem):
             say(f"adapter {name}: {problem}")
-        self._found[name] = Finding(now, path, problem)
+        self._found[name] = AdapterFinding(now, path, problem)
 
     def problems(self, names: Collection[str]) -> dict[str, str]:
         """Return what is wrong with some adapters, by name."""

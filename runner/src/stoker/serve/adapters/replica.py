@@ -34,7 +34,7 @@ class Effect:
     noise: float
 
 
-class Replica:
+class ReplicaServer:
     """One replica's server, and what was done with it.
 
     Args:

@@ -20,7 +20,7 @@ _HELP = {
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ReplicaState:
     """One look at a replica.
 
     Attributes:

@@ -17,9 +17,9 @@ from stoker.serve.adapters.decide import Load, decide
 from stoker.serve.adapters.endpoints import Endpoints
 from stoker.serve.adapters.files import BaseModel, read_base_model
 from stoker.serve.adapters.findings import Findings
-from stoker.serve.adapters.replica import Replica
+from stoker.serve.adapters.replica import ReplicaServer
 from stoker.serve.adapters.settings import Settings
-from stoker.serve.adapters.state import State
+from stoker.serve.adapters.state import ReplicaState
 from stoker.serve.adapters.versions import named
 from stoker.serve.adapters.wanted import UnreadableError, Wanted
 from stoker.serve.fleet.member import Member
@@ -49,7 +49,7 @@ class Watch:
         self._settings, self._server, self._clock = settings, server, clock
         self._findings = Findings()
         self._wanted = Wanted(settings, model, self._findings)
-        self._replica = Replica(settings, server, self._findings, clock)
+        self._replica = ReplicaServer(settings, server, self._findings, clock)
         weights = ReplicaWeights(server.patient(workers.SECONDS), model) if settings.takes_weights else None
         self._member = Member(settings.fleet, server, weights) if settings.fleet else None
         self._said = ""
@@ -61,9 +61,9 @@ class Watch:
         self._told: set[str] = set()
         self._generation = 0  # of the fleet's desired state, as somebody told
         self._wanted_names: tuple[str, ...] = ()  # what the last look wanted
-        self.state = State(server=_described(settings, model))
+        self.state = ReplicaState(server=_described(settings, model))
 
-    def look(self) -> State:
+    def look(self) -> ReplicaState:
         """Look at once, then measure the effect of adapters that are new, and return what there is then."""
         with self._looking:
             asked, names = self._news()
@@ -72,7 +72,7 @@ class Watch:
         self._measure()
         return self.state
 
-    def look_at_once(self, told: Iterable[str] = (), generation: int = 0) -> State:
+    def look_at_once(self, told: Iterable[str] = (), generation: int = 0) -> ReplicaState:
         """Load what is published and not loaded yet, and return what there is then.
 
         What is no longer published is unloaded by the next look: a server that is busy takes its time for that too.
@@ -109,7 +109,7 @@ class Watch:
             self._told.clear()
             return self._asked, names
 
-    def _look(self, told: Collection[str], *, unload: bool = True) -> State:
+    def _look(self, told: Collection[str], *, unload: bool = True) -> ReplicaState:
         """Compare what is published with what is loaded, load and unload, and return what there is then."""
         now = self._clock()
         try:
@@ -184,14 +184,14 @@ class Watch:
                     effects = self._effects(self.state.loaded)
                     self.state = replace(self.state, problems=self._problems(), effects=effects)
 
-    def _seen(self, wanted: Mapping[str, str], loaded: Mapping[str, str], now: float) -> State:
+    def _seen(self, wanted: Mapping[str, str], loaded: Mapping[str, str], now: float) -> ReplicaState:
         self._wanted_names = tuple(wanted)
         missing = tuple(sorted({*wanted, *(one.name for one in self._settings.adapters)} - set(loaded)))
         held = None
         if self._member:
             fixed = self._settings.fixed | self._replica.others(loaded)
             held = self._member.apply(loaded, {*loaded} - {*wanted} - fixed, self._problems())
-        return State(
+        return ReplicaState(
             server=self.state.server,
             up=True,
             settled=self.state.settled or not missing,
@@ -274,7 +274,7 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
         stop.set()
         wake.set()
 
-    def look(told: Iterable[str], generation: int) -> State:
+    def look(told: Iterable[str], generation: int) -> ReplicaState:
         state = watch.look_at_once(told, generation)
         if watch.unfinished:
             wake.set()

@@ -10,7 +10,7 @@ from typing import Any
 
 from stoker.contract.exits import RunError
 from stoker.contract.words import say
-from stoker.serve.fleet.desired import Desired, RefusedError, Seen, Step, lacking
+from stoker.serve.fleet.desired import CallRefusedError, Desired, ReplicaStatus, Step, lacking
 from stoker.serve.fleet.log import Log, TakenError
 from stoker.serve.fleet.replicas import Replicas
 
@@ -61,14 +61,14 @@ class Control:
         """
         deadline = time.monotonic() + self._timeout
         if not self._changing.acquire(timeout=self._timeout):
-            raise RefusedError(503, "another call takes too long: try again")
+            raise CallRefusedError(503, "another call takes too long: try again")
         try:
             anybody = self._survey()
             while True:
                 now = self._settled(deadline)
                 wanted = call.step(now)
                 if not anybody and not call.anyway:
-                    raise RefusedError(503, "no replica is ready: try again when one is")
+                    raise CallRefusedError(503, "no replica is ready: try again when one is")
                 if wanted.same(now):
                     return self._checked(now, call, deadline)
                 tried = wanted.tried(now.generation + 1)
@@ -79,9 +79,9 @@ class Control:
                     continue
                 return self._done(now, tried, call, deadline)
         except RunError as error:
-            raise RefusedError(500, error.message) from error
+            raise CallRefusedError(500, error.message) from error
         except (OSError, ValueError) as error:
-            raise RefusedError(500, f"the state in {self._log.folder} cannot be read: {error}") from error
+            raise CallRefusedError(500, f"the state in {self._log.folder} cannot be read: {error}") from error
         finally:
             self._changing.release()
 
@@ -98,7 +98,7 @@ class Control:
         late = [
             name
             for name, answer in seen.items()
-            if isinstance(answer, Seen) and answer.held is not None and answer.held.known < newest.generation
+            if isinstance(answer, ReplicaStatus) and answer.held is not None and answer.held.known < newest.generation
         ]
         self._replicas.ask(late, newest.generation)
 
@@ -111,7 +111,7 @@ class Control:
         try:
             newest, _ = self._log.newest()
         except (OSError, ValueError) as error:
-            raise RefusedError(500, f"the state in {self._log.folder} cannot be read: {error}") from error
+            raise CallRefusedError(500, f"the state in {self._log.folder} cannot be read: {error}") from error
         seen, listed = self._replicas.ask(self._replicas.known()), self._replicas.ready()
         return {
             "generation": newest.generation,
@@ -138,7 +138,7 @@ class Control:
             RefusedError: none is listed.
         """
         if not self._replicas.ready():
-            raise RefusedError(503, "no replica is ready")
+            raise CallRefusedError(503, "no replica is ready")
         return ""
 
     def paused(self) -> bool:
@@ -150,12 +150,12 @@ class Control:
         try:
             return self._log.newest()[0].paused
         except (OSError, ValueError) as error:
-            raise RefusedError(500, f"the state in {self._log.folder} cannot be read: {error}") from error
+            raise CallRefusedError(500, f"the state in {self._log.folder} cannot be read: {error}") from error
 
     def _survey(self) -> bool:
         """Return whether a replica is ready, and learn what all have seen: our own view of the folder may be old."""
         listed = self._replicas.ready()
-        seen = [one for one in self._replicas.ask(self._replicas.known()).values() if isinstance(one, Seen)]
+        seen = [one for one in self._replicas.ask(self._replicas.known()).values() if isinstance(one, ReplicaStatus)]
         self._told = max([self._told, *(one.held.known for one in seen if one.held)])
         return bool(listed) or any(one.ready for one in seen)
 
@@ -163,7 +163,7 @@ class Control:
         """Return the newest state once it is kept: another process may be trying one."""
         while not (newest := self._take_back()).kept:
             if time.monotonic() > deadline:
-                raise RefusedError(503, "a call to another process of the fleet takes too long: try again")
+                raise CallRefusedError(503, "a call to another process of the fleet takes too long: try again")
             time.sleep(_PAUSE_SECONDS)
         return newest
 
@@ -194,19 +194,19 @@ class Control:
         if not missing:
             kept = self._keep(tried, tried.generation)
             if kept is None:
-                raise RefusedError(502, f"another process undid it, because this one was too slow to {call.what}")
+                raise CallRefusedError(502, f"another process undid it, because this one was too slow to {call.what}")
             say(f"{call.what}: every ready replica has it after {time.monotonic() - began:.3f} s")
             return kept
         undone = self._keep(before, tried.generation)
         left = self._await(undone.generation, time.monotonic() + _UNDO_SECONDS, undo=True) if undone else {}
         say(f"{call.what}: undone; {missing}")
         later = f"; not back yet, and without requests until they are: {', '.join(left)}" if left else ""
-        raise RefusedError(502, f"not every replica could {call.what}; all keep the state before{later}", missing)
+        raise CallRefusedError(502, f"not every replica could {call.what}; all keep the state before{later}", missing)
 
     def _checked(self, now: Desired, call: Call, deadline: float) -> Desired:
         """Wait until every ready replica has what is wanted already."""
         if missing := self._await(now.generation, deadline):
-            raise RefusedError(502, f"not every replica could {call.what}; it stays wanted", missing)
+            raise CallRefusedError(502, f"not every replica could {call.what}; it stays wanted", missing)
         return now
 
     def _await(self, generation: int, deadline: float, *, undo: bool = False) -> dict[str, str]:
@@ -218,7 +218,7 @@ class Control:
             undo: it takes something back: one that does not answer reads it by itself, and one that cannot is waited
                 for.
         """
-        seen: dict[str, Seen | str] = {}
+        seen: dict[str, ReplicaStatus | str] = {}
         unable: dict[str, float] = {}
         while True:
             names = self._replicas.known()
@@ -226,7 +226,7 @@ class Control:
             seen |= self._replicas.ask([name for name in names if not _has(seen.get(name), generation)], generation)
             missing = lacking(generation, seen, self._replicas.ready())
             if undo:
-                missing = {name: why for name, why in missing.items() if isinstance(seen.get(name), Seen)}
+                missing = {name: why for name, why in missing.items() if isinstance(seen.get(name), ReplicaStatus)}
             now = time.monotonic()
             unable = {name: unable.get(name, now) for name in missing if _cannot(seen.get(name), generation)}
             doubted = not undo and any(now - since >= _DOUBT_SECONDS for since in unable.values())
@@ -235,18 +235,21 @@ class Control:
             time.sleep(_PAUSE_SECONDS)
 
 
-def _has(answer: Seen | str | None, generation: int) -> bool:
-    return isinstance(answer, Seen) and answer.held is not None and answer.held.generation >= generation
+def _has(answer: ReplicaStatus | str | None, generation: int) -> bool:
+    return isinstance(answer, ReplicaStatus) and answer.held is not None and answer.held.generation >= generation
 
 
-def _cannot(answer: Seen | str | None, generation: int) -> bool:
+def _cannot(answer: ReplicaStatus | str | None, generation: int) -> bool:
     """Return whether a replica has tried a generation, and could not."""
     return (
-        isinstance(answer, Seen) and answer.held is not None and answer.held.failed and answer.held.known >= generation
+        isinstance(answer, ReplicaStatus)
+        and answer.held is not None
+        and answer.held.failed
+        and answer.held.known >= generation
     )
 
 
-def _shown(answer: Seen | str, listed: bool) -> dict[str, Any]:
+def _shown(answer: ReplicaStatus | str, listed: bool) -> dict[str, Any]:
     if isinstance(answer, str):
         return {"listed": listed, "ready": False, "problem": answer}
     held = answer.held

@@ -12,7 +12,7 @@ from typing import Any
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 
 
-class RefusedError(Exception):
+class CallRefusedError(Exception):
     """A call that cannot be done.
 
     Args:
@@ -96,11 +96,11 @@ def load(name: str, path: str) -> Step:
         RefusedError: 400, no adapter can have this name.
     """
     if not _NAME.fullmatch(name):
-        raise RefusedError(400, f"lora_name {name!r} is wrong: use letters, digits, '.', '_' and '-', at most 128")
+        raise CallRefusedError(400, f"lora_name {name!r} is wrong: use letters, digits, '.', '_' and '-', at most 128")
 
     def step(now: Desired) -> Desired:
         if now.adapters.get(name, path) != path:
-            raise RefusedError(
+            raise CallRefusedError(
                 400, f"{name} is loaded from {now.adapters[name]}: give other weights another name, or unload it first"
             )
         return replace(now, adapters={**now.adapters, name: path})
@@ -113,7 +113,7 @@ def unload(name: str) -> Step:
 
     def step(now: Desired) -> Desired:
         if name not in now.adapters:
-            raise RefusedError(
+            raise CallRefusedError(
                 404, f"no call has loaded {name!r}: published versions are unloaded by `stoker adapters retract`"
             )
         return replace(now, adapters={other: path for other, path in now.adapters.items() if other != name})
@@ -131,7 +131,7 @@ def reload(path: str, written: int) -> Step:
 
     def step(now: Desired) -> Desired:
         if path == now.weights and written != now.written:
-            raise RefusedError(
+            raise CallRefusedError(
                 400, f"the weights in {path} have changed since they were loaded: write each version to its own folder"
             )
         return replace(now, weights=path, written=written)
@@ -217,7 +217,7 @@ def held(
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReplicaStatus:
     """What a replica answered.
 
     Attributes:
@@ -229,7 +229,7 @@ class Seen:
     held: Held | None
 
 
-def lacking(generation: int, seen: Mapping[str, Seen | str], listed: Collection[str]) -> dict[str, str]:
+def lacking(generation: int, seen: Mapping[str, ReplicaStatus | str], listed: Collection[str]) -> dict[str, str]:
     """Return why replicas that may be asked do not have a generation, by name.
 
     One that says itself that it is not ready has nothing to say: it has everything before it is.

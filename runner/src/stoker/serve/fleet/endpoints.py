@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from stoker.serve.fleet import desired
 from stoker.serve.fleet.control import Call, Control
-from stoker.serve.fleet.desired import RefusedError
+from stoker.serve.fleet.desired import CallRefusedError
 from stoker.serve.fleet.weights import written
 
 _BYTES = 64 * 2**10
@@ -41,9 +41,9 @@ def calls(exists: Callable[[str], bool]) -> dict[str, Callable[[Body, Query], tu
     def load(body: Body, _: Query) -> tuple[Call, Any]:
         name, path = _text(body, "lora_name"), _text(body, "lora_path")
         if body.get("load_inplace"):
-            raise RefusedError(400, "load_inplace: a name means one version here, so give new weights a new name")
+            raise CallRefusedError(400, "load_inplace: a name means one version here, so give new weights a new name")
         if not exists(path):
-            raise RefusedError(
+            raise CallRefusedError(
                 400,
                 f"lora_path {path!r} is not there: write the adapter to the claim that published.claim names, and name "
                 "the folder as replicas see it, below /claims/CLAIM",
@@ -58,15 +58,17 @@ def calls(exists: Callable[[str], bool]) -> dict[str, Callable[[Body, Query], tu
 
     def pause(_: Body, query: Query) -> tuple[Call, Any]:
         if (mode := query.get("mode", "keep")) != "keep":
-            raise RefusedError(400, f"mode={mode}: a fleet keeps requests under way until it resumes; use mode=keep")
+            raise CallRefusedError(
+                400, f"mode={mode}: a fleet keeps requests under way until it resumes; use mode=keep"
+            )
         return Call("pause", desired.pause), {"status": "paused"}
 
     def rpc(body: Body, _: Query) -> tuple[Call, Any]:
         method, kwargs = _text(body, "method"), body.get("kwargs") or {}
         if method != "reload_weights":
-            raise RefusedError(501, f"method {method!r}: {_NOT_HERE}")
+            raise CallRefusedError(501, f"method {method!r}: {_NOT_HERE}")
         if body.get("args") or not isinstance(kwargs, dict) or {*kwargs} - {"weights_path"}:
-            raise RefusedError(
+            raise CallRefusedError(
                 400,
                 'reload_weights: send {"kwargs": {"weights_path": FOLDER}}, or no kwargs for the model\'s own weights',
             )
@@ -89,7 +91,7 @@ def _reload(path: str) -> desired.Step:
     try:
         return desired.reload(path, written(Path(path)))
     except (OSError, ValueError) as error:
-        raise RefusedError(
+        raise CallRefusedError(
             400,
             f"weights_path {path!r} has no weights ({error}): write the whole model to the claim that published.claim "
             "names, and name the folder as replicas see it, below /claims/CLAIM",
@@ -99,11 +101,11 @@ def _reload(path: str) -> desired.Step:
 def _text(body: Body, key: str) -> str:
     value = body.get(key)
     if not isinstance(value, str) or not value or "\0" in value:
-        raise RefusedError(400, f"{key} is missing: send JSON with {key} as a text")
+        raise CallRefusedError(400, f"{key} is missing: send JSON with {key} as a text")
     return value
 
 
-class Endpoints(ThreadingHTTPServer):
+class FleetServer(ThreadingHTTPServer):
     """A web server for the calls.
 
     Args:
@@ -126,7 +128,7 @@ class Endpoints(ThreadingHTTPServer):
 def _handler(control: Control, exists: Callable[[str], bool]) -> type[BaseHTTPRequestHandler]:
     known = calls(exists)
 
-    class Handler(BaseHTTPRequestHandler):
+    class CallHandler(BaseHTTPRequestHandler):
         """Answers trainers, probes and people."""
 
         timeout = 30  # seconds for a client to send its request
@@ -148,7 +150,7 @@ def _handler(control: Control, exists: Callable[[str], bool]) -> type[BaseHTTPRe
             url = urlsplit(self.path)
             body = self._body()
             if url.path in REFUSED:
-                raise RefusedError(501, f"{url.path}: {_NOT_HERE}")
+                raise CallRefusedError(501, f"{url.path}: {_NOT_HERE}")
             make: Callable[[Body, Query], tuple[Call, Any]] = known.get(url.path, _nothing)
             call, answer = make(body, {name: values[-1] for name, values in parse_qs(url.query).items()})
             control.change(call)
@@ -157,19 +159,19 @@ def _handler(control: Control, exists: Callable[[str], bool]) -> type[BaseHTTPRe
         def _body(self) -> Body:
             length = self.headers.get("Content-Length", "0")
             if "Transfer-Encoding" in self.headers or not length.isdecimal() or int(length) > _BYTES:
-                raise RefusedError(413, f"send at most {_BYTES} bytes, with Content-Length")
+                raise CallRefusedError(413, f"send at most {_BYTES} bytes, with Content-Length")
             try:
                 found = json.loads(self.rfile.read(int(length)) or b"{}")
             except (ValueError, RecursionError) as error:
-                raise RefusedError(400, f"the body is not JSON: {error}") from error
+                raise CallRefusedError(400, f"the body is not JSON: {error}") from error
             if not isinstance(found, dict):
-                raise RefusedError(400, "the body is not a JSON object")
+                raise CallRefusedError(400, "the body is not a JSON object")
             return found
 
         def _answered(self, make: Callable[[], Any]) -> None:
             try:
                 status, answer = 200, make()
-            except RefusedError as error:
+            except CallRefusedError as error:
                 status = error.status
                 kind = "fleet_error" if status >= 500 else "invalid_request_error"
                 answer = {"error": {"message": _message(error), "type": kind, "param": None, "code": status}}
@@ -186,13 +188,13 @@ def _handler(control: Control, exists: Callable[[str], bool]) -> type[BaseHTTPRe
         def log_message(self, format: str, *args: object) -> None:
             """Print nothing: what a call does is said, and the proxy logs requests."""
 
-    return Handler
+    return CallHandler
 
 
-def _message(error: RefusedError) -> str:
+def _message(error: CallRefusedError) -> str:
     """Return the message, which names the replicas: clients show nothing else."""
     return "; ".join([str(error), *(f"{name}: {why}" for name, why in error.replicas.items())])
 
 
 def _nothing(*_: object) -> Any:
-    raise RefusedError(404, "there is no such path")
+    raise CallRefusedError(404, "there is no such path")

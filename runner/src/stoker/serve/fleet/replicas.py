@@ -12,7 +12,7 @@ from dataclasses import fields
 from http.client import HTTPException
 from pathlib import Path
 
-from stoker.serve.fleet.desired import Held, Seen
+from stoker.serve.fleet.desired import Held, ReplicaStatus
 
 # A replica that loads something takes longer, and is asked again.
 _SECONDS = 5.0
@@ -50,7 +50,7 @@ class Replicas:
         """Return all addresses."""
         return frozenset(self._known()) | frozenset(self.ready())
 
-    def ask(self, names: Collection[str], generation: int = 0) -> dict[str, Seen | str]:
+    def ask(self, names: Collection[str], generation: int = 0) -> dict[str, ReplicaStatus | str]:
         """Ask replicas at once, and return what each answered, or why it did not.
 
         Args:
@@ -60,7 +60,7 @@ class Replicas:
         body = json.dumps({"generation": generation}).encode() if generation else None
         return dict(zip(names, self._threads.map(lambda name: self._ask(name, body), names), strict=True))
 
-    def _ask(self, name: str, body: bytes | None) -> Seen | str:
+    def _ask(self, name: str, body: bytes | None) -> ReplicaStatus | str:
         try:
             headers = {"Content-Type": "application/json"}
             if self._key:
@@ -76,10 +76,10 @@ class Replicas:
             return f"its answer is not that of a replica ({type(error).__name__}: {error})"
 
 
-def _seen(data: Mapping[str, object]) -> Seen:
+def _seen(data: Mapping[str, object]) -> ReplicaStatus:
     held = data.get("fleet")
     if held is None:
-        return Seen(bool(data["ready"]), None)
+        return ReplicaStatus(bool(data["ready"]), None)
     if not isinstance(held, dict):
         raise TypeError("fleet must be a JSON object")
-    return Seen(bool(data["ready"]), Held(**{one.name: held[one.name] for one in fields(Held)}))
+    return ReplicaStatus(bool(data["ready"]), Held(**{one.name: held[one.name] for one in fields(Held)}))

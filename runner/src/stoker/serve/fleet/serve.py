@@ -10,13 +10,13 @@ from pathlib import Path
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.serve.fleet.control import Control, reminding
-from stoker.serve.fleet.endpoints import Endpoints
+from stoker.serve.fleet.endpoints import FleetServer
 from stoker.serve.fleet.log import Log
 from stoker.serve.fleet.replicas import Replicas, addresses
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetService:
     """A fleet.
 
     Attributes:
@@ -36,7 +36,7 @@ class Fleet:
     interval: float = 2.0
 
 
-def run(fleet: Fleet, listen: tuple[str, int]) -> None:
+def run(fleet: FleetService, listen: tuple[str, int]) -> None:
     """Answer until SIGTERM.
 
     Raises:
@@ -57,7 +57,7 @@ def run(fleet: Fleet, listen: tuple[str, int]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        web = Endpoints(listen, control, lambda path: Path(path).is_absolute() and Path(path).is_dir())
+        web = FleetServer(listen, control, lambda path: Path(path).is_absolute() and Path(path).is_dir())
     except OSError as error:
         raise RunError(
             ExitCode.CONFIG,

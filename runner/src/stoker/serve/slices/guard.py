@@ -145,7 +145,7 @@ def may_start(permit: Permit | None, time_now: float) -> bool:
     return permit is not None and permit.state in (STARTING, RUNNING) and time_now < permit.until
 
 
-class Guard:
+class PermitGuard:
     """Keeps one engine to its permit.
 
     Args:
@@ -258,7 +258,7 @@ class Guard:
 def main(words: Sequence[str]) -> int:
     """Guard the engine of a command line."""
     folder, *command = words
-    return Guard(Path(folder), command).run()
+    return PermitGuard(Path(folder), command).run()
 
 
 if __name__ == "__main__":

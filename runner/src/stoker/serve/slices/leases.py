@@ -17,7 +17,7 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-class ConflictError(Exception):
+class LeaseConflictError(Exception):
     """Somebody else wrote the Lease first."""
 
 
@@ -140,7 +140,7 @@ class Leases:
     def _understood(self, method: str, name: str, status: int, text: bytes) -> dict[str, Any]:
         where = f"Lease {name} in namespace {self._namespace}"
         if status == 409:
-            raise ConflictError
+            raise LeaseConflictError
         if status == 401:
             raise RunError(ExitCode.CONFIG, f"{where}: the API server does not know the token: {_MOUNT}")
         if status == 403:

@@ -26,7 +26,7 @@ from stoker.serve.slices.guard import (
 _ASK_SECONDS = 0.02
 
 
-class Way(Enum):
+class Fencing(Enum):
     """How an engine stops using the device for sure."""
 
     NOTHING = "it does not use the device"
@@ -34,7 +34,7 @@ class Way(Enum):
     END = "the guard ends it"
 
 
-def way_to_park(permit: Permit | None, sight: Sight | None, started: float) -> Way:
+def way_to_park(permit: Permit | None, sight: Sight | None, started: float) -> Fencing:
     """Return how an engine stops for sure.
 
     Args:
@@ -43,10 +43,10 @@ def way_to_park(permit: Permit | None, sight: Sight | None, started: float) -> W
         started: when the engine started that was told to go on.
     """
     if permit is not None and permit.state == PARKED:
-        return Way.NOTHING
+        return Fencing.NOTHING
     asked = permit is not None and permit.state == RUNNING and sight is not None and sight.state == ENGINE
     # What may still be told to go on, or starts anew, is not to be trusted with an answer.
-    return Way.ASK if asked and sight is not None and sight.since == started else Way.END
+    return Fencing.ASK if asked and sight is not None and sight.since == started else Fencing.END
 
 
 class Permits:
@@ -89,7 +89,7 @@ class Permits:
         """Note that the engine does not use the device."""
         self._give(Permit(PARKED))
 
-    def way(self) -> Way:
+    def way(self) -> Fencing:
         """Return how the engine stops for sure."""
         return way_to_park(self._permit, guard.read_sight(self._folder), self._started)
 

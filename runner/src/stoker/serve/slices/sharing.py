@@ -14,10 +14,10 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.serve.slices import guard
 from stoker.serve.slices.hooks import HookError, Hooks
-from stoker.serve.slices.leases import ConflictError, Leases, NoAnswerError
-from stoker.serve.slices.permits import Permits, Way
+from stoker.serve.slices.leases import LeaseConflictError, Leases, NoAnswerError
+from stoker.serve.slices.permits import Fencing, Permits
 from stoker.serve.slices.record import lease_of, record_of
-from stoker.serve.slices.turns import Engine, Look, Park, Turns, Use, Write
+from stoker.serve.slices.turns import EngineState, Park, ReadLease, Turns, Use, Write
 
 # How long the guard may take to end an engine.
 _END_SECONDS = 5.0
@@ -119,7 +119,7 @@ class Sharing:
                 return lease
 
     def _at_rest(self) -> bool:
-        return self._turns.gone and self._turns.engine is Engine.PARKED and not self._asking and not self._telling
+        return self._turns.gone and self._turns.engine is EngineState.PARKED and not self._asking and not self._telling
 
     def _go_on(self) -> None:
         now = guard.now()
@@ -137,9 +137,9 @@ class Sharing:
         if not guarded and not wish.leave:
             say("waiting for the guard: start the engine with `stoker slice guard` on the same folder")
         wish.leave = leave or not guarded
-        if turns.engine is Engine.RUNNING and self._permits.replaced():
+        if turns.engine is EngineState.RUNNING and self._permits.replaced():
             self._note("replaced")
-            turns.engine_is(Engine.UNKNOWN, now)
+            turns.engine_is(EngineState.UNKNOWN, now)
         if self._load is None or self._load > 0 or self._idle_seconds is None:
             self._busy = now
             wish.device, wish.idle = True, False
@@ -151,14 +151,14 @@ class Sharing:
 
     # What the API is asked.
 
-    def _ask(self, call: Look | Write, sent: float) -> None:
+    def _ask(self, call: ReadLease | Write, sent: float) -> None:
         try:
-            if isinstance(call, Look):
+            if isinstance(call, ReadLease):
                 lease = self._leases.read(self._name)
             else:
                 lease = self._leases.write(self._name, lease_of(call.record, self._lease))
             record = record_of(lease)
-        except ConflictError:
+        except LeaseConflictError:
             self._events.put(self._refused)
         except NoAnswerError as error:
             text = str(error)
@@ -209,45 +209,45 @@ class Sharing:
             found = self._use(act) if isinstance(act, Use) else self._park()
         except HookError as error:
             say(str(error))
-            found = Engine.UNKNOWN
+            found = EngineState.UNKNOWN
         except RunError as error:
-            self._failure, found = error, Engine.UNKNOWN
+            self._failure, found = error, EngineState.UNKNOWN
         except OSError as error:
             self._failure = RunError(
                 ExitCode.CONFIG, f"{error.filename} cannot be written ({error.strerror}): free space, or another folder"
             )
-            found = Engine.UNKNOWN
+            found = EngineState.UNKNOWN
         self._events.put(lambda: self._told(found, guard.now() - began))
 
-    def _use(self, use: Use) -> Engine:
+    def _use(self, use: Use) -> EngineState:
         self._permits.use(use.term, use.until)
         self._journal.note("use", term=use.term)
         self._hooks.use(lambda: self._turns.term == use.term and not self._turns.wish.leave)
         self._permits.runs()
-        return Engine.RUNNING
+        return EngineState.RUNNING
 
-    def _park(self) -> Engine:
+    def _park(self) -> EngineState:
         way = self._permits.way()
-        if way is Way.ASK:
+        if way is Fencing.ASK:
             self._permits.parking()
             try:
                 self._hooks.park()
             except HookError as error:
                 say(f"{error}; the guard ends the engine")
-                way = Way.END
-        if way is Way.END and not self._permits.end(_END_SECONDS):
+                way = Fencing.END
+        if way is Fencing.END and not self._permits.end(_END_SECONDS):
             raise HookError("the guard does not say that the engine has ended")
         self._permits.parked()
         self._journal.note("parked", way=way.name.lower())
-        return Engine.PARKED
+        return EngineState.PARKED
 
-    def _told(self, engine: Engine, seconds: float) -> None:
+    def _told(self, engine: EngineState, seconds: float) -> None:
         self._telling = False
         self._turns.engine_is(engine, guard.now())
-        if engine is Engine.RUNNING and self._turns.term is not None:
+        if engine is EngineState.RUNNING and self._turns.term is not None:
             self._turn = (self._turns.term, guard.now())
             self._journal.note("running", term=self._turns.term, seconds=round(seconds, 6))
-        elif engine is Engine.PARKED and self._turn is not None:
+        elif engine is EngineState.PARKED and self._turn is not None:
             self._note("given", seconds=round(seconds, 6))
 
     def _note(self, event: str, **more: Any) -> None:

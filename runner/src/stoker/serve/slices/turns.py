@@ -71,7 +71,7 @@ class Rules:
         )
 
 
-class Engine(Enum):
+class EngineState(Enum):
     """What is known of the engine."""
 
     UNKNOWN = "unknown"
@@ -82,7 +82,7 @@ class Engine(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ReadLease:
     """Read the Lease."""
 
 
@@ -149,7 +149,7 @@ class Turns:
     def __init__(self, me: str, rules: Rules) -> None:
         self.me, self.rules = me, rules
         self.wish = Wish()
-        self.engine = Engine.UNKNOWN
+        self.engine = EngineState.UNKNOWN
         self.term: int | None = None
         self.lost = 0
         self._record, self._version = Record(), ""
@@ -213,38 +213,40 @@ class Turns:
         self._fresh = False
         self._again = now + self.rules.poll
 
-    def engine_is(self, engine: Engine, now: float) -> None:
+    def engine_is(self, engine: EngineState, now: float) -> None:
         """Take what the engine does now."""
-        if engine is Engine.UNKNOWN and self.engine is Engine.STARTING:
+        if engine is EngineState.UNKNOWN and self.engine is EngineState.STARTING:
             self._leaving = True  # another engine may do better with the device
         self.engine = engine
-        if engine is Engine.RUNNING:
+        if engine is EngineState.RUNNING:
             self._running = now
 
     # What to do.
 
-    def call(self, now: float) -> Look | Write | None:
+    def call(self, now: float) -> ReadLease | Write | None:
         """Return what to ask the API now, if nothing is being asked."""
         self._tick(now)
         if now < self._again:
             return None
         if not self._fresh:
-            return Look()
+            return ReadLease()
         record = self._wanted(now)
         if record is not None:
             return Write(record, self._version)
-        return Look() if self.term is None and now >= self._looked + self._interval() else None
+        return ReadLease() if self.term is None and now >= self._looked + self._interval() else None
 
     def act(self, now: float) -> Use | Park | None:
         """Return what to do with the engine now, if nothing is being done."""
         self._tick(now)
         if self.term is not None and not self._leaving and self._yields(now):
             self._leaving = True
-        if self.engine is Engine.PARKED and self.term is not None and not self._leaving:
-            self.engine = Engine.STARTING
+        if self.engine is EngineState.PARKED and self.term is not None and not self._leaving:
+            self.engine = EngineState.STARTING
             return Use(self.term, self.until)
-        if self.engine is Engine.UNKNOWN or (self.engine is Engine.RUNNING and (self.term is None or self._leaving)):
-            self.engine = Engine.PARKING
+        if self.engine is EngineState.UNKNOWN or (
+            self.engine is EngineState.RUNNING and (self.term is None or self._leaving)
+        ):
+            self.engine = EngineState.PARKING
             return Park()
         return None
 
@@ -253,7 +255,7 @@ class Turns:
         due = [now + self.rules.renew, self._again]
         if self.term is not None:
             due += [self._sent + self.rules.renew, self._sent + self.rules.suspend]
-            if self.engine is Engine.RUNNING:
+            if self.engine is EngineState.RUNNING:
                 due.append(self._running + self.rules.quantum)
         else:
             due.append(self._looked + self._interval())
@@ -273,21 +275,21 @@ class Turns:
         if self.wish.leave:
             return True
         over = self.wish.idle or now >= self._running + self.rules.quantum
-        return self.engine is Engine.RUNNING and over and self.waiting
+        return self.engine is EngineState.RUNNING and over and self.waiting
 
     def _wanted(self, now: float) -> Record | None:
         """Return what the Lease should say; None if it says so."""
         record, alive = self._record, self._alive
         others = tuple(one for one in alive if one.holder != self.me)
         mine = next((one for one in alive if one.holder == self.me), None)
-        if self.term is not None and not (self._leaving and self.engine is Engine.PARKED):
+        if self.term is not None and not (self._leaving and self.engine is EngineState.PARKED):
             if now < self._sent + self.rules.renew:
                 return None
             return replace(record, beat=record.beat + 1, queue=others)
-        asks = self.wish.device and not self.wish.leave and self.engine is Engine.PARKED
+        asks = self.wish.device and not self.wish.leave and self.engine is EngineState.PARKED
         number = record.tickets + 1
         if record.holder == self.me:  # to be given back, or taken by a call whose answer came too late
-            if self.engine is not Engine.PARKED:
+            if self.engine is not EngineState.PARKED:
                 return None
             self.term, self._leaving = None, False
             given = replace(record, holder="", beat=record.beat + 1, queue=others)

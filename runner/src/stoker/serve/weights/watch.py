@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stoker.contract.words import say
-from stoker.serve.adapters.state import State
+from stoker.serve.adapters.state import ReplicaState
 from stoker.serve.vllm import Server, ServerError
 from stoker.serve.weights import files, workers
 from stoker.serve.weights.files import WeightsFile
@@ -47,13 +47,13 @@ class WeightsWatch:
         self._looking = threading.Lock()
         self._run = ""
         self._bad: dict[str, tuple[float, str]] = {}  # when a file could not be taken, and why
-        self.state = State(server={**described, "weights": 1})
+        self.state = ReplicaState(server={**described, "weights": 1})
 
-    def look(self) -> State:
+    def look(self) -> ReplicaState:
         """Take the newest version, and return what there is then."""
         return self.look_at_once()
 
-    def look_at_once(self, told: Iterable[str] = (), generation: int = 0) -> State:
+    def look_at_once(self, told: Iterable[str] = (), generation: int = 0) -> ReplicaState:
         """Take the newest version, and return what there is then.
 
         Args:
@@ -87,7 +87,7 @@ class WeightsWatch:
             self._run, self._bad = run, {}
             say(f"following the weights of {run}")
 
-    def _look(self, *, retry: bool) -> State:
+    def _look(self, *, retry: bool) -> ReplicaState:
         now = self._clock()
         if not self.state.up:
             self._resume()  # a watcher that ended in the middle has left it paused
@@ -118,7 +118,7 @@ class WeightsWatch:
         name = f"{self._run}:{newest}"
         if behind and self._bad:
             problems[name] = "; ".join(f"{file}: {why}" for file, (_, why) in sorted(self._bad.items()))
-        return State(
+        return ReplicaState(
             server=self.state.server,
             up=True,
             settled=self.state.settled or not behind,

@@ -14,7 +14,7 @@ import torch
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.frameworks.trl.asynchronous.handout import Ranks
-from stoker.frameworks.trl.asynchronous.identity import Finding, Judge, Scored
+from stoker.frameworks.trl.asynchronous.identity import Judge, Mismatch, Scored
 from stoker.frameworks.trl.asynchronous.rows import Row
 from stoker.frameworks.trl.asynchronous.snapshot import BASE, Copies
 
@@ -134,7 +134,7 @@ class IdentityGuard:
             picked.append(picked[0])
         return picked
 
-    def _round(self, version: int, picked: Sequence[Row]) -> list[Finding]:
+    def _round(self, version: int, picked: Sequence[Row]) -> list[Mismatch]:
         mine = picked[self._ranks.rank :: self._ranks.size]
         with self._copies.worn(version):
             named = self._score(mine, False)
@@ -179,7 +179,7 @@ def _mean_error(scored: Sequence[Scored]) -> float:
     return _difference([part.said for part in scored], [part.named for part in scored])
 
 
-def _ending(version: int, findings: Sequence[Finding]) -> RunError:
+def _ending(version: int, findings: Sequence[Mismatch]) -> RunError:
     listed = "; ".join(map(str, findings))
     if all(finding.instead for finding in findings):
         advice = "look at `stoker adapters watch` in the log of these samplers; training resumes with new names"

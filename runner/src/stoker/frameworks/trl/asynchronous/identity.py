@@ -50,7 +50,7 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Mismatch:
     """A sampler that does not serve what it names.
 
     Attributes:
@@ -94,7 +94,7 @@ class Judge:
             return self._measured
         return min(max(median(self._clean), self._measured / _FARTHEST), self._measured * _FARTHEST)
 
-    def judge(self, scored: Iterable[Scored]) -> list[Finding]:
+    def judge(self, scored: Iterable[Scored]) -> list[Mismatch]:
         """Return one finding for each sampler that does not serve what it names; none in a clean round."""
         parts: dict[str, list[Scored]] = defaultdict(list)
         for part in scored:
@@ -115,7 +115,7 @@ class Judge:
 
     def _finding(
         self, replica: str, own: Sequence[float], said: Sequence[float], parts: Sequence[Scored]
-    ) -> Finding | None:
+    ) -> Mismatch | None:
         error = fmean(own)
         others = {
             name: _errors([value for part in parts for value in part.others[name]], said) for name in parts[0].others
@@ -136,8 +136,8 @@ class Judge:
             ]
         if found:
             error_instead, name = min(found)
-            return Finding(replica, error, name, error_instead)
-        return Finding(replica, error) if wrong else None
+            return Mismatch(replica, error, name, error_instead)
+        return Mismatch(replica, error) if wrong else None
 
     def _is_noise(self, errors: Sequence[float]) -> bool:
         return _typical(errors) <= _TIMES_NOISE * self.noise

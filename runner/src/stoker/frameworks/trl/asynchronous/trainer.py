@@ -46,7 +46,7 @@ _WAITING, _SECONDS_UNTIL_SHOWN = "rollout/waiting", 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class RolloutStart:
     """What rank 0 needs to begin its rollouts.
 
     Attributes:
@@ -87,7 +87,7 @@ class GRPOAsyncTrainer(GRPOTrainer):
         *,
         args: GRPOAsyncConfig,
         reward_names: Sequence[str],
-        collect: Callable[[Start, Waiting], Collector],
+        collect: Callable[[RolloutStart, Waiting], Collector],
         train_dataset: Any,
         **more: Any,
     ) -> None:
@@ -195,7 +195,9 @@ class GRPOAsyncTrainer(GRPOTrainer):
             self._files = next(written, None) or MetricsFile(folder, step), SamplesFile(folder)
 
         def collect(waiting: Waiting) -> None:
-            start = Start(self.args, step, self.state.max_steps, self._state, self.train_dataset, self.processing_class)
+            start = RolloutStart(
+                self.args, step, self.state.max_steps, self._state, self.train_dataset, self.processing_class
+            )
             self._collector = self._collect(start, waiting)
 
         self._together(collect)

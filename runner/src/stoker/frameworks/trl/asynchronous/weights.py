@@ -31,7 +31,7 @@ _REMEMBERED = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TensorChange:
     """What differs between two versions of the same model.
 
     Attributes:
@@ -89,7 +89,7 @@ class Plausible:
 
 
 @dataclass
-class Snapshot:
+class TensorSnapshot:
     """All weights of a version, in host memory.
 
     Attributes:
@@ -112,7 +112,7 @@ class Snapshot:
         """The checksum of each tensor."""
         return in_vllm.checksums(dict(self.tensors))
 
-    def since(self, earlier: Snapshot) -> Change:
+    def since(self, earlier: TensorSnapshot) -> TensorChange:
         """Return what has changed since an earlier version of the same model."""
         with ThreadPoolExecutor(in_vllm.THREADS) as threads:
             parts = threads.map(lambda name: in_vllm.change(earlier.tensors[name], self.tensors[name]), self.tensors)
@@ -122,9 +122,9 @@ class Snapshot:
         share = sum(changed for _, changed in found.values()) / max(1, elements)
         kind = max(self.tensors.values(), key=torch.Tensor.numel).dtype
         doubt = self.plausible.doubt(share, self.way, self._movable(self.way), kind)
-        return Change(tensors, sum(tensor.nbytes for tensor in tensors.values()), share, doubt)
+        return TensorChange(tensors, sum(tensor.nbytes for tensor in tensors.values()), share, doubt)
 
-    def write(self, folder: Path, name: str, earlier: str = "", change: Change | None = None) -> None:
+    def write(self, folder: Path, name: str, earlier: str = "", change: TensorChange | None = None) -> None:
         """Write manifest and tensors: all, or only what has changed.
 
         Args:
@@ -155,7 +155,7 @@ class Snapshot:
         return small / max(1, total)
 
 
-def weights_of(model: Any, way: float, plausible: Plausible, *, keep: bool) -> Snapshot | None:
+def weights_of(model: Any, way: float, plausible: Plausible, *, keep: bool) -> TensorSnapshot | None:
     """Copy all weights to host memory.
 
     Every rank must call this at the same point, because the parts of a shared model are put together.
@@ -172,4 +172,4 @@ def weights_of(model: Any, way: float, plausible: Plausible, *, keep: bool) -> S
         tensor = whole(parameter, copy=keep)
         if keep:
             found[name] = tensor
-    return Snapshot(found, way, plausible) if keep else None
+    return TensorSnapshot(found, way, plausible) if keep else None

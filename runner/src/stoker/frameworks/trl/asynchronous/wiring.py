@@ -21,7 +21,7 @@ from stoker.frameworks.trl.asynchronous.probes import asked, rows_from
 from stoker.frameworks.trl.asynchronous.prompts import longest_prompt
 from stoker.frameworks.trl.asynchronous.request import versions_needed
 from stoker.frameworks.trl.asynchronous.rows import Row
-from stoker.frameworks.trl.asynchronous.trainer import Start
+from stoker.frameworks.trl.asynchronous.trainer import RolloutStart
 from stoker.plan.plan import Plan
 from stoker.rollouts.addresses import addresses_in
 from stoker.rollouts.chat import Chat, chat_of
@@ -93,7 +93,7 @@ class Rollouts:
         self._judges = Judges(self._rewards, self._code, names, settings.reward_seconds)
         return tuple(self._judges.names)
 
-    def collect(self, start: Start, waiting: Waiting) -> Collector:
+    def collect(self, start: RolloutStart, waiting: Waiting) -> Collector:
         """Begin the rollouts on rank 0.
 
         Raises:
@@ -165,7 +165,7 @@ class Rollouts:
             probe=None if adapted else probe,
         )
 
-    def _needs(self, start: Start, chat: Chat) -> Needs:
+    def _needs(self, start: RolloutStart, chat: Chat) -> Needs:
         settings = self._settings
         tooling = self._tooling()
 
