@@ -98,8 +98,8 @@ def publishing(
 
 def barrier_of(folder: Path, count: int, versions: int) -> list[float]:
     """Publish versions to made-up samplers in this process; return the seconds from each write until all served it."""
+    from runner.tests.rollouts.publishing import Run
     from runner.tests.rollouts.replicas import replicas_of
-    from runner.tests.rollouts.test_publish import Run
     from runner.tests.serve.adapters.samples import make_adapter
 
     (folder / "adapters").mkdir(parents=True)

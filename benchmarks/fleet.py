@@ -413,7 +413,7 @@ def of_affinity(answers: Sequence[tuple[str, str]]) -> str:
 
 def shares(bench: Bench) -> None:
     """Print how two equal runs share a device; engines and the API of Leases are stand-ins."""
-    from runner.tests.serve.slices.test_processes import WAIT, Device, wait_for
+    from runner.tests.serve.slices.processes import WAIT, Device, wait_for
 
     folder = bench.folder / "shares"
     folder.mkdir()

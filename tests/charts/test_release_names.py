@@ -10,9 +10,9 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
+from charts.api_groups import CUSTOM, group
 from charts.helm import CHARTS, STOKER_BOARD, TRAINING_RUNTIMES, VLLM_SERVING, Manifest, manifests, output
 from charts.runtimes import KINDS
-from charts.test_schemas import CUSTOM, group
 
 VALUES = {
     TRAINING_RUNTIMES: TRAINING_RUNTIMES / "ci" / "policies-values.yaml",

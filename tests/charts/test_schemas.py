@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from charts import crds, kubernetes, trainer
+from charts.api_groups import CUSTOM, group
 from charts.helm import CHARTS, TRAINING_RUNTIMES, Manifest, output, render, run, values_files
 from charts.runtimes import KINDS, claims, jobs
 
@@ -23,13 +24,6 @@ KUBERNETES = [
 SINCE = {"resource.k8s.io/v1": "1.34"}
 """Where an API is younger than the oldest release that the charts support."""
 
-CUSTOM = {
-    "gateway.networking.k8s.io": crds.GATEWAY,
-    "keda.sh": crds.KEDA,
-    "monitoring.coreos.com": crds.PROMETHEUS_OPERATOR,
-}
-"""Groups of custom resources that charts render for controllers other than Trainer."""
-
 
 def kubeconform(objects: list[Manifest], locations: list[str], folder: Path) -> str:
     """Return what kubeconform finds wrong by the schemas at `locations`; an object without a schema is wrong, too."""
@@ -38,11 +32,6 @@ def kubeconform(objects: list[Manifest], locations: list[str], folder: Path) -> 
     file.write_text("\n---\n".join(map(json.dumps, objects)))
     done = run("kubeconform", *(f"-schema-location={location}" for location in locations), file)
     return "" if done.returncode == 0 else done.stdout + done.stderr
-
-
-def group(manifest: Manifest) -> str:
-    """Return the group of an object's API, empty for the core's."""
-    return str(manifest["apiVersion"]).rpartition("/")[0]
 
 
 @pytest.fixture(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from runner.tests.plan.test_estimate import PUBLISHED
+from runner.tests.plan.models import PUBLISHED
 
 from charts.helm import ROOT
 from stoker.cluster.pods import quantity

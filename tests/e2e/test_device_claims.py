@@ -35,7 +35,7 @@ from e2e.kueue import kueue, queue, queued
 from e2e.placement import LABEL, NODE, POD, bare_namespace, bare_node, end, placed, stays
 from e2e.registry import Image
 from e2e.rollouts import EXAMPLE, SMALL, VALUES, Installs, SumsRun
-from e2e.test_sessions import pods_of
+from e2e.sessions import pods_of
 from e2e.trainjobs import Reader, Run
 
 __all__ = ["devices", "kueue"]  # fixtures

@@ -14,7 +14,7 @@ from builders import trainjob
 from charts.helm import ROOT
 from cluster import Cluster
 from e2e.kube import Kube, restricted_namespace
-from e2e.test_sessions import left
+from e2e.sessions import left
 from lint.snippets import adapted, block
 
 CHART = ROOT / "charts" / "training-runtimes"

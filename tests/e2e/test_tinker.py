@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import yaml
 from runner.tests.integration.environments import TINY_INPUTS, environment, made_once
-from runner.tests.tinker.test_endpoint import CLIENT, client_python
+from runner.tests.tinker.public_client import CLIENT, client_python
 
 from cluster import Cluster
 from e2e.kube import Kube
 from e2e.registry import Image
 from e2e.rollouts import CLAIM as EXAMPLES_CLAIM
 from e2e.rollouts import EXAMPLE, VALUES, Installs
-from e2e.test_sessions import Rl, left, pods_of
+from e2e.sessions import Rl, left, pods_of
 from e2e.trainjobs import Reader
 
 __all__ = ["client_python"]  # a fixture

@@ -16,7 +16,7 @@ from charts.helm import ROOT
 from cluster import Cluster
 from e2e.kube import Kube
 from e2e.rollouts import SumsRun
-from e2e.test_sessions import Rl, key_of, left, pods_of, rl, runtime, status, trainjob
+from e2e.sessions import Rl, key_of, left, pods_of, rl, runtime, status, trainjob
 from e2e.trainjobs import Reader
 
 __all__ = ["rl", "runtime", "trainjob"]  # fixtures

@@ -12,6 +12,9 @@ import yaml
 
 from lint.files import markdown_files, texts, yaml_files
 
+CODE_SPAN = re.compile(r"`([^`\n]+)`")
+"""Code within a line of a document."""
+
 # Splits a page into the words of its headings and what stands below each; a comment in a block is not one.
 _HEADING = re.compile(r"^#{1,6} (.+)\n(?=\n)", re.MULTILINE)
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -8,11 +8,11 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from lint.files import ROOT, lines, markdown_files, report, repository_files, texts
+from lint.snippets import CODE_SPAN
 from stoker.contract.exits import ExitCode
 
 MAKE_TARGET = re.compile(r"^([a-z0-9][a-z0-9-]*):(?!=)(.*)$", re.MULTILINE)
 MAKE_COMMAND = re.compile(r"(?:^|[\s;&|(\"'])make (?:[A-Z_]+=\S+ )*([a-z][a-z0-9-]*)(?![\w/.])")
-CODE_SPAN = re.compile(r"`([^`\n]+)`")
 CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PIP_BY_NAME = re.compile(r"pip install (?:\S+ )*['\"]?stoker\b")

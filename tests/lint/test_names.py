@@ -1,11 +1,12 @@
-"""One name, one thing: no two public classes of the runner share a name, and no module has a name that says nothing."""
+"""Names: classes of the runner are unique, modules say what they hold, and what tests share is no test module."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from pathlib import Path
 
-from lint.files import report
+from lint.files import python_files, report, texts
 from lint.source import SOURCE, source_files
 
 # A reader who sees one of these cannot tell what is in it.
@@ -39,4 +40,35 @@ def test_no_module_has_a_vague_name() -> None:
             if {path.stem, path.stem.removesuffix("s"), path.parent.name} & VAGUE
         ],
         "Name the module by what it holds.",
+    )
+
+
+def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the modules that a Python file imports, also inside functions: line, dotted name.
+
+    Of `from a import b`, both `a` and `a.b` count, because `b` may be a module.
+    """
+    for node in ast.walk(ast.parse(texts()[path])):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            yield node.lineno, module
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def test_no_file_imports_a_module_of_tests() -> None:
+    tests = {path.stem for path in python_files() if path.name.startswith("test_")}
+    assert "test_names" in tests
+    report(
+        sorted(
+            {
+                f"{path}:{line}: {part}"
+                for path in python_files()
+                for line, name in imported_modules(path)
+                for part in name.split(".")
+                if part in tests
+            }
+        ),
+        "Move what two files share into a module of its own beside them, which does not begin with test_.",
     )

@@ -11,8 +11,7 @@ import click
 import pytest
 
 from lint.files import lines, markdown_files, report
-from lint.snippets import snippets
-from lint.test_documents import CODE_SPAN
+from lint.snippets import CODE_SPAN, snippets
 from stoker.commands.main import main
 
 # Where a command begins: after what starts or joins commands, and after variables of its own.

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from runner.tests.commands.test_main import invoke
-from runner.tests.plan.test_estimate import QWEN_8B
+from runner.tests.command_line import invoke
+from runner.tests.plan.models import QWEN_8B
 
 
 @pytest.fixture

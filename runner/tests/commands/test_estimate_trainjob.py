@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from runner.tests.commands.test_main import invoke
-from runner.tests.plan.test_estimate import QWEN_8B
+from runner.tests.command_line import invoke
+from runner.tests.plan.models import QWEN_8B
 
 from builders import gpu_runtime, trainjob
 

@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from runner.tests.command_line import invoke
 from runner.tests.samples import POD
 
 from stoker import __version__
@@ -25,12 +26,6 @@ from stoker.frameworks import get_framework
 ROOT = Path(__file__).resolve().parents[3]
 
 CODES = {int(code) for code in ExitCode}
-
-
-def invoke(*arguments: str, env: dict[str, str] | None = None) -> Result:
-    # None removes what the machine that runs the tests may have set.
-    told: dict[str, str | None] = dict.fromkeys([*KNOWN, *POD])
-    return CliRunner().invoke(main, arguments, env={**told, **(env or {})}, prog_name="stoker")
 
 
 def expect_no_traceback(result: Result) -> None:

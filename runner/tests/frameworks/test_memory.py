@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from runner.tests.plan.test_estimate import QWEN_8B
+from runner.tests.plan.models import QWEN_8B
 from runner.tests.samples import pod
 
 from stoker.commands.describe import plan_text

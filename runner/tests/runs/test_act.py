@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from runner.tests.command_line import stoker
 from runner.tests.runs.api_server import Cluster
 from runner.tests.runs.objects import NOW, ended, jobset, pod, progress, trainjob
-from runner.tests.runs.test_commands import stoker
 
 import builders
 from stoker.contract.exits import ExitCode

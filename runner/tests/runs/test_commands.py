@@ -7,18 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from runner.tests.command_line import stoker
 from runner.tests.runs.api_server import Cluster, forbidden
 from runner.tests.runs.objects import event, job, jobset, pod, progress, queued, trainjob, unschedulable, workload
 
-from stoker.commands.main import main
 from stoker.contract.exits import ExitCode
-
-
-def stoker(*arguments: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(main, arguments, prog_name="stoker")
-    assert result.exit_code == code, f"{result.output}{result.stderr}"
-    return result
 
 
 @pytest.fixture

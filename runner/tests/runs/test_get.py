@@ -9,9 +9,9 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+from runner.tests.command_line import stoker
 from runner.tests.runs.api_server import Cluster, forbidden
 from runner.tests.runs.objects import IMAGE, claim, ended, jobset, pod, terminated, trainjob
-from runner.tests.runs.test_commands import stoker
 
 from builders import RUNTIME, replicated_jobs
 from builders import pod_of as spec_of

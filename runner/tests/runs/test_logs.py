@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from runner.tests.command_line import stoker
 from runner.tests.runs.api_server import Cluster
 from runner.tests.runs.objects import ended, jobset, pod, terminated, trainjob
-from runner.tests.runs.test_commands import stoker
 
 from stoker.contract.exits import ExitCode
 from stoker.runs import logs

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from runner.tests.runs.api_server import Cluster, forbidden
 from runner.tests.runs.objects import pod
 
+import builders
 from stoker import sdk
 from stoker.backends import TRLConfig
 from stoker.backends.initializer import Initializer, Source
@@ -349,12 +350,8 @@ def test_a_dry_run_prints_the_objects_and_asks_no_cluster(
 
 def test_a_trainjob_of_ones_own_becomes_a_session(rl: Rl, cluster: Cluster, tmp_path: Path) -> None:
     file = tmp_path / "trainjob.yaml"
-    trainjob = {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": {"name": "whatever", "labels": {"team": "a"}},
-        "spec": {"runtimeRef": {"name": "trl-grpo-async"}, "trainer": {"numNodes": 2}},
-    }
+    trainjob = builders.trainjob("whatever", runtime="trl-grpo-async", numNodes=2)
+    trainjob["metadata"]["labels"] = {"team": "a"}
     file.write_text(yaml.safe_dump(trainjob))
     assert rl("up", "sums", str(file), "--wait", "0").exit_code == 0
     made = cluster.objects["trainjobs", "ml", "sums"]
@@ -363,7 +360,7 @@ def test_a_trainjob_of_ones_own_becomes_a_session(rl: Rl, cluster: Cluster, tmp_
     waiting = rl("up", "sums", str(file), "--wait", "0.05")
     assert waiting.exit_code == 75
     assert "there are no pods yet: the controller has made none" in waiting.stderr
-    trainjob["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "gpu-0"  # type: ignore[index]
+    trainjob["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "gpu-0"
     file.write_text(yaml.safe_dump(trainjob))
     waiting = rl("up", "queued", str(file), "--wait", "0.05")
     assert waiting.exit_code == 75

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import builders
 from stoker.cluster.admission import admission_of
 from stoker.cluster.patches import patched
 from stoker.contract.exits import ExitCode, RunError
@@ -19,13 +20,7 @@ Object = dict[str, Any]
 
 def sums(name: str = "sums", **more: Any) -> Object:
     """Return a TrainJob as the user writes it."""
-    spec = {"runtimeRef": {"name": "trl-grpo-async"}, "trainer": {"env": [{"name": "A", "value": "1"}]}, **more}
-    return {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
+    return builders.trainjob(name, runtime="trl-grpo-async", env=builders.variables({"A": "1"}), spec=more)
 
 
 def env_of(trainjob: Object) -> Object:

@@ -18,10 +18,9 @@ from typing import Any
 
 import pytest
 import yaml
-from images.builder import cache
-from images.builder.hostvenv import this_python
 from runner.tests.lab.scripts import TRAINING, environment_of, failures
 from runner.tests.tinker import vllm_stand_in
+from runner.tests.tinker.public_client import CLIENT, client_python
 
 import stoker
 from builders import replicated_jobs, trainjob
@@ -29,10 +28,11 @@ from stoker.cluster.processes import free_ports
 from stoker.contract.exits import ExitCode
 from stoker.contract.samplers import SamplerRequest, request_path
 
+__all__ = ["client_python"]  # a fixture
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-CASES, CLIENT = HERE / "endpoint_cases.py", HERE / "client_cases.py"
-LOCK = HERE / "client.lock"
+CASES = HERE / "endpoint_cases.py"
 KEY = "tml-" + "k" * 32
 SECONDS = 300
 VLLM = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -41,19 +41,6 @@ VLLM = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THR
 def test_models_are_trained_apart_and_exactly(trainer_python: Path, inputs: Path, tmp_path: Path) -> None:
     failed = failures(trainer_python, CASES, inputs / "model", tmp_path)
     assert not failed, failed
-
-
-@pytest.fixture(scope="session")
-def client_python() -> Path:
-    """The Python of an environment with the public client alone; made on the first use."""
-
-    def build(folder: Path) -> None:
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        install = [folder / "bin/python", "-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", LOCK]
-        subprocess.run([*map(str, install)], check=True)
-
-    key = cache.digest(this_python(), [LOCK], HERE)
-    return cache.entry(cache.root() / "tests" / f"tinker-client-{key}", "tinker-client", build) / "bin/python"
 
 
 @contextmanager

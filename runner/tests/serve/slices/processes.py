@@ -1,0 +1,145 @@
+"""Processes that take turns at a device: `stoker slice run`, its guard and a stand-in for the engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+
+from runner.tests.serve.slices.lease_api import LeaseApi, serving
+
+import stoker
+from stoker.serve.slices import guard
+
+HERE = Path(__file__).parent
+LEASE = "gpu-0"
+# Long enough that a busy machine stops an engine in time.
+DURATION = 5.0
+WAIT = 60.0
+
+
+def free_port() -> int:
+    """Return a port that nobody has."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def wait_for(what: Callable[[], bool], why: str, seconds: float = WAIT) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, why
+        time.sleep(0.05)
+
+
+class Member:
+    """An engine, its guard, and its `stoker slice run`."""
+
+    def __init__(self, name: str, folder: Path, words: list[str], quantum: float, duration: float) -> None:
+        self.name, self.folder = name, folder
+        folder.mkdir()
+        self.requests, self.journal = folder / "requests.jsonl", folder / "journal.jsonl"
+        self.port = free_port()
+        self.words = [
+            *(sys.executable, "-m", "stoker", "slice", "run", LEASE, "--folder", str(folder), "--name", name),
+            *("--engine", f"http://127.0.0.1:{self.port}", "--sleep-level", "0", "--quantum", str(quantum)),
+            *("--lease-seconds", str(duration), "--hook-seconds", "2", "--journal", str(self.journal), *words),
+        ]
+        self.guard = self.start_guard()
+        self.asks = self.start()
+
+    def start(self) -> subprocess.Popen[str]:
+        """Start `stoker slice run`."""
+        environ = {**os.environ, "PYTHONPATH": str(Path(stoker.__file__).parents[1])}
+        return subprocess.Popen(self.words, env=environ, text=True)
+
+    def start_guard(self) -> subprocess.Popen[bytes]:
+        """Start the guard as the engine's container does: one file, without our package."""
+        engine = [sys.executable, str(HERE / "stand_in_engine.py"), str(self.port), str(self.requests)]
+        return subprocess.Popen([sys.executable, "-I", guard.__file__, str(self.folder), *engine])
+
+    def served(self) -> list[tuple[float, float]]:
+        """Return when each request used the device; one that was cut off by the end of its engine is left out."""
+        lines = self.requests.read_text().splitlines() if self.requests.exists() else []
+        found = [json.loads(line) for line in lines if line.endswith("}")]
+        return [(one["begin"], one["end"]) for one in found if "end" in one]
+
+    def begun(self) -> int:
+        """Return how many lines there are about requests."""
+        return len(self.requests.read_text().splitlines()) if self.requests.exists() else 0
+
+    def events(self, event: str) -> list[dict[str, float]]:
+        """Return the lines of the journal about something."""
+        lines = self.journal.read_text().splitlines() if self.journal.exists() else []
+        return [found for line in lines if (found := json.loads(line))["event"] == event]
+
+    def engine(self) -> int:
+        """Return the process of the engine."""
+        return int(json.loads(self.requests.read_text().splitlines()[-1])["pid"])
+
+    def end(self) -> None:
+        """End all processes."""
+        for process in (self.asks, self.guard):
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+class Device:
+    """A device with engines that share it."""
+
+    def __init__(self, folder: Path, quantum: float = 0.2, duration: float = DURATION) -> None:
+        self.api = LeaseApi()
+        self.api.make(LEASE)
+        self._stack = ExitStack()
+        words = self._stack.enter_context(serving(self.api, folder / "account"))
+        self.members = []
+        for name in ("a", "b"):
+            member = Member(name, folder / name, words, quantum, duration)
+            self.members.append(member)
+            self._stack.callback(member.end)
+
+    def turns(self) -> int:
+        """Return how many turns there were."""
+        return sum(len(member.events("running")) for member in self.members)
+
+    def holder(self) -> Member | None:
+        """Return who may use the device."""
+        name = self.api.holder(LEASE).partition("_")[0]
+        return next((member for member in self.members if member.name == name), None)
+
+    def one_runs(self) -> Member:
+        """Wait until an engine serves, and return whose it is."""
+        wait_for(lambda: bool(self._serving()), "no engine serves")
+        return self._serving()[0]
+
+    def _serving(self) -> list[Member]:
+        return [one for one in self.members if one is self.holder() and one.begun()]
+
+    def other(self, one: Member) -> Member:
+        """Return the other one."""
+        return next(member for member in self.members if member is not one)
+
+    def check(self) -> None:
+        """Check that no two engines used the device at the same time."""
+        times = sorted((*served, member.name) for member in self.members for served in member.served())
+        assert len({name for *_, name in times}) == 2, "one never served"
+        for (_, end, name), (begin, _, other) in pairwise(times):
+            assert name == other or end <= begin, f"{name} served until {end}, {other} from {begin}"
+
+    def close(self) -> None:
+        """End everything."""
+        self._stack.close()
