@@ -52,16 +52,16 @@ def run(model: Path, folder: Path, url: str) -> None:
 
     held = folder / "held-out.jsonl"
     held.write_text("".join(json.dumps(row) + "\n" for row in HELD_OUT))
-    words = ("evaluate", str(output), "--data", str(held))
-    measure(0, *words)
-    measure(0, *words, "--server", url, "--model", "tiny")
+    of_rows = ("evaluate", str(output), "--data", str(held))
+    measure(0, *of_rows)
+    measure(0, *of_rows, "--server", url, "--model", "tiny")
     loaded, served = (
         one["held_out"] for one in json.loads((output / "evaluation.json").read_text())["evaluations"][2:]
     )
     assert served["tokens"] == loaded["tokens"] > 0
     assert math.isclose(served["loss"], loaded["loss"], rel_tol=1e-3), (served, loaded)
     assert math.isclose(served["token_accuracy"], loaded["token_accuracy"], abs_tol=0.05), (served, loaded)
-    assert "as other, as vLLM does" in measure(69, *words, "--server", url, "--model", "other")
+    assert "as other, as vLLM does" in measure(69, *of_rows, "--server", url, "--model", "other")
 
 
 def measure(code: int, *words: str) -> str:
