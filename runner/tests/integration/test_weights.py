@@ -106,6 +106,10 @@ def test_a_difference_gives_the_same_bytes_in_every_type(formats: dict[str, Any]
         assert found["names"] == ["run:0", "run:1"]
 
 
+def test_a_worker_that_has_dropped_its_weights_has_the_same_ones_again(formats: dict[str, Any]) -> None:
+    assert formats["restored"] == [["", "its own"], ["run:0", {"w": [1.0, 1.0]}]]
+
+
 @pytest.mark.parametrize(
     ("case", "words"),
     [

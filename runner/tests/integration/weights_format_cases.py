@@ -109,6 +109,35 @@ def doubts() -> dict[str, Any]:
     return found
 
 
+class Worker(in_vllm.Weights):
+    """A worker of vLLM that has weights and forgets them."""
+
+    def __init__(self) -> None:
+        self.has: Any = None
+
+    def reload_weights(self, weights_iterator: Any = None) -> None:
+        """Load weights, by default those that it started with."""
+        self.has = "its own" if weights_iterator is None else {name: one.tolist() for name, one in weights_iterator}
+
+    def get_model(self) -> torch.nn.Module:
+        """Return a model without layers."""
+        return torch.nn.Module()
+
+
+def restored(folder: Path) -> list[Any]:
+    """Return what a worker has again that has dropped its weights: before a version came, and after."""
+    worker, found = Worker(), []
+    for _ in range(2):
+        worker.has = None
+        found.append([worker.stoker_restore()["name"], worker.has])
+        files.place(folder / "run", 0, None, lambda draft: TensorSnapshot({"w": torch.ones(2)}).write(draft, "run:0"))
+        worker.stoker_stage([str(folder / "run" / "w0")])
+        assert worker.stoker_swap()["name"] == "run:0"
+        files.remove(files.read(folder / "run")[0])
+    return found
+
+
 if __name__ == "__main__":
     scratch = Path(sys.argv[1])
-    print(json.dumps({"round": round_trip(scratch), "damages": damages(scratch), "doubts": doubts()}))
+    cases = {"round": round_trip(scratch), "damages": damages(scratch), "doubts": doubts()}
+    print(json.dumps({**cases, "restored": restored(scratch / "restored")}))

@@ -64,8 +64,16 @@ def adapters_prepare_command(settings: Path, output: Path) -> None:
 @click.option("--host", default="", help="Address to report at; by default all of this machine.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8081, show_default=True, help="Port to report at.")
 @seconds("--interval", 1.0, "Seconds between two checks.")
+@click.option(
+    "--slice",
+    "slices",
+    type=PATH,
+    help="Folder of `stoker slice run`, where replicas take turns at a device: whole weights are then loaded by it.",
+)
 @reported
-def adapters_watch_command(settings: Path, server: str, host: str, port: int, interval: float) -> int:
+def adapters_watch_command(
+    settings: Path, server: str, host: str, port: int, interval: float, slices: Path | None
+) -> int:
     """Load and unload adapters as they are published and retracted.
 
     The command watches one replica, and reports its adapters at /readyz, /adapters and /metrics.
@@ -73,7 +81,7 @@ def adapters_watch_command(settings: Path, server: str, host: str, port: int, in
     from stoker.serve.adapters import watch
     from stoker.serve.adapters.settings import load
 
-    return watch.run(load(settings), server, (host, port), interval)
+    return watch.run(load(settings), server, (host, port), interval, slices)
 
 
 @adapters_group.command(

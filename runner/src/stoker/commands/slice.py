@@ -64,7 +64,11 @@ def slice_group() -> None:
     10.0,
     "Seconds without a sign of life after which an engine loses the device. All engines need the same.",
 )
-@seconds("--hook-seconds", 60.0, "Seconds that the engine may take to park or to go on; then the guard ends it.")
+@seconds(
+    "--hook-seconds",
+    60.0,
+    "Seconds that the engine may take to park, to go on, or to load weights; then the guard ends it.",
+)
 @seconds("--start-seconds", 1800.0, "Seconds that vLLM may take to start.")
 @click.option("--journal", type=PATH, help="File that gets a line of JSON for each switch.")
 @click.option("--name", help="Name of this engine in the Lease; by default the host's name.")
@@ -100,6 +104,7 @@ def slice_run_command(
     from stoker.serve.slices import hooks as engines
     from stoker.serve.slices.leases import ACCOUNT, Leases
     from stoker.serve.slices.permits import Permits
+    from stoker.serve.slices.reloads import Reloads
     from stoker.serve.slices.sharing import Journal, Sharing
     from stoker.serve.slices.turns import Rules, Turns
 
@@ -107,9 +112,9 @@ def slice_run_command(
     stop = threading.Event()
     hooks: engines.Hooks
     if engine is not None and park_command is None and use_command is None:
-        engines.check_level(sleep_level, config)
+        weights = engines.check_level(sleep_level, config)
         load_seconds = rules.renew if by_load else None
-        hooks = engines.VllmHooks(engine, sleep_level, hook_seconds, start_seconds, load_seconds)
+        hooks = engines.VllmHooks(engine, sleep_level, hook_seconds, start_seconds, load_seconds, weights=weights)
     elif engine is None and park_command and use_command and not by_load:
         hooks = engines.CommandHooks(park_command, use_command, hook_seconds, os.environ)
     else:
@@ -127,9 +132,8 @@ def slice_run_command(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     turns = Turns(me, rules)
-    Sharing(
-        leases, lease, turns, hooks, Permits(folder), Journal(journal, lease, me), idle_seconds if by_load else None
-    ).run(stop)
+    permits, reloads, notes = Permits(folder), Reloads(folder), Journal(journal, lease, me)
+    Sharing(leases, lease, turns, hooks, permits, reloads, notes, idle_seconds if by_load else None).run(stop)
 
 
 @slice_group.command(

@@ -3,6 +3,7 @@
 It has the real decisions (`turns`, `way_to_park`, the guard's) and everything around them as unkind as it may be:
 clocks that run apart, an API that loses requests and answers and applies writes late, processes that are stopped or
 killed at any point, engines that hang, and hooks whose effect comes after the one who waited for it has given up.
+Watchers read new weights beside the engines, to be loaded in their turns.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import partial
 from stoker.serve.slices.guard import (
     ENGINE,
     IDLE,
+    LOADING,
     PARKED,
     PARKING,
     RUNNING,
@@ -28,7 +30,7 @@ from stoker.serve.slices.guard import (
 )
 from stoker.serve.slices.permits import Fencing, way_to_park
 from stoker.serve.slices.record import Record
-from stoker.serve.slices.turns import EngineState, Park, ReadLease, Rules, Turns, Use, Write
+from stoker.serve.slices.turns import EngineState, Park, ReadLease, Reload, Rules, Turns, Use, Write
 
 TIMEOUT = 2.0  # of the API's client
 HOOK_SECONDS = 3.0
@@ -50,6 +52,8 @@ class World:
         crash: seconds between two ends of an engine by itself; 0 for none.
         hang: seconds between two stops of an engine; 0 for none.
         drift: how much clocks run apart.
+        versions: seconds between two versions of the weights; 0 for none.
+        drops: engines that are parked have no weights, which are loaded again before they go on.
     """
 
     claimants: int
@@ -62,6 +66,8 @@ class World:
     crash: float = 0.0
     hang: float = 0.0
     drift: float = 0.0
+    versions: float = 0.0
+    drops: bool = False
 
 
 def any_world(draw: random.Random) -> World:
@@ -109,6 +115,18 @@ class Claimant:
     held: float = 0.0
     since: float = 0.0
     used: list[float] = field(default_factory=list)
+    # The weights of its engine, and what its watcher knows.
+    newest: int = 0
+    has: int = 0
+    staged: int | None = None  # what the workers have read
+    reload: bool = False  # the watcher has asked for that to be loaded
+    half: bool = False  # weights are being loaded
+    dropped: bool = False
+
+    @property
+    def uses(self) -> bool:
+        """Whether its engine uses the device."""
+        return self.active or self.half
 
     def clock(self, now: float) -> float:
         """Return what its machine's clock shows."""
@@ -130,7 +148,9 @@ class Device:
 
     compares = True  # the API refuses to write over what was not read
     ways = staticmethod(way_to_park)
+    restores = True  # weights that were dropped are loaded before the engine goes on
     asked = PARKING  # the permit of an engine that is asked to park
+    loading = LOADING  # the permit of an engine that loads weights
 
     def __init__(self, world: World, draw: random.Random, decides: type[Turns] = Turns) -> None:
         self.world, self.draw, self.decides = world, draw, decides
@@ -148,6 +168,9 @@ class Device:
             for seconds, what in ((world.kill, self.kill), (world.crash, self.crash), (world.hang, self.hang)):
                 if seconds:
                     self.fault(one, seconds, what)
+            if world.versions:
+                self.publish(one)
+                self.watch(one)
 
     def play(self, until: float) -> None:
         """Let things happen until then."""
@@ -181,10 +204,13 @@ class Device:
         now = one.clock(self.now)
         if not one.asking and (call := one.turns.call(now)) is not None:
             self.ask(one, call, now)
+        one.turns.wish.reload = one.reload
         if not one.telling and (act := one.turns.act(now)) is not None:
             one.telling = True
             if isinstance(act, Use):
                 self.use(one, act)
+            elif isinstance(act, Reload):
+                self.reload(one)
             else:
                 assert isinstance(act, Park)
                 self.park(one)
@@ -288,7 +314,7 @@ class Device:
         self.later(one, TIMEOUT, give_up)
 
     def taken(self, before: Record, after: Record) -> None:
-        """Look at who takes the device."""
+        """ReadLease at who takes the device."""
         mine = [ticket.number for ticket in before.queue if ticket.holder == after.holder]
         ahead = [t for t in before.queue if t.holder != after.holder and t.number < min(mine, default=10**9)]
         self.overtaken += bool(ahead)
@@ -313,13 +339,23 @@ class Device:
             def effect() -> None:
                 self.account(one, active=True)
 
-            def done() -> None:
-                one.started = one.sight.since
-                if one.permit.allows:
-                    self.give(one, replace(one.permit, state=RUNNING))
-                self.told(one, EngineState.RUNNING)
+            def failed() -> None:
+                self.told(one, EngineState.UNKNOWN)
 
-            self.request(one, effect, done, lambda: self.told(one, EngineState.UNKNOWN))
+            def resume() -> None:
+                self.request(one, effect, lambda: self.runs(one), failed)
+
+            def restored() -> None:
+                one.half = one.dropped = False
+
+            def restore() -> None:
+                if one.dropped:  # another engine by now would load what it has
+                    self.load(one)
+
+            if one.dropped and self.restores:
+                self.request(one, restored, resume, failed, begins=restore)
+            else:
+                resume()
 
         self.later(one, self.about_to(one), permitted)
 
@@ -335,6 +371,7 @@ class Device:
 
         def effect() -> None:
             self.account(one, active=False)
+            one.dropped = self.world.drops
 
         def end() -> None:
             self.give(one, Permit(STOP))
@@ -360,8 +397,81 @@ class Device:
 
         self.later(one, self.about_to(one), begin)
 
+    def runs(self, one: Claimant) -> None:
+        """Note that nothing is under way any more that lets the engine run."""
+        one.started = one.sight.since
+        if one.permit.allows:
+            self.give(one, replace(one.permit, state=RUNNING))
+        self.told(one, EngineState.RUNNING)
+
+    def reload(self, one: Claimant) -> None:
+        """Let the engine load what its workers have read."""
+
+        def failed() -> None:
+            self.told(one, EngineState.UNKNOWN)
+
+        def permitted() -> None:
+            self.give(one, replace(one.permit, state=self.loading))
+            self.later(one, self.about_to(one), pause)
+
+        def pause() -> None:
+            self.request(one, lambda: self.account(one, active=False), swap, failed)
+
+        def swap() -> None:
+            self.later(one, self.about_to(one), lambda: self.swap(one, resume, failed))
+
+        def resume() -> None:
+            one.reload = False
+            self.later(one, self.about_to(one), lambda: self.request(one, effect, lambda: self.runs(one), failed))
+
+        def effect() -> None:
+            self.account(one, active=True, turn=False)
+
+        self.later(one, self.about_to(one), permitted)
+
+    def swap(self, one: Claimant, done: Callable[[], None], failed: Callable[[], None]) -> None:
+        """Load what the workers have read into an engine."""
+
+        def loaded() -> None:
+            if one.half:
+                one.half, one.has, one.staged = False, one.staged or one.has, None
+
+        self.request(one, loaded, done, failed, begins=lambda: self.load(one) if one.staged else None)
+
+    def load(self, one: Claimant) -> None:
+        """Begin to load weights, which uses the device."""
+        assert not one.active, f"{one.name} serves while it loads weights, at {self.now:.3f}"
+        self.alone(one)
+        one.half = True
+
+    # The watcher of its weights, which nothing stops.
+
+    def publish(self, one: Claimant) -> None:
+        """Have a newer version, again and again while things go wrong."""
+        if self.now < max(self.world.faults, 15.0):
+            one.newest += 1
+            self.at(self.now + self.draw.expovariate(1 / self.world.versions), lambda: self.publish(one))
+
+    def watch(self, one: Claimant) -> None:
+        """Have the workers read what is newer, and ask for it to be loaded."""
+        engine, newest = one.engine, one.newest
+
+        def staged() -> None:
+            if engine and one.engine == engine and one.hung <= self.now and one.has < newest:
+                one.staged, one.reload = newest, True
+                self.step(one)
+            self.at(self.now + 1.0, lambda: self.watch(one))
+
+        self.at(self.now + self.draw.uniform(0.01, 0.5), staged)
+
     def request(
-        self, one: Claimant, effect: Callable[[], None], done: Callable[[], None], failed: Callable[[], None]
+        self,
+        one: Claimant,
+        effect: Callable[[], None],
+        done: Callable[[], None],
+        failed: Callable[[], None],
+        *,
+        begins: Callable[[], None] | None = None,
     ) -> None:
         """Ask the engine for something. It may do it after nobody waits for it any more, unless it has ended."""
         engine, life = one.engine, one.life
@@ -384,6 +494,8 @@ class Device:
         if not engine:
             self.later(one, 0.01, failed)
             return
+        if begins is not None:
+            self.at(self.draw.uniform(self.now, when), lambda: begins() if one.engine == engine else None)
         self.at(when, happen)
         if not answered:
             self.later(one, HOOK_SECONDS, failed)
@@ -394,17 +506,23 @@ class Device:
         one.turns.engine_is(engine, one.clock(self.now))
         self.step(one)
 
-    def account(self, one: Claimant, *, active: bool) -> None:
-        """Note whether an engine uses the device: at most one does."""
+    def account(self, one: Claimant, *, active: bool, turn: bool = True) -> None:
+        """Note whether an engine serves: at most one does, and none without all its weights."""
         if one.active:
             one.held += self.now - one.since
         one.since = self.now
         if active and not one.active:
-            others = [other.name for other in self.claimants if other.active and other is not one]
-            assert not others, f"{one.name} uses the device of {others} at {self.now:.3f}"
-            self.switches += 1
-            one.used.append(self.now)
+            self.alone(one)
+            assert not one.half, f"{one.name} serves with half of its weights at {self.now:.3f}"
+            assert not one.dropped, f"{one.name} serves without weights at {self.now:.3f}"
+            self.switches += turn
+            one.used += [self.now] * turn
         one.active = active
+
+    def alone(self, one: Claimant) -> None:
+        """ReadLease whether no other engine uses the device."""
+        others = [other.name for other in self.claimants if other.uses and other is not one]
+        assert not others, f"{one.name} uses the device of {others} at {self.now:.3f}"
 
     def crash(self, one: Claimant) -> None:
         """Let an engine end by itself; its guard goes with it, and comes back."""
@@ -419,6 +537,8 @@ class Device:
         """End an engine."""
         one.engine = 0
         self.account(one, active=False)
+        one.half = one.dropped = False
+        one.has, one.staged = 0, None
         if one.turns.engine is EngineState.RUNNING:
             one.turns.engine_is(EngineState.UNKNOWN, one.clock(self.now))
 
@@ -458,10 +578,13 @@ def play(number: int, decides: type[Turns] = Turns, device: type[Device] = Devic
     """Play a run of any kind.
 
     Raises:
-        AssertionError: two engines used the device at once, or one got no turn.
+        AssertionError: two engines used the device at once, one served without all of its weights, or one got no turn
+            or not the newest weights.
     """
     draw = random.Random(number)
     world = any_world(draw)
+    if number % 2 == 0:  # the others train adapters
+        world = replace(world, versions=(1.0, 5.0)[number // 2 % 2], drops=number % 3 == 0)
     run = device(world, draw, decides)
     run.play(until=world.faults or 20.0)
     turns = [len(one.used) for one in run.claimants]
@@ -469,10 +592,13 @@ def play(number: int, decides: type[Turns] = Turns, device: type[Device] = Devic
     run.play(until=max(run.now, world.faults + 20.0))
     # Each may have been stopped to the end, and then the others wait until it counts as lost.
     end = run.now + 25 + 10 * world.claimants
-    while run.now < end and any(len(one.used) == had for one, had in zip(run.claimants, turns, strict=True)):
+    while run.now < end and not all(
+        len(one.used) > had and one.has == one.newest for one, had in zip(run.claimants, turns, strict=True)
+    ):
         run.play(until=run.now + 2)
     for one, before in zip(run.claimants, turns, strict=True):
         assert len(one.used) > before, f"{one.name} got no turn: {described(run)}"
+        assert one.has == one.newest, f"{one.name} has version {one.has} of {one.newest}: {described(run)}"
     if not world.faults:
         assert run.overtaken == 0
     return run

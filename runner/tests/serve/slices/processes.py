@@ -9,10 +9,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from runner.tests.serve.slices.lease_api import LeaseApi, serving
 
@@ -33,19 +34,21 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def wait_for(what: Callable[[], bool], why: str, seconds: float = WAIT) -> None:
+def wait_for(what: Callable[[], bool], why: str, seconds: float = WAIT, pause: float = 0.05) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, why
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 class Member:
     """An engine, its guard, and its `stoker slice run`."""
 
-    def __init__(self, name: str, folder: Path, words: list[str], quantum: float, duration: float) -> None:
-        self.name, self.folder = name, folder
+    def __init__(
+        self, name: str, folder: Path, words: list[str], quantum: float, duration: float, load: int = 1
+    ) -> None:
+        self.name, self.folder, self.load = name, folder, load
         folder.mkdir()
         self.requests, self.journal = folder / "requests.jsonl", folder / "journal.jsonl"
         self.port = free_port()
@@ -64,14 +67,17 @@ class Member:
 
     def start_guard(self) -> subprocess.Popen[bytes]:
         """Start the guard as the engine's container does: one file, without our package."""
-        engine = [sys.executable, str(HERE / "stand_in_engine.py"), str(self.port), str(self.requests)]
+        engine = [sys.executable, str(HERE / "stand_in_engine.py"), str(self.port), str(self.requests), str(self.load)]
         return subprocess.Popen([sys.executable, "-I", guard.__file__, str(self.folder), *engine])
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return what its engines wrote; a line that was cut off is left out."""
+        lines = self.requests.read_text().splitlines() if self.requests.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
 
     def served(self) -> list[tuple[float, float]]:
         """Return when each request used the device; one that was cut off by the end of its engine is left out."""
-        lines = self.requests.read_text().splitlines() if self.requests.exists() else []
-        found = [json.loads(line) for line in lines if line.endswith("}")]
-        return [(one["begin"], one["end"]) for one in found if "end" in one]
+        return [(one["begin"], one["end"]) for one in self.lines() if "end" in one]
 
     def begun(self) -> int:
         """Return how many lines there are about requests."""
@@ -101,14 +107,16 @@ class Member:
 class Device:
     """A device with engines that share it."""
 
-    def __init__(self, folder: Path, quantum: float = 0.2, duration: float = DURATION) -> None:
+    def __init__(
+        self, folder: Path, quantum: float = 0.2, duration: float = DURATION, more: Sequence[str] = (), load: int = 1
+    ) -> None:
         self.api = LeaseApi()
         self.api.make(LEASE)
         self._stack = ExitStack()
-        words = self._stack.enter_context(serving(self.api, folder / "account"))
+        words = [*self._stack.enter_context(serving(self.api, folder / "account")), *more]
         self.members = []
         for name in ("a", "b"):
-            member = Member(name, folder / name, words, quantum, duration)
+            member = Member(name, folder / name, words, quantum, duration, load)
             self.members.append(member)
             self._stack.callback(member.end)
 

@@ -1,6 +1,7 @@
-"""An engine that uses a device as vLLM would: `… PORT FILE`. FILE gets a line for each request, with begin and end.
+"""An engine that uses a device as vLLM would: `… PORT FILE [LOAD]`. FILE gets a line per request, with begin and end.
 
-It serves one request after the other from the moment it starts, unless it is paused or asleep.
+It serves one request after the other from the moment it starts, unless it is paused or asleep. Its workers load
+weights, which uses the device too and has a line of its own. A line is `torn` if weights were not whole then.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-REQUEST_SECONDS = 0.005
+REQUEST_SECONDS, LOAD_SECONDS = 0.005, 0.1
 
 
 class Work:
@@ -24,19 +26,41 @@ class Work:
         self.stream = path.open("a", buffering=1)
         self.lock = threading.Lock()  # held while a request uses the device
         self.paused = False
+        self.has = self.staged = ""  # versions of the weights: what is served, and what was read
+        self.whole = True
 
     def serve(self) -> None:
         """Serve for ever."""
         while True:
             with self.lock:
                 if not self.paused:
-                    begin = time.clock_gettime(time.CLOCK_BOOTTIME)
-                    # A line of its own at the begin: an engine that is killed ends no request.
-                    self.stream.write(json.dumps({"pid": os.getpid(), "begin": begin}) + "\n")
-                    time.sleep(REQUEST_SECONDS)
-                    end = time.clock_gettime(time.CLOCK_BOOTTIME)
-                    self.stream.write(json.dumps({"pid": os.getpid(), "begin": begin, "end": end}) + "\n")
+                    self.use(REQUEST_SECONDS, lambda: not self.whole)
             time.sleep(REQUEST_SECONDS / 5)
+
+    def use(self, seconds: float, torn: Callable[[], bool]) -> None:
+        """Use the device."""
+        begin = time.clock_gettime(time.CLOCK_BOOTTIME)
+        line = {"pid": os.getpid(), "begin": begin, "has": self.has, "torn": torn()}
+        # A line of its own at the begin: an engine that is killed ends no request.
+        self.stream.write(json.dumps(line) + "\n")
+        time.sleep(seconds)
+        end = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self.stream.write(json.dumps({**line, "end": end, "torn": line["torn"] or torn()}) + "\n")
+
+    def workers(self, method: str, folders: Sequence[str] = ()) -> dict[str, Any]:
+        """Do what vLLM's workers do (`stoker.serve.weights.in_vllm`), beside requests if nobody has paused these."""
+        if method == "stoker_stage":
+            last = Path(folders[-1])
+            self.staged = f"{last.parent.name}:{last.name[1:]}"
+        elif method == "stoker_staged":
+            return {"done": True, "name": self.staged}
+        elif method == "stoker_restore" or (method == "stoker_swap" and self.staged):
+            self.whole = False
+            self.use(LOAD_SECONDS, lambda: not self.paused)
+            self.whole = True
+            if method == "stoker_swap":
+                self.has, self.staged = self.staged, ""
+        return {"name": self.has}
 
     def pause(self, paused: bool) -> None:
         """Pause after the request that is under way, or go on."""
@@ -54,14 +78,22 @@ class Handler(BaseHTTPRequestHandler):
         known: dict[str, Any] = {
             "/v1/models": {"data": [{"id": "base", "root": "/model", "parent": None}]},
             "/is_sleeping": {"is_sleeping": self.work.paused},
-            "/load": {"server_load": 1},
+            "/load": {"server_load": int(sys.argv[3]) if len(sys.argv) > 3 else 1},
         }
         self._answer(known[self.path])
 
     def do_POST(self) -> None:
-        """Pause or go on."""
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.work.pause(self.path.partition("?")[0] in ("/pause", "/sleep"))
+        """Pause or go on, let the workers do something, or complete a text as soon as that may be."""
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/collective_rpc":
+            self._answer({"results": [self.work.workers(body["method"], **body["kwargs"])]})
+            return
+        if self.path == "/v1/completions":
+            while self.work.paused:
+                time.sleep(REQUEST_SECONDS)
+        elif self.path != "/wake_up?tags=weights":
+            self.work.pause(self.path.partition("?")[0] in ("/pause", "/sleep"))
+            self.work.whole &= not self.path.startswith("/sleep?level=2")
         self._answer({})
 
     def _answer(self, found: dict[str, Any]) -> None:

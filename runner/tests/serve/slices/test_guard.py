@@ -13,7 +13,19 @@ from pathlib import Path
 import pytest
 
 from stoker.serve.slices import guard
-from stoker.serve.slices.guard import ENDED, ENGINE, IDLE, PARKED, PARKING, RUNNING, STARTING, STOP, Permit, Sight
+from stoker.serve.slices.guard import (
+    ENDED,
+    ENGINE,
+    IDLE,
+    LOADING,
+    PARKED,
+    PARKING,
+    RUNNING,
+    STARTING,
+    STOP,
+    Permit,
+    Sight,
+)
 from stoker.serve.slices.permits import Fencing, Permits, way_to_park
 
 ENGINE_OF = "import os, time, pathlib, sys; pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(600)"
@@ -74,7 +86,12 @@ def test_a_parked_engine_stays_and_is_ended_by_order(tmp_path: Path, guarded: su
     wait_for(lambda: sight_of(tmp_path).state == ENGINE)
     permits.runs()
     assert permits.way() is Fencing.ASK
+    permits.reloading()
+    assert permits.way() is Fencing.END
+    permits.runs()
+    assert permits.way() is Fencing.ASK
     permits.parked()
+    permits.reloading()  # not an engine that is parked
     assert permits.way() is Fencing.NOTHING
     time.sleep(5.5)
     assert runs(engine)
@@ -104,7 +121,9 @@ def test_a_stop_ends_engine_and_guard(tmp_path: Path, guarded: subprocess.Popen[
     assert sight_of(tmp_path).state == ENDED
 
 
-def test_no_engine_starts_while_one_is_asked_to_park(tmp_path: Path, guarded: subprocess.Popen[bytes]) -> None:
+def test_no_engine_starts_while_one_is_asked_to_park_or_loads_weights(
+    tmp_path: Path, guarded: subprocess.Popen[bytes]
+) -> None:
     permits = Permits(tmp_path)
     permits.use(1, guard.now() + 600)
     os.kill(engine_of(tmp_path), signal.SIGKILL)
@@ -118,8 +137,10 @@ def test_no_engine_starts_while_one_is_asked_to_park(tmp_path: Path, guarded: su
         again.kill()
         again.wait()
     assert guard.may_start(Permit(RUNNING, 9.0), 1.0)
-    assert not guard.may_start(Permit(PARKING, 9.0), 1.0)
-    assert guard.must_end(Permit(PARKING, 9.0), 9.0)
+    for state in (PARKING, LOADING):
+        assert not guard.may_start(Permit(state, 9.0), 1.0)
+        assert not guard.must_end(Permit(state, 9.0), 8.9)
+        assert guard.must_end(Permit(state, 9.0), 9.0)
 
 
 def test_only_an_engine_that_nothing_can_start_again_is_asked() -> None:
@@ -129,6 +150,7 @@ def test_only_an_engine_that_nothing_can_start_again_is_asked() -> None:
     assert way_to_park(Permit(RUNNING, 9.0), here, 6.0) is Fencing.END  # another engine by now
     assert way_to_park(Permit(RUNNING, 9.0), Sight(IDLE), 0.0) is Fencing.END
     assert way_to_park(Permit(PARKING, 9.0), here, 7.0) is Fencing.END  # nobody knows whether it has
+    assert way_to_park(Permit(LOADING, 9.0), here, 7.0) is Fencing.END  # it will be told to go on
     assert way_to_park(Permit(STOP), here, 7.0) is Fencing.END
     assert way_to_park(Permit(PARKED), here, 7.0) is Fencing.NOTHING
     assert way_to_park(None, here, 7.0) is Fencing.END

@@ -1,12 +1,16 @@
-"""Whatever clocks, the API, kills and stops do, at most one engine uses a device, and each gets its turn."""
+"""Whatever clocks, the API, kills and stops do, at most one engine uses a device, and each gets its turn.
+
+No engine serves without all of its weights either, and each gets the newest ones.
+"""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from runner.tests.serve.slices.model import Device, World, play
+from runner.tests.serve.slices.model import Claimant, Device, World, play
 
 from stoker.serve.slices.guard import RUNNING, Permit, Sight
 from stoker.serve.slices.permits import Fencing, way_to_park
@@ -16,7 +20,17 @@ from stoker.serve.slices.turns import Rules, Turns
 RUNS = [300, pytest.param(100_000, marks=pytest.mark.full)]
 KIND = World(2, Rules(poll=0.25, quantum=4.0))
 HARSH = World(
-    2, Rules(poll=1.0, quantum=2.0), faults=100.0, loss=0.05, late=0.05, stop=0.05, hang=15.0, kill=60.0, drift=0.01
+    2,
+    Rules(poll=1.0, quantum=2.0),
+    faults=100.0,
+    loss=0.05,
+    late=0.05,
+    stop=0.05,
+    hang=15.0,
+    kill=60.0,
+    drift=0.01,
+    versions=5.0,
+    drops=True,
 )
 
 
@@ -42,6 +56,18 @@ def test_two_that_are_equal_get_equal_shares() -> None:
     one, other = run.claimants
     assert 0.95 < one.held / other.held < 1.05
     assert one.held + other.held > 0.75 * 2_000  # the rest of the time goes to switches
+
+
+def test_reloads_make_no_turn_longer() -> None:
+    run = Device(replace(KIND, faults=2_000, versions=0.5), random.Random(1))
+    one, other = run.claimants
+    other.newest = -1_000_000  # of one of them nothing is newer than what it has
+    run.play(until=2_000)
+    assert one.has > 100
+    assert other.has == 0
+    assert abs(len(one.used) - len(other.used)) <= 1
+    # A little of its turns is spent on reloads.
+    assert 0.5 < one.held / other.held < 1.05
 
 
 class NeverSuspends(Turns):
@@ -90,6 +116,47 @@ class Unmarked(Device):
     asked = RUNNING
 
 
+class TwoOwners(Device):
+    """Has watchers that pause engines and let them go on themselves."""
+
+    def watch(self, one: Claimant) -> None:
+        """Read what is newer, and load it."""
+
+        def swap() -> None:
+            one.staged = one.newest
+            self.swap(one, resume, nothing)
+
+        def resume() -> None:
+            self.request(one, lambda: self.account(one, active=True), nothing, nothing)
+
+        def nothing() -> None:
+            return
+
+        if one.engine and one.has < one.newest:
+            self.request(one, lambda: self.account(one, active=False), swap, nothing)
+        self.at(self.now + 2.0, lambda: self.watch(one))
+
+
+class ReloadsUnmarked(Device):
+    """Has processes that do not say that an engine which loads weights will be let go on."""
+
+    loading = RUNNING
+
+
+class Careless(Device):
+    """Has processes that let an engine go on which did not say that it has loaded its weights."""
+
+    def swap(self, one: Claimant, done: Callable[[], None], failed: Callable[[], None]) -> None:
+        """Load, and go on in any case."""
+        super().swap(one, done, done)
+
+
+class Emptied(Device):
+    """Has engines that are let go on without the weights that they have dropped."""
+
+    restores = False
+
+
 class Barging(Turns):
     """Takes the device as soon as it is free, whoever came first."""
 
@@ -108,6 +175,10 @@ class Barging(Turns):
         (Turns, Blind),
         (Turns, Trusting),
         (Turns, Unmarked),
+        (Turns, TwoOwners),
+        (Turns, ReloadsUnmarked),
+        (Turns, Careless),
+        (Turns, Emptied),
         (Barging, Device),
     ],
     ids=lambda kind: kind.__name__,

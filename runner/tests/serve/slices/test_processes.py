@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +20,13 @@ from runner.tests.serve.slices.processes import DURATION, LEASE, WAIT, Device, M
 
 import stoker
 from stoker.serve.slices import guard
+from stoker.serve.slices.reloads import Reloads
+from stoker.serve.vllm import Server
+from stoker.serve.weights import files
+from stoker.serve.weights.watch import WeightsWatch
+
+# Seconds after the expiry of a Lease within which the next one has the device.
+NEXT = 12.0
 
 
 @pytest.fixture
@@ -77,7 +86,7 @@ def test_what_is_killed_or_stopped_loses_its_turn(device: Device, harm: str) -> 
         one.guard.send_signal(what)
     else:
         os.kill(one.engine(), what)
-    next_one_within(device, one, 12)
+    next_one_within(device, one, NEXT)
     # What was stopped goes on, and what was killed is started again, as the kubelet would.
     turns = len(one.events("running"))
     if one.guard.poll() is not None:
@@ -101,12 +110,15 @@ def test_what_is_killed_or_stopped_loses_its_turn(device: Device, harm: str) -> 
 def test_an_api_that_does_not_answer_stops_everybody_and_ends_nobody(device: Device) -> None:
     wait_for(lambda: device.turns() >= 4, "no turns")
     device.api.silent = True
+    silent = time.monotonic()
     time.sleep(DURATION)
     counts = [member.begun() for member in device.members]
     time.sleep(2.0)
     assert [member.begun() for member in device.members] == counts, "an engine serves without a Lease"
-    device.api.silent = False
     turns = [len(member.events("running")) for member in device.members]
+    device.api.silent = False
+    wait_for(lambda: any(map(_has_more, device.members, turns)), "no turn")
+    assert time.monotonic() - silent < DURATION + NEXT
     for member, before in zip(device.members, turns, strict=True):
         wait_for(partial(_has_more, member, before), "no turn")
     device.check()
@@ -121,6 +133,130 @@ def test_lost_answers_cost_turns_but_mix_up_nobody(device: Device) -> None:
     device.api.loss = 0.2
     wait_for(lambda: device.turns() >= 30, "no turns", 300)
     device.check()
+
+
+class Run:
+    """A run of all weights that has a member of a device for its sampler: it publishes, and a watcher follows.
+
+    Args:
+        member: the sampler.
+        folder: of its versions.
+    """
+
+    def __init__(self, member: Member, folder: Path) -> None:
+        self.member, self.newest = member, -1
+        self._folder = folder
+        server = Server(f"http://127.0.0.1:{member.port}", 30)
+        self.watch = WeightsWatch(folder, "base", server, {}, reloads=Reloads(member.folder))
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def publish(self) -> None:
+        """Publish a version."""
+        self.newest += 1
+        files.place(self._folder / "run-a0", self.newest, None, lambda draft: (draft / files.TENSORS).touch())
+
+    def serves_the_newest(self) -> bool:
+        """Return whether its sampler has, as the watcher says."""
+        return [*self.watch.state.loaded] == [f"run-a0:{self.newest}"]
+
+    def versions(self) -> list[int]:
+        """Return the versions that requests were served with, one after the other."""
+        found = [int(str(line["has"]).partition(":")[2] or -1) for line in self.member.lines()]
+        return [one for one, before in zip(found, [None, *found], strict=False) if one != before]
+
+    def close(self) -> None:
+        """End the watcher."""
+        self._stop.set()
+        self._thread.join(WAIT)
+
+    def _follow(self) -> None:
+        while not self._stop.wait(0.1):
+            self.watch.look()
+
+
+@contextmanager
+def two_runs(folder: Path, *words: str, load: int = 1) -> Iterator[tuple[Device, list[Run]]]:
+    """Have two engines that share a device, and two runs that train all their weights."""
+    config = folder / "vllm.yaml"
+    config.write_text("worker-extension-cls: stoker_in_vllm.Weights\n")
+    made = Device(folder, 0.5, more=["--config", str(config), *words], load=load)
+    runs = [Run(member, folder / f"versions-{member.name}") for member in made.members]
+    try:
+        yield made, runs
+    finally:
+        for run in runs:
+            run.close()
+        made.close()
+
+
+@pytest.fixture(params=[0, pytest.param(2, marks=pytest.mark.full)], ids="sleep level {}".format)
+def learning(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Device, list[Run]]]:
+    """Two engines that share a device, and the two runs that train all their weights."""
+    with two_runs(tmp_path, "--sleep-level", str(request.param)) as made:
+        yield made
+
+
+def check_weights(device: Device, runs: Sequence[Run]) -> None:
+    """Check that both have the newest version in the end, and never served, or loaded, what was not whole."""
+    for run in runs:
+        wait_for(run.serves_the_newest, "it does not get the newest version")
+        assert not [line for line in run.member.lines() if line["torn"]], "it served while it loaded weights"
+    device.check()
+
+
+def test_weights_are_loaded_in_turns(learning: tuple[Device, list[Run]]) -> None:
+    device, runs = learning
+    while any(len(run.member.events("reloaded")) < 5 or len(run.member.events("given")) < 4 for run in runs):
+        assert max(run.newest for run in runs) < 600, "weights are not loaded"
+        for run in runs:
+            run.publish()
+        time.sleep(0.2)
+    check_weights(device, runs)
+    for run in runs:
+        assert run.versions() == sorted(run.versions())
+        assert len({line["pid"] for line in run.member.lines()}) == 1, "its engine was ended"
+
+
+def test_an_engine_without_requests_gets_its_turn_to_load_weights(tmp_path: Path) -> None:
+    # Nobody asks for a version before it is loaded.
+    with two_runs(tmp_path, "--by-load", load=0) as (device, runs):
+        for _ in range(3):
+            for run in runs:
+                run.publish()
+            for run in runs:
+                wait_for(run.serves_the_newest, "it does not get the newest version")
+        check_weights(device, runs)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "harm", ["SIGKILL of the one that asks", "SIGSTOP of the one that asks", "SIGSTOP of the engine"]
+)
+def test_what_stops_while_weights_are_loaded_loses_its_turn(learning: tuple[Device, list[Run]], harm: str) -> None:
+    device, runs = learning
+    one = runs[0]
+    what = signal.Signals[harm.partition(" ")[0]]
+
+    def is_loading() -> bool:
+        return (guard.read_permit(one.member.folder) or guard.Permit()).state == guard.LOADING
+
+    for run in runs:
+        run.publish()
+    wait_for(is_loading, "weights are not loaded", pause=0.005)
+    if harm.endswith("asks"):
+        one.member.asks.send_signal(what)
+    else:
+        os.kill(one.member.engine(), what)
+    next_one_within(device, one.member, NEXT)
+    if what is signal.SIGKILL:
+        one.member.asks.wait()
+        one.member.asks = one.member.start()
+    one.member.asks.send_signal(signal.SIGCONT)
+    for run in runs:
+        run.publish()
+    check_weights(device, runs)
 
 
 def test_one_that_is_alone_keeps_the_device(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from runner.tests.serve.adapters.stand_in import Clock, Vllm, serving
 
+from stoker.serve.slices.reloads import Reloads
 from stoker.serve.vllm import Server
 from stoker.serve.weights import files
 from stoker.serve.weights.watch import WeightsWatch
@@ -187,3 +188,93 @@ def test_weights_that_vllm_cannot_load_are_a_problem_of_their_version(
     assert state.problems == {name: "w0: vLLM cannot load it"}
     assert not state.ready
     assert not vllm.paused
+
+
+@pytest.fixture
+def reloads(tmp_path: Path) -> Reloads:
+    (tmp_path / "slice").mkdir()
+    return Reloads(tmp_path / "slice")
+
+
+@pytest.fixture
+def in_turns(vllm: WeightsVllm, tmp_path: Path, clock: Clock, reloads: Reloads) -> WeightsWatch:
+    return WeightsWatch(tmp_path, "tiny", Server(vllm.address, 5), {"model": "tiny"}, clock, reloads)
+
+
+def load(vllm: WeightsVllm, reloads: Reloads) -> str:
+    """Load what was asked for, as `stoker slice run` does, and return its name."""
+    name = reloads.asked()
+    vllm.paused = True
+    reloads.answer(name, [vllm.stoker_swap()])
+    vllm.paused = False
+    return name
+
+
+def test_where_engines_take_turns_the_watcher_reads_and_asks_and_pauses_nothing(
+    in_turns: WeightsWatch, vllm: WeightsVllm, tmp_path: Path, reloads: Reloads
+) -> None:
+    vllm.paused = True  # somebody else has the device
+    name = place(tmp_path, 0)
+    for _ in range(2):
+        state = in_turns.look_at_once([name])
+        assert (state.ready, dict(state.loaded), state.missing) == (False, {}, (name,))
+    assert vllm.did == ["w0"], "read once, and neither paused nor let go on"
+    assert vllm.paused
+    assert load(vllm, reloads) == name
+    assert reloads.asked() == ""
+    state = in_turns.look()
+    assert (state.ready, [*state.loaded]) == (True, [name])
+    # What comes while a version waits for its turn takes its place.
+    for version in (1, 2):
+        in_turns.look_at_once([place(tmp_path, version, version - 1)])
+    assert vllm.did == ["w0", "swap", "d1-0", "d1-0", "d2-1"]
+    assert load(vllm, reloads) == "run-a0:2"
+    assert [*in_turns.look().loaded] == ["run-a0:2"]
+
+
+def test_weights_that_are_not_loaded_in_a_turn_are_a_problem_of_their_version(
+    in_turns: WeightsWatch, vllm: WeightsVllm, tmp_path: Path, reloads: Reloads, clock: Clock
+) -> None:
+    name = place(tmp_path, 0)
+    in_turns.look_at_once([name])
+    vllm.unloadable_weights = True
+    load(vllm, reloads)
+    vllm.staged = ""
+    assert in_turns.look().problems == {name: "w0: vLLM cannot load it"}
+    assert reloads.asked() == "", "not again at once"
+    clock.now += 6
+    vllm.unloadable_weights = False
+    in_turns.look()
+    load(vllm, reloads)
+    assert [*in_turns.look().loaded] == [name]
+
+
+def test_an_answer_to_an_engine_that_has_ended_says_nothing_of_the_next_one(
+    in_turns: WeightsWatch, vllm: WeightsVllm, tmp_path: Path, reloads: Reloads
+) -> None:
+    name = place(tmp_path, 0)
+    in_turns.look_at_once([name])
+    load(vllm, reloads)
+    vllm.held = vllm.staged = ""
+    for _ in range(2):  # the first of them takes the answer
+        assert dict(in_turns.look().loaded) == {}
+    assert reloads.asked() == name, "read and asked for anew"
+
+
+def test_a_version_that_is_loaded_while_the_next_one_is_read_makes_no_file_bad(
+    in_turns: WeightsWatch, vllm: WeightsVllm, tmp_path: Path, reloads: Reloads
+) -> None:
+    in_turns.look_at_once([place(tmp_path, 0)])
+    load(vllm, reloads)
+    in_turns.look_at_once([place(tmp_path, 1, 0)])
+    vllm.damaged = {"d1-0"}  # it does not follow on what the engine has by then
+    stage = vllm.stoker_stage
+
+    def late(folders: list[str]) -> None:
+        vllm.held = "run-a0:1"
+        stage(folders)
+
+    vllm.stoker_stage = late  # type: ignore[method-assign]
+    state = in_turns.look_at_once([place(tmp_path, 2, 1)])
+    assert ([*state.loaded], state.problems) == (["run-a0:1"], {})
+    assert vllm.did[-1] == "d2-1"

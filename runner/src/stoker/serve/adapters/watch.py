@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from urllib.parse import urlsplit
 
@@ -24,6 +25,7 @@ from stoker.serve.adapters.versions import named
 from stoker.serve.adapters.wanted import UnreadableError, Wanted
 from stoker.serve.fleet.member import Member
 from stoker.serve.fleet.weights import ReplicaWeights
+from stoker.serve.slices.reloads import Reloads
 from stoker.serve.vllm import Server, ServerError
 from stoker.serve.weights import workers
 from stoker.serve.weights.watch import WeightsWatch
@@ -244,7 +246,7 @@ def _is_address(text: str) -> bool:
         return False
 
 
-def run(settings: Settings, address: str, listen: tuple[str, int], interval: float) -> int:
+def run(settings: Settings, address: str, listen: tuple[str, int], interval: float, slices: Path | None = None) -> int:
     """Watch until SIGTERM.
 
     Args:
@@ -252,6 +254,7 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
         address: the replica's vLLM, such as `http://127.0.0.1:8000`.
         listen: host and port for /readyz, /adapters and /metrics.
         interval: seconds between two looks.
+        slices: folder of `stoker slice run`, which loads whole weights; None where the replica takes no turns.
 
     Raises:
         RunError: the address is wrong (64), the settings or the model are wrong (78, 66), or the port is taken (78).
@@ -265,9 +268,9 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
     if settings.weights is None:
         watch = Watch(settings, Server(address), model)
     else:
-        watch = WeightsWatch(
-            settings.weights, settings.model_name, Server(address, workers.SECONDS), _base(settings, model)
-        )
+        patient, described = Server(address, workers.SECONDS), _base(settings, model)
+        reloads = None if slices is None else Reloads(slices)
+        watch = WeightsWatch(settings.weights, settings.model_name, patient, described, reloads=reloads)
     stop, wake = threading.Event(), threading.Event()
 
     def stopped(_signal: int, _frame: FrameType | None) -> None:

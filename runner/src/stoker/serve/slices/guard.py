@@ -21,9 +21,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
-# States of a permit. While it is STARTING something may yet let the engine run; RUNNING: nothing is under way; PARKING:
-# the engine is asked to park, and one that ends then must not start again.
-PARKED, STARTING, RUNNING, PARKING, STOP = "parked", "starting", "running", "parking", "stop"
+# States of a permit. While it is STARTING something may yet let the engine run; RUNNING: nothing is under way; LOADING:
+# the engine is paused to load weights, and then let go on; PARKING: it is asked to park. One that ends while it is
+# LOADING or PARKING must not start again: what it is told next is not for the one after it.
+PARKED, STARTING, RUNNING, LOADING, PARKING, STOP = "parked", "starting", "running", "loading", "parking", "stop"
 # States of the guard: no engine, an engine, and no engine any more because the guard is ending.
 IDLE, ENGINE, ENDED = "idle", "engine", "ended"
 
@@ -43,7 +44,7 @@ class Permit:
     """What the engine may do.
 
     Attributes:
-        state: PARKED, STARTING, RUNNING, PARKING or STOP.
+        state: PARKED, STARTING, RUNNING, LOADING, PARKING or STOP.
         until: when to end the engine, by `now`.
         term: number of the turn.
         order: number of the permit; a larger one is newer.
@@ -57,7 +58,7 @@ class Permit:
     @property
     def allows(self) -> bool:
         """Whether an engine that runs may use the device until then."""
-        return self.state in (STARTING, RUNNING, PARKING)
+        return self.state in (STARTING, RUNNING, LOADING, PARKING)
 
 
 @dataclass(frozen=True, slots=True)

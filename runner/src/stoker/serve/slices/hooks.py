@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import yaml
 
@@ -46,6 +46,16 @@ class Hooks(Protocol):
             RunError: it never will (78).
         """
 
+    def reload(self) -> list[dict[str, Any]]:
+        """Pause, load the weights that were read, and go on.
+
+        Returns:
+            what each worker says of it.
+
+        Raises:
+            HookError: the engine did not: it must end, because its weights may be half loaded.
+        """
+
     def load(self) -> int | None:
         """Return how many requests there are; None if nobody knows."""
 
@@ -56,15 +66,24 @@ class VllmHooks:
     Args:
         address: of this pod's vLLM.
         level: sleep level; 0 pauses alone, where vLLM cannot sleep.
-        seconds: how long vLLM may take to park or to go on.
+        seconds: how long vLLM may take to park, to go on, or to load weights.
         start_seconds: how long it may take to start.
         load_seconds: how long it may take to say its load; None: it is not asked.
+        weights: it serves a run that trains all weights, of which its workers keep what they have.
     """
 
     def __init__(
-        self, address: str, level: int, seconds: float, start_seconds: float, load_seconds: float | None
+        self,
+        address: str,
+        level: int,
+        seconds: float,
+        start_seconds: float,
+        load_seconds: float | None,
+        *,
+        weights: bool = False,
     ) -> None:
         self._server, self._level, self._start_seconds = Server(address, seconds), level, start_seconds
+        self._restore = "stoker_restore" if weights else "reload_weights"
         self._load_server = None if load_seconds is None else Server(address, load_seconds)
 
     def park(self) -> None:
@@ -84,11 +103,19 @@ class VllmHooks:
             if self._level and self._server.is_sleeping():
                 if self._level == 2:
                     self._server.wake_up("weights")
-                    self._server.workers("reload_weights")
+                    self._server.workers(self._restore)
                     self._server.wake_up("kv_cache")
                 else:
                     self._server.wake_up()
             self._server.resume()
+
+    def reload(self) -> list[dict[str, Any]]:
+        """Have vLLM's workers load what they read. vLLM stays paused if that fails."""
+        with _told():
+            self._server.pause()
+            found = self._server.workers("stoker_swap")
+            self._server.resume()
+        return found
 
     def load(self) -> int | None:
         """Return how many requests vLLM has."""
@@ -136,6 +163,10 @@ class CommandHooks:
         """Run the command that lets it go on."""
         self._run(self._use)
 
+    def reload(self) -> list[dict[str, Any]]:
+        """Return nothing: only vLLM takes weights in place."""
+        return []
+
     def load(self) -> int | None:
         """Return None: a command has no requests."""
         return None
@@ -169,29 +200,27 @@ def _told() -> Iterator[None]:
         raise HookError(f"{error}{advice}") from error
 
 
-def check_level(level: int, config: Path | None) -> None:
-    """Check that vLLM can wake up from a sleep level, and that nobody else pauses it.
+def check_level(level: int, config: Path | None) -> bool:
+    """Check that vLLM can wake up from a sleep level.
 
     Args:
         level: the level.
         config: vLLM's configuration, as `stoker sampler` writes it.
 
+    Returns:
+        whether the run trains all weights.
+
     Raises:
         RunError: it cannot, or the configuration cannot be read (78).
     """
     if config is None:
-        return
+        return False
     try:
         content = yaml.safe_load(config.read_text()) or {}
         lora = bool(content.get("enable-lora") or content.get("enable_lora"))
         weights = bool(content.get("worker-extension-cls"))
     except (OSError, AttributeError, ValueError, yaml.YAMLError) as error:
         raise RunError(ExitCode.CONFIG, f"--config {config} is not a vLLM configuration: {error}") from error
-    if weights:
-        raise RunError(
-            ExitCode.CONFIG,
-            f"{config}: the run trains all weights, and its samplers pause vLLM themselves for each version, so they "
-            "cannot take turns: train LoRA, or give them a device of their own",
-        )
     if level == 2 and lora:
         raise RunError(ExitCode.CONFIG, f"{config} has enable-lora: {_LORA}")
+    return weights

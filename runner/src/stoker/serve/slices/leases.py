@@ -100,7 +100,7 @@ class Leases:
         """Replace the version of a Lease that was read, and return it as it is then.
 
         Raises:
-            ConflictError: it is another version by now.
+            LeaseConflictError: it is another version by now.
             RunError: there is none any more, or it may not be written (78).
             NoAnswerError: the API does not answer.
         """

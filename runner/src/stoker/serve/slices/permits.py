@@ -13,6 +13,7 @@ from stoker.serve.slices.guard import (
     ENDED,
     ENGINE,
     IDLE,
+    LOADING,
     PARKED,
     PARKING,
     RUNNING,
@@ -72,6 +73,12 @@ class Permits:
             self._started = self._sight().since
             if self._permit is not None and self._permit.allows:
                 self._write(replace(self._permit, state=RUNNING))
+
+    def reloading(self) -> None:
+        """Let no other engine start until this one has loaded weights, for which it is paused, and goes on."""
+        with self._lock:
+            if self._permit is not None and self._permit.state == RUNNING:
+                self._write(replace(self._permit, state=LOADING))
 
     def extend(self, until: float) -> None:
         """Put off the end of a permit."""

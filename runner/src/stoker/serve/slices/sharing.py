@@ -17,7 +17,8 @@ from stoker.serve.slices.hooks import HookError, Hooks
 from stoker.serve.slices.leases import LeaseConflictError, Leases, NoAnswerError
 from stoker.serve.slices.permits import Fencing, Permits
 from stoker.serve.slices.record import lease_of, record_of
-from stoker.serve.slices.turns import EngineState, Park, ReadLease, Turns, Use, Write
+from stoker.serve.slices.reloads import Reloads
+from stoker.serve.slices.turns import EngineState, Park, ReadLease, Reload, Turns, Use, Write
 
 # How long the guard may take to end an engine.
 _END_SECONDS = 5.0
@@ -55,6 +56,7 @@ class Sharing:
         turns: decides.
         hooks: tell the engine.
         permits: tell the guard.
+        reloads: what the watcher of whole weights asks for.
         journal: of what happened.
         idle_seconds: how long the engine must be without requests to count as idle; None: it always wants the device.
     """
@@ -66,11 +68,13 @@ class Sharing:
         turns: Turns,
         hooks: Hooks,
         permits: Permits,
+        reloads: Reloads,
         journal: Journal,
         idle_seconds: float | None,
     ) -> None:
         self._leases, self._name, self._turns, self._hooks = leases, name, turns, hooks
-        self._permits, self._journal, self._idle_seconds = permits, journal, idle_seconds
+        self._permits, self._reloads = permits, reloads
+        self._journal, self._idle_seconds = journal, idle_seconds
         self._lease: dict[str, Any] = {}
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._asking = self._telling = self._written = False
@@ -140,7 +144,9 @@ class Sharing:
         if turns.engine is EngineState.RUNNING and self._permits.replaced():
             self._note("replaced")
             turns.engine_is(EngineState.UNKNOWN, now)
-        if self._load is None or self._load > 0 or self._idle_seconds is None:
+        wish.reload = bool(self._reloads.asked())
+        # Requests for a version come when it is loaded, so an engine without requests needs its turn to load it.
+        if self._load is None or self._load > 0 or self._idle_seconds is None or wish.reload:
             self._busy = now
             wish.device, wish.idle = True, False
         else:
@@ -203,10 +209,13 @@ class Sharing:
 
     # What the engine is told.
 
-    def _tell(self, act: Use | Park) -> None:
+    def _tell(self, act: Use | Park | Reload) -> None:
         began = guard.now()
         try:
-            found = self._use(act) if isinstance(act, Use) else self._park()
+            if isinstance(act, Use):
+                found = self._use(act)
+            else:
+                found = self._park() if isinstance(act, Park) else self._reload()
         except HookError as error:
             say(str(error))
             found = EngineState.UNKNOWN
@@ -217,7 +226,8 @@ class Sharing:
                 ExitCode.CONFIG, f"{error.filename} cannot be written ({error.strerror}): free space, or another folder"
             )
             found = EngineState.UNKNOWN
-        self._events.put(lambda: self._told(found, guard.now() - began))
+        seconds, reloaded = guard.now() - began, isinstance(act, Reload)
+        self._events.put(lambda: self._told(found, seconds, reloaded=reloaded))
 
     def _use(self, use: Use) -> EngineState:
         self._permits.use(use.term, use.until)
@@ -241,10 +251,20 @@ class Sharing:
         self._journal.note("parked", way=way.name.lower())
         return EngineState.PARKED
 
-    def _told(self, engine: EngineState, seconds: float) -> None:
+    def _reload(self) -> EngineState:
+        name = self._reloads.asked()
+        self._permits.reloading()
+        found = self._hooks.reload()
+        self._permits.runs()
+        self._reloads.answer(name, found)
+        return EngineState.RUNNING
+
+    def _told(self, engine: EngineState, seconds: float, *, reloaded: bool) -> None:
         self._telling = False
         self._turns.engine_is(engine, guard.now())
-        if engine is EngineState.RUNNING and self._turns.term is not None:
+        if reloaded:
+            self._journal.note("reloaded", seconds=round(seconds, 6), failed=engine is not EngineState.RUNNING)
+        elif engine is EngineState.RUNNING and self._turns.term is not None:
             self._turn = (self._turns.term, guard.now())
             self._journal.note("running", term=self._turns.term, seconds=round(seconds, 6))
         elif engine is EngineState.PARKED and self._turn is not None:

@@ -78,6 +78,7 @@ class EngineState(Enum):
     PARKED = "parked"
     STARTING = "starting"
     RUNNING = "running"
+    RELOADING = "reloading"
     PARKING = "parking"
 
 
@@ -117,6 +118,11 @@ class Park:
     """Make sure that the engine does not use the device."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """Let the engine, which runs, pause, load the weights that it has read, and go on."""
+
+
 @dataclass(slots=True)
 class Wish:
     """What the engine needs.
@@ -125,11 +131,13 @@ class Wish:
         device: it has work, or may get some.
         idle: it has no work at this moment.
         leave: it must not use the device, whoever waits.
+        reload: it has read weights, to be loaded in its turn.
     """
 
     device: bool = True
     idle: bool = False
     leave: bool = False
+    reload: bool = False
 
 
 class Turns:
@@ -215,11 +223,11 @@ class Turns:
 
     def engine_is(self, engine: EngineState, now: float) -> None:
         """Take what the engine does now."""
-        if engine is EngineState.UNKNOWN and self.engine is EngineState.STARTING:
+        if engine is EngineState.UNKNOWN and self.engine in (EngineState.STARTING, EngineState.RELOADING):
             self._leaving = True  # another engine may do better with the device
-        self.engine = engine
-        if engine is EngineState.RUNNING:
+        if engine is EngineState.RUNNING and self.engine is not EngineState.RELOADING:  # a reload makes no turn longer
             self._running = now
+        self.engine = engine
 
     # What to do.
 
@@ -235,7 +243,7 @@ class Turns:
             return Write(record, self._version)
         return ReadLease() if self.term is None and now >= self._looked + self._interval() else None
 
-    def act(self, now: float) -> Use | Park | None:
+    def act(self, now: float) -> Use | Park | Reload | None:
         """Return what to do with the engine now, if nothing is being done."""
         self._tick(now)
         if self.term is not None and not self._leaving and self._yields(now):
@@ -248,6 +256,9 @@ class Turns:
         ):
             self.engine = EngineState.PARKING
             return Park()
+        if self.engine is EngineState.RUNNING and self.wish.reload:
+            self.engine = EngineState.RELOADING
+            return Reload()
         return None
 
     def pause(self, now: float) -> float:

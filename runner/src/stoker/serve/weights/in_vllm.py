@@ -113,6 +113,12 @@ class Weights:
         shadow = self._stoker_shadow()
         return {"name": shadow.name, "digest": shadow.digest}
 
+    def stoker_restore(self) -> dict[str, str]:
+        """Load again what this worker has, where vLLM has dropped it to sleep. Nothing may be generated meanwhile."""
+        worker: Any = self
+        _reload(worker, self._stoker_shadow().tensors)
+        return self.stoker_held()
+
     def stoker_checksums(self) -> dict[str, str]:
         """Return the checksum of each tensor, computed anew."""
         return checksums(self._stoker_shadow().tensors)

@@ -1,4 +1,7 @@
-"""Keeps one replica's weights at the newest version of its run: looks, reads, swaps, and reports."""
+"""Keeps one replica's weights at the newest version of its run: looks, reads, swaps, and reports.
+
+Where engines take turns at a device it reads alone, and `stoker slice run` swaps: see `stoker.serve.slices.reloads`.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from stoker.contract.words import say
 from stoker.serve.adapters.state import ReplicaState
+from stoker.serve.slices.reloads import Reloads
 from stoker.serve.vllm import Server, ServerError
 from stoker.serve.weights import files, workers
 from stoker.serve.weights.files import WeightsFile
 
 # Files that could not be taken are tried again: a shared file system may lag.
 _RETRY_SECONDS = 5.0
+# How long a look waits for weights to be loaded in the engine's turn, so that whoever asked for it learns of that soon.
+_RELOAD_SECONDS = 1.0
 
 
 class WeightsWatch:
@@ -27,6 +34,7 @@ class WeightsWatch:
         server: the replica's vLLM.
         described: what a trainer has to know of the replica.
         clock: seconds since the epoch.
+        reloads: by which weights are loaded where the engine takes turns at its device; None where it does not.
 
     Attributes:
         state: what the last look found.
@@ -42,8 +50,10 @@ class WeightsWatch:
         server: Server,
         described: Mapping[str, str | int | None],
         clock: Callable[[], float] = time.time,
+        reloads: Reloads | None = None,
     ) -> None:
         self._folder, self._model_name, self._server, self._clock = folder, model_name, server, clock
+        self._reloads = reloads
         self._looking = threading.Lock()
         self._run = ""
         self._bad: dict[str, tuple[float, str]] = {}  # when a file could not be taken, and why
@@ -90,7 +100,8 @@ class WeightsWatch:
     def _look(self, *, retry: bool) -> ReplicaState:
         now = self._clock()
         if not self.state.up:
-            self._resume()  # a watcher that ended in the middle has left it paused
+            if self._reloads is None:
+                self._resume()  # a watcher that ended in the middle has left it paused
             self._server.answers(self._model_name)
         held = workers.held(self._server)
         problems: dict[str, str] = {}
@@ -110,7 +121,7 @@ class WeightsWatch:
         }
         while wanted := files.route(found, self._number(held), self._bad):
             before = (held, {*self._bad})
-            held = self._take(wanted, now) or held
+            held = self._take(wanted, held, now)
             if (held, {*self._bad}) == before:
                 break
         newest = max((file.version for file in found), default=None)
@@ -141,28 +152,67 @@ class WeightsWatch:
         run, _, number = name.rpartition(":")
         return int(number) if run and run == self._run else None
 
-    def _take(self, wanted: Sequence[WeightsFile], now: float) -> str:
+    def _take(self, wanted: Sequence[WeightsFile], held: str, now: float) -> str:
         """Have the workers read files beside their work, then load them; return the version that they have then."""
+        if self._reloads is not None:
+            return self._take_in_turn(self._reloads, wanted, held, now)
+        staged = self._stage(wanted)
+        self._note_staged(staged, now)
+        name = workers.agreed(staged)
+        if not name:
+            return held
+        began = time.monotonic()
+        swapped = workers.swapped(self._server)
+        self._note_swapped(swapped, wanted, now)
+        held = workers.agreed(swapped)
+        if held == name:
+            say(f"{_served(name, wanted)}; generation paused for {time.monotonic() - began:.3f} s")
+        return held
+
+    def _take_in_turn(self, reloads: Reloads, wanted: Sequence[WeightsFile], held: str, now: float) -> str:
+        """Do the same where the engine takes turns: ask for what was read to be loaded, now or in its next turn."""
+        name = f"{self._run}:{wanted[-1].version}"
+        answers = reloads.answers(name)
+        if answers is None:
+            staged = workers.staged(self._server)
+            if workers.agreed(staged) != name:
+                staged = self._stage(wanted)
+                if (has := workers.held(self._server)) != held:  # what was asked for before was loaded meanwhile
+                    return has
+                self._note_staged(staged, now)
+                if workers.agreed(staged) != name:
+                    return held
+            try:
+                answers = reloads.wait(name, _RELOAD_SECONDS)
+            except OSError as error:
+                self._note(wanted[-1].path.name, f"{error.filename} cannot be written: {error.strerror}", now)
+        if answers is None:
+            return held
+        self._note_swapped(answers, wanted, now)
+        held = workers.held(self._server)  # which may be another engine by now
+        if held == name:
+            say(_served(name, wanted))
+        return held
+
+    def _stage(self, wanted: Sequence[WeightsFile]) -> list[dict[str, Any]]:
         self._server.workers("stoker_stage", folders=[str(file.path) for file in wanted])
-        staged = workers.staged(self._server)
+        return workers.staged(self._server)
+
+    def _note_staged(self, staged: Iterable[Mapping[str, Any]], now: float) -> None:
         for one in staged:
             if "problem" in one:
                 self._note(str(one["file"]), str(one["problem"]), now)
-        name = workers.agreed(staged)
-        if not name:
-            return ""
-        began = time.monotonic()
-        swapped = workers.swapped(self._server)
+
+    def _note_swapped(self, swapped: Iterable[Mapping[str, Any]], wanted: Sequence[WeightsFile], now: float) -> None:
         for one in swapped:
             if "problem" in one:
                 self._note(wanted[-1].path.name, str(one["problem"]), now)
-        held = workers.agreed(swapped)
-        if held == name:
-            files_ = ", ".join(file.path.name for file in wanted)
-            say(f"{name} is served, from {files_}; generation paused for {time.monotonic() - began:.3f} s")
-        return held
 
     def _note(self, file: str, problem: str, now: float) -> None:
         if self._bad.get(file, (0.0, ""))[1] != problem:
             say(f"{self._run}/{file}: {problem}")
         self._bad[file] = (now, problem)
+
+
+def _served(name: str, wanted: Sequence[WeightsFile]) -> str:
+    return f"{name} is served, from {', '.join(file.path.name for file in wanted)}"
