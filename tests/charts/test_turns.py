@@ -83,6 +83,12 @@ def test_stoker_slice_runs_beside_it_as_long_as_it_does(containers: dict[str, Ma
     assert list(containers).index("prepare") < list(containers).index("slice")
 
 
+def test_the_watcher_has_stoker_slice_load_whole_weights(containers: dict[str, Manifest]) -> None:
+    watcher = containers["adapters"]
+    assert watcher["args"][-2:] == ["--slice", "/slice"]
+    assert {"name": "slice", "mountPath": "/slice"} in watcher["volumeMounts"]
+
+
 def test_stoker_slice_alone_has_the_token(sampler: Manifest, containers: dict[str, Manifest]) -> None:
     (volume,) = (one for one in sampler["spec"]["volumes"] if one["name"] == "account")
     assert [next(iter(source)) for source in volume["projected"]["sources"]] == [
@@ -187,8 +193,7 @@ def test_all_samplers_of_a_claim_take_turns_by_one_lease(other: dict[str, Any] |
     assert 'have the claim "gpu-0" too, and take turns by another Lease or not at all. Set the same' in done.stderr
 
 
-def test_samplers_of_runs_that_train_all_weights_take_no_turns() -> None:
-    words = settings("nvidia", {"lease": "gpu-0"}, args={"use_peft": "false"})
-    done = run("helm", *template_arguments(TRAINING_RUNTIMES, settings=words))
-    assert "samplers.slice: runs of this runtime train all weights" in done.stderr
-    assert ends_with_the_fix(done.stderr), done.stderr
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_samplers_of_runs_that_train_all_weights_take_turns_too(level: int) -> None:
+    words = settings("nvidia", {"lease": "gpu-0", "sleepLevel": level}, args={"use_peft": "false"})
+    assert f"--sleep-level={level}" in template(TRAINING_RUNTIMES, settings=words)

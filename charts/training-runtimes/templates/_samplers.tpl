@@ -199,7 +199,7 @@ initContainers:
     imagePullPolicy: {{ .root.Values.imagePullPolicy }}
     restartPolicy: Always
     command: [stoker, adapters, watch, --settings, /config/adapters.yaml]
-    args: [--host, 127.0.0.1, --port, "8081"]
+    args: [--host, 127.0.0.1, --port, "8081"{{ if $samplers.slice }}, --slice, /slice{{ end }}]
     readinessProbe:
       httpGet: {path: /readyz, port: 8080}
       periodSeconds: 2
@@ -216,6 +216,10 @@ initContainers:
       - name: config
         mountPath: /config
         readOnly: true
+      {{- if $samplers.slice }}
+      - name: slice
+        mountPath: /slice
+      {{- end }}
   {{- with $samplers.slice }}
   - name: guard
     image: {{ $fetch | quote }}

@@ -255,14 +255,10 @@ much memory of the device as it finds. Argument: the resolved runtimes by name.
       {{- fail (printf (join " " (list
             "\n\nruntimes.%s.samplers.slice.sleepLevel is %d, and vLLM cannot sleep on CPUs. Set it to 0, which pauses, or"
             "remove it.\n")) $runtime.entry (int .sleepLevel)) }}
-    {{- else if ne (get $runtime.args "use_peft" | toString | lower) "true" }}
-      {{- fail (printf (join " " (list
-            "\n\nruntimes.%s.samplers.slice: runs of this runtime train all weights, and their samplers pause vLLM themselves"
-            "for each version. Set runtimes.%s.args.use_peft to \"true\", or remove slice.\n")) $runtime.entry $runtime.entry) }}
-    {{- else if eq (int .sleepLevel) 2 }}
+    {{- else if and (eq (int .sleepLevel) 2) (eq (get $runtime.args "use_peft" | toString | lower) "true") }}
       {{- fail (printf (join " " (list
             "\n\nruntimes.%s.samplers.slice.sleepLevel is 2, and runs of this runtime train LoRA, with which vLLM cannot wake"
-            "up from it. Set it to 1.\n")) $runtime.entry) }}
+            "up from it. Set it to 1, or runtimes.%s.args.use_peft to \"false\".\n")) $runtime.entry $runtime.entry) }}
     {{- end }}
   {{- end }}
   {{- range $flag := list "model" "served-model-name" "logprobs-mode" "host" "port" "config" "enable-lora" }}
