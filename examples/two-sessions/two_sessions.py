@@ -21,6 +21,8 @@ TRAINJOB = Path(__file__).resolve().parents[1] / "async-grpo" / "trainjob.yaml"
 LABEL = "stoker.dev/session"
 # All that a session consists of.
 KINDS = "trainjobs,jobsets,jobs,pods,secrets,services,networkpolicies,persistentvolumeclaims,leases"
+# What sessions share has this label, and the TrainJobs of all of them for owners.
+SHARED = "stoker.dev/shared-by-sessions"
 # Steps whose mean is shown, at the start and at the end.
 WINDOW = 10
 LOOK_SECONDS = 5.0
@@ -41,10 +43,24 @@ class Tools:
         """Run a command of Stoker's, whose progress the user sees, and return what it printed."""
         return _output([sys.executable, "-m", "stoker", *words, *self._stoker])
 
-    def left(self) -> list[str]:
-        """Return what carries the label of one of the sessions."""
+    def left(self, *, devices: bool) -> list[str]:
+        """Return what carries the label of one of the sessions, or has one for an owner.
+
+        Args:
+            devices: look for claims of devices too, which not every cluster knows.
+        """
+        kinds = ",resourceclaims" if devices else ""
         selector = f"{LABEL} in ({','.join(NAMES)})"
-        return _output(["kubectl", "get", KINDS, "--selector", selector, "--output", "name", *self._kubectl]).split()
+        named = self._get(KINDS + kinds, selector, "name").split()
+        shared = json.loads(self._get("leases" + kinds, SHARED, "json"))["items"]
+        return named + [
+            f"{one['kind'].lower()}/{one['metadata']['name']}"
+            for one in shared
+            if any(owner["name"] in NAMES for owner in one["metadata"].get("ownerReferences", ()))
+        ]
+
+    def _get(self, kinds: str, selector: str, output: str) -> str:
+        return _output(["kubectl", "get", kinds, "--selector", selector, "--output", output, *self._kubectl])
 
 
 def rewards_of(metrics: str) -> list[float]:
@@ -106,16 +122,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FailedError as error:
         print(f"error: {error}", file=sys.stderr)
     finally:
-        code = code if args.keep else max(code, _end(tools))
+        code = code if args.keep else max(code, _end(tools, devices=bool(args.device_claim)))
     return code
 
 
-def _end(tools: Tools) -> int:
+def _end(tools: Tools, *, devices: bool) -> int:
     """End both sessions, and return 0 if nothing of them is left."""
     try:
         for name in NAMES:
             tools.stoker("rl", "down", name, "--purge")
-        left = tools.left()
+        left = tools.left(devices=devices)
     except FailedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
