@@ -34,8 +34,9 @@ from e2e.kube import Kube
 from e2e.kueue import kueue, queue, queued
 from e2e.placement import LABEL, NODE, POD, bare_namespace, bare_node, end, placed, stays
 from e2e.registry import Image
-from e2e.rollouts import EXAMPLE, SMALL, VALUES, Installs, SumsRun
+from e2e.rollouts import EXAMPLE, SMALL, Installs, SumsRun
 from e2e.sessions import pods_of
+from e2e.sharing import CLAIMS, OWN, SAMPLERS, SHARED
 from e2e.trainjobs import Reader, Run
 
 __all__ = ["devices", "kueue"]  # fixtures
@@ -43,18 +44,7 @@ __all__ = ["devices", "kueue"]  # fixtures
 pytestmark = pytest.mark.full  # samplers start, and Kueue
 
 RUNTIME = "trl-devices"
-SHARED, OWN = "samplers-gpu", "trainers-gpu"
 NAMES, LACKS = ("one", "two", "three"), "lacks"
-CLAIMS: Mapping[str, Any] = {
-    "deviceClaims": [{"name": "gpu", "resourceClaimTemplateName": OWN}],
-    "tolerations": [{"key": CLASS, "operator": "Exists"}],
-}
-SAMPLERS: Mapping[str, Any] = {
-    **VALUES["runtimes"]["trl-grpo-async"]["samplers"],  # type: ignore[index]
-    "count": 1,
-    "maxCount": 1,
-    "deviceClaims": [{"name": "gpu", "resourceClaimName": SHARED}],
-}
 Stoker = Callable[..., subprocess.CompletedProcess[str]]
 
 

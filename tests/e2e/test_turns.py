@@ -18,11 +18,11 @@ from cluster import Cluster
 from e2e.kube import Kube
 from e2e.registry import Image
 from e2e.rollouts import EXAMPLE, SMALL, VALUES, Installs, SumsRun
+from e2e.sharing import LEASE, holder
 from e2e.trainjobs import Reader
 
 pytestmark = pytest.mark.full  # samplers start one after another
 
-LEASE = "turns-gpu-0"
 TURNS, APART = "trl-turns", "trl-apart"
 NAMES = ("first", "second")
 ROLE = "stoker.dev/role"
@@ -87,12 +87,6 @@ def trainjob(sums: None, tmp_path: Path) -> Callable[[str], str]:
 def pods_of(kube: Kube, name: str, role: str) -> list[dict[str, Any]]:
     """Return the pods of a session that have a role."""
     return kube.items("pods", f"stoker.dev/session={name},{ROLE}={role}")
-
-
-def holder(kube: Kube) -> str:
-    """Return the host name of the pod that may use the device; empty if none."""
-    lease = kube.get("lease", LEASE) or {}
-    return str((lease.get("spec") or {}).get("holderIdentity") or "").rpartition("_")[0]
 
 
 def has_learnt(run: SumsRun, steps: int) -> bool:

@@ -1,10 +1,14 @@
-"""Two sessions at once: both learn, one's trainer is killed, the other does not notice, and nothing is left."""
+"""Two sessions at once, whose samplers share a device in turns.
+
+Both learn, one's trainer is killed, the other does not notice, and nothing is left.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,16 +18,21 @@ import yaml
 
 from charts.helm import ROOT
 from cluster import Cluster
+from e2e import rollouts
+from e2e.devices import CLASS, COUNT, devices, devices_of, own_claim, template, users_of
 from e2e.kube import Kube
-from e2e.rollouts import SumsRun
-from e2e.sessions import Rl, key_of, left, pods_of, rl, runtime, status, trainjob
+from e2e.registry import Image
+from e2e.rollouts import SMALL, Installs, SumsRun
+from e2e.sessions import Rl, key_of, left, pods_of, rl, status
+from e2e.sharing import CLAIMS, LEASE, OWN, SAMPLERS, SHARED, holder
 from e2e.trainjobs import Reader
 
-__all__ = ["rl", "runtime", "trainjob"]  # fixtures
+__all__ = ["devices", "rl"]  # fixtures
 
 pytestmark = pytest.mark.full  # two samplers start, and two runs learn
 
 NAMES = ("one", "two")
+RUNTIME = "trl-two-sessions"
 EXAMPLE = ROOT / "examples/two-sessions/two_sessions.py"
 # As in test_rollouts.py, which has twice the nodes: half of all sums in each step, eight answers to each.
 ALL_WEIGHTS = {
@@ -42,6 +51,48 @@ LEARNS = {
     "per_device_eval_batch_size": "50",
     "dataset_test_split": "train",
 }
+
+
+@pytest.fixture(scope="module")
+def claims(cluster: Cluster, request: pytest.FixtureRequest) -> bool:
+    """Whether pods claim devices; where no node has any, samplers take turns all the same."""
+    if cluster.provider.name == "embedded":
+        request.getfixturevalue("devices")
+        return True
+    return False
+
+
+@pytest.fixture(scope="module")
+def runtime(install_catalogue: Installs, image: Image, serving_images: Mapping[str, Image], claims: bool) -> None:
+    """A runtime whose samplers share a device in turns, and whose trainers have their own."""
+    images = {name: one.values for name, one in {**serving_images, "trl": image}.items()}
+    samplers = {key: value for key, value in SAMPLERS.items() if claims or key != "deviceClaims"}
+    samplers["slice"] = {"lease": LEASE, "quantumSeconds": 2}
+    own = {"base": "trl-grpo-async", "samplers": samplers, **(CLAIMS if claims else {})}
+    made = {"trl-distributed": {"enabled": False}, RUNTIME: own}
+    install_catalogue("two-sessions", {"runtimes": made, "images": images})
+
+
+@pytest.fixture
+def sharing(kube: Kube, claims: bool) -> Iterator[tuple[str, ...]]:
+    """The flags by which a session shares the samplers' device."""
+    if not claims:
+        yield ("--turns",)
+        return
+    kube.apply(template(OWN, CLASS))
+    yield ("--turns", "--device-claim", f"{SHARED}={CLASS}")
+    kube.delete("resourceclaimtemplate", OWN)
+
+
+@pytest.fixture
+def trainjob(sums: None, tmp_path: Path) -> Path:
+    """The example's TrainJob for one node."""
+    made = yaml.safe_load((rollouts.EXAMPLE / "trainjob.yaml").read_text())
+    made["spec"]["runtimeRef"]["name"] = RUNTIME
+    made["spec"]["trainer"]["numNodes"] = 1
+    file = tmp_path / "trainjob.yaml"
+    file.write_text(yaml.safe_dump(made))
+    return with_flags(file, SMALL)
 
 
 def with_flags(file: Path, flags: Mapping[str, str]) -> Path:
@@ -70,15 +121,18 @@ def test_both_learn_and_one_does_not_notice_that_the_others_trainer_is_killed(
     reward: float,
     rl: Rl,
     trainjob: Path,
+    sharing: tuple[str, ...],
+    claims: bool,
     thorough: dict[str, str],
     kube: Kube,
     reader: Reader,
 ) -> None:
     file = with_flags(trainjob, {**LEARNS, **thorough, **settings})
+    words = (str(file), "--time-limit", "3h", *sharing)
     for name in NAMES:
-        rl("up", name, str(file), "--time-limit", "3h", "--wait", "0")
+        rl("up", name, *words, "--wait", "0")
     for name in NAMES:
-        rl("up", name, str(file), "--time-limit", "3h", "--wait", "900")
+        rl("up", name, *words, "--wait", "1200")
     runs = {name: SumsRun(kube, name, reader) for name in NAMES}
 
     keys = {name: key_of(kube, name) for name in NAMES}
@@ -86,14 +140,23 @@ def test_both_learn_and_one_does_not_notice_that_the_others_trainer_is_killed(
         found = [status(kube, name, name, key) for key in ("", "wrong", keys[other], keys[name])]
         assert found == [401, 401, 401, 200], name
 
-    # Killed between two checkpoints.
+    # The samplers' device is one, and each has it again and again; each trainer has its own.
     every = int(settings["save_steps"])
+    for run in runs.values():
+        run.wait_steps(2, 1800)
+    if claims:
+        _claim_devices(kube)
+    _take_turns(kube)
+    assert _restarts_of_samplers(kube, *NAMES) == {0}
+
+    # Killed between two checkpoints.
     runs["one"].wait_steps(every + 2, 1800)
     before = {name: _uids(kube, name) for name in NAMES}
     (node,) = pods_of(kube, "one", "node")
     kube.kubectl("delete", "pod", node["metadata"]["name"], "--grace-period=0", "--force")
     kube.until("one to have another trainer", lambda: bool(_uids(kube, "one", "node") - before["one"]), 300)
     assert _uids(kube, "two") == before["two"], "no pod of the other was made anew"
+    assert _restarts_of_samplers(kube, "two") == {0}
 
     for run in runs.values():
         run.wait_complete(seconds=7200)
@@ -112,13 +175,28 @@ def test_both_learn_and_one_does_not_notice_that_the_others_trainer_is_killed(
         rl("down", name, "--purge")
         assert left(kube, name) == []
         assert kube.get("pvc", f"initializer-{name}") is None
+    kube.until("the Lease to go", lambda: kube.get("lease", LEASE) is None, 60)
+    if claims:
+        kube.until("all claims to go", lambda: kube.items("resourceclaims") == [], 60)
 
 
 @pytest.mark.learning
-def test_the_example_does_it_with_one_command(rl: Rl, trainjob: Path, kube: Kube, cluster: Cluster) -> None:
+def test_the_example_does_it_with_one_command(
+    rl: Rl, trainjob: Path, sharing: tuple[str, ...], kube: Kube, cluster: Cluster
+) -> None:
     flags = {**LEARNS, "eval_strategy": "no", "per_device_train_batch_size": "128", "max_steps": "40"}
     file = with_flags(trainjob, flags)
-    command = [sys.executable, EXAMPLE, "--namespace", kube.namespace, "--trainjob", file, "--time-limit", "1h"]
+    command = [
+        sys.executable,
+        EXAMPLE,
+        "--namespace",
+        kube.namespace,
+        "--trainjob",
+        file,
+        "--time-limit",
+        "1h",
+        *sharing,
+    ]
     words = ["env", f"PYTHONPATH={ROOT / 'runner/src'}", *map(str, command)]
     done: subprocess.CompletedProcess[str] = cluster.run(words, check=False, capture_output=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -133,3 +211,32 @@ def test_the_example_does_it_with_one_command(rl: Rl, trainjob: Path, kube: Kube
 def _uids(kube: Kube, name: str, *roles: str) -> set[Any]:
     """Return the ids of the pods of a session."""
     return {pod["metadata"]["uid"] for role in roles or ("node", "sampler") for pod in pods_of(kube, name, role)}
+
+
+def _claim_devices(kube: Kube) -> None:
+    """Check that the samplers have one device together, and the trainers another each."""
+    shared = kube.get("resourceclaim", SHARED) or {}
+    assert users_of(shared) == {uid for name in NAMES for uid in _uids(kube, name, "sampler")}
+    own = [devices_of(own_claim(kube, pod)) for name in NAMES for pod in pods_of(kube, name, "node")]
+    assert [len(found) for found in (devices_of(shared), *own)] == [1, 1, 1]
+    assert len(devices_of(shared).union(*own)) == COUNT
+
+
+def _take_turns(kube: Kube) -> None:
+    """Wait until each of the samplers has had the device three times, and nobody else has."""
+    samplers = {pods_of(kube, name, "sampler")[0]["spec"]["hostname"] for name in NAMES}
+    seen: list[str] = []
+    deadline = time.monotonic() + 300
+    while min(map(seen.count, samplers)) < 3:
+        assert time.monotonic() < deadline, f"no turns: {seen}"
+        now = holder(kube)
+        if now and (not seen or seen[-1] != now):
+            seen.append(now)
+    assert {*seen} == samplers
+
+
+def _restarts_of_samplers(kube: Kube, *names: str) -> set[int]:
+    """Return how often containers of samplers were started again."""
+    pods = [pod for name in names for pod in pods_of(kube, name, "sampler")]
+    kinds = ("initContainerStatuses", "containerStatuses")
+    return {one["restartCount"] for pod in pods for kind in kinds for one in pod["status"][kind]}
