@@ -255,6 +255,13 @@ print("x" * 1000000)
     assert (local.workspace / "done").exists()
 
 
+def test_pods_that_are_killed_before_their_runner_is_done_are_not_started(local: Local) -> None:
+    code, output = local.run("", command=["stoker", "run"], grace=60)
+    assert code == ExitCode.CONFIG
+    assert 'add {name: STOKER_GRACE_PERIOD_SECONDS, value: "60"} to spec.trainer.env' in output
+    assert not local.workspace.exists()
+
+
 def test_a_file_with_several_trainjobs_is_refused(local: Local) -> None:
     local.run("")
     job = (local.folder / "job.yaml").read_text()

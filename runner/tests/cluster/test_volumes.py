@@ -199,19 +199,6 @@ def test_a_mount_that_a_patch_moves_is_where_it_is_now() -> None:
     assert "/data/dataset, in the volume initializer" in unchecked(verdict)
 
 
-def test_a_grace_period_of_a_patch_must_be_told_to_the_runner() -> None:
-    spec = patches(job_of_pod("node", terminationGracePeriodSeconds=600))
-    (notice,) = (text for text in of(kept(RUNTIME), spec).notices if "to stop" in text)
-    assert notice == (
-        "the pods have 600 s to stop, but the runner is told 120: write STOKER_GRACE_PERIOD_SECONDS=600 in "
-        "spec.trainer.env"
-    )
-    told = of(kept(RUNTIME), spec, env=variables({"STOKER_GRACE_PERIOD_SECONDS": "600"}))
-    assert not [text for text in told.notices if "to stop" in text]
-    assert told.plan is not None
-    assert told.plan.grace_seconds == 600
-
-
 def test_a_run_that_must_resume_needs_a_checkpoint(tmp_path: Path) -> None:
     resuming = trainjob(env=variables({"STOKER_RESUME": "require"}))
     for name in ("model", "dataset"):

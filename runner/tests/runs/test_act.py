@@ -34,6 +34,20 @@ def catalogue(cluster: Cluster, kubeconfig: Path) -> Cluster:
     return cluster
 
 
+def test_the_runner_is_told_of_a_grace_period_that_the_trainjob_patches(catalogue: Cluster, tmp_path: Path) -> None:
+    spec = builders.patches(builders.job_of_pod("node", terminationGracePeriodSeconds=20))
+    job = builders.trainjob("a", spec=spec, env=builders.variables({"A": "1"}))
+    result = stoker("submit", written(tmp_path / "a.yaml", job))
+    entry = '{name: STOKER_GRACE_PERIOD_SECONDS, value: "20"}'
+    assert f"[stoker] a: added {entry} to spec.trainer.env, because a runtimePatch sets" in result.stderr
+    made = catalogue.objects["trainjobs", "ml", "a"]["spec"]["trainer"]["env"]
+    assert made == builders.variables({"A": "1", "STOKER_GRACE_PERIOD_SECONDS": "20"})
+    # What the user wrote stays, and is refused if the pods have less.
+    job = builders.trainjob("b", spec=spec, env=builders.variables({"STOKER_GRACE_PERIOD_SECONDS": "600"}))
+    refused = stoker("submit", written(tmp_path / "b.yaml", job), code=ExitCode.CONFIG)
+    assert entry in refused.stderr
+
+
 def test_a_trainjob_is_submitted(catalogue: Cluster, tmp_path: Path) -> None:
     path = written(tmp_path / "job.yaml", builders.trainjob("a"), builders.trainjob("b"))
     assert stoker("submit", path).stdout.splitlines()[0] == (

@@ -68,6 +68,12 @@ def test_patches_of_the_user_stay(runtime: Object) -> None:
     assert [one["manager"] for one in made["spec"]["runtimePatches"]] == ["example.com/me", LABEL]
 
 
+def test_the_runner_of_a_session_is_told_of_a_patched_grace_period(runtime: Object) -> None:
+    own = builders.patches(builders.job_of_pod("node", terminationGracePeriodSeconds=45))
+    made = render.session_trainjob(sums(**own), Session(), runtime)
+    assert env_of(made)["STOKER_GRACE_PERIOD_SECONDS"] == "45"
+
+
 def test_pods_of_a_session_reach_each_other_and_nobody_else_reaches_them() -> None:
     made = {(one["kind"], one["metadata"]["name"]): one for one in render.own_objects("sums", "ml", "the-key")}
     assert list(made) == [

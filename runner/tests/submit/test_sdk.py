@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from kubeflow import trainer as kubeflow
 from kubeflow.trainer.backends.kubernetes import utils
 from kubeflow.trainer.options import Labels
+from kubeflow.trainer.options import kubernetes as options
 from runner.tests.kubernetes_api import Api
 
-from builders import pod_of, renamed, replicated_jobs
+from builders import kept, pod_of, renamed, replicated_jobs
 from stoker.backends import (
     DataFormat,
     DataType,
@@ -29,6 +30,7 @@ from stoker.backends import (
     TRLSFTConfig,
 )
 from stoker.cluster.pods import quantity
+from stoker.cluster.validate import validate_one
 from stoker.submit import sdk
 from stoker.submit import trainjob as manifests
 
@@ -267,3 +269,28 @@ def test_data_from_a_bucket_leaves_the_recipes_data_alone() -> None:
     initializer = kubeflow.Initializer(dataset=kubeflow.S3DatasetInitializer(storage_uri="s3://bucket/data"))
     theirs = utils.get_args_using_torchtune_config(kubeflow.TorchTuneConfig(epochs=1), initializer)
     assert TorchTuneConfig(epochs=1).to_args(initializer) == theirs == ["epochs=1"]
+
+
+def grace_patch(seconds: int, job: str = "node") -> Any:
+    """Return the SDK's patch of a grace period, for which its own classes have no field."""
+    pod: Any = {"spec": {"terminationGracePeriodSeconds": seconds}}
+    patched = options.ReplicatedJobPatch(job, options.JobTemplatePatch(spec=options.JobSpecPatch(template=pod)))
+    template = options.JobSetTemplatePatch(spec=options.JobSetSpecPatch(replicated_jobs=[patched]))
+    return options.RuntimePatch(options.TrainingRuntimeSpecPatch(template=template))
+
+
+def test_the_runner_is_told_of_a_patched_grace_period(client: Any, api: Api) -> None:
+    sdk.train(SFT, client, env={"A": "1"}, options=[grace_patch(20), grace_patch(5, "dataset-initializer")])
+    (submitted,) = api.submitted
+    assert {"name": "STOKER_GRACE_PERIOD_SECONDS", "value": "20"} in submitted["spec"]["trainer"]["env"]
+    verdict = validate_one(
+        submitted, kept(next(one for one in api.runtimes if one["metadata"]["name"] == "trl-distributed"))
+    )
+    assert "to stop" not in f"{verdict.errors}{verdict.notices}"
+
+
+def test_a_patched_grace_period_shorter_than_what_the_runner_is_told_is_refused(client: Any, api: Api) -> None:
+    with pytest.raises(ValueError, match=r'add \{name: STOKER_GRACE_PERIOD_SECONDS, value: "20"\}'):
+        SFT.sdk(client, env={"STOKER_GRACE_PERIOD_SECONDS": "21"}, options=[grace_patch(20)])
+    with pytest.raises(ValueError, match="BuiltinTrainer, which runs torchtune, has no env to tell the runner in"):
+        TUNE.sdk(client, options=[grace_patch(20)])

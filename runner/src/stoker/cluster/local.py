@@ -9,14 +9,19 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from stoker.cluster.pods import InitializerJob, NodeJob, initializers_of, job_of
+from stoker.cluster.assumed import environment_of, without_unseen
+from stoker.cluster.grace import grace_problem
+from stoker.cluster.pods import InitializerJob, NodeJob, expand, initializers_of, job_of
 from stoker.cluster.processes import Container, Stop, free_ports, run_attempt
 from stoker.cluster.resources import RUNTIME_KINDS, Resource, name_of, of_kind, read_resources, runtime_of, trainjobs_of
 from stoker.cluster.samplers import SamplerJob, local_sampler, samplers_of, vllm_program, with_addresses
 from stoker.cluster.screen import Show, screen
+from stoker.cluster.starts import start_of
 from stoker.cluster.substitutes import FETCH, VLLM, Substitutes, substitutes_of
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.variables import GRACE_PERIOD, GRACE_PERIOD_UNTOLD
 from stoker.contract.words import say
+from stoker.plan.facts import whole_number
 
 
 def run(
@@ -46,6 +51,7 @@ def run(
     trainjob_and_runtime = _read(trainjob, runtime)
     job, initializers = job_of(*trainjob_and_runtime), initializers_of(*trainjob_and_runtime)
     samplers = samplers_of(*trainjob_and_runtime)
+    _expect_time_to_stop(job)
     jobs = [job, *(initializer.job for initializer in initializers)]
     substitutes = substitutes_of(jobs, workspace, volumes, pythons, secrets)
     try:
@@ -70,6 +76,22 @@ def run(
             job, beside = _samplers(job, samplers, substitutes, Path(scratch))
         nodes = [Container(f"node-{rank}", job, rank, python, folders, told) for rank in range(job.nodes)]
         return _run_with_restarts(nodes, fetching, beside, job.max_restarts, show)
+
+
+def _expect_time_to_stop(job: NodeJob) -> None:
+    """Refuse nodes that would be killed before their runner is done.
+
+    Raises:
+        RunError: the runner counts on more time to stop than the pods have (78).
+    """
+    seen, unseen = without_unseen(job)
+    environment = environment_of(seen, 0)
+    told = whole_number(environment.get(GRACE_PERIOD) or str(GRACE_PERIOD_UNTOLD))
+    start = start_of([expand(word, environment) for word in seen.argv], environment)
+    is_launched = start is not None and start.launch is not None and start.trains
+    # What is no number, the plan refuses.
+    if is_launched and GRACE_PERIOD not in unseen and told and (problem := grace_problem(job.grace_seconds, told)):
+        raise RunError(ExitCode.CONFIG, problem)
 
 
 def _samplers(

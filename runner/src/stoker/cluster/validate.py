@@ -9,6 +9,7 @@ from typing import Any
 
 from stoker.cluster.admission import admission_of
 from stoker.cluster.assumed import assumed_facts, environment_of, without_unseen
+from stoker.cluster.grace import grace_notice, grace_problem
 from stoker.cluster.images import has_package, packages_of
 from stoker.cluster.pods import NodeJob, expand, initializers_of, job_of, rewritten
 from stoker.cluster.resources import (
@@ -288,11 +289,15 @@ class _Judge:
         self.unchecked += plan.unseen
         if self.unchecked:
             self.notices.append(f"not checked: {'; '.join(dict.fromkeys(self.unchecked))}")
-        if plan.grace_seconds != self.job.grace_seconds:
-            self.notices.append(
-                f"the pods have {self.job.grace_seconds} s to stop, but the runner is told {plan.grace_seconds}: "
-                f"write STOKER_GRACE_PERIOD_SECONDS={self.job.grace_seconds} in spec.trainer.env"
-            )
+        self._grace(plan)
+
+    def _grace(self, plan: Plan) -> None:
+        """Compare the time that the pods have to stop with the time that the runner counts on."""
+        pods, told = self.job.grace_seconds, plan.grace_seconds
+        if problem := grace_problem(pods, told):
+            self.problems.append((ExitCode.CONFIG, problem))
+        elif notice := grace_notice(pods, told):
+            self.notices.append(notice)
 
     def _check(self, check: Check, volumes: Volumes) -> None:
         if check.kind == "writable":

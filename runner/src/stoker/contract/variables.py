@@ -21,6 +21,9 @@ DISABLE_PROGRESS = "DISABLE_KUBEFLOW_INTEGRATION"
 WEBHOOK = "STOKER_WEBHOOK"
 # How often rank 0 prints its progress outside a cluster.
 PROGRESS_SECONDS = "STOKER_PROGRESS_SECONDS"
+# How long the runner may take to stop, and what it takes if it is not told: the default of Kubernetes.
+GRACE_PERIOD = "STOKER_GRACE_PERIOD_SECONDS"
+GRACE_PERIOD_UNTOLD = 30
 
 _PREFIX = "STOKER_"
 _ROLES = ("node", "sampler", "tinker")
@@ -43,7 +46,7 @@ KNOWN = {
     "STOKER_RESTART_ATTEMPT": "number of restarts before this attempt",
     "STOKER_CPU_REQUEST": "CPU request of this container, rounded up to whole cores",
     "STOKER_CPU_LIMIT": "CPU limit of this container, rounded up to whole cores",
-    "STOKER_GRACE_PERIOD_SECONDS": "seconds between SIGTERM and SIGKILL (default 30)",
+    GRACE_PERIOD: "seconds between SIGTERM and SIGKILL (default 30)",
     "STOKER_RENDEZVOUS_TIMEOUT_SECONDS": "seconds to wait for the other pods of the run (default 1800)",
     "STOKER_HANG_TIMEOUT_SECONDS": "seconds a step may take before the run counts as hung; 0: no limit (default 1200)",
     "STOKER_TERMINATION_LOG": "file for the one-line reason of the ending (default /dev/termination-log)",

@@ -20,6 +20,8 @@ from stoker.contract.secrets import HIDDEN
 from stoker.contract.variables import (
     ARG_PREFIX,
     DISABLE_PROGRESS,
+    GRACE_PERIOD,
+    GRACE_PERIOD_UNTOLD,
     PROGRESS_SECONDS,
     unknown_variables,
     webhook_problem,
@@ -185,7 +187,7 @@ def resolve_plan(
     configuration += _sharding_problems(framework, asked.sharding)
     configuration += filter(None, [misfit(ways, facts.device_bytes), webhook_problem(facts.env)])
     run_id = _run_id(facts, world, configuration)
-    grace = _seconds(facts, "STOKER_GRACE_PERIOD_SECONDS", 30, configuration)
+    grace = _seconds(facts, GRACE_PERIOD, GRACE_PERIOD_UNTOLD, configuration)
     rendezvous = _seconds(facts, "STOKER_RENDEZVOUS_TIMEOUT_SECONDS", 1800, configuration)
     if facts.get("STOKER_RESTART_ATTEMPT") and whole_number(facts.env["STOKER_RESTART_ATTEMPT"]) is None:
         configuration.append(f"STOKER_RESTART_ATTEMPT must be a whole number; {_RUNTIME_SETS_IT}")

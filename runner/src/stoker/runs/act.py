@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stoker.cluster.grace import told_of_grace
 from stoker.cluster.resources import RUNTIME_KINDS, name_of, read_resources, trainjobs_of
 from stoker.cluster.validate import validate_one
 from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
+from stoker.contract.words import say
 from stoker.runs.client import Client
 from stoker.runs.errors import ClusterError, NotFoundError
 from stoker.runs.kinds import CLUSTER_RUNTIMES, RUNTIMES, TRAINJOBS
@@ -21,6 +23,8 @@ _OURS = "stoker.dev/runtime"
 
 def submit(client: Client, path: Path, check: bool) -> list[tuple[str, str]]:
     """Create the TrainJobs of a file, all of them or none, and return namespace and name of each.
+
+    A TrainJob that patches the grace period of its pods also tells their runner.
 
     Args:
         client: the cluster.
@@ -39,6 +43,7 @@ def submit(client: Client, path: Path, check: bool) -> list[tuple[str, str]]:
             f"{path} also has {', '.join(others)}: put these into another file for `kubectl apply`; this command "
             "submits TrainJobs only",
         )
+    jobs = [_told_of_grace(job) for job in jobs]
     for job in jobs:
         if check:
             _validate(client, job)
@@ -90,6 +95,13 @@ def resume(client: Client, name: str) -> str:
     _not_kueues(seen.trainjob, name, "true")
     client.patch(TRAINJOBS, name, {"spec": {"suspend": False}})
     return f"{name} goes on: `stoker logs {name} --follow`"
+
+
+def _told_of_grace(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    told, what = told_of_grace(job)
+    if what:
+        say(f"{name_of(job)}: {what}")
+    return told
 
 
 def _not_kueues(trainjob: Mapping[str, Any], name: str, active: str) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker.cluster.admission import admission_of
+from stoker.cluster.grace import told_of_grace
 from stoker.cluster.samplers import JOB as SAMPLER
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.samplers import ADDRESSES, API_KEY, IDLE_SECONDS
@@ -140,7 +141,7 @@ def session_trainjob(trainjob: Mapping[str, Any], session: Session, runtime: Map
     metadata = {**trainjob["metadata"]}
     metadata["labels"] = {**metadata.get("labels", {}), LABEL: name}
     metadata["annotations"] = {**metadata.get("annotations", {}), VALUES: _values(trainjob, session)}
-    made = {**trainjob, "metadata": metadata, "spec": spec}
+    made, _ = told_of_grace({**trainjob, "metadata": metadata, "spec": spec})
     refused = admission_of(made, runtime).problems
     if refused:
         raise RunError(ExitCode.USAGE, "\n".join(refused))

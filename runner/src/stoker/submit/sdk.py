@@ -7,11 +7,14 @@ The runtime's framework label decides how: TorchTune becomes the SDK's `BuiltinT
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, Protocol
 
+from stoker.cluster.grace import grace_problem, patched_grace
+from stoker.contract.variables import GRACE_PERIOD
 from stoker.frameworks.torchtune.admission import problems_of
+from stoker.plan.facts import whole_number
 
 
 class Submittable(Protocol):
@@ -73,7 +76,7 @@ def train_arguments(
         runtime: the runtime or its name; None finds the one for the config's framework.
         initializer: the SDK's `Initializer`, which brings model and data.
         name: the TrainJob's name; None lets the SDK make one up.
-        env: variables of the trainer container.
+        env: variables of the trainer container. Of a grace period that a `RuntimePatch` sets, the runner is told.
         options: further options of the SDK, e.g. `Labels`.
 
     Raises:
@@ -86,6 +89,7 @@ def train_arguments(
         client = client or trainer.TrainerClient()
         runtime = client.get_runtime(runtime) if runtime else find_runtime(config, _listed(client))
     _expect_framework(config, runtime)
+    patched = patched_grace({"spec": {"runtimePatches": [*_patches(options)]}})
     chosen = [trainer.options.Name(name)] if name else []
     if runtime.trainer.trainer_type is trainer.TrainerType.BUILTIN_TRAINER:
         if env:
@@ -93,18 +97,31 @@ def train_arguments(
                 f"env cannot be set: the SDK's BuiltinTrainer, which runs {config.framework}, has no such field; "
                 "set it in the runtime, or submit what `stoker trainjob` prints"
             )
+        if patched is not None:
+            raise ValueError(
+                "a RuntimePatch sets terminationGracePeriodSeconds, but the SDK's BuiltinTrainer, which runs "
+                f"{config.framework}, has no env to tell the runner in ({GRACE_PERIOD}): set it in the runtime, or "
+                "submit what `stoker trainjob` prints with `stoker submit`"
+            )
         refused = list(problems_of(runtime.name, config.args_for(initializer), config.num_nodes or 1, None, None))
         if refused:
             always = "the SDK's BuiltinTrainer always sends `tune run`; `stoker trainjob` does only where a name spells"
             raise ValueError("\n".join([*refused, f"{always} a model"]))
         submitted = trainer.BuiltinTrainer(config=_builtin_config(config, trainer))
     else:
+        variables = {**(env or {})}
+        if patched:
+            # A pod cannot read its own grace period.
+            variables.setdefault(GRACE_PERIOD, str(patched))
+            told = whole_number(variables[GRACE_PERIOD])
+            if told is not None and (problem := grace_problem(patched, told)):
+                raise ValueError(problem)
         # For the SDK, an empty image means the runtime's own.
         submitted = trainer.CustomTrainerContainer(
             image="",
             num_nodes=config.num_nodes,
             resources_per_node=config.resources_per_node,
-            env=dict(env) if env else None,
+            env=variables or None,
         )
         command = config.command_on(runtime.name)
         if command:
@@ -115,6 +132,24 @@ def train_arguments(
         "initializer": initializer,
         "trainer": submitted,
         "options": [*chosen, *options] or None,
+    }
+
+
+def _patches(options: Iterable[Any]) -> Iterator[Any]:
+    """Yield the SDK's runtime patches as the TrainJob will have them."""
+    yield from (_as_sent(option) for option in options if hasattr(option, "training_runtime_spec"))
+
+
+def _as_sent(value: Any) -> Any:
+    """Return a patch in the names of Kubernetes; what the user wrote as a dict has them already."""
+    if isinstance(value, list | tuple):
+        return [_as_sent(item) for item in value]
+    if not is_dataclass(value):
+        return value
+    words = {item.name: item.name.split("_") for item in fields(value)}
+    return {
+        first + "".join(word.capitalize() for word in rest): _as_sent(getattr(value, name))
+        for name, (first, *rest) in words.items()
     }
 
 
