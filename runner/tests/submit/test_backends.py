@@ -203,6 +203,13 @@ REFUSED: list[tuple[Callable[[], TRLConfig | TorchTuneConfig], str]] = [
     (lambda: TRLConfig(peft_config=TRLPeftConfig(lora_dropout="x")), "lora_dropout is 'x'"),  # type: ignore[arg-type]
     (lambda: TRLConfig(peft_config={"r": 8}), "peft_config is a dict: write a TRLPeftConfig"),  # type: ignore[arg-type]
     (lambda: TRLConfig(method="stf"), "'stf' is not a training method: write one of sft, dpo, kto, orpo"),
+    (lambda: TRLConfig(sharding="half"), "sharding is 'half': write none or full"),  # type: ignore[arg-type]
+    (lambda: TRLConfig(sharding="full", extra_args={"deepspeed": "/x.json"}), "both share the model: leave one of"),
+    (lambda: TRLConfig(sharding="full", extra_args={"fsdp": False}), "write STOKER_SHARDING=none"),
+    (
+        lambda: TRLConfig(sharding="full", peft_config=TRLPeftConfig(load_in_8bit=True)),
+        "8-bit weights cannot be sharded",
+    ),
     (lambda: TRLConfig(extra_args={"max_steps": None}), "max_steps=None: drop it"),  # type: ignore[dict-item]
     (lambda: TRLConfig(learning_rate="fast"), "--learning_rate must be a number"),  # type: ignore[arg-type]
     (lambda: TRLConfig(num_nodes=0), "num_nodes is 0: it must be a whole number, 1 or more"),

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import RUNTIME, container, gpu_runtime, kept
+from builders import RUNTIME, container, gpu_runtime, kept, with_initializers
 from stoker.backends import TRLConfig
 from stoker.cluster.validate import validate_one
 from stoker.commands.main import main
@@ -20,6 +20,17 @@ from stoker.contract.exits import ExitCode
 from stoker.submit import trainjob as manifests
 
 ADDRESSES = ("--model", "hf://Qwen/Qwen3-0.6B", "--dataset", "hf://trl-lib/Capybara")
+
+
+# A backend that only its own image knows how to run.
+OWN = """
+from stoker.backends import LLMBackend
+class Own(LLMBackend):
+    framework, command = "own", ("own",)
+    def to_args(self, initializer=None):
+        return []
+config = Own()
+"""
 
 
 def invoke(*arguments: str) -> Result:
@@ -75,6 +86,21 @@ def test_what_is_printed_is_valid_on_our_runtime() -> None:
     # No layers are named, so that a runtime's choice counts; without one it is the recipe's.
     assert "--lora_target_modules" not in job["spec"]["trainer"]["args"]
     assert settings["lora_target_modules"] == ("all-linear",)
+
+
+def test_a_run_is_sharded_by_one_word() -> None:
+    job = printed("sft", "--name", "x", "--sharding", "full", "--nodes", "2", *ADDRESSES)
+    assert job["spec"]["trainer"]["env"] == [{"name": "STOKER_SHARDING", "value": "full"}]
+    verdict = validate_one(job, with_initializers(["stoker", "fetch", "model"]))
+    assert verdict.problems == ()
+    assert verdict.plan is not None
+    assert "--fsdp" in verdict.plan.trainer_argv
+    config = TRLConfig(method="sft", sharding="full", num_nodes=2)
+    assert manifests.trainjob(config, "x", env={"A": "1"})["spec"]["trainer"]["env"] == [
+        {"name": "STOKER_SHARDING", "value": "full"},
+        {"name": "A", "value": "1"},
+    ]
+    assert "env" not in printed("sft", "--name", "x")["spec"]["trainer"]
 
 
 def test_qlora_is_for_gpus() -> None:
@@ -191,6 +217,21 @@ def test_torchtune_on_a_runtime_whose_name_spells_no_model_leaves_the_runtimes_c
         ),
         ("grpo --name x --set reward_funcs=accuracy", 64, "--reward_funcs accuracy is unknown"),
         ("sft --name x --nodes 0", 64, "num_nodes is 0"),
+        ("sft --name x --sharding half", 64, "'half' is not one of 'none', 'full'"),
+        (
+            "sft --name x --sharding full --env STOKER_SHARDING=none",
+            64,
+            "STOKER_SHARDING is 'none', but the config says 'full': write one of them",
+        ),
+        ("sft --name x --sharding full --set deepspeed=/x.json", 64, "both share the model: leave one of them out"),
+        ("sft --name x --sharding full --set load_in_8bit=true --lora", 64, "8-bit weights cannot be sharded"),
+        ("{folder}/other.py:config --name x --sharding full", 64, "--sharding only goes with a method: set it in"),
+        (
+            "{folder}/tune.py:config --name x --runtime x --env STOKER_SHARDING=none",
+            64,
+            "torchtune can only do full: drop it",
+        ),
+        ("{folder}/own.py:config --name x --runtime x --env STOKER_SHARDING=full", 64, "does not launch own: drop it"),
         ("ppo --name x", 64, "'ppo' is not a method or a config: choose one of sft, dpo"),
         ("grpo --name x", 64, "grpo needs reward_funcs or reward_model_name_or_path: set one"),
         ("sft --name x --resources gpu=1 --resources mig-1g.5gb=1", 64, "a pod gets devices of one kind"),
@@ -205,6 +246,8 @@ def test_torchtune_on_a_runtime_whose_name_spells_no_model_leaves_the_runtimes_c
 def test_what_cannot_be_is_refused(tmp_path: Path, arguments: str, code: int, message: str) -> None:
     (tmp_path / "broken.py").write_text("x = 1\nconfig = nope\n")
     (tmp_path / "other.py").write_text("config = 1\n")
+    (tmp_path / "tune.py").write_text("from stoker.backends import TorchTuneConfig\nconfig = TorchTuneConfig()\n")
+    (tmp_path / "own.py").write_text(OWN)
     result = invoke(*arguments.format(folder=tmp_path).split())
     assert result.exit_code == code, result.output
     assert message.format(folder=tmp_path) in result.output

@@ -14,7 +14,7 @@ from kubeflow.trainer.options import Labels
 from kubeflow.trainer.options import kubernetes as options
 from runner.tests.kubernetes_api import Api
 
-from builders import kept, pod_of, renamed, replicated_jobs
+from builders import kept, pod_of, renamed, replicated_jobs, variables
 from stoker.backends import (
     DataFormat,
     DataType,
@@ -269,6 +269,14 @@ def test_data_from_a_bucket_leaves_the_recipes_data_alone() -> None:
     initializer = kubeflow.Initializer(dataset=kubeflow.S3DatasetInitializer(storage_uri="s3://bucket/data"))
     theirs = utils.get_args_using_torchtune_config(kubeflow.TorchTuneConfig(epochs=1), initializer)
     assert TorchTuneConfig(epochs=1).to_args(initializer) == theirs == ["epochs=1"]
+
+
+def test_a_config_says_how_to_shard(client: Any, api: Api) -> None:
+    sdk.train(TRLConfig(method="sft", sharding="full"), client, env={"A": "1"})
+    (submitted,) = api.submitted
+    assert submitted["spec"]["trainer"]["env"] == variables({"STOKER_SHARDING": "full", "A": "1"})
+    with pytest.raises(ValueError, match="STOKER_SHARDING is 'none', but the config says 'full'"):
+        TRLConfig(method="sft", sharding="full").sdk(client, env={"STOKER_SHARDING": "none"})
 
 
 def grace_patch(seconds: int, job: str = "node") -> Any:

@@ -15,6 +15,8 @@ from stoker.commands.group import reported
     "  stoker trainjob sft --name capybara --model hf://Qwen/Qwen3-0.6B --dataset hf://trl-lib/Capybara \\\n"
     "    --nodes 2 --lora --set learning_rate=2e-4 | kubectl apply -f -\n"
     "  stoker trainjob dpo --name prefs --model /workspace/sft --dataset hf://trl-lib/ultrafeedback_binarized\n"
+    "  stoker trainjob sft --name large --resources gpu=8 --sharding full --model hf://Qwen/Qwen3-8B \\\n"
+    "    --dataset hf://trl-lib/Capybara\n"
     "  stoker trainjob run.py:config --name capybara --dataset hf://trl-lib/Capybara    # config = TRLConfig(…)",
 )
 @click.argument("subject", metavar="METHOD|FILE.py:NAME")
@@ -30,6 +32,11 @@ from stoker.commands.group import reported
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Variable of the trainer container.")
 @click.option("--lora", "adapter", flag_value="lora", help="Train an adapter, by default on every linear layer.")
 @click.option("--qlora", "adapter", flag_value="qlora", help="Train an adapter on a base model in 4 bits.")
+@click.option(
+    "--sharding",
+    type=click.Choice(["none", "full"]),
+    help="full: all processes share weights, gradients and optimizer; by default the runtime decides.",
+)
 @reported
 def trainjob_command(subject: str, adapter: str | None, **words: Any) -> None:
     """Check the flags and print a TrainJob for `kubectl apply`.

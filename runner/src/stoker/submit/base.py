@@ -11,7 +11,7 @@ from stoker.frameworks.registry import Backend
 from stoker.submit import sdk
 from stoker.submit.compat import ConfigMethods
 from stoker.submit.initializer import Initialized
-from stoker.submit.variables import variable_problems
+from stoker.submit.variables import unable_to_shard, variable_problems
 
 
 @dataclass
@@ -53,6 +53,10 @@ class LLMBackend(ConfigMethods, Backend, ABC):
         """
         return tuple(self.to_command()) if self.sends_command else None
 
+    def own_variables(self) -> dict[str, str]:
+        """Return the variables of the trainer container that the config stands for, beside its arguments."""
+        return {}
+
     def validate(self) -> None:
         """Check the config; a subclass calls this and adds its own checks.
 
@@ -65,7 +69,7 @@ class LLMBackend(ConfigMethods, Backend, ABC):
 
     def refused_variables(self, env: Mapping[str, str]) -> list[str]:
         """Return a problem for each variable of the trainer container that is wrong on every runtime."""
-        return [*variable_problems(env)]
+        return [*variable_problems(env), *unable_to_shard(self.framework, env)]
 
     def sdk(self, client: Any = None, **more: Any) -> dict[str, Any]:
         """Return the arguments of the Kubeflow SDK's `TrainerClient.train` for this run.

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks.trl.framework import TRL
@@ -37,6 +37,7 @@ class TrainJobOptions:
         env: `NAME=VALUE` of the container.
         resources: `NAME=AMOUNT` of each pod.
         adapter: `lora`, `qlora` or empty.
+        sharding: `none`, `full`, or None to leave that to the runtime.
     """
 
     subject: str
@@ -51,6 +52,7 @@ class TrainJobOptions:
     env: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
     adapter: str = ""
+    sharding: Literal["none", "full"] | None = None
 
 
 def render(options: TrainJobOptions) -> str:
@@ -121,6 +123,7 @@ def _from_method(options: TrainJobOptions) -> LLMBackend:
         model_name_or_path=options.model if options.model and "://" not in options.model else None,
         dataset_name=options.dataset if options.dataset and "://" not in options.dataset else None,
         use_peft=True if options.adapter else None,
+        sharding=options.sharding,
         extra_args=flags or None,
     )
 
@@ -132,6 +135,7 @@ def _from_file(options: TrainJobOptions) -> LLMBackend:
     for option, value in (
         ("--set", options.settings),
         ("--lora or --qlora", options.adapter),
+        ("--sharding", options.sharding),
         *(("--model", place) for place in (options.model,) if place and "://" not in place),
         *(("--dataset", place) for place in (options.dataset,) if place and "://" not in place),
     ):

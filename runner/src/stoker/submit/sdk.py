@@ -15,6 +15,7 @@ from stoker.cluster.grace import grace_problem, patched_grace
 from stoker.contract.variables import GRACE_PERIOD
 from stoker.frameworks.torchtune.admission import problems_of
 from stoker.plan.facts import whole_number
+from stoker.submit.variables import with_own
 
 
 class Submittable(Protocol):
@@ -39,6 +40,9 @@ class Submittable(Protocol):
 
     def command_on(self, runtime: str) -> tuple[str, ...] | None:
         """Return the command for the TrainJob; None for the runtime's own."""
+
+    def own_variables(self) -> dict[str, str]:
+        """Return the variables of the trainer container that the config stands for."""
 
 
 def train(config: Submittable, client: Any = None, **more: Any) -> str:
@@ -109,7 +113,7 @@ def train_arguments(
             raise ValueError("\n".join([*refused, f"{always} a model"]))
         submitted = trainer.BuiltinTrainer(config=_builtin_config(config, trainer))
     else:
-        variables = {**(env or {})}
+        variables = with_own(config.own_variables(), env)
         if patched:
             # A pod cannot read its own grace period.
             variables.setdefault(GRACE_PERIOD, str(patched))

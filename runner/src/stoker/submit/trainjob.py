@@ -11,6 +11,7 @@ import yaml
 from stoker.cluster.admission import API_VERSION, admission_of
 from stoker.submit.base import LLMBackend
 from stoker.submit.initializer import Initializer, Source
+from stoker.submit.variables import with_own
 
 # Short names of resources, as the SDK takes them (kubeflow 0.5.0: get_resources_per_node).
 _STANDARD = ("cpu", "memory", "gpu", "storage", "ephemeral-storage")
@@ -66,12 +67,13 @@ def trainjob(
         if source is not None
     }
     command = config.command_on(chosen)
+    variables = with_own(config.own_variables(), env)
     trainer = {
         "numNodes": config.num_nodes,
         "resourcesPerNode": resources(config.resources_per_node) if config.resources_per_node else None,
         "command": list(command) if command else None,
         "args": config.args_for(initializer),
-        "env": [{"name": key, "value": value} for key, value in (env or {}).items()] or None,
+        "env": [{"name": key, "value": value} for key, value in variables.items()] or None,
     }
     spec: dict[str, Any] = {"runtimeRef": {"name": chosen}}
     if fetched:
@@ -79,7 +81,7 @@ def trainjob(
     spec["trainer"] = {field: value for field, value in trainer.items() if value is not None}
     metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
     made = {"apiVersion": API_VERSION, "kind": "TrainJob", "metadata": metadata, "spec": spec}
-    problems = [*admission_of(made, _USUAL_RUNTIME).problems, *config.refused_variables(env or {})]
+    problems = [*admission_of(made, _USUAL_RUNTIME).problems, *config.refused_variables(variables)]
     if problems:
         raise ValueError("\n".join(problems))
     return made

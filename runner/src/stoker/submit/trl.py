@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from stoker.frameworks.registry import register_backend
 from stoker.frameworks.trl.check import own_problems
 from stoker.frameworks.trl.framework import TRL
-from stoker.plan.arguments import FlagTable, Layer, Resolution, resolve, split_args
+from stoker.frameworks.trl.sharding import sharding_problems
+from stoker.plan.arguments import FlagTable, Layer, Resolution, Setting, is_true, resolve, split_args
+from stoker.plan.interfaces import Asked
 from stoker.submit import initializer as staged
 from stoker.submit.base import LLMBackend
 from stoker.submit.compat import PPO_GONE, Remembering, default, take_placement
@@ -30,7 +32,7 @@ from stoker.submit.trl_methods import (
     TRLSFTConfig,
     TRLTrainerType,
 )
-from stoker.submit.variables import flag_settings
+from stoker.submit.variables import SHARDING, flag_settings
 
 _SLOTS = ("sft", "dpo", "kto", "orpo", "grpo", "rloo", "reward", "distillation", "grpo_async")
 _FLAT_ADAPTER = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
@@ -63,6 +65,8 @@ class TRLConfig(Remembering, LLMBackend):
         lora_alpha: its scale.
         lora_dropout: its dropout.
         lora_target_modules: the layers that get an adapter: a list, or names separated by commas.
+        sharding: `full` if all processes share weights, gradients and optimizer (FSDP2), `none` if each holds the whole
+            model; None leaves that to the runtime.
         extra_args: further flags of TRL by name; they come last, and replace a field that sets the same flag.
     """
 
@@ -102,6 +106,7 @@ class TRLConfig(Remembering, LLMBackend):
     lora_alpha: int | None = None
     lora_dropout: float | None = None
     lora_target_modules: list[str] | str | None = None
+    sharding: Literal["none", "full"] | None = None
     extra_args: Mapping[str, FlagValue] | None = None
 
     def __post_init__(self, _num_nodes: int | None, _resources_per_node: dict[str, Any] | None) -> None:
@@ -196,6 +201,10 @@ class TRLConfig(Remembering, LLMBackend):
             words += ["--lora_task_type", "SEQ_CLS"]
         return words
 
+    def own_variables(self) -> dict[str, str]:
+        """Return the variable that shards the run; no flag does."""
+        return {} if self.sharding is None else {SHARDING: self.sharding}
+
     def validate(self) -> None:
         """Check the config against itself and against TRL 1.16's own flags.
 
@@ -236,6 +245,8 @@ class TRLConfig(Remembering, LLMBackend):
             yield f"{chosen}_config is a {type(config).__name__}: write a {own.__name__}"
         elif config is not None:
             yield from config.problems()
+        if self.sharding not in (None, *TRL.shardings):
+            yield f"sharding is {self.sharding!r}: write {' or '.join(TRL.shardings)}"
         if self.bf16 and self.fp16:
             yield "bf16 and fp16 exclude each other, and bf16 is on by default: write bf16=False with fp16=True"
         extra: Mapping[str, object] = self.extra_args or {}
@@ -267,7 +278,21 @@ class TRLConfig(Remembering, LLMBackend):
 
     def _refused(self, resolution: Resolution) -> list[str]:
         named = {setting.name: setting for setting in resolution.settings}
-        return [*resolution.problems, *own_problems(self.trainer_type.value, self._table, named)]
+        return [
+            *resolution.problems,
+            *own_problems(self.trainer_type.value, self._table, named),
+            *self._unshardable(named),
+        ]
+
+    def _unshardable(self, named: Mapping[str, Setting]) -> Iterator[str]:
+        """Yield a problem for each flag that a sharded run cannot have."""
+
+        def on(flag: str) -> bool:
+            return flag in named and is_true(named[flag].value)
+
+        # A single process shares with nobody, but who asks for sharding has several.
+        asked = Asked(self.trainer_type.value, world_size=2, sharding=self.sharding or "")
+        yield from sharding_problems(asked, self._table, named, on)
 
     @property
     def _table(self) -> FlagTable:
