@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ WORDS = (
     *("", "0", "1", "-1", "2", "1.5", "1e-4", "nan", "none", "true", "False", "x", "a b", "a,b", '{"a": 1}', "{"),
     *("[1]", "steps", "full_shard", "auto", "hf://a/b", "wandb"),
 )
-# What these may be depends on numbers that a runtime may set.
+# What these may be depends on numbers that a runtime may set; `with_numbers` has runtimes that do.
 TOGETHER = {
     *("num_generations", "num_generations_eval", "generation_batch_size", "steps_per_generation"),
     *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"),
@@ -45,14 +46,65 @@ TOGETHER = {
 
 
 def runtimes(method: str) -> Iterator[dict[str, Any]]:
-    for switches in SWITCHES:
-        told = {f"STOKER_ARG_{k.upper()}": value for k, value in switches.items() if k in flag_table(method).flags}
+    """Yield runtimes that set any two of the switches that a method has, and the accounts of any tracker."""
+    for some in (*((one,) for one in SWITCHES), *combinations(SWITCHES[1:], 2)):
+        switches = {name: text for one in some for name, text in one.items() if name in flag_table(method).flags}
+        told = {f"STOKER_ARG_{name.upper()}": text for name, text in switches.items()}
         for runtime in (kept(RUNTIME), gpu_runtime()):
             own = container(runtime)
             # Nobody knows what it has.
             own["image"] = "registry.example.com/own:1"
             own["env"] = [*own["env"], *variables(told)]
+            own["envFrom"] = [{"secretRef": {"name": "accounts"}}]
             yield runtime
+
+
+def with_numbers(method: str) -> Iterator[dict[str, Any]]:
+    """Yield runtimes with one to three processes that set the numbers on which others depend."""
+    names = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "max_staleness")
+    for processes, *numbers in product("123", "138", "1238", "238", "08"):
+        told = {name: text for name, text in zip(names, numbers, strict=True) if name in flag_table(method).flags}
+        runtime = kept(RUNTIME)
+        own = container(runtime)
+        own["env"] = [entry for entry in own["env"] if entry["name"] != "STOKER_NPROC_PER_NODE"]
+        own["env"] += variables({f"STOKER_ARG_{name.upper()}": text for name, text in told.items()})
+        own["env"] += variables({"STOKER_NPROC_PER_NODE": processes})
+        yield runtime
+
+
+def printed_of(method: str, settings: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the TrainJob of a method with these settings and what it cannot be without; None if it is refused."""
+    texts = {**NEEDED.get(method, {}), **settings}
+    try:
+        text = render(TrainJobOptions(method, "x", settings=tuple(f"{name}={value}" for name, value in texts.items())))
+    except RunError:
+        return None
+    job: dict[str, Any] = yaml.safe_load(text)
+    return job
+
+
+def refusals(job: dict[str, Any], runtimes: Iterable[dict[str, Any]]) -> list[str]:
+    """Return what is wrong with a TrainJob on each runtime; empty if one takes it."""
+    errors = []
+    for runtime in runtimes:
+        verdict = validate_one(job, runtime)
+        if not verdict.problems:
+            return []
+        errors.append(verdict.errors)
+    return errors
+
+
+def some_setting(rng: random.Random, method: str) -> tuple[str, str]:
+    flag = rng.choice([flag for name, flag in flag_table(method).flags.items() if name not in TOGETHER])
+    return flag.name, rng.choice(flag.choices) if flag.choices and rng.random() < 0.3 else rng.choice(WORDS)
+
+
+def alone(rng: random.Random, method: str) -> tuple[str, str]:
+    """Return a setting that is printed on its own."""
+    while True:
+        name, value = some_setting(rng, method)
+        if printed_of(method, {name: value}) is not None:
+            return name, value
 
 
 @pytest.mark.parametrize(("count", "seed"), [(60, 1), pytest.param(1000, 2, marks=pytest.mark.full)])
@@ -61,21 +113,44 @@ def test_what_is_printed_is_valid_on_some_runtime(count: int, seed: int) -> None
     printed, refused = 0, []
     for _ in range(count):
         method = rng.choice(METHODS)
-        flag = rng.choice([flag for name, flag in flag_table(method).flags.items() if name not in TOGETHER])
-        word = rng.choice(flag.choices) if flag.choices and rng.random() < 0.3 else rng.choice(WORDS)
-        settings = tuple(f"{name}={text}" for name, text in {**NEEDED.get(method, {}), flag.name: word}.items())
-        options = TrainJobOptions(method, "x", settings=settings)
-        try:
-            job = yaml.safe_load(render(options))
-        except RunError:
-            continue
-        printed += 1
-        verdicts = []
-        for runtime in runtimes(method):
-            verdicts.append(validate_one(job, runtime))
-            if not verdicts[-1].problems:
-                break
-        else:
-            refused.append(f"{method} {flag.name}={word}: {[verdict.errors for verdict in verdicts]}")
+        name, value = some_setting(rng, method)
+        job = printed_of(method, {name: value})
+        if job is not None:
+            printed += 1
+            if errors := refusals(job, runtimes(method)):
+                refused.append(f"{method} {name}={value}: {errors}")
+    assert printed > count / 10
+    assert refused == []
+
+
+@pytest.mark.parametrize(("count", "seed"), [(60, 3), pytest.param(1500, 4, marks=pytest.mark.full)])
+def test_two_settings_that_go_alone_are_valid_together_or_refused(count: int, seed: int) -> None:
+    rng = random.Random(seed)
+    printed, refused = 0, []
+    for _ in range(count):
+        method = rng.choice(METHODS)
+        settings = dict([alone(rng, method), alone(rng, method)])
+        job = printed_of(method, settings)
+        if job is not None:
+            printed += 1
+            if errors := refusals(job, runtimes(method)):
+                refused.append(f"{method} {settings}: {errors}")
+    assert printed > count / 2
+    assert refused == []
+
+
+@pytest.mark.parametrize(("count", "seed"), [(100, 5), pytest.param(1500, 6, marks=pytest.mark.full)])
+def test_two_numbers_that_depend_on_each_other_are_valid_somewhere_or_refused(count: int, seed: int) -> None:
+    rng = random.Random(seed)
+    printed, refused = 0, []
+    for _ in range(count):
+        method = rng.choice(("grpo", "rloo", "grpo_async"))
+        names = rng.sample(sorted(TOGETHER & {*flag_table(method).flags}), 2)
+        settings = {name: rng.choice(("1", "2", "3", "8", "0", "auto", "decoupled", "none")) for name in names}
+        job = printed_of(method, settings)
+        if job is not None:
+            printed += 1
+            if errors := refusals(job, with_numbers(method)):
+                refused.append(f"{method} {settings}: {sorted({*errors}, key=len)[:3]}")
     assert printed > count / 10
     assert refused == []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from stoker.frameworks.command_line import evaluates
 from stoker.frameworks.trl.asynchronous import refusals
@@ -78,9 +78,7 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
         except ValueError:
             return None
 
-    def on(name: str) -> bool:
-        return name in settings and is_true(settings[name].value)
-
+    on = _switches(settings)
     yield from _out_of_range(settings)
     yield from _share(asked.method, settings)
     yield from unknown_words(asked.method, settings)
@@ -141,10 +139,62 @@ def self_contradictions(method: str, table: FlagTable, settings: Mapping[str, Se
     yield from _exclusive(settings)
     yield from _laid_over(settings)
     yield from _trackers(settings)
+    on = _switches(settings)
+    # Without a word of the switch, a runtime may turn it on.
+    yield from _without_switch(table, settings, lambda switch: switch not in settings or on(switch))
+    if on("use_cpu"):
+        yield from _quantized_on_a_cpu(settings, on)
     if method in _GENERATING:
         yield from _unknown_rewards(settings)
     if method == refusals.METHOD:
-        yield from refusals.others(settings, lambda name: name in settings and is_true(settings[name].value))
+        yield from refusals.others(settings, on)
+        yield from refusals.schedule(settings, lambda name: _own_number(settings, name, {"publish_every": 1}))
+        yield from refusals.steps(settings, lambda name: _own_number(settings, name, {}))
+        yield from _own_generation_batch(settings, (_BATCH, "gradient_accumulation_steps", "num_generations"))
+    if method in _GENERATING:
+        yield from _own_generation_batch(settings, (_BATCH, "num_generations"))
+
+
+def _own_number(settings: Mapping[str, Setting], name: str, least: Mapping[str, float]) -> float | None:
+    """Return a number that is set, else the least that it may be; None if that is not known."""
+    try:
+        return float(str(settings[name].value)) if name in settings else least.get(name)
+    except ValueError:
+        return None
+
+
+def _own_generation_batch(settings: Mapping[str, Setting], parts: Sequence[str]) -> Iterator[str]:
+    """Yield the problems with a generation batch that no number of processes makes right.
+
+    Args:
+        settings: what is set.
+        parts: the flags whose numbers divide it.
+    """
+    batch = _own_number(settings, "generation_batch_size", {})
+    if batch is None or batch < 1:
+        return
+    if _own_number(settings, "steps_per_generation", {}) is not None:
+        yield "--generation_batch_size and --steps_per_generation set the same thing: choose one"
+        return
+    for name in parts:
+        least = 2 if name == "num_generations" else 1
+        number = _own_number(settings, name, {name: least})
+        if number is not None and number >= least and (batch % number if name in settings else batch < number):
+            yield f"--generation_batch_size is {batch:g}: write a multiple of --{name}, which is {number:g}" + (
+                "" if name in settings else " or more"
+            )
+
+
+def _switches(settings: Mapping[str, Setting]) -> Callable[[str], bool]:
+    """Return what tells whether a switch is on."""
+    return lambda name: name in settings and is_true(settings[name].value)
+
+
+def _quantized_on_a_cpu(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iterator[str]:
+    names = ("load_in_4bit", "load_in_8bit", *_SWITCHED["load_in_4bit"])
+    asked = [name for name in settings if name.startswith(names) and (on(name) or settings[name].value != "false")]
+    if asked:
+        yield f"--use_cpu and --{asked[0]} exclude each other: a quantized model needs a GPU, so leave one of them out"
 
 
 def _exclusive(settings: Mapping[str, Setting]) -> Iterator[str]:
@@ -171,8 +221,8 @@ def _unknown_rewards(settings: Mapping[str, Setting]) -> Iterator[str]:
 
 def _without_switch(table: FlagTable, settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iterator[str]:
     for switch, prefixes in _SWITCHED.items():
-        # What grpo_async has of these flags belongs to the samplers.
-        if switch not in table.flags or on(switch) or (switch == "use_vllm" and table.method == refusals.METHOD):
+        # grpo_async cannot have these switches, and says so of their flags.
+        if switch not in table.flags or on(switch) or (switch != "use_peft" and table.method == refusals.METHOD):
             continue
         for name, setting in settings.items():
             # A runtime may set them for users who turn the switch on.

@@ -47,6 +47,9 @@ _UNSERVED: Mapping[str, str] = {
     "load_in_8bit": "the samplers' base model is not quantized the same way: leave it out",
 }
 
+# Flags of quantized weights.
+_QUANTIZED = ("bnb_4bit_", "use_bnb_nested_quant")
+
 Number = Callable[[str], float | None]
 
 
@@ -68,7 +71,8 @@ def refusals(
     """
     yield from _missing(settings, on)
     yield from others(settings, on)
-    yield from _schedule(settings, number)
+    yield from schedule(settings, number)
+    yield from steps(settings, number)
     yield from _batch(asked.world_size, settings, number)
     yield from _correction(settings, number, on)
 
@@ -79,8 +83,6 @@ def _missing(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iter
             "the samplers are missing: write --samplers with their addresses, such as http://sampler-0:8000, or "
             "--samplers role for those of this TrainJob"
         )
-    elif problem := _unreadable_addresses(_text(settings, "samplers")):
-        yield problem
     if _text(settings, "samplers") == OF_THE_JOB and _text(settings, "model_name_or_path")[:1] not in ("/", ""):
         yield (
             f"--model_name_or_path {settings['model_name_or_path'].value} is not a folder, and the samplers of a "
@@ -101,7 +103,7 @@ def _missing(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iter
 
 def _unreadable_addresses(samplers: str) -> str:
     """Return what is wrong with the addresses of samplers; empty if nothing is."""
-    if samplers == OF_THE_JOB:
+    if samplers in ("", OF_THE_JOB):
         return ""
     try:
         addresses_in(samplers)
@@ -113,6 +115,7 @@ def _unreadable_addresses(samplers: str) -> str:
 def others(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iterator[str]:
     """Yield one problem for each name that cannot be read, and each setting of GRPO that has no place here."""
     yield from unreadable(*(_words(settings, name) for name in ("reward_funcs", "tools", "environment_factory")))
+    yield from _settled(settings)
     for name, setting in settings.items():
         given = f"--{name} ({setting.source})"
         if name == "vllm_importance_sampling_correction" and setting.source != "runtime":
@@ -125,6 +128,22 @@ def others(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iterat
             yield f"{given}: {_UNSERVED[name]}"
         elif name.startswith("vllm_") and name not in _KEPT and setting.source != "runtime":
             yield f"{given} has no place in {METHOD}: leave it out, the samplers have settings of their own"
+        elif name.startswith(_QUANTIZED) and setting.source != "runtime":
+            yield f"{given} has no place in {METHOD}: leave it out, the base model must be that of the samplers"
+
+
+def _settled(settings: Mapping[str, Setting]) -> Iterator[str]:
+    """Yield one problem for each value that no other setting makes right."""
+    depth, iterations = _text(settings, "depth"), _text(settings, "num_iterations")
+    if problem := _unreadable_addresses(_text(settings, "samplers")):
+        yield problem
+    if depth not in ("", "auto") and not depth.isdecimal():
+        yield f"--depth is {depth} ({settings['depth'].source}): write auto or a whole number"
+    if iterations not in ("", NONE) and float(iterations) != 1:
+        yield (
+            f"--num_iterations is {iterations} ({settings['num_iterations'].source}): write 1, because {METHOD} counts "
+            "staleness in optimizer steps and trains each sample once"
+        )
 
 
 def _words(settings: Mapping[str, Setting], name: str) -> tuple[str, ...]:
@@ -132,14 +151,12 @@ def _words(settings: Mapping[str, Setting], name: str) -> tuple[str, ...]:
     return value if isinstance(value, tuple) else () if value in (NONE, "") else (value,)
 
 
-def _schedule(settings: Mapping[str, Setting], number: Number) -> Iterator[str]:
+def schedule(settings: Mapping[str, Setting], number: Number) -> Iterator[str]:
+    """Yield a problem if samples become older than they may be."""
     staleness, every = number("max_staleness"), number("publish_every")
     text = _text(settings, "depth") or "auto"
-    if text != "auto" and not text.isdecimal():
-        yield f"--depth is {text} ({settings['depth'].source}): write auto or a whole number"
-        return
-    if staleness is None or every is None or staleness < 0 or every < 1:
-        return  # out of range, which another check says
+    if staleness is None or every is None or staleness < 0 or every < 1 or not (text == "auto" or text.isdecimal()):
+        return  # which another check says
     depth = 0 if text == "auto" else int(text)
     needed = depth + int(every) - 1
     if staleness < needed:
@@ -150,20 +167,19 @@ def _schedule(settings: Mapping[str, Setting], number: Number) -> Iterator[str]:
         )
 
 
-def _batch(world_size: int, settings: Mapping[str, Setting], number: Number) -> Iterator[str]:
-    iterations = number("num_iterations")
-    if iterations not in (None, 1.0):
+def steps(settings: Mapping[str, Setting], number: Number) -> Iterator[str]:
+    """Yield a problem if samples are written for another number of steps than an optimizer step has."""
+    written = number("steps_per_generation") if "steps_per_generation" in settings else None
+    accumulated = number("gradient_accumulation_steps")
+    if written is not None and accumulated is not None and written != accumulated:
         yield (
-            f"--num_iterations is {iterations:g} ({settings['num_iterations'].source}): write 1, because {METHOD} "
-            "counts staleness in optimizer steps and trains each sample once"
-        )
-    accumulated = number("gradient_accumulation_steps") or 1
-    steps = number("steps_per_generation") if "steps_per_generation" in settings else None
-    if steps is not None and steps != accumulated:
-        yield (
-            f"--steps_per_generation is {steps:g} ({settings['steps_per_generation'].source}) and "
+            f"--steps_per_generation is {written:g} ({settings['steps_per_generation'].source}) and "
             f"--gradient_accumulation_steps {accumulated:g}: leave the former out, one batch is one optimizer step"
         )
+
+
+def _batch(world_size: int, settings: Mapping[str, Setting], number: Number) -> Iterator[str]:
+    accumulated = number("gradient_accumulation_steps") or 1
     batch = number("generation_batch_size") if "generation_batch_size" in settings else None
     step = (number("per_device_train_batch_size") or 1) * world_size * accumulated
     if batch is not None and batch != step:
