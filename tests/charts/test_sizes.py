@@ -35,8 +35,8 @@ def published(model: str) -> dict[str, Any]:
     return PUBLISHED[re.sub(r"(-Instruct|-it|-2507)+$", "", model.rpartition("/")[2])][0]
 
 
-def memory_of(entry: dict[str, Any], kind: str) -> Memory:
-    """Return what the entry's run needs on each device of a kind."""
+def facts_of(entry: dict[str, Any], kind: str) -> Facts:
+    """Return the facts of a pod of the entry on devices of a kind."""
     devices = entry["sizes"].get(kind, {}).get("devices", 1)
     env = {
         "STOKER_ACCELERATOR": "nvidia",
@@ -46,9 +46,17 @@ def memory_of(entry: dict[str, Any], kind: str) -> Memory:
         "PET_NPROC_PER_NODE": str(devices),
         **{f"STOKER_ARG_{flag.upper()}": value for flag, value in entry["args"].items()},
     }
-    facts = Facts(env, tuple(f"nvidia{index}" for index in range(devices)))
-    model = ModelFolder("/workspace/model", None, None, shape_of(published(entry["model"])))
-    memory = resolve_plan(read_request(facts, TRL(), ()), model=model).memory
+    return Facts(env, tuple(f"nvidia{index}" for index in range(devices)))
+
+
+def model_of(entry: dict[str, Any]) -> ModelFolder:
+    """Return the entry's model in the workspace."""
+    return ModelFolder("/workspace/model", None, None, shape_of(published(entry["model"])))
+
+
+def memory_of(entry: dict[str, Any], kind: str) -> Memory:
+    """Return what the entry's run needs on each device of a kind."""
+    memory = resolve_plan(read_request(facts_of(entry, kind), TRL(), ()), model=model_of(entry)).memory
     assert memory is not None
     return memory
 

@@ -29,10 +29,16 @@ SPEED = (
 
 
 def planned(
-    folder: Path, *args: str, env: Mapping[str, str] | None = None, method: str = "sft", **machine: Any
+    folder: Path,
+    *args: str,
+    env: Mapping[str, str] | None = None,
+    method: str = "sft",
+    model: Mapping[str, Any] = QWEN_8B,
+    former: Mapping[str, Any] | None = None,
+    **machine: Any,
 ) -> Plan:
     """Return the plan of two nodes with two H200 each, or with another machine."""
-    (folder / "config.json").write_text(json.dumps(QWEN_8B))
+    (folder / "config.json").write_text(json.dumps(model))
     told = {
         "STOKER_ACCELERATOR": "nvidia",
         "PET_NPROC_PER_NODE": "2",
@@ -42,7 +48,7 @@ def planned(
     }
     known = {"cuda_generation": 9, "device_bytes": 141 * GIB, "kernel_packages": IMAGE, **machine}
     facts = replace(pod(told, devices=("nvidia0", "nvidia1")), **known)
-    return resolve_plan(read_request(facts, TRL(), args), model=read_model(folder))
+    return resolve_plan(read_request(facts, TRL(), args), model=read_model(folder), former=former)
 
 
 def chosen(plan: Plan) -> dict[str, str]:
@@ -56,6 +62,7 @@ def test_a_gpu_gets_kernels_workers_and_no_recomputing(tmp_path: Path) -> None:
     assert chosen(planned(tmp_path, *LORA)) == {
         "tf32": "true",
         "use_liger_kernel": "true",
+        "packing": "true",
         "dataset_num_proc": "16",
         "dataloader_num_workers": "2",
         "activation_checkpointing": "false",
@@ -74,11 +81,57 @@ def test_samples_are_packed_where_attention_keeps_them_apart(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "args",
     [
+        (),
         ("--attn_implementation", "sdpa"),
-        ("--attn_implementation", "eager"),
-        ("--attn_implementation", "flex_attention"),
         ("--model_init_kwargs", '{"attn_implementation": "sdpa"}'),
         ("--bf16", "false"),
+    ],
+)
+def test_torchs_attention_packs_where_its_mask_costs_little(tmp_path: Path, args: tuple[str, ...]) -> None:
+    plan = planned(tmp_path, *LORA, *args)
+    (packing,) = [setting for setting in plan.settings if setting.name == "packing"]
+    assert (packing.value, packing.source) == ("true", "recipe")
+    assert packing.reason == "sdpa masks the other samples of a row, for 9% more arithmetic at most"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--per_device_train_batch_size", "4"),
+        ("--max_length", "2048"),
+        # Rows are evaluated eight at a time.
+        ("--eval_strategy", "steps"),
+    ],
+)
+def test_longer_rows_are_packed_by_flash_attention_alone(tmp_path: Path, args: tuple[str, ...]) -> None:
+    assert "packing" not in chosen(planned(tmp_path, *LORA, *args))
+    assert chosen(planned(tmp_path, *LORA, *args, kernel_packages=WITH_FLASH))["packing"] == "true"
+
+
+def test_a_mask_costs_a_small_model_more(tmp_path: Path) -> None:
+    small = {**QWEN_8B, "hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16}
+    assert "packing" not in chosen(planned(tmp_path, *LORA, model=small))
+
+
+def test_a_family_without_torchs_attention_is_not_packed(tmp_path: Path) -> None:
+    assert "packing" not in chosen(planned(tmp_path, *LORA, model={**QWEN_8B, "model_type": "gemma2"}))
+
+
+def test_a_run_that_began_without_packing_goes_on_without_it(tmp_path: Path) -> None:
+    for packages in (IMAGE, WITH_FLASH):
+        for former in ({"packing": False}, {}):
+            plan = planned(tmp_path, *LORA, former=former, kernel_packages=packages)
+            assert "packing" not in chosen(plan)
+            assert plan.fixed["packing"] is False
+        assert chosen(planned(tmp_path, *LORA, former={"packing": True}, kernel_packages=packages))["packing"] == "true"
+
+
+@pytest.mark.parametrize("packages", [IMAGE, WITH_FLASH])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--attn_implementation", "eager"),
+        ("--attn_implementation", "flex_attention"),
         ("--packing", "false"),
         ("--no_packing",),
         ("--padding_free", "false"),
@@ -86,8 +139,8 @@ def test_samples_are_packed_where_attention_keeps_them_apart(tmp_path: Path) -> 
         ("--max_length", "none"),
     ],
 )
-def test_nothing_else_packs_samples(tmp_path: Path, args: tuple[str, ...]) -> None:
-    assert "packing" not in chosen(planned(tmp_path, *LORA, *args, kernel_packages=WITH_FLASH))
+def test_nothing_else_packs_samples(tmp_path: Path, args: tuple[str, ...], packages: tuple[str, ...]) -> None:
+    assert "packing" not in chosen(planned(tmp_path, *LORA, *args, kernel_packages=packages))
 
 
 def test_other_methods_pack_nothing(tmp_path: Path) -> None:

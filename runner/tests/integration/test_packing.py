@@ -10,15 +10,19 @@ from typing import Any
 
 import pytest
 
+from stoker.plan.model_shape import FAMILIES
+
 ROOT = Path(__file__).parents[3]
+ENV = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+# flex_attention is compiled first, which takes a minute.
+OTHERS = ("eager", "flex_attention")
 
 
 def printed(python: Path, script: str, *arguments: str | Path) -> Any:
     """Return what a script beside this file prints at its end."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
     command = [python, Path(__file__).with_name(script), *arguments]
     return json.loads(
-        subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env).stdout.splitlines()[-1]
+        subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=ENV).stdout.splitlines()[-1]
     )
 
 
@@ -38,11 +42,26 @@ def test_trls_packing_keeps_samples_apart_unless_it_wraps_them(
     assert abs(found["alone"] - found["wrapped"]) > 1e-2
 
 
-@pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.full)])
+@pytest.mark.parametrize("attention", ["sdpa", *(pytest.param(n, marks=pytest.mark.full) for n in OTHERS)])
 def test_attention_with_masks_keeps_samples_apart(trainer_python: Path, attention: str) -> None:
-    """No recipe packs for these, because a mask is slow, but a user who writes --packing may."""
+    """The recipe packs for sdpa; with the others a user who writes --packing may."""
     alone, packed = losses(trainer_python, attention)
     assert abs(alone - packed) < 1e-3
+
+
+@pytest.mark.full
+def test_every_family_keeps_packed_samples_apart_by_default(trainer_python: Path) -> None:
+    """The recipe packs every family that it knows, but the one that torch's attention does not serve."""
+    script = Path(__file__).with_name("packed_families.py")
+    command: list[str | Path] = [trainer_python, script, *FAMILIES]
+    lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=ENV).stdout.splitlines()
+    found = {line["family"]: line for line in map(json.loads, lines)}
+    assert {*found} == {*FAMILIES}
+    assert {name for name, line in found.items() if line["attention"] != "sdpa"} == {"gemma2"}
+    for line in found.values():
+        assert abs(line["alone"] - line["packed"]) < 1e-3, line
+        # This comparison would show samples that see each other.
+        assert abs(line["alone"] - line["mixed"]) > 5e-3, line
 
 
 @pytest.mark.gpu

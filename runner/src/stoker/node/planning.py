@@ -16,6 +16,7 @@ from stoker.node.read_inputs import read_model
 from stoker.plan.facts import Facts, read_facts
 from stoker.plan.plan import Plan
 from stoker.plan.resolve import read_request, resolve_plan
+from stoker.rank import checkpoints
 
 
 def plan_here(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
@@ -28,7 +29,7 @@ def plan_here(args: Sequence[str], world: Mapping[str, str] | None = None) -> Pl
     Raises:
         RunError: the run is refused.
     """
-    return _resolve(read_facts(), args, world)
+    return plan_from(read_facts(), args, world)
 
 
 def plan_pod(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
@@ -39,19 +40,42 @@ def plan_pod(args: Sequence[str], world: Mapping[str, str] | None = None) -> Pla
     """
     facts = read_facts()
     try:
-        return _resolve(facts, args, world)
+        return plan_from(facts, args, world)
     except RunError as error:
         write_termination_message(facts.termination_log, f"{error.code.meaning}: {error.message}")
         raise
 
 
-def _resolve(facts: Facts, args: Sequence[str], world: Mapping[str, str] | None) -> Plan:
+def plan_from(facts: Facts, args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
+    """Read the `--config` file, the model's folder and what an earlier attempt left, and make the plan.
+
+    Args:
+        facts: the facts of the container.
+        args: the trainer's arguments.
+        world: a launcher's options about the world, by torchrun's names.
+
+    Raises:
+        RunError: the run is refused.
+    """
     request = read_request(facts, get_framework(facts.get("STOKER_FRAMEWORK")), args, world)
     config = None if request.config_file is None else read_config(Path(request.config_file))
     plan = resolve_plan(request, config)
-    # Only the plan says where the model lies.
+    # Only the plan says where the model lies, and what the run may go on from.
     model = None if plan.model is None else Path(plan.model)
-    return plan if model is None or not model.is_dir() else resolve_plan(request, config, read_model(model))
+    if model is None or not model.is_dir():
+        return plan
+    return resolve_plan(request, config, read_model(model), _former(plan))
+
+
+def _former(plan: Plan) -> Mapping[str, Any] | None:
+    """Return the fixed settings of what a run would go on from; None if it begins, or if nobody can read them."""
+    output = Path(plan.output_dir)
+    try:
+        if checkpoints.starts_anew(Path(plan.workspace), output, plan.resume, plan.job_id, plan.attempt):
+            return None
+        return checkpoints.former_settings(output)
+    except OSError:
+        return None
 
 
 def read_config(path: Path, named: str | None = None) -> Mapping[str, Any]:

@@ -90,6 +90,7 @@ class Asked:
         sharding: `full` if the processes share the model's state, `none` if each holds all of it; empty if unset.
         machine: what is known of the machine.
         shape: the model's weights; None if unknown.
+        former: the fixed settings of the checkpoint or output that the run would go on from; None if there is none.
     """
 
     method: str
@@ -103,6 +104,7 @@ class Asked:
     sharding: str = ""
     machine: Machine = Machine()
     shape: ModelShape | None = None
+    former: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,10 @@ def read_request(
 
 
 def resolve_plan(
-    request: RunRequest, content: Mapping[str, Any] | None = None, model: ModelFolder | None = None
+    request: RunRequest,
+    content: Mapping[str, Any] | None = None,
+    model: ModelFolder | None = None,
+    former: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Make the plan of a run.
 
@@ -118,6 +121,7 @@ def resolve_plan(
         request: what the user and the runtime ask for.
         content: the content of the config file; None without one, or if it cannot be read yet.
         model: the model folder; None if it is not on this machine, or was not read yet.
+        former: the fixed settings of the checkpoint or output that the run would go on from; None if there is none.
 
     Raises:
         RunError: the run cannot work; 64 for arguments, 78 for configuration. Lists all problems.
@@ -149,6 +153,7 @@ def resolve_plan(
             world.nproc_per_node,
         ),
         shape=None if model is None else model.shape,
+        former=former,
     )
     options = framework.options(asked)
     table = options.table

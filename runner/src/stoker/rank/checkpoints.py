@@ -229,6 +229,22 @@ def can_resume(output_dir: Path) -> bool:
     )
 
 
+def former_settings(output_dir: Path) -> Mapping[str, Any] | None:
+    """Return the fixed settings of the newest complete checkpoint, else of the finished output; None without either.
+
+    A runner that recorded none has left an empty mapping.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    records = [one.record for one in read_checkpoints(output_dir) if not one.flaw]
+    record = records[0] if records else read_json(output_dir / MANIFEST)
+    if not isinstance(record, Mapping):
+        return None
+    fixed = record.get("fixed")
+    return fixed if isinstance(fixed, Mapping) else {}
+
+
 def nothing_to_resume(output_dir: str) -> RunError:
     """Return the error of a run that must resume, and has no complete checkpoint."""
     return RunError(

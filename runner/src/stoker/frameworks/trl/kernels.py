@@ -29,6 +29,11 @@ _ACTIVATION = 8
 _USABLE = 0.9
 _RECOMPUTING = ("activation_checkpointing", "gradient_checkpointing")
 _RESHAPING = ("fsdp", "deepspeed", "auto_find_batch_size", "parallelism_config")
+# torch's own attention, transformers' default but for these families.
+_SDPA, _EAGER = "sdpa", ("gemma2",)
+# Masked attention may add this much to the linear layers' arithmetic. Padding seldom costs so little.
+_MASKED = 0.1
+_EVALUATING = ("eval_strategy", "do_eval", "eval_on_start")
 
 
 def speed_recipe(asked: Asked, table: FlagTable, recipe: Mapping[str, tuple[str, str]]) -> Recipe:
@@ -43,16 +48,16 @@ def speed_recipe(asked: Asked, table: FlagTable, recipe: Mapping[str, tuple[str,
         return {}
     return {
         **_kernels(asked),
-        **_attention(asked),
+        **_attention(asked, table),
         **_workers(asked),
         **_recomputing(asked, table, recipe),
     }
 
 
-def keeps_samples_apart(attention: str) -> bool:
-    """Return whether packed samples cost nothing and do not see each other: FlashAttention's kernels know their ends.
+def skips_other_samples(attention: str) -> bool:
+    """Return whether a kernel computes nothing between the samples of a row: FlashAttention's know their ends.
 
-    transformers masks them for other kernels, which then compute all that the mask hides.
+    For other kernels transformers masks the other samples, and they compute what the mask hides.
     """
     return "flash" in attention and ("attention" in attention or "attn" in attention)
 
@@ -69,8 +74,19 @@ def _kernels(asked: Asked) -> Recipe:
     return found
 
 
-def _attention(asked: Asked) -> Recipe:
-    """Return FlashAttention where it is installed, and packing where it is used."""
+def masked_share(shape: ModelShape, tokens: int) -> float:
+    """Return how much attention over a whole row costs, as a share of what the linear layers compute for it.
+
+    Args:
+        shape: the model.
+        tokens: tokens of the row, which holds all samples of a process's batch.
+    """
+    heads = sum(linear.inputs * linear.count for linear in shape.linears if linear.name == "o_proj")
+    return 2 * tokens * heads / sum(linear.weights for linear in shape.linears)
+
+
+def _attention(asked: Asked, table: FlagTable) -> Recipe:
+    """Return FlashAttention where it is installed, and packing where it pays."""
     if asked.shape is None:
         return {}
     found: Recipe = {}
@@ -78,9 +94,32 @@ def _attention(asked: Asked) -> Recipe:
     if not attention and _FLASH in asked.machine.kernel_packages and not _says(asked, "bf16", "false"):
         attention = "flash_attention_2"
         found["attn_implementation"] = (attention, "flash-attn is installed, nothing is downloaded")
-    if asked.method == "sft" and keeps_samples_apart(attention) and not _is_shaped(asked):
-        found["packing"] = ("true", f"{attention} keeps the samples of a row apart, so none needs padding")
+    if why := _reason_to_pack(asked, table, asked.shape, attention):
+        found["packing"] = ("true", why)
     return found
+
+
+def _reason_to_pack(asked: Asked, table: FlagTable, shape: ModelShape, attention: str) -> str:
+    """Return why the samples of a run are packed; empty if they are not."""
+    began_padded = asked.former is not None and not asked.former.get("packing")
+    if asked.method != "sft" or began_padded or _is_shaped(asked):
+        return ""
+    if skips_other_samples(attention):
+        return f"{attention} keeps the samples of a row apart, so none needs padding"
+    tokens = _rows(asked, table) * _number(asked, table, "max_length")
+    if attention not in ("", _SDPA) or shape.family in _EAGER or not tokens:
+        return ""
+    share = masked_share(shape, tokens)
+    return (
+        "" if share > _MASKED else f"{_SDPA} masks the other samples of a row, for {share:.0%} more arithmetic at most"
+    )
+
+
+def _rows(asked: Asked, table: FlagTable) -> int:
+    """Return the rows that a process trains on, or evaluates, at once: TRL lays packed ones end to end."""
+    evaluates = any(name in asked.values for name in _EVALUATING)
+    names = ("per_device_train_batch_size", *(("per_device_eval_batch_size",) if evaluates else ()))
+    return max(_number(asked, table, name) for name in names)
 
 
 def _is_shaped(asked: Asked) -> bool:
