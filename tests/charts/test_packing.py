@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from charts.entries import ENTRIES, facts_of, model_of
 from charts.helm import ROOT
-from charts.test_sizes import ENTRIES, facts_of, model_of
 from stoker.frameworks import TRL
 from stoker.plan.resolve import read_request, resolve_plan
 

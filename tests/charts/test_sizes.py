@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
-import yaml
-from runner.tests.plan.models import PUBLISHED
 
-from charts.helm import ROOT
+from charts.entries import ENTRIES, facts_of, model_of
 from stoker.cluster.pods import quantity
 from stoker.frameworks import TRL
 from stoker.plan.estimate import Memory
-from stoker.plan.facts import Facts
-from stoker.plan.inputs import ModelFolder
-from stoker.plan.model_shape import shape_of
 from stoker.plan.resolve import read_request, resolve_plan
 
 GIB = 2**30
@@ -23,35 +17,6 @@ GIB = 2**30
 DEVICE, ROOM = 80 * GIB, 0.3
 # Beside the weights, what a training process has in host memory: Python, torch, CUDA and the data.
 PROCESS = 6 * GIB
-ENTRIES = {
-    entry["name"]: entry
-    for entry in (yaml.safe_load(path.read_text()) for path in sorted((ROOT / "runtimes").glob("trl-*.yaml")))
-    if "model" in entry
-}
-
-
-def published(model: str) -> dict[str, Any]:
-    """Return the configuration of a model on the Hub."""
-    return PUBLISHED[re.sub(r"(-Instruct|-it|-2507)+$", "", model.rpartition("/")[2])][0]
-
-
-def facts_of(entry: dict[str, Any], kind: str) -> Facts:
-    """Return the facts of a pod of the entry on devices of a kind."""
-    devices = entry["sizes"].get(kind, {}).get("devices", 1)
-    env = {
-        "STOKER_ACCELERATOR": "nvidia",
-        "STOKER_METHOD": entry["method"],
-        "STOKER_RUN_ID": "run",
-        "STOKER_SHARDING": entry.get("sharding", ""),
-        "PET_NPROC_PER_NODE": str(devices),
-        **{f"STOKER_ARG_{flag.upper()}": value for flag, value in entry["args"].items()},
-    }
-    return Facts(env, tuple(f"nvidia{index}" for index in range(devices)))
-
-
-def model_of(entry: dict[str, Any]) -> ModelFolder:
-    """Return the entry's model in the workspace."""
-    return ModelFolder("/workspace/model", None, None, shape_of(published(entry["model"])))
 
 
 def memory_of(entry: dict[str, Any], kind: str) -> Memory:

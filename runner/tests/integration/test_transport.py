@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runner.tests.rank.test_network import IB, SOCKET
+from runner.tests.rank.nccl_logs import IB, SOCKET
 from runner.tests.samples import check, pod, resolve
 
 from stoker.contract.files import read_json

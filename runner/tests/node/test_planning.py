@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runner.tests.plan.test_estimate import QWEN_8B
+from runner.tests.plan.models import QWEN_8B
 from runner.tests.samples import pod, saved
 
 from stoker.contract.files import write_json
