@@ -34,6 +34,12 @@ LINES = {
         "where a device is missing, Trainer's default number of processes is not to blame for it"
     ),
     **{
+        f"{name}: messages.0: about ['max_steps'] before, [] now": (
+            "the example of a config file names a setting that every framework has"
+        )
+        for name in ("0638 kto", "0684 reward")
+    },
+    **{
         f"validate trl-distributed of {kind}: lines: 1 of them before, 2 now: about [[]] and [[], []]": _IMAGE
         for kind in ("amd", "intel", "tpu")
     },
