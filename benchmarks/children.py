@@ -83,7 +83,11 @@ class Child:
         return line
 
     def _ended(self) -> JobFailed:
-        self._process.wait()
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            kill(self._process.pid)
+            self._process.wait()
         return JobFailed(f"{self._name} ended with {self._process.returncode}: its message is above")
 
 

@@ -256,17 +256,24 @@ def _pause_of(bench: Bench, kind: str, samplers: Samplers) -> None:
                 for began, ended in trainer.ask("publish", seconds=bench.args.seconds, every=bench.args.every)
             ]
 
+        lasted: list[float] = []
+
         def rest() -> list[tuple[float, float]]:
+            """Let as long pass, and return windows as long as reloads were."""
+            begin = time.monotonic()
             time.sleep(bench.args.seconds)
-            return []
+            return [(begin + bench.args.every * number, length) for number, length in enumerate(lasted)]
 
         def run(side: str, _: int) -> Streamed:
-            what = publish if side == RELOADS[0] else rest
-            gaps, reloads = gaps_during(server, asked, bench.args.clients, _LONG_TOKENS, what)
-            longest = around(gaps, reloads)
-            if not gaps or (reloads and not longest):
+            reloading = side == RELOADS[0]
+            gaps, found = gaps_during(server, asked, bench.args.clients, _LONG_TOKENS, publish if reloading else rest)
+            if reloading:
+                lasted[:] = [ended - began for began, ended in found]
+            windows = found if reloading else [(began, began + length) for began, length in found]
+            longest = around(gaps, windows)
+            if not longest:
                 raise JobFailed(f"no token came {side}")
-            return Streamed([gap.end - gap.begin for gap in gaps], reloads, longest)
+            return Streamed([gap.end - gap.begin for gap in gaps], windows if reloading else (), longest)
 
         say("warms up")
         run(RELOADS[0], 0)

@@ -218,6 +218,7 @@ def test_a_step_after_which_all_is_written_is_no_difference(tmp_path: Path, monk
         "answer({'step': lambda: None, 'write': lambda side: {'whole': 1.0, 'changed': 0.9}})\n"
     )
     monkeypatch.setattr(fleet, "_HERE", tmp_path)
+    monkeypatch.setattr(fleet, "volume_problem", lambda *_: "")
     bench = Bench(tmp_path, argparse.Namespace(pairs=1, size=1, learning_rate=1e-3, patience=60.0, seconds=1.0))
     bench.python = Path(sys.executable)
     with pytest.raises(JobFailed, match="a step has changed 90 % of the weights, so all were written: lower"):

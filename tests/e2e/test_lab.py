@@ -158,7 +158,9 @@ def test_jupyterlab_starts_as_any_user(lab_image: Image, kube: Kube) -> None:
         kube.delete("configmap", "lab-scripts")
 
 
-def test_the_same_script_asks_a_release_by_its_url(run: Runs, install: Install, models: str) -> None:
+def test_the_same_script_asks_a_release_by_its_url(
+    run: Runs, install: Install, models: str, helm: Callable[..., str]
+) -> None:
     server = install(
         "by-url", "--set", "replicas=1", "--set", f"model.claim.name={models}", "--set", "model.name=base",
         "--set-json", "adapters=" + json.dumps([{"name": "first", "claim": models, "path": "output"}]),
@@ -172,6 +174,7 @@ def test_the_same_script_asks_a_release_by_its_url(run: Runs, install: Install, 
     command = "\n".join(f"python /scripts/ask.py {where} '{json.dumps(more)}'" for where, more in asked)
     key = {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": "model-key", "key": "api-key"}}}
     printed = run(server.kube, "lab-by-url", command, claims=[models], env=[key])
+    helm("uninstall", "by-url", "--namespace", server.kube.namespace, "--wait")  # it would stay as long as the models
     lines = [json.loads(line)["said"] for line in printed.splitlines() if line.startswith('{"said"')]
     served, base, here = lines
     # The adapter says the same wherever it is asked, and not what the base model says.

@@ -53,7 +53,7 @@ def test_samplers_that_are_lost_one_after_another_are_replaced_while_the_nodes_t
     steps = FIRST_HIT + STEPS_OF_A_HIT * len(cases)
     with ExitStack() as stack:
         records = [stack.enter_context(recorded(case, CLUSTER)) for case in cases]
-        run = submit_sums({**FLAGS, "max_steps": str(steps)}, name="rl-samplers")
+        run = submit_sums({**FLAGS, "max_steps": str(steps)}, name=f"rl-samplers-{len(cases)}")
         run.wait_steps(FIRST_HIT, seconds=600)
         for case in cases:
             replace(run, kube, strikers, case)

@@ -21,7 +21,8 @@ CHART = ROOT / "charts" / "training-runtimes"
 NAMESPACE = "stoker-rights"
 RELEASE, RUNTIME = "rights", "trl-sessions-rights"
 GUIDE, HEADING = "docs/guides/sessions.md", "Give users rights by name"
-CLUSTER_ROLE = "session-runtimes"
+# The guide's has a name of its own, which an administrator may have taken.
+CLUSTER_ROLE = "session-runtimes-e2e"
 # Each user and their session; the guide's own is the first.
 SESSIONS = {"ann": "math", "bob": "sums"}
 DEVICE = "gpu-0"
@@ -86,7 +87,10 @@ def users(cluster: Cluster, kube: Kube, tmp_path_factory: pytest.TempPathFactory
     """Two users, each with the guide's roles for their own session."""
     folder = tmp_path_factory.mktemp("users")
     found = {name: User(cluster, kube, name, folder) for name in SESSIONS}
-    roles = adapted(block(GUIDE, HEADING, "kind: ClusterRole"), {"namespace: team-a": f"namespace: {NAMESPACE}"})
+    roles = adapted(
+        block(GUIDE, HEADING, "kind: ClusterRole"),
+        {"namespace: team-a": f"namespace: {NAMESPACE}", "name: session-runtimes": f"name: {CLUSTER_ROLE}"},
+    )
     everybody = [f"--serviceaccount={NAMESPACE}:{name}" for name in SESSIONS]
     try:
         for name, session in SESSIONS.items():
@@ -95,6 +99,7 @@ def users(cluster: Cluster, kube: Kube, tmp_path_factory: pytest.TempPathFactory
             kube.kubectl("create", "rolebinding", role, f"--role={role}", f"--serviceaccount={NAMESPACE}:{name}")
         for role in ("sessions", f"device-{DEVICE}"):
             kube.kubectl("create", "rolebinding", role, f"--role={role}", *everybody)
+        kube.delete("clusterrolebinding", CLUSTER_ROLE)  # of a run that was killed
         kube.kubectl("create", "clusterrolebinding", CLUSTER_ROLE, f"--clusterrole={CLUSTER_ROLE}", *everybody)
         yield found
     finally:

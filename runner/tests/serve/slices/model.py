@@ -314,7 +314,7 @@ class Device:
         self.later(one, TIMEOUT, give_up)
 
     def taken(self, before: Record, after: Record) -> None:
-        """ReadLease at who takes the device."""
+        """Look at who takes the device."""
         mine = [ticket.number for ticket in before.queue if ticket.holder == after.holder]
         ahead = [t for t in before.queue if t.holder != after.holder and t.number < min(mine, default=10**9)]
         self.overtaken += bool(ahead)
@@ -520,7 +520,7 @@ class Device:
         one.active = active
 
     def alone(self, one: Claimant) -> None:
-        """ReadLease whether no other engine uses the device."""
+        """Look whether no other engine uses the device."""
         others = [other.name for other in self.claimants if other.uses and other is not one]
         assert not others, f"{one.name} uses the device of {others} at {self.now:.3f}"
 

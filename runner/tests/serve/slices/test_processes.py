@@ -206,6 +206,7 @@ def check_weights(device: Device, runs: Sequence[Run]) -> None:
     device.check()
 
 
+@pytest.mark.alone  # a machine that stands still for seconds ends an engine
 def test_weights_are_loaded_in_turns(learning: tuple[Device, list[Run]]) -> None:
     device, runs = learning
     while any(len(run.member.events("reloaded")) < 5 or len(run.member.events("given")) < 4 for run in runs):
