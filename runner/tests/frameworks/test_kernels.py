@@ -17,6 +17,7 @@ from stoker.frameworks.trl.flags import METHODS, flag_table
 from stoker.node.read_inputs import read_model
 from stoker.plan.plan import Plan
 from stoker.plan.resolve import read_request, resolve_plan
+from stoker.rank.same_run import refuse_other_run
 
 GIB = 2**30
 LORA = ("--use_peft", "--per_device_train_batch_size", "2")
@@ -108,6 +109,20 @@ def test_longer_rows_are_packed_by_flash_attention_alone(tmp_path: Path, args: t
     assert chosen(planned(tmp_path, *LORA, *args, kernel_packages=WITH_FLASH))["packing"] == "true"
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--eval_strategy", "no"),
+        ("--do_eval", "false"),
+        # TRL's scripts load nothing to evaluate on without a strategy.
+        ("--do_eval", "true"),
+        ("--eval_strategy", "steps", "--per_device_eval_batch_size", "2"),
+    ],
+)
+def test_rows_that_nobody_evaluates_do_not_count(tmp_path: Path, args: tuple[str, ...]) -> None:
+    assert chosen(planned(tmp_path, *LORA, *args))["packing"] == "true"
+
+
 def test_a_mask_costs_a_small_model_more(tmp_path: Path) -> None:
     small = {**QWEN_8B, "hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16}
     assert "packing" not in chosen(planned(tmp_path, *LORA, model=small))
@@ -124,6 +139,32 @@ def test_a_run_that_began_without_packing_goes_on_without_it(tmp_path: Path) -> 
             assert "packing" not in chosen(plan)
             assert plan.fixed["packing"] is False
         assert chosen(planned(tmp_path, *LORA, former={"packing": True}, kernel_packages=packages))["packing"] == "true"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--eval_strategy", "steps"),
+        ("--eval_packing", "false"),
+        ("--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "4"),
+    ],
+)
+def test_a_run_that_began_packed_stays_packed_whatever_may_change(tmp_path: Path, args: tuple[str, ...]) -> None:
+    former = ("--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "8")
+    before = planned(tmp_path, *LORA[:1], *former)
+    assert before.fixed["packing"] is True
+    changed = dict(zip(former[::2], former[1::2], strict=True)) | dict(zip(args[::2], args[1::2], strict=True))
+    words = [word for pair in changed.items() for word in pair]
+    # Begun like this, it would not be packed.
+    assert "packing" not in chosen(planned(tmp_path, *LORA[:1], *words))
+    after = planned(tmp_path, *LORA[:1], *words, former=before.fixed)
+    assert chosen(after)["packing"] == "true"
+    refuse_other_run("the checkpoint", before.record, after.record)
+
+
+@pytest.mark.parametrize("args", [("--packing", "false"), ("--max_length", "none"), ("--padding_free", "false")])
+def test_what_says_how_rows_are_made_wins_over_what_was(tmp_path: Path, args: tuple[str, ...]) -> None:
+    assert "packing" not in chosen(planned(tmp_path, *LORA, *args, former={"packing": True}))
 
 
 @pytest.mark.parametrize("packages", [IMAGE, WITH_FLASH])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from stoker.frameworks.command_line import evaluates
 from stoker.frameworks.trl.memory import ways_of
 from stoker.frameworks.trl.sharding import shards
 from stoker.plan.arguments import FlagTable, Setting, is_true
@@ -33,7 +34,6 @@ _RESHAPING = ("fsdp", "deepspeed", "auto_find_batch_size", "parallelism_config")
 _SDPA, _EAGER = "sdpa", ("gemma2",)
 # Masked attention may add this much to the linear layers' arithmetic. Padding seldom costs so little.
 _MASKED = 0.1
-_EVALUATING = ("eval_strategy", "do_eval", "eval_on_start")
 
 
 def speed_recipe(asked: Asked, table: FlagTable, recipe: Mapping[str, tuple[str, str]]) -> Recipe:
@@ -101,8 +101,12 @@ def _attention(asked: Asked, table: FlagTable) -> Recipe:
 
 def _reason_to_pack(asked: Asked, table: FlagTable, shape: ModelShape, attention: str) -> str:
     """Return why the samples of a run are packed; empty if they are not."""
-    began_padded = asked.former is not None and not asked.former.get("packing")
-    if asked.method != "sft" or began_padded or _is_shaped(asked):
+    if asked.method != "sft" or _is_shaped(asked):
+        return ""
+    if asked.former is not None:
+        # What may change on resume, such as evaluation, must not change this: the run would be refused.
+        return "the run began packed" if asked.former.get("packing") else ""
+    if "eval_packing" in asked.values:
         return ""
     if skips_other_samples(attention):
         return f"{attention} keeps the samples of a row apart, so none needs padding"
@@ -117,14 +121,13 @@ def _reason_to_pack(asked: Asked, table: FlagTable, shape: ModelShape, attention
 
 def _rows(asked: Asked, table: FlagTable) -> int:
     """Return the rows that a process trains on, or evaluates, at once: TRL lays packed ones end to end."""
-    evaluates = any(name in asked.values for name in _EVALUATING)
-    names = ("per_device_train_batch_size", *(("per_device_eval_batch_size",) if evaluates else ()))
-    return max(_number(asked, table, name) for name in names)
+    also = ("per_device_eval_batch_size",) if evaluates(_settings(asked)) else ()
+    return max(_number(asked, table, name) for name in ("per_device_train_batch_size", *also))
 
 
 def _is_shaped(asked: Asked) -> bool:
     """Return whether a flag says how rows are made, or makes them in a way that cannot be packed."""
-    names = ("packing", "packing_strategy", "padding_free", "eval_packing", "streaming", "dataset_kwargs")
+    names = ("packing", "packing_strategy", "padding_free", "streaming", "dataset_kwargs")
     return any(name in asked.values for name in names) or _says(asked, "max_length", "none")
 
 
@@ -150,8 +153,7 @@ def _recomputing(asked: Asked, table: FlagTable, recipe: Mapping[str, tuple[str,
         return {}
     tokens = _number(asked, table, "per_device_train_batch_size") * _number(asked, table, "max_length")
     settings = {name: Setting(name, value, "recipe") for name, (value, _) in recipe.items()}
-    settings |= {name: Setting(name, _value(words), "args") for name, words in asked.values.items()}
-    ways = ways_of(asked, table, settings, shape)
+    ways = ways_of(asked, table, {**settings, **_settings(asked)}, shape)
     if not tokens or not ways:
         return {}
     if estimate(shape, ways[0].training).total + activations(shape, tokens) > _USABLE * device:
@@ -192,6 +194,11 @@ def _number(asked: Asked, table: FlagTable, flag: str) -> int:
     """Return a whole number that the user sets, or else TRL; 0 without one."""
     text = _value(asked.values[flag]) if flag in asked.values else table.flags[flag].default
     return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else 0
+
+
+def _settings(asked: Asked) -> dict[str, Setting]:
+    """Return what the user sets, as settings."""
+    return {name: Setting(name, _value(words), "args") for name, words in asked.values.items()}
 
 
 def _value(words: tuple[str, ...]) -> str | tuple[str, ...]:
