@@ -327,6 +327,21 @@ def test_peers_that_never_come_are_69_and_named(
     assert "after 1 s, these nodes of 2 are missing: 1 (sft-node-0-1.invalid)" in message
 
 
+def test_a_finished_output_stays_until_the_nodes_have_met(
+    tmp_path: Path, signals: Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lookup(name: str, port: object) -> list[str]:
+        raise socket.gaierror(name)
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    env = {"PET_MASTER_ADDR": "sft-node-0-0.invalid", "STOKER_RENDEZVOUS_TIMEOUT_SECONDS": "1"}
+    plan = plan_in(tmp_path, "--max_steps", "9", env=env)
+    (tmp_path / "output").mkdir()
+    (tmp_path / "output" / MANIFEST).write_text(json.dumps({**plan.record, "budget": {"steps": 5}, "steps": 5}))
+    assert run(plan, signals)[0] is ExitCode.UNAVAILABLE
+    assert (tmp_path / "output" / MANIFEST).exists(), "a node that starts late plans by it too"
+
+
 def test_a_peer_that_failed_early_is_not_waited_for(tmp_path: Path, signals: Signals) -> None:
     plan = plan_in(tmp_path, env={"PET_MASTER_ADDR": "absent-node-0-0.invalid"})
     SharedFolder(tmp_path, plan.run_id, 1).publish(Verdict(ExitCode.USAGE, "no such flag"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,15 @@ import pytest
 from runner.tests.plan.models import QWEN_8B
 from runner.tests.samples import pod, saved
 
+from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import write_json
 from stoker.contract.manifest import MANIFEST
+from stoker.node import launch
 from stoker.node.planning import plan_from
 from stoker.plan.facts import Facts
 from stoker.plan.plan import Plan
-from stoker.rank.checkpoints import choose
+from stoker.rank import checkpoints, worker
+from stoker.rank.checkpoints import SEAL, choose, record_anew
 
 
 @pytest.fixture
@@ -82,6 +86,84 @@ def test_a_run_that_starts_anew_follows_nothing(facts: Facts, tmp_path: Path) ->
     saved(tmp_path / "output", 2, record=left_by(plan_from(replace(facts, cuda_generation=None), [])))
     anew = replace(facts, env={**facts.env, "STOKER_RESUME": "never"})
     assert is_packed(plan_from(anew, []))
+
+
+def broken(file: Path) -> Path:
+    """Return a file whose read fails, as on a network file system that fails for a moment; for root too."""
+    file.unlink(missing_ok=True)
+    file.parent.mkdir(exist_ok=True)
+    file.symlink_to(file)
+    return file
+
+
+@pytest.mark.parametrize("name", ["", MANIFEST, f"checkpoint-4/{SEAL}", "checkpoint-4/model.safetensors"])
+def test_what_cannot_be_read_is_tried_again_because_other_pods_may_read_it(
+    facts: Facts, tmp_path: Path, name: str
+) -> None:
+    output = tmp_path / "output"
+    if name.startswith("checkpoint"):
+        # The one before it says something else than this one might.
+        for step, generation in ((2, 9), (4, None)):
+            saved(output, step, record=left_by(plan_from(replace(facts, cuda_generation=generation), ["--packing"])))
+    file = broken(output / name if name else output)
+    with pytest.raises(RunError) as refused:
+        plan_from(facts, [])
+    assert refused.value.code is ExitCode.UNAVAILABLE
+    assert refused.value.message.startswith(f"{file} cannot be read (Too many levels of symbolic links), and the plan ")
+
+
+def test_an_old_checkpoint_that_cannot_be_read_is_not_needed(facts: Facts, tmp_path: Path) -> None:
+    saved(tmp_path / "output", 4, record=left_by(plan_from(replace(facts, cuda_generation=None), [])))
+    broken(saved(tmp_path / "output", 2) / SEAL)
+    assert not is_packed(plan_from(facts, []))
+
+
+def test_a_record_of_starting_anew_that_cannot_be_read_is_tried_again(facts: Facts, tmp_path: Path) -> None:
+    record_anew(tmp_path, tmp_path / "output", "job")
+    (record,) = (tmp_path / ".stoker").iterdir()
+    broken(record)
+    with pytest.raises(RunError) as refused:
+        plan_from(replace(facts, env={**facts.env, "STOKER_RESUME": "never"}), [])
+    assert refused.value.code is ExitCode.UNAVAILABLE
+
+
+def test_what_may_not_be_read_is_78(facts: Facts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(output: Path) -> None:
+        # Root may read every file.
+        raise PermissionError(errno.EACCES, "Permission denied", str(output))
+
+    monkeypatch.setattr(checkpoints, "former_settings", refusing)
+    with pytest.raises(RunError, match="give it to GID 0 with group read and write") as refused:
+        plan_from(facts, [])
+    assert refused.value.code is ExitCode.CONFIG
+
+
+def test_a_workspace_that_is_no_folder_is_left_to_the_check_of_folders(facts: Facts, tmp_path: Path) -> None:
+    (tmp_path / "output").touch()
+    for resume in ("auto", "never"):
+        assert is_packed(plan_from(replace(facts, env={**facts.env, "STOKER_RESUME": resume}), []))
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_late_pod_plans_as_the_first_one_that_looked_for_a_finished_run(
+    facts: Facts, tmp_path: Path, late: int
+) -> None:
+    """A finished run without packing and without checkpoints is to train on, and one of two pods starts late."""
+    before = plan_from(replace(facts, cuda_generation=None), ["--max_steps", "5"])
+    (tmp_path / "output").mkdir()
+    write_json(tmp_path / "output" / MANIFEST, {**left_by(before), "budget": before.budget, "steps": 5})
+    hashes = []
+    for node in (1 - late, late):
+        plan = plan_from(replace(facts, env={**facts.env, "PET_NODE_RANK": str(node)}), ["--max_steps", "9"])
+        assert plan.world.node_rank == node
+        assert not is_packed(plan)
+        assert launch._already_finished(plan) is None
+        hashes.append(plan.hash)
+    assert hashes[0] == hashes[1]
+    # Rank 0 chooses after all nodes have met.
+    assert worker._choose_checkpoint(plan) is None
+    assert not (tmp_path / "output" / MANIFEST).exists()
+    assert (tmp_path / "output" / "earlier-output-1" / MANIFEST).exists()
 
 
 def test_an_incomplete_checkpoint_is_not_followed(facts: Facts, tmp_path: Path) -> None:

@@ -177,13 +177,8 @@ def _finished_before(plan: Plan, manifest: Mapping[str, Any]) -> str:
 def _already_finished(plan: Plan) -> Mapping[str, Any] | None:
     output = Path(plan.output_dir)
     if checkpoints.starts_anew(Path(plan.workspace), output, plan.resume, plan.job_id, plan.attempt):
-        done = None
-    else:
-        done = checkpoints.finished_manifest(output, plan.record, plan.budget, plan.sources)
-    if done is None and plan.world.node_rank == 0:
-        # The manifest means "finished", so it must go before training continues.
-        checkpoints.retire_output(output)
-    return done
+        return None
+    return checkpoints.finished_manifest(output, plan.record, plan.budget, plan.sources)
 
 
 def _give_up(shared: SharedFolder, signals: Signals) -> None:

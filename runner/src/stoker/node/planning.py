@@ -17,6 +17,7 @@ from stoker.plan.facts import Facts, read_facts
 from stoker.plan.plan import Plan
 from stoker.plan.resolve import read_request, resolve_plan
 from stoker.rank import checkpoints
+from stoker.rank.endings import ending_of
 
 
 def plan_here(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
@@ -55,7 +56,7 @@ def plan_from(facts: Facts, args: Sequence[str], world: Mapping[str, str] | None
         world: a launcher's options about the world, by torchrun's names.
 
     Raises:
-        RunError: the run is refused.
+        RunError: the run is refused, or what an earlier attempt left cannot be read (69).
     """
     request = read_request(facts, get_framework(facts.get("STOKER_FRAMEWORK")), args, world)
     config = None if request.config_file is None else read_config(Path(request.config_file))
@@ -68,14 +69,26 @@ def plan_from(facts: Facts, args: Sequence[str], world: Mapping[str, str] | None
 
 
 def _former(plan: Plan) -> Mapping[str, Any] | None:
-    """Return the fixed settings of what a run would go on from; None if it begins, or if nobody can read them."""
+    """Return the fixed settings of what a run would go on from; None if it begins.
+
+    Raises:
+        RunError: they may be there, but cannot be read, so this node might plan otherwise than the others (69; 78 if
+            mode or owner is the cause).
+    """
     output = Path(plan.output_dir)
     try:
         if checkpoints.starts_anew(Path(plan.workspace), output, plan.resume, plan.job_id, plan.attempt):
             return None
         return checkpoints.former_settings(output)
-    except OSError:
-        return None
+    except PermissionError as error:
+        ending = ending_of(error, plan.flag_names)
+        raise RunError(ending.code, ending.message) from error
+    except OSError as error:
+        raise RunError(
+            ExitCode.UNAVAILABLE,
+            f"{error.filename or output} cannot be read ({error.strerror}), and the plan depends on what the run goes "
+            "on from: if the next attempt fails as well, check the volume of the workspace",
+        ) from error
 
 
 def read_config(path: Path, named: str | None = None) -> Mapping[str, Any]:

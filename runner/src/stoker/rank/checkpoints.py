@@ -137,6 +137,20 @@ def _size(folder: Path, name: str) -> int | None:
         return None
 
 
+def _content(file: Path) -> bytes:
+    """Return a file's content; empty, which is not JSON, if there is no such file.
+
+    Raises:
+        OSError: it exists, but cannot be read.
+    """
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        if error.errno not in _ABSENT:
+            raise
+        return b""
+
+
 def newest_step(output_dir: Path) -> int:
     """Return the step of the newest complete checkpoint, 0 if there is none or the folder cannot be read."""
     try:
@@ -159,8 +173,8 @@ def starts_anew(workspace: Path, output_dir: Path, resume: str, job_id: str, att
     if not job_id:
         return attempt == 0
     try:
-        record = json.loads(_anew_record(workspace, output_dir).read_bytes())
-    except (FileNotFoundError, ValueError):
+        record = json.loads(_content(_anew_record(workspace, output_dir)))
+    except ValueError:
         return True
     return not isinstance(record, dict) or record.get("job_id") != job_id
 
@@ -235,10 +249,20 @@ def former_settings(output_dir: Path) -> Mapping[str, Any] | None:
     A runner that recorded none has left an empty mapping.
 
     Raises:
-        OSError: the folder cannot be read.
+        OSError: the folder or the manifest cannot be read, or a checkpoint that may be the newest complete one.
     """
-    records = [one.record for one in read_checkpoints(output_dir) if not one.flaw]
-    record = records[0] if records else read_json(output_dir / MANIFEST)
+    for checkpoint in read_checkpoints(output_dir):
+        if checkpoint.error is not None:
+            raise checkpoint.error
+        if not checkpoint.flaw:
+            return _fixed(checkpoint.record)
+    try:
+        return _fixed(json.loads(_content(output_dir / MANIFEST)))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _fixed(record: object) -> Mapping[str, Any] | None:
     if not isinstance(record, Mapping):
         return None
     fixed = record.get("fixed")
@@ -267,7 +291,8 @@ def retire_output(output_dir: Path) -> None:
     """Move the output of an earlier finished run, as its manifest lists it, into a new folder; nothing is lost.
 
     Does nothing if no run has finished. The manifest moves first, because its existence means "finished". The metrics
-    are copied, because a run with more steps goes on with them.
+    are copied, because a run with more steps goes on with them. Call only after every node has planned: plans follow
+    what the manifest says.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -313,8 +338,8 @@ def finished_manifest(
         OSError: the manifest exists, but cannot be read.
     """
     try:
-        manifest = json.loads((output_dir / MANIFEST).read_bytes())
-    except (FileNotFoundError, ValueError):
+        manifest = json.loads(_content(output_dir / MANIFEST))
+    except ValueError:
         return None
     if not isinstance(manifest, dict) or not all(isinstance(manifest.get(k), dict) for k in ("fingerprint", "budget")):
         raise RunError(

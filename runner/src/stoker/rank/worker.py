@@ -163,7 +163,7 @@ def leave(code: int) -> NoReturn:
 
 
 def _agree_on_checkpoint(plan: Plan, rank: int) -> Path | None:
-    """Let rank 0 choose the checkpoint and set broken ones aside, and return its choice.
+    """Let rank 0 choose the checkpoint and set aside what the run does not go on from, and return its choice.
 
     Raises:
         RunError: this run cannot resume from the checkpoint (78), or rank 0 did not answer (69).
@@ -199,6 +199,9 @@ def _choose_checkpoint(plan: Plan) -> Path | None:
     checkpoint, aside = checkpoints.choose(output, plan.record, plan.resume, anew, plan.sources)
     for path, reason in aside:
         say(f"{path.name} set aside as {checkpoints.set_aside(path).name}: {reason}")
+    # The manifest means "finished", so it must go before training continues. It goes no earlier than here, because
+    # plans follow it: the launchers start their processes only after all nodes, each with its plan, have met.
+    checkpoints.retire_output(output)
     if anew:
         checkpoints.record_anew(workspace, output, plan.job_id)
     if checkpoint is None:
