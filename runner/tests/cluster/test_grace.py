@@ -66,10 +66,24 @@ def test_the_variable_answers_both(seconds: int) -> None:
         assert verdict.plan.grace_seconds == seconds
 
 
-def test_pods_without_any_time_need_some() -> None:
-    ((_, text),) = of(patching(0)).problems
-    assert text.endswith("give them 1 s or more")
+@pytest.mark.parametrize(("told", "enough"), [("", 120), ("30", 30)])
+def test_pods_without_any_time_need_what_the_runner_counts_on(told: str, enough: int) -> None:
+    ((_, text),) = of(patching(0, told)).problems
+    assert text.endswith(f": give them {enough} s or more")
+    assert of(patching(enough, told)).problems == ()
     assert told_of_grace(patching(0)) == (patching(0), "")
+
+
+@pytest.mark.parametrize("seconds", [20, 600])
+def test_nobody_compares_with_a_number_that_only_the_cluster_knows(seconds: int) -> None:
+    job = patching(seconds)
+    source = {"configMapKeyRef": {"name": "times", "key": "grace"}}
+    job["spec"]["trainer"]["env"] = [{"name": GRACE, "valueFrom": source}]
+    verdict = of(job)
+    assert verdict.problems == ()
+    assert [text for text in verdict.notices if GRACE in text] == [
+        f"env {GRACE} comes from the cluster and was not checked"
+    ]
 
 
 @pytest.mark.parametrize(

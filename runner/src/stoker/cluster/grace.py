@@ -26,7 +26,7 @@ def grace_problem(pods: int, told: int) -> str:
     """
     if told <= pods:
         return ""
-    fix = f"add {_entry(pods)} to spec.trainer.env" if pods > 0 else "give them 1 s or more"
+    fix = f"add {_entry(pods)} to spec.trainer.env" if pods > 0 else f"give them {told} s or more"
     return (
         f"the pods have {pods} s to stop ({_FIELD}), but the runner counts on {told}, so it may be killed while it "
         f"saves: {fix}"

@@ -28,7 +28,7 @@ from stoker.cluster.volumes import PathFacts, Volumes, volumes_of
 from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
 from stoker.contract.files import exists
 from stoker.contract.samplers import API_KEY
-from stoker.contract.variables import kept_variables, unknown_variables, workspace_of
+from stoker.contract.variables import GRACE_PERIOD, kept_variables, unknown_variables, workspace_of
 from stoker.fetch.request import CREDENTIALS, request_of
 from stoker.frameworks import get_framework
 from stoker.node.planning import read_config
@@ -226,7 +226,7 @@ class _Judge:
                 first = plan
                 self.notices += plan.notices
                 if start.trains:
-                    self._before_the_start(plan, volumes)
+                    self._before_the_start(plan, volumes, unseen)
                 else:
                     self.notices.append("the pods only print the plan: nothing is trained")
         return first
@@ -278,7 +278,7 @@ class _Judge:
         self.is_config_unread = True
         return None
 
-    def _before_the_start(self, plan: Plan, volumes: Volumes) -> None:
+    def _before_the_start(self, plan: Plan, volumes: Volumes, unseen: Sequence[str]) -> None:
         """Check what a node would check before its trainer starts."""
         for check in plan.checks:
             self._check(check, volumes)
@@ -289,7 +289,8 @@ class _Judge:
         self.unchecked += plan.unseen
         if self.unchecked:
             self.notices.append(f"not checked: {'; '.join(dict.fromkeys(self.unchecked))}")
-        self._grace(plan)
+        if GRACE_PERIOD not in unseen:
+            self._grace(plan)
 
     def _grace(self, plan: Plan) -> None:
         """Compare the time that the pods have to stop with the time that the runner counts on."""
