@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -27,6 +28,13 @@ pytestmark = pytest.mark.full  # a sampler starts
 NAME, RUNTIME, CLAIM, MODEL = "loops", "trl-tinker", "tinker-inputs", "tiny"
 # As in test_endpoint.py, where the same client meets vLLM without a cluster.
 ARGS = ("--model_name_or_path=/inputs/model", f"--base_model={MODEL}", "--dtype=float32", "--max_rank=8")
+# With this, the pod that deletes a folder cannot be made.
+NO_PODS: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "ResourceQuota",
+    "metadata": {"name": "no-pods"},
+    "spec": {"hard": {"pods": "0"}},
+}
 ANSWERS = 'import os, urllib.request as web; web.urlopen(os.environ["TINKER_BASE_URL"] + "/api/v1/healthz", timeout=5)'
 
 
@@ -97,6 +105,15 @@ def test_the_public_client_trains_and_samples_through_a_port_forward(
 
     # Its folder of the shared claim goes, with checkpoints and adapters, and what others have there stays.
     assert {"adapters", "output"} <= {*listed(reader, f"{CLAIM}/{NAME}")}
+    kube.create(NO_PODS)
+    try:
+        refused = rl("down", NAME, "--purge", check=False)
+    finally:
+        kube.delete("resourcequota", NO_PODS["metadata"]["name"])
+    assert (refused.returncode, "has ended, but its folder" in refused.stderr) == (64, True), refused.stderr
+    assert left(kube, NAME) == []
+    assert {"adapters", "output"} <= {*listed(reader, f"{CLAIM}/{NAME}")}
+    # The TrainJob is gone, and the claim tells where the folder is.
     told = rl("down", NAME, "--purge").stderr
     assert f"changing claim {CLAIM} through pod" in told
     assert left(kube, NAME) == []

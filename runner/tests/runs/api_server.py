@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from subprocess import PIPE, Popen
+from tempfile import TemporaryFile
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -189,15 +191,19 @@ def serving(cluster: Cluster, folder: Path, namespace: str = "ml") -> Iterator[P
             self.end_headers()
             words = parse_qs(urlsplit(self.path).query)["command"]
             local = [re.sub("^/claim", str(cluster.claim), word) for word in words]
-            done = subprocess.run(local, check=False, capture_output=True)
-            if cluster.cuts and done.stdout:
+            if cluster.cuts and (output := subprocess.run(local, check=False, capture_output=True).stdout):
                 cluster.cuts -= 1
-                self._frame(1, done.stdout[: len(done.stdout) // 2])
+                self._frame(1, output[: len(output) // 2])
                 return
-            self._frame(1, done.stdout)
-            self._frame(2, done.stderr)
-            causes = {"causes": [{"reason": "ExitCode", "message": str(done.returncode)}]}
-            status = {"status": "Failure", "details": causes} if done.returncode else {"status": "Success"}
+            with TemporaryFile() as complaints, Popen(local, stdout=PIPE, stderr=complaints, bufsize=0) as process:
+                assert process.stdout is not None
+                while written := process.stdout.read(_FRAME):
+                    self._frame(1, written)
+                code = process.wait()
+                complaints.seek(0)
+                self._frame(2, complaints.read())
+            causes = {"causes": [{"reason": "ExitCode", "message": str(code)}]}
+            status = {"status": "Failure", "details": causes} if code else {"status": "Success"}
             self._frame(3, json.dumps(status).encode())
             self.wfile.write(b"\x88\x00")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,9 +21,10 @@ from stoker import sdk
 from stoker.backends import TRLConfig
 from stoker.backends.initializer import Initializer, Source
 from stoker.commands.main import main
+from stoker.runs import get
 from stoker.runs.client import Client, connect
 from stoker.runs.kinds import DEVICE_CLAIMS
-from stoker.sessions import down, render, up
+from stoker.sessions import down, folder, render, up
 
 Object = dict[str, Any]
 Rl = Callable[..., Result]
@@ -276,9 +279,103 @@ def test_a_folder_that_cannot_be_deleted_is_named(rl: Rl, cluster: Cluster, shar
     cluster.refusals["POST", "pods"] = forbidden("create", "pods")
     told = rl("down", "sums", "--purge")
     assert told.exit_code == 78
-    assert "session sums has ended, but its folder sums of claim team stays: you may not create pods" in told.stderr
+    assert "session sums has ended, but its folder sums of claim team stays, whole or in part, until" in told.stderr
+    assert "`stoker rl down sums --purge` has deleted it: you may not create pods" in told.stderr
     assert sharing_a_claim.is_dir()
     assert ("trainjobs", "sums") not in names(cluster)
+
+
+def note_of(cluster: Cluster) -> str | None:
+    """Return what the claim remembers of the session `sums`."""
+    metadata = cluster.objects["persistentvolumeclaims", "ml", "team"]["metadata"]
+    found: str | None = metadata.get("annotations", {}).get("purge.stoker.dev/sums")
+    return found
+
+
+def test_purge_goes_on_where_it_failed(
+    rl: Rl, cluster: Cluster, sharing_a_claim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.starts = False
+    monkeypatch.setattr(get, "_START_SECONDS", 0.0)
+    told = rl("down", "sums", "--purge")
+    assert told.exit_code == 69
+    advice = "remove what keeps it from starting, then repeat `stoker rl down sums --purge`"
+    assert f"the pod that changes the claim does not start (no reason given): {advice}" in told.stderr
+    assert "--image" not in told.stderr
+    # What is kept of the session's pods has none of their variables.
+    assert {*json.loads(note_of(cluster) or "")["pod"]} <= {"securityContext", "tolerations", "nodeSelector"}
+
+    cluster.starts = True
+    cluster.objects.pop(("jobsets", "ml", "sums"))  # as the garbage collector does
+    told = rl("down", "sums", "--purge")
+    assert told.exit_code == 0, told.output
+    assert told.stderr.endswith("session sums: nothing is left\n")
+    assert not sharing_a_claim.exists()
+    assert (sharing_a_claim.parent / "other/adapters/run/1").is_dir()
+    assert note_of(cluster) is None
+    assert "session sums does not exist" in rl("down", "sums", "--purge").stderr
+
+
+def test_purge_waits_for_the_end_of_what_may_write(rl: Rl, cluster: Cluster, sharing_a_claim: Path) -> None:
+    job = {"metadata": {"name": "sums-node-0", "labels": {"stoker.dev/session": "sums"}}}
+    cluster.add("jobs", job)
+    told = rl("down", "sums", "--purge", "--wait", "0.05")
+    assert told.exit_code == 75
+    assert "Job sums-node-0 is left" in told.stderr
+    assert (
+        "its folder sums of claim team stays until these are gone: repeat `stoker rl down sums --purge`" in told.stderr
+    )
+    assert (sharing_a_claim / "adapters/run/1").is_dir()
+    assert [address for method, address in cluster.requests if method == "EXEC"] == []
+    cluster.objects.pop(("jobs", "ml", "sums-node-0"))
+    assert rl("down", "sums", "--purge").exit_code == 0
+    assert not sharing_a_claim.exists()
+
+
+def test_a_folder_that_takes_long_breaks_no_connection(
+    rl: Rl, sharing_a_claim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "bin/rm"
+    slow.parent.mkdir()
+    slow.write_text(f'#!/bin/sh\nsleep 2\nexec {shutil.which("rm")} "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr("stoker.runs.client._EXEC_WAIT", 0.2)
+    monkeypatch.setattr("stoker.runs.client._EXEC_SILENT", 1.0)
+    monkeypatch.setattr(folder, "_SECONDS_BETWEEN_LINES", 0.2)
+    told = rl("down", "sums", "--purge")
+    assert told.exit_code == 0, told.output
+    assert "session sums: still deletes its folder sums of claim team" in told.stderr
+    assert not sharing_a_claim.exists()
+
+
+def test_purge_ends_nothing_that_it_cannot_go_on_with(rl: Rl, cluster: Cluster, sharing_a_claim: Path) -> None:
+    cluster.refusals["PATCH", "persistentvolumeclaims"] = forbidden("patch", "persistentvolumeclaims")
+    told = rl("down", "sums", "--purge")
+    assert told.exit_code == 78
+    assert (
+        "session sums has not ended, because --purge cannot note its folder on claim team: you may not" in told.stderr
+    )
+    assert "drop --purge to end it and to keep its folder" in told.stderr
+    assert ("trainjobs", "sums") in names(cluster)
+    assert sharing_a_claim.is_dir()
+
+
+def test_a_claim_that_is_gone_has_no_folder_to_delete(rl: Rl, cluster: Cluster, sharing_a_claim: Path) -> None:
+    cluster.objects.pop(("persistentvolumeclaims", "ml", "team"))
+    told = rl("down", "sums", "--purge")
+    assert told.exit_code == 0, told.output
+    assert ("trainjobs", "sums") not in names(cluster)
+
+
+def test_a_note_that_is_none_is_refused(rl: Rl, cluster: Cluster, sharing_a_claim: Path) -> None:
+    rl("down", "sums")
+    metadata = cluster.objects["persistentvolumeclaims", "ml", "team"]["metadata"]
+    metadata["annotations"] = {"purge.stoker.dev/sums": "[]"}
+    told = rl("down", "sums", "--purge")
+    assert told.exit_code == 78
+    assert "claim team has the annotation purge.stoker.dev/sums, which `stoker rl down` did not write" in told.stderr
+    assert sharing_a_claim.is_dir()
 
 
 def test_a_folder_that_the_user_has_named_is_left_alone(

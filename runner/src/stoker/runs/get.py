@@ -88,7 +88,8 @@ def get(client: Client, name: str, folder: Path, wanted: ResultSelection, watch:
             "path": wanted.path,
         },
     )
-    with pod_with(client, name, place, node_of(claim, client.list(PODS))) as pod:
+    advice = "--image names another image"
+    with pod_with(client, name, place, node_of(claim, client.list(PODS)), advice) as pod:
 
         def execute(command: Sequence[str]) -> Iterator[bytes]:
             return client.exec(pod, CONTAINER, command)
@@ -126,7 +127,9 @@ def _run(client: Client, name: str, wanted: ResultSelection) -> Seen:
 
 
 @contextmanager
-def pod_with(client: Client, run: str, place: ResultLocation, node: str, *, writes: bool = False) -> Iterator[str]:
+def pod_with(
+    client: Client, run: str, place: ResultLocation, node: str, advice: str, *, writes: bool = False
+) -> Iterator[str]:
     """Have a pod with the claim while the body runs; yields its name. Whatever happens, the pod goes.
 
     Args:
@@ -134,6 +137,7 @@ def pod_with(client: Client, run: str, place: ResultLocation, node: str, *, writ
         run: the run's name.
         place: where its files are.
         node: the node that the pod must go to; empty for any.
+        advice: what the user can do if the pod does not start.
         writes: True to have the claim writable.
 
     Raises:
@@ -148,13 +152,13 @@ def pod_with(client: Client, run: str, place: ResultLocation, node: str, *, writ
     try:
         client.create(PODS, body)
         say(f"{'changing' if writes else 'reading'} claim {place.claim} through pod {name}")
-        _wait_ready(client, name)
+        _wait_ready(client, name, f"{'changes' if writes else 'reads'} the claim", advice)
         yield name
     finally:
         client.delete(PODS, name, grace_seconds=0)
 
 
-def _wait_ready(client: Client, name: str) -> None:
+def _wait_ready(client: Client, name: str, does: str, advice: str) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while True:
         pod = seen_pod(client.get(PODS, name))
@@ -165,7 +169,6 @@ def _wait_ready(client: Client, name: str) -> None:
             told = f"{pod.waits}: {pod.message}" if pod.waits else pod.ending.told if pod.ending else "no reason given"
             raise ClusterError(
                 ExitCode.UNAVAILABLE,
-                f"the pod that reads the claim does not start ({told}): --image names another image; see `kubectl get "
-                "events`",
+                f"the pod that {does} does not start ({told}): {advice}; see `kubectl get events`",
             )
         time.sleep(_LOOK_SECONDS)

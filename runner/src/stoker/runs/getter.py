@@ -20,6 +20,9 @@ SECONDS = 4 * 3600
 _WORKSPACE = "/workspace"
 # Our images' user; runs of other runtimes may name none, and the restricted standard refuses root.
 _USER = {"runAsUser": 1001, "runAsGroup": 0}
+# What the pod has of a pod of the run: as it is, and in part.
+_TAKEN = ("tolerations", "imagePullSecrets", "schedulerName")
+_FITS = (*_TAKEN, "securityContext", "nodeSelector")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class ResultLocation:
         claim: the claim.
         folder: the workspace's folder in the claim; empty for the claim itself.
         image: an image with Python.
-        pod: the spec of a pod of the run, whose security context, tolerations and pull secrets fit.
+        pod: what of the spec of a pod of the run fits too, such as its security context and pull secrets.
     """
 
     claim: str
@@ -61,7 +64,7 @@ def place_of(seen: Seen, image: str = "", claim: str = "") -> ResultLocation:
     mount = _mount(container)
     chosen = claim or _claim(seen, spec, mount, name)
     folder = "" if claim else str(mount.get("subPath") or mount.get("subPathExpr") or "")
-    return ResultLocation(chosen, folder.replace("$(JOBSET_NAME)", name), found, spec)
+    return ResultLocation(chosen, folder.replace("$(JOBSET_NAME)", name), found, _kept(spec, *_FITS))
 
 
 def node_of(claim: Object, pods: Sequence[Object]) -> str:
@@ -129,7 +132,7 @@ def pod_of(run: str, suffix: str, place: ResultLocation, node: str = "", *, writ
             }
         ],
         "volumes": [{"name": "claim", "persistentVolumeClaim": {"claimName": place.claim}}],
-        **_kept(place.pod, "tolerations", "imagePullSecrets", "schedulerName"),
+        **_kept(place.pod, *_TAKEN),
     }
     # An image is built for one processor. The run's other labels, such as those of GPUs, are not needed to read.
     if arch := part(place.pod, "nodeSelector").get("kubernetes.io/arch"):

@@ -12,15 +12,17 @@ from stoker.contract.words import say
 from stoker.runs.client import Client
 from stoker.runs.errors import NotFoundError, RightsError
 from stoker.runs.getter import ResultLocation
-from stoker.runs.kinds import CLAIMS, DEVICE_CLAIMS, PODS, TRAINJOBS, Kind
+from stoker.runs.kinds import CLAIMS, DEVICE_CLAIMS, JOBS, JOBSETS, PODS, TRAINJOBS, Kind
 from stoker.sessions import render
-from stoker.sessions.folder import clear, shared_folder
+from stoker.sessions.folder import clear, remember, remembered, shared_folder
 from stoker.sessions.kinds import ALL, LEASES, OWN
 from stoker.sessions.render import LABEL
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 # What sessions may share has no session's label.
 _SHARED = (DEVICE_CLAIMS, LEASES)
+# While one of these is there, a pod may write to the run folder, or be made anew.
+_WRITING = (TRAINJOBS, JOBSETS, JOBS, PODS)
 # Only names are of interest: with a port they are all that any session gives.
 _ANY_PORT = 1
 
@@ -75,7 +77,8 @@ def down(client: Client, name: str, seconds: float, *, purge: bool = False) -> N
         client: of its namespace.
         name: the session.
         seconds: how long to wait.
-        purge: True to delete its run folder too: its claim, or its folder of a claim that it shares.
+        purge: True to delete its run folder too: its claim, or its folder of a claim that it shares. Where an earlier
+            call did not get to delete that folder, this one goes on, though the TrainJob is gone.
 
     Raises:
         RunError: the TrainJob of that name is not a session (64), or something is left (75, or what keeps the pod from
@@ -89,9 +92,11 @@ def down(client: Client, name: str, seconds: float, *, purge: bool = False) -> N
             "the name",
         )
     uid = str(trainjob["metadata"]["uid"]) if trainjob else ""
-    place = shared_folder(client, name) if trainjob is not None else None
+    place = _place(client, name, trainjob, purge=purge)
     before = left_of(client, name, uid)
     if trainjob is not None:
+        if purge and place is not None and not remember(client, name, place):
+            place = None
         client.delete(TRAINJOBS, name)
     for kind, one in before.objects:  # those without an owner would stay, and the others need not wait for theirs
         if kind in OWN:
@@ -101,14 +106,27 @@ def down(client: Client, name: str, seconds: float, *, purge: bool = False) -> N
     left = _wait(client, name, uid, seconds, purge=purge)
     for kind in left.unseen:
         say(f"session {name}: you may not list {kind.resource}, so whether one is left is not known")
-    if purge and place is not None and not any(kind == PODS for kind, _ in left.objects):
-        clear(client, name, place)
-    if left.objects:
-        lines = (
-            f"session {name}: {kind.kind} {one['metadata']['name']} is left: {_why(one)}" for kind, one in left.objects
-        )
+    lines = [
+        f"session {name}: {kind.kind} {one['metadata']['name']} is left: {_why(one)}" for kind, one in left.objects
+    ]
+    if purge and place is not None:
+        if any(kind in _WRITING for kind, _ in left.objects):
+            lines.append(
+                f"session {name}: its folder {name} of claim {place.claim} stays until these are gone: repeat "
+                f"`stoker rl down {name} --purge` then"
+            )
+        else:
+            clear(client, name, place)
+    if lines:
         raise RunError(ExitCode.STOPPED, "\n".join(lines))
-    _say_what_stays(client, name, None if purge else place, there=bool(before.objects))
+    _say_what_stays(client, name, None if purge else place, there=bool(before.objects) or place is not None)
+
+
+def _place(client: Client, name: str, trainjob: Object | None, *, purge: bool) -> ResultLocation | None:
+    """Return where a session's folder of a shared claim is; None if it has none, or nothing tells."""
+    place = None if trainjob is None else shared_folder(client, name)
+    ends = trainjob is None or trainjob["metadata"].get("deletionTimestamp") is not None
+    return remembered(client, name) if place is None and purge and ends else place
 
 
 def _wait(client: Client, name: str, uid: str, seconds: float, *, purge: bool) -> Left:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from stoker.contract.exits import RunError
+import json
+
+from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.words import say
 from stoker.runs.client import Client
+from stoker.runs.errors import NotFoundError, RightsError
 from stoker.runs.get import pod_with
 from stoker.runs.getter import CONTAINER, MOUNT, ResultLocation, node_of, place_of
 from stoker.runs.kinds import CLAIMS, PODS
 from stoker.runs.read import read_run
 from stoker.sessions import render
 
+# On a claim, with a session's name behind it: what `--purge` needs to go on once the TrainJob is gone.
+PURGE = "purge.stoker.dev"
+
 # Empties the folder, and removes it if the claim's own folder may be changed. A link is removed and never followed.
+# Meanwhile it writes a line at times, because silence is a broken line; `sleep` must not keep the output open.
 _CLEAR = (
-    '[ -L "$0" ] && exec rm -f -- "$0"; [ -d "$0" ] || exit 0; '
-    'cd "$0" && rm -rf -- ..?* .[!.]* * && cd / && { rmdir "$0" 2>/dev/null || true; }'
+    '[ -L "$0" ] && exec rm -f -- "$0"; [ -d "$0" ] || exit 0; cd "$0" || exit; '
+    'while sleep "$1" >/dev/null 2>&1; do echo; done & '
+    "rm -rf -- ..?* .[!.]* *; code=$?; kill $!; "
+    '[ $code -eq 0 ] && cd / && rmdir "$0" 2>/dev/null; exit $code'
 )
+_SECONDS_BETWEEN_LINES = 30.0
 
 
 def shared_folder(client: Client, name: str) -> ResultLocation | None:
@@ -36,23 +47,95 @@ def shared_folder(client: Client, name: str) -> ResultLocation | None:
     return place if place.folder == name and place.claim != render.claim_of(name) else None
 
 
+def remember(client: Client, name: str, place: ResultLocation) -> bool:
+    """Note on a claim that a session's folder goes, so that this can go on without the session's TrainJob.
+
+    Args:
+        client: of its namespace.
+        name: the session, whose TrainJob is there.
+        place: where its folder is.
+
+    Returns:
+        False if the claim does not exist, and so no folder.
+
+    Raises:
+        RunError: the claim cannot be changed.
+    """
+    note = json.dumps({"image": place.image, "pod": place.pod}, sort_keys=True)
+    try:
+        _note(client, name, place.claim, note)
+    except NotFoundError:
+        return False
+    except RunError as error:
+        raise RunError(
+            error.code,
+            f"session {name} has not ended, because --purge cannot note its folder on claim {place.claim}: "
+            f"{error.message}; drop --purge to end it and to keep its folder",
+        ) from error
+    return True
+
+
+def remembered(client: Client, name: str) -> ResultLocation | None:
+    """Return where the folder of a session is that an earlier `--purge` did not get to delete; None if there is none.
+
+    Args:
+        client: of its namespace.
+        name: the session, whose TrainJob is gone.
+
+    Raises:
+        RunError: the note on the claim is not one (78), or the cluster cannot be asked.
+    """
+    try:
+        claims = client.list(CLAIMS)
+    except RightsError:
+        return None
+    for claim in claims:
+        note = (claim["metadata"].get("annotations") or {}).get(_key(name))
+        if note is not None:
+            called = str(claim["metadata"]["name"])
+            try:
+                told = json.loads(note)
+                return ResultLocation(called, name, str(told["image"]), dict(told["pod"]))
+            except (KeyError, TypeError, ValueError) as error:
+                raise RunError(
+                    ExitCode.CONFIG,
+                    f"claim {called} has the annotation {_key(name)}, which `stoker rl down` did not write: delete the "
+                    f"annotation, and the folder {name} of the claim",
+                ) from error
+    return None
+
+
 def clear(client: Client, name: str, place: ResultLocation) -> None:
     """Delete a session's folder of a shared claim, through a pod that lives only as long as that takes.
 
     Args:
         client: of its namespace.
-        name: the session.
+        name: the session, of which no pod is left.
         place: where its folder is.
 
     Raises:
         RunError: the pod does not start, or may not delete it; the message says what stays.
     """
+    again = f"`stoker rl down {name} --purge`"
+    advice = f"remove what keeps it from starting, then repeat {again}"
     try:
         node = node_of(client.get(CLAIMS, place.claim), client.list(PODS))
-        with pod_with(client, name, place, node, writes=True) as pod:
-            for _ in client.exec(pod, CONTAINER, ["sh", "-c", _CLEAR, f"{MOUNT}/{name}"]):
-                pass
+        with pod_with(client, name, place, node, advice, writes=True) as pod:
+            command = ["sh", "-c", _CLEAR, f"{MOUNT}/{name}", f"{_SECONDS_BETWEEN_LINES:g}"]
+            for _ in client.exec(pod, CONTAINER, command):
+                say(f"session {name}: still deletes its folder {name} of claim {place.claim}")
     except RunError as error:
         raise RunError(
-            error.code, f"session {name} has ended, but its folder {name} of claim {place.claim} stays: {error.message}"
+            error.code,
+            f"session {name} has ended, but its folder {name} of claim {place.claim} stays, whole or in part, until "
+            f"{again} has deleted it: {error.message}",
         ) from error
+    _note(client, name, place.claim, None)
+
+
+def _note(client: Client, name: str, claim: str, note: str | None) -> None:
+    client.patch(CLAIMS, claim, {"metadata": {"annotations": {_key(name): note}}})
+
+
+def _key(name: str) -> str:
+    return f"{PURGE}/{name}"
