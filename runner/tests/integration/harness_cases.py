@@ -1,6 +1,6 @@
 """A task of one's own by lm-evaluation-harness, and held-out rows, on a result and on a server of it.
 
-`python harness_cases.py MODEL FOLDER URL`
+`python harness_cases.py MODEL FOLDER URL CONTEXT`, with the server's longest context in tokens
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TASK = {
 }
 
 
-def run(model: Path, folder: Path, url: str) -> None:
+def run(model: Path, folder: Path, url: str, context: int) -> None:
     """Measure a whole model, whose manifest lies beside it, and the server that has it as `tiny`."""
     data = folder / "sums.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
@@ -39,7 +39,8 @@ def run(model: Path, folder: Path, url: str) -> None:
     output.mkdir()
     for path in model.iterdir():
         (output / path.name).write_bytes(path.read_bytes())
-    write_manifest(output, {"method": "sft", "base_model": {"name_or_path": str(model), "revision": None}})
+    told = {"method": "sft", "base_model": {"name_or_path": str(model), "revision": None}}
+    write_manifest(output, told)
     words = ("evaluate", str(output), "--tasks", "stoker_sums", "--include-path", str(folder), "--limit", "5")
     measure(0, *words)
     measure(0, *words, "--server", url, "--model", "tiny")
@@ -63,6 +64,11 @@ def run(model: Path, folder: Path, url: str) -> None:
     assert math.isclose(served["token_accuracy"], loaded["token_accuracy"], abs_tol=0.05), (served, loaded)
     assert "as other, as vLLM does" in measure(69, *of_rows, "--server", url, "--model", "other")
 
+    # A row that fills the server's context leaves no room for the token that vLLM writes.
+    held.write_text(json.dumps({"prompt": "1+2=", "completion": " 3" * context}) + "\n")
+    write_manifest(output, {**told, "settings": {"max_length": str(context)}})
+    assert f"a context length of {context + 1}" in measure(78, *of_rows, "--server", url, "--model", "tiny")
+
 
 def measure(code: int, *words: str) -> str:
     """Run a command of stoker that ends with a code, and return what it printed."""
@@ -72,4 +78,4 @@ def measure(code: int, *words: str) -> str:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    run(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))

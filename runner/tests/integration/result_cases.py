@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import peft
@@ -20,6 +24,8 @@ from click.testing import CliRunner, Result
 from stoker.commands.main import main
 from stoker.contract.manifest import MANIFEST, changed_files, write_manifest
 
+# Tokens: of the longest row in training, and of the server's context.
+CONTEXT = 64
 ROWS = [{"prompt": f"{a}+3=", "completion": f"{a + 3}"} for a in range(10)]
 
 
@@ -41,7 +47,7 @@ def adapter(model: Path, output: Path) -> None:
 def manifest(model: Path, output: Path) -> None:
     """Write the manifest of a run of SFT, with a line of metrics."""
     (output / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
-    told = {"framework": "trl", "method": "sft", "steps": 1, "settings": {"max_length": "64"}}
+    told = {"framework": "trl", "method": "sft", "steps": 1, "settings": {"max_length": str(CONTEXT)}}
     write_manifest(output, {**told, "base_model": {"name_or_path": str(model), "revision": None}})
 
 
@@ -93,6 +99,32 @@ def cases(model: Path, folder: Path) -> Iterator[str]:
     assert not list(changed_files(output, json.loads((output / MANIFEST).read_text())))
     yield "held out"
 
+    # An adapter without a tokenizer has its base model's, on a server too.
+    bare = folder / "bare"
+    shutil.copytree(output, bare)
+    for path in [*bare.glob("token*"), bare / MANIFEST, bare / "evaluation.json", bare / "report.html"]:
+        path.unlink()
+    manifest(model, bare)
+    with serving(with_adapter) as url:
+        served = ("--server", url, "--model", "tiny")
+        done = stoker("evaluate", bare, *served, "--data", data, "--output", "json")
+        assert done.exit_code == 0, done.output
+        one = json.loads(done.stdout)["held_out"]
+        assert one["tokens"] == expected[1], (one, expected)
+        assert math.isclose(one["loss"], expected[0], rel_tol=1e-4), (one, expected)
+        # The row fills the server's context, and the token that a server writes has no room.
+        (folder / "long.jsonl").write_text(json.dumps({"prompt": "1+2=", "completion": " 3" * CONTEXT}) + "\n")
+        refused = stoker("evaluate", bare, *served, "--data", folder / "long.jsonl")
+        assert (refused.exit_code, f"--max-model-len {CONTEXT + 1} or more" in refused.output) == (78, True), (
+            refused.output
+        )
+        (merged / "tokenizer_config.json").unlink()
+        (merged / "tokenizer.json").unlink()
+        manifest(model, merged)
+        refused = stoker("evaluate", merged, *served, "--data", data)
+        assert (refused.exit_code, f"{merged} has no tokenizer" in refused.output) == (65, True), refused.output
+    yield "served"
+
     inputs = tokenizer.apply_chat_template(
         [{"role": "user", "content": "2+2="}], add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
@@ -118,6 +150,40 @@ def cases(model: Path, folder: Path) -> Iterator[str]:
     missing = stoker("evaluate", output, "--data", folder / "nowhere")
     assert missing.exit_code == 66, missing.output
     yield "bad rows"
+
+
+@contextmanager
+def serving(model: Any) -> Iterator[str]:
+    """Answer requests for the log-probabilities of a text as vLLM does, until the block ends; yields the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            """Answer, or refuse what leaves no room for a token more."""
+            tokens = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["prompt"]
+            if len(tokens) >= CONTEXT:
+                self.send(400, {"error": {"message": f"This model's maximum context length is {CONTEXT} tokens."}})
+                return
+            scores = logits(model, torch.tensor([tokens]))[0, :-1].log_softmax(-1)
+            told = [
+                {str(token): {"logprob": float(row[token]), "rank": int((row > row[token]).sum()) + 1}}
+                for row, token in zip(scores, tokens[1:], strict=True)
+            ]
+            self.send(200, {"choices": [{"prompt_logprobs": [None, *told]}]})
+
+        def send(self, status: int, content: Any) -> None:
+            body = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
 
 
 def held_out_by_hand(model: Any, tokenizer: Any) -> tuple[float, int]:

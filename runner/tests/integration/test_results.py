@@ -12,6 +12,8 @@ import pytest
 from runner.tests.integration.environments import TINY_INPUTS, environment, made_once
 from runner.tests.lab.servers import server
 
+# As many tokens as the tiny model can have.
+CONTEXT = 128
 SCRIPT = Path(__file__).with_name("result_cases.py")
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 (GGUF_EXTRA,) = PROJECT["optional-dependencies"]["gguf"]
@@ -23,7 +25,15 @@ def test_a_result_is_merged_evaluated_and_asked(trainer_python: Path, inputs: Pa
     words = [trainer_python, SCRIPT, inputs / "model", tmp_path]
     done = subprocess.run(words, check=False, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["merge", "merge twice", "held out", "chat", "another base", "bad rows"]
+    assert done.stdout.splitlines() == [
+        "merge",
+        "merge twice",
+        "held out",
+        "served",
+        "chat",
+        "another base",
+        "bad rows",
+    ]
 
 
 @pytest.mark.full
@@ -32,8 +42,9 @@ def test_tasks_of_ones_own_measure_a_result_and_a_server(tmp_path: Path) -> None
     python = environment("lab")
     model = made_once("lab", python, TINY_INPUTS) / "model"
     env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
-    with server(python, model, tmp_path, "--dtype=float32") as url:
-        words = [str(word) for word in (python, SCRIPT.with_name("harness_cases.py"), model, tmp_path, url)]
+    with server(python, model, tmp_path, "--dtype=float32", f"--max-model-len={CONTEXT}") as url:
+        script = SCRIPT.with_name("harness_cases.py")
+        words = [str(word) for word in (python, script, model, tmp_path, url, CONTEXT)]
         done = subprocess.run(words, check=False, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
 

@@ -178,6 +178,41 @@ def test_a_job_with_tasks_has_the_image_with_the_harness(words: tuple[str, ...],
     assert container["image"] == f"ghcr.io/stoker-dev/lab:0.1.0-{variant}"
 
 
+SERVED = ("--data", "/workspace/dataset", "--model", "support", "--secret", "key")
+
+
+@pytest.mark.parametrize(("words", "variant"), [((), "cpu"), (("--gpu",), "cuda")])
+def test_a_job_asks_a_server_for_rows_with_the_image_that_reads_them(words: tuple[str, ...], variant: str) -> None:
+    done = stoker("evaluate", "--job", "first-run", *SERVED, "--server", "http://tuned.team-a:8000", *words)
+    assert done.exit_code == 0, done.output
+    job = yaml.safe_load(done.stdout)
+    validate(job, "1.31", strict=True)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    # TRL reads the rows; only tasks need the harness.
+    assert container["image"] == f"ghcr.io/stoker-dev/trl:0.1.0-{variant}"
+    program, command, output, *flags = container["command"]
+    assert (program, command, output) == ("stoker", "evaluate", "/workspace/output")
+    assert dict(zip(flags[::2], flags[1::2], strict=True)) == {
+        "--data": "/workspace/dataset",
+        "--split": "test",
+        "--batch-size": "4",
+        "--server": "http://tuned.team-a:8000",
+        "--model": "support",
+    }
+    # The server's key is OPENAI_API_KEY of the Secret.
+    assert container["envFrom"] == [{"secretRef": {"name": "key"}}]
+    # This runner takes the command: with a folder that is missing, it says so.
+    assert stoker(*container["command"][1:]).exit_code == 66
+
+
+@pytest.mark.parametrize("address", ["http://localhost:8000", "http://127.0.0.1:8000", "http://[::1]:8000/"])
+def test_a_job_has_no_server_of_its_own(address: str) -> None:
+    refused = stoker("evaluate", "--job", "first-run", *SERVED, "--server", address)
+    assert refused.exit_code == 64, refused.output
+    assert refused.stdout == ""
+    assert f"--server {address} is the Job's own pod, where no server runs: write an address inside" in refused.stderr
+
+
 def test_tasks_in_an_image_without_the_harness_are_refused_before_a_pod() -> None:
     image = "mirror.example.com/stoker-dev/trl:0.1.0-cpu"
     refused = stoker(*TASKS, "--image", image)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -15,6 +16,7 @@ from stoker.contract.exits import ExitCode, RunError
 _OUTPUT = "/workspace/output"
 # Our image with lm-evaluation-harness.
 _TASKS = "lab"
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @click.command(
@@ -30,7 +32,7 @@ _TASKS = "lab"
     "  65  the rows, or the files of the result, are not as they should be\n"
     "  66  no result, base model or data there\n"
     "  69  the server does not answer\n"
-    "  78  another base model, or a missing package\n",
+    "  78  another base model, a missing package, or rows longer than the server's context\n",
 )
 @click.argument("output", type=PATH, required=False)
 @click.option("--base", default="", metavar="MODEL", help="Base model: a folder or a Hub name; by default the run's.")
@@ -56,6 +58,12 @@ def evaluate_command(output: Path | None, **words: Any) -> None:
     if bool(words["server"]) != bool(words["model"]):
         raise RunError(ExitCode.USAGE, "--server and --model belong together: name the address, and the model there")
     if options is not None:
+        if urlsplit(words["server"] or "").hostname in _LOOPBACK:
+            raise RunError(
+                ExitCode.USAGE,
+                f"--server {words['server']} is the Job's own pod, where no server runs: write an address inside the "
+                "cluster, such as http://SERVICE.NAMESPACE:8000",
+            )
         kind = _TASKS if words["tasks"] else "trl"
         if words["tasks"]:
             _check_image(image_for(options, kind))
@@ -91,11 +99,13 @@ def _measure(output: Path, words: dict[str, Any]) -> dict[str, Any]:
     from stoker.results.evaluate import Rows, held_out, held_out_on_server, read_rows
     from stoker.results.folder import base_of, read_result
     from stoker.results.harness import OpenAIServer, Tasks, manager_of, on_model, on_server
-    from stoker.results.load import load
+    from stoker.results.load import has_tokenizer, load, tokenizer_of, tokenizer_source
     from stoker.results.record import record
 
     result = read_result(output)
-    base = base_of(result, words["base"]) if result.is_adapter and not words["server"] else None
+    # A server has the base model, and only the rows' tokens are made here.
+    needs_base = result.is_adapter and not (words["server"] and has_tokenizer(result))
+    base = base_of(result, words["base"]) if needs_base else None
     if result.is_classifier:
         raise RunError(ExitCode.USAGE, f"{result.path} is a reward model, which scores texts and does not write them")
     names = [name.strip() for name in (words["tasks"] or "").split(",") if name.strip()]
@@ -107,17 +117,17 @@ def _measure(output: Path, words: dict[str, Any]) -> dict[str, Any]:
     if words["limit"]:
         measured["limit"] = words["limit"]
     url, name = words["server"], words["model"]
-    model, tokenizer = (None, None) if url else load(result, base)
+    model, tokenizer = (None, tokenizer_of(result, base)) if url else load(result, base)
     if rows is not None:
         found = (
-            held_out_on_server(result, url, name, rows)
+            held_out_on_server(result, tokenizer, url, name, rows)
             if url
             else held_out(result, model, tokenizer, rows, words["batch_size"])
         )
         measured["held_out"] = {"data": words["data"], "split": words["split"], **found}
     if names:
         measured["tasks"] = (
-            on_server(tasks, manager, OpenAIServer(url, name, str(result.path)))
+            on_server(tasks, manager, OpenAIServer(url, name, *tokenizer_source(result, base)))
             if url
             else on_model(tasks, manager, model, tokenizer)
         )

@@ -20,6 +20,8 @@ from stoker.serve.vllm import Server, ServerError
 # Settings of the run that say which tokens count.
 _AS_TRAINED = ("max_length", "completion_only_loss", "assistant_only_loss", "dataset_text_field", "eos_token")
 _FORMS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
+# What vLLM answers to a text that is longer than its context.
+_REFUSED = 400
 _COLUMNS = "text; messages; or prompt and completion"
 
 
@@ -96,40 +98,39 @@ def held_out(result: Result, model: Any, tokenizer: Any, rows: Any, batch_size: 
     return _numbers(len(rows), *sums.tolist())
 
 
-def held_out_on_server(result: Result, url: str, model: str, rows: Any) -> dict[str, Any]:
+def held_out_on_server(result: Result, tokenizer: Any, url: str, model: str, rows: Any) -> dict[str, Any]:
     """Return the same of a vLLM server that has the result; its key is in OPENAI_API_KEY.
 
     Args:
-        result: the result; its settings and its tokenizer say which tokens count.
+        result: the result; its settings say how rows are cut and which tokens count.
+        tokenizer: its tokenizer.
         url: the server's address, without `/v1`.
         model: what it calls the model or adapter.
         rows: a data set.
 
     Raises:
-        RunError: as for `held_out`; or the server does not answer as vLLM does (69).
+        RunError: as for `held_out`; a row is too long for the server (78), or it does not answer as vLLM does (69).
     """
     with needing("local"):
         import transformers
-
-        transformers.utils.logging.set_verbosity_error()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(result.path))
     # TRL's trainer reads the rows, and needs some model for it: the server has the one that counts.
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     stand_in = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=len(tokenizer), **sizes))
     server = Server(url, timeout=300.0, key=os.environ.get("OPENAI_API_KEY", ""))
     loss, right, count = 0.0, 0, 0
     with _reader(result, stand_in, tokenizer, rows) as trainer:
-        for row in trainer.train_dataset:
-            batch = trainer.data_collator([row])
-            tokens, labels = batch["input_ids"][0].tolist(), batch["labels"][0].tolist()
-            counts = [place for place, label in enumerate(labels) if place and label != -100]
-            for probability, rank in _scores(server, url, model, tokens, counts):
-                loss, right, count = loss - probability, right + (rank == 1), count + 1
+        batches = (trainer.data_collator([row]) for row in trainer.train_dataset)
+        texts = [(batch["input_ids"][0].tolist(), batch["labels"][0].tolist()) for batch in batches]
+    longest = max((len(tokens) for tokens, _ in texts), default=0)
+    for tokens, labels in texts:
+        counts = [place for place, label in enumerate(labels) if place and label != -100]
+        for probability, rank in _scores(server, url, model, tokens, counts, longest):
+            loss, right, count = loss - probability, right + (rank == 1), count + 1
     return _numbers(len(rows), loss, right, count)
 
 
 def _scores(
-    server: Server, url: str, model: str, tokens: Sequence[int], places: Sequence[int]
+    server: Server, url: str, model: str, tokens: Sequence[int], places: Sequence[int], longest: int
 ) -> Iterator[tuple[float, int]]:
     """Yield the log-probability and the rank of tokens of a text at some places, by the server."""
     if not places:
@@ -141,6 +142,14 @@ def _scores(
             found = entries[place][str(tokens[place])]
             yield float(found["logprob"]), int(found["rank"])
     except (ServerError, KeyError, IndexError, TypeError, ValueError) as error:
+        if isinstance(error, ServerError) and error.status == _REFUSED:
+            # To tell of a text's tokens, vLLM must also have room for the one that it writes.
+            raise RunError(
+                ExitCode.CONFIG,
+                f"{url} refuses a row of {len(tokens)} tokens as {model} ({' '.join(str(error).split())[:200]}): the "
+                f"longest row needs a context length of {longest + 1}, so serve {model} with --max-model-len "
+                f"{longest + 1} or more, use shorter rows, or drop --server and --model to load the result itself",
+            ) from error
         raise RunError(
             ExitCode.UNAVAILABLE,
             f"{url} does not give the log-probabilities of a text as {model}, as vLLM does "

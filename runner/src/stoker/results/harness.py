@@ -38,11 +38,13 @@ class OpenAIServer:
         url: its address, without `/v1`.
         model: what it calls the model or adapter.
         tokenizer: folder or name of the model's tokenizer.
+        revision: of the tokenizer on the Hub.
     """
 
     url: str
     model: str
     tokenizer: str
+    revision: str
 
 
 def manager_of(tasks: Tasks) -> Any:
@@ -85,6 +87,7 @@ def on_server(tasks: Tasks, manager: Any, server: OpenAIServer) -> dict[str, dic
         base_url=f"{server.url.rstrip('/')}/v1/completions",
         model=server.model,
         tokenizer=server.tokenizer,
+        revision=server.revision,
         tokenizer_backend="huggingface",
         batch_size=tasks.batch_size,
     )

@@ -11,6 +11,8 @@ from stoker.results.folder import AdapterBase, Result
 from stoker.results.packages import needing
 
 _TOKENIZER = "tokenizer_config.json"
+_TOKENIZER_FILES = ("token*", "vocab*", "*.model")
+_NEWEST = "main"
 # Seldom more than a line is of use.
 _CHARACTERS = 300
 
@@ -36,11 +38,10 @@ def load(result: Result, base: AdapterBase | None, *, on_device: bool = True) ->
     options: dict[str, Any] = {"dtype": "auto"}
     if result.is_classifier:
         kind, options = transformers.AutoModelForSequenceClassification, {**options, "num_labels": 1}
-    name, where = (str(result.path), {}) if base is None else (base.name, {"revision": base.revision or "main"})
+    name, where = (str(result.path), {}) if base is None else (base.name, {"revision": base.revision or _NEWEST})
     try:
         model = kind.from_pretrained(name, **options, **where)
-        tokens = (str(result.path), {}) if (result.path / _TOKENIZER).is_file() else (name, where)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(tokens[0], **tokens[1])
+        tokenizer = tokenizer_of(result, base)
         if base is not None:
             # Training may have added tokens.
             if len(tokenizer) > model.get_input_embeddings().num_embeddings:
@@ -59,6 +60,52 @@ def load(result: Result, base: AdapterBase | None, *, on_device: bool = True) ->
     if on_device:
         model.to(device())
     return model.eval(), tokenizer
+
+
+def has_tokenizer(result: Result) -> bool:
+    """Return whether a result has a tokenizer of its own."""
+    return (result.path / _TOKENIZER).is_file()
+
+
+def tokenizer_source(result: Result, base: AdapterBase | None) -> tuple[str, str]:
+    """Return where a result's tokenizer is, folder or name on the Hub, and its revision there.
+
+    Args:
+        result: the result.
+        base: the base model of an adapter, which has the tokenizer if the adapter has none.
+    """
+    if base is None or has_tokenizer(result):
+        return str(result.path), _NEWEST
+    return base.name, base.revision or _NEWEST
+
+
+def tokenizer_of(result: Result, base: AdapterBase | None) -> Any:
+    """Return a result's tokenizer.
+
+    Args:
+        result: the result.
+        base: as for `tokenizer_source`.
+
+    Raises:
+        RunError: a package is missing (78), or there is none, or it cannot be loaded (65).
+    """
+    with needing("local"):
+        import transformers
+
+        transformers.utils.logging.set_verbosity_error()
+    name, revision = tokenizer_source(result, base)
+    # For a model without any of its files, transformers makes a tokenizer without words.
+    if name == str(result.path) and not any(any(result.path.glob(pattern)) for pattern in _TOKENIZER_FILES):
+        raise RunError(
+            ExitCode.BAD_DATA,
+            f"{result.path} has no tokenizer: fetch the result again, or copy its base model's tokenizer there",
+        )
+    try:
+        return transformers.AutoTokenizer.from_pretrained(name, revision=revision)
+    except (OSError, ValueError, KeyError) as error:
+        raise RunError(
+            ExitCode.BAD_DATA, f"the tokenizer of {name} cannot be loaded: {_line(error)}; fetch it again"
+        ) from error
 
 
 def device() -> str:
