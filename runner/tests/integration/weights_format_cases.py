@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,10 @@ def restored(folder: Path) -> list[Any]:
         found.append([worker.stoker_restore()["name"], worker.has])
         files.place(folder / "run", 0, None, lambda draft: TensorSnapshot({"w": torch.ones(2)}).write(draft, "run:0"))
         worker.stoker_stage([str(folder / "run" / "w0")])
-        assert worker.stoker_swap()["name"] == "run:0"
+        assert worker.stoker_swap("run:1")["name"] == found[-1][0], "another version than was read"
+        while not worker.stoker_staged()["done"]:
+            time.sleep(0.01)
+        assert worker.stoker_swap("run:0")["name"] == "run:0"
         files.remove(files.read(folder / "run")[0])
     return found
 

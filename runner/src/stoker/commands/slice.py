@@ -43,7 +43,7 @@ def slice_group() -> None:
     show_default=True,
     help="How vLLM sleeps: 1 keeps its weights in host memory, 2 drops them, 0 only pauses and frees no memory.",
 )
-@click.option("--config", type=PATH, help="vLLM's configuration, to refuse a sleep level that it cannot wake up from.")
+@click.option("--config", type=PATH, help="vLLM's configuration, to refuse what it cannot do.")
 @click.option("--park-command", help="Parks another engine than vLLM; exits with 0 when it is parked.")
 @click.option("--use-command", help="Lets that engine go on; exits with 0 when it does.")
 @click.option(
@@ -116,6 +116,8 @@ def slice_run_command(
         load_seconds = rules.renew if by_load else None
         hooks = engines.VllmHooks(engine, sleep_level, hook_seconds, start_seconds, load_seconds, weights=weights)
     elif engine is None and park_command and use_command and not by_load:
+        if engines.check_level(0, config):  # commands put their engine to sleep as they like
+            raise RunError(ExitCode.CONFIG, f"{config} has worker-extension-cls: {engines.COMMANDS_LOAD_NOTHING}")
         hooks = engines.CommandHooks(park_command, use_command, hook_seconds, os.environ)
     else:
         raise RunError(

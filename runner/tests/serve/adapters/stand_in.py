@@ -101,7 +101,7 @@ class Vllm:
         if method == "stoker_staged":
             bad = self.staged in self.unreadable
             return {"done": True, "name": self.staged, **({"file": self.staged, "problem": "it is cut"} if bad else {})}
-        if method == "stoker_swap":
+        if method == "stoker_swap" and name == self.staged:
             self.swaps.append(self.paused)
             self.weights = self.staged
         return {"name": self.weights}

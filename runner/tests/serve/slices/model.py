@@ -53,6 +53,7 @@ class World:
         hang: seconds between two stops of an engine; 0 for none.
         drift: how much clocks run apart.
         versions: seconds between two versions of the weights; 0 for none.
+        reads: seconds that it takes at most to read a version.
         drops: engines that are parked have no weights, which are loaded again before they go on.
     """
 
@@ -67,6 +68,7 @@ class World:
     hang: float = 0.0
     drift: float = 0.0
     versions: float = 0.0
+    reads: float = 0.5
     drops: bool = False
 
 
@@ -119,7 +121,8 @@ class Claimant:
     newest: int = 0
     has: int = 0
     staged: int | None = None  # what the workers have read
-    reload: bool = False  # the watcher has asked for that to be loaded
+    read_at: float = 0.0  # when they have read what they were told to
+    reload: int = 0  # the version that the watcher has asked for; 0 for none
     half: bool = False  # weights are being loaded
     dropped: bool = False
 
@@ -204,7 +207,7 @@ class Device:
         now = one.clock(self.now)
         if not one.asking and (call := one.turns.call(now)) is not None:
             self.ask(one, call, now)
-        one.turns.wish.reload = one.reload
+        one.turns.wish.reload = bool(one.reload)
         if not one.telling and (act := one.turns.act(now)) is not None:
             one.telling = True
             if isinstance(act, Use):
@@ -410,6 +413,16 @@ class Device:
         def failed() -> None:
             self.told(one, EngineState.UNKNOWN)
 
+        name = 0
+
+        def begin() -> None:
+            nonlocal name
+            name = one.reload
+            if name:
+                permitted()
+            else:
+                self.told(one, EngineState.RUNNING)
+
         def permitted() -> None:
             self.give(one, replace(one.permit, state=self.loading))
             self.later(one, self.about_to(one), pause)
@@ -418,25 +431,34 @@ class Device:
             self.request(one, lambda: self.account(one, active=False), swap, failed)
 
         def swap() -> None:
-            self.later(one, self.about_to(one), lambda: self.swap(one, resume, failed))
+            self.later(one, self.about_to(one), lambda: self.swap(one, name, resume, failed))
 
         def resume() -> None:
-            one.reload = False
+            one.reload = 0 if one.reload == name else one.reload
             self.later(one, self.about_to(one), lambda: self.request(one, effect, lambda: self.runs(one), failed))
 
         def effect() -> None:
             self.account(one, active=True, turn=False)
 
-        self.later(one, self.about_to(one), permitted)
+        self.later(one, self.about_to(one), begin)
 
-    def swap(self, one: Claimant, done: Callable[[], None], failed: Callable[[], None]) -> None:
-        """Load what the workers have read into an engine."""
+    def swap(self, one: Claimant, name: int, done: Callable[[], None], failed: Callable[[], None]) -> None:
+        """Load a version into an engine, if that is what its workers have read."""
+
+        def begin() -> None:
+            if one.staged == name:
+                one.staged = None
+                self.load(one)
 
         def loaded() -> None:
             if one.half:
-                one.half, one.has, one.staged = False, one.staged or one.has, None
+                one.half, one.has = False, name
 
-        self.request(one, loaded, done, failed, begins=lambda: self.load(one) if one.staged else None)
+        self.request(one, loaded, done, failed, begins=begin, least=self.waits(one))
+
+    def waits(self, _one: Claimant) -> float:
+        """Return how long an engine that loads a version waits for its workers to have read it."""
+        return 0.0
 
     def load(self, one: Claimant) -> None:
         """Begin to load weights, which uses the device."""
@@ -455,14 +477,21 @@ class Device:
     def watch(self, one: Claimant) -> None:
         """Have the workers read what is newer, and ask for it to be loaded."""
         engine, newest = one.engine, one.newest
+        if engine and one.has < newest and one.staged != newest:
+            one.read_at = self.now + self.draw.uniform(0.01, self.world.reads)
+            one.staged, one.reload = None, self.withdrawn(one)
 
         def staged() -> None:
             if engine and one.engine == engine and one.hung <= self.now and one.has < newest:
-                one.staged, one.reload = newest, True
+                one.staged, one.reload = newest, newest
                 self.step(one)
             self.at(self.now + 1.0, lambda: self.watch(one))
 
-        self.at(self.now + self.draw.uniform(0.01, 0.5), staged)
+        self.at(max(one.read_at, self.now + 0.01), staged)
+
+    def withdrawn(self, _one: Claimant) -> int:
+        """Return what a watcher asks for while the workers read something newer."""
+        return 0
 
     def request(
         self,
@@ -472,11 +501,13 @@ class Device:
         failed: Callable[[], None],
         *,
         begins: Callable[[], None] | None = None,
+        least: float = 0.0,
     ) -> None:
         """Ask the engine for something. It may do it after nobody waits for it any more, unless it has ended."""
         engine, life = one.engine, one.life
         slow = self.chance(0.1 if self.world.hang else 0.0)
-        when = max(self.now + (self.draw.uniform(1, 20) if slow else self.draw.uniform(0.01, 0.3)), one.hung)
+        seconds = least + (self.draw.uniform(1, 20) if slow else self.draw.uniform(0.01, 0.3))
+        when = max(self.now + seconds, one.hung)
         answered = when < self.now + HOOK_SECONDS
 
         def happen() -> None:
@@ -495,7 +526,7 @@ class Device:
             self.later(one, 0.01, failed)
             return
         if begins is not None:
-            self.at(self.draw.uniform(self.now, when), lambda: begins() if one.engine == engine else None)
+            self.at(self.draw.uniform(self.now + least, when), lambda: begins() if one.engine == engine else None)
         self.at(when, happen)
         if not answered:
             self.later(one, HOOK_SECONDS, failed)
@@ -538,7 +569,7 @@ class Device:
         one.engine = 0
         self.account(one, active=False)
         one.half = one.dropped = False
-        one.has, one.staged = 0, None
+        one.has, one.staged, one.read_at = 0, None, 0.0
         if one.turns.engine is EngineState.RUNNING:
             one.turns.engine_is(EngineState.UNKNOWN, one.clock(self.now))
 

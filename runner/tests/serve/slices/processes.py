@@ -24,6 +24,7 @@ HERE = Path(__file__).parent
 LEASE = "gpu-0"
 # Long enough that a busy machine stops an engine in time.
 DURATION = 5.0
+HOOK_SECONDS = 2.0
 WAIT = 60.0
 
 
@@ -46,16 +47,31 @@ class Member:
     """An engine, its guard, and its `stoker slice run`."""
 
     def __init__(
-        self, name: str, folder: Path, words: list[str], quantum: float, duration: float, load: int = 1
+        self,
+        name: str,
+        folder: Path,
+        words: list[str],
+        quantum: float,
+        duration: float,
+        load: int = 1,
+        read: float = 0.0,
     ) -> None:
-        self.name, self.folder, self.load = name, folder, load
+        self.name, self.folder, self.load, self.read = name, folder, load, read
         folder.mkdir()
         self.requests, self.journal = folder / "requests.jsonl", folder / "journal.jsonl"
         self.port = free_port()
         self.words = [
             *(sys.executable, "-m", "stoker", "slice", "run", LEASE, "--folder", str(folder), "--name", name),
             *("--engine", f"http://127.0.0.1:{self.port}", "--sleep-level", "0", "--quantum", str(quantum)),
-            *("--lease-seconds", str(duration), "--hook-seconds", "2", "--journal", str(self.journal), *words),
+            *(
+                "--lease-seconds",
+                str(duration),
+                "--hook-seconds",
+                str(HOOK_SECONDS),
+                "--journal",
+                str(self.journal),
+                *words,
+            ),
         ]
         self.guard = self.start_guard()
         self.asks = self.start()
@@ -67,7 +83,8 @@ class Member:
 
     def start_guard(self) -> subprocess.Popen[bytes]:
         """Start the guard as the engine's container does: one file, without our package."""
-        engine = [sys.executable, str(HERE / "stand_in_engine.py"), str(self.port), str(self.requests), str(self.load)]
+        words = [str(self.port), str(self.requests), str(self.load), str(self.read)]
+        engine = [sys.executable, str(HERE / "stand_in_engine.py"), *words]
         return subprocess.Popen([sys.executable, "-I", guard.__file__, str(self.folder), *engine])
 
     def lines(self) -> list[dict[str, Any]]:
@@ -108,7 +125,13 @@ class Device:
     """A device with engines that share it."""
 
     def __init__(
-        self, folder: Path, quantum: float = 0.2, duration: float = DURATION, more: Sequence[str] = (), load: int = 1
+        self,
+        folder: Path,
+        quantum: float = 0.2,
+        duration: float = DURATION,
+        more: Sequence[str] = (),
+        load: int = 1,
+        read: float = 0.0,
     ) -> None:
         self.api = LeaseApi()
         self.api.make(LEASE)
@@ -116,7 +139,7 @@ class Device:
         words = [*self._stack.enter_context(serving(self.api, folder / "account")), *more]
         self.members = []
         for name in ("a", "b"):
-            member = Member(name, folder / name, words, quantum, duration, load)
+            member = Member(name, folder / name, words, quantum, duration, load, read)
             self.members.append(member)
             self._stack.callback(member.end)
 

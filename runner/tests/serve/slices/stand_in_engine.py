@@ -1,7 +1,8 @@
-"""An engine that uses a device as vLLM would: `… PORT FILE [LOAD]`. FILE gets a line per request, with begin and end.
+"""An engine that uses a device as vLLM would: `… PORT FILE LOAD READ`. FILE gets a line per request: begin and end.
 
 It serves one request after the other from the moment it starts, unless it is paused or asleep. Its workers load
-weights, which uses the device too and has a line of its own. A line is `torn` if weights were not whole then.
+weights, which uses the device too and has a line of its own. A line is `torn` if weights were not whole then. LOAD is
+how many requests it says that it has, READ how many seconds its workers take to read a version.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Work:
         self.paused = False
         self.has = self.staged = ""  # versions of the weights: what is served, and what was read
         self.whole = True
+        self.read_at = 0.0  # when the workers have read what they were told to, by the monotonic clock
 
     def serve(self) -> None:
         """Serve for ever."""
@@ -47,14 +49,17 @@ class Work:
         end = time.clock_gettime(time.CLOCK_BOOTTIME)
         self.stream.write(json.dumps({**line, "end": end, "torn": line["torn"] or torn()}) + "\n")
 
-    def workers(self, method: str, folders: Sequence[str] = ()) -> dict[str, Any]:
+    def workers(self, method: str, folders: Sequence[str] = (), name: str = "") -> dict[str, Any]:
         """Do what vLLM's workers do (`stoker.serve.weights.in_vllm`), beside requests if nobody has paused these."""
         if method == "stoker_stage":
             last = Path(folders[-1])
             self.staged = f"{last.parent.name}:{last.name[1:]}"
+            self.read_at = time.monotonic() + float(sys.argv[4])
         elif method == "stoker_staged":
-            return {"done": True, "name": self.staged}
-        elif method == "stoker_restore" or (method == "stoker_swap" and self.staged):
+            return {"done": True, "name": self.staged} if time.monotonic() >= self.read_at else {"done": False}
+        elif method == "stoker_restore" or (
+            method == "stoker_swap" and name == self.staged and time.monotonic() >= self.read_at
+        ):
             self.whole = False
             self.use(LOAD_SECONDS, lambda: not self.paused)
             self.whole = True
@@ -78,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
         known: dict[str, Any] = {
             "/v1/models": {"data": [{"id": "base", "root": "/model", "parent": None}]},
             "/is_sleeping": {"is_sleeping": self.work.paused},
-            "/load": {"server_load": int(sys.argv[3]) if len(sys.argv) > 3 else 1},
+            "/load": {"server_load": int(sys.argv[3])},
         }
         self._answer(known[self.path])
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from runner.tests.serve.slices.model import Claimant, Device, World, play
+from runner.tests.serve.slices.model import HOOK_SECONDS, Claimant, Device, World, play
 
 from stoker.serve.slices.guard import RUNNING, Permit, Sight
 from stoker.serve.slices.permits import Fencing, way_to_park
@@ -70,6 +70,32 @@ def test_reloads_make_no_turn_longer() -> None:
     assert 0.5 < one.held / other.held < 1.05
 
 
+class Waiting(Device):
+    """Has engines that wait, paused, for what is read, and watchers that withdraw no request."""
+
+    def waits(self, one: Claimant) -> float:
+        """Wait until everything is read."""
+        return max(0.0, one.read_at - self.now)
+
+    def withdrawn(self, one: Claimant) -> int:
+        """Ask for what is no longer there."""
+        return one.reload
+
+
+def claimants_of(device: type[Device]) -> list[Claimant]:
+    """Return the claimants of a run in which reading takes longer than an engine may be paused."""
+    run = device(replace(KIND, faults=500, versions=5.0, reads=4 * HOOK_SECONDS), random.Random(1))
+    run.play(until=500)
+    return run.claimants
+
+
+def test_a_turn_that_comes_while_a_version_is_read_ends_no_engine() -> None:
+    for one in claimants_of(Device):
+        assert one.engines == 1, "its engine was ended"
+        assert one.has > 20, "no weights are loaded"
+    assert max(one.engines for one in claimants_of(Waiting)) > 1
+
+
 class NeverSuspends(Turns):
     """Does not stop by itself, and its permit never runs out."""
 
@@ -124,7 +150,7 @@ class TwoOwners(Device):
 
         def swap() -> None:
             one.staged = one.newest
-            self.swap(one, resume, nothing)
+            self.swap(one, one.newest, resume, nothing)
 
         def resume() -> None:
             self.request(one, lambda: self.account(one, active=True), nothing, nothing)
@@ -146,9 +172,9 @@ class ReloadsUnmarked(Device):
 class Careless(Device):
     """Has processes that let an engine go on which did not say that it has loaded its weights."""
 
-    def swap(self, one: Claimant, done: Callable[[], None], failed: Callable[[], None]) -> None:
+    def swap(self, one: Claimant, name: int, done: Callable[[], None], failed: Callable[[], None]) -> None:
         """Load, and go on in any case."""
-        super().swap(one, done, done)
+        super().swap(one, name, done, done)
 
 
 class Emptied(Device):

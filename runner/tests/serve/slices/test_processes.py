@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from runner.tests.serve.slices.lease_api import TOKEN, LeaseApi, serving
-from runner.tests.serve.slices.processes import DURATION, LEASE, WAIT, Device, Member, wait_for
+from runner.tests.serve.slices.processes import DURATION, HOOK_SECONDS, LEASE, WAIT, Device, Member, wait_for
 
 import stoker
 from stoker.serve.slices import guard
@@ -177,11 +177,11 @@ class Run:
 
 
 @contextmanager
-def two_runs(folder: Path, *words: str, load: int = 1) -> Iterator[tuple[Device, list[Run]]]:
+def two_runs(folder: Path, *words: str, load: int = 1, read: float = 0.0) -> Iterator[tuple[Device, list[Run]]]:
     """Have two engines that share a device, and two runs that train all their weights."""
     config = folder / "vllm.yaml"
     config.write_text("worker-extension-cls: stoker_in_vllm.Weights\n")
-    made = Device(folder, 0.5, more=["--config", str(config), *words], load=load)
+    made = Device(folder, 0.5, more=["--config", str(config), *words], load=load, read=read)
     runs = [Run(member, folder / f"versions-{member.name}") for member in made.members]
     try:
         yield made, runs
@@ -229,6 +229,23 @@ def test_an_engine_without_requests_gets_its_turn_to_load_weights(tmp_path: Path
             for run in runs:
                 wait_for(run.serves_the_newest, "it does not get the newest version")
         check_weights(device, runs)
+
+
+def test_a_turn_that_comes_while_a_version_is_read_ends_no_engine(tmp_path: Path) -> None:
+    with two_runs(tmp_path, read=1.5 * HOOK_SECONDS) as (device, runs):
+        run, one = runs[0], runs[0].member
+        server = Server(f"http://127.0.0.1:{one.port}", 30)
+        wait_for(lambda: bool(one.events("running")), "no turn")
+        run.publish()
+        wait_for(lambda: not server.workers("stoker_staged")[0]["done"], "nothing is read", pause=0.005)
+        # A request that is older than what is read: `stoker slice run` was about to do it.
+        Reloads(one.folder).wait("run-a0:0", 0)
+        wait_for(lambda: bool(one.events("reloaded")), "the request is not answered")
+        assert not one.events("reloaded")[0]["failed"]
+        assert one.events("reloaded")[0]["seconds"] < HOOK_SECONDS / 2, "its turn waits for a disk"
+        wait_for(run.serves_the_newest, "it does not get the version that was read")
+        assert len({line["pid"] for line in one.lines()}) == 1, "its engine was ended"
+        device.check()
 
 
 @pytest.mark.full

@@ -55,8 +55,10 @@ class WeightsVllm(Vllm):
     def stoker_staged(self) -> dict[str, Any]:
         return {"done": True, "name": self.staged, **self.problem}
 
-    def stoker_swap(self) -> dict[str, str]:
+    def stoker_swap(self, name: str) -> dict[str, str]:
         assert self.paused
+        if name != self.staged:
+            return {"name": self.held}
         self.did.append("swap")
         if self.unloadable_weights:
             return {"name": self.held, "problem": "vLLM cannot load it"}
@@ -205,7 +207,7 @@ def load(vllm: WeightsVllm, reloads: Reloads) -> str:
     """Load what was asked for, as `stoker slice run` does, and return its name."""
     name = reloads.asked()
     vllm.paused = True
-    reloads.answer(name, [vllm.stoker_swap()])
+    reloads.answer(name, [vllm.stoker_swap(name)])
     vllm.paused = False
     return name
 

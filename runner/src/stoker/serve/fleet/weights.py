@@ -87,7 +87,7 @@ class ReplicaWeights:
         if problems := [str(one["problem"]) for one in workers.staged(self._server) if "problem" in one]:
             return f"{name}: {problems[0]}"
         began = time.monotonic()
-        found = workers.swapped(self._server, resume=not paused)
+        found = workers.swapped(self._server, path, resume=not paused)
         self.held = workers.agreed(found)
         if problems := [str(one["problem"]) for one in found if "problem" in one]:
             return f"{name}: {problems[0]}"

@@ -20,6 +20,12 @@ from stoker.serve.vllm import Server, ServerError
 _ASK_SECONDS = 0.2
 _LORA = "vLLM cannot wake up from sleep level 2 with LoRA: write --sleep-level 1"
 
+COMMANDS_LOAD_NOTHING = (
+    "a run that trains all weights needs vLLM, because commands cannot load weights: "
+    "write --engine ADDRESS instead of --park-command and --use-command"
+)
+"""Why commands go with LoRA alone."""
+
 
 class HookError(Exception):
     """An engine did not do as it was told, or nobody knows whether it did."""
@@ -46,14 +52,18 @@ class Hooks(Protocol):
             RunError: it never will (78).
         """
 
-    def reload(self) -> list[dict[str, Any]]:
+    def reload(self, name: str) -> list[dict[str, Any]]:
         """Pause, load the weights that were read, and go on.
+
+        Args:
+            name: of the version to load; nothing is loaded if it is not what was read.
 
         Returns:
             what each worker says of it.
 
         Raises:
             HookError: the engine did not: it must end, because its weights may be half loaded.
+            RunError: it never will (78).
         """
 
     def load(self) -> int | None:
@@ -109,11 +119,11 @@ class VllmHooks:
                     self._server.wake_up()
             self._server.resume()
 
-    def reload(self) -> list[dict[str, Any]]:
+    def reload(self, name: str) -> list[dict[str, Any]]:
         """Have vLLM's workers load what they read. vLLM stays paused if that fails."""
         with _told():
             self._server.pause()
-            found = self._server.workers("stoker_swap")
+            found = self._server.workers("stoker_swap", name=name)
             self._server.resume()
         return found
 
@@ -163,9 +173,9 @@ class CommandHooks:
         """Run the command that lets it go on."""
         self._run(self._use)
 
-    def reload(self) -> list[dict[str, Any]]:
-        """Return nothing: only vLLM takes weights in place."""
-        return []
+    def reload(self, name: str) -> list[dict[str, Any]]:
+        """Refuse: only vLLM takes weights in place."""
+        raise RunError(ExitCode.CONFIG, f"the watcher asks for {name}: {COMMANDS_LOAD_NOTHING}")
 
     def load(self) -> int | None:
         """Return None: a command has no requests."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,14 @@ class Reloads:
         while (found := self.answers(name)) is None and self._may_run() and time.monotonic() < deadline:
             time.sleep(_ASK_SECONDS)
         return found
+
+    def withdraw(self) -> None:
+        """Ask for nothing any more, before the workers read something else.
+
+        A request that stays costs a pause alone: workers load only the version that was asked for.
+        """
+        with suppress(OSError):
+            self._asked.unlink()
 
     def answers(self, name: str) -> list[dict[str, Any]] | None:
         """Take the answer to a request, which is then gone; None if there is none."""

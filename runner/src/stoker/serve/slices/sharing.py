@@ -253,18 +253,23 @@ class Sharing:
 
     def _reload(self) -> EngineState:
         name = self._reloads.asked()
-        self._permits.reloading()
-        found = self._hooks.reload()
-        self._permits.runs()
-        self._reloads.answer(name, found)
+        if not name:  # the watcher has withdrawn it: the workers read something newer
+            return EngineState.RUNNING
+        began, failed = guard.now(), True
+        try:
+            self._permits.reloading()
+            found = self._hooks.reload(name)
+            self._permits.runs()
+            self._reloads.answer(name, found)
+            failed = False
+        finally:
+            self._journal.note("reloaded", seconds=round(guard.now() - began, 6), failed=failed)
         return EngineState.RUNNING
 
     def _told(self, engine: EngineState, seconds: float, *, reloaded: bool) -> None:
         self._telling = False
         self._turns.engine_is(engine, guard.now())
-        if reloaded:
-            self._journal.note("reloaded", seconds=round(seconds, 6), failed=engine is not EngineState.RUNNING)
-        elif engine is EngineState.RUNNING and self._turns.term is not None:
+        if engine is EngineState.RUNNING and not reloaded and self._turns.term is not None:
             self._turn = (self._turns.term, guard.now())
             self._journal.note("running", term=self._turns.term, seconds=round(seconds, 6))
         elif engine is EngineState.PARKED and self._turn is not None:

@@ -138,13 +138,19 @@ class Weights:
             return {"done": False}
         return {"done": True, "name": shadow.staged[0] if shadow.staged else "", **(shadow.problem or {})}
 
-    def stoker_swap(self) -> dict[str, str]:
-        """Load what was read, and return the version that this worker then has. Generation must be paused."""
+    def stoker_swap(self, name: str) -> dict[str, str]:
+        """Load the version that was read, and return the one that this worker then has. Generation must be paused.
+
+        This waits for no disk. Workers that have been told to read something else since load nothing, none of them:
+        each is told the same things in the same order.
+
+        Args:
+            name: of the version to load.
+        """
         shadow = self._stoker_shadow()
-        shadow.wait()
-        if shadow.staged is None:
+        if shadow.busy() or shadow.staged is None or shadow.staged[0] != name:
             return self.stoker_held()
-        name, digest, tensors = shadow.staged
+        _, digest, tensors = shadow.staged
         shadow.staged = None
         worker: Any = self
         try:

@@ -162,7 +162,7 @@ class WeightsWatch:
         if not name:
             return held
         began = time.monotonic()
-        swapped = workers.swapped(self._server)
+        swapped = workers.swapped(self._server, name)
         self._note_swapped(swapped, wanted, now)
         held = workers.agreed(swapped)
         if held == name:
@@ -176,6 +176,7 @@ class WeightsWatch:
         if answers is None:
             staged = workers.staged(self._server)
             if workers.agreed(staged) != name:
+                reloads.withdraw()
                 staged = self._stage(wanted)
                 if (has := workers.held(self._server)) != held:  # what was asked for before was loaded meanwhile
                     return has

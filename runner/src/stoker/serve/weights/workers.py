@@ -52,11 +52,12 @@ def staged(server: Server) -> list[dict[str, Any]]:
         pause = min(2 * pause, most)
 
 
-def swapped(server: Server, *, resume: bool = True) -> list[dict[str, Any]]:
+def swapped(server: Server, name: str, *, resume: bool = True) -> list[dict[str, Any]]:
     """Have the workers load what they read while nothing is generated, and return what each has then.
 
     Args:
         server: the server.
+        name: of what they have read, as `staged` says. They load nothing else, and nothing that they still read.
         resume: go on generating.
 
     Raises:
@@ -64,7 +65,7 @@ def swapped(server: Server, *, resume: bool = True) -> list[dict[str, Any]]:
     """
     server.pause()
     try:
-        return server.workers("stoker_swap")
+        return server.workers("stoker_swap", name=name)
     finally:
         if resume:
             with suppress(ServerError):
