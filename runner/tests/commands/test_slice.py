@@ -8,8 +8,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stoker.commands.main import main
+from stoker.contract.exits import RunError
+from stoker.serve.slices.hooks import CommandHooks
 
 VLLM = ("--engine", "http://127.0.0.1:1")
+COMMANDS = ("--park-command", "true", "--use-command", "true")
 
 
 def run(folder: Path, *words: str, **environ: str) -> Result:
@@ -57,6 +60,26 @@ def test_samplers_that_take_whole_weights_sleep_at_each_level(tmp_path: Path, le
     config = tmp_path / "vllm.yaml"
     config.write_text("worker-extension-cls: stoker_in_vllm.Weights\n")
     assert "no cluster" in run(tmp_path, *VLLM, "--sleep-level", level, "--config", str(config)).output
+
+
+def test_commands_are_refused_for_a_run_that_trains_all_weights(tmp_path: Path) -> None:
+    config = tmp_path / "vllm.yaml"
+    config.write_text("worker-extension-cls: stoker_in_vllm.Weights\n")
+    result = run(tmp_path, *COMMANDS, "--config", str(config))
+    assert result.exit_code == 78
+    assert f"{config} has worker-extension-cls: a run that trains all weights needs vLLM" in result.output
+    assert "write --engine ADDRESS instead of --park-command and --use-command" in result.output
+    config.write_text("enable-lora: true\n")
+    assert "no cluster" in run(tmp_path, *COMMANDS, "--config", str(config)).output
+
+
+def test_commands_refuse_a_version_that_a_watcher_asks_for() -> None:
+    # Without --config nobody knows that the run trains all weights before a version comes.
+    with pytest.raises(RunError) as found:
+        CommandHooks("true", "true", 1.0, {}).reload("run-a0:0")
+    assert found.value.code == 78
+    assert "the watcher asks for run-a0:0" in found.value.message
+    assert "write --engine ADDRESS" in found.value.message
 
 
 def test_the_folder_must_be_there(tmp_path: Path) -> None:

@@ -110,6 +110,13 @@ def test_a_worker_that_has_dropped_its_weights_has_the_same_ones_again(formats: 
     assert formats["restored"] == [["", "its own"], ["run:0", {"w": [1.0, 1.0]}]]
 
 
+def test_a_worker_that_still_reads_a_version_loads_nothing_and_waits_for_no_disk(formats: dict[str, Any]) -> None:
+    found = formats["unread"]
+    assert found["at once"] == ["", None]
+    assert found["seconds"] < 2.0
+    assert found["then"] == ["run:0", {"w": [1.0, 1.0]}]
+
+
 @pytest.mark.parametrize(
     ("case", "words"),
     [

@@ -6,7 +6,9 @@ Runs in an environment with the trainers.
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -141,7 +143,26 @@ def restored(folder: Path) -> list[Any]:
     return found
 
 
+def unread(folder: Path) -> dict[str, Any]:
+    """Ask a worker to load a version that it still reads, from a disk that takes long, and then again."""
+    worker, version = Worker(), folder / "w0"
+    version.mkdir(parents=True)
+    TensorSnapshot({"w": torch.ones(2)}).write(version, "run:0")
+    text = (version / files.MANIFEST).read_text()
+    (version / files.MANIFEST).unlink()
+    os.mkfifo(version / files.MANIFEST)
+    disk = threading.Timer(5.0, (version / files.MANIFEST).write_text, [text])
+    disk.start()
+    worker.stoker_stage([str(version)])
+    began = time.monotonic()
+    found = {"at once": [worker.stoker_swap("run:0")["name"], worker.has], "seconds": time.monotonic() - began}
+    disk.join()
+    while not worker.stoker_staged()["done"]:
+        time.sleep(0.01)
+    return {**found, "then": [worker.stoker_swap("run:0")["name"], worker.has]}
+
+
 if __name__ == "__main__":
     scratch = Path(sys.argv[1])
     cases = {"round": round_trip(scratch), "damages": damages(scratch), "doubts": doubts()}
-    print(json.dumps({**cases, "restored": restored(scratch / "restored")}))
+    print(json.dumps({**cases, "restored": restored(scratch / "restored"), "unread": unread(scratch / "unread")}))

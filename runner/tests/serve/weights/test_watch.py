@@ -234,6 +234,26 @@ def test_where_engines_take_turns_the_watcher_reads_and_asks_and_pauses_nothing(
     assert [*in_turns.look().loaded] == ["run-a0:2"]
 
 
+def test_nothing_is_asked_for_while_something_newer_is_read(
+    in_turns: WeightsWatch, vllm: WeightsVllm, tmp_path: Path, reloads: Reloads
+) -> None:
+    first = place(tmp_path, 0)
+    in_turns.look_at_once([first])
+    assert reloads.asked() == first, "it waits for its turn"
+    asked, staged = [], vllm.stoker_staged
+    slow = iter([True, False, False, True])  # read, and then slowly: what is newer
+
+    def reading() -> dict[str, Any]:
+        asked.append(reloads.asked())
+        return staged() if next(slow, True) else {"done": False}
+
+    vllm.stoker_staged = reading  # type: ignore[method-assign]
+    newest = place(tmp_path, 1)
+    in_turns.look_at_once([newest])
+    assert asked == [first, "", "", ""]
+    assert reloads.asked() == newest
+
+
 def test_weights_that_are_not_loaded_in_a_turn_are_a_problem_of_their_version(
     in_turns: WeightsWatch, vllm: WeightsVllm, tmp_path: Path, reloads: Reloads, clock: Clock
 ) -> None:
