@@ -82,7 +82,7 @@ def _client(target: str) -> Any:
     """Return oras' client of a registry, which reads files while it sends them.
 
     Raises:
-        RequestException: the registry does not answer.
+        requests.RequestException: the registry does not answer.
     """
     import requests
     from oras.client import OrasClient

@@ -124,7 +124,7 @@ class Client:
 
         Raises:
             ExistsError: there is one of that name.
-            RefusedError: the API server, a webhook or a quota refuses it.
+            ObjectRefusedError: the API server, a webhook or a quota refuses it.
             ClusterError: see :mod:`stoker.runs.errors`.
         """
         metadata = body.get("metadata") or {}
@@ -190,7 +190,7 @@ class Client:
             timestamps: True to have the time in front of each line.
 
         Raises:
-            RefusedError: the container has not started, or its log is gone.
+            ObjectRefusedError: the container has not started, or its log is gone.
             ClusterError: see :mod:`stoker.runs.errors`.
         """
         asked = ApiRequest("get", PODS, namespace or self.namespace, pod, self.server, "log")

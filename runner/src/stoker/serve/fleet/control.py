@@ -57,7 +57,7 @@ class Control:
         """Do a call, and return the state that every ready replica has then.
 
         Raises:
-            RefusedError: it cannot be done. Every replica has the state before.
+            CallRefusedError: it cannot be done. Every replica has the state before.
         """
         deadline = time.monotonic() + self._timeout
         if not self._changing.acquire(timeout=self._timeout):
@@ -106,7 +106,7 @@ class Control:
         """Return the state and what each replica has of it, for a person to read.
 
         Raises:
-            RefusedError: it cannot be read.
+            CallRefusedError: it cannot be read.
         """
         try:
             newest, _ = self._log.newest()
@@ -126,7 +126,7 @@ class Control:
         """Return "ok" if the state can be read.
 
         Raises:
-            RefusedError: it cannot.
+            CallRefusedError: it cannot.
         """
         self.paused()
         return "ok\n"
@@ -135,7 +135,7 @@ class Control:
         """Return an empty answer, as vLLM does, if a replica may be asked.
 
         Raises:
-            RefusedError: none is listed.
+            CallRefusedError: none is listed.
         """
         if not self._replicas.ready():
             raise CallRefusedError(503, "no replica is ready")
@@ -145,7 +145,7 @@ class Control:
         """Return whether replicas are paused.
 
         Raises:
-            RefusedError: the state cannot be read.
+            CallRefusedError: the state cannot be read.
         """
         try:
             return self._log.newest()[0].paused

@@ -93,7 +93,7 @@ def load(name: str, path: str) -> Step:
     """Return the step that loads an adapter.
 
     Raises:
-        RefusedError: 400, no adapter can have this name.
+        CallRefusedError: 400, no adapter can have this name.
     """
     if not _NAME.fullmatch(name):
         raise CallRefusedError(400, f"lora_name {name!r} is wrong: use letters, digits, '.', '_' and '-', at most 128")
