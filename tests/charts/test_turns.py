@@ -30,7 +30,7 @@ def settings(accelerator: str, slice_: dict[str, Any], **more: Any) -> list[str]
 @pytest.fixture(scope="module")
 def objects() -> list[Manifest]:
     """All objects of a catalogue whose samplers take turns at a GPU."""
-    words = settings("nvidia", {"lease": "gpu-0", "quantumSeconds": 7, "byLoad": True})
+    words = settings("nvidia", {"lease": "gpu-0", "quantumSeconds": 7, "hookSeconds": 300, "byLoad": True})
     return render(TRAINING_RUNTIMES, settings=[*words, 'namespaces=["team-a","team-b"]'])
 
 
@@ -77,6 +77,7 @@ def test_stoker_slice_runs_beside_it_as_long_as_it_does(containers: dict[str, Ma
         "--sleep-level=1",
         "--quantum=7",
         "--lease-seconds=10",
+        "--hook-seconds=300",
         "--by-load",
     ]
     # `prepare` has written the configuration by then.
@@ -154,6 +155,7 @@ def test_on_cpus_an_engine_pauses() -> None:
     assert "--sleep-level=0" in text
     assert "--enable-sleep-mode" not in text
     assert "--by-load" not in text
+    assert "--hook-seconds=60" in text
 
 
 def test_without_turns_nothing_is_there() -> None:
@@ -172,6 +174,7 @@ def test_without_turns_nothing_is_there() -> None:
         ("nvidia", {"lease": "gpu-0", "sleepLevel": 3}, "value must be one of 0, 1, 2"),
         ("nvidia", {}, "missing property 'lease'"),
         ("nvidia", {"lease": "gpu-0", "quantum": 1}, "additional properties 'quantum' not allowed"),
+        ("nvidia", {"lease": "gpu-0", "hookSeconds": 0}, "minimum: got 0, want 1"),
         ("nvidia", {"lease": "GPU"}, "'GPU' does not match pattern"),
     ],
 )

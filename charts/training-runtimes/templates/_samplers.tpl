@@ -241,6 +241,7 @@ initContainers:
       - --sleep-level={{ int .sleepLevel }}
       - --quantum={{ int .quantumSeconds }}
       - --lease-seconds={{ int .leaseSeconds }}
+      - --hook-seconds={{ int .hookSeconds }}
       {{- if .byLoad }}
       - --by-load
       {{- end }}

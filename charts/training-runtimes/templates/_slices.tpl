@@ -11,6 +11,7 @@ Arguments, a list: what values say, the accelerator's profile.
       "sleepLevel" (hasKey . "sleepLevel" | ternary .sleepLevel $level | int)
       "quantumSeconds" (.quantumSeconds | default 30 | int)
       "leaseSeconds" (.leaseSeconds | default 10 | int)
+      "hookSeconds" (.hookSeconds | default 60 | int)
       "byLoad" (.byLoad | default false)) }}
 {{- end }}
 {{- end }}
