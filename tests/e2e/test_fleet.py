@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ class Replicas(Server):
 
 
 @pytest.fixture(scope="module")
-def server(install: Install, models: str, client: Client) -> Replicas:
+def server(install: Install, models: str, client: Client, helm: Callable[..., str]) -> Iterator[Replicas]:
     """Two replicas with one URL, and adapters without a manifest on the claim."""
     found = install(
         "url", "--set", "replicas=2", "--set", f"model.claim.name={models}", "--set", "model.name=base",
@@ -59,7 +60,24 @@ def server(install: Install, models: str, client: Client) -> Replicas:
         f"mkdir -p {FOREIGN} && cp -r /claims/{MODELS}/output {FOREIGN}/v1 && rm {FOREIGN}/v1/stoker.json && "
         f"cp -r /claims/{MODELS}/wrong/too-large {FOREIGN}/large",
     )  # fmt: skip
-    return Replicas(found.kube, found.name, client)
+    yield Replicas(found.kube, found.name, client)
+    uninstall(helm, found)
+
+
+@pytest.fixture
+def whole(install: Install, models: str, client: Client, helm: Callable[..., str]) -> Iterator[Replicas]:
+    """Two replicas that take whole weights."""
+    found = install(
+        "whole", "--set", "replicas=2", "--set", f"model.claim.name={models}", "--set", "model.name=base",
+        "--set", f"published.claim={ADAPTERS}", "--set-json", f"rl={json.dumps(PEERS)}", "--set", "fleet.enabled=true",
+    )  # fmt: skip
+    yield Replicas(found.kube, found.name, client)
+    uninstall(helm, found)
+
+
+def uninstall(helm: Callable[..., str], server: Server) -> None:
+    """Free the processors for the tests of other modules."""
+    helm("uninstall", server.name, "--namespace", server.kube.namespace, "--wait")
 
 
 def call(server: Replicas, client: Client, path: str, **body: Any) -> dict[str, Any]:
@@ -159,12 +177,7 @@ def answers(server: Replicas, client: Client) -> list[str]:
     return [answer["body"]["choices"][0]["text"] for answer in client.ask(*asked)]
 
 
-def test_whole_weights_reach_every_replica_or_none(install: Install, models: str, client: Client) -> None:
-    found = install(
-        "whole", "--set", "replicas=2", "--set", f"model.claim.name={models}", "--set", "model.name=base",
-        "--set", f"published.claim={ADAPTERS}", "--set-json", f"rl={json.dumps(PEERS)}", "--set", "fleet.enabled=true",
-    )  # fmt: skip
-    whole = Replicas(found.kube, found.name, client)
+def test_whole_weights_reach_every_replica_or_none(whole: Replicas, client: Client) -> None:
     own = answers(whole, client)
     trained = f"{FOREIGN}/trained"
     client.run("python", "-c", TRAINED, f"/claims/{MODELS}/model", trained)
