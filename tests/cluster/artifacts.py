@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from . import gobuild
@@ -164,13 +165,15 @@ def build(modules: Iterable[GoModule]) -> dict[GoModule, Path]:
             shutil.rmtree(abandoned)
         missing = {module: folder for module, folder in folders.items() if not folder.is_dir()}
         say(f"building {len(missing)} programs from source, once: {', '.join(m.name for m in missing)}")
-        # Two at a time: one links, on one core, while the other compiles.
-        with ThreadPoolExecutor(max_workers=2) as pool:
-            list(pool.map(_build, missing, missing.values()))
+        # Compiled packages take ten times the room of the programs, and nothing needs them again.
+        with tempfile.TemporaryDirectory(prefix=".go-", dir=root) as compiled:
+            # Two at a time: one links, on one core, while the other compiles.
+            with ThreadPoolExecutor(max_workers=2) as pool:
+                list(pool.map(partial(_build, Path(compiled)), missing, missing.values()))
     return folders
 
 
-def _build(module: GoModule, folder: Path) -> None:
+def _build(compiled: Path, module: GoModule, folder: Path) -> None:
     work = gobuild.Work()
     with (
         step(f"building {module.name} {module.version}", lambda: str(work)),
@@ -178,7 +181,9 @@ def _build(module: GoModule, folder: Path) -> None:
     ):
         new = Path(temporary) / "new"
         new.mkdir()
-        gobuild.make(new, module.source, module.name, module.package, module.linker_flags, module.links, work)
+        gobuild.make(
+            new, module.source, module.name, module.package, module.linker_flags, module.links, work, compiled
+        )
         if module.chart and module.upstream:
             gobuild.copy_chart(module.source, module.upstream, module.chart, new / "chart")
         new.rename(folder)

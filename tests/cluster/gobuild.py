@@ -49,7 +49,14 @@ class Work:
 
 
 def make(
-    folder: Path, source: Path, name: str, package: str, linker_flags: str, links: Sequence[str], work: Work
+    folder: Path,
+    source: Path,
+    name: str,
+    package: str,
+    linker_flags: str,
+    links: Sequence[str],
+    work: Work,
+    compiled: Path | None = None,
 ) -> None:
     """Build a program into an existing, empty folder.
 
@@ -61,12 +68,13 @@ def make(
         linker_flags: What ``-ldflags`` is given.
         links: Further names of the program.
         work: Told of the progress.
+        compiled: The folder of compiled packages, which several builds may share; None for Go's own.
 
     Raises:
         ClusterError: A download or the compilation failed.
     """
     arguments = ["build", "-v", "-trimpath", "-ldflags", linker_flags, "-o", str(folder / name), package]
-    _go(source, arguments, work)
+    _go(source, arguments, work, compiled)
     for link in links:
         (folder / link).symlink_to(name)
 
@@ -92,11 +100,12 @@ def without_dependencies(chart_yaml: str) -> str:
     return re.sub(r"^dependencies:\n(?:[ \t-].*\n|\n(?=[ \t-]))*", "", chart_yaml, flags=re.MULTILINE)
 
 
-def _go(source: Path, arguments: Sequence[str], work: Work) -> str:
+def _go(source: Path, arguments: Sequence[str], work: Work, compiled: Path | None = None) -> str:
+    cache = {"GOCACHE": str(compiled)} if compiled else {}
     process = subprocess.Popen(
         ["nice", "go", *arguments],
         cwd=source,
-        env={**os.environ, "GOOS": "linux", "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"},
+        env={**os.environ, "GOOS": "linux", "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", **cache},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
