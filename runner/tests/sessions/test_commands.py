@@ -307,6 +307,10 @@ def test_purge_goes_on_where_it_failed(
 
     cluster.starts = True
     cluster.objects.pop(("jobsets", "ml", "sums"))  # as the garbage collector does
+    refused = rl("up", "sums", *SUMS, "--wait", "0")
+    assert refused.exit_code == 64
+    half = "the folder sums of claim team is only half deleted: finish it with `stoker rl down sums --purge`"
+    assert half in refused.stderr
     told = rl("down", "sums", "--purge")
     assert told.exit_code == 0, told.output
     assert told.stderr.endswith("session sums: nothing is left\n")

@@ -15,7 +15,7 @@ from stoker.runs.client import Client
 from stoker.runs.errors import ConflictError, ExistsError, NotFoundError
 from stoker.runs.kinds import CLAIMS, CLUSTER_RUNTIMES, DEVICE_CLAIMS, JOBS, PODS, RUNTIMES, TRAINJOBS, Kind
 from stoker.runs.run import QUEUE
-from stoker.sessions import render
+from stoker.sessions import folder, render
 from stoker.sessions.kinds import LEASES, OWN
 from stoker.sessions.render import LABEL, Session
 from stoker.tinker.options import KEY_PREFIX
@@ -275,6 +275,13 @@ def _refuse_remains(client: Client, name: str) -> None:
             ExitCode.USAGE,
             f"claim {claim} of an earlier session {name} still exists: choose another name, or delete the claim and "
             f"the run folder in it with `stoker rl down {name} --purge`",
+        )
+    half = folder.remembered(client, name)
+    if half is not None:
+        raise RunError(
+            ExitCode.USAGE,
+            f"the folder {name} of claim {half.claim} is only half deleted: finish it with `stoker rl down {name} "
+            "--purge`, or choose another name",
         )
 
 
