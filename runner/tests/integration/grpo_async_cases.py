@@ -478,11 +478,19 @@ def fast(model: str, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, temperature in (("none", 1.0), ("temperature", 0.7)):
         fleet = TinyFleet(model, tokenizer, GENERATIONS, temperature=temperature)
+        asked: list[int] = []
 
         def answer(group: Group, fleet: TinyFleet = fleet) -> tuple[Sample, ...]:
             return tuple(replace(sample, newest=group.version + 1) for sample in fleet.answer(group))
 
-        def probe(version: int, prompts: Prompts, stop: Callable[[], bool], fleet: TinyFleet = fleet) -> Sequence[Row]:
+        def probe(
+            version: int,
+            prompts: Prompts,
+            stop: Callable[[], bool],
+            fleet: TinyFleet = fleet,
+            asked: list[int] = asked,
+        ) -> Sequence[Row]:
+            asked.append(version)
             turns = []
             for prompt in [*prompts] * 4:
                 ids, logprobs = fleet.complete(version, [*prompt], 6, 1.0)
@@ -491,7 +499,7 @@ def fast(model: str, folder: Path) -> dict[str, Any]:
 
         args = settings(GRPOAsyncConfig, folder / name, **own)
         run = Ours(model, args, answer, fleet.take_all, lag=2, peft_config=None, probe=probe)
-        found[name] = guarded(run)
+        found[name] = {**guarded(run), "asked": asked}
     return found
 
 
