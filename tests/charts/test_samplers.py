@@ -17,6 +17,7 @@ from subprocess import DEVNULL
 import pytest
 
 from charts.helm import TRAINING_RUNTIMES, Manifest, render
+from charts.runtimes import containers as of_pods
 from charts.runtimes import jobs, runtimes
 from stoker.cluster.processes import free_ports
 from stoker.lab import LabError, Policy
@@ -245,3 +246,18 @@ def test_samplers_write_nothing_into_the_workspace(containers: dict[str, Manifes
     ]
     assert len(mounts) == 3
     assert all(mount["readOnly"] for mount in mounts)
+
+
+def test_each_container_has_the_name_of_its_folder_in_a_shared_claim() -> None:
+    """Kubernetes starts no container whose `subPathExpr` names a variable that the container does not have."""
+    shared = render(TRAINING_RUNTIMES, [VALUES], ['workspace.existingClaim="runs"', "runtimes.trl-tinker.enabled=true"])
+    mounting = [
+        (container, mount)
+        for container in of_pods(runtimes(shared))
+        for mount in container["volumeMounts"]
+        if mount["mountPath"] == "/workspace"
+    ]
+    assert {"node", "vllm", "adapters", "prepare"} <= {container["name"] for container, _ in mounting}
+    for container, mount in mounting:
+        assert mount["subPathExpr"] == "$(JOBSET_NAME)"
+        assert "JOBSET_NAME" in {one["name"] for one in container.get("env", ())}, container["name"]

@@ -165,11 +165,13 @@ def build(modules: Iterable[GoModule]) -> dict[GoModule, Path]:
             shutil.rmtree(abandoned)
         missing = {module: folder for module, folder in folders.items() if not folder.is_dir()}
         say(f"building {len(missing)} programs from source, once: {', '.join(m.name for m in missing)}")
-        # Compiled packages take ten times the room of the programs, and nothing needs them again.
-        with tempfile.TemporaryDirectory(prefix=".go-", dir=root) as compiled:
+        with (
+            # Compiled packages take ten times the room of the programs, and nothing needs them again.
+            tempfile.TemporaryDirectory(prefix=".go-", dir=root) as compiled,
             # Two at a time: one links, on one core, while the other compiles.
-            with ThreadPoolExecutor(max_workers=2) as pool:
-                list(pool.map(partial(_build, Path(compiled)), missing, missing.values()))
+            ThreadPoolExecutor(max_workers=2) as pool,
+        ):
+            list(pool.map(partial(_build, Path(compiled)), missing, missing.values()))
     return folders
 
 
@@ -181,9 +183,7 @@ def _build(compiled: Path, module: GoModule, folder: Path) -> None:
     ):
         new = Path(temporary) / "new"
         new.mkdir()
-        gobuild.make(
-            new, module.source, module.name, module.package, module.linker_flags, module.links, work, compiled
-        )
+        gobuild.make(new, module.source, module.name, module.package, module.linker_flags, module.links, work, compiled)
         if module.chart and module.upstream:
             gobuild.copy_chart(module.source, module.upstream, module.chart, new / "chart")
         new.rename(folder)

@@ -253,6 +253,7 @@ def test_no_more_sessions_than_the_limit_share_a_device_and_the_others_wait_whol
             ended = min(now)
             end(crowd, ended)
             left.remove(ended)
+            crowd.until("its pods to go", partial(_is_gone, crowd, ended), 60)
 
 
 def _whole(kube: Kube, count: int) -> bool:
@@ -264,6 +265,11 @@ def _whole(kube: Kube, count: int) -> bool:
     now = placed(kube)
     assert len(now) <= LIMIT, now
     return len(now) == count and all(has == (2, 2) for has in now.values())
+
+
+def _is_gone(kube: Kube, session: str) -> bool:
+    """Return whether no pod of a session counts any more; its job may have made another before it went."""
+    return session not in placed(kube)
 
 
 def _expect(stoker: Stoker, kube: Kube, *words: str) -> None:

@@ -16,7 +16,6 @@ from runner.tests.tinker.public_client import CLIENT, client_python
 from cluster import Cluster
 from e2e.kube import Kube
 from e2e.registry import Image
-from e2e.rollouts import CLAIM as EXAMPLES_CLAIM
 from e2e.rollouts import EXAMPLE, VALUES, Installs
 from e2e.sessions import Rl, left, pods_of
 from e2e.trainjobs import Reader
@@ -52,8 +51,11 @@ def trainjob(kube: Kube, reader: Reader, tmp_path: Path) -> Path:
     """A TrainJob of an endpoint, whose model is on a claim."""
     kube.create_claim(CLAIM)
     reader.copy(made_once("trl", environment("trl"), TINY_INPUTS), CLAIM)
-    # The example mounts its claim in every pod at /inputs.
-    made = yaml.safe_load((EXAMPLE / "trainjob.yaml").read_text().replace(EXAMPLES_CLAIM, CLAIM))
+    # The example mounts a claim in every pod at /inputs. Here this is the claim that the runtime mounts at /workspace.
+    made = yaml.safe_load((EXAMPLE / "trainjob.yaml").read_text().replace("name: inputs", "name: initializer"))
+    for patch in made["spec"]["runtimePatches"]:
+        for job in patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]:
+            del job["template"]["spec"]["template"]["spec"]["volumes"]
     made["spec"]["runtimeRef"]["name"] = RUNTIME
     made["spec"]["trainer"] = {"numNodes": 1, "args": [*ARGS, "--versions=16"]}
     file = tmp_path / "trainjob.yaml"

@@ -200,6 +200,10 @@ initContainers:
     restartPolicy: Always
     command: [stoker, adapters, watch, --settings, /config/adapters.yaml]
     args: [--host, 127.0.0.1, --port, "8081"{{ if $samplers.slice }}, --slice, /slice{{ end }}]
+    {{- if .runtime.workspace.existingClaim }}
+    env: {{- /* for the mount */}}
+      {{- include "training-runtimes.jobIdentity" . | nindent 6 }}
+    {{- end }}
     readinessProbe:
       httpGet: {path: /readyz, port: 8080}
       periodSeconds: 2

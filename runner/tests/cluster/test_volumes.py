@@ -211,3 +211,18 @@ def test_a_run_that_must_resume_needs_a_checkpoint(tmp_path: Path) -> None:
     assert (ExitCode.CONFIG, "STOKER_RESUME=require, but /workspace/output has no complete checkpoint: ") in [
         (code, text.partition("set it")[0]) for code, text in verdict.problems
     ]
+
+
+def test_pods_that_mount_one_claim_as_two_volumes_never_start() -> None:
+    team = {"persistentVolumeClaim": {"claimName": "team"}}
+    runtime = deepcopy(RUNTIME)
+    pod = pod_of(next(job for job in replicated_jobs(runtime) if job["name"] == "node"))
+    pod["volumes"] = [*pod.get("volumes", ()), {"name": "inputs", **team}, {"name": "initializer", **team}]
+    assert "team" not in of(runtime).errors, "a volume that is not mounted is never waited for"
+    mount = {"name": "inputs", "mountPath": "/inputs"}
+    verdict = of(runtime, container_patch(name="node", volumeMounts=[mount]))
+    assert verdict.code is ExitCode.USAGE
+    assert (
+        "the pods of job node mount claim team as the volumes inputs and initializer, and Kubernetes never starts such "
+        "pods: keep one of these volumes, and mount it at each path"
+    ) in verdict.errors

@@ -24,7 +24,7 @@ from stoker.cluster.resources import (
 )
 from stoker.cluster.samplers import samplers_of
 from stoker.cluster.starts import Start, start_of
-from stoker.cluster.volumes import PathFacts, Volumes, volumes_of
+from stoker.cluster.volumes import PathFacts, Volumes, claims_of_two_volumes, volumes_of
 from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
 from stoker.contract.files import exists
 from stoker.contract.samplers import API_KEY
@@ -136,6 +136,7 @@ def validate_one(trainjob: Resource, runtime: Resource, volumes: Sequence[str] =
     judge = _Judge(job, folders, problems, [*admission.notices])
     code = _code_of(problems)
     try:
+        problems += [(ExitCode.USAGE, text) for text in claims_of_two_volumes(trainjob, runtime)]
         fetching = judge.fetching(trainjob, runtime)
         code = code or _code_of(problems)
         plan = judge.nodes(volumes_of(trainjob, runtime, fetching, packages_of(job.image) is not None))

@@ -127,6 +127,40 @@ def volumes_of(
         return _volumes_of(patched(without_nulls(trainjob), runtime), fetching, is_image_known)
 
 
+def claims_of_two_volumes(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with pods that mount one claim as two volumes.
+
+    The kubelet waits for the second volume for ever, without an event (kubernetes/kubernetes#127004).
+
+    Args:
+        trainjob: a TrainJob.
+        runtime: its runtime.
+
+    Raises:
+        RunError: the two do not fit, or one is invalid (64).
+    """
+    with shape_errors():
+        jobset, _, _ = trainer_of(patched(without_nulls(trainjob), runtime))
+        return [
+            f"the pods of job {job['name']} mount claim {claim} as the volumes {' and '.join(names)}, and Kubernetes "
+            "never starts such pods: keep one of these volumes, and mount it at each path"
+            for job in jobset["replicatedJobs"]
+            for claim, names in _claims(job["template"]["spec"]["template"]["spec"]).items()
+            if len(names) > 1
+        ]
+
+
+def _claims(pod: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return of each claim that a pod's volumes name the volumes that are mounted."""
+    mounted = {name for name, _ in _mounted(pod)}
+    found: dict[str, list[str]] = {}
+    for volume in pod.get("volumes", ()):
+        claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
+        if claim is not None and volume["name"] in mounted:
+            found.setdefault(str(claim), []).append(str(volume["name"]))
+    return found
+
+
 def _volumes_of(runtime: Mapping[str, Any], fetching: Mapping[str, str | None], is_image_known: bool) -> Volumes:
     jobset, node, container = trainer_of(runtime)
     pods = {str(job["name"]): job["template"]["spec"]["template"]["spec"] for job in jobset["replicatedJobs"]}
