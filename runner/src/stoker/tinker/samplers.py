@@ -18,6 +18,8 @@ from stoker.tinker.messages import Sampled
 from stoker.tinker.refusals import RefusedError
 
 _LOOK_SECONDS = 0.2
+# No answer, no such version, and what a proxy says for a vLLM that is not there: another sampler may answer.
+_ELSEWHERE = (0, 404, 502, 503)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Samplers:
     """vLLM servers that serve what a folder holds.
 
     Args:
-        addresses: one of each server.
+        addresses: one of each server; those that nobody is at, or not yet, are left out.
         folder: their folder of published versions.
         run: the run's name.
         owner: what all attempts of the run have in common with no other.
@@ -69,7 +71,8 @@ class Samplers:
         self._base_model = {"name_or_path": model, "revision": None}
         self._name = live.claim(folder, run, owner)
         self._lock = threading.Lock()
-        self._numbers, self._turns = itertools.count(1), itertools.cycle(self._servers)
+        self._numbers, self._turns = itertools.count(1), itertools.count()
+        self._there = self._servers
 
     def publish(self, write: Callable[[Path], None]) -> str:
         """Publish what a function writes as a new version, and return its name in requests.
@@ -85,27 +88,33 @@ class Samplers:
             raise RefusedError(f"the weights could not be published: {error.message}", 500) from error
 
     def wait(self, name: str) -> None:
-        """Wait until every server has a version.
+        """Wait until every server that is there has a version, and one is.
 
         Raises:
             RefusedError: one has not in time.
         """
         until = time.monotonic() + self._seconds
-        for server in self._servers:
-            while True:
+        while True:
+            having: list[Server] = []
+            lacking: list[Server] = []
+            why = ""
+            for server in self._servers:
                 try:
-                    if name in server.models():
-                        break
-                    why = "it does not list it"
+                    (having if name in server.models() else lacking).append(server)
                 except ServerError as error:
                     why = str(error)
-                if time.monotonic() > until:
-                    raise RefusedError(
-                        f"a sampler does not serve {name} after {self._seconds:g} s ({why}): look at its log, and give "
-                        "samplers and endpoint the same folder",
-                        503,
-                    )
-                time.sleep(_LOOK_SECONDS)
+            if having and not lacking:
+                with self._lock:
+                    self._there = having
+                return
+            if time.monotonic() > until:
+                raise RefusedError(
+                    f"a sampler does not serve {name} after {self._seconds:g} s "
+                    f"({'it does not list it' if lacking else why}): look at its log, and give "
+                    "samplers and endpoint the same folder",
+                    503,
+                )
+            time.sleep(_LOOK_SECONDS)
 
     def retract(self, name: str) -> None:
         """Remove a version.
@@ -133,22 +142,7 @@ class Samplers:
         Raises:
             RefusedError: the server refuses the request, or does not answer as vLLM does.
         """
-        with self._lock:
-            server = next(self._turns)
-        try:
-            request = {
-                **asked.settings,
-                "model": name or _base(server),
-                "prompt": list(asked.prompt),
-                "n": asked.count,
-                "logprobs": 0,
-                "return_token_ids": True,
-            }
-            if asked.prompt_logprobs:
-                request["prompt_logprobs"] = 0
-            answer = server.complete(request)
-        except ServerError as error:
-            raise RefusedError(f"the sampler answered: {error}", error.status or 503) from error
+        answer = self._ask(name, asked)
         try:
             return _read(answer, asked)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -157,6 +151,35 @@ class Samplers:
                 "name a vLLM server in --samplers",
                 502,
             ) from error
+
+    def _ask(self, name: str | None, asked: SampleRequest) -> Any:
+        """Return the answer of the first server that has the model; servers take turns at being asked first."""
+        with self._lock:
+            there, turn = self._there, next(self._turns)
+        first = turn % len(there)
+        refusal = None
+        for server in [*there[first:], *there[:first], *(one for one in self._servers if one not in there)]:
+            try:
+                return server.complete(_request(name or _base(server), asked))
+            except ServerError as error:
+                # What the first says counts: it had the model before.
+                refusal = refusal or error
+                if error.status not in _ELSEWHERE:
+                    break
+        raise RefusedError(f"the sampler answered: {refusal}", (refusal and refusal.status) or 503) from refusal
+
+
+def _request(model: str, asked: SampleRequest) -> dict[str, Any]:
+    more = {"prompt_logprobs": 0} if asked.prompt_logprobs else {}
+    return {
+        **asked.settings,
+        "model": model,
+        "prompt": list(asked.prompt),
+        "n": asked.count,
+        "logprobs": 0,
+        "return_token_ids": True,
+        **more,
+    }
 
 
 def _base(server: Server) -> str:

@@ -1,0 +1,80 @@
+"""Samplers come and go under an endpoint: only those that are there are waited for and asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from runner.tests.tinker import vllm_stand_in
+from runner.tests.tinker.vllm_stand_in import StandIn
+
+from stoker.tinker.refusals import RefusedError
+from stoker.tinker.samplers import SampleRequest, Samplers
+
+# Nobody listens there, as at the address of a sampler that a run may get later.
+NOBODY = "http://127.0.0.1:1"
+ASKED = SampleRequest([1, 2], 1, {"max_tokens": 1})
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[tuple[StandIn, StandIn]]:
+    """Two servers of one folder."""
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(vllm_stand_in.serving(tmp_path)) for _ in range(2))
+        yield one, other
+
+
+def of(folder: Path, *addresses: str, seconds: float = 5.0) -> Samplers:
+    """Return the samplers of an endpoint."""
+    return Samplers(addresses, folder, "tinker", "me", "model", seconds=seconds)
+
+
+def published(samplers: Samplers) -> str:
+    """Publish an adapter, and return its name."""
+
+    def write(folder: Path) -> None:
+        (folder / "adapter_config.json").write_text("{}")
+        (folder / "adapter_model.safetensors").write_bytes(b"")
+
+    return samplers.publish(write)
+
+
+def test_addresses_that_nobody_is_at_are_neither_waited_for_nor_asked_first(
+    tmp_path: Path, two: tuple[StandIn, StandIn]
+) -> None:
+    samplers = of(tmp_path, NOBODY, two[0].address, NOBODY, two[1].address)
+    name = published(samplers)
+    samplers.wait(name)
+    for _ in range(6):
+        samplers.sample(name, ASKED)
+    assert [len(server.requests) for server in two] == [3, 3]
+
+
+def test_a_sampler_that_goes_leaves_its_requests_to_the_others(tmp_path: Path, two: tuple[StandIn, StandIn]) -> None:
+    samplers = of(tmp_path, two[0].address, two[1].address)
+    name = published(samplers)
+    samplers.wait(name)
+    two[0].shutdown()
+    two[0].server_close()
+    for _ in range(4):
+        samplers.sample(name, ASKED)
+    assert len(two[1].requests) == 4
+
+
+def test_a_version_that_one_lacks_is_waited_for(tmp_path: Path, two: tuple[StandIn, StandIn]) -> None:
+    two[1].folder = tmp_path / "elsewhere"
+    samplers = of(tmp_path, two[0].address, two[1].address, seconds=0.5)
+    name = published(samplers)
+    with pytest.raises(RefusedError, match="does not list it"):
+        samplers.wait(name)
+
+
+def test_without_any_sampler_the_reason_is_told(tmp_path: Path) -> None:
+    samplers = of(tmp_path, NOBODY, seconds=0.5)
+    name = published(samplers)
+    with pytest.raises(RefusedError, match="refused"):
+        samplers.wait(name)
+    with pytest.raises(RefusedError, match=r"the sampler answered: .*refused"):
+        samplers.sample(None, ASKED)
