@@ -10,6 +10,7 @@ import pytest
 from runner.tests.tinker import vllm_stand_in
 from runner.tests.tinker.vllm_stand_in import StandIn
 
+from stoker.serve.vllm import Server, ServerError
 from stoker.tinker.refusals import RefusedError
 from stoker.tinker.samplers import SampleRequest, Samplers
 
@@ -78,3 +79,16 @@ def test_without_any_sampler_the_reason_is_told(tmp_path: Path) -> None:
         samplers.wait(name)
     with pytest.raises(RefusedError, match=r"the sampler answered: .*refused"):
         samplers.sample(None, ASKED)
+
+
+def test_a_refusal_is_told_and_not_who_else_was_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = iter([ServerError("connection refused"), ServerError("max_tokens is too large", 400)])
+
+    def complete(server: Server, request: object) -> None:
+        raise next(errors)
+
+    monkeypatch.setattr(Server, "complete", complete)
+    samplers = of(tmp_path, NOBODY, NOBODY)
+    with pytest.raises(RefusedError, match="max_tokens is too large") as refused:
+        samplers.sample("run:1", ASKED)
+    assert refused.value.status == 400

@@ -157,16 +157,17 @@ class Samplers:
         with self._lock:
             there, turn = self._there, next(self._turns)
         first = turn % len(there)
-        refusal = None
+        failed: list[ServerError] = []
         for server in [*there[first:], *there[:first], *(one for one in self._servers if one not in there)]:
             try:
                 return server.complete(_request(name or _base(server), asked))
             except ServerError as error:
-                # What the first says counts: it had the model before.
-                refusal = refusal or error
+                failed.append(error)
                 if error.status not in _ELSEWHERE:
                     break
-        raise RefusedError(f"the sampler answered: {refusal}", (refusal and refusal.status) or 503) from refusal
+        # A refusal counts; without one, what the first says, which had the model before.
+        told = failed[-1] if failed[-1].status not in _ELSEWHERE else failed[0]
+        raise RefusedError(f"the sampler answered: {told}", told.status or 503) from told
 
 
 def _request(model: str, asked: SampleRequest) -> dict[str, Any]:
