@@ -22,7 +22,7 @@ MODEL, FOLDER = sys.argv[1], Path(sys.argv[2])
 ROWS = [{"prompt": f"{a}+{b}=", "completion": str(a + b)} for a in range(4) for b in range(6)]
 # Each update has all rows, so that its loss is that of all of them.
 CONFIG = LoRATrainConfig(
-    rank=4, target_modules="all-linear", batch_size=8, gradient_accumulation_steps=3, num_epochs=5, learning_rate=2e-2,
+    rank=4, target_modules="all-linear", batch_size=8, gradient_accumulation_steps=3, num_epochs=5, learning_rate=1e-2,
     max_length=64,
 )  # fmt: skip
 

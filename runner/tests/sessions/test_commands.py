@@ -199,13 +199,33 @@ def test_down_leaves_nothing_and_says_what_stays(rl: Rl, cluster: Cluster) -> No
     assert (again.exit_code, "session sums does not exist" in again.stderr) == (0, True)
 
 
+def test_purge_deletes_a_claim_that_jobset_makes_anew(
+    rl: Rl, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rl("up", "sums", *SUMS, "--wait", "0")
+    claim = {"metadata": {"name": "initializer-sums"}}
+    cluster.add("persistentvolumeclaims", claim)
+    cluster.add("jobsets", {"metadata": {"name": "sums", "labels": {"stoker.dev/session": "sums"}}})
+
+    def end(_: float) -> None:
+        """JobSet sees to its claim once more before its JobSet is gone."""
+        if cluster.objects.pop(("jobsets", "ml", "sums"), None):
+            cluster.add("persistentvolumeclaims", claim)
+
+    monkeypatch.setattr(down.time, "sleep", end)
+    told = rl("down", "sums", "--purge", "--wait", "20")
+    assert told.exit_code == 0, told.output
+    assert names(cluster) == []
+
+
 def test_down_names_what_is_left_and_why(rl: Rl, cluster: Cluster) -> None:
     rl("up", "sums", *SUMS, "--wait", "0")
     stuck = sampler(0)
     stuck["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     cluster.add("pods", stuck)
     labels = {"stoker.dev/session": "sums"}
-    cluster.add("leases", {"metadata": {"name": "gpu", "labels": labels, "finalizers": ["example.com/x"]}})
+    ends = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/x"]}
+    cluster.add("leases", {"metadata": {"name": "gpu", "labels": labels, **ends}})
     cluster.refusals["GET", "jobsets"] = forbidden("list", "jobsets.jobset.x-k8s.io")
     cluster.kinds.remove("resourceclaims")  # a cluster without DRA
     told = rl("down", "sums", "--wait", "0.05")

@@ -101,8 +101,6 @@ def down(client: Client, name: str, seconds: float, *, purge: bool = False) -> N
     for kind, one in before.objects:  # those without an owner would stay, and the others need not wait for theirs
         if kind in OWN:
             client.delete(kind, one["metadata"]["name"])
-    if purge:
-        client.delete(CLAIMS, render.claim_of(name))
     left = _wait(client, name, uid, seconds, purge=purge)
     for kind in left.unseen:
         say(f"session {name}: you may not list {kind.resource}, so whether one is left is not known")
@@ -130,10 +128,12 @@ def _place(client: Client, name: str, trainjob: Object | None, *, purge: bool) -
 
 
 def _wait(client: Client, name: str, uid: str, seconds: float, *, purge: bool) -> Left:
-    """Wait until nothing is left, or for so long, and return what is."""
+    """Wait until nothing is left, or for so long, and return what is; with `purge`, delete the session's claim too."""
     deadline = time.monotonic() + seconds
     told = 0
     while True:
+        if purge:  # at each look: JobSet makes a deleted claim anew until it is gone itself
+            client.delete(CLAIMS, render.claim_of(name))
         left = left_of(client, name, uid)
         claim = client.find(CLAIMS, render.claim_of(name)) if purge else None
         if claim is not None:  # nobody labels it
@@ -186,8 +186,8 @@ def _owns(uid: str, one: Mapping[str, Any]) -> bool:
 def _why(one: Mapping[str, Any]) -> str:
     """Return why an object is still there."""
     metadata = one["metadata"]
-    if metadata.get("finalizers"):
-        return f"its finalizers {', '.join(metadata['finalizers'])} still block deletion; look at what sets them"
     if metadata.get("deletionTimestamp"):
+        if metadata.get("finalizers"):
+            return f"its finalizers {', '.join(metadata['finalizers'])} still block deletion; look at what sets them"
         return "it is being deleted; try again later, or look at its node if it is a pod"
     return "nothing has deleted it: delete it with kubectl, or look at the controller manager, which collects garbage"
