@@ -149,6 +149,11 @@ REFUSED = [
         'the chart has a volume "shm" already. Choose another name.',
     ),
     Refused(
+        f"{OVERRIDE}.volumes",
+        [{"name": name, "persistentVolumeClaim": {"claimName": "corpora"}} for name in ("a", "b")],
+        'its volumes a and b are both of claim "corpora", and Kubernetes never starts a pod that mounts a claim twice.',
+    ),
+    Refused(
         f"{OVERRIDE}.podTemplate",
         {"spec": {"containers": [{"name": "sidecar", "image": "registry.example.com/sidecar:1"}]}},
         f"{OVERRIDE}.podTemplate.spec.containers: none of these is called node, which is the one that Trainer and the",

@@ -351,6 +351,7 @@ a TrainJob makes it.
   {{- fail (printf "\n\n%s.containers: the container node has no image, for the list replaces the chart's. %s\n"
         $where "Write all that it needs, or remove the list and set the runtime's own values (image, env, resources).") }}
 {{- end }}
+{{- include "training-runtimes.validateClaims" (dict "entry" .runtime.entry "volumes" $pod.volumes) }}
 {{- /* JobSet adds the volume of a TrainJob's own claim. */}}
 {{- $names := empty .runtime.workspace.existingClaim | ternary (list "initializer") list }}
 {{- range $pod.volumes }}
@@ -365,6 +366,25 @@ a TrainJob makes it.
             (ternary "Write all volumes, for the list replaces the chart's; or use the runtime's value volumes, which adds to them."
               (printf "Use one of: %s." (join ", " $names)) (hasKey $given "volumes"))) }}
     {{- end }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /*
+training-runtimes.validateClaims: the kubelet never starts a pod that mounts one claim as two volumes, and says nothing
+(kubernetes/kubernetes#127004). Arguments: entry and volumes of a pod.
+*/}}
+{{- define "training-runtimes.validateClaims" -}}
+{{- $volumes := dict }}
+{{- range .volumes }}
+  {{- $volume := .name }}
+  {{- with dig "persistentVolumeClaim" "claimName" "" . }}
+    {{- if hasKey $volumes . }}
+      {{- fail (printf "\n\nruntimes.%s: its volumes %s and %s are both of claim %q, and Kubernetes never starts a pod that mounts a claim twice. %s\n"
+            $.entry (get $volumes .) $volume .
+            "Give each volume its own claim (workspace.existingClaim, scratch.cacheClaim, volumes), or keep one volume and mount it at both paths.") }}
+    {{- end }}
+    {{- $_ := set $volumes . $volume }}
   {{- end }}
 {{- end }}
 {{- end }}

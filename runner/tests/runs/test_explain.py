@@ -79,6 +79,19 @@ def deleted() -> Object:
 DEVICE: dict[str, Any] = {"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu-0"}]}}
 SELECTOR = {"spec": {"nodeSelector": {"kubernetes.io/arch": "amd64", "gpu": "h200"}}}
 GPU = {"spec": {"containers": [{"name": "node", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}}
+TWICE: dict[str, Any] = {
+    "spec": {
+        "containers": [
+            {
+                "name": "node",
+                "volumeMounts": [{"name": name, "mountPath": f"/{name}"} for name in ("initializer", "corpora")],
+            }
+        ],
+        "volumes": [
+            {"name": name, "persistentVolumeClaim": {"claimName": "team"}} for name in ("initializer", "corpora")
+        ],
+    }
+}
 QUOTA = 'pods "tune-node-0-0-" is forbidden: exceeded quota: small, requested: pods=1, used: pods=2, limited: pods=2'
 SECURITY = 'pods "x" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false'
 FLAVORS = "couldn't assign flavors to pod set node"
@@ -355,6 +368,11 @@ CASES = {
         "create the Secret",
         [waiting("ContainerCreating")],
         events=[event(pod(), "FailedMount", 'MountVolume.SetUp failed for volume "ca": configmap "ca" not found')],
+    ),
+    "claim mounted twice": Case(
+        "it mounts claim team as the volumes initializer and corpora",
+        "keep one of these volumes",
+        [waiting("ContainerCreating", **TWICE)],
     ),
     "wrong flag": Case(
         "node ended with exit code 64 wrong arguments: stoker: error: --lr: did you mean --learning_rate?",

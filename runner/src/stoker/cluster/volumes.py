@@ -145,13 +145,17 @@ def claims_of_two_volumes(trainjob: Mapping[str, Any], runtime: Mapping[str, Any
             f"the pods of job {job['name']} mount claim {claim} as the volumes {' and '.join(names)}, and Kubernetes "
             "never starts such pods: keep one of these volumes, and mount it at each path"
             for job in jobset["replicatedJobs"]
-            for claim, names in _claims(job["template"]["spec"]["template"]["spec"]).items()
+            for claim, names in volumes_of_claims(job["template"]["spec"]["template"]["spec"]).items()
             if len(names) > 1
         ]
 
 
-def _claims(pod: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return of each claim that a pod's volumes name the volumes that are mounted."""
+def volumes_of_claims(pod: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return of each claim that a pod's volumes name the volumes that are mounted.
+
+    Args:
+        pod: its spec.
+    """
     mounted = {name for name, _ in _mounted(pod)}
     found: dict[str, list[str]] = {}
     for volume in pod.get("volumes", ()):

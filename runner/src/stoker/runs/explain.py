@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from stoker.cluster.volumes import volumes_of_claims
 from stoker.contract.exits import ExitCode
 from stoker.frameworks import flag_names_of
 from stoker.plan.interfaces import FlagNames
@@ -294,6 +295,15 @@ def _mounts(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
                 f"a volume cannot be mounted: {text}",
                 "create the Secret, ConfigMap or claim that it names in the run's namespace, or look after the storage",
             )
+    for pod in seen.pods:
+        for claim, volumes in volumes_of_claims(part(pod, "spec")).items() if _name_of(pod) in starting else ():
+            if len(volumes) > 1:  # the kubelet waits without an event
+                yield Finding(
+                    f"pod {_name_of(pod)}",
+                    f"it mounts claim {claim} as the volumes {' and '.join(volumes)}, and Kubernetes never starts such "
+                    "a pod",
+                    "keep one of these volumes, mount it at each path, and submit the run again",
+                )
     for event in _warnings(seen, "Pod"):
         if _name(event) in starting and event.get("reason") == "FailedCreatePodSandBox":
             yield Finding(
