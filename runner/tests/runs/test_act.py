@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from runner.tests.command_line import stoker
-from runner.tests.runs.api_server import Cluster
+from runner.tests.runs.api_server import Cluster, forbidden
 from runner.tests.runs.objects import NOW, ended, jobset, pod, progress, trainjob
 
 import builders
@@ -81,6 +81,12 @@ def test_a_runtime_that_is_missing_is_named(catalogue: Cluster, tmp_path: Path) 
     path = written(tmp_path / "job.yaml", builders.trainjob("a", runtime="none"))
     result = stoker("submit", path, code=ExitCode.USAGE)
     assert "a names the runtime none, which the cluster does not have" in result.stderr
+
+
+def test_a_runtime_that_the_user_may_not_read_is_said(catalogue: Cluster, tmp_path: Path) -> None:
+    catalogue.refusals["GET", "clustertrainingruntimes"] = forbidden("get", "clustertrainingruntimes")
+    told = stoker("submit", written(tmp_path / "job.yaml", builders.trainjob("a"))).stderr
+    assert "a is not checked before it is submitted, because its runtime cannot be read: you may not get" in told
 
 
 def test_a_run_is_stopped_and_resumed(cluster: Cluster, kubeconfig: Path) -> None:

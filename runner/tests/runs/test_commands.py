@@ -68,7 +68,7 @@ def test_a_run_is_explained(busy: Cluster) -> None:
     assert lines[0] == "Job wait-node-0: the namespace's quota is used up: small, used: pods=2"
     assert lines[2].endswith("1 of 1 nodes do not have the labels that it asks for (gpu=h200)")
     assert all(line.startswith("  → ") for line in lines[1::2])
-    assert stoker("explain", "tune").output == "nothing hinders tune: it runs\n"
+    assert "nothing hinders tune: it runs. `stoker top` shows how fast" in stoker("explain", "tune").output
 
 
 def test_a_run_in_a_queue_is_explained_by_its_own_workload(busy: Cluster) -> None:
@@ -135,6 +135,15 @@ def test_what_the_user_may_not_see_is_said_once(busy: Cluster, kind: str) -> Non
         result = stoker(*command)
         assert len(result.stderr.splitlines()) == 1
         assert f"you may not {'get' if kind == 'jobsets' and len(command) > 1 else 'list'} {kind}" in result.stderr
+    for output in ("text", "json"):
+        result = stoker("top", "--times", "2", "--interval", "1", "--output", output)
+        assert result.stderr.count(f"you may not list {kind}") == 1
+
+
+@pytest.mark.parametrize("words", [(), ("--follow",)], ids=["past", "follow"])
+def test_logs_need_the_right_to_list_pods(busy: Cluster, words: tuple[str, ...]) -> None:
+    busy.refusals["GET", "pods"] = forbidden("list", "pods")
+    assert "you may not list pods" in stoker("logs", "tune", *words, code=ExitCode.CONFIG).stderr
 
 
 def test_a_missing_jobset_is_said_whatever_else_is_hidden(busy: Cluster) -> None:

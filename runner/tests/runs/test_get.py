@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from builders import pod_of as spec_of
 from stoker.contract.exits import ExitCode, RunError
 from stoker.runs import get as module
 from stoker.runs import transfer
+from stoker.runs.errors import CommandError
 from stoker.runs.getter import node_of, place_of, pod_of
 from stoker.runs.read import Seen
 
@@ -139,6 +143,49 @@ def test_no_right_to_run_commands_is_named_and_the_pod_goes(finished: Cluster, t
     result = stoker("get", "tune", str(tmp_path / "out"), code=ExitCode.CONFIG)
     assert "you may not get pods/exec in namespace ml" in result.stderr
     expect_no_pod(finished)
+
+
+def test_the_right_to_make_pods_is_named(finished: Cluster, tmp_path: Path) -> None:
+    for method, verb in (("POST", "create"), ("DELETE", "delete")):
+        finished.refusals[method, "pods"] = forbidden(verb, "pods")
+    result = stoker("get", "tune", str(tmp_path / "out"), code=ExitCode.CONFIG)
+    assert "you may not create pods in namespace ml" in result.stderr
+
+
+def test_a_stop_removes_the_pod(finished: Cluster, tmp_path: Path) -> None:
+    finished.starts = False
+    command = [sys.executable, "-m", "stoker", "get", "tune", str(tmp_path / "out")]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as getting:
+        assert getting.stderr is not None
+        assert "reading claim initializer-tune through pod" in getting.stderr.readline()
+        getting.terminate()
+        getting.communicate(timeout=60)
+    assert getting.returncode != 0
+    expect_no_pod(finished)
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("sh: python3-is-missing: not found", "has no Python: name one that has it with --image"),
+        ("[Errno 13] Permission denied: '/claim/output'", "only their owner may read"),
+    ],
+)
+def test_what_the_pod_cannot_read_is_said_with_what_to_do(said: str, advice: str) -> None:
+    def fails(_: object) -> Any:
+        raise CommandError("tune-get", 127, said)
+        yield
+
+    with pytest.raises(RunError, match=advice):
+        transfer.remote_files(fails, "/claim/output")
+
+
+def test_the_pod_is_never_root() -> None:
+    spec = {"containers": [{"name": "node", "image": IMAGE}], "securityContext": {"runAsUser": 0, "fsGroup": 7}}
+    place = place_of(Seen(trainjob(), None, (), (pod(spec=spec),)))
+    made = pod_of("tune", "ab12cd", place)["spec"]["securityContext"]
+    assert (made["runAsUser"], made["runAsNonRoot"], made["fsGroup"]) == (1001, True, 7)
 
 
 def test_a_pod_that_does_not_start_goes(finished: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,18 @@ def test_top_shows_the_curve_of_the_loss() -> None:
     assert "█▆▃▁" in lines[1]
 
 
+def test_top_shows_all_that_a_run_reports() -> None:
+    told = progress(step=4, loss=1.5, tokens_per_second=900, reward=0.5, staleness__mean=2)
+    run = run_of(trainjob(trainerStatus=told), jobset(restarts=1), [pod()])
+    heads, *rows = top_of([run, WAITING], {}, AT).plain()
+    assert heads.split() == [
+        *("NAME", "STATE", "DONE", "STEP", "LOSS", "CURVE", "TOKENS/S", "REWARD", "STALE", "LEFT", "RESTARTS", "AGE"),
+        "REASON",
+    ]
+    assert rows[0].split() == ["tune", "Running", "42", "%", "4", "1.5", "900", "0.5", "2", "3m", "20s", "1", "10m"]
+    assert rows[1].split() == ["wait", "Pending", "0", "10m", "Unschedulable"]
+
+
 @pytest.mark.parametrize(
     ("values", "bars"), [([], ""), ([1], "▁"), ([2, 2], "▁▁"), ([0, 7], "▁█"), (list(range(30)), "▁▂▂▃▄▄▅▅▆▇▇█")]
 )

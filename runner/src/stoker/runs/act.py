@@ -135,7 +135,7 @@ def _validate(client: Client, job: Mapping[str, Any]) -> None:
 
 
 def _runtime(client: Client, job: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the runtime that a TrainJob names; None if the user may not see it.
+    """Return the runtime that a TrainJob names; None, and a word about it, if the user may not see it.
 
     Raises:
         RunError: the cluster does not have it.
@@ -156,5 +156,8 @@ def _runtime(client: Client, job: Mapping[str, Any]) -> Mapping[str, Any] | None
             f"{name_of(job)} names the runtime {name}, which the cluster does not have: kubectl get "
             f"{kind.lower()}s lists those that it has",
         ) from error
-    except ClusterError:
+    except ClusterError as error:
+        say(
+            f"{name_of(job)} is not checked before it is submitted, because its runtime cannot be read: {error.message}"
+        )
         return None

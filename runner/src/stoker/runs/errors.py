@@ -145,6 +145,7 @@ def refusal(status: int, body: Mapping[str, Any], asked: ApiRequest) -> ClusterE
     if status in (400, 403, 413, 422):
         # A webhook and a quota refuse with 403 too: they say why.
         return ObjectRefusedError(
-            ExitCode.USAGE, f"the cluster refuses to {asked.verb} {kind.kind} {asked.name}: {said}"
+            ExitCode.USAGE,
+            f"the cluster refuses to {asked.verb} {kind.kind} {asked.name}, so change what it names: {said}",
         )
     return UnreachableError(asked.server, f"HTTP {status}, {said}")

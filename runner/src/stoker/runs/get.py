@@ -149,6 +149,7 @@ def pod_with(
             client.delete(PODS, str(left["metadata"]["name"]), grace_seconds=0)
     body = pod_of(run, secrets.token_hex(3), place, node, writes=writes)
     name = str(body["metadata"]["name"])
+    client.create(PODS, body, dry_run=True)  # what is refused here has left nothing to remove
     try:
         client.create(PODS, body)
         say(f"{'changing' if writes else 'reading'} claim {place.claim} through pod {name}")

@@ -103,6 +103,9 @@ def pod_of(run: str, suffix: str, place: ResultLocation, node: str = "", *, writ
         node: the node it must go to; empty for any.
         writes: True to have the claim writable, else it is read-only.
     """
+    own = _kept(part(place.pod, "securityContext"), "runAsUser", "runAsGroup", "fsGroup", "supplementalGroups")
+    if own.get("runAsUser") == 0:
+        del own["runAsUser"]
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": SECONDS,
@@ -111,7 +114,7 @@ def pod_of(run: str, suffix: str, place: ResultLocation, node: str = "", *, writ
         "enableServiceLinks": False,
         "securityContext": {
             **_USER,
-            **_kept(part(place.pod, "securityContext"), "runAsUser", "runAsGroup", "fsGroup", "supplementalGroups"),
+            **own,
             "fsGroupChangePolicy": "OnRootMismatch",
             "runAsNonRoot": True,
             "seccompProfile": {"type": "RuntimeDefault"},

@@ -119,7 +119,7 @@ def past(client: Client, name: str, roles: tuple[str, ...], tail: int | None) ->
     Raises:
         ClusterError: the run cannot be read.
     """
-    run = read_run(client, name).run
+    run = read_run(client, name, needs_pods=True).run
     return merged(_read(client, source, tail) for source in sources_of(run.pods, roles))
 
 
@@ -149,7 +149,7 @@ def follow(
     failures, first, told = 0, True, ("", "")
     while True:
         try:
-            run = read_run(client, name).run
+            run = read_run(client, name, needs_pods=True).run
             failures = 0
         except UnreachableError:
             failures += 1

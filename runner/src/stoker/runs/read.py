@@ -66,12 +66,17 @@ def read_runs(client: Client, everywhere: bool = False) -> tuple[list[Run], list
     return runs_of(trainjobs, jobsets, pods), hidden
 
 
-def read_run(client: Client, name: str) -> Seen:
+def read_run(client: Client, name: str, *, needs_pods: bool = False) -> Seen:
     """Return a run with its pods.
+
+    Args:
+        client: the cluster.
+        name: the run.
+        needs_pods: True to fail where the user may not list pods.
 
     Raises:
         NotFoundError: there is none of that name; the message has the nearest one.
-        ClusterError: the TrainJob cannot be read.
+        ClusterError: the TrainJob cannot be read, or pods that are needed cannot.
     """
     hidden: list[str] = []
     sees_jobsets = True
@@ -87,7 +92,7 @@ def read_run(client: Client, name: str) -> Seen:
     except RightsError as error:
         hidden.append(error.message)
         jobset, sees_jobsets = None, False
-    pods = _visible(client, PODS, hidden, selector)
+    pods = client.list(PODS, selector) if needs_pods else _visible(client, PODS, hidden, selector)
     return Seen(trainjob, jobset, (), tuple(pods), hidden=tuple(hidden), sees_jobsets=sees_jobsets)
 
 

@@ -67,10 +67,14 @@ def top(client: Client, everywhere: bool, seconds: float, times: int | None, *, 
             if count:
                 time.sleep(seconds)
             now = datetime.now(UTC)
-            show.print_json_line({"time": now.isoformat(), "runs": in_view(read_runs(client, everywhere)[0], now)})
+            runs, hidden = read_runs(client, everywhere)
+            if not count:
+                _tell(hidden)
+            show.print_json_line({"time": now.isoformat(), "runs": in_view(runs, now)})
         return
     losses = Losses()
-    table = _look(client, everywhere, losses)
+    table, hidden = _look(client, everywhere, losses)
+    _tell(hidden)
     if not show.on_terminal():
         for count in _counted(times):
             if count:
@@ -87,17 +91,23 @@ def top(client: Client, everywhere: bool, seconds: float, times: int | None, *, 
             live.update(show.rich_table(table), refresh=True)
 
 
-def _look(client: Client, everywhere: bool, losses: Losses) -> words.Table:
+def _look(client: Client, everywhere: bool, losses: Losses) -> tuple[words.Table, list[str]]:
+    """Return the view, and what the user may not see."""
     now = datetime.now(UTC)
-    runs, _ = read_runs(client, everywhere)
+    runs, hidden = read_runs(client, everywhere)
     seen = in_view(runs, now)
     losses.add(seen)
-    return words.top_of(seen, losses.of, now, everywhere)
+    return words.top_of(seen, losses.of, now, everywhere), hidden
+
+
+def _tell(hidden: Iterable[str]) -> None:
+    for line in hidden:
+        say(line)
 
 
 def _again(client: Client, everywhere: bool, losses: Losses, before: words.Table) -> words.Table:
     try:
-        return _look(client, everywhere, losses)
+        return _look(client, everywhere, losses)[0]
     except UnreachableError as error:
         say(error.message)
         return before

@@ -53,7 +53,8 @@ with open(sys.argv[1], "rb") as file:
             sys.stderr.flush()
 print(total.hexdigest())
 """
-_PYTHON = 'exec "$(command -v python3 || command -v python || echo python3-is-missing)" -c "$0" "$@"'
+_NO_PYTHON = "python3-is-missing"
+_PYTHON = f'exec "$(command -v python3 || command -v python || echo {_NO_PYTHON})" -c "$0" "$@"'
 
 Execute = Callable[[Sequence[str]], Iterator[bytes]]
 
@@ -84,6 +85,17 @@ def remote_files(execute: Execute, root: str) -> list[RemoteFile]:
             raise RunError(
                 ExitCode.NO_INPUT,
                 f"the run's claim has no folder {root}: it has no result yet; --path names another one",
+            ) from error
+        if _NO_PYTHON in error.message:
+            raise RunError(
+                ExitCode.CONFIG,
+                "the image of the pod that reads the claim has no Python: name one that has it with --image",
+            ) from error
+        if "Permission denied" in error.message:
+            raise RunError(
+                ExitCode.CONFIG,
+                f"{error.message}: the run wrote files that only their owner may read, and the pod runs as another "
+                "user; give them to all from a pod of that user (chmod --recursive go+rX)",
             ) from error
         raise
     found = []

@@ -157,7 +157,8 @@ def unexplained(run: Run) -> str:
         State.COMPLETE: f"{run.name} is complete: `stoker get {run.name} FOLDER` brings its result",
         State.FAILED: f"{run.name} has failed, and its pods are gone with the reason: `stoker get {run.name} FOLDER "
         "--only last-error.json` brings the last error from its claim",
-        State.RUNNING: f"nothing hinders {run.name}: it runs",
+        State.RUNNING: f"nothing hinders {run.name}: it runs. `stoker top` shows how fast, and `stoker estimate "
+        f"TRAINJOB --model MODEL --measured OUTPUT`, with the output of an earlier run, what to expect",
     }
     return told.get(run.state, f"nothing hinders {run.name} that the cluster tells of: it is {run.state.value.lower()}")
 
