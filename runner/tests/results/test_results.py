@@ -205,6 +205,13 @@ def test_a_job_asks_a_server_for_rows_with_the_image_that_reads_them(words: tupl
     assert stoker(*container["command"][1:]).exit_code == 66
 
 
+def test_a_job_converts_nothing_and_says_how_to() -> None:
+    refused = stoker("export", "--job", "first-run", "--gguf", "model.gguf")
+    assert (refused.exit_code, refused.stdout) == (64, "")
+    assert "`stoker get first-run merged --path exported`" in refused.stderr
+    assert "`stoker export merged --gguf FILE`" in refused.stderr
+
+
 @pytest.mark.parametrize("address", ["http://localhost:8000", "http://127.0.0.1:8000", "http://[::1]:8000/"])
 def test_a_job_has_no_server_of_its_own(address: str) -> None:
     refused = stoker("evaluate", "--job", "first-run", *SERVED, "--server", address)

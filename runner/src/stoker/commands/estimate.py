@@ -165,7 +165,8 @@ def _of_trainjob(
         raise RunError(
             ExitCode.USAGE,
             f"the memory of {path} cannot be counted: only models that are not quantized, of the families "
-            f"{', '.join(FAMILIES)}, on devices that hold their weights",
+            f"{', '.join(FAMILIES)}, on devices that hold their weights; for others, run a few steps and read "
+            "peak_memory_gib in metrics.jsonl",
         )
     device_bytes = None if device_memory is None else round(quantity(device_memory))
     fits = device_bytes is None or plan.ways[0][1].total <= device_bytes

@@ -123,7 +123,10 @@ def _print(
 
     if gguf is not None:
         raise RunError(
-            ExitCode.USAGE, "--gguf needs llama.cpp's converter, which no image of Stoker's has: drop it here"
+            ExitCode.USAGE,
+            "--gguf needs llama.cpp's converter, which no image of Stoker's has: let the Job merge, then bring the "
+            f"model (`stoker get {options.job} merged --path exported`) and convert it (`stoker export merged --gguf "
+            "FILE`)",
         )
     source = str(output or _OUTPUT)
     merged = source if as_it_is else str(target or _EXPORTED)
