@@ -17,7 +17,7 @@ from cluster import Cluster
 from e2e.conftest import ROOT
 from e2e.kube import Kube
 from e2e.trainjobs import LORA_SFT, Run, trainjob
-from lint.snippets import block
+from lint.snippets import adapted, block
 
 NAME = "watched"
 LABEL = "stoker.dev/tests-watched"
@@ -91,6 +91,18 @@ def wait_state(stoker: Stoker, *wanted: str, seconds: float = 240) -> None:
         time.sleep(2)
 
 
+def continued(name: str, before: str, steps: int) -> dict[str, Any]:
+    """Return a TrainJob that goes on with a deleted one, as the guide says."""
+    page, heading = "docs/guides/resume-a-run.md", "Continue a run that failed or was deleted"
+    text = adapted(block(page, heading, "kind: TrainJob"), {"initializer-tune": f"initializer-{before}"})
+    guide = yaml.safe_load(text)["spec"]
+    env = {one["name"]: one["value"] for one in guide["trainer"]["env"]}
+    args = [word for word in LORA_SFT if "max_steps" not in word] + [f"--max_steps={steps}"]
+    job = trainjob(name, args, nodes=1, env={key: env[key] for key in ("STOKER_ARG_OUTPUT_DIR", "STOKER_RESUME")})
+    job["spec"]["runtimePatches"] += guide["runtimePatches"]
+    return job
+
+
 def test_a_run_is_watched_from_pending_to_its_result(
     cluster: Cluster,
     kube: Kube,
@@ -100,8 +112,9 @@ def test_a_run_is_watched_from_pending_to_its_result(
     node: str,
     tmp_path: Path,
 ) -> None:
-    run = Run(kube, NAME)
+    run, second = Run(kube, NAME), Run(kube, f"{NAME}-2")
     run.delete()
+    second.delete()
     # Long enough to be stopped on its way.
     args = [word for word in LORA_SFT if "max_steps" not in word] + ["--max_steps=120"]
     job = trainjob(NAME, args, nodes=1, pod={"nodeSelector": {LABEL: "yes"}})
@@ -146,5 +159,15 @@ def test_a_run_is_watched_from_pending_to_its_result(
         assert (tmp_path / "result/adapter_model.safetensors").stat().st_size > 0
         kube.until("the pod that read the claim to go", lambda: not kube.items("pods", "stoker.dev/get"), 30)
         assert "complete" in stoker("resume", NAME, code=64).stderr
+
+        # A run that was deleted goes on under another name.
+        kube.delete("trainjob", NAME)
+        (tmp_path / "again.yaml").write_text(yaml.safe_dump(continued(second.name, NAME, 122)))
+        stoker("submit", str(tmp_path / "again.yaml"))
+        second.wait_complete()
+        stoker("get", second.name, str(tmp_path / "again"), "--claim", f"initializer-{NAME}")
+        manifest = json.loads((tmp_path / "again/stoker.json").read_text())
+        assert (manifest["steps"], bool(manifest["resumed_from"])) == (122, True)
     finally:
+        second.delete()
         run.delete()
