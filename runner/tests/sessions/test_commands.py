@@ -23,6 +23,7 @@ from stoker.backends.initializer import Initializer, Source
 from stoker.commands.main import main
 from stoker.runs import get
 from stoker.runs.client import Client, connect
+from stoker.runs.errors import NotFoundError
 from stoker.runs.kinds import DEVICE_CLAIMS
 from stoker.sessions import down, folder, render, up
 
@@ -212,7 +213,7 @@ def test_purge_deletes_a_claim_that_jobset_makes_anew(
         if cluster.objects.pop(("jobsets", "ml", "sums"), None):
             cluster.add("persistentvolumeclaims", claim)
 
-    monkeypatch.setattr(down.time, "sleep", end)
+    monkeypatch.setattr("stoker.sessions.down.time.sleep", end)
     told = rl("down", "sums", "--purge", "--wait", "20")
     assert told.exit_code == 0, told.output
     assert names(cluster) == []
@@ -559,6 +560,35 @@ def test_sessions_of_a_namespace_share_a_device_until_the_last_ends(rl: Rl, clus
     ]  # Kubernetes drops owners that are gone
     told = rl("down", "two", "--wait", "0.05")
     assert (told.exit_code, f"ResourceClaim {DEVICE} is left" in told.stderr) == (75, True)
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("--device-claim", f"{DEVICE}=gpu.example.com", "--turns")], ids=["there", "made"]
+)
+def test_a_cluster_without_claims_of_devices_is_told_at_once(
+    rl: Rl, cluster: Cluster, runtime: Object, words: tuple[str, ...]
+) -> None:
+    rl("up", "old", *SUMS, "--wait", "0")
+    sharing(runtime)
+    cluster.kinds.remove("resourceclaims")
+    cluster.requests.clear()
+    told = rl("up", "sums", *SUMS, *words, "--wait", "0")
+    assert told.exit_code == 78
+    assert f"runtime trl-grpo-async needs ResourceClaim {DEVICE}, but the cluster at" in told.stderr
+    assert "has no resourceclaims.resource.k8s.io: install Dynamic Resource Allocation (Kubernetes 1.34" in told.stderr
+    assert {method for method, _ in cluster.requests} == {"GET"}
+    assert rl("down", "old").exit_code == 0
+    assert names(cluster) == []
+
+
+def test_what_nobody_can_share_is_not_tried_again(
+    cluster: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(up, "_SHARE_SECONDS", 0.5)
+    cluster.kinds.remove("resourceclaims")
+    session = {"apiVersion": "v1", "kind": "TrainJob", "metadata": {"name": "sums", "uid": "1"}}
+    with pytest.raises(NotFoundError, match=r"has no resourceclaims\.resource\.k8s\.io: install Dynamic"):
+        up._share(client, DEVICE_CLAIMS, render.device_claim(DEVICE, "ml", "gpu.example.com"), session)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ class Kind:
         version: API group and version, such as `v1` or `batch/v1`.
         plural: its name in addresses, such as `pods`.
         kind: its name in objects, such as `Pod`.
-        brings: what to install if the API server does not know it; empty for Kubernetes' own.
+        brings: what to install if the API server does not know it; empty for what every cluster has.
         namespaced: False if its objects are the whole cluster's.
     """
 
@@ -49,7 +49,12 @@ PODS = Kind("v1", "pods", "Pod")
 NODES = Kind("v1", "nodes", "Node", namespaced=False)
 EVENTS = Kind("v1", "events", "Event")
 CLAIMS = Kind("v1", "persistentvolumeclaims", "PersistentVolumeClaim")
-DEVICE_CLAIMS = Kind("resource.k8s.io/v1", "resourceclaims", "ResourceClaim")
+DEVICE_CLAIMS = Kind(
+    "resource.k8s.io/v1",
+    "resourceclaims",
+    "ResourceClaim",
+    "Dynamic Resource Allocation (Kubernetes 1.34 or newer, and a driver)",
+)
 SERVICES = Kind("v1", "services", "Service")
 SECRETS = Kind("v1", "secrets", "Secret")
 CONFIG_MAPS = Kind("v1", "configmaps", "ConfigMap")

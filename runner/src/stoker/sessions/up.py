@@ -323,12 +323,19 @@ def _check_claims(client: Client, runtime: Mapping[str, Any], claim: Claim | Non
             f"--device-claim {claim.name}: the runtime {called} {named}; write a claim that its pods name",
         )
     for name in asked:
-        if (claim is None or name != claim.name) and client.find(DEVICE_CLAIMS, name) is None:
-            raise RunError(
-                ExitCode.NO_INPUT,
-                f"runtime {called} needs ResourceClaim {name}, which is not in namespace {client.namespace}: create "
-                f"it, or let the session do so with --device-claim {name}=DEVICECLASS",
-            )
+        try:
+            client.get(DEVICE_CLAIMS, name)
+        except NotFoundError as error:
+            if error.code is ExitCode.CONFIG:  # no such kind, so nobody can create one
+                raise RunError(
+                    error.code, f"runtime {called} needs ResourceClaim {name}, but {error.message}"
+                ) from error
+            if claim is None or name != claim.name:
+                raise RunError(
+                    ExitCode.NO_INPUT,
+                    f"runtime {called} needs ResourceClaim {name}, which is not in namespace {client.namespace}: "
+                    f"create it, or let the session do so with --device-claim {name}=DEVICECLASS",
+                ) from error
 
 
 def _lease(client: Client, runtime: Mapping[str, Any], *, turns: bool) -> str | None:
@@ -352,6 +359,8 @@ def _share(client: Client, kind: Kind, made: Mapping[str, Any], trainjob: Mappin
     deadline = time.monotonic() + _SHARE_SECONDS
     while time.monotonic() < deadline:
         there = client.find(kind, name)
+        # What a create does not find, its kind or its namespace, does not come back.
+        faster = (ConflictError, ExistsError if there is None else NotFoundError)
         try:
             if there is None:
                 client.create(kind, made)
@@ -364,7 +373,7 @@ def _share(client: Client, kind: Kind, made: Mapping[str, Any], trainjob: Mappin
             patch = {"ownerReferences": [*owners, own], **({"resourceVersion": version} if version else {})}
             client.patch(kind, name, {"metadata": patch})
             return
-        except (ConflictError, ExistsError, NotFoundError):
+        except faster:
             # Others were faster. Not all of them try again at the same time.
             time.sleep(random.uniform(0, 2 * _SECONDS_BETWEEN_TRIES))
     raise RunError(ExitCode.STOPPED, f"{kind.kind} {name} changes all the time: try again")
