@@ -139,3 +139,38 @@ def test_a_config_of_sharding_that_nobody_reads_is_let_be(off: list[str]) -> Non
     assert "fsdp_config" in {setting.name for setting in plan_of(*recomputing, *off).settings}
     with pytest.raises(RunError, match="leaves an empty adapter"):
         plan_of(*recomputing, "--fsdp")
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "told"),
+    [
+        (["--fsdp"], {}, "--fsdp (args) shards a model over several processes, but this run has one: request more"),
+        (["--fsdp", "full_shard auto_wrap"], {}, "request more devices, or leave out --fsdp"),
+        ([], {"STOKER_ARG_FSDP": "true"}, "--fsdp (TrainJob env) shards a model"),
+        (
+            [],
+            {"STOKER_ARG_FSDP": "true", "STOKER_RUNTIME_DEFAULTS": '{"STOKER_ARG_FSDP": "true"}'},
+            "request more devices, or write --fsdp false",
+        ),
+    ],
+)
+def test_a_single_process_that_is_to_shard_is_refused(args: list[str], env: Mapping[str, str], told: str) -> None:
+    with pytest.raises(RunError) as refused:
+        plan_of(*args, env=env, single=True)
+    assert refused.value.code is ExitCode.USAGE
+    assert told in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "devices"),
+    [
+        (["--fsdp", "false"], {"STOKER_ARG_FSDP": "true"}, []),
+        (["--fsdp", "--fsdp_config", '{"xla": true}'], {}, []),
+        (["--fsdp"], {"STOKER_ACCELERATOR": "tpu"}, ["accel0"]),
+    ],
+    ids=["off", "XLA", "TPU"],
+)
+def test_a_single_process_may_leave_sharding_to_xla(
+    args: list[str], env: Mapping[str, str], devices: list[str]
+) -> None:
+    assert resolve(alone(env, devices), args).world.size == 1

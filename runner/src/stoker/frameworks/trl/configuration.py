@@ -93,7 +93,10 @@ def _build_what_trainers_build(training: Any, model: Any, world_size: int) -> No
     TorchDynamoPlugin(backend=training.torch_compile_backend, mode=training.torch_compile_mode)
     if training.fsdp_plugin_args is not None:
         if world_size == 1:
-            raise ValueError("fsdp shards a model over several processes, but this run has one")
+            raise ValueError(
+                "fsdp shards a model over several processes, but this run has one: request more devices, or leave out "
+                "--fsdp"
+            )
         FullyShardedDataParallelPlugin(**training.fsdp_plugin_args)
     schedule = inspect.signature(TYPE_TO_SCHEDULER_FUNCTION[training.lr_scheduler_type])
     schedule.bind_partial(**(training.lr_scheduler_kwargs or {}))

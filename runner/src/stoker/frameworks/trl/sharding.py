@@ -65,6 +65,11 @@ def sharding_problems(
 ) -> Iterator[str]:
     """Yield one problem for each setting that a sharded run cannot have, whoever shards it."""
     is_off = "fsdp" not in settings or str(settings["fsdp"].value).lower() in ("", "false")
+    if not is_off and asked.world_size == 1 and not _is_for_xla(asked, settings):
+        yield (
+            f"{table.spell('fsdp')} ({settings['fsdp'].source}) shards a model over several processes, but this run "
+            f"has one: request more devices, or {_off(table, settings['fsdp'])}"
+        )
     # Without --fsdp, nobody reads fsdp_config.
     if not is_off and on("use_peft") and "fsdp_config" in settings and _recomputes(str(settings["fsdp_config"].value)):
         yield (
@@ -81,11 +86,28 @@ def sharding_problems(
         yield "8-bit weights cannot be sharded (STOKER_SHARDING=full): write --load_in_4bit, or leave sharding out"
 
 
+def _off(table: FlagTable, setting: Setting) -> str:
+    """Return how a user turns off a switch that is on."""
+    flag = table.spell(setting.name)
+    return f"write {flag} false" if setting.source == "runtime" else f"leave out {flag}"
+
+
+def _is_for_xla(asked: Asked, settings: Mapping[str, Setting]) -> bool:
+    """Return whether XLA shards the run, perhaps within a single process."""
+    text = str(settings["fsdp_config"].value) if "fsdp_config" in settings else ""
+    return asked.accelerator == "tpu" or _turns_on(text, "xla")
+
+
 def _recomputes(text: str) -> bool:
     """Return whether an `fsdp_config` turns on FSDP's own recomputing."""
+    return _turns_on(text, "activation_checkpointing")
+
+
+def _turns_on(text: str, key: str) -> bool:
+    """Return whether an `fsdp_config` turns on a key, in either spelling."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError):
         return False  # a file's name, or what the trainer refuses
-    names = ("activation_checkpointing", "fsdp_activation_checkpointing")
+    names = (key, f"fsdp_{key}")
     return isinstance(config, dict) and any(str(config.get(name, "")).lower() in ("true", "1") for name in names)
