@@ -48,6 +48,12 @@ def signals() -> Iterator[Signals]:
 
 
 @pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This Python has every package of the trainer."""
+    monkeypatch.setattr(preflight, "_is_installed", lambda name: True)
+
+
+@pytest.fixture
 def plan(tmp_path: Path) -> Plan:
     return plan_in(tmp_path)
 
@@ -261,6 +267,13 @@ def test_a_python_without_the_trainer_is_78_and_not_tried_again(tmp_path: Path, 
     assert "--python trl=PATH" in message
 
 
+def test_no_peer_is_waited_for_where_the_trainer_is_missing(tmp_path: Path, signals: Signals) -> None:
+    env = {"PET_MASTER_ADDR": "absent-node-0-0.invalid", "STOKER_RENDEZVOUS_TIMEOUT_SECONDS": "1"}
+    code, message = run(plan_in(tmp_path, env=env), signals)
+    assert code is ExitCode.CONFIG
+    assert "lacks torch" in message
+
+
 def test_a_run_that_must_resume_ends_with_78_before_its_trainers_start(tmp_path: Path, signals: Signals) -> None:
     required = {"STOKER_RESUME": "require", "PET_NNODES": "1"}
     code, message = run(plan_in(tmp_path, env=required), signals)
@@ -302,6 +315,7 @@ def test_a_finished_run_is_finished(tmp_path: Path, signals: Signals) -> None:
     )
 
 
+@pytest.mark.usefixtures("installed")
 def test_a_stop_while_waiting_for_peers_is_75(tmp_path: Path, signals: Signals) -> None:
     plan = plan_in(tmp_path, env={"PET_MASTER_ADDR": "absent-node-0-0.invalid"})
     threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGTERM]).start()
@@ -310,6 +324,7 @@ def test_a_stop_while_waiting_for_peers_is_75(tmp_path: Path, signals: Signals) 
     assert "nothing was lost" in message
 
 
+@pytest.mark.usefixtures("installed")
 def test_peers_that_never_come_are_69_and_named(
     tmp_path: Path, signals: Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +342,7 @@ def test_peers_that_never_come_are_69_and_named(
     assert "after 1 s, these nodes of 2 are missing: 1 (sft-node-0-1.invalid)" in message
 
 
+@pytest.mark.usefixtures("installed")
 def test_a_finished_output_stays_until_the_nodes_have_met(
     tmp_path: Path, signals: Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,6 +358,7 @@ def test_a_finished_output_stays_until_the_nodes_have_met(
     assert (tmp_path / "output" / MANIFEST).exists(), "a node that starts late plans by it too"
 
 
+@pytest.mark.usefixtures("installed")
 def test_a_peer_that_failed_early_is_not_waited_for(tmp_path: Path, signals: Signals) -> None:
     plan = plan_in(tmp_path, env={"PET_MASTER_ADDR": "absent-node-0-0.invalid"})
     SharedFolder(tmp_path, plan.run_id, 1).publish(Verdict(ExitCode.USAGE, "no such flag"))
@@ -410,6 +427,7 @@ def test_everything_that_is_missing_is_said_at_once(tmp_path: Path, signals: Sig
     assert fourth.startswith("--report_to wandb needs an account: set WANDB_API_KEY ")
 
 
+@pytest.mark.usefixtures("installed")
 def test_a_peers_failure_while_getting_ready_is_not_recorded_as_this_nodes_own(
     tmp_path: Path, signals: Signals
 ) -> None:

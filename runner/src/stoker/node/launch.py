@@ -142,10 +142,11 @@ def _attempt(plan: Plan, shared: SharedFolder, signals: Signals) -> Verdict:
         done = _already_finished(plan)
         if done is not None:
             return Verdict(ExitCode.FINISHED, _finished_before(plan, done))
+        # Before the wait, which may be long: no peer brings a package that is missing here.
+        check_packages(plan)
         began = time.monotonic()
         wait_for_peers(plan, lambda: _give_up(shared, signals))
         signals.refuse_if_stopped()
-        check_packages(plan)
         # One deadline for all waiting: torchrun gets the rest of it.
         left = max(_LEAST_RENDEZVOUS_SECONDS, plan.rendezvous_seconds - round(time.monotonic() - began))
         with local_folder() as local:
