@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
+from runner.tests.lab.cases import refused
 from runner.tests.lab.engine.storage import outside
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from stoker.contract.exits import ExitCode
 from stoker.lab import CausalLMDataset, Completion, LabError, LoRATrainConfig, LoRATrainer, Policy, evaluate
 
 MODEL, FOLDER = sys.argv[1], Path(sys.argv[2])
@@ -95,6 +97,13 @@ def main() -> None:
     assert output.outputs[0].text == "21"
     (output,) = trainer.generate(["1+1="], max_tokens=4, temperature=0.0)
     assert tuple(output.outputs[0].token_ids) == tuple(plain.outputs[0].token_ids)
+
+    # An adapter of a smaller model would be copied into a part of its room.
+    small = AutoConfig.from_pretrained(MODEL)
+    small.hidden_size, small.intermediate_size = 32, 64
+    other = get_peft_model(AutoModelForCausalLM.from_config(small), LoraConfig(**CONFIG.lora_arguments()))
+    other.save_pretrained(str(FOLDER / "other"))
+    refused(lambda: trainer.generate(["1"], str(FOLDER / "other")), "its matrices do not fit", ExitCode.BAD_DATA)
 
     if SHARED:
         (engine_model,) = trainer._vllm._started().apply_model(lambda model: model)

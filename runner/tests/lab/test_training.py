@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runner.tests.lab.scripts import failures, printed
+from runner.tests.lab.scripts import TRAINING, failures, printed
 from runner.tests.samples import check, resolve
 
 import stoker.lab
@@ -20,13 +20,18 @@ RANKS = Path(__file__).with_name("evaluate_on_ranks.py")
 
 
 def test_training_is_trls(trainer_python: Path, inputs: Path, tmp_path: Path) -> None:
-    failed = failures(trainer_python, CASES, inputs / "model", tmp_path)
+    failed = failures(trainer_python, CASES, inputs / "model", tmp_path, told=hub(tmp_path))
     assert not failed, failed
     for method in ("sft", "dpo"):
         manifest = json.loads((tmp_path / f"manifest-{method}.json").read_text())
         check(manifest, "manifest-v1")
         trainjob = json.loads((tmp_path / f"trainjob-{method}.json").read_text())
         refuse_other_run("the manifest", manifest, planned(trainjob, method))
+
+
+def hub(folder: Path) -> dict[str, str]:
+    """Return the variables of a script with a cache of the Hub of its own."""
+    return {**TRAINING, "HF_HOME": str(folder / "hub")}
 
 
 def planned(trainjob: dict[str, Any], method: str) -> dict[str, Any]:
@@ -37,7 +42,7 @@ def planned(trainjob: dict[str, Any], method: str) -> dict[str, Any]:
 
 @pytest.mark.full
 def test_training_is_trls_beside_vllm(lab_python: Path, lab_inputs: Path, tmp_path: Path) -> None:
-    failed = failures(lab_python, CASES, lab_inputs / "model", tmp_path)
+    failed = failures(lab_python, CASES, lab_inputs / "model", tmp_path, told=hub(tmp_path))
     assert not failed, failed
 
 

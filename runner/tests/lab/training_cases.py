@@ -1,6 +1,6 @@
 """Training, data and losses beside those of TRL: `python training_cases.py MODEL FOLDER` prints what fails, as JSON.
 
-Runs in an environment with TRL. MODEL is a tiny model, FOLDER is empty.
+Runs in an environment with TRL. MODEL is a tiny model, FOLDER is empty. HF_HOME is FOLDER/hub.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from runner.tests.lab.cases import refused, report
-from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, set_seed
 from transformers.loss.loss_utils import ForCausalLMLoss
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
@@ -314,13 +315,44 @@ def an_adapter_is_loaded_and_trained_on() -> None:
     again.train(TEXTS)
     before, after = evaluate(policy, TEXTS)["loss"], evaluate(again, TEXTS)["loss"]
     assert after < before, (before, after)
-    other = AutoModelForCausalLM.from_pretrained(MODEL).config
-    other.hidden_size, other.intermediate_size = 32, 64
-    AutoModelForCausalLM.from_config(other).save_pretrained(FOLDER / "other")
-    tokenizer().save_pretrained(FOLDER / "other")
-    refused(lambda: Policy(str(FOLDER / "other"), QUICK, adapter=FOLDER / "saved"), "matrices do not fit")
+    other = str(smaller(FOLDER / "other"))
+    refused(lambda: Policy(other, QUICK, adapter=FOLDER / "saved"), "matrices do not fit")
     refused(lambda: Policy(MODEL, LoRATrainConfig(rank=1), adapter=FOLDER / "saved"), "has rank 8, but there is room")
     refused(lambda: Policy(MODEL, QUICK, adapter=FOLDER / "nothing"), "cannot be read")
+
+
+def an_adapter_of_another_base_is_refused_when_its_base_is_known() -> None:
+    """One message, whether names, a download after the policy was made, or PEFT tell that the two do not fit."""
+    Policy(MODEL, QUICK).save_lora(FOLDER / "adapter")
+    small = smaller(FOLDER / "small")
+    policy = Policy("org/small", QUICK, adapter=FOLDER / "adapter")
+    downloaded("org/small", small)
+    refused(lambda: policy.model, "does not fit org/small: its matrices do not fit", ExitCode.BAD_DATA)
+    # Only safetensors tell the shapes before the model is loaded.
+    torch.save(AutoModelForCausalLM.from_pretrained(small).state_dict(), small / "pytorch_model.bin")
+    (small / "model.safetensors").unlink()
+    late = Policy(str(small), QUICK, adapter=FOLDER / "adapter")
+    refused(lambda: late.model, "write the folder of one that was trained on this model", ExitCode.BAD_DATA)
+    file = FOLDER / "adapter" / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": "org/another"}))
+    refused(lambda: Policy("org/one", QUICK, adapter=FOLDER / "adapter"), "it was trained on org/another")
+
+
+def smaller(folder: Path) -> Path:
+    """Write a model with smaller matrices, and return its folder."""
+    config = AutoConfig.from_pretrained(MODEL)
+    config.hidden_size, config.intermediate_size = 32, 64
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def downloaded(name: str, model: Path) -> None:
+    """Put a model where one of the Hub is once it is downloaded."""
+    folder = FOLDER / "hub" / "hub" / f"models--{name.replace('/', '--')}"
+    shutil.copytree(model, folder / "snapshots" / "1")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("1")
 
 
 def evaluation_is_that_of_transformers() -> None:
@@ -393,6 +425,7 @@ CASES = (
     training_is_that_of_plain_trl,
     a_policy_learns_and_goes_on,
     an_adapter_is_loaded_and_trained_on,
+    an_adapter_of_another_base_is_refused_when_its_base_is_known,
     evaluation_is_that_of_transformers,
     bad_input_is_refused_before_the_model_is_loaded,
     what_is_published_is_what_the_trainjob_trains,

@@ -12,7 +12,7 @@ from typing import Any
 from stoker.contract.manifest import ADAPTER_WEIGHTS
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.errors import LabError, refuse
-from stoker.lab.machine import dtype_of, need_vllm
+from stoker.lab.machine import check_adapter, dtype_of, model_facts, need_vllm
 from stoker.serve.adapters import check
 
 Prompt = str | Sequence[int]
@@ -98,12 +98,9 @@ class AdapterEngine:
             if shares and name in self._options
         )
         self._names = AdapterNames()
+        # Numbers of the adapters that fit the model, as its own files told.
+        self._fitting: set[int] = set()
         self._llm: Any = None
-
-    @property
-    def is_started(self) -> bool:
-        """Whether the engine is there."""
-        return self._llm is not None
 
     def outputs(self, prompts: Sequence[Prompt], adapter: Path | None, sampling: Mapping[str, Any]) -> list[Any]:
         """Return vLLM's own outputs.
@@ -114,13 +111,12 @@ class AdapterEngine:
             sampling: arguments of `vllm.SamplingParams`; `seed` may be a list with one for each prompt.
 
         Raises:
-            LabError: vLLM is missing, or refuses an argument or a prompt.
+            LabError: vLLM is missing, or refuses an argument or a prompt, or the adapter is of another model.
         """
         need_vllm()
         _set_variables()
         from vllm import SamplingParams
         from vllm.exceptions import VLLMClientError
-        from vllm.lora.request import LoRARequest
 
         asked = checked_prompts(prompts)
         try:
@@ -132,11 +128,10 @@ class AdapterEngine:
             )
         except (TypeError, ValueError, VLLMClientError) as error:
             raise LabError(f"generate: {error}; see vLLM's SamplingParams for what there is") from error
-        request = None
-        if adapter is not None:
-            name, number = self._names.of(adapter)
-            request = LoRARequest(name, number, str(adapter))
+        if adapter is not None and self._llm is None:
+            self._request(adapter)  # what its files tell is told before anything is loaded
         llm = self._started()
+        request = None if adapter is None else self._request(adapter)
         try:
             found: list[Any] = llm.generate(
                 [text if isinstance(text, str) else {"prompt_token_ids": list(text)} for text in asked],
@@ -173,6 +168,23 @@ class AdapterEngine:
             del llm
             if shutdown is not None:
                 shutdown()
+
+    def _request(self, adapter: Path) -> Any:
+        """Return the request of an adapter as it is now.
+
+        vLLM copies the matrices of one for a smaller model into a part of their room, and says nothing.
+
+        Raises:
+            LabError: it is not there, or is for another model.
+        """
+        from vllm.lora.request import LoRARequest
+
+        name, number = self._names.of(adapter)
+        if number not in self._fitting:
+            check_adapter(adapter, model_facts(self._model), self._config.rank)
+            if self._llm is not None:
+                self._fitting.add(number)
+        return LoRARequest(name, number, str(adapter))
 
     def _started(self) -> Any:
         if self._llm is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from stoker.contract.files import read_json
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.errors import LabError, refuse
 from stoker.serve.adapters import check
-from stoker.serve.adapters.files import read_adapter, read_base_model
+from stoker.serve.adapters.files import BaseModel, read_adapter, read_base_model
 
 TRAINING = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 """What training imports."""
@@ -118,7 +119,7 @@ def model_facts(name: object) -> ModelFacts:
 
 
 def check_adapter(adapter: Path, model: ModelFacts, rank: int) -> None:
-    """Refuse an adapter that the engine for a model could not serve, before either is loaded.
+    """Refuse an adapter that the engine for a model could not serve, as far as files on this machine tell.
 
     Args:
         adapter: its folder, as PEFT saves it.
@@ -138,11 +139,8 @@ def check_adapter(adapter: Path, model: ModelFacts, rank: int) -> None:
     room, has = check.snapped(rank), check.rank_of(found)
     if room is not None and not found.damage and has > room:
         raise LabError(f"the adapter {adapter} has rank {has}, but there is room for {room}: write rank={has}")
-    if model.folder is None:
-        refuse(f"the adapter {adapter}: {line}" for line in found.damage)
-        return
     try:
-        base = read_base_model(model.folder, model.name)
+        base = _base_model(model)
     except RunError as error:
         raise LabError(error.message, error.code) from error
     reasons = check.problems(found, base, check.ALLOWED_RANKS[-1], require_manifest=False)
@@ -152,6 +150,20 @@ def check_adapter(adapter: Path, model: ModelFacts, rank: int) -> None:
 def is_main_rank() -> bool:
     """Return whether this process is the first of those that train together."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def _base_model(model: ModelFacts) -> BaseModel:
+    """Return what an adapter must fit; of a model that is not here yet, that is its name alone."""
+    if model.folder is None:
+        return BaseModel(Path(model.name), model.name)
+    files = [(file.name, file.lstat()) for file in model.folder.iterdir()]
+    return _read_once(model.folder, model.name, frozenset((name, at.st_mtime_ns, at.st_size) for name, at in files))
+
+
+# A large model has a tokenizer of many megabytes, and RLHF asks after each step.
+@lru_cache(maxsize=4)
+def _read_once(folder: Path, name: str, state: object) -> BaseModel:
+    return read_base_model(folder, name)
 
 
 def _downloaded(name: str) -> Path | None:

@@ -103,7 +103,8 @@ class LoRATrainer:
         """Load the model and give it an adapter, unless that was done before.
 
         Raises:
-            LabError: a package is missing, this machine cannot compute in the type, or the model lacks target modules.
+            LabError: a package is missing, this machine cannot compute in the type, the model lacks target modules, or
+                the adapter is for another one.
         """
         if self._hf_model is not None:
             return
@@ -111,7 +112,7 @@ class LoRATrainer:
         self.config.validate()
         name = dtype_of(self.config)
         import torch
-        from peft import LoraConfig, PeftModel, get_peft_model
+        from peft import LoraConfig, get_peft_model
         from transformers import AutoModelForCausalLM, set_seed
 
         base: Any = self._vllm.model_of_views() if self._shares else None
@@ -120,7 +121,7 @@ class LoRATrainer:
         if base is None:
             base = AutoModelForCausalLM.from_pretrained(self.model_name, dtype=getattr(torch, name))
         if self._adapter is not None:
-            self._hf_model = PeftModel.from_pretrained(base, str(self._adapter), is_trainable=True)
+            self._hf_model = self._with_adapter(base, self._adapter)
             return
         try:
             self._hf_model = get_peft_model(base, LoraConfig(**self.config.lora_arguments()))
@@ -182,8 +183,6 @@ class LoRATrainer:
         Raises:
             LabError: vLLM is missing, the adapter is of another model, or an argument or a prompt is refused.
         """
-        if lora_path is not None and not self._vllm.is_started:
-            check_adapter(Path(lora_path), self._facts, self.config.rank)
         engine_rank(self.config)
         return self._vllm.outputs(prompts, None if lora_path is None else Path(lora_path), kwargs)
 
@@ -191,6 +190,26 @@ class LoRATrainer:
         """Forget the model and end the engine."""
         self._hf_model = None
         self._vllm.close()
+
+    def _with_adapter(self, base: Any, adapter: Path) -> Any:
+        """Return a model with an adapter that was saved before.
+
+        Raises:
+            LabError: the adapter is for another model.
+        """
+        from peft import PeftModel
+
+        # The model may have been downloaded just now.
+        check_adapter(adapter, model_facts(self.model_name), self.config.rank)
+        try:
+            return PeftModel.from_pretrained(base, str(adapter), is_trainable=True)
+        except (RuntimeError, ValueError) as error:  # no file of a model tells its shapes but safetensors
+            reason = str(error).splitlines()[-1].strip()
+            raise LabError(
+                f"the adapter {adapter} does not fit {self.model_name} ({reason}): write the folder of one that was "
+                "trained on this model",
+                ExitCode.BAD_DATA,
+            ) from error
 
     def _read(self, dataset: Any) -> tuple[list[Row], RowKind, int]:
         """Return the rows of a data set, their kind and the tokens to cut them to."""
