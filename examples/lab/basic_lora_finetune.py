@@ -1,6 +1,7 @@
-"""Train an adapter on a few sums, and ask for the answers at once: `python basic_lora_finetune.py [MODEL]`.
+"""Train an adapter on a few sums, and ask for the answers at once: `python basic_lora_finetune.py [MODEL or URL]`.
 
-Needs an environment with TRL, PEFT and vLLM: docs/guides/notebook.md says how to get one.
+Needs an environment with TRL, PEFT and vLLM: docs/guides/notebook.md says how to get one. With the address of a
+session instead of a model, the session trains and answers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def main() -> None:
         questions = [row["prompt"] for row in HELD_OUT]
         for answer in policy.generate(questions, max_tokens=4, temperature=0.0):
             print(answer.prompt, answer)
-        policy.save_lora("lora_output/sums")
+        if policy.session is None:  # what a session trains stays there
+            policy.save_lora("lora_output/sums")
 
 
 if __name__ == "__main__":

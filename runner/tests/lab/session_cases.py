@@ -8,17 +8,20 @@ from __future__ import annotations
 import functools
 import math
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from runner.tests.lab.cases import refused, report
+from runner.tests.lab.scripts import ROOT
 from runner.tests.tinker.endpoint_cases import KEY, Setup, endpoint
 
 from stoker.lab import LoRATrainConfig, LoRATrainer, Policy, evaluate
 from stoker.lab.endpoint import KEY as VARIABLE
 
 MODEL, FOLDER = sys.argv[1], Path(sys.argv[2])
+EXAMPLE = ROOT / "examples" / "lab" / "basic_lora_finetune.py"
 ROWS = [{"prompt": f"{a}+{b}=", "completion": str(a + b)} for a in range(4) for b in range(6)]
 # Each update has all rows, so that its loss is that of all of them.
 CONFIG = LoRATrainConfig(
@@ -59,6 +62,16 @@ def a_session_trains_as_a_notebook_does(setup: Setup) -> None:
             assert there["loss"] < before["loss"] - 0.3
 
 
+def the_example_takes_an_address_for_a_model(setup: Setup) -> None:
+    """The script that trains in this process trains in a session, when it is given an address."""
+    done = subprocess.run([sys.executable, EXAMPLE, setup.url], check=False, capture_output=True, text=True, cwd=FOLDER)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = done.stdout.splitlines()
+    assert said[0].startswith("18 steps; perplexity of new sums "), said
+    assert len(said) == 16, said
+    assert not (FOLDER / "lora_output").exists()
+
+
 def what_a_session_cannot_do_is_refused(setup: Setup) -> None:
     """One message with the fix."""
     policy = far(setup)
@@ -84,5 +97,9 @@ def what_a_session_cannot_do_is_refused(setup: Setup) -> None:
 if __name__ == "__main__":
     os.environ[VARIABLE] = KEY
     with endpoint(MODEL, FOLDER) as found:
-        cases = (a_session_trains_as_a_notebook_does, what_a_session_cannot_do_is_refused)
+        cases = (
+            a_session_trains_as_a_notebook_does,
+            the_example_takes_an_address_for_a_model,
+            what_a_session_cannot_do_is_refused,
+        )
         report([functools.wraps(case)(functools.partial(case, found)) for case in cases])
