@@ -13,7 +13,7 @@ from runner.tests.runs.conftest import client, kubeconfig
 __all__ = ["client", "cluster", "kubeconfig", "runtime"]
 
 RUNTIME = Path(__file__).parents[3] / "examples/runtimes/trl-grpo-async-cpu.yaml"
-MORE_KINDS = {"clustertrainingruntimes", "networkpolicies", "leases", "resourceclaims"}
+MORE_KINDS = {"clustertrainingruntimes", "networkpolicies", "leases", "resourceclaims", "localqueues"}
 
 
 @pytest.fixture

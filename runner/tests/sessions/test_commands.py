@@ -14,7 +14,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 from runner.tests.runs.api_server import Cluster, forbidden
-from runner.tests.runs.objects import pod
+from runner.tests.runs.objects import pod, workload
 
 import builders
 from stoker import sdk
@@ -25,6 +25,7 @@ from stoker.runs import get
 from stoker.runs.client import Client, connect
 from stoker.runs.errors import NotFoundError
 from stoker.runs.kinds import DEVICE_CLAIMS
+from stoker.runs.run import QUEUE
 from stoker.sessions import down, folder, render, up
 
 Object = dict[str, Any]
@@ -490,6 +491,72 @@ def test_a_trainjob_of_ones_own_becomes_a_session(rl: Rl, cluster: Cluster, tmp_
     refused = rl("up", "sums", str(file), "--model", "hf://org/model")
     assert refused.exit_code == 64
     assert f"--model does not go with a TrainJob: write it into {file}" in refused.stderr
+
+
+def test_a_session_in_a_queue_says_what_kueue_waits_for(rl: Rl, cluster: Cluster) -> None:
+    cluster.add("localqueues", {"metadata": {"name": "gpu-0"}})
+    words = ("up", "sums", *SUMS, "--queue", "gpu-0", "--wait", "0.05")
+    silent = rl(*words)
+    assert silent.exit_code == 75
+    assert cluster.objects["trainjobs", "ml", "sums"]["metadata"]["labels"][QUEUE] == "gpu-0"
+    assert "no pods yet: queue gpu-0 has not admitted it (`stoker explain sums` tells more)" in silent.stderr
+    lacks = "insufficient unused quota for pods in flavor gpu-0, 2 more needed"
+    for run in ("sums", "other"):
+        made = workload(lacks if run == "sums" else "of another", run=run)
+        cluster.add("workloads", {**made, "spec": {"queueName": "gpu-0"}})
+    told = rl(*words)
+    assert told.exit_code == 75
+    assert f"queue gpu-0 has not admitted it (it waits in queue gpu-0: {lacks}; `stoker explain sums`" in told.stderr
+    # Kueue explains one of several equal runs.
+    cluster.add("workloads", {**workload(run="sums"), "spec": {"queueName": "gpu-0"}, "status": {}})
+    assert "it waits in queue gpu-0, behind other: of another; `stoker explain" in rl(*words).stderr
+    cluster.refusals["GET", "workloads"] = forbidden("list", "workloads.kueue.x-k8s.io")
+    assert "queue gpu-0 has not admitted it (`stoker explain sums`" in rl(*words).stderr
+
+
+def without_kueue(cluster: Cluster) -> None:
+    cluster.kinds.remove("localqueues")
+
+
+def without_rights_in_kueue(cluster: Cluster) -> None:
+    cluster.refusals["GET", "localqueues"] = forbidden("get", "localqueues.kueue.x-k8s.io")
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        (None, 66, "--queue gpu-0: there is no LocalQueue gpu-0 in namespace ml: correct the name"),
+        (without_kueue, 78, "has no localqueues.kueue.x-k8s.io: install Kueue in it"),
+        (without_rights_in_kueue, 0, "session sums: made in namespace ml"),
+    ],
+    ids=["absent", "no Kueue", "no rights"],
+)
+def test_a_queue_must_be_there_or_nothing_limits_the_session(
+    rl: Rl, cluster: Cluster, change: Callable[[Cluster], None] | None, code: int, message: str
+) -> None:
+    if change:
+        change(cluster)
+    told = rl("up", "sums", *SUMS, "--queue", "gpu-0", "--wait", "0")
+    assert (told.exit_code, message in told.stderr) == (code, True), told.stderr
+    assert (("trainjobs", "sums") in names(cluster)) is (code == 0)
+
+
+def test_python_starts_a_session_that_shares_a_device(cluster: Cluster, kubeconfig: Path, runtime: Object) -> None:
+    sharing(runtime)
+    cluster.add("localqueues", {"metadata": {"name": "gpu-0"}})
+    config = TRLConfig(method="grpo_async", extra_args={"reward_funcs": "accuracy_reward"})
+    fetched = Initializer(model=Source("hf://org/model"), dataset=Source("hf://org/data"))
+    sdk.start_session(
+        *(config, "sums"),
+        initializer=fetched,
+        queue="gpu-0",
+        device_claim=f"{DEVICE}=gpu.example.com",
+        turns=True,
+        wait_seconds=0,
+    )
+    assert cluster.objects["trainjobs", "ml", "sums"]["metadata"]["labels"][QUEUE] == "gpu-0"
+    for shared in (("resourceclaims", "ml", DEVICE), ("leases", "ml", LEASE)):
+        assert [one["name"] for one in cluster.objects[shared]["metadata"]["ownerReferences"]] == ["sums"]
 
 
 def test_python_starts_and_ends_a_session(cluster: Cluster, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:

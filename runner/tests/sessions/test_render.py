@@ -11,6 +11,7 @@ import builders
 from stoker.cluster.admission import admission_of
 from stoker.cluster.patches import patched
 from stoker.contract.exits import ExitCode, RunError
+from stoker.runs.run import QUEUE
 from stoker.sessions import render
 from stoker.sessions.render import LABEL, Session, seconds_in
 from stoker.submit.command_line import TrainJobOptions, trainjob_of
@@ -60,6 +61,14 @@ def test_everything_it_makes_has_its_label_and_its_samplers_its_key(runtime: Obj
     # No other container has the key.
     others = [one for one in (*pod["initContainers"], *pod["containers"]) if one["name"] != "proxy"]
     assert not any(mount["name"] == "keys" for one in others for mount in one["volumeMounts"])
+
+
+def test_its_queue_is_a_label_of_the_trainjob(runtime: Object) -> None:
+    one, other = (render.session_trainjob(sums(), Session(queue=queue), runtime) for queue in ("gpu-0", "gpu-1"))
+    assert one["metadata"]["labels"] == {QUEUE: "gpu-0", LABEL: "sums"}
+    assert render.differences(one, other) == ["queue is gpu-0, and you ask for gpu-1"]
+    labelled = {**sums(), "metadata": one["metadata"]}
+    assert render.session_trainjob(labelled, Session(queue="gpu-0"), runtime)["metadata"]["labels"][QUEUE] == "gpu-0"
 
 
 def test_patches_of_the_user_stay(runtime: Object) -> None:
@@ -171,16 +180,28 @@ def of_an_older_catalogue(runtime: Object) -> None:
             "has the label stoker.dev/session=other: drop it",
         ),
         (
-            {**sums(), "metadata": {"name": "sums", "labels": {"kueue.x-k8s.io/queue-name": "gpus"}}},
+            {**sums(), "metadata": {"name": "sums", "labels": {QUEUE: "gpus"}}},
             Session(samplers=9),
             None,
             64,
             "--samplers 9 is more than the 2 of runtime trl-grpo-async, and Kueue admits",
         ),
+        (sums(), Session(samplers=9, queue="gpus"), None, 64, "--samplers 9 is more than the 2 of runtime"),
+        (
+            {**sums(), "metadata": {"name": "sums", "labels": {QUEUE: "gpus"}}},
+            Session(queue="gpu-0"),
+            None,
+            64,
+            f"has the label {QUEUE}=gpus, and --queue is gpu-0: write one of them",
+        ),
+        (sums(), Session(queue=""), None, 64, "--queue is empty: write the name of a LocalQueue, or drop --queue"),
         (sums("Sums"), Session(), None, 64, "Trainer refuses the name 'Sums'"),
         (sums("s" * 60), Session(), None, 64, "is too long"),
     ],
-    ids=["no samplers", "older catalogue", "two limits", "own variable", "other session", "queue", "name", "long name"],
+    ids=[
+        *("no samplers", "older catalogue", "two limits", "own variable", "other session", "queue", "option queue"),
+        *("two queues", "empty queue", "name", "long name"),
+    ],
 )
 def test_what_makes_no_session_is_refused(
     runtime: Object, trainjob: Object, session: Session, change: Any, code: int, message: str

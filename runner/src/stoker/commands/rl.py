@@ -29,6 +29,7 @@ def rl_group() -> None:
     "  stoker rl up math --model hf://Qwen/Qwen3-0.6B --dataset hf://trl-lib/DeepMath-103K \\\n"
     "    --set reward_funcs=accuracy_reward --samplers 4 --time-limit 8h\n"
     "  stoker rl up sums trainjob.yaml --idle-limit 30m\n"
+    "  stoker rl up sums trainjob.yaml --queue gpu-0 --device-claim gpu-0=gpu.nvidia.com --turns\n"
     "  stoker rl up loops --runtime trl-tinker --model hf://Qwen/Qwen3-0.6B     # for the tinker client\n"
     "  stoker rl up sums trainjob.yaml --dry-run --runtimes runtimes.yaml     # asks no cluster",
 )
@@ -45,6 +46,7 @@ def rl_group() -> None:
 @click.option("--samplers", type=click.IntRange(min=1), help="Number of samplers; by default the runtime's.")
 @click.option("--time-limit", metavar="TIME", help="End it after so long, e.g. 8h.")
 @click.option("--idle-limit", metavar="TIME", help="End it after so long without a request and without a step.")
+@click.option("--queue", metavar="NAME", help="Queue of Kueue in which it waits until there is room for all its pods.")
 @click.option("--device-claim", metavar="NAME=CLASS", help="Device that sessions share: a ResourceClaim of this class.")
 @click.option("--turns", is_flag=True, help="Make the Lease by which the runtime's samplers take turns at a device.")
 @click.option(

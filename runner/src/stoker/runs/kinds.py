@@ -42,6 +42,7 @@ CLUSTER_RUNTIMES = Kind(
     "trainer.kubeflow.org/v1alpha1", "clustertrainingruntimes", "ClusterTrainingRuntime", "Kubeflow Trainer", False
 )
 JOBSETS = Kind("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet", "JobSet")
+LOCAL_QUEUES = Kind("kueue.x-k8s.io/v1beta2", "localqueues", "LocalQueue", "Kueue")
 WORKLOADS = Kind("kueue.x-k8s.io/v1beta2", "workloads", "Workload", "Kueue")
 JOBS = Kind("batch/v1", "jobs", "Job")
 DEPLOYMENTS = Kind("apps/v1", "deployments", "Deployment")

@@ -38,6 +38,7 @@ class SessionOptions(TrainJobOptions):
         samplers: how many; None for the runtime's number.
         time_limit: a time such as `8h`; None for no end.
         idle_limit: a time; None for no end.
+        queue: of Kueue; None for none, or the TrainJob's.
         device_claim: `NAME=CLASS`; None for none.
         turns: True for the Lease by which the runtime's samplers take turns.
         seconds: how long to wait for it.
@@ -49,6 +50,7 @@ class SessionOptions(TrainJobOptions):
     samplers: int | None = None
     time_limit: str | None = None
     idle_limit: str | None = None
+    queue: str | None = None
     device_claim: str | None = None
     turns: bool = False
     seconds: float = 0.0
@@ -69,6 +71,7 @@ def up(words: SessionOptions) -> Iterator[str]:
         words.samplers,
         None if words.time_limit is None else seconds_in("--time-limit", words.time_limit),
         None if words.idle_limit is None else seconds_in("--idle-limit", words.idle_limit),
+        words.queue,
     )
     if words.dry_run:
         yield from _printed(words, session)

@@ -8,7 +8,7 @@ from stoker.runs.client import connect
 from stoker.sessions import render
 from stoker.sessions.down import down
 from stoker.sessions.render import Session
-from stoker.sessions.up import runtime_of, up, wait
+from stoker.sessions.up import claim_in, runtime_of, up, wait
 from stoker.submit.base import LLMBackend
 from stoker.submit.initializer import Initialized, Initializer, Source, Stored
 from stoker.submit.trainjob import trainjob
@@ -24,6 +24,9 @@ def start_session(
     samplers: int | None = None,
     time_limit: int | None = None,
     idle_limit: int | None = None,
+    queue: str | None = None,
+    device_claim: str | None = None,
+    turns: bool = False,
     wait_seconds: float = 1800.0,
     namespace: str | None = None,
     context: str | None = None,
@@ -39,6 +42,9 @@ def start_session(
         samplers: how many; None for the runtime's number.
         time_limit: seconds after which it ends.
         idle_limit: seconds without a request and without a step after which it ends.
+        queue: the queue of Kueue that lets it start; None for none.
+        device_claim: a device that it shares, as `NAME=DEVICECLASS` of a ResourceClaim; None for none.
+        turns: True to make the Lease by which its samplers take turns at the device, if it is not there.
         wait_seconds: how long to wait for it; 0 not to wait.
         namespace: None for the kubeconfig's.
         context: of the kubeconfig; None for its current one.
@@ -50,8 +56,9 @@ def start_session(
     client = connect(context, namespace)
     fetched = None if initializer is None else Initializer(_source(initializer.dataset), _source(initializer.model))
     made = trainjob(config, name, runtime=runtime, initializer=fetched, env=env, namespace=client.namespace)
-    session = Session(samplers, time_limit, idle_limit)
-    up(client, made, session)
+    session = Session(samplers, time_limit, idle_limit, queue)
+    claim = None if device_claim is None else claim_in(device_claim, client.namespace)
+    up(client, made, session, claim, turns=turns)
     if wait_seconds:
         wait(client, name, render.samplers_in(session, runtime_of(client, made)), wait_seconds)
     return render.url_of(name, client.namespace)

@@ -18,6 +18,7 @@ from stoker.cluster.samplers import JOB as SAMPLER
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.samplers import ADDRESSES, API_KEY, IDLE_SECONDS
 from stoker.contract.secrets import HIDDEN, hide, is_secret
+from stoker.runs.run import QUEUE
 
 # On everything that a session has; its value is the session's name.
 LABEL = "stoker.dev/session"
@@ -34,7 +35,6 @@ PORT = 8080
 # The name of the port at which a runtime's nodes serve the tinker client.
 _ENDPOINT = "tinker"
 _ROLE = "stoker.dev/role"
-_QUEUE = "kueue.x-k8s.io/queue-name"
 # What the sampler's proxy reads, and where (charts/training-runtimes/templates/_samplers.tpl).
 _GUARD, _KEYED, _KEYS = "SESSION_GUARD", "keyed", "/keys"
 _CADDYFILE = "stoker.dev/Caddyfile"
@@ -51,11 +51,13 @@ class Session:
         samplers: how many; None for as many as the runtime starts.
         time_limit: seconds until it ends whatever it does; None for no end.
         idle_limit: seconds without a request to its samplers, and without a step, after which it ends; None for no end.
+        queue: the queue of Kueue that lets it start; None for what the TrainJob's label says.
     """
 
     samplers: int | None = None
     time_limit: int | None = None
     idle_limit: int | None = None
+    queue: str | None = None
 
 
 def seconds_in(option: str, text: str) -> int:
@@ -139,7 +141,8 @@ def session_trainjob(trainjob: Mapping[str, Any], session: Session, runtime: Map
     spec["trainer"] = trainer
     spec["runtimePatches"] = [*spec.get("runtimePatches", ()), _patch(name, jobs)]
     metadata = {**trainjob["metadata"]}
-    metadata["labels"] = {**metadata.get("labels", {}), LABEL: name}
+    queue = {} if session.queue is None else {QUEUE: session.queue}
+    metadata["labels"] = {**metadata.get("labels", {}), **queue, LABEL: name}
     metadata["annotations"] = {**metadata.get("annotations", {}), VALUES: _values(trainjob, session)}
     made, _ = told_of_grace({**trainjob, "metadata": metadata, "spec": spec})
     refused = admission_of(made, runtime).problems
@@ -288,7 +291,8 @@ def _problems(
         yield f"runtime {runtime} has no samplers of its own: choose one that has, such as trl-grpo-async"
         return
     count = _count(jobs[SAMPLER])
-    if session.samplers is not None and session.samplers > count and _QUEUE in labels:
+    queue = labels.get(QUEUE, session.queue)
+    if session.samplers is not None and session.samplers > count and queue is not None:
         yield (
             f"--samplers {session.samplers} is more than the {count} of runtime {runtime}, and Kueue admits a TrainJob "
             f"with what its runtime asks for: write {count} or fewer, or raise samplers.count of the runtime"
@@ -299,6 +303,10 @@ def _problems(
         yield f"the TrainJob sets {found}, which the session sets: drop it"
     if session.time_limit is not None and trainjob["spec"].get("activeDeadlineSeconds") is not None:
         yield "the TrainJob has activeDeadlineSeconds, which --time-limit sets: write one of them"
+    if session.queue == "":
+        yield "--queue is empty: write the name of a LocalQueue, or drop --queue"
+    elif session.queue not in (None, queue):
+        yield f"the TrainJob {name} has the label {QUEUE}={queue}, and --queue is {session.queue}: write one of them"
 
 
 def _variables(name: str, session: Session, count: int) -> Iterator[dict[str, Any]]:
@@ -335,9 +343,14 @@ def _patch(name: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _values(trainjob: Mapping[str, Any], session: Session) -> str:
-    limits = {"samplers": session.samplers, "time-limit": session.time_limit, "idle-limit": session.idle_limit}
+    own = {
+        "samplers": session.samplers,
+        "time-limit": session.time_limit,
+        "idle-limit": session.idle_limit,
+        "queue": session.queue,
+    }
     spec = {"spec": trainjob["spec"]}
-    return json.dumps({**{name: value for name, value in limits.items() if value is not None}, **spec}, sort_keys=True)
+    return json.dumps({**{name: value for name, value in own.items() if value is not None}, **spec}, sort_keys=True)
 
 
 def _flat(values: Any, path: str = "") -> dict[str, Any]:

@@ -17,6 +17,7 @@ from stoker.runs.kinds import CLAIMS, CLUSTER_RUNTIMES, DEVICE_CLAIMS, JOBS, POD
 from stoker.runs.run import QUEUE
 from stoker.sessions import folder, render
 from stoker.sessions.kinds import LEASES, OWN
+from stoker.sessions.queue import check_queue, held_in
 from stoker.sessions.render import LABEL, Session
 from stoker.tinker.options import KEY_PREFIX
 
@@ -136,6 +137,8 @@ def up(
     runtime = runtime_of(client, trainjob)
     wanted = render.session_trainjob(trainjob, session, runtime)
     _check_claims(client, runtime, claim)
+    if session.queue is not None:
+        check_queue(client, session.queue)
     lease = _lease(client, runtime, turns=turns)
     endpoint = render.endpoint_of(runtime)
     name = str(wanted["metadata"]["name"])
@@ -170,7 +173,7 @@ def wait(client: Client, name: str, count: int, seconds: float, *, endpoint: boo
         endpoint: wait for its endpoint for the tinker client too.
 
     Raises:
-        RunError: it has failed (70), or is not ready in time (75): it is still starting.
+        RunError: it has failed (70), or is not ready in time (75): it goes on.
     """
     deadline = time.monotonic() + seconds
     told = ""
@@ -191,17 +194,16 @@ def wait(client: Client, name: str, count: int, seconds: float, *, endpoint: boo
         serving = not endpoint or any(role_of(pod) == "node" and is_ready(pod) for pod in pods)
         if ready >= count and serving:
             return
-        now = (
-            f"{ready} of {count} samplers ready; {'' if serving else 'the endpoint is not; '}{_waiting(pods, trainjob)}"
-        )
+        why = "; ".join(dict.fromkeys(_state(pod) for pod in pods)) or _without_pods(client, trainjob)
+        now = f"{ready} of {count} samplers ready; {'' if serving else 'the endpoint is not; '}{why}"
         if now != told:
             say(f"session {name}: {now}")
             told = now
         if time.monotonic() >= deadline:
             raise RunError(
                 ExitCode.STOPPED,
-                f"session {name} is not ready after {seconds:g} s: {now}. It is still starting: `stoker rl list` shows "
-                f"it, and `stoker rl down {name}` ends it",
+                f"session {name} is not ready after {seconds:g} s: {now}. It goes on: `stoker rl list` shows it, "
+                f"and `stoker rl down {name}` ends it",
             )
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
@@ -227,14 +229,15 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
     return not going and any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
 
 
-def _waiting(pods: list[Object], trainjob: Mapping[str, Any]) -> str:
-    """Return what the pods of a session wait for, in few words."""
-    if not pods:
-        metadata = trainjob["metadata"]
-        queue = (metadata.get("labels") or {}).get(QUEUE)
-        who = f"queue {queue} has not admitted it" if queue else "the controller has made none"
-        return f"there are no pods yet: {who} (`stoker explain {metadata['name']}` tells more)"
-    return "; ".join(dict.fromkeys(_state(pod) for pod in pods))
+def _without_pods(client: Client, trainjob: Mapping[str, Any]) -> str:
+    """Return what a session without pods waits for."""
+    metadata = trainjob["metadata"]
+    queue = (metadata.get("labels") or {}).get(QUEUE)
+    who, why = "the controller has made none", ""
+    if queue:
+        who, why = f"queue {queue} has not admitted it", held_in(client, trainjob, queue)
+    more = f"`stoker explain {metadata['name']}` tells more"
+    return f"there are no pods yet: {who} ({f'{why}; ' if why else ''}{more})"
 
 
 def _state(pod: Mapping[str, Any]) -> str:
