@@ -174,3 +174,51 @@ def test_a_single_process_may_leave_sharding_to_xla(
     args: list[str], env: Mapping[str, str], devices: list[str]
 ) -> None:
     assert resolve(alone(env, devices), args).world.size == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"auto_wrap_policy": "X"}, "--fsdp_config (args) has auto_wrap_policy X: write one of TRANSFORMER_BASED_WRAP"),
+        ({"auto_wrap_policy": "transformer_based_wrap"}, "did you mean TRANSFORMER_BASED_WRAP?"),
+        ({"reshard_after_forward": "full_shard"}, "has reshard_after_forward full_shard: write true or false"),
+        ({"fsdp_reshard_after_forward": None}, "has reshard_after_forward None: write true or false"),
+        (
+            {"state_dict_type": "LOCAL_STATE_DICT"},
+            "has state_dict_type LOCAL_STATE_DICT: did you mean FULL_STATE_DICT?",
+        ),
+        ({"version": 3}, "has version 3: write 2, or 1"),
+        ({"version": 1, "reshard_after_forward": True}, "has reshard_after_forward True: write one of FULL_SHARD"),
+        ({"version": 1, "backward_prefetch": "pre"}, "has backward_prefetch pre: write one of BACKWARD_PRE"),
+        ({"cpu_offload": "false"}, "has cpu_offload false: write true or false, without quotes"),
+        ({"min_num_params": "1e6"}, "has min_num_params 1e6: write a whole number"),
+        ({"transformer_layer_cls_to_wrap": {"a": 1}}, "write a list of class names"),
+    ],
+)
+def test_an_option_that_sharding_does_not_have_is_refused(config: Mapping[str, object], told: str) -> None:
+    with pytest.raises(RunError) as refused:
+        sharded("--fsdp_config", json.dumps(config))
+    assert refused.value.code is ExitCode.USAGE
+    assert told in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"reshard_after_forward": "False", "state_dict_type": "full_state_dict", "auto_wrap_policy": "NO_WRAP"},
+        {"version": 1, "reshard_after_forward": "hybrid_shard", "forward_prefetch": "yes"},
+        {"transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"], "min_num_params": 1000, "forward_prefetch": "unread"},
+        {"xla": True, "auto_wrap_policy": "unread"},
+    ],
+)
+def test_an_option_that_sharding_has_is_taken(config: Mapping[str, object]) -> None:
+    assert config_of(sharded("--fsdp_config", json.dumps(config))) == config
+
+
+def test_a_version_of_fsdp_has_its_own_words_and_machines() -> None:
+    with pytest.raises(RunError, match="--fsdp hybrid_shard is for version 1 of FSDP, and this is 2"):
+        sharded("--fsdp", "hybrid_shard auto_wrap", "--fsdp_config", "{}")
+    sharded("--fsdp", "hybrid_shard", "--fsdp_config", '{"version": 1}')
+    sharded("--fsdp", "hybrid_shard", "--fsdp_config", "/workspace/fsdp.json")
+    with pytest.raises(RunError, match=r"version 1 of FSDP .* needs GPUs"):
+        plan_of("--fsdp", "--fsdp_config", '{"version": 1}')

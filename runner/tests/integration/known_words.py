@@ -2,6 +2,7 @@
 
 Run with the trainer's Python: `python known_words.py`. `words`: what a method's source compares flags of text with, but
 for flags whose parser knows their words. `everywhere`: the same for flags that every method has. `keys`: of mappings.
+`schedules`: the keys of each.
 """
 
 from __future__ import annotations
@@ -76,6 +77,20 @@ def keys() -> dict[str, list[str]]:
     }
 
 
+def schedules() -> dict[str, list[str]]:
+    """Return the keys of each schedule, but for what the trainer gives it and for the step to begin at."""
+    from torch.optim.lr_scheduler import ReduceLROnPlateau
+    from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION, GreedyLR
+
+    given = {"optimizer", "num_warmup_steps", "num_training_steps", "last_epoch"}
+    # Their functions pass on what they get.
+    functions = {**TYPE_TO_SCHEDULER_FUNCTION, "reduce_lr_on_plateau": ReduceLROnPlateau, "greedy": GreedyLR}
+    return {
+        str(getattr(name, "value", name)): sorted({*inspect.signature(function).parameters} - given)
+        for name, function in functions.items()
+    }
+
+
 def _keys_of(node: ast.AST) -> Iterator[str]:
     """Yield the keys of `self.fsdp_config` that an expression reads."""
     if isinstance(node, ast.Subscript) and _is_config(node.value):
@@ -92,4 +107,4 @@ def _is_config(node: ast.expr) -> bool:
 
 if __name__ == "__main__":
     found = {method: words_of(method) for method in METHODS}
-    print(json.dumps({"words": found, "everywhere": everywhere(), "keys": keys()}))
+    print(json.dumps({"words": found, "everywhere": everywhere(), "keys": keys(), "schedules": schedules()}))

@@ -12,6 +12,7 @@ from stoker.frameworks.trl.flags import METHODS, flag_table
 from stoker.frameworks.trl.known_words import EVERYWHERE, KNOWN
 from stoker.frameworks.trl.lists import LISTED
 from stoker.frameworks.trl.mappings import KEYS
+from stoker.frameworks.trl.schedules import SCHEDULES
 
 HERE = Path(__file__).parent
 
@@ -62,3 +63,13 @@ def test_known_words_and_keys_are_those_of_the_trainer(trainer_python: Path) -> 
     shared = {name: sorted({*words} - {"true", "false"}) for name, words in EVERYWHERE.items()}
     assert told["everywhere"] == shared
     assert told["keys"] == {flag: sorted(keys) for flag, keys in KEYS.items()}
+    assert told["schedules"] == {name: sorted(keys) for name, keys in SCHEDULES.items()}
+
+
+@pytest.mark.full
+def test_values_of_mappings_are_refused_as_the_classes_refuse_them(trainer_python: Path) -> None:
+    done = subprocess.run([trainer_python, HERE / "option_cases.py"], check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["disagreements"] == []
+    for kind in ("fsdp_config", "schedule"):
+        assert all(found["seen"][f"{kind}: both {end}"] > 100 for end in ("take", "refuse")), found["seen"]

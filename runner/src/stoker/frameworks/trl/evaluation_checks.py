@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from stoker.frameworks.command_line import evaluates
+from stoker.frameworks.trl.schedules import BY_METRICS
 from stoker.plan.arguments import FlagTable, Setting, is_true
 
 # transformers multiplies fractions by it, because a division of fractions has no exact rest.
@@ -26,8 +27,9 @@ def evaluation_problems(
     """
     if "load_best_model_at_end" in settings and is_true(settings["load_best_model_at_end"].value):
         yield from _best_model(table, settings, number)
-    if _word("lr_scheduler_type", table, settings) == "reduce_lr_on_plateau" and not evaluates(settings):
-        yield "--lr_scheduler_type reduce_lr_on_plateau needs evaluations to look at: add --eval_strategy steps"
+    schedule = _word("lr_scheduler_type", table, settings)
+    if schedule in BY_METRICS and not evaluates(settings):
+        yield f"--lr_scheduler_type {schedule} needs evaluations to look at: add --eval_strategy steps"
 
 
 def _best_model(

@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from stoker.frameworks.trl.fsdp_options import wrong_options
 from stoker.plan.arguments import FlagTable, Setting, is_none
 
 _CHECKPOINTING = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
@@ -42,12 +43,21 @@ def mapping_problems(table: FlagTable, settings: Mapping[str, Setting]) -> Itera
             except (ValueError, RecursionError) as error:
                 yield f'{where} is not valid JSON: {error}: write {{"key": value}} on one line'
                 continue
-            yield from _unknown_keys(where, name, content)
+            yield from unknown_keys(where, name, content)
+            if name == "fsdp_config":
+                yield from (f"{where} has {problem}" for problem in wrong_options(content))
         elif text and not is_none(flag, (text,)) and name not in _FILES:
             yield f'{where} must be a mapping, not {text!r}: write {{"key": value}} on one line'
 
 
-def _unknown_keys(where: str, flag: str, content: Mapping[str, Any]) -> Iterator[str]:
+def unknown_keys(where: str, flag: str, content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield one problem for each key that nobody reads.
+
+    Args:
+        where: what messages call the mapping.
+        flag: the flag that holds it.
+        content: the mapping.
+    """
     known: Collection[str] = KEYS.get(flag, ())
     for key in content if known else ():
         # transformers takes both spellings.

@@ -16,6 +16,7 @@ from stoker.frameworks.trl.evaluation_checks import evaluation_problems
 from stoker.frameworks.trl.known_words import unknown_words
 from stoker.frameworks.trl.mappings import mapping_problems
 from stoker.frameworks.trl.packages import TRACKERS
+from stoker.frameworks.trl.schedules import SCHEDULES, key_problems, schedule_problems
 from stoker.frameworks.trl.sharding import sharding_problems
 from stoker.plan.arguments import CONFIG_FILE, NONE, FlagTable, Setting, is_true
 from stoker.plan.interfaces import Asked
@@ -102,6 +103,7 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
             "leave it out, or choose a runtime for cpu"
         )
     yield from evaluation_problems(table, settings, number)
+    yield from schedule_problems(asked, table, settings, number)
     if "log_completions_hub_repo" in settings and not on("log_completions"):
         yield "--log_completions_hub_repo has no completions to upload: add --log_completions, or leave it out"
     yield from _of_method(asked, settings, number)
@@ -139,6 +141,9 @@ def self_contradictions(method: str, table: FlagTable, settings: Mapping[str, Se
     yield from _exclusive(settings)
     yield from _laid_over(settings)
     yield from _trackers(settings)
+    schedule = _value(settings, "lr_scheduler_type", "")
+    if schedule in SCHEDULES:
+        yield from key_problems(str(schedule), settings)
     on = _switches(settings)
     # Without a word of the switch, a runtime may turn it on.
     yield from _without_switch(table, settings, lambda switch: switch not in settings or on(switch))

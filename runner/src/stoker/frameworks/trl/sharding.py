@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
+from stoker.frameworks.trl.fsdp_options import WORDS_OF_1, version_of
 from stoker.plan.arguments import FlagTable, Setting
 from stoker.plan.interfaces import Asked
 
@@ -65,17 +67,9 @@ def sharding_problems(
 ) -> Iterator[str]:
     """Yield one problem for each setting that a sharded run cannot have, whoever shards it."""
     is_off = "fsdp" not in settings or str(settings["fsdp"].value).lower() in ("", "false")
-    if not is_off and asked.world_size == 1 and not _is_for_xla(asked, settings):
-        yield (
-            f"{table.spell('fsdp')} ({settings['fsdp'].source}) shards a model over several processes, but this run "
-            f"has one: request more devices, or {_off(table, settings['fsdp'])}"
-        )
     # Without --fsdp, nobody reads fsdp_config.
-    if not is_off and on("use_peft") and "fsdp_config" in settings and _recomputes(str(settings["fsdp_config"].value)):
-        yield (
-            "activation_checkpointing in --fsdp_config leaves an empty adapter (peft 0.21): take it out of there, and "
-            "write --activation_checkpointing"
-        )
+    if not is_off:
+        yield from _fsdp_problems(asked, table, settings, on)
     if not shards(asked):
         return
     if "fsdp" in settings and is_off:
@@ -86,16 +80,35 @@ def sharding_problems(
         yield "8-bit weights cannot be sharded (STOKER_SHARDING=full): write --load_in_4bit, or leave sharding out"
 
 
-def _off(table: FlagTable, setting: Setting) -> str:
-    """Return how a user turns off a switch that is on."""
-    flag = table.spell(setting.name)
-    return f"write {flag} false" if setting.source == "runtime" else f"leave out {flag}"
+def _fsdp_problems(
+    asked: Asked, table: FlagTable, settings: Mapping[str, Setting], on: Callable[[str], bool]
+) -> Iterator[str]:
+    """Yield one problem for each setting that does not go with `--fsdp`, which is on."""
+    setting, flag = settings["fsdp"], table.spell("fsdp")
+    text = str(settings["fsdp_config"].value) if "fsdp_config" in settings else "{}"
+    # XLA may shard within a single process.
+    if asked.world_size == 1 and asked.accelerator != "tpu" and not _turns_on(text, "xla"):
+        leave = f"write {flag} false" if setting.source == "runtime" else f"leave out {flag}"
+        yield (
+            f"{flag} ({setting.source}) shards a model over several processes, but this run has one: request more "
+            f"devices, or {leave}"
+        )
+    yield from _version_problems(asked, str(setting.value), _config(text))
+    if on("use_peft") and _recomputes(text):
+        yield (
+            "activation_checkpointing in --fsdp_config leaves an empty adapter (peft 0.21): take it out of there, and "
+            "write --activation_checkpointing"
+        )
 
 
-def _is_for_xla(asked: Asked, settings: Mapping[str, Setting]) -> bool:
-    """Return whether XLA shards the run, perhaps within a single process."""
-    text = str(settings["fsdp_config"].value) if "fsdp_config" in settings else ""
-    return asked.accelerator == "tpu" or _turns_on(text, "xla")
+def _version_problems(asked: Asked, words: str, config: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield what the version of FSDP cannot do; nothing if it is not known."""
+    version = "" if config is None else version_of(config)
+    if version == "1" and asked.accelerator == "cpu":
+        yield "version 1 of FSDP (--fsdp_config) needs GPUs: leave the version out, or choose a runtime with GPUs"
+    for word in words.split() if version == "2" else ():
+        if word in WORDS_OF_1:
+            yield f"--fsdp {word} is for version 1 of FSDP, and this is 2: write full_shard or shard_grad_op"
 
 
 def _recomputes(text: str) -> bool:
@@ -105,9 +118,14 @@ def _recomputes(text: str) -> bool:
 
 def _turns_on(text: str, key: str) -> bool:
     """Return whether an `fsdp_config` turns on a key, in either spelling."""
+    config = _config(text) or {}
+    return any(str(config.get(name, "")).lower() in ("true", "1") for name in (key, f"fsdp_{key}"))
+
+
+def _config(text: str) -> dict[str, Any] | None:
+    """Return an `fsdp_config`; None if it is a file's name, or what the trainer refuses."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError):
-        return False  # a file's name, or what the trainer refuses
-    names = (key, f"fsdp_{key}")
-    return isinstance(config, dict) and any(str(config.get(name, "")).lower() in ("true", "1") for name in names)
+        return None
+    return config if isinstance(config, dict) else None
