@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from runner.tests.lab.scripts import TRAINING, failures, printed
@@ -12,6 +12,8 @@ from runner.tests.samples import check, resolve
 
 import stoker.lab
 from stoker.lab import LabError, Policy, evaluate
+from stoker.lab.rows import RowKind
+from stoker.lab.trainer import refuse_long_rows
 from stoker.plan.facts import Facts
 from stoker.rank.same_run import refuse_other_run
 
@@ -79,6 +81,25 @@ def test_without_the_trainers_training_says_what_to_install(tmp_path: Path) -> N
 def test_without_the_trainers_a_name_says_what_to_install(name: str) -> None:
     with pytest.raises(LabError, match="training needs torch"):
         getattr(stoker.lab, name)
+
+
+def test_a_row_that_is_short_in_bytes_is_not_counted_in_tokens() -> None:
+    counted = []
+
+    class Rows:
+        kind = RowKind.TEXT
+        data: ClassVar = [{"text": "é" * 8}, {"text": "a" * 60}]
+
+        def tokens(self, index: int) -> tuple[list[int], list[int]]:
+            counted.append(index)
+            return [0] * 200, [0] * 200
+
+    with pytest.raises(
+        LabError, match="row 1 has 200 tokens, but the model takes 128: shorten them, or leave them out"
+    ):
+        refuse_long_rows(Rows(), 128)
+    assert counted == [1]
+    refuse_long_rows(Rows(), None)
 
 
 @pytest.mark.parametrize("model", ["./nothing", "/nothing/here", ""])

@@ -19,7 +19,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from runner.tests.lab.cases import refused, report
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, set_seed
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config, set_seed
 from transformers.loss.loss_utils import ForCausalLMLoss
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
@@ -387,11 +387,28 @@ def bad_input_is_refused_before_the_model_is_loaded() -> None:
     refused(lambda: evaluate(trainer, [{"chosen": "a", "rejected": "b"}]), "need text")
     refused(lambda: evaluate(trainer, long), "row 0 has 301 tokens, but the model takes 128", ExitCode.BAD_DATA)
     assert trainer._hf_model is None
+    rows: list[dict[str, Any]]
+    for rows in ([{"prompt": "1", "completion": "7" * 300}], [{"prompt": "1", "chosen": "2", "rejected": "7" * 300}]):
+        # A cut to less would lose most of a row, and say nothing.
+        train = functools.partial(LoRATrainer(MODEL, QUICK).train, rows)
+        refused(train, "row 0 has 302 tokens, but the model takes 128")
     wrong = LoRATrainer(MODEL, LoRATrainConfig(target_modules=["nothing"]))
     refused(wrong.setup_training, "target_modules is ['nothing']")
     # Rows that are cut need no refusal.
     cut = LoRATrainConfig(max_length=8, num_epochs=1, output_dir=str(FOLDER / "output"))
-    assert LoRATrainer(MODEL, cut).train(long).steps == 1
+    assert LoRATrainer(MODEL, cut).train([{"text": "7" * 100}, {"text": "1"}]).steps == 1
+
+
+def a_model_says_how_long_rows_may_be_by_any_name() -> None:
+    """Models whose config has another name for it, and such as are downloaded after the policy was made."""
+    long = [{"text": "7" * 40}]
+    GPT2Config(n_positions=32, n_embd=64, n_layer=1, n_head=2).save_pretrained(FOLDER / "gpt")
+    tokenizer().save_pretrained(FOLDER / "gpt")
+    policy = Policy("org/gpt", QUICK)
+    downloaded("org/gpt", FOLDER / "gpt")
+    for one in (Policy(str(FOLDER / "gpt"), QUICK), policy):
+        for what in (functools.partial(one.train, long), functools.partial(evaluate, one, long)):
+            refused(what, "row 0 has 41 tokens, but the model takes 32", ExitCode.BAD_DATA)
 
 
 def what_is_published_is_what_the_trainjob_trains() -> None:
@@ -428,6 +445,7 @@ CASES = (
     an_adapter_of_another_base_is_refused_when_its_base_is_known,
     evaluation_is_that_of_transformers,
     bad_input_is_refused_before_the_model_is_loaded,
+    a_model_says_how_long_rows_may_be_by_any_name,
     what_is_published_is_what_the_trainjob_trains,
 )
 

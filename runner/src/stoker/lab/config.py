@@ -30,7 +30,7 @@ class LoRATrainConfig:
         warmup_ratio: part of all updates in which the learning rate rises.
         max_grad_norm: length to which longer gradients are cut; 0 turns it off.
         output_dir: folder for checkpoints, and for adapters that are saved without a folder.
-        max_length: tokens that a row may have.
+        max_length: tokens to cut longer rows to. Rows that are longer than the model takes are refused.
         beta: how close DPO keeps to the base model: more is closer.
         seed: seed of the adapter's first weights and of the order of rows.
         dtype: type of the base model's weights: `float32`, `bfloat16`, or `auto`, which is bfloat16 on GPUs that have

@@ -75,8 +75,7 @@ def evaluate(policy: Evaluated, rows: Iterable[Row], *, batch_size: int | None =
     from stoker.lab.data import IGNORED, CausalLMCollator, CausalLMDataset
 
     dataset = CausalLMDataset(rows, tokenizer, policy.config.max_length)
-    if policy.positions is not None and dataset.max_length > policy.positions:
-        refuse_long_rows(dataset, policy.positions)
+    refuse_long_rows(dataset, policy.positions)
     world = PartialState(cpu=not torch.cuda.is_available())
     model = policy.model.to(world.device).eval()
     collate = CausalLMCollator(tokenizer)

@@ -35,7 +35,7 @@ class ModelFacts:
     Attributes:
         name: its folder or Hub id, as it was given.
         folder: its folder on this machine; None if it is not here yet.
-        positions: the longest sequence that it takes; None if unknown.
+        positions: the longest sequence that it takes; None if its config.json does not tell by the usual name.
     """
 
     name: str
@@ -116,6 +116,22 @@ def model_facts(name: object) -> ModelFacts:
         raise LabError(f"{name} has no model: config.json is missing; write the folder with the model's files")
     config = read_json(folder / "config.json")
     return ModelFacts(name, folder, _positions(config))
+
+
+def positions_of(model: ModelFacts) -> int | None:
+    """Return the longest sequence that a model takes; None if it is not known.
+
+    transformers knows the other names that models have for it, and downloads config.json alone.
+    """
+    if model.positions is not None or find_spec("transformers") is None:
+        return model.positions
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(model.name)
+    except (OSError, ValueError):  # what loads the model says so better
+        return None
+    return _positions({"max_position_embeddings": getattr(config.get_text_config(), "max_position_embeddings", None)})
 
 
 def check_adapter(adapter: Path, model: ModelFacts, rank: int) -> None:

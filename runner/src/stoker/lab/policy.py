@@ -109,7 +109,7 @@ class Policy:
 
     @property
     def positions(self) -> int | None:
-        """The longest sequence that the model takes; None if that is not known before it is loaded."""
+        """The longest sequence that the model takes; None if it is not known."""
         session = self.session
         return self._local("look at its model").positions if session is None else session.positions
 

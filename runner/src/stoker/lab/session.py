@@ -139,8 +139,7 @@ class RemoteSession:
         from stoker.lab.data import CausalLMDataset
 
         dataset = CausalLMDataset(rows, self.tokenizer, self.config.max_length)
-        if dataset.max_length > self.positions:
-            refuse_long_rows(dataset, self.positions)
+        refuse_long_rows(dataset, self.positions)
         return dataset
 
     def _model(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from stoker.contract.exits import ExitCode
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.errors import LabError
 from stoker.lab.generation import AdapterEngine, Prompt, engine_rank
-from stoker.lab.machine import check_adapter, dtype_of, model_facts, need_training
+from stoker.lab.machine import check_adapter, dtype_of, model_facts, need_training, positions_of
 from stoker.lab.rows import Row, RowKind, as_rows, kind_of
 
 # How many rows that are too long one message names.
@@ -70,6 +71,7 @@ class LoRATrainer:
         self.model_name = model_name
         self.config = train_config
         self._facts = model_facts(model_name)
+        self._positions = self._facts.positions
         self._adapter = None if adapter is None else Path(adapter)
         if self._adapter is not None:
             check_adapter(self._adapter, self._facts, train_config.rank)
@@ -80,8 +82,10 @@ class LoRATrainer:
 
     @property
     def positions(self) -> int | None:
-        """The longest sequence that the model takes; None if that is not known before it is loaded."""
-        return self._facts.positions
+        """The longest sequence that the model takes; None if it is not known."""
+        if self._positions is None:
+            self._positions = positions_of(self._facts)
+        return self._positions
 
     @property
     def model(self) -> Any:
@@ -221,8 +225,7 @@ class LoRATrainer:
             rows = as_rows(dataset)
             whole = PreferenceDataset if kind_of(rows) is RowKind.PREFERENCE else CausalLMDataset
             made = whole(rows, self.tokenizer, self.config.max_length)
-        if self._facts.positions is not None and made.max_length > self._facts.positions:
-            refuse_long_rows(made, self._facts.positions)
+        refuse_long_rows(made, self.positions)
         return made.data, made.kind, made.max_length
 
     def _trainer(self, rows: Sequence[Row], kind: RowKind, max_length: int) -> Any:
@@ -248,35 +251,40 @@ class LoRATrainer:
         return SFTTrainer(args=SFTConfig(**arguments), train_dataset=data, **shared)
 
 
-def refuse_long_rows(dataset: Any, positions: int) -> None:
-    """Refuse rows that are longer than the model takes.
+def refuse_long_rows(dataset: Any, positions: int | None) -> None:
+    """Refuse rows that are longer than the model takes, even if they would be cut: no cut lets it read all of them.
 
     Args:
         dataset: a `CausalLMDataset` or a `PreferenceDataset`.
-        positions: tokens that the model takes.
+        positions: tokens that the model takes; None if it is not known.
 
     Raises:
         LabError: names the rows, with their lengths.
     """
-    lengths = [(row, length) for row, length in enumerate(_lengths(dataset)) if length > positions]
+    if positions is None:
+        return
+    lengths = [(row, length) for row, length in _lengths(dataset, positions) if length > positions]
     if lengths:
         named = ", ".join(f"row {row} has {length}" for row, length in lengths[:_SHOWN])
         more = f" (and {len(lengths) - _SHOWN} more rows)" if len(lengths) > _SHOWN else ""
         raise LabError(
-            f"{named} tokens{more}, but the model takes {positions}: shorten them, or cut them with "
-            f"max_length={positions}",
+            f"{named} tokens{more}, but the model takes {positions}: shorten them, or leave them out",
             ExitCode.BAD_DATA,
         )
 
 
-def _lengths(dataset: Any) -> Iterator[int]:
-    for index in range(len(dataset)):
+def _lengths(dataset: Any, positions: int) -> Iterator[tuple[int, int]]:
+    """Yield the numbers and lengths of rows, but for those that are short without being counted in tokens."""
+    for index, row in enumerate(dataset.data):
+        # A token has one byte or more. The other half is room for what a chat template writes.
+        if len(json.dumps(dict(row), default=str)) <= positions // 2:
+            continue
         tokens = dataset.tokens(index)
         if dataset.kind is RowKind.PREFERENCE:
             answers = max(len(tokens["chosen_ids"]), len(tokens["rejected_ids"]))
-            yield len(tokens["prompt_ids"]) + answers
+            yield index, len(tokens["prompt_ids"]) + answers
         else:
-            yield len(tokens[0])
+            yield index, len(tokens[0])
 
 
 @contextmanager

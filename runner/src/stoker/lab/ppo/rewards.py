@@ -14,7 +14,7 @@ from stoker.contract.files import read_json
 from stoker.contract.words import say
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.errors import LabError
-from stoker.lab.machine import dtype_of, model_facts
+from stoker.lab.machine import dtype_of, model_facts, positions_of
 from stoker.lab.rows import is_conversation
 from stoker.rollouts.classify import RewardModel
 from stoker.rollouts.failures import UserCodeError
@@ -163,6 +163,7 @@ class ModelJudge:
         self.name = model.rstrip("/").rpartition("/")[2]
         self._model, self._config, self._batch_size = model, config, batch_size
         self._facts = model_facts(model)
+        self._positions = self._facts.positions
         self._loaded: tuple[Any, Any] | None = None
         folder = self._facts.folder
         described = None if folder is None else read_json(folder / "config.json")
@@ -187,9 +188,9 @@ class ModelJudge:
                 add_special_tokens=not chat,
             )  # fmt: skip
             longest = int(batch["attention_mask"].sum(1).max())
-            if self._facts.positions is not None and longest > self._facts.positions:
+            if self._positions is not None and longest > self._positions:
                 raise LabError(
-                    f"the reward model {self._model} takes {self._facts.positions} tokens, but an answer with its "
+                    f"the reward model {self._model} takes {self._positions} tokens, but an answer with its "
                     f"prompt has {longest}: lower max_new_tokens, or shorten the prompts",
                     ExitCode.BAD_DATA,
                 )
@@ -209,6 +210,7 @@ class ModelJudge:
                 self._model, dtype=getattr(torch, dtype_of(self._config))
             )
             self._refuse_other(type(model).__name__, model.config.num_labels)
+            self._positions = positions_of(self._facts)
             tokenizer = AutoTokenizer.from_pretrained(self._model)
             # The model reads its score at the last token that does not pad.
             model.config.pad_token_id = pad_token_id(tokenizer)
