@@ -43,7 +43,38 @@ def wait_for(what: Callable[[], bool], why: str, seconds: float = WAIT, pause: f
         time.sleep(pause)
 
 
-class Member:
+class Engine:
+    """What the engines in a folder have written.
+
+    Args:
+        name: of the folder.
+        folder: the folder, beside those of the engines that share their device.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.requests, self.port = name, folder / "requests.jsonl", free_port()
+        folder.mkdir()
+
+    def command(self, load: int = 1, read: float = 0.0) -> list[str]:
+        """Return the command that starts one."""
+        words = [str(self.port), str(self.requests), str(load), str(read)]
+        return [sys.executable, str(HERE / "stand_in_engine.py"), *words]
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return what they wrote; a line that was cut off is left out."""
+        lines = self.requests.read_text().splitlines() if self.requests.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def served(self) -> list[tuple[float, float]]:
+        """Return when each request used the device; one that was cut off by the end of its engine is left out."""
+        return [(one["begin"], one["end"]) for one in self.lines() if "end" in one]
+
+    def begun(self) -> int:
+        """Return how many lines there are about requests."""
+        return len(self.requests.read_text().splitlines()) if self.requests.exists() else 0
+
+
+class Member(Engine):
     """An engine, its guard, and its `stoker slice run`."""
 
     def __init__(
@@ -56,10 +87,8 @@ class Member:
         load: int = 1,
         read: float = 0.0,
     ) -> None:
-        self.name, self.folder, self.load, self.read = name, folder, load, read
-        folder.mkdir()
-        self.requests, self.journal = folder / "requests.jsonl", folder / "journal.jsonl"
-        self.port = free_port()
+        super().__init__(name, folder)
+        self.folder, self.journal, self.load, self.read = folder, folder / "journal.jsonl", load, read
         self.words = [
             *(sys.executable, "-m", "stoker", "slice", "run", LEASE, "--folder", str(folder), "--name", name),
             *("--engine", f"http://127.0.0.1:{self.port}", "--sleep-level", "0", "--quantum", str(quantum)),
@@ -83,22 +112,8 @@ class Member:
 
     def start_guard(self) -> subprocess.Popen[bytes]:
         """Start the guard as the engine's container does: one file, without our package."""
-        words = [str(self.port), str(self.requests), str(self.load), str(self.read)]
-        engine = [sys.executable, str(HERE / "stand_in_engine.py"), *words]
+        engine = self.command(self.load, self.read)
         return subprocess.Popen([sys.executable, "-I", guard.__file__, str(self.folder), *engine])
-
-    def lines(self) -> list[dict[str, Any]]:
-        """Return what its engines wrote; a line that was cut off is left out."""
-        lines = self.requests.read_text().splitlines() if self.requests.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
-
-    def served(self) -> list[tuple[float, float]]:
-        """Return when each request used the device; one that was cut off by the end of its engine is left out."""
-        return [(one["begin"], one["end"]) for one in self.lines() if "end" in one]
-
-    def begun(self) -> int:
-        """Return how many lines there are about requests."""
-        return len(self.requests.read_text().splitlines()) if self.requests.exists() else 0
 
     def events(self, event: str) -> list[dict[str, float]]:
         """Return the lines of the journal about something."""
@@ -119,6 +134,18 @@ class Member:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def check(engines: Sequence[Engine]) -> None:
+    """Check that no two of two engines used their device at the same time."""
+    times = sorted((*served, engine.name) for engine in engines for served in engine.served())
+    assert len({name for *_, name in times}) == 2, "one never served"
+    for (_, end, name), (begin, _, other) in pairwise(times):
+        assert name == other or end <= begin, f"{name} served until {end}, {other} from {begin}"
+    # A request without an end has no time here: its engine was killed, or is stopped and has the device still.
+    for engine in engines:
+        shared = [line["begin"] for line in engine.lines() if line["shared"]]
+        assert not shared, f"{engine.name} served from {shared[0]}, while another engine had the device"
 
 
 class Device:
@@ -166,10 +193,7 @@ class Device:
 
     def check(self) -> None:
         """Check that no two engines used the device at the same time."""
-        times = sorted((*served, member.name) for member in self.members for served in member.served())
-        assert len({name for *_, name in times}) == 2, "one never served"
-        for (_, end, name), (begin, _, other) in pairwise(times):
-            assert name == other or end <= begin, f"{name} served until {end}, {other} from {begin}"
+        check(self.members)
 
     def close(self) -> None:
         """End everything."""

@@ -10,13 +10,23 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 from runner.tests.serve.slices.lease_api import TOKEN, LeaseApi, serving
-from runner.tests.serve.slices.processes import DURATION, HOOK_SECONDS, LEASE, WAIT, Device, Member, wait_for
+from runner.tests.serve.slices.processes import (
+    DURATION,
+    HOOK_SECONDS,
+    LEASE,
+    WAIT,
+    Device,
+    Engine,
+    Member,
+    check,
+    wait_for,
+)
 
 import stoker
 from stoker.serve.slices import guard
@@ -35,6 +45,48 @@ def device(tmp_path: Path) -> Iterator[Device]:
     made = Device(tmp_path)
     yield made
     made.close()
+
+
+def stop_in_a_request(engine: Engine, process: subprocess.Popen[bytes]) -> None:
+    """Stop an engine while it uses the device."""
+
+    def is_stopped() -> bool:
+        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    def is_in_a_request() -> bool:
+        process.send_signal(signal.SIGSTOP)
+        wait_for(is_stopped, "it does not stop", pause=0.001)
+        if "end" not in engine.lines()[-1]:
+            return True
+        process.send_signal(signal.SIGCONT)
+        return False
+
+    wait_for(is_in_a_request, "it has no request", pause=0.003)
+
+
+@pytest.mark.parametrize("then", [signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL], ids=lambda one: one.name)
+def test_an_engine_that_ends_no_request_has_the_device_until_it_is_gone(tmp_path: Path, then: signal.Signals) -> None:
+    engines = [Engine(name, tmp_path / name) for name in ("a", "b")]
+    with ExitStack() as stack:  # nobody guards them
+
+        def start(engine: Engine) -> subprocess.Popen[bytes]:
+            process = stack.enter_context(subprocess.Popen(engine.command()))
+            stack.callback(process.kill)
+            return process
+
+        one = start(engines[0])
+        wait_for(lambda: bool(engines[0].served()), "the first does not serve")
+        stop_in_a_request(engines[0], one)
+        one.send_signal(then)
+        if then is signal.SIGKILL:
+            one.wait()
+        start(engines[1])
+        wait_for(lambda: bool(engines[1].served()), "the other does not serve")
+    if then is signal.SIGKILL:
+        check(engines)
+    else:
+        with pytest.raises(AssertionError, match=r"while another engine had the device|served until"):
+            check(engines)
 
 
 @pytest.mark.parametrize("switches", [20, pytest.param(1_000, marks=pytest.mark.full)])
