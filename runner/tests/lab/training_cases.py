@@ -312,6 +312,7 @@ def an_adapter_is_loaded_and_trained_on() -> None:
     # Small steps, so that each goes down.
     again = Policy(MODEL, replace(QUICK, learning_rate=2e-3), adapter=FOLDER / "saved")
     assert evaluate(again, TEXTS) == evaluate(policy, TEXTS)
+    refused(lambda: again.to_trainjob("sums", "a/dataset"), "merge it into its base model, and make the TrainJob of")
     again.train(TEXTS)
     before, after = evaluate(policy, TEXTS)["loss"], evaluate(again, TEXTS)["loss"]
     assert after < before, (before, after)

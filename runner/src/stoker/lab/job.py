@@ -34,7 +34,8 @@ def trl_config(model: str, config: LoRATrainConfig, method: str, dataset: str, *
     if method not in METHODS:
         raise LabError(f"method is {method!r}: write one of {', '.join(METHODS)}")
     own = (
-        TRLSFTConfig(max_length=config.max_length)
+        # Left to the runtime, samples may be packed into rows there, which is another training.
+        TRLSFTConfig(max_length=config.max_length, packing=False)
         if method == "sft"
         else TRLDPOConfig(max_length=config.max_length, beta=config.beta)
     )

@@ -80,6 +80,7 @@ class Policy:
         # What was trained here, and the folder with the adapter as it is now.
         self._runs: list[Trained] = []
         self._saved: tempfile.TemporaryDirectory[str] | None = None
+        self._begins_with = adapter
         self._has_adapter = adapter is not None
         self._dataset: str | None = None
 
@@ -208,7 +209,7 @@ class Policy:
         num_nodes: int | None = None,
         resources_per_node: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Return the TrainJob of the same training: the same model, adapter, data and settings.
+        """Return the TrainJob of the same training: the same model, data and settings, with a new adapter.
 
         Args:
             name: the TrainJob's name.
@@ -221,7 +222,8 @@ class Policy:
             resources_per_node: resources of each pod, e.g. `{"gpu": 1}`.
 
         Raises:
-            LabError: no data set is named, or the cluster would refuse the TrainJob.
+            LabError: no data set is named, the policy goes on from an adapter or was trained with rewards alone, or the
+                cluster would refuse the TrainJob.
         """
         made = self._job(dataset, method, num_nodes=num_nodes, resources_per_node=resources_per_node)
         return job.made(made, name, runtime=runtime, namespace=namespace, env=env)
@@ -261,6 +263,16 @@ class Policy:
 
     def _job(self, dataset: str | None, method: str | None, **placement: Any) -> Any:
         trainer = self._local("make a TrainJob")
+        if self._begins_with is not None:
+            raise LabError(
+                f"TrainJobs begin with new adapters, but this policy goes on from {self._begins_with}: merge it into "
+                "its base model, and make the TrainJob of Policy(the merged model)"
+            )
+        if method is None and self._runs and not any(run.method in job.METHODS for run in self._runs):
+            raise LabError(
+                "this policy was trained with rewards alone, of which there is no TrainJob here: train with rewards by "
+                "the method grpo_async there (docs/guides/rewards.md), or write method='sft' or 'dpo' to train on rows"
+            )
         data = dataset or self._dataset
         if data is None:
             raise LabError(
