@@ -191,7 +191,9 @@ def test_down_leaves_nothing_and_says_what_stays(rl: Rl, cluster: Cluster) -> No
     told = rl("down", "sums")
     assert told.exit_code == 0, told.output
     assert names(cluster) == [("persistentvolumeclaims", "initializer-sums")]
-    assert "claim initializer-sums keeps the run folder; `stoker rl down sums --purge` deletes it" in told.stderr
+    assert "claim initializer-sums keeps the run folder with all that is in it, published adapters too" in told.stderr
+    assert "; `stoker rl down sums --purge` deletes it\n" in told.stderr
+    assert told.stderr.endswith("session sums: nothing else is left\n")
     refused = rl("up", "sums", *SUMS, "--wait", "0")
     assert refused.exit_code == 64
     assert "claim initializer-sums of an earlier session sums still exists" in refused.stderr
@@ -277,7 +279,8 @@ def sharing_a_claim(rl: Rl, cluster: Cluster, runtime: Object, tmp_path: Path) -
 def test_purge_deletes_the_sessions_folder_of_a_shared_claim(rl: Rl, cluster: Cluster, sharing_a_claim: Path) -> None:
     told = rl("down", "sums")
     assert told.exit_code == 0, told.output
-    assert "its folder sums of claim team stays with all that is in it" in told.stderr
+    assert "its folder sums of claim team stays with all that is in it, published adapters too" in told.stderr
+    assert told.stderr.endswith("session sums: nothing else is left\n")
     assert (sharing_a_claim / "adapters/run/1").is_dir()
     rl("up", "sums", *SUMS, "--wait", "0")
     told = rl("down", "sums", "--purge")

@@ -150,8 +150,8 @@ def _wait(client: Client, name: str, uid: str, seconds: float, *, purge: bool) -
 def _say_what_stays(client: Client, name: str, place: ResultLocation | None, *, there: bool) -> None:
     if place is not None:
         say(
-            f"session {name}: its folder {name} of claim {place.claim} stays with all that is in it; the next session "
-            "of this name goes on with it, and --purge deletes it with that one"
+            f"session {name}: its folder {name} of claim {place.claim} stays with all that is in it, published "
+            "adapters too; the next session of this name goes on with it, and --purge deletes it with that one"
         )
     claim = render.claim_of(name)
     try:
@@ -160,10 +160,11 @@ def _say_what_stays(client: Client, name: str, place: ResultLocation | None, *, 
         kept = False
     if kept:
         say(
-            f"session {name}: claim {claim} keeps the run folder; `stoker rl down {name} --purge` deletes it with all "
-            "that is in it"
+            f"session {name}: claim {claim} keeps the run folder with all that is in it, published adapters too; "
+            f"`stoker rl down {name} --purge` deletes it"
         )
-    say(f"session {name}: nothing is left" if there else f"session {name} does not exist")
+    left = "nothing else" if kept or place is not None else "nothing"
+    say(f"session {name}: {left} is left" if there else f"session {name} does not exist")
 
 
 def _named(client: Client, name: str, kind: Kind) -> list[Object] | None:
