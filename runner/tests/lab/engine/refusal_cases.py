@@ -58,6 +58,7 @@ def main(folder: Path) -> None:
         "long row": lambda: engine.train_step({"input_ids": long, "labels": long}),
         "long prompt": lambda: engine.generate(["2+3=", long[0].tolist()], max_tokens=4),
         "sampling": lambda: engine.generate(["2+3="], max_tokens=0, temperature=-1.0),
+        "other sampling": lambda: engine.generate(["2+3="], stop=["5"], n=2),
         "not a number": lambda: engine.train_step(
             {"input_ids": ids, "labels": ids}, loss=lambda model, batch: model(**batch).loss * float("nan")
         ),

@@ -28,6 +28,8 @@ SAID = {
     "long row": "the batch has rows of 513 tokens, but the model takes 512: shorten them",
     "long prompt": "prompt 1 has 513 tokens, but the model takes 512, of which max_tokens=4 are for the answer",
     "sampling": "generate: max_tokens is 0: it must be a whole number, 1 or more\ngenerate: temperature is -1.0",
+    "other sampling": "generate: an engine that trains does not know stop: leave it out, or write one of max_tokens, "
+    "temperature, top_p, top_k, seed, adapter\ngenerate: an engine that trains does not know n: leave it out",
     "not a number": "the loss is nan and the gradient nan: lower learning_rate",
     "one text": "the prompts are one text: write a list",
 }

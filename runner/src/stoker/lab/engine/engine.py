@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol
@@ -148,6 +149,7 @@ class TrainableEngine:
         top_k: int = 0,
         seed: int | None = None,
         adapter: bool = True,
+        **others: Any,
     ) -> list[Completion]:
         """Answer each prompt once, with the adapter as it is now.
 
@@ -159,13 +161,15 @@ class TrainableEngine:
             top_k: tokens to choose from; 0 is all.
             seed: makes answers repeat.
             adapter: False asks the base model.
+            others: refused; vLLM's `SamplingParams` has more than both backends do.
 
         Returns:
             The answers, in the order of the prompts.
 
         Raises:
-            LabError: an argument is wrong, or a prompt is too long.
+            LabError: an argument is wrong or unknown, or a prompt is too long.
         """
+        refuse(_unknown(others))
         asked = checked_prompts(prompts)
         sampling = AnswerSampling(max_tokens, temperature, top_p, top_k, seed)
         tokens = [self.tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt) for prompt in asked]
@@ -238,6 +242,12 @@ class TrainableEngine:
         inputs = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
         loss: torch.Tensor = self.model(**inputs, num_items_in_batch=labels, use_cache=False).loss
         return loss
+
+
+def _unknown(arguments: Iterable[str]) -> Iterator[str]:
+    known = ", ".join([*(field.name for field in fields(AnswerSampling)), "adapter"])
+    for name in arguments:
+        yield f"generate: an engine that trains does not know {name}: leave it out, or write one of {known}"
 
 
 def _problems(facts: ModelFacts, backend: str, arguments: Mapping[str, Any]) -> Iterator[str]:
