@@ -215,6 +215,19 @@ def test_an_option_that_sharding_has_is_taken(config: Mapping[str, object]) -> N
     assert config_of(sharded("--fsdp_config", json.dumps(config))) == config
 
 
+def checked(*args: str) -> list[str]:
+    """Return the configurations that must be there before the start."""
+    return [check.path for check in plan_of(*args).checks if check.what == "configuration"]
+
+
+def test_a_file_that_the_trainer_reads_must_be_there() -> None:
+    assert checked("--fsdp", "--fsdp_config", "/workspace/fsdp.json") == ["/workspace/fsdp.json"]
+    assert checked("--accelerator_config", "/workspace/a.json") == ["/workspace/a.json"]
+    assert checked("--fsdp_config", "/workspace/unread.json") == []
+    assert checked("--fsdp", "--fsdp_config", "{}") == []
+    assert "the configuration fsdp.json" in plan_of("--fsdp", "--fsdp_config", "fsdp.json").unseen
+
+
 def test_a_version_of_fsdp_has_its_own_words_and_machines() -> None:
     with pytest.raises(RunError, match="--fsdp hybrid_shard is for version 1 of FSDP, and this is 2"):
         sharded("--fsdp", "hybrid_shard auto_wrap", "--fsdp_config", "{}")

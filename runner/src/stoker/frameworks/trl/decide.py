@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from stoker.frameworks.trl.packages import needed_accounts, needed_packages
 from stoker.frameworks.trl.read import module_of
 from stoker.frameworks.trl.recipes import recipe_for
 from stoker.frameworks.trl.resume import fixed_settings
-from stoker.frameworks.trl.sharding import FULL, sharding_notices, sharding_recipe, shards
+from stoker.frameworks.trl.sharding import FULL, sharding_notices, sharding_recipe, shards, uses_fsdp
 from stoker.plan.arguments import FlagTable, Setting, is_true, translated, without_negations
 from stoker.plan.estimate import Way
 from stoker.plan.inputs import Input
@@ -67,7 +67,7 @@ class TRLDecider(Decider):
             fingerprint=_fingerprint(asked, settings),
             budget=_budget(table, settings),
             base_model=(name, revision),
-            inputs=inputs_of(table, settings),
+            inputs=(*inputs_of(table, settings), *_configurations(table, settings)),
             # A mixture of data sets replaces the single one.
             dataset=None if "datasets" in settings else command_line.local_dataset(settings),
             model=command_line.local_model(settings),
@@ -131,6 +131,14 @@ def inputs_of(table: FlagTable, settings: Mapping[str, Setting]) -> tuple[Input,
         if setting is not None and isinstance(setting.value, str):
             found.append(Input(setting.value, what, initializer, table.spell(flag)))
     return tuple(found)
+
+
+def _configurations(table: FlagTable, settings: Mapping[str, Setting]) -> Iterator[Input]:
+    """Yield the files that flags name instead of holding a mapping."""
+    for flag in ("accelerator_config", *(["fsdp_config"] if uses_fsdp(settings) else [])):
+        value = str(settings[flag].value).strip() if flag in settings else ""
+        if value and not value.startswith("{"):
+            yield Input(value, "configuration", "", table.spell(flag))
 
 
 def _budget(table: FlagTable, settings: Mapping[str, Setting]) -> dict[str, float]:

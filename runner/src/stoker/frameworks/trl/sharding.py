@@ -23,6 +23,11 @@ def shards(asked: Asked) -> bool:
     return asked.sharding == FULL and asked.world_size > 1
 
 
+def uses_fsdp(settings: Mapping[str, Setting]) -> bool:
+    """Return whether `--fsdp` is on; without it, nobody reads `--fsdp_config`."""
+    return "fsdp" in settings and str(settings["fsdp"].value).lower() not in ("", "false")
+
+
 def sharding_recipe(asked: Asked, tuning: str) -> dict[str, tuple[str, str]]:
     """Return the flags that shard a run: flag → (value, why).
 
@@ -66,13 +71,11 @@ def sharding_problems(
     asked: Asked, table: FlagTable, settings: Mapping[str, Setting], on: Callable[[str], bool]
 ) -> Iterator[str]:
     """Yield one problem for each setting that a sharded run cannot have, whoever shards it."""
-    is_off = "fsdp" not in settings or str(settings["fsdp"].value).lower() in ("", "false")
-    # Without --fsdp, nobody reads fsdp_config.
-    if not is_off:
+    if uses_fsdp(settings):
         yield from _fsdp_problems(asked, table, settings, on)
     if not shards(asked):
         return
-    if "fsdp" in settings and is_off:
+    if "fsdp" in settings and not uses_fsdp(settings):
         yield f"{table.spell('fsdp')} turns off what STOKER_SHARDING=full turns on: write STOKER_SHARDING=none"
     if "deepspeed" in settings:
         yield f"{table.spell('deepspeed')} and STOKER_SHARDING=full both share the model: leave one of them out"
