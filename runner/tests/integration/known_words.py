@@ -2,7 +2,8 @@
 
 Run with the trainer's Python: `python known_words.py`. `words`: what a method's source compares flags of text with, but
 for flags whose parser knows their words. `everywhere`: the same for flags that every method has. `keys`: of mappings.
-`schedules`: the keys of each.
+`schedules`: the keys of each. `optimizers`: those that need a package which this Python lacks.
+`arguments`: what each optimizer of torch reads.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from stoker.frameworks.trl.flags import METHODS, flag_table
 
@@ -91,6 +94,42 @@ def schedules() -> dict[str, list[str]]:
     }
 
 
+def optimizers() -> list[str]:
+    """Return the optimizers that transformers does not find here."""
+    from transformers import Trainer, TrainingArguments
+    from transformers.training_args import OptimizerNames
+
+    found = []
+    for optimizer in OptimizerNames:
+        made = TrainingArguments(output_dir="/tmp", optim=optimizer.value, use_cpu=True)
+        try:
+            Trainer.get_optimizer_cls_and_kwargs(made)
+        except (ImportError, ValueError):
+            found.append(optimizer.value)
+    return sorted(found)
+
+
+def arguments() -> dict[str, list[str]]:
+    """Return the arguments that transformers reads for its own optimizers and for those of torch."""
+    from transformers.trainer_optimizer import _OPTIMIZER_HANDLERS, OptimizerContext
+    from transformers.training_args import OptimizerNames
+
+    class Read(dict[str, str]):
+        """Arguments that have every key, and remember which ones were looked for."""
+
+        def __contains__(self, key: object) -> bool:
+            self[str(key)] = "1"
+            return True
+
+    found = {}
+    for optimizer in ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop"):
+        read = Read({"": ""})
+        made: Any = SimpleNamespace(optim=OptimizerNames(optimizer))
+        _OPTIMIZER_HANDLERS[optimizer](OptimizerContext(made, None, {}, {}, read))
+        found[optimizer] = sorted({*read} - {""})
+    return found
+
+
 def _keys_of(node: ast.AST) -> Iterator[str]:
     """Yield the keys of `self.fsdp_config` that an expression reads."""
     if isinstance(node, ast.Subscript) and _is_config(node.value):
@@ -107,4 +146,5 @@ def _is_config(node: ast.expr) -> bool:
 
 if __name__ == "__main__":
     found = {method: words_of(method) for method in METHODS}
-    print(json.dumps({"words": found, "everywhere": everywhere(), "keys": keys(), "schedules": schedules()}))
+    mappings = {"everywhere": everywhere(), "keys": keys(), "schedules": schedules()}
+    print(json.dumps({"words": found, **mappings, "optimizers": optimizers(), "arguments": arguments()}))

@@ -12,6 +12,8 @@ from stoker.frameworks.trl.flags import METHODS, flag_table
 from stoker.frameworks.trl.known_words import EVERYWHERE, KNOWN
 from stoker.frameworks.trl.lists import LISTED
 from stoker.frameworks.trl.mappings import KEYS
+from stoker.frameworks.trl.optimizers import ARGUMENTS
+from stoker.frameworks.trl.packages import PACKAGES
 from stoker.frameworks.trl.schedules import SCHEDULES
 
 HERE = Path(__file__).parent
@@ -63,6 +65,9 @@ def test_known_words_and_keys_are_those_of_the_trainer(trainer_python: Path) -> 
     shared = {name: sorted({*words} - {"true", "false"}) for name, words in EVERYWHERE.items()}
     assert told["everywhere"] == shared
     assert told["keys"] == {flag: sorted(keys) for flag, keys in KEYS.items()}
+    # The environment for CPUs has none of them.
+    assert told["optimizers"] == sorted(PACKAGES["optim"])
+    assert told["arguments"] == {name: sorted(arguments) for name, arguments in ARGUMENTS.items()}
     assert told["schedules"] == {name: sorted(keys) for name, keys in SCHEDULES.items()}
 
 

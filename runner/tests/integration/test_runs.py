@@ -200,9 +200,12 @@ def test_a_users_error_ends_the_job_at_once(
 
 
 def test_what_only_the_trainers_classes_refuse_ends_before_any_rank_waits(job: LocalJob) -> None:
-    ended = job.run("--lr_scheduler_kwargs", '{"num_cycle": 2}', nodes=2)
+    # Planning does not read the file, and transformers would ignore the key.
+    config = job.folder / "fsdp.json"
+    config.write_text('{"reshard_after_foward": false}')
+    ended = job.run("--fsdp", "--fsdp_config", str(config), nodes=2)
     assert ended.code == 64, ended.output
-    assert "refuses its configuration: TypeError: got an unexpected keyword argument 'num_cycle'" in ended.output
+    assert "--fsdp_config has the unknown key reshard_after_foward: did you mean reshard_after_forward?" in ended.output
     assert "attempt 1" not in ended.output
     assert "starting at step 0" not in ended.output
     assert "Traceback" not in ended.output
@@ -212,12 +215,24 @@ def test_what_only_the_trainers_classes_refuse_ends_before_any_rank_waits(job: L
 @pytest.mark.parametrize(
     ("args", "env", "code", "message"),
     [
+        (
+            ["--optim", "sgd", "--optim_args", "momentum=-1"],
+            {},
+            64,
+            "refuses its configuration: Invalid momentum value",
+        ),
         (["--model_init_kwargs", '{"no_such_option": 1}'], {}, 64, "no_such_option"),
         (["--tf32", "true"], {}, 78, "cannot use its configuration here: --tf32 requires Ampere"),
         ([], {"STOKER_ARG_MODEL_NAME_OR_PATH": "nobody/nothing"}, 66, "model or data not found"),
         (["--dataset_train_split", "nowhere"], {}, 65, "the data has no split 'nowhere'"),
     ],
-    ids=["an option that the model has not", "a GPU", "a model that no Hub has", "a split that the data has not"],
+    ids=[
+        "an optimizer",
+        "an option that the model has not",
+        "a GPU",
+        "a model that no Hub has",
+        "a split that the data has not",
+    ],
 )
 def test_what_only_the_trainer_finds_is_told_apart_too(
     job: LocalJob, args: list[str], env: dict[str, str], code: int, message: str

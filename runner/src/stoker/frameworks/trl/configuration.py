@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import inspect
 import io
 import re
 import sys
@@ -18,16 +17,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from transformers import TrainingArguments
+from transformers import Trainer, TrainingArguments
+from transformers.optimization import get_scheduler
+from transformers.trainer_optimizer import _parse_optim_args
 from transformers.utils import logging
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks.trl.lists import read_lists
+from stoker.frameworks.trl.mappings import unknown_keys
+from stoker.frameworks.trl.optimizers import LOW_RANK
 
 # What a class raises that does not like its values; anything else, such as a driver's error, may be gone next time.
 REFUSALS = (
     ValueError,
     TypeError,
+    ArithmeticError,
     LookupError,
     AttributeError,
     NotImplementedError,
@@ -35,8 +39,12 @@ REFUSALS = (
     ImportError,
     OSError,
 )
-# transformers (TrainingArguments), about what this machine has.
-_OF_THIS_MACHINE = re.compile(r"doesn't support bf16|requires Ampere")
+# Beginnings of optimizers that look at the model.
+_OF_MODELS = (*LOW_RANK, "lomo", "adalomo")
+# Stands for the number of steps, which may depend on the data.
+_SOME_STEPS = 100
+# transformers (TrainingArguments, trainer_optimizer.py), about what this machine has.
+_OF_THIS_MACHINE = re.compile(r"doesn't support bf16|requires Ampere|failed to import|Please install")
 
 
 def build(module: str, argv: Sequence[str], world_size: int) -> tuple[Any, ...]:
@@ -84,7 +92,6 @@ def refusal(error: BaseException) -> RunError:
 def _build_what_trainers_build(training: Any, model: Any, world_size: int) -> None:
     """Build what TRL's scripts and transformers' `Trainer` make of the arguments alone, once they have a device."""
     from accelerate.utils import FullyShardedDataParallelPlugin, GradientAccumulationPlugin, TorchDynamoPlugin
-    from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
     from trl import get_peft_config, get_quantization_config
 
     get_peft_config(model)
@@ -98,8 +105,37 @@ def _build_what_trainers_build(training: Any, model: Any, world_size: int) -> No
                 "--fsdp"
             )
         FullyShardedDataParallelPlugin(**training.fsdp_plugin_args)
-    schedule = inspect.signature(TYPE_TO_SCHEDULER_FUNCTION[training.lr_scheduler_type])
-    schedule.bind_partial(**(training.lr_scheduler_kwargs or {}))
+    if training.fsdp:
+        # It may come from a file, which planning does not read. transformers ignores the keys that it does not know.
+        for problem in unknown_keys("--fsdp_config", "fsdp_config", training.fsdp_config):
+            raise ValueError(problem)
+    _build_optimizer(training)
+    _build_schedule(training)
+
+
+def _build_optimizer(training: Any) -> None:
+    _parse_optim_args(training.optim_args)
+    if training.optim.startswith(_OF_MODELS):
+        return
+    kind, options = Trainer.get_optimizer_cls_and_kwargs(training)
+    # Another package's may need a device.
+    if kind.__module__.startswith("torch."):
+        kind([_weight()], **options)
+
+
+def _build_schedule(training: Any) -> None:
+    steps = training.max_steps if training.max_steps > 0 else _SOME_STEPS
+    get_scheduler(
+        training.lr_scheduler_type,
+        torch.optim.SGD([_weight()], lr=training.learning_rate),
+        num_warmup_steps=training.get_warmup_steps(steps),
+        num_training_steps=steps,
+        scheduler_specific_kwargs=training.lr_scheduler_kwargs,
+    )
+
+
+def _weight() -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.zeros(1))
 
 
 @contextlib.contextmanager

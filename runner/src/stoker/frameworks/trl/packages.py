@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from stoker.plan.arguments import Setting
 from stoker.plan.interfaces import Account
 
-# Package → its optimizers (transformers/trainer_optimizer.py).
+# Package → its optimizers (transformers/trainer_optimizer.py). A test compares them.
 _OPTIMIZERS = {
     "bitsandbytes": (
         *("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "ademamix", "ademamix_8bit"),
@@ -23,6 +23,8 @@ _OPTIMIZERS = {
         *("galore_adamw_8bit_layerwise", "galore_adafactor_layerwise"),
     ),
     "apollo_torch": ("apollo_adamw", "apollo_adamw_layerwise"),
+    "torch_npu": ("adamw_torch_npu_fused",),
+    "torch_xla": ("adamw_torch_xla",),
     "torchao": ("adamw_torch_4bit", "adamw_torch_8bit"),
     "torchdistx": ("adamw_anyprecision",),
     "schedulefree": ("schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd"),
@@ -52,7 +54,7 @@ _ATTENTION = {
 }
 _ATTENTION_FLAG = "attn_implementation"
 # Flag → its value → the package that the value needs and that an image may lack.
-_PACKAGES: Mapping[str, Mapping[str, str]] = {
+PACKAGES: Mapping[str, Mapping[str, str]] = {
     "reward_funcs": {"accuracy_reward": "math_verify", "reasoning_accuracy_reward": "math_verify"},
     "report_to": _TRACKERS,
     "load_in_4bit": {"true": "bitsandbytes"},
@@ -66,7 +68,7 @@ _PACKAGES: Mapping[str, Mapping[str, str]] = {
 _WITH_ANY_VALUE = {"deepspeed": "deepspeed"}
 # Every package that a setting may need.
 ALL_PACKAGES = frozenset(
-    {_KERNELS, *_WITH_ANY_VALUE.values(), *(name for names in _PACKAGES.values() for name in names.values())}
+    {_KERNELS, *_WITH_ANY_VALUE.values(), *(name for names in PACKAGES.values() for name in names.values())}
 )
 # Flags whose keys are handed to the model.
 _OF_MODELS = ("model_init_kwargs", "teacher_model_init_kwargs")
@@ -102,7 +104,7 @@ def needed_accounts(settings: Mapping[str, Setting]) -> tuple[Account, ...]:
 
 
 def _words(settings: Mapping[str, Setting]) -> Iterator[tuple[str, str]]:
-    for flag in (*_PACKAGES, *_WITH_ANY_VALUE):
+    for flag in (*PACKAGES, *_WITH_ANY_VALUE):
         if flag in settings:
             value = settings[flag].value
             yield from ((flag, word) for word in (value if isinstance(value, tuple) else (value,)) if word)
@@ -113,7 +115,7 @@ def _package_of(flag: str, word: str) -> str | None:
         word = word.removeprefix("paged|")
         if "/" in word:  # a repository on the Hub
             return _KERNELS
-    return _WITH_ANY_VALUE.get(flag) or _PACKAGES[flag].get(word)
+    return _WITH_ANY_VALUE.get(flag) or PACKAGES[flag].get(word)
 
 
 def _attention_in(setting: Setting) -> str:

@@ -15,6 +15,7 @@ from stoker.frameworks.trl.asynchronous import refusals
 from stoker.frameworks.trl.evaluation_checks import evaluation_problems
 from stoker.frameworks.trl.known_words import unknown_words
 from stoker.frameworks.trl.mappings import mapping_problems
+from stoker.frameworks.trl.optimizers import argument_problems, optimizer_problems
 from stoker.frameworks.trl.packages import TRACKERS
 from stoker.frameworks.trl.schedules import SCHEDULES, key_problems, schedule_problems
 from stoker.frameworks.trl.sharding import sharding_problems
@@ -104,6 +105,7 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
         )
     yield from evaluation_problems(table, settings, number)
     yield from schedule_problems(asked, table, settings, number)
+    yield from optimizer_problems(asked, table, settings)
     if "log_completions_hub_repo" in settings and not on("log_completions"):
         yield "--log_completions_hub_repo has no completions to upload: add --log_completions, or leave it out"
     yield from _of_method(asked, settings, number)
@@ -138,6 +140,7 @@ def self_contradictions(method: str, table: FlagTable, settings: Mapping[str, Se
     yield from _searched_batch(method, settings)
     yield from unknown_words(method, settings)
     yield from mapping_problems(table, settings)
+    yield from argument_problems(settings)
     yield from _exclusive(settings)
     yield from _laid_over(settings)
     yield from _trackers(settings)

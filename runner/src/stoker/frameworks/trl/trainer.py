@@ -25,8 +25,10 @@ _CONFIGURED = ("accelerate", "peft", "transformers", "trl")
 _CONSTRUCTORS = (
     *("__init__", "__post_init__", "create_accelerator_and_postprocess", "get_reporting_integration_callbacks"),
     *("get_correct_attn_implementation", "_flash_attn_can_dispatch", "_flex_attn_can_dispatch", "_sdpa_can_dispatch"),
-    *("from_pretrained", "validate_environment", "_prepare_dataset", "get_scheduler"),
+    *("from_pretrained", "validate_environment", "_prepare_dataset"),
 )
+# The modules of these packages whose functions all do so.
+_CONSTRUCTING = ("transformers.optimization", "transformers.trainer_optimizer")
 
 
 def check(plan: Plan) -> None:
@@ -91,8 +93,9 @@ def _is_refusal(error: BaseException) -> bool:
     if innermost is None or isinstance(error, OSError):
         return False
     frame = innermost.tb_frame
-    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    return package in _CONFIGURED and frame.f_code.co_name in _CONSTRUCTORS
+    module = str(frame.f_globals.get("__name__", ""))
+    is_constructor = module.partition(".")[0] in _CONFIGURED and frame.f_code.co_name in _CONSTRUCTORS
+    return is_constructor or module in _CONSTRUCTING
 
 
 def _take_lists() -> None:
