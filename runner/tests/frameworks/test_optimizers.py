@@ -13,9 +13,9 @@ from stoker.contract.exits import ExitCode, RunError
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (["--optim_args", "lr"], "--optim_args (args) has 'lr', which is no key=value: separate them by commas"),
-        (["--optim_args", "momentum=0.9,"], "has '', which is no key=value"),
-        (["--optim_args", "a=b=c"], "has 'a=b=c', which is no key=value"),
+        (["--optim_args", "lr"], "--optim_args (args) has 'lr', which is not a key=value: separate them by commas"),
+        (["--optim_args", "momentum=0.9,"], "has '', which is not a key=value"),
+        (["--optim_args", "a=b=c"], "has 'a=b=c', which is not a key=value"),
         (
             ["--optim_args", "momentum=0.9"],
             "has momentum, which the optimizer adamw_torch_fused does not take: leave it",

@@ -56,8 +56,8 @@ def argument_problems(settings: Mapping[str, Setting]) -> Iterator[str]:
     for part in _arguments(settings):
         if part.count("=") != 1:
             yield (
-                f"--optim_args ({settings['optim_args'].source}) has {part!r}, which is no key=value: separate them by "
-                "commas, as in momentum=0.9,nesterov=true"
+                f"--optim_args ({settings['optim_args'].source}) has {part!r}, which is not a key=value: separate them "
+                "by commas, as in momentum=0.9,nesterov=true"
             )
 
 
