@@ -7,6 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 from runner.tests.samples import alone, resolve
 
 from stoker.rank.folders import LocalFolder
@@ -19,8 +20,13 @@ worker.leave(worker.main())
 """
 
 
-def train(python: Path, inputs: Path, folder: Path, *worker: str) -> tuple[int, str]:
-    """Train in this process for a runtime that promises a GPU, whose device node is there.
+NAMED = {"STOKER_ACCELERATOR": "nvidia"}
+# By the device node alone.
+GUESSED: dict[str, str] = {}
+
+
+def train(python: Path, inputs: Path, folder: Path, promise: dict[str, str], *worker: str) -> tuple[int, str]:
+    """Train in this process where a GPU is promised, whose device node is there.
 
     transformers refuses bf16 without a GPU, but trains in any other precision.
 
@@ -28,12 +34,13 @@ def train(python: Path, inputs: Path, folder: Path, *worker: str) -> tuple[int, 
         python: the environment's Python, whose torch is for CPUs.
         inputs: folder with `model` and `dataset`.
         folder: an empty folder.
+        promise: the variable that promises the GPU, if one does.
         worker: words for Python that start the worker.
 
     Returns:
         the exit code, and the reason that the rank gives.
     """
-    told = {"STOKER_ACCELERATOR": "nvidia", "STOKER_WORKSPACE": str(folder)}
+    told = {**promise, "STOKER_WORKSPACE": str(folder)}
     paths = {"MODEL_NAME_OR_PATH": inputs / "model", "DATASET_NAME": inputs / "dataset"}
     env = {**told, **{f"STOKER_ARG_{flag}": str(path) for flag, path in paths.items()}}
     plan = resolve(alone(env, ["nvidia0"]), ["--bf16", "false", "--max_steps", "1"])
@@ -51,18 +58,34 @@ def train(python: Path, inputs: Path, folder: Path, *worker: str) -> tuple[int, 
     return done.returncode, str(status.message)
 
 
-def test_a_gpu_that_torch_cannot_use_ends_the_run_for_good(trainer_python: Path, inputs: Path, tmp_path: Path) -> None:
-    code, reason = train(trainer_python, inputs, tmp_path, "-m", "stoker.rank.worker")
+@pytest.mark.parametrize(
+    ("promise", "words", "advice"),
+    [
+        (NAMED, "the runtime is for nvidia", ""),
+        (GUESSED, "this node has nvidia devices", "set STOKER_ACCELERATOR=cpu to train on the CPU"),
+    ],
+    ids=["of a runtime", "of a device node"],
+)
+def test_a_gpu_that_torch_cannot_use_ends_the_run_for_good(
+    trainer_python: Path, inputs: Path, tmp_path: Path, promise: dict[str, str], words: str, advice: str
+) -> None:
+    code, reason = train(trainer_python, inputs, tmp_path, promise, "-m", "stoker.rank.worker")
     assert code == 78
     # By the torch for CPUs, or by PyPI's where that is all there is.
-    told = "is built without CUDA, but the runtime is for nvidia|cannot use the nvidia devices"
+    told = f"is built without CUDA, but {words}|cannot use the nvidia devices"
     assert re.search(told, reason), reason
+    assert advice in reason
     assert not (tmp_path / "output").exists()
 
 
+@pytest.mark.parametrize(
+    ("promise", "words"),
+    [(NAMED, "the runtime is for nvidia"), (GUESSED, "this node has nvidia devices")],
+    ids=["of a runtime", "of a device node"],
+)
 def test_a_trainer_that_chooses_the_cpu_ends_the_run_for_good(
-    trainer_python: Path, inputs: Path, tmp_path: Path
+    trainer_python: Path, inputs: Path, tmp_path: Path, promise: dict[str, str], words: str
 ) -> None:
-    code, reason = train(trainer_python, inputs, tmp_path, "-c", _PRETENDING)
+    code, reason = train(trainer_python, inputs, tmp_path, promise, "-c", _PRETENDING)
     assert code == 78
-    assert "the trainer computes on cpu, but the runtime is for nvidia" in reason
+    assert f"the trainer computes on cpu, but {words}" in reason

@@ -164,6 +164,15 @@ def test_a_process_without_its_device_ends_for_good(
     assert "\n" not in ended.value.message
 
 
+def test_a_device_that_nobody_named_may_be_left_out(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_torch(monkeypatch, cuda=None, refusal=AssertionError("Torch not compiled with CUDA enabled"), devices=0)
+    with pytest.raises(RunError) as ended:
+        check_device("nvidia", 0, is_guess=True)
+    assert ended.value.code is ExitCode.CONFIG
+    assert "is built without CUDA, but this node has nvidia devices: use an image for this accel" in ended.value.message
+    assert ended.value.message.endswith(", or set STOKER_ACCELERATOR=cpu to train on the CPU")
+
+
 def test_a_device_that_fails_is_tried_again(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be broken or in use by another pod, which a restart can change."""
     with_torch(monkeypatch, failure=RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable"))
@@ -262,3 +271,8 @@ def test_a_trainer_elsewhere_ends_for_good(name: str, device: str) -> None:
     with pytest.raises(RunError, match=f"the trainer computes on {device}, but the runtime is for {name}") as ended:
         check_trainers_device(name, device)
     assert ended.value.code is ExitCode.CONFIG
+
+
+def test_a_trainer_that_leaves_a_device_which_nobody_named_is_told_how_to_say_so() -> None:
+    with pytest.raises(RunError, match=r"this node has nvidia devices: .* or set STOKER_ACCELERATOR=cpu"):
+        check_trainers_device("nvidia", "cpu", is_guess=True)

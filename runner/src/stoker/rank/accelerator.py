@@ -1,7 +1,7 @@
 """Checks that torch computes on the devices that the accelerator profile promises, and that the trainer does.
 
 Device nodes alone do not show that. If a node's driver is too old, torch finds no device, and trainers then choose the
-CPU without an error.
+CPU without an error. Where nothing names the profile, the device nodes themselves are the promise.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from stoker.contract.words import say
 
 _ELSEWHERE = "choose other nodes (nodeSelector), or use an image for this node (spec.trainer.image)"
 _OTHER_IMAGE = "use an image for this accelerator (spec.trainer.image), or a runtime for cpu"
+_ON_THE_CPU = "set STOKER_ACCELERATOR=cpu to train on the CPU"
 _NUMBERED = re.compile(r"Error \d+: .+")
 _VERSION = re.compile(r"\b\d+\.\d+(?:\.\d+)*\b")
 # What torch says of a driver, and of a GPU that it was not built for.
@@ -139,20 +140,21 @@ class Judgement:
     remedy: str = ""
 
 
-def judged(accelerator: str, found: Found, needed: int) -> Judgement:
+def judged(accelerator: str, found: Found, needed: int, is_guess: bool = False) -> Judgement:
     """Judge what torch finds of an accelerator. Pure.
 
     Args:
         accelerator: an accelerator whose devices torch brings.
         found: what torch finds of it.
         needed: number of devices that the processes of this node need.
+        is_guess: True if the accelerator is known from device nodes alone.
     """
     kind = _KINDS[accelerator]
     versions = describe(accelerator, found)
     if kind.toolkit and not found.toolkit:
         return Judgement(
             versions,
-            f"{versions} is built without {kind.toolkit[1]}, but the runtime is for {accelerator}",
+            f"{versions} is built without {kind.toolkit[1]}, but {_promise(accelerator, is_guess)}",
             _OTHER_IMAGE,
         )
     if found.error or not found.devices:
@@ -169,6 +171,10 @@ def judged(accelerator: str, found: Found, needed: int) -> Judgement:
     return Judgement(versions)
 
 
+def _promise(accelerator: str, is_guess: bool) -> str:
+    return f"this node has {accelerator} devices" if is_guess else f"the runtime is for {accelerator}"
+
+
 def _remedy(accelerator: str, found: Found) -> str:
     if _NO_KERNEL in found.error:
         return _ELSEWHERE
@@ -180,12 +186,13 @@ def _remedy(accelerator: str, found: Found) -> str:
     return f"look at the driver of the node and at the device plugin, {_ELSEWHERE}"
 
 
-def judge(accelerator: str, used: Collection[int]) -> Judgement | None:
+def judge(accelerator: str, used: Collection[int], is_guess: bool = False) -> Judgement | None:
     """Judge the devices of an accelerator profile; None if it promises none.
 
     Args:
         accelerator: the accelerator profile.
         used: numbers of the devices that processes use.
+        is_guess: True if the accelerator is known from device nodes alone.
 
     Raises:
         RuntimeError: a device that should work fails, in torch's words.
@@ -198,31 +205,38 @@ def judge(accelerator: str, used: Collection[int]) -> Judgement | None:
     if kind.toolkit is None:
         problem = f"the Python package {kind.package}, which brings {accelerator} devices to torch, is not installed"
         return Judgement("none", problem, _OTHER_IMAGE)
-    return judged(accelerator, look(accelerator, used), max(used, default=0) + 1)
+    return judged(accelerator, look(accelerator, used), max(used, default=0) + 1, is_guess)
 
 
-def check_device(accelerator: str, local_rank: int) -> None:
+def check_device(accelerator: str, local_rank: int, is_guess: bool = False) -> None:
     """Check that this process can compute on its device, before it loads anything.
+
+    Args:
+        accelerator: the accelerator profile.
+        local_rank: the number of the device.
+        is_guess: True if the profile is known from device nodes alone.
 
     Raises:
         RunError: it cannot, and a retry would not help (78).
         RuntimeError: the device exists but fails, in torch's words.
     """
-    judgement = judge(accelerator, [local_rank])
+    judgement = judge(accelerator, [local_rank], is_guess)
     if judgement is None:
         return
     if judgement.problem:
-        raise RunError(ExitCode.CONFIG, f"{judgement.problem}: {judgement.remedy}")
+        remedy = f"{judgement.remedy}, or {_ON_THE_CPU}" if is_guess else judgement.remedy
+        raise RunError(ExitCode.CONFIG, f"{judgement.problem}: {remedy}")
     if local_rank == 0:
         say(f"computing on {accelerator} devices: {judgement.found}")
 
 
-def check_trainers_device(accelerator: str, device: object) -> None:
+def check_trainers_device(accelerator: str, device: object, is_guess: bool = False) -> None:
     """Check that a trainer computes on the accelerator that the profile promises.
 
     Args:
         accelerator: the accelerator profile.
         device: the trainer's device, such as `cuda:0`.
+        is_guess: True if the profile is known from device nodes alone.
 
     Raises:
         RunError: it computes elsewhere (78).
@@ -231,6 +245,6 @@ def check_trainers_device(accelerator: str, device: object) -> None:
     if kind is not None and str(device).partition(":")[0] not in kind.types:
         raise RunError(
             ExitCode.CONFIG,
-            f"the trainer computes on {device}, but the runtime is for {accelerator}: remove what chooses the device, "
-            "such as ACCELERATE_USE_CPU in the env, or choose a runtime for cpu",
+            f"the trainer computes on {device}, but {_promise(accelerator, is_guess)}: remove what chooses the device, "
+            f"such as ACCELERATE_USE_CPU in the env, or {_ON_THE_CPU if is_guess else 'choose a runtime for cpu'}",
         )

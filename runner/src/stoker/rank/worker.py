@@ -85,11 +85,11 @@ def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -
         RunError, StopRequested, and whatever the trainer raises.
     """
     # Without a runtime, the plan's accelerator is a guess from the devices.
-    promised = os.environ.get("STOKER_ACCELERATOR", "")
+    is_guess = not os.environ.get("STOKER_ACCELERATOR")
     # Before torch loads NCCL.
     nccl_log = local.path / f"nccl-{status.rank}.log"
     between_nodes = plan.accelerator == "nvidia" and plan.world.nnodes > 1 and network.keep_log(os.environ, nccl_log)
-    check_device(promised, int(os.environ.get("LOCAL_RANK", "0")))
+    check_device(plan.accelerator, int(os.environ.get("LOCAL_RANK", "0")), is_guess)
 
     import torch.distributed
 
@@ -107,7 +107,7 @@ def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -
 
     def check_process(device: torch.device | None = None) -> None:
         if device is not None:
-            check_trainers_device(promised, device)
+            check_trainers_device(plan.accelerator, device, is_guess)
         guard(plan.world.size, identity, shared.path)
 
     def began_training() -> None:
