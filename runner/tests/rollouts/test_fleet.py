@@ -26,6 +26,8 @@ from stoker.rollouts.records import Request, Turn
 from stoker.rollouts.replicas import Needs, Replica, weight
 from stoker.serve.adapters import versions
 
+FIX = "; look at the samplers' pods and logs, or write a larger `--fleet_wait_seconds`"
+
 
 @pytest.fixture
 def fleet_of() -> Iterator[Callable[..., Fleet]]:
@@ -255,6 +257,7 @@ def test_a_fleet_that_is_gone_for_too_long_ends_the_run(replicas: Replicas, flee
     with pytest.raises(RunError, match=rf"no sampler was ready for 0.6 s: 127.0.0.1:{replica.port} .no conn") as ending:
         ask(fleet, request(1))
     assert ending.value.code is ExitCode.STOPPED
+    assert ending.value.message.endswith(FIX)
     assert 0.5 < time.monotonic() - started < 30
 
 
@@ -264,6 +267,7 @@ def test_samplers_that_never_come_are_named(fleet_of: Callable[..., Fleet]) -> N
     with pytest.raises(RunError) as ending:
         fleet.check(told.append)
     assert ending.value.code is ExitCode.STOPPED
+    assert ending.value.message.endswith(FIX)
     for text in (ending.value.message, told[0]):
         assert "no-such-host.invalid is not known" in text
         assert "127.0.0.1:9 (no connection: " in text

@@ -551,7 +551,11 @@ class Fleet:
 
     def _nobody(self, version: str = "") -> RunError:
         what = f"no sampler has served {version}" if version else "no sampler was ready"
-        return RunError(ExitCode.STOPPED, f"{what} for {self._wait_seconds:g} s: {self._troubles(version)}")
+        return RunError(
+            ExitCode.STOPPED,
+            f"{what} for {self._wait_seconds:g} s: {self._troubles(version)}; look at the samplers' pods and logs, or "
+            "write a larger `--fleet_wait_seconds`",
+        )
 
     def _troubles(self, version: str = "") -> str:
         """Return what is wrong with each sampler."""
