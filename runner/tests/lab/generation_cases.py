@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 import traceback
 from collections.abc import Sequence
@@ -115,6 +116,12 @@ def main() -> None:
         margins = [entry["rewards/margins"] for entry in policy.train(prefer).history if "rewards/margins" in entry]
         assert margins[-1] > margins[0], margins
         trainer.save_lora(str(folders[1]))
+        # As with a download, the files come after the policy.
+        shutil.copytree(MODEL, FOLDER / "quantized")
+        quantized = Policy(str(FOLDER / "quantized"), CONFIG, share_weights=True)
+        small.quantization_config = {"quant_method": "fp8"}
+        small.save_pretrained(FOLDER / "quantized")
+        refused(lambda: quantized.model, "weights in fp8, which cannot be trained: take the model in bfloat16")
 
     several = policy.generate(PROMPTS[:2], n=3, max_tokens=2, temperature=1.0)
     assert [answer.prompt for answer in several] == [PROMPTS[0]] * 3 + [PROMPTS[1]] * 3
@@ -141,7 +148,8 @@ def main() -> None:
         ({"prompts": [""]}, "prompts 0 are empty"),
         ({"prompts": ["1"], "max_tokens": -1}, "max_tokens"),
         ({"prompts": ["1"], "max_words": 1}, "max_words"),
-        ({"prompts": ["1" * 500]}, "vLLM refuses"),
+        ({"prompts": ["1" * 500]}, ": shorten the prompt"),
+        ({"prompts": ["1"], "logprobs": 50}, ": ask for fewer, or raise the engine's max_logprobs"),
     ):
         assert words in refusal(policy, wrong)
     policy.close()

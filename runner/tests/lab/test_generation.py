@@ -13,6 +13,7 @@ from runner.tests.lab.servers import VLLM, server
 from stoker.cluster.processes import free_ports
 from stoker.contract.exits import ExitCode
 from stoker.lab import LabError, Policy
+from stoker.lab.generation import vllm_refusal
 
 CASES = Path(__file__).with_name("generation_cases.py")
 SEEDS = Path(__file__).with_name("seed_cases.py")
@@ -74,3 +75,30 @@ def test_weights_are_shared_by_one_plain_engine(tmp_path: Path, name: str) -> No
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(LabError, match=rf"share_weights does not go with engine=\{{'{name}'"):
         Policy(str(tmp_path), share_weights=True, engine={name: 2})
+
+
+def test_quantized_weights_are_not_shared(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
+    with pytest.raises(LabError, match=r"with share_weights, .* weights in fp8, .*: take the model in bfloat16"):
+        Policy(str(tmp_path), share_weights=True)
+    assert Policy(str(tmp_path)).model_name == str(tmp_path)
+
+
+# What vLLM 0.31 says.
+LONG = "This model's maximum context length is 128 tokens. However, … your prompt contains 500 input tokens."
+FULL = "The decoder prompt (length 128) … is longer than the maximum model length of 128."
+MANY = "Requested sample logprobs of 50, which is greater than max allowed: 20 (parameter=logprobs, value=50)"
+ODD = "Token id 99999 is out of vocabulary"
+
+
+@pytest.mark.parametrize(
+    ("said", "options", "fix"),
+    [
+        (LONG, {}, "input tokens: shorten the prompt"),
+        (FULL, {"max_model_len": 128}, "of 128: shorten the prompt, or raise the engine's max_model_len"),
+        (MANY, {}, "value=50): ask for fewer, or raise the engine's max_logprobs"),
+        (ODD, {}, "vocabulary: change what it names"),
+    ],
+)
+def test_a_refusal_of_vllm_ends_with_the_fix(said: str, options: dict[str, int], fix: str) -> None:
+    assert str(vllm_refusal(ValueError(said), options)).endswith(fix)

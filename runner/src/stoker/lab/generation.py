@@ -12,7 +12,7 @@ from typing import Any
 from stoker.contract.manifest import ADAPTER_WEIGHTS
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.errors import LabError, refuse
-from stoker.lab.machine import check_adapter, dtype_of, model_facts, need_vllm
+from stoker.lab.machine import check_adapter, dtype_of, model_facts, need_vllm, quantization_problems
 from stoker.serve.adapters import check
 
 Prompt = str | Sequence[int]
@@ -85,18 +85,20 @@ class AdapterEngine:
         shares: keeps its weights as they are, so that a model can train on them.
 
     Raises:
-        LabError: an option does not go with weights that are shared.
+        LabError: an option, or how the model is quantized, does not go with weights that are shared.
     """
 
     def __init__(
         self, model: str, config: LoRATrainConfig, options: Mapping[str, Any] | None = None, *, shares: bool = False
     ) -> None:
         self._model, self._config, self._options, self._shares = model, config, dict(options or {}), shares
-        refuse(
-            f"Policy: share_weights does not go with engine={{{name!r}: …}}: leave one of them out"
-            for name in _ALONE
-            if shares and name in self._options
-        )
+        if shares:
+            refuse(
+                f"Policy: share_weights does not go with engine={{{name!r}: …}}: leave one of them out"
+                for name in _ALONE
+                if name in self._options
+            )
+            _refuse_quantized(model, model_facts(model).quantization)
         self._names = AdapterNames()
         # Numbers of the adapters that fit the model, as its own files told.
         self._fitting: set[int] = set()
@@ -138,14 +140,14 @@ class AdapterEngine:
                 sampling_params=parameters, lora_request=request, use_tqdm=False,
             )  # fmt: skip
         except (ValueError, VLLMClientError) as error:  # a prompt is too long, for example
-            raise LabError(f"generate: vLLM refuses: {error}") from error
+            raise vllm_refusal(error, self._options) from error
         return found
 
     def model_of_views(self) -> Any:
         """Return a model of transformers whose weights are the engine's, which is started.
 
         Raises:
-            LabError: vLLM is missing, or it has no tensor for one of the model's.
+            LabError: vLLM is missing, the model is quantized, or vLLM has no tensor for one of the model's.
         """
         need_vllm()
         _set_variables()
@@ -153,9 +155,11 @@ class AdapterEngine:
 
         from stoker.lab.engine.views import model_of_views
 
+        described = AutoConfig.from_pretrained(self._model)  # a model of the Hub is known from now on
+        _refuse_quantized(self._model, getattr(described, "quantization_config", None))
         llm = self._started()
         (engine_model,) = llm.apply_model(lambda model: model)
-        model = model_of_views(engine_model, AutoConfig.from_pretrained(self._model), llm.model_config.dtype)
+        model = model_of_views(engine_model, described, llm.model_config.dtype)
         with suppress(OSError):  # a model need not have this file
             model.generation_config = GenerationConfig.from_pretrained(self._model)
         return model
@@ -253,6 +257,26 @@ def completions(outputs: Sequence[Any], prompts: Sequence[Prompt]) -> list[Compl
         for output, prompt in zip(outputs, prompts, strict=True)
         for answer in output.outputs
     ]  # fmt: skip
+
+
+def vllm_refusal(error: Exception, options: Mapping[str, Any]) -> LabError:
+    """Return what vLLM refuses, with what to do.
+
+    Args:
+        error: what it raised.
+        options: its arguments that the user chose.
+    """
+    told, fix = str(error).rstrip(". "), "change what it names"
+    if "maximum context length" in told or "maximum model length" in told:
+        # Without the option, the engine takes what the model does.
+        fix = "shorten the prompt" + (", or raise the engine's max_model_len" if "max_model_len" in options else "")
+    elif "logprobs" in told and "max allowed" in told:
+        fix = "ask for fewer, or raise the engine's max_logprobs"
+    return LabError(f"generate: vLLM refuses: {told}: {fix}")
+
+
+def _refuse_quantized(model: str, quantization: object) -> None:
+    refuse(f"Policy: with share_weights, {line}" for line in quantization_problems(model, quantization))
 
 
 def _seeds(sampling: Mapping[str, Any], count: int) -> list[int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -36,11 +37,13 @@ class ModelFacts:
         name: its folder or Hub id, as it was given.
         folder: its folder on this machine; None if it is not here yet.
         positions: the longest sequence that it takes; None if its config.json does not tell by the usual name.
+        quantization: what its config.json says of weights that are quantized; None if they are not, or not here yet.
     """
 
     name: str
     folder: Path | None
     positions: int | None
+    quantization: Any = None
 
 
 def need_training() -> None:
@@ -115,7 +118,23 @@ def model_facts(name: object) -> ModelFacts:
     if not (folder / "config.json").is_file():
         raise LabError(f"{name} has no model: config.json is missing; write the folder with the model's files")
     config = read_json(folder / "config.json")
-    return ModelFacts(name, folder, _positions(config))
+    quantization = config.get("quantization_config") if isinstance(config, dict) else None
+    return ModelFacts(name, folder, _positions(config), quantization)
+
+
+def quantization_problems(name: str, quantization: object) -> Iterator[str]:
+    """Yield what is wrong with weights that an engine trains on, if they are quantized.
+
+    Args:
+        name: the model's folder or Hub id.
+        quantization: its name, or what a model's config says of it; None for none.
+    """
+    if quantization:
+        how = quantization.get("quant_method", quantization) if isinstance(quantization, Mapping) else quantization
+        yield (
+            f"{name} would have weights in {how}, which cannot be trained: take the model in bfloat16, float16 or "
+            "float32"
+        )
 
 
 def positions_of(model: ModelFacts) -> int | None:

@@ -55,7 +55,8 @@ class LoRATrainer:
         share_weights: train on the weights of vLLM's engine, not on a copy of them; needs vLLM to train.
 
     Raises:
-        LabError: the folder has no model, the adapter is for another one, or its rank is not the config's.
+        LabError: the folder has no model, or a quantized one to share; the adapter is for another one, or its rank is
+            not the config's.
     """
 
     def __init__(

@@ -21,10 +21,11 @@ from transformers import AutoModelForCausalLM
 
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.engine.engine import TrainableEngine
+from stoker.lab.errors import LabError
 from stoker.lab.generation import Completion
 from stoker.lab.lora.files import WEIGHTS
 
-ENGINE = {"max_model_len": 400, "max_num_seqs": 8, "kv_cache_memory_bytes": 2**26, "dtype": "float32"}
+ENGINE: dict[str, Any] = {"max_model_len": 400, "max_num_seqs": 8, "kv_cache_memory_bytes": 2**26, "dtype": "float32"}
 # The second is longer than blocks of the cache, which engines keep.
 PROMPTS = ["2+3=", "a long prompt: " + "abcdefghij" * 30]
 
@@ -139,6 +140,10 @@ def main(family: str, backend: Any, folder: Path) -> None:
     if backend == "vllm":
         started: Any = engine._backend
         engine_model = started.engine_model
+        try:
+            engine.generate([[5] * (ENGINE["max_model_len"] + 1)])
+        except LabError as error:
+            seen["refused"] = str(error)
         seen["outside"] = outside(engine.model, engine_model)
         seen["fused"] = fused(engine, engine_model)
         planted = "model.layers.1.mlp.down_proj"

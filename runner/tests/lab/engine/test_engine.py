@@ -57,6 +57,12 @@ def test_a_step_of_several_batches_is_a_step_of_their_labels(seen: dict[str, Any
     assert seen["own loss"] > 0
 
 
+def test_a_prompt_longer_than_the_engine_takes_is_refused_with_the_fix(seen: dict[str, Any]) -> None:
+    if seen["backend"] == "transformers":
+        return  # it takes what the model does
+    assert seen["refused"].endswith(": shorten the prompt, or raise the engine's max_model_len")
+
+
 def test_every_parameter_lies_in_the_engine_and_a_copy_is_noticed(seen: dict[str, Any]) -> None:
     if seen["backend"] == "transformers":
         return  # there is one model

@@ -21,7 +21,7 @@ from stoker.lab.generation import Completion, Prompt, checked_prompts
 from stoker.lab.lora import files
 from stoker.lab.lora.injector import LoRAInjector
 from stoker.lab.lora.layers import TrainableLoRALinear
-from stoker.lab.machine import ModelFacts, dtype_of, is_main_rank, model_facts
+from stoker.lab.machine import ModelFacts, dtype_of, is_main_rank, model_facts, quantization_problems
 from stoker.lab.rows import some
 
 IGNORED = -100  # a label that is not learned
@@ -291,12 +291,7 @@ def _problems(facts: ModelFacts, backend: str, arguments: Mapping[str, Any]) -> 
         except (OSError, ValueError) as error:
             reason = str(error).partition("\n")[0]
             yield f"TrainableEngine: {facts.name} is not a model ({reason}): write its folder, or its id on the Hub"
-    if quantized:
-        how = quantized.get("quant_method", quantized) if isinstance(quantized, Mapping) else quantized
-        yield (
-            f"TrainableEngine: {facts.name} would have weights in {how}, which cannot be trained: take the model in "
-            "bfloat16, float16 or float32"
-        )
+    yield from (f"TrainableEngine: {line}" for line in quantization_problems(facts.name, quantized))
 
 
 def _eight_bits(arguments: Mapping[str, Any]) -> str:

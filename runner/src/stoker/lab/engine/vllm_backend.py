@@ -15,8 +15,7 @@ from stoker.lab.config import LoRATrainConfig
 from stoker.lab.engine.parallel import Shards
 from stoker.lab.engine.sampling import AnswerSampling
 from stoker.lab.engine.views import model_of_views
-from stoker.lab.errors import LabError
-from stoker.lab.generation import Completion, Prompt, completions
+from stoker.lab.generation import Completion, Prompt, completions, vllm_refusal
 from stoker.lab.lora.injector import LoRAInjector
 from stoker.lab.lora.layers import TrainableLoRALinear
 
@@ -51,6 +50,7 @@ class VllmBackend:
             gpu = torch.cuda.is_available()
             room = {"gpu_memory_utilization": _GPU_SHARE} if gpu else {"kv_cache_memory_bytes": _CPU_CACHE}
             arguments = {**arguments, **room}
+        self._arguments = arguments
         ranks = arguments.get("tensor_parallel_size", 1)
         if ranks > 1:
             arguments = {**arguments, "distributed_executor_backend": "external_launcher"}
@@ -86,7 +86,7 @@ class VllmBackend:
         try:
             outputs = self.llm.generate([{"prompt_token_ids": ids} for ids in tokens], parameters, use_tqdm=False)
         except (ValueError, VLLMClientError) as error:  # a prompt is longer than max_model_len, for example
-            raise LabError(f"generate: vLLM refuses: {error}") from error
+            raise vllm_refusal(error, self._arguments) from error
         return completions(outputs, prompts)
 
     def gradient_norm(self) -> torch.Tensor:
