@@ -13,15 +13,21 @@ from images.builder import cache
 ROOT = Path(__file__).parents[3]
 # A tiny `model` and data sets.
 TINY_INPUTS = Path(__file__).with_name("tiny_inputs.py")
+# Nothing else shows that trainers and vLLM go together: without it, tests fail, and are not skipped.
+NEEDED = ("lab",)
 
 
 def environment(image: str, accelerator: str = "cpu", runner: bool = True) -> Path:
-    """Return the Python of an environment as in an image, with this runner; skip the test if it cannot be made."""
+    """Return the Python of an environment as in an image, with this runner; skip the test if it cannot be made.
+
+    The test fails instead if the environment is one of `NEEDED`.
+    """
     command = [sys.executable, f"images/{image}/venv", "--accelerator", accelerator]
     command += ["--with-runner"] if runner else []
     made = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     if made.returncode:
-        pytest.skip(f"no environment with {image} could be made: {made.stderr.strip().splitlines()[-1]}")
+        stop = pytest.fail if image in NEEDED else pytest.skip
+        stop(f"no environment with {image} could be made: {made.stderr.strip().splitlines()[-1]}")
     return Path(made.stdout.strip()) / "bin" / "python"
 
 
