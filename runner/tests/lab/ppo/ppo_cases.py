@@ -213,7 +213,7 @@ def rewards_rise() -> None:
 
 
 def three_seeds_reach_the_bar() -> None:
-    """Whatever the seed, nearly all that could be rewarded is; the value head has learned what to expect."""
+    """Whatever the seed, in five steps in a row nearly all that could be rewarded is; the value head learns too."""
     for seed in (1, 2, 3):
         config = {"batch_size": 32, "mini_batch_size": 16, "ppo_epochs": 4, "kl_coef": 0.001}
         history = run(seed, **config).train(PROMPTS, 60).history
@@ -277,6 +277,8 @@ def a_reward_model_judges() -> None:
             alone = float(judge(**tokenizer(prompt + answer, return_tensors="pt")).logits[0, 0])
         assert abs(alone - score) <= 1e-4, (alone, score)
     assert len({round(score, 3) for score in found}) == 3
+    (step,) = training.train(PROMPTS, 1).history
+    assert math.isfinite(step["reward"])
     refused(lambda: run(reward=MODEL), "is a LlamaForCausalLM, not a model ForSequenceClassification")
     refused(lambda: run(reward="./nothing"), "is not there")
     AutoModelForSequenceClassification.from_pretrained(MODEL, num_labels=2).save_pretrained(FOLDER / "two")
