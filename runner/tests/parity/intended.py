@@ -75,6 +75,10 @@ REFUSED = {
         *("0912 orpo", "0928 grpo", "0956 orpo", "0972 sft", "0981 grpo", "0035 sft", "0128 kto", "0234 sft"),
         *("0787 distillation", "0849 sft"),
     ),
+    "transformers refuses these schedules and arguments of an optimizer once the model is loaded": (
+        *("0065 sft", "0418 kto", "0480 reward", "0500 grpo", "0541 sft", "0633 dpo", "0687 reward", "0694 sft"),
+        *("0742 rloo", "0843 sft"),
+    ),
     "`debug` knows two words": ("0093 grpo", "0205 dpo", "0283 sft", "0543 grpo"),
     "TRL takes a number, a list or a mapping of a file as it is, where it needs text": (
         *("0178 rloo", "0221 rloo", "0306 grpo", "0321 dpo", "0407 rloo", "0437 distillation", "0484 reward"),
@@ -95,6 +99,7 @@ CHANGED = {
     **dict.fromkeys(
         ("0905 kto", "0925 reward", "0994 reward"), "`optim_target_modules` reads JSON, as every flag of a list does"
     ),
+    **dict.fromkeys(("0238 distillation", "0482 distillation", "0950 dpo"), "a file that a flag names must be there"),
     **dict.fromkeys(("0023 distillation", "0867 kto"), "`null` reads `none`, which TRL takes as no value too"),
 }
 
