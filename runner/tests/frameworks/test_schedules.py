@@ -45,6 +45,7 @@ def refusal_of(*args: str, **more: Any) -> str:
         ("cosine", {"num_cycles": None}, "has num_cycles None: write a number"),
         ("polynomial", {"power": -1}, "has power -1: write 0 or more"),
         ("polynomial", {"lr_end": 1}, "ends at the learning rate 1, which must be below --learning_rate, 2e-05: write"),
+        ("polynomial", {"lr_end": 10**400}, "which must be below --learning_rate"),
         ("inverse_sqrt", {"timescale": 0}, "has timescale 0: write a number above 0"),
         ("warmup_stable_decay", {}, "--lr_scheduler_type warmup_stable_decay needs num_decay_steps: write --lr_schedu"),
         ("warmup_stable_decay", {"num_decay_steps": 5, "decay_type": "exp"}, "write one of linear, cosine, 1-sqrt"),

@@ -135,6 +135,6 @@ def _wanted(key: str, value: Any, schedule: str) -> str:
 def _end_above_begin(end: Any, begin: float | None) -> Iterator[str]:
     if begin is not None and isinstance(end, int | float) and end >= begin:
         yield (
-            f"--{_TYPE} polynomial ends at the learning rate {end:g}, which must be below --learning_rate, {begin:g}: "
+            f"--{_TYPE} polynomial ends at the learning rate {end}, which must be below --learning_rate, {begin:g}: "
             f"write a lower one, --{_FLAG} '{{\"lr_end\": …}}'"
         )
