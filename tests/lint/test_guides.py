@@ -130,7 +130,7 @@ def test_rows_are_checked_as_the_guide_says(desk: Path) -> None:
 
 @pytest.mark.parametrize(
     ("page", "word"),
-    [("cost-and-memory.md", "stoker estimate --devices"), ("cost-and-memory.md", "awk"), ("large-models.md", "--nodes 4")],
+    [("cost-and-memory.md", "estimate --devices"), ("cost-and-memory.md", "awk"), ("large-models.md", "--nodes 4")],
 )
 def test_what_is_counted_in_a_guide_can_be_counted(page: str, word: str, desk: Path) -> None:
     (block,) = blocks(page, word)

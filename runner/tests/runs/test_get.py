@@ -175,7 +175,6 @@ def test_a_stop_removes_the_pod(finished: Cluster, tmp_path: Path) -> None:
 def test_what_the_pod_cannot_read_is_said_with_what_to_do(said: str, advice: str) -> None:
     def fails(_: object) -> Any:
         raise CommandError("tune-get", 127, said)
-        yield
 
     with pytest.raises(RunError, match=advice):
         transfer.remote_files(fails, "/claim/output")
