@@ -5,8 +5,8 @@ Only training processes import this module, because it imports torch.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -14,18 +14,19 @@ import torch
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.frameworks.trl.asynchronous.handout import Ranks
-from stoker.frameworks.trl.asynchronous.identity import Judge, Mismatch, Scored
+from stoker.frameworks.trl.asynchronous.identity import LEAST_TOKENS, Judge, Mismatch, Scored
+from stoker.frameworks.trl.asynchronous.rounds import Rounds
 from stoker.frameworks.trl.asynchronous.rows import Row
 from stoker.frameworks.trl.asynchronous.snapshot import BASE, Copies
 
-# Tokens to score in one round; fewer samples than the second are never taken, more than the third neither.
+# Tokens and samples to score while every sampler is judged once, and the most samples of one sampler and of one look.
 _TOKENS, _LEAST_ROWS, _MOST_ROWS = 1024, 8, 128
 # bf16 has 8 bits: two correct implementations of a model differ by about this much per token.
 _NOISE_OF_BF16 = 0.02
 # Even where the trainer's own two computations agree better.
 _LEAST_NOISE = 1e-3
 
-# How many times it may find nothing to look at before it says so.
+# How many times as many steps may have nothing to look at before it says so.
 _BLIND = 4
 
 # Log-probabilities of the answers of rows by the model as it is. With True: in the other precision, None without one.
@@ -35,7 +36,8 @@ Score = Callable[[Sequence[Row], bool], list[list[float]] | None]
 class IdentityGuard:
     """Ends the run if samplers do not serve the policy they name.
 
-    It looks once in `every` steps, and again in the next step if it finds something: only what is found twice counts.
+    It looks at each sampler once in `every` steps or more often, and at one that is at fault again as soon as there are
+    samples of it: only what is found twice counts.
 
     Args:
         every: within how many steps it must find a fault.
@@ -46,15 +48,14 @@ class IdentityGuard:
     """
 
     def __init__(self, every: int, comparable: bool, copies: Copies, ranks: Ranks, score: Score) -> None:
-        self._between = max(1, every - 1)
+        self._every = every
         self._comparable = comparable
         self._copies = copies
         self._ranks = ranks
         self._score = score
+        self._rounds = Rounds(every)
         self._judge: Judge | None = None
-        self._next = 0
-        self._suspected = False
-        self._looked = -1
+        self._blind = 0  # steps in a row that had nothing to look at
         self._probed: Sequence[Row] = ()
         self._hears = False
         self.error = float("nan")
@@ -70,8 +71,8 @@ class IdentityGuard:
             lag: within how many steps the samples of a version are trained.
         """
         newest = max(self._copies.versions, default=-1)
-        comes = newest > self._looked and newest >= step - lag
-        return not comes and step >= self._next - (1 if self._hears else lag)
+        comes = newest if newest >= step - lag else -1
+        return self._rounds.lack(step, step + (1 if self._hears else lag), comes)
 
     def hear(self, probed: Sequence[Row]) -> None:
         """Take rows that one version wrote alone, for the next look. Every rank calls this with the same."""
@@ -85,77 +86,73 @@ class IdentityGuard:
             RunError: samplers serve something else (70: another version; 78: another model or another way to sample).
         """
         probed, self._probed = self._probed, ()
-        if step < self._next and not self._has_come([*probed, *rows]):
-            return
-        picked = self._picked(probed) or self._picked(rows)
-        if not picked:  # no version with a copy; the next step may have one
-            if step - self._next == _BLIND * self._between:
-                say(
-                    f"step {step}: for {_BLIND} times --guard_every steps the identity guard has seen no sample that "
-                    "one version wrote alone, so it cannot compare: raise --publish_every or --publish_seconds"
-                )
-            return
-        version = self._looked = picked[0].oldest
-        findings = self._round(version, picked)
-        self._next = step + (1 if findings else self._between)
-        if findings and self._suspected:
-            raise _ending(version, findings)
-        self._suspected = bool(findings)
-        if findings:
-            say(f"step {step}: {findings[0]}; looking again in the next step")
+        self._rounds.see(step, {row.replica for row in rows})
+        whole = self._whole([*rows, *probed])
+        self._blind = 0 if whole else self._blind + 1
+        if self._blind == _BLIND * self._every:
+            say(
+                f"step {step}: for {_BLIND} times --guard_every steps no sampler has written {LEAST_TOKENS} tokens of "
+                "one version alone, so the identity guard cannot compare: raise --publish_every, --publish_seconds or "
+                "--num_generations"
+            )
+        due = [part for replica, part in whole.items() if self._rounds.is_due(replica, step, self._rare(part))]
+        if due:
+            self._judged(step, self._picked(due, max(len(due), self._rounds.present(step))))
 
-    def _has_come(self, rows: Sequence[Row]) -> bool:
-        """Return whether there are samples of the one version that a copy was made for."""
-        newest = max(self._copies.versions, default=-1)
-        watched = self._copies.scarce and newest > self._looked
-        return watched and any(row.oldest == row.newest == newest for row in rows)
+    def _whole(self, rows: Sequence[Row]) -> dict[str, list[Row]]:
+        """Return rows by sampler: what one version wrote, the newest one of which there is enough to judge it."""
+        versions = self._copies.versions
+        found: dict[tuple[str, int], list[Row]] = {}
+        for row in rows:
+            if row.oldest == row.newest and row.oldest in versions:
+                found.setdefault((row.replica, row.oldest), []).append(row)
+        return {place[0]: found[place] for place in sorted(found) if _suffice(found[place])}
 
-    def _picked(self, rows: Sequence[Row]) -> list[Row]:
-        """Return rows that one version wrote, from every replica in turn, and as many for each rank."""
-        whole = [row for row in rows if row.oldest == row.newest and row.oldest in self._copies.versions]
-        if not whole:
-            return []
-        version = Counter(row.oldest for row in whole).most_common(1)[0][0]
-        queues: dict[str, list[Row]] = {}
-        for row in whole:
-            if row.oldest == version:
-                queues.setdefault(row.replica, []).append(row)
+    def _rare(self, part: Sequence[Row]) -> int:
+        """Return the version of rows where there is seldom a copy of what wrote some; else -1."""
+        return part[0].oldest if self._copies.scarce else -1
+
+    def _picked(self, due: Sequence[Sequence[Row]], present: int) -> list[Row]:
+        """Return each sampler's share of the rows to score, and as many for each rank."""
         picked: list[Row] = []
-        tokens = 0
-        while queues and len(picked) < _MOST_ROWS and (tokens < _TOKENS or len(picked) < _LEAST_ROWS):
-            for replica in list(queues):
-                row = queues[replica].pop()
-                picked.append(row)
-                tokens += sum(row.mask)
-                if not queues[replica]:
-                    del queues[replica]
+        for part in due:
+            if len(picked) < _MOST_ROWS:  # the others are due in the next step too
+                picked += _share(part, present)
         # A shared model computes on all ranks at once, so that each needs as many rows.
         while len(picked) % self._ranks.size:
             picked.append(picked[0])
         return picked
 
-    def _round(self, version: int, picked: Sequence[Row]) -> list[Mismatch]:
+    def _judged(self, step: int, picked: Sequence[Row]) -> None:
+        versions = {row.replica: row.oldest for row in picked}
+        findings = self._round(picked)
+        twice = self._rounds.judged(step, versions, {finding.replica for finding in findings})
+        if twice:
+            raise _ending(versions, [finding for finding in findings if finding.replica in twice])
+        if findings:
+            say(f"step {step}: {findings[0]}; looking again at its next samples")
+
+    def _round(self, picked: Sequence[Row]) -> list[Mismatch]:
         mine = picked[self._ranks.rank :: self._ranks.size]
-        with self._copies.worn(version):
-            named = self._score(mine, False)
-            other = self._score(mine, True) if self._judge is None else None
-        others = {}
-        base = [BASE] if self._copies.adapted else []
-        for candidate in [*(v for v in self._copies.versions if v != version), *base]:
-            with self._copies.worn(candidate):
-                words = "the base model, without an adapter" if candidate == BASE else f"version {candidate}"
-                others[words] = self._score(mine, False)
-        assert named is not None
+        scores = {}
+        for version in [*self._copies.versions, *([BASE] if self._copies.adapted else [])]:
+            with self._copies.worn(version):
+                scores[version] = self._scored(mine)
+        noise = _NOISE_OF_BF16
+        if self._judge is None:
+            with self._copies.worn(picked[0].oldest):
+                other = self._score(mine, True)
+            if other is not None:
+                noise = _difference(scores[picked[0].oldest], other)
         scored = [
             Scored(
                 row.replica,
                 [value for value, ours in zip(row.logprobs, row.mask, strict=True) if ours],
-                named[index],
-                {words: (found or [])[index] for words, found in others.items()},
+                scores[row.oldest][index],
+                {_words(version): found[index] for version, found in scores.items() if version != row.oldest},
             )
             for index, row in enumerate(mine)
         ]
-        noise = _difference(named, other) if other is not None else _NOISE_OF_BF16
         everybodys = self._ranks.gather((scored, noise))
         if self._judge is None:
             measured = max(_LEAST_NOISE, *(value for _, value in everybodys))
@@ -164,10 +161,41 @@ class IdentityGuard:
         self.error = _mean_error(everything)
         return self._judge.judge(everything)
 
+    def _scored(self, rows: Sequence[Row]) -> list[list[float]]:
+        found = self._score(rows, False)
+        assert found is not None, "only another precision may be missing"
+        return found
+
     @property
     def noise(self) -> float:
         """The noise of numerics as it is known now; NaN before the first round."""
         return self._judge.noise if self._judge is not None else float("nan")
+
+
+def _tokens(row: Row) -> int:
+    return sum(row.mask)
+
+
+def _suffice(rows: Sequence[Row]) -> bool:
+    """Return whether a sampler can be judged by these rows; of many the first ones say so."""
+    return any(tokens >= LEAST_TOKENS for tokens in accumulate(map(_tokens, rows)))
+
+
+def _share(rows: Sequence[Row], present: int) -> list[Row]:
+    """Return as many rows of one sampler as make its share and suffice to judge it."""
+    taken: list[Row] = []
+    tokens = 0
+    for row in reversed(rows):  # what was asked for is last, and short
+        enough = tokens >= max(_TOKENS / present, LEAST_TOKENS) and len(taken) >= _LEAST_ROWS / present
+        if enough or len(taken) == _MOST_ROWS:
+            break
+        taken.append(row)
+        tokens += _tokens(row)
+    return taken
+
+
+def _words(version: int) -> str:
+    return "the base model, without an adapter" if version == BASE else f"version {version}"
 
 
 def _difference(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> float:
@@ -179,16 +207,17 @@ def _mean_error(scored: Sequence[Scored]) -> float:
     return _difference([part.said for part in scored], [part.named for part in scored])
 
 
-def _ending(version: int, findings: Sequence[Mismatch]) -> RunError:
-    listed = "; ".join(map(str, findings))
+def _ending(versions: Mapping[str, int], findings: Sequence[Mismatch]) -> RunError:
+    named = sorted({versions[finding.replica] for finding in findings})
+    what = f"samplers do not serve {' and '.join(map(_words, named))}: {'; '.join(map(str, findings))}"
     if all(finding.instead for finding in findings):
         advice = "look at `stoker adapters watch` in the log of these samplers; training resumes with new names"
-        return RunError(ExitCode.CRASHED, f"samplers do not serve version {version}: {listed}: {advice}")
+        return RunError(ExitCode.CRASHED, f"{what}: {advice}")
     advice = (
         "start the samplers with the base model of this run, the same --temperature and vLLM's `--logprobs-mode "
         "processed_logprobs`"
     )
-    return RunError(ExitCode.CONFIG, f"samplers do not serve version {version}: {listed}: {advice}")
+    return RunError(ExitCode.CONFIG, f"{what}: {advice}")
 
 
 def scorer(trainer: Any) -> Score:
