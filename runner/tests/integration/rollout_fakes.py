@@ -6,6 +6,7 @@ Runs in an environment with the trainers.
 from __future__ import annotations
 
 import hashlib
+import math
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -148,6 +149,9 @@ class TinyFleet:
         served: which version is served for a named one.
         temperature: of the sampling.
         shaken: how much the base model's weights differ from the trainer's.
+        noise: how far the log-probabilities it gives are from its own, in nats per token.
+        home: the sampler of a group, by its ordinal; by default each group has samples of two.
+        faulty: the one that does not serve what it names; empty for all of them.
     """
 
     def __init__(
@@ -158,6 +162,9 @@ class TinyFleet:
         served: Callable[[int], int] = lambda version: version,
         temperature: float = 1.0,
         shaken: float = 0.0,
+        noise: float = 0.0,
+        home: Callable[[int], str] | None = None,
+        faulty: str = "",
     ) -> None:
         self._base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
         if shaken:
@@ -169,6 +176,10 @@ class TinyFleet:
         self._generations = generations
         self._served = served
         self._temperature = temperature
+        # The mean size of what is drawn normally is less than its deviation.
+        self._deviation = noise * math.sqrt(math.pi / 2)
+        self._home = home or (lambda ordinal: "")
+        self._faulty = faulty
         # An engine asks in a thread of its own.
         self._busy = threading.Lock()
         self._draw = torch.Generator().manual_seed(0)
@@ -222,12 +233,14 @@ class TinyFleet:
 
     def _answer(self, group: Group) -> tuple[Sample, ...]:
         prompt = self._tokenizer(group.columns["prompt"])["input_ids"]
-        served = max(0, self._served(group.version))
+        home = self._home(group.ordinal)
+        served = max(0, self._served(group.version)) if self._faulty in ("", home) else group.version
         ids, said = self._drawn(served, torch.tensor([prompt] * self._generations), 6, self._draw)
         if served != group.version:
             named = self._logps(group.version, ids)[:, len(prompt) - 1 : -1]
             named = named.gather(2, ids[:, len(prompt) :, None])[:, :, 0]
             self.differences.setdefault(group.version, float((named - said).abs().mean()))
+        said = said + self._deviation * torch.randn(said.shape, generator=self._draw) if self._deviation else said
         return tuple(
             Sample(
                 tuple(prompt),
@@ -239,7 +252,7 @@ class TinyFleet:
                 (sum(token % 2 == 0 for token in line[len(prompt) :]) / 6,),
                 "",
                 "length",
-                f"sampler-{index % 2}",
+                home or f"sampler-{index % 2}",
                 0.0,
             )
             for index, (line, values) in enumerate(zip(ids.tolist(), said.tolist(), strict=True))

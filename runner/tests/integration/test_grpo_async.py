@@ -163,6 +163,16 @@ def test_they_end_it_within_sixteen_steps_by_default(
     _ends_in_time(usual_faults[case], 16, code, words)
 
 
+def test_one_faulty_sampler_of_four_ends_the_run_within_sixteen_steps(
+    trainer_python: Path, inputs: Path, tmp_path: Path
+) -> None:
+    found = result_of("one of four", trainer_python, inputs, tmp_path)
+    clean = found.pop("none")
+    assert (clean["step"], clean["ended"]) == (40, None)
+    for name, run in found.items():
+        _ends_in_time(run, 16, 70, f": {name} serves version")
+
+
 def _ends_in_time(found: dict[str, Any], every: int, code: int, words: str) -> None:
     assert found["ended"] is not None, found
     assert found["ended"][0] == code
@@ -182,6 +192,7 @@ def test_two_hundred_clean_steps_and_two_thousand_replayed_ones_are_no_fault(
 ) -> None:
     found = result_of("clean", trainer_python, inputs, tmp_path)
     assert (found["step"], found["rounds"], found["found"]) == (200, 200, [])
+    assert found["error"] > 1e-4, "the samplers' noise was seen"
 
 
 KEY = "a-key-that-only-this-test-has"
