@@ -38,7 +38,7 @@ pytest = $(venv) "$$venv/bin/python" -m pytest -v
 two = -n 2
 fast = -m "not full and not matrix and not gpu"
 full = -m "(full or gpu) and not matrix and not learning"
-kills = export STOKER_KILL_MATRIX_REPORT=docs/kill-matrix.md;
+kills = export KILL_MATRIX_REPORT=docs/kill-matrix.md;
 
 ##@ Start here
 

@@ -29,7 +29,7 @@ TARGETS = ("one pod", "one of two", "both")
 LOCAL, CLUSTER = "as local processes", "as pods of a cluster"
 
 # The file that the cases write what they saw into. Read here, as tests of the runner do not see such variables.
-REPORT = os.environ.get("STOKER_KILL_MATRIX_REPORT")
+REPORT = os.environ.get("KILL_MATRIX_REPORT")
 NOT_SEEN = "not seen"
 _INTRODUCTION = """\
 # Kill matrix
