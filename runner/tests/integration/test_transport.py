@@ -38,8 +38,7 @@ def trained(python: Path, plan: Plan, log: str) -> tuple[LocalFolder, str]:
     recorded.write_text(log)
     done = subprocess.run(
         [python, HERE / "recorded_nccl.py", recorded],
-        # The devices are made up, so the rank is told that it trains without them.
-        env={**os.environ, "STOKER_PLAN": str(local.plan), "STOKER_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "STOKER_PLAN": str(local.plan), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,

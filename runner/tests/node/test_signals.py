@@ -41,6 +41,10 @@ def stopped_early(tmp_path: Path, *args: str) -> subprocess.CompletedProcess[str
         # No peer will say how it ended.
         "STOKER_GRACE_PERIOD_SECONDS": "6",
     }
+    # The run looks whether its packages are there before it waits for anything, and imports none of them.
+    for name in ("torch", "transformers", "trl", "peft", "accelerate", "datasets"):
+        (tmp_path / "packages" / name).mkdir(parents=True)
+    told["PYTHONPATH"] += f"{os.pathsep}{tmp_path / 'packages'}"
     command = [sys.executable, "-c", _STOPPED_EARLY, *args]
     return subprocess.run(command, env={**os.environ, **told}, check=False, capture_output=True, text=True, timeout=60)
 

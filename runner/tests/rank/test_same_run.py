@@ -13,6 +13,7 @@ from stoker.contract.manifest import MANIFEST
 from stoker.plan.plan import Plan
 from stoker.rank import checkpoints, same_run
 
+MIN_LR = "--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs"
 GRPO = ("trl.scripts.grpo", "--reward_funcs", "think_format_reward")
 
 
@@ -92,7 +93,7 @@ def test_every_difference_is_named_with_the_layer_that_set_it() -> None:
         ("", "--learning_rate 2e-5 --seed 42 --packing false --max_length 1024"),
         ("--max_steps 10", "--max_steps 20 --save_steps 5 --logging_steps 1 --report_to tensorboard --run_name x"),
         ("--num_train_epochs 1", "--num_train_epochs 2 --eval_strategy steps --per_device_eval_batch_size 2"),
-        ('--lr_scheduler_kwargs {"a":1,"b":2}', '--lr_scheduler_kwargs={"b":2,"a":1}'),
+        (f'{MIN_LR} {{"min_lr":0,"num_cycles":2}}', f'{MIN_LR}={{"num_cycles":2,"min_lr":0}}'),
     ],
     ids=["another spelling", "the trainer's defaults", "more steps", "more epochs", "JSON"],
 )
