@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -113,7 +114,7 @@ def read_all(client: Client, name: str) -> Seen:
     events = [
         one for one in _visible(client, EVENTS, hidden) if part(one, "involvedObject").get("uid") in about - {None}
     ]
-    workload, others = _workloads(client, seen.trainjob, hidden)
+    workload, others = workloads_of(client, seen.trainjob, hidden)
     lacks = _missing_devices(client, seen.pods, hidden)
     return replace(
         seen,
@@ -127,10 +128,20 @@ def read_all(client: Client, name: str) -> Seen:
     )
 
 
-def _workloads(client: Client, trainjob: Object, hidden: list[str]) -> tuple[Object | None, tuple[Object, ...]]:
+def workloads_of(
+    client: Client, trainjob: Mapping[str, Any], hidden: list[str]
+) -> tuple[Object | None, tuple[Object, ...]]:
     """Return what Kueue keeps of a TrainJob that has a queue, and of the others there.
 
     A run without a queue needs no Kueue, nor rights in it.
+
+    Args:
+        client: of the TrainJob's namespace.
+        trainjob: the TrainJob.
+        hidden: gets a line if the user may not see Workloads, or there are none to see.
+
+    Raises:
+        ClusterError: the cluster cannot be asked.
     """
     queue = part(part(trainjob, "metadata"), "labels").get(QUEUE)
     if not queue:

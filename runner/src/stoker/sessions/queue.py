@@ -8,9 +8,9 @@ from typing import Any
 from stoker.contract.exits import RunError
 from stoker.runs.client import Client
 from stoker.runs.errors import NotFoundError, RightsError
-from stoker.runs.kinds import LOCAL_QUEUES, WORKLOADS
+from stoker.runs.kinds import LOCAL_QUEUES
 from stoker.runs.queueing import held_by
-from stoker.runs.run import part, rows
+from stoker.runs.read import workloads_of
 
 
 def check_queue(client: Client, queue: str) -> None:
@@ -42,11 +42,5 @@ def held_in(client: Client, trainjob: Mapping[str, Any], queue: str) -> str:
     Raises:
         RunError: the cluster cannot be asked.
     """
-    try:
-        workloads = client.list(WORKLOADS)
-    except (NotFoundError, RightsError):
-        return ""
-    uid = trainjob["metadata"].get("uid")
-    own = [one for one in workloads if uid in [owner.get("uid") for owner in rows(one["metadata"], "ownerReferences")]]
-    others = [one for one in workloads if one not in own and part(one, "spec").get("queueName") == queue]
-    return held_by(own[0], tuple(others), queue, client.namespace, stopped=True)[0] if own else ""
+    own, others = workloads_of(client, trainjob, [])
+    return "" if own is None else held_by(own, others, queue, client.namespace, stopped=True)[0]
