@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from runner.tests.samples import alone, plan_of, resolve
+from runner.tests.samples import plan_of
 
 from stoker.contract.exits import ExitCode, RunError
 
@@ -63,11 +63,6 @@ def test_of_an_unknown_optimizer_no_arguments_are_known() -> None:
     with pytest.raises(RunError) as refused:
         plan_of("--optim", "sgdd", "--optim_args", "momentum=0.9")
     assert "--optim_args" not in refused.value.message
-
-
-def test_xla_has_optimizers_for_each_layer_too() -> None:
-    galore = ["--optim", "galore_adamw_layerwise", "--optim_target_modules", "all-linear"]
-    resolve(alone({"STOKER_ACCELERATOR": "tpu"}, ["accel0"]), galore)
 
 
 @pytest.mark.parametrize(

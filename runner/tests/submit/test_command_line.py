@@ -216,6 +216,18 @@ def test_torchtune_on_a_runtime_whose_name_spells_no_model_leaves_the_runtimes_c
             "has no place in grpo_async: leave it out, the samplers have settings of their own",
         ),
         ("grpo --name x --set reward_funcs=accuracy", 64, "--reward_funcs accuracy is unknown"),
+        (
+            "sft --name x --set optim=galore_adamw_layerwise",
+            64,
+            "trains only without a launcher: write --optim galore_",
+        ),
+        ("sft --name x --set optim=sgd --set optim_args=lr_decay=1", 64, "which the optimizer sgd does not take"),
+        (
+            "sft --name x --set lr_scheduler_type=cosine_with_min_lr --set lr_scheduler_kwargs={{}}",
+            64,
+            "needs exactly one of min_lr and min_lr_rate",
+        ),
+        ('sft --name x --set lr_scheduler_kwargs={{"factor":2}}', 64, "fits no schedule: add --lr_scheduler_type, and"),
         ("sft --name x --nodes 0", 64, "num_nodes is 0"),
         ("sft --name x --sharding half", 64, "'half' is not one of 'none', 'full'"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations, product
@@ -14,6 +15,8 @@ from builders import RUNTIME, container, gpu_runtime, kept, variables
 from stoker.cluster.validate import validate_one
 from stoker.contract.exits import RunError
 from stoker.frameworks.trl.flags import METHODS, flag_table
+from stoker.frameworks.trl.optimizers import ARGUMENTS
+from stoker.frameworks.trl.schedules import SCHEDULES
 from stoker.submit.command_line import TrainJobOptions, render
 
 # What a method cannot be without, on a runtime that sets none of it.
@@ -44,15 +47,28 @@ TOGETHER = {
     *("max_staleness", "publish_every", "depth", "correction"),
 }
 
-# What these may be depends on each other, and a runtime may set any of them.
-COMPANIONS = {"lr_scheduler_type", "lr_scheduler_kwargs", "optim", "optim_args", "optim_target_modules"}
+# Flag → what a runtime may set beside it: keys of a schedule fit its type, and some optimizers need more than a name.
+_TYPES = [{"lr_scheduler_type": name} for name in SCHEDULES]
+_OPTIMIZERS = [{"optim": name, "optim_target_modules": "all-linear"} for name in (*ARGUMENTS, "galore_adamw", "lomo")]
+COMPANIONS: Mapping[str, list[dict[str, str]]] = {
+    "lr_scheduler_type": [
+        {},
+        *({"lr_scheduler_kwargs": json.dumps(keys)} for keys in ({"min_lr": 0}, {"num_decay_steps": 1})),
+    ],
+    "lr_scheduler_kwargs": [*_TYPES],
+    "optim": [{}, {"optim_target_modules": "all-linear"}],
+    "optim_args": _OPTIMIZERS,
+    "optim_target_modules": [{}, {"optim": "galore_adamw"}],
+}
 
 
-def runtimes(method: str) -> Iterator[dict[str, Any]]:
-    """Yield runtimes that set any two of the switches that a method has, and the accounts of any tracker."""
-    for some in (*((one,) for one in SWITCHES), *combinations(SWITCHES[1:], 2)):
-        switches = {name: text for one in some for name, text in one.items() if name in flag_table(method).flags}
-        told = {f"STOKER_ARG_{name.upper()}": text for name, text in switches.items()}
+def runtimes(method: str, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield runtimes that set any two of a method's switches, companions of these flags, and any tracker's accounts."""
+    switches = [(one,) for one in SWITCHES] + [*combinations(SWITCHES[1:], 2)]
+    for some in product(switches, *(COMPANIONS[name] for name in names if name in COMPANIONS)):
+        beside = {name: text for one in (*some[0], *some[1:]) for name, text in one.items()}
+        set_ = {name: text for name, text in beside.items() if name in flag_table(method).flags}
+        told = {f"STOKER_ARG_{name.upper()}": text for name, text in set_.items()}
         for runtime in (kept(RUNTIME), gpu_runtime()):
             own = container(runtime)
             # Nobody knows what it has.
@@ -118,9 +134,9 @@ def test_what_is_printed_is_valid_on_some_runtime(count: int, seed: int) -> None
         method = rng.choice(METHODS)
         name, value = some_setting(rng, method)
         job = printed_of(method, {name: value})
-        if job is not None and name not in COMPANIONS:
+        if job is not None:
             printed += 1
-            if errors := refusals(job, runtimes(method)):
+            if errors := refusals(job, runtimes(method, [name])):
                 refused.append(f"{method} {name}={value}: {errors}")
     assert printed > count / 10
     assert refused == []
@@ -134,9 +150,9 @@ def test_two_settings_that_go_alone_are_valid_together_or_refused(count: int, se
         method = rng.choice(METHODS)
         settings = dict([alone(rng, method), alone(rng, method)])
         job = printed_of(method, settings)
-        if job is not None and not COMPANIONS & {*settings}:
+        if job is not None:
             printed += 1
-            if errors := refusals(job, runtimes(method)):
+            if errors := refusals(job, runtimes(method, settings)):
                 refused.append(f"{method} {settings}: {errors}")
     assert printed > count / 2
     assert refused == []

@@ -33,31 +33,34 @@ def optimizer_problems(asked: Asked, table: FlagTable, settings: Mapping[str, Se
         table: the method's flags, with the trainer's defaults.
         settings: the merged settings.
     """
-    yield from argument_problems(settings)
+    yield from own_optimizer_problems(settings)
     optimizer = settings.get("optim")
     if optimizer is not None and str(optimizer.value).startswith(LOW_RANK):
-        yield from _low_rank_problems(asked, optimizer, settings)
-    elif optimizer is not None or "optim" not in asked.values:
-        name = str(table.flags["optim"].default if optimizer is None else optimizer.value)
-        yield from _unread_arguments(name, settings)
+        if "optim_target_modules" not in settings or not settings["optim_target_modules"].value:
+            yield (
+                f"--optim {optimizer.value} ({optimizer.source}) needs the layers to project: write "
+                "--optim_target_modules all-linear, or their names"
+            )
+    elif optimizer is None and "optim" not in asked.values:
+        yield from _unread_arguments(str(table.flags["optim"].default), settings)
 
 
-def _low_rank_problems(asked: Asked, optimizer: Setting, settings: Mapping[str, Setting]) -> Iterator[str]:
-    given, name = f"--optim {optimizer.value} ({optimizer.source})", str(optimizer.value)
-    if "optim_target_modules" not in settings or not settings["optim_target_modules"].value:
-        yield f"{given} needs the layers to project: write --optim_target_modules all-linear, or their names"
-    # torchrun starts every run, and transformers takes even one process of it for several. XLA has its own rules.
-    if name.endswith(_LAYERWISE) and asked.accelerator != "tpu":
-        yield f"{given} trains only without a launcher: write --optim {name.removesuffix(_LAYERWISE)}"
-
-
-def argument_problems(settings: Mapping[str, Setting]) -> Iterator[str]:
-    """Yield one problem for each argument of an optimizer that is no key with a value."""
+def own_optimizer_problems(settings: Mapping[str, Setting]) -> Iterator[str]:
+    """Yield one problem for each optimizer and each argument that is wrong whatever else is set."""
     for part in _arguments(settings):
         if part.count("=") != 1:
             yield (
                 f"--optim_args ({settings['optim_args'].source}) has {part!r}, which is not a key=value: separate them "
                 "by commas, as in momentum=0.9,nesterov=true"
+            )
+    if "optim" in settings:
+        name = str(settings["optim"].value)
+        yield from _unread_arguments(name, settings)
+        # transformers trains them in one process without a launcher alone; torchrun starts every run.
+        if name.endswith(_LAYERWISE):
+            yield (
+                f"--optim {name} ({settings['optim'].source}) trains only without a launcher: write --optim "
+                f"{name.removesuffix(_LAYERWISE)}"
             )
 
 

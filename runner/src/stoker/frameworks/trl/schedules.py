@@ -76,30 +76,46 @@ def schedule_problems(
     if options is None or (setting is None and _TYPE in asked.values):
         return  # other checks refuse what is written
     schedule = str(table.flags[_TYPE].default if setting is None else setting.value)
-    yield from key_problems(schedule, settings)
-    needed = NEEDED.get(schedule, ())
-    given = [key for key in needed if options.get(key) is not None]
-    if needed and len(given) != 1:
-        one = f"exactly one of {' and '.join(needed)}" if len(needed) > 1 else needed[0]
-        yield f"--{_TYPE} {schedule} needs {one}: write --{_FLAG} '{{\"{needed[0]}\": …}}'"
+    yield from _option_problems(schedule, options, settings)
     if schedule == "polynomial":
         yield from _end_above_begin(options.get("lr_end", _END), number("learning_rate"))
 
 
-def key_problems(schedule: str, settings: Mapping[str, Setting]) -> Iterator[str]:
-    """Yield one problem for each key that a schedule does not take, and for each value that it cannot use.
+def own_schedule_problems(settings: Mapping[str, Setting], rate: float | None) -> Iterator[str]:
+    """Yield one problem for each option of a schedule that is wrong whatever else is set.
 
     Args:
-        schedule: the type of the schedule.
         settings: what is set.
+        rate: the learning rate that is set, if any.
     """
+    options = _options(settings)
+    if _FLAG not in settings or options is None:
+        return
+    if _TYPE not in settings:
+        if all([*_option_problems(schedule, options, settings)] for schedule in SCHEDULES):
+            yield f"--{_FLAG} ({settings[_FLAG].source}) fits no schedule: add --{_TYPE}, and give only what it takes"
+        return
+    schedule = str(settings[_TYPE].value)
+    if schedule not in SCHEDULES:
+        return  # the flag's choices refuse it
+    yield from _option_problems(schedule, options, settings)
+    if schedule == "polynomial":
+        yield from _end_above_begin(options.get("lr_end", _END), rate)
+
+
+def _option_problems(schedule: str, options: Mapping[str, Any], settings: Mapping[str, Setting]) -> Iterator[str]:
+    """Yield one problem for each key that a schedule does not take, lacks, or has with a value that it cannot use."""
     known = SCHEDULES[schedule]
-    for key, value in (_options(settings) or {}).items():
+    for key, value in options.items():
         where = f"--{_FLAG} ({settings[_FLAG].source})"
         if key not in known:
             yield f"{where} has the key {key}, which the schedule {schedule} does not take: {_advice(key, known)}"
         elif wanted := _wanted(key, value, schedule):
             yield f"{where} has {key} {value!r}: write {wanted}"
+    needed = NEEDED.get(schedule, ())
+    if needed and len([key for key in needed if options.get(key) is not None]) != 1:
+        one = f"exactly one of {' and '.join(needed)}" if len(needed) > 1 else needed[0]
+        yield f"--{_TYPE} {schedule} needs {one}: write --{_FLAG} '{{\"{needed[0]}\": …}}'"
 
 
 def _options(settings: Mapping[str, Setting]) -> dict[str, Any] | None:

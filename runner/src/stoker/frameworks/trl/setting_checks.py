@@ -15,9 +15,9 @@ from stoker.frameworks.trl.asynchronous import refusals
 from stoker.frameworks.trl.evaluation_checks import evaluation_problems
 from stoker.frameworks.trl.known_words import unknown_words
 from stoker.frameworks.trl.mappings import mapping_problems
-from stoker.frameworks.trl.optimizers import argument_problems, optimizer_problems
+from stoker.frameworks.trl.optimizers import optimizer_problems, own_optimizer_problems
 from stoker.frameworks.trl.packages import TRACKERS
-from stoker.frameworks.trl.schedules import SCHEDULES, key_problems, schedule_problems
+from stoker.frameworks.trl.schedules import own_schedule_problems, schedule_problems
 from stoker.frameworks.trl.sharding import sharding_problems
 from stoker.plan.arguments import CONFIG_FILE, NONE, FlagTable, Setting, is_true
 from stoker.plan.interfaces import Asked
@@ -140,13 +140,11 @@ def self_contradictions(method: str, table: FlagTable, settings: Mapping[str, Se
     yield from _searched_batch(method, settings)
     yield from unknown_words(method, settings)
     yield from mapping_problems(table, settings)
-    yield from argument_problems(settings)
+    yield from own_optimizer_problems(settings)
+    yield from own_schedule_problems(settings, _own_number(settings, "learning_rate", {}))
     yield from _exclusive(settings)
     yield from _laid_over(settings)
     yield from _trackers(settings)
-    schedule = _value(settings, "lr_scheduler_type", "")
-    if schedule in SCHEDULES:
-        yield from key_problems(str(schedule), settings)
     on = _switches(settings)
     # Without a word of the switch, a runtime may turn it on.
     yield from _without_switch(table, settings, lambda switch: switch not in settings or on(switch))
