@@ -143,3 +143,14 @@ def test_a_pods_devices_are_judged_by_torch(
     assert f"{line}\n" in ended.output
     assert (f"fix: {fix}" if fix else "") in ended.output
     assert ended.exit_code == ExitCode.CONFIG  # this Python has no trainer
+
+
+def test_without_a_runtime_devices_promise_a_gpu_and_the_fix_says_how_to_do_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accelerator, "look", lambda name, used: Found("2.13.0+cpu", "", ""))
+    monkeypatch.setattr(doctor, "find_spec", lambda name: name)
+    monkeypatch.setattr(doctor, "read_facts", lambda: Facts(devices=("nvidia0",)))
+    ended = examine(STOKER_RUN_ID="1")
+    assert "is built without CUDA, but this node has nvidia devices" in ended.output
+    assert "or set STOKER_ACCELERATOR=cpu to train on the CPU" in ended.output

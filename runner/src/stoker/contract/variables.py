@@ -38,7 +38,8 @@ KNOWN = {
     "require: fail without a complete checkpoint",
     "STOKER_SHARDING": "none (default): every process holds the whole model; full: all processes share weights, "
     "gradients and optimizer (FSDP2)",
-    "STOKER_ACCELERATOR": "accelerator profile of the runtime: nvidia, amd, intel, tpu or cpu",
+    "STOKER_ACCELERATOR": "accelerator profile of the runtime: nvidia, amd, intel, tpu or cpu (default nvidia on a "
+    "node with its devices, else cpu)",
     "STOKER_RUNTIME": "name of the pod's runtime",
     "STOKER_RUNTIME_DEFAULTS": "JSON object with the runtime's defaults, to tell them from the TrainJob's env",
     "STOKER_JOB_ID": "id of the job, the same in all attempts",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -205,7 +205,10 @@ def judge(accelerator: str, used: Collection[int], is_guess: bool = False) -> Ju
     if kind.toolkit is None:
         problem = f"the Python package {kind.package}, which brings {accelerator} devices to torch, is not installed"
         return Judgement("none", problem, _OTHER_IMAGE)
-    return judged(accelerator, look(accelerator, used), max(used, default=0) + 1, is_guess)
+    judgement = judged(accelerator, look(accelerator, used), max(used, default=0) + 1, is_guess)
+    if judgement.problem and is_guess:
+        return replace(judgement, remedy=f"{judgement.remedy}, or {_ON_THE_CPU}")
+    return judgement
 
 
 def check_device(accelerator: str, local_rank: int, is_guess: bool = False) -> None:
@@ -224,8 +227,7 @@ def check_device(accelerator: str, local_rank: int, is_guess: bool = False) -> N
     if judgement is None:
         return
     if judgement.problem:
-        remedy = f"{judgement.remedy}, or {_ON_THE_CPU}" if is_guess else judgement.remedy
-        raise RunError(ExitCode.CONFIG, f"{judgement.problem}: {remedy}")
+        raise RunError(ExitCode.CONFIG, f"{judgement.problem}: {judgement.remedy}")
     if local_rank == 0:
         say(f"computing on {accelerator} devices: {judgement.found}")
 
