@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from release import ROOT
+from release import ROOT, diagrams
 from release.artifacts import Chart
 from release.errors import DATA, UNAVAILABLE, ReleaseError
 from release.policy import order
@@ -34,6 +34,8 @@ FACES = {
     "stoker.plugin": "Add a training framework",
 }
 """The public names that have a page made from docstrings, with its title."""
+
+DIAGRAMS = PurePosixPath("assets") / diagrams.NAME
 
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 _BLOCK = re.compile(r"(^ *```.*?^ *```)", re.MULTILINE | re.DOTALL)
@@ -85,6 +87,9 @@ def page(text: str, path: PurePosixPath, pages: Collection[PurePosixPath], ref: 
 
     parts = _BLOCK.split(text)  # code blocks are the odd ones, and stay as they are
     parts[::2] = [_LINK.sub(moved, _without_loads(part)) for part in parts[::2]]
+    if any(part.lstrip().startswith("```mermaid") for part in parts[1::2]):
+        # The theme uses it where it finds it, and fetches it from elsewhere where it does not.
+        parts.append(f'\n<script src="{os.path.relpath(DIAGRAMS, page_of(path).with_suffix(""))}"></script>\n')
     return "".join(parts)
 
 
@@ -141,6 +146,8 @@ def stage(folder: Path, ref: str, root: Path = ROOT) -> None:
             target.write_text(page(text, path, pages, ref, root), encoding="utf-8")
         else:
             shutil.copyfile(root / path, target)
+    (folder / DIAGRAMS).parent.mkdir()
+    shutil.copyfile(diagrams.program(), folder / DIAGRAMS)
     (folder / "api").mkdir()
     for face in FACES:
         (folder / "api" / f"{face}.md").write_text(api_page(face), encoding="utf-8")
@@ -156,7 +163,7 @@ def build(chart: Chart, out: Path, ref: str = "main", root: Path = ROOT) -> Path
         root: the checkout.
 
     Raises:
-        ReleaseError: MkDocs found a broken link, or a page that no navigation has.
+        ReleaseError: MkDocs found a broken link, or a page that no navigation has; or Mermaid cannot be fetched.
     """
     target = out.resolve() / chart.tag
     with tempfile.TemporaryDirectory() as temporary:

@@ -146,8 +146,10 @@ def test_nothing_is_loaded_from_elsewhere(built: Path, pages: dict[Path, Page]) 
     styles = "".join(path.read_text() for path in built.rglob("*.css"))
     assert "url(http" not in styles
     assert "url(//" not in styles
-    # The theme would fetch a program for these.
-    assert not [path for path in pages if 'class="mermaid"' in path.read_text()]
+    # The theme would fetch a program for diagrams.
+    for path, page in pages.items():
+        if 'class="mermaid"' in path.read_text():
+            assert [load for load in page.loads if load.endswith(site.DIAGRAMS.name)], path
 
 
 @pytest.mark.full
@@ -193,6 +195,20 @@ def test_a_browser_finds_a_page_by_its_words_and_asks_nobody_else(address: str, 
             page.wait_for("location.pathname.includes('/guides/kueue/') && document.readyState === 'complete'")
             assert page.run("document.querySelector('h1').textContent").strip()
             assert page.run("document.documentElement.scrollWidth") <= width
+            assert page.console == []
+            assert {urlsplit(asked).netloc for asked in page.requests} == {urlsplit(address).netloc}
+    except NoChromiumError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.full  # fetches Chromium
+@pytest.mark.parametrize("place", ["quickstart/", "concepts/asynchronous-rl/"])
+def test_a_browser_draws_the_diagrams_and_asks_nobody_else(address: str, place: str) -> None:
+    try:
+        with browsing() as page:
+            page.open(address + place, 1280)
+            # The theme hides the drawing from scripts, in a shadow of its element.
+            page.wait_for("document.querySelector('div.mermaid')?.getBoundingClientRect().height > 100")
             assert page.console == []
             assert {urlsplit(asked).netloc for asked in page.requests} == {urlsplit(address).netloc}
     except NoChromiumError as error:
