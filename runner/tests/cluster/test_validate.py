@@ -104,6 +104,22 @@ def test_a_valid_trainjob_is_said_to_be_so(tmp_path: Path, kept_file: Path) -> N
     )
 
 
+def test_a_program_reads_every_verdict_as_json(tmp_path: Path, kept_file: Path) -> None:
+    path = tmp_path / "trainjobs.yaml"
+    path.write_text(yaml.safe_dump_all([trainjob("good", numNodes=2), trainjob("bad", args=["--max_step", "3"])]))
+    result = invoke(path, "--runtime", kept_file, "--output", "json")
+    good, bad = json.loads(result.output)
+    assert result.exit_code == bad["code"] == ExitCode.USAGE
+    size = {"nodes": 2, "processes_per_node": 1, "samplers": 0, "serves": None}
+    about = {"name": "good", "code": 0, "problems": [], "framework": "trl", "method": "sft", **size}
+    assert good == {**about, "notices": good["notices"]}
+    assert "not checked: " in good["notices"][0]
+    (problem,) = bad["problems"]
+    assert problem["code"] == ExitCode.USAGE
+    assert "--max_step " in problem["message"]
+    assert (bad["method"], bad["nodes"]) == (None, None)
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*/trainjob*.yaml")))
 def test_the_examples_are_valid(name: str) -> None:
     for path in (ROOT / "examples").glob(f"*/{name}"):

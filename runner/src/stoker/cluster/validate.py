@@ -89,6 +89,23 @@ class Validation:
     def __str__(self) -> str:
         return "\n".join(filter(None, (self.errors, self.summary)))
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a program wants to know, as JSON takes it."""
+        world = None if self.plan is None else self.plan.world
+        return {
+            "name": self.name,
+            "code": int(self.code),
+            "problems": [{"code": int(code), "message": text} for code, text in self.problems],
+            "notices": [*self.notices],
+            "framework": self.plan and self.plan.framework,
+            "method": self.plan and self.plan.method,
+            "nodes": world and world.nnodes,
+            "processes_per_node": world and world.nproc_per_node,
+            "samplers": self.samplers,
+            "serves": self.serves or None,
+        }
+
     def _valid(self) -> str:
         beside = f", beside {self.samplers} samplers" if self.samplers else ""
         if self.serves:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
-from stoker.commands.group import PATH, reported
+from stoker.commands.group import PATH, formatted, reported
 from stoker.contract.exits import PRECEDENCE
 from stoker.contract.secrets import hide
 from stoker.contract.words import report_error
@@ -20,7 +21,8 @@ from stoker.contract.words import report_error
     "  helm template charts/training-runtimes --set skipApiCheck=true > runtimes.yaml &&\n"
     "    stoker validate trainjob.yaml --runtime runtimes.yaml\n"
     "  cat trainjob.yaml runtime.yaml | stoker validate -\n"
-    "  stoker validate trainjob.yaml --runtime runtime.yaml --volume initializer=./workspace",
+    "  stoker validate trainjob.yaml --runtime runtime.yaml --volume initializer=./workspace\n"
+    "  stoker validate trainjob.yaml --output json | jq -r '.[].problems[].message'",
 )
 @click.argument("trainjob", type=PATH)
 @click.option(
@@ -31,8 +33,9 @@ from stoker.contract.words import report_error
     help="File with rendered (Cluster)TrainingRuntimes, one or many.",
 )
 @click.option("--volume", "volumes", multiple=True, metavar="NAME=DIR", help="Folder with a pod volume's content.")
+@formatted()
 @reported
-def validate_command(trainjob: Path, runtimes: tuple[Path, ...], volumes: tuple[str, ...]) -> int:
+def validate_command(trainjob: Path, runtimes: tuple[Path, ...], volumes: tuple[str, ...], output: str) -> int:
     """Check TRAINJOB before you submit it. The command starts nothing and changes no cluster.
 
     It checks every TrainJob in the file (`-` is standard input) as the cluster would, and plans it as its pods would.
@@ -42,7 +45,9 @@ def validate_command(trainjob: Path, runtimes: tuple[Path, ...], volumes: tuple[
     from stoker.cluster import validate
 
     verdicts = validate.validate(trainjob, runtimes, volumes)
-    for verdict in verdicts:
+    if output == "json":
+        click.echo(hide(json.dumps([verdict.facts for verdict in verdicts], indent=2)))
+    for verdict in verdicts if output == "text" else ():
         report_error(verdict.errors)
         if verdict.summary:
             click.echo(hide(verdict.summary), err=bool(verdict.problems))
