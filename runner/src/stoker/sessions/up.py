@@ -385,7 +385,11 @@ def _share(client: Client, kind: Kind, made: Mapping[str, Any], trainjob: Mappin
 def _scale(client: Client, name: str, count: int) -> None:
     """Give the samplers' job another number of pods, as soon as it is there."""
     job = f"{name}-sampler-0"
+    told = False
     for there in _until(lambda: client.find(JOBS, job), _JOB_SECONDS):
+        if there is None and not told:
+            say(f"session {name}: waits up to {_JOB_SECONDS:g} s for its samplers' job, to make them {count}")
+            told = True
         if there is not None:
             if int(there["spec"].get("completions") or 1) != count:
                 client.patch(JOBS, job, {"spec": {"parallelism": count, "completions": count}})
