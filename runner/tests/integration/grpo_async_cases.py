@@ -22,7 +22,8 @@ import torch.distributed as dist
 from datasets import Dataset
 from peft import LoraConfig
 from runner.tests.integration.rollout_fakes import InOrder, TinyFleet, Versions, scripted
-from transformers import AutoTokenizer, TrainerCallback
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from stoker.contract.exits import RunError
@@ -34,7 +35,11 @@ from stoker.frameworks.trl.asynchronous.identity import Judge, Mismatch, Scored
 from stoker.frameworks.trl.asynchronous.probes import rows_from
 from stoker.frameworks.trl.asynchronous.rows import Row
 from stoker.frameworks.trl.asynchronous.trainer import GRPOAsyncTrainer, RolloutStart
+from stoker.frameworks.trl.asynchronous.weights import TensorSnapshot
 from stoker.frameworks.trl.callback import RunCallback
+from stoker.frameworks.trl.sharded import prepare_sharding
+from stoker.frameworks.trl.sharding import FULL, sharding_recipe
+from stoker.plan.interfaces import Asked
 from stoker.rank.checkpoints import SEAL
 from stoker.rank.job import Outcome, StopRequested
 from stoker.rank.pulse import Pulse
@@ -500,6 +505,28 @@ def whole(model: str, folder: Path) -> dict[str, Any]:
     return found
 
 
+def shared(model: str, folder: Path) -> dict[str, Any]:
+    """Train all weights on two ranks that share them, as STOKER_SHARDING=full has it."""
+    prepare_sharding()
+    asked = Asked("grpo_async", "cpu", world_size=2, sharding=FULL)
+    recipe = {flag: json.loads(text) for flag, (text, _) in sharding_recipe(asked, "full").items()}
+    fleet = TinyFleet(model, AutoTokenizer.from_pretrained(model), GENERATIONS)
+    own = {"samplers": "none", "learning_rate": 1e-3, "max_steps": 6, "max_staleness": 2, "guard_every": 2}
+    args = settings(GRPOAsyncConfig, folder, **recipe, **own)
+    names: list[str] = []
+
+    def take(version: int, snapshot: TensorSnapshot) -> None:
+        names[:] = snapshot.tensors
+        fleet.take_all(version, snapshot)
+
+    trainer = Ours(model, args, fleet.answer, take, writer=fleet, peft_config=None).trainer
+    trainer.train()
+    assert all(isinstance(parameter, DTensor) for parameter in trainer.model.parameters())
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    alone = AutoModelForCausalLM.from_pretrained(model)
+    return {"metrics": lines, "names": names, "of the model": [name for name, _ in alone.named_parameters()]}
+
+
 def fast(model: str, folder: Path) -> dict[str, Any]:
     """Train all weights where no answer is one version's alone, so that the guard sees only what it asks for."""
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -549,6 +576,7 @@ CASES: dict[str, Callable[[str, Path], dict[str, Any]]] = {
     "kubetorch": kubetorch,
     "ahead": ahead,
     "whole": whole,
+    "shared": shared,
     "fast": fast,
 }
 

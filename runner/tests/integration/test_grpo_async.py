@@ -489,6 +489,20 @@ def test_samplers_without_the_newest_weights_end_the_run(whole: dict[str, Any], 
 
 
 @pytest.mark.full
+def test_two_ranks_that_share_all_weights_publish_and_guard_them_whole(
+    trainer_python: Path, inputs: Path, tmp_path: Path
+) -> None:
+    shared = result_of("shared", trainer_python, inputs, tmp_path, ranks=2)
+    lines = shared["metrics"]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    errors = [line["guard/error"] for line in lines if line["guard/error"] is not None]
+    assert errors
+    assert max(errors) < 1e-4
+    # Samplers load them by the names of a checkpoint.
+    assert shared["names"] == shared["of the model"]
+
+
+@pytest.mark.full
 def test_the_guard_asks_for_what_one_version_wrote_where_no_answer_is_of_one(
     trainer_python: Path, inputs: Path, tmp_path: Path
 ) -> None:

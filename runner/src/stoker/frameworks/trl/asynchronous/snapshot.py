@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from stoker.contract.manifest import ADAPTER_WEIGHTS
@@ -76,6 +77,7 @@ class Copies:
 
     def __init__(self, model: Any, most: int | None = None) -> None:
         self._model, self._most = model, most
+        reshard(model)
         self.adapted = hasattr(model, "peft_config")
         self.scarce = most is not None
         self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -114,8 +116,19 @@ class Copies:
                 self._put(present)
 
     def _put(self, tensors: list[torch.Tensor]) -> None:
+        reshard(self._model)
         for parameter, tensor in zip(self._trained, tensors, strict=True):
             _local(parameter).copy_(tensor)
+
+
+def reshard(model: Any) -> None:
+    """Let go of weights that FSDP has gathered, so that the next forward sees what is written to the parts.
+
+    After a forward without a backward, FSDP2 keeps those of the outermost module: embeddings, last norm and head.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def _local(parameter: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import _CHECKPOINT_PREFIX
 
 from stoker.frameworks.trl.asynchronous.snapshot import whole
 from stoker.serve.weights import in_vllm
@@ -171,5 +172,6 @@ def weights_of(model: Any, way: float, plausible: Plausible, *, keep: bool) -> T
     for name, parameter in model.named_parameters():
         tensor = whole(parameter, copy=keep)
         if keep:
-            found[name] = tensor
+            # FSDP's own recomputing puts a module around each layer.
+            found[name.replace(_CHECKPOINT_PREFIX, "")] = tensor
     return TensorSnapshot(found, way, plausible) if keep else None
