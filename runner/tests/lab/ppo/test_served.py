@@ -14,8 +14,9 @@ HERE = Path(__file__).parent
 REWARD_MODEL = HERE.parents[1] / "integration" / "reward_model.py"
 
 
-def test_answers_are_by_the_policy_as_it_is_now(lab_python: Path, tmp_path: Path) -> None:
-    found = seen(lab_python, HERE / "vllm_rollouts.py", tmp_path, told=VLLM)
+@pytest.mark.parametrize("weights", ["alone", "shared"])
+def test_answers_are_by_the_policy_as_it_is_now(lab_python: Path, tmp_path: Path, weights: str) -> None:
+    found = seen(lab_python, HERE / "vllm_rollouts.py", tmp_path, weights, told=VLLM)
     history = found["history"]
     assert max(one["sampler_distance"] for one in history) <= 0.05, history
     # The policy went far from where it began: an engine with the first adapter would be as far from the trainer's.

@@ -1,4 +1,4 @@
-"""PPO with vLLM in the same process: `python vllm_rollouts.py FOLDER` prints what was seen, as JSON."""
+"""PPO with vLLM in the same process: `… FOLDER alone|shared` prints what was seen, as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.tests.lab.engine.tiny import write
 from stoker.lab import RLHF, LabError, LoRATrainConfig, Policy, RLHFConfig
 from stoker.lab.ppo.rollouts import VllmSampler
 
-FOLDER = Path(sys.argv[1])
+FOLDER, SHARED = Path(sys.argv[1]), sys.argv[2] == "shared"
 PROMPTS = [f"{a}{b}" for a in "abcd" for b in "wxyz"]
 
 
@@ -26,7 +26,8 @@ def digits(completions: Sequence[str], **_: Any) -> list[float]:
 def main() -> None:
     """Train, then sample."""
     model: Any = {"initializer_range": 0.5, "num_hidden_layers": 1}
-    policy = Policy(str(write(FOLDER / "model", "llama", **model)), LoRATrainConfig(target_modules="all-linear"))
+    folder = str(write(FOLDER / "model", "llama", **model))
+    policy = Policy(folder, LoRATrainConfig(target_modules="all-linear"), share_weights=SHARED)
     config = RLHFConfig(
         max_new_tokens=3, batch_size=32, mini_batch_size=16, learning_rate=5e-3, value_learning_rate=1e-2, kl_coef=0.0,
         save_steps=0,
