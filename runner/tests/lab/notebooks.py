@@ -33,7 +33,8 @@ def notebook(script: Path) -> nbformat.NotebookNode:
     """Return the notebook of a script, not executed: what `main` does becomes cells.
 
     Args:
-        script: an example with a docstring, definitions, and a `main` that trains in one `with Policy(…)`.
+        script: an example with a docstring, definitions, and a `main` that ends with one `with`, such as
+            `with Policy(…) as policy:`.
     """
     text = script.read_text(encoding="utf-8")
     tree = ast.parse(text)
@@ -87,18 +88,19 @@ def _sources(text: str, tree: ast.Module) -> Iterator[str]:
         yield defined
     block = main.body[-1]
     if not isinstance(block, ast.With):
-        message = f"line {block.lineno}: the last statement of main must be `with Policy(…) as policy:`"
+        message = f"line {block.lineno}: the last statement of main must be `with … as …:`"
         raise TypeError(message)
     settings = _lines(lines, main.body[0].end_lineno, block.lineno - 1)
-    opened = ast.get_source_segment(text, block.items[0].context_expr)
-    yield ARGUMENT.sub(r'os.environ.get("MODEL", \1)', f"{settings}\npolicy = {opened}")
+    (item,) = block.items
+    name, opened = ast.unparse(item.optional_vars or item), ast.get_source_segment(text, item.context_expr)
+    yield ARGUMENT.sub(r'os.environ.get("MODEL", \1)', f"{settings}\n{name} = {opened}")
     begin = block.lineno
     for node in block.body[:-1]:
         if isinstance(node, ast.For) or ast.unparse(node).startswith("print("):
             yield _lines(lines, begin, node.end_lineno)
             begin = node.end_lineno or begin
     yield _lines(lines, begin, block.body[-1].end_lineno)
-    yield "policy.close()"
+    yield f"{name}.close()"
 
 
 def _lines(lines: Sequence[str], after: int | None, last: int | None) -> str:

@@ -114,8 +114,8 @@ def round_trip(family: str, folder: Path) -> dict[str, bool]:
     model, targets = base(family), TARGETS[family]
     of_peft(model, targets).save_pretrained(folder / "theirs")
     injector, ours = injected(model, targets)
-    files.read(folder / "theirs", injector.lora_layers)
-    files.write(folder / "ours", injector.lora_layers, injector.config, "base")
+    injector.load_lora(folder / "theirs")
+    injector.save_lora(folder / "ours")
     loaded = PeftModel.from_pretrained(copy.deepcopy(model), folder / "ours")
     loaded.save_pretrained(folder / "again")
     again, _ = injected(model, targets)

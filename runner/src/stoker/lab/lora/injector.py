@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from stoker.lab.config import ALL_LINEAR, LoRATrainConfig
 from stoker.lab.errors import LabError
+from stoker.lab.lora import files
 from stoker.lab.lora.fused import FusedLoRA, Part
 from stoker.lab.lora.layers import LoRALinear, TrainableLoRALinear
 
@@ -29,6 +31,7 @@ class LoRAInjector:
         self.config = config
         self.lora_layers: dict[str, TrainableLoRALinear] = {}
         self._shared = shared
+        self._base_model = ""
 
     def inject(self, model: nn.Module) -> nn.Module:
         """Freeze a model and give the layers that the config names their adapters.
@@ -43,6 +46,7 @@ class LoRAInjector:
             LabError: the model has no such layers, or cannot share its adapters.
         """
         model.requires_grad_(False)
+        self._base_model = str(getattr(model, "name_or_path", ""))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.config.seed)
             # A list: the walk would enter what it has just put in.
@@ -58,6 +62,18 @@ class LoRAInjector:
     def get_trainable_params(self) -> list[nn.Parameter]:
         """Return the adapters' parameters."""
         return [matrix for lora in self.lora_layers.values() for matrix in (lora.lora_a, lora.lora_b)]
+
+    def save_lora(self, path: str | Path) -> None:
+        """Write the adapters as PEFT does, for PEFT and vLLM."""
+        files.write(path, self.lora_layers, self.config, self._base_model)
+
+    def load_lora(self, path: str | Path) -> None:
+        """Read adapters that PEFT or `save_lora` wrote.
+
+        Raises:
+            LabError: the files are missing, or belong to another model or config.
+        """
+        files.read(path, self.lora_layers)
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
