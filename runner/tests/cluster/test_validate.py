@@ -110,9 +110,9 @@ def test_a_program_reads_every_verdict_as_json(tmp_path: Path, kept_file: Path) 
     result = invoke(path, "--runtime", kept_file, "--output", "json")
     good, bad = json.loads(result.output)
     assert result.exit_code == bad["code"] == ExitCode.USAGE
-    size = {"nodes": 2, "processes_per_node": 1, "samplers": 0, "serves": None}
-    about = {"name": "good", "code": 0, "problems": [], "framework": "trl", "method": "sft", **size}
-    assert good == {**about, "notices": good["notices"]}
+    size: dict[str, Any] = {"nodes": 2, "processes_per_node": 1, "samplers": 0, "serves": None}
+    about = {"name": "good", "code": 0, "problems": [], "framework": "trl", "method": "sft"}
+    assert good == {**about, **size, "notices": good["notices"]}
     assert "not checked: " in good["notices"][0]
     (problem,) = bad["problems"]
     assert problem["code"] == ExitCode.USAGE
