@@ -109,6 +109,14 @@ def test_a_run_without_an_adapter_trains_all_weights(more: tuple[str, ...]) -> N
         ),
         ((*RUN, "--depth", "deep"), "--depth is deep (args): write auto or a whole number"),
         ((*RUN, "--max_staleness", "-1"), "--max_staleness is -1 (args): write 0 or more"),
+        (
+            (*RUN, "--load_best_model_at_end", "--eval_strategy", "steps", "--save_strategy", "steps"),
+            "--load_best_model_at_end compares losses, which tell nothing of rewards in grpo_async: leave it out",
+        ),
+        (
+            (*RUN, "--lr_scheduler_type", "reduce_lr_on_plateau", "--eval_strategy", "steps"),
+            "--lr_scheduler_type reduce_lr_on_plateau looks at losses, which tell nothing of rewards: choose another",
+        ),
         ((*RUN, "--correction", "none"), "--correction none trains samples of older policies as if they were new"),
     ],
 )

@@ -97,6 +97,18 @@ def test_groups_without_an_advantage_are_left_out_as_far_as_the_parts_of_a_step_
     assert [g.ordinal for g, _ in trained_groups(batch(*none), [1.0], 4)] == [0, 1]
 
 
+def test_rewards_that_are_normalized_apart_teach_though_their_sums_are_the_same() -> None:
+    def of(*rewards: float | None) -> Sample:
+        return replace(sample(), rewards=rewards)
+
+    teaches = group(0, of(1.0, 0.0), of(0.0, 2.0), of(0.0, 2.0))
+    flat = group(1, of(1.0, None), of(1.0, 2.0), of(1.0, 2.0))
+    weights = [1.0, 0.5]
+    assert [g.ordinal for g, _ in trained_groups(batch(teaches, flat), weights, 1, apart=True)] == [0]
+    assert [g.ordinal for g, _ in trained_groups(batch(teaches, flat), weights, 1)] == [1]
+    assert numbers_of(batch(teaches, flat), weights, apart=True)[0]["rollout/flat_groups"] == 0.5
+
+
 def test_rows_keep_the_order_of_the_groups_and_each_rank_gets_a_slice() -> None:
     rows = rows_of([group(0, sample(1.0), sample(2.0)), group(1, sample(3.0), sample(4.0))])
     assert [row.rewards for rank in range(2) for row in slice_of(rows, rank, 2)] == [(1.0,), (2.0,), (3.0,), (4.0,)]

@@ -22,8 +22,9 @@ import torch.distributed as dist
 from datasets import Dataset
 from peft import LoraConfig
 from runner.tests.integration.rollout_fakes import InOrder, TinyFleet, Versions, scripted
+from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from stoker.contract.exits import RunError
@@ -35,7 +36,8 @@ from stoker.frameworks.trl.asynchronous.identity import Judge, Mismatch, Scored
 from stoker.frameworks.trl.asynchronous.probes import rows_from
 from stoker.frameworks.trl.asynchronous.rows import Row
 from stoker.frameworks.trl.asynchronous.trainer import GRPOAsyncTrainer, RolloutStart
-from stoker.frameworks.trl.asynchronous.weights import TensorSnapshot
+from stoker.frameworks.trl.asynchronous.weights import Plausible, TensorSnapshot
+from stoker.frameworks.trl.asynchronous.weights import weights_of as published_weights
 from stoker.frameworks.trl.callback import RunCallback
 from stoker.frameworks.trl.sharded import prepare_sharding
 from stoker.frameworks.trl.sharding import FULL, sharding_recipe
@@ -523,8 +525,29 @@ def shared(model: str, folder: Path) -> dict[str, Any]:
     trainer.train()
     assert all(isinstance(parameter, DTensor) for parameter in trainer.model.parameters())
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    alone = AutoModelForCausalLM.from_pretrained(model)
-    return {"metrics": lines, "names": names, "of the model": [name for name, _ in alone.named_parameters()]}
+    args = settings(GRPOAsyncConfig, folder / "bf16", **{**recipe, **own, "bf16": True, "max_steps": 1})
+    rounded = Ours(model, args, fleet.answer, peft_config=None).trainer
+    rounded.train()
+    ids = torch.tensor([[5, 6, 7, 8]])
+    score, _, _ = rounded._get_per_token_logps_and_entropies(rounded.model, ids, torch.ones_like(ids), 2)
+    alone = [name for name, _ in AutoModelForCausalLM.from_pretrained(model).named_parameters()]
+    return {"metrics": lines, "names": names, "of the model": alone, "type in bf16": str(score.dtype)}
+
+
+def names(model: str, folder: Path) -> dict[str, Any]:
+    """Return the names by which the weights of tiny models are published, and those in their checkpoints."""
+    found = {}
+    experts = {"num_local_experts": 2, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8}
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    for family in ("llama", "mixtral", "qwen3_moe"):
+        config = AutoConfig.for_model(family, **size, **experts, num_key_value_heads=2, vocab_size=32, head_dim=8)
+        made = AutoModelForCausalLM.from_config(config)
+        made.save_pretrained(folder / family)
+        snapshot = published_weights(made, 0.0, Plausible(), keep=True)
+        assert snapshot is not None
+        saved = [name for file in (folder / family).glob("*.safetensors") for name in load_file(file)]
+        found[family] = {"published": sorted(snapshot.tensors), "saved": sorted(saved)}
+    return found
 
 
 def fast(model: str, folder: Path) -> dict[str, Any]:
@@ -577,6 +600,7 @@ CASES: dict[str, Callable[[str, Path], dict[str, Any]]] = {
     "ahead": ahead,
     "whole": whole,
     "shared": shared,
+    "names": names,
     "fast": fast,
 }
 

@@ -499,7 +499,19 @@ def test_two_ranks_that_share_all_weights_publish_and_guard_them_whole(
     assert errors
     assert max(errors) < 1e-4
     # Samplers load them by the names of a checkpoint.
-    assert shared["names"] == shared["of the model"]
+    assert sorted(shared["names"]) == sorted(shared["of the model"])
+    # In bf16, what is compared is computed as finely as without sharding.
+    assert shared["type in bf16"] == "torch.float32"
+
+
+@pytest.mark.full
+def test_all_weights_are_published_by_the_names_of_a_checkpoint(
+    trainer_python: Path, inputs: Path, tmp_path: Path
+) -> None:
+    found = result_of("names", trainer_python, inputs, tmp_path)
+    assert {*found} == {"llama", "mixtral", "qwen3_moe"}
+    for family, names in found.items():
+        assert names["published"] == names["saved"], family
 
 
 @pytest.mark.full

@@ -344,6 +344,7 @@ def test_an_empty_variable_is_unset() -> None:
         ({}, ["--load_in_4bit"], None, ExitCode.USAGE, "add --use_peft"),
         ({}, ["--load_in_4bit", "--use_peft"], None, ExitCode.USAGE, "needs a GPU"),
         ({}, ["--load_best_model_at_end"], None, ExitCode.USAGE, "add --eval_strategy"),
+        ({}, ["--eval_on_start"], None, ExitCode.USAGE, "--eval_on_start needs evaluations: add --eval_strategy steps"),
         (
             {},
             [*_BEST, "--eval_strategy", "epoch", "--save_strategy", "steps"],

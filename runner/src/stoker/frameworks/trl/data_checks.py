@@ -61,6 +61,8 @@ def _needs(method: str, settings: Mapping[str, Setting]) -> tuple[tuple[str, ...
     written = settings.get(FLAG)
     if written is not None:
         return COLUMNS[str(written.value)][method]
+    if method == "grpo_async" and settings.get("environment_factory"):
+        return ((),)  # an environment makes the prompts
     field = settings.get("dataset_text_field")
     if method != "sft" or field is None:
         return _NEEDS[method]

@@ -27,6 +27,8 @@ def evaluation_problems(
     """
     if "load_best_model_at_end" in settings and is_true(settings["load_best_model_at_end"].value):
         yield from _best_model(table, settings, number)
+    if "eval_on_start" in settings and is_true(settings["eval_on_start"].value) and not evaluates(settings):
+        yield "--eval_on_start needs evaluations: add --eval_strategy steps"
     schedule = _word("lr_scheduler_type", table, settings)
     if schedule in BY_METRICS and not evaluates(settings):
         yield f"--lr_scheduler_type {schedule} needs evaluations to look at: add --eval_strategy steps"

@@ -5,16 +5,20 @@ Only training processes import this module, because it imports accelerate.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import torch
 from accelerate.state import AcceleratorState, PartialState
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as recomputing
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 
 def prepare_sharding() -> None:
     """Mend what goes wrong in silence when accelerate shards a run."""
     _shard_on_cpus()
+    _give_outputs_in_float32()
     _recompute_with_the_same_dropout()
 
 
@@ -42,6 +46,22 @@ def _shard_on_cpus() -> None:
         self.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
 
     AcceleratorState.__init__ = make_sharding_state
+
+
+def _give_outputs_in_float32() -> None:
+    """Make a sharded model give its outputs in float32, as one that is not sharded does.
+
+    accelerate has FSDP2 round them to the type that it computes in: in bf16, log-probabilities of whole answers are
+    then off by more than what DPO compares, and ratios of policies by more than GRPO clips.
+    """
+    choose = FullyShardedDataParallelPlugin.set_mixed_precision
+
+    def choose_with_outputs(self: Any, *args: Any, **options: Any) -> None:
+        choose(self, *args, **options)
+        if isinstance(self.mixed_precision_policy, MixedPrecisionPolicy):
+            self.mixed_precision_policy = replace(self.mixed_precision_policy, output_dtype=torch.float32)
+
+    FullyShardedDataParallelPlugin.set_mixed_precision = choose_with_outputs
 
 
 def _recompute_with_the_same_dropout() -> None:

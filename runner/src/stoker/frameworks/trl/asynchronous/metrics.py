@@ -97,8 +97,16 @@ def _count(totals: list[int], groups: Iterable[Written]) -> None:
         totals[1] += len(samples)
 
 
-def numbers_of(batch: Batch, weights: Sequence[float]) -> tuple[dict[str, float], dict[str, list[float]], float]:
-    """Return numbers and histograms about a batch, and its mean reward."""
+def numbers_of(
+    batch: Batch, weights: Sequence[float], *, apart: bool = False
+) -> tuple[dict[str, float], dict[str, list[float]], float]:
+    """Return numbers and histograms about a batch, and its mean reward.
+
+    Args:
+        batch: the batch.
+        weights: of the reward functions.
+        apart: as in :func:`stoker.frameworks.trl.asynchronous.rows.is_flat`.
+    """
     samples = [sample for _, found in batch.groups for sample in found]
     stale = [batch.step - sample.oldest for sample in samples]
     own: dict[str, list[float]] = {}
@@ -115,7 +123,7 @@ def numbers_of(batch: Batch, weights: Sequence[float]) -> tuple[dict[str, float]
         "rollout/idle_seconds": batch.idle,
         "rollout/depth": float(batch.depth),
         "rollout/outstanding": float(batch.outstanding),
-        "rollout/flat_groups": fmean(is_flat(found, weights) for _, found in batch.groups),
+        "rollout/flat_groups": fmean(is_flat(found, weights, apart=apart) for _, found in batch.groups),
         "rollout/sample_seconds": fmean(sample.seconds for sample in samples),
     }
     histogram = [float(stale.count(steps)) for steps in range(max(stale) + 1)]

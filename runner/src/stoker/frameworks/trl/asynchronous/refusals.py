@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from stoker.contract.exits import RunError
 from stoker.contract.samplers import OF_THE_JOB
+from stoker.frameworks.trl.schedules import BY_METRICS
 from stoker.plan.arguments import NONE, FlagTable, Setting
 from stoker.plan.interfaces import Asked
 from stoker.rollouts.addresses import addresses_in
@@ -116,6 +117,7 @@ def others(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iterat
     """Yield one problem for each name that cannot be read, and each setting of GRPO that has no place here."""
     yield from unreadable(*(_words(settings, name) for name in ("reward_funcs", "tools", "environment_factory")))
     yield from _settled(settings)
+    yield from _by_loss(settings, on)
     for name, setting in settings.items():
         given = f"--{name} ({setting.source})"
         if name == "vllm_importance_sampling_correction" and setting.source != "runtime":
@@ -144,6 +146,18 @@ def _settled(settings: Mapping[str, Setting]) -> Iterator[str]:
             f"--num_iterations is {iterations} ({settings['num_iterations'].source}): write 1, because {METHOD} counts "
             "staleness in optimizer steps and trains each sample once"
         )
+
+
+def _by_loss(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iterator[str]:
+    """Yield one problem for each setting that compares evaluations by their loss, which tells nothing of rewards."""
+    if on("load_best_model_at_end"):
+        yield (
+            f"--load_best_model_at_end compares losses, which tell nothing of rewards in {METHOD}: leave it out, and "
+            "choose a checkpoint by eval_reward in metrics.jsonl"
+        )
+    schedule = _text(settings, "lr_scheduler_type")
+    if schedule in BY_METRICS:
+        yield f"--lr_scheduler_type {schedule} looks at losses, which tell nothing of rewards: choose another"
 
 
 def _words(settings: Mapping[str, Setting], name: str) -> tuple[str, ...]:

@@ -84,10 +84,24 @@ def _row(prompt: Any, sample: Sample) -> Row:
     )
 
 
-def is_flat(samples: Sequence[Sample], weights: Sequence[float]) -> bool:
-    """Return whether all samples of a group have the same reward, so that none has an advantage."""
-    totals = [weighted(sample.rewards, weights) for sample in samples]
-    return max(totals) - min(totals) < 1e-8
+def is_flat(samples: Sequence[Sample], weights: Sequence[float], *, apart: bool = False) -> bool:
+    """Return whether all samples of a group have the same reward, so that none has an advantage.
+
+    Args:
+        samples: of the group.
+        weights: of the reward functions.
+        apart: True if the rewards of each function are compared before they are summed up (normalize_then_sum).
+    """
+    if apart:
+        return all(
+            _is_one([reward for reward in rewards if reward is not None])
+            for rewards in zip(*(sample.rewards for sample in samples), strict=True)
+        )
+    return _is_one([weighted(sample.rewards, weights) for sample in samples])
+
+
+def _is_one(values: Sequence[float]) -> bool:
+    return not values or max(values) - min(values) < 1e-8
 
 
 def weighted(rewards: Rewards, weights: Sequence[float]) -> float:
@@ -95,17 +109,18 @@ def weighted(rewards: Rewards, weights: Sequence[float]) -> float:
     return sum(weight * reward for reward, weight in zip(rewards, weights, strict=True) if reward is not None)
 
 
-def trained_groups(batch: Batch, weights: Sequence[float], parts: int) -> tuple[Written, ...]:
+def trained_groups(batch: Batch, weights: Sequence[float], parts: int, *, apart: bool = False) -> tuple[Written, ...]:
     """Return the groups of a batch that teach something, and as many others as the parts of a step need.
 
     Args:
         batch: the batch.
         weights: of the reward functions.
         parts: into how many equal parts the rows are split: micro-batches of all ranks.
+        apart: as in :func:`is_flat`.
     """
     size = len(batch.groups[0][1])
     unit = math.lcm(size, parts) // size
-    flat = [is_flat(samples, weights) for _, samples in batch.groups]
+    flat = [is_flat(samples, weights, apart=apart) for _, samples in batch.groups]
     least = max(1, -(-(len(flat) - sum(flat)) // unit)) * unit
     spare = min(least, len(flat)) - (len(flat) - sum(flat))
     kept = []

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import _CHECKPOINT_PREFIX
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -32,9 +33,9 @@ def adapter_of(model: Any) -> Callable[[Path], None]:
     """
     from peft import get_peft_model_state_dict
 
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    named = get_peft_model_state_dict(model, state_dict=trained, save_embedding_layers=False)
-    copies = {name: whole(tensor) for name, tensor in named.items()}
+    trained = {name: parameter for name, parameter in named(model) if parameter.requires_grad}
+    saved = get_peft_model_state_dict(model, state_dict=trained, save_embedding_layers=False)
+    copies = {name: whole(tensor) for name, tensor in saved.items()}
     config = deepcopy(model.peft_config[model.active_adapter])
     # PEFT marks a saved adapter as one that is not trained further.
     config.inference_mode = True
@@ -47,6 +48,15 @@ def adapter_of(model: Any) -> Callable[[Path], None]:
         config.save_pretrained(str(folder))
 
     return write
+
+
+def named(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield a model's parameters by the names that they have without what is put around modules to train them.
+
+    FSDP's own recomputing puts a module around each layer, and compiling one around the model or its layers.
+    """
+    for name, parameter in model.named_parameters():
+        yield name.replace(_CHECKPOINT_PREFIX, "").replace("_orig_mod.", ""), parameter
 
 
 def whole(tensor: torch.Tensor, *, copy: bool = True) -> torch.Tensor:

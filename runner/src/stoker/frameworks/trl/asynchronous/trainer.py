@@ -214,6 +214,10 @@ class GRPOAsyncTrainer(GRPOTrainer):
         self._together(begin)
 
     @property
+    def _apart(self) -> bool:
+        return bool(self.args.multi_objective_aggregation == "normalize_then_sum")
+
+    @property
     def _rank0(self) -> Collector:
         assert self._collector is not None, "only rank 0 collects"
         return self._collector
@@ -239,10 +243,11 @@ class GRPOAsyncTrainer(GRPOTrainer):
 
     def _handout(self, step: int, waiting: Waiting) -> Handout:
         batch = self._rank0.take(step, waiting)
-        numbers, lists, reward = numbers_of(batch, self._weights)
+        numbers, lists, reward = numbers_of(batch, self._weights, apart=self._apart)
         groups = batch.groups
         if self.args.skip_flat_groups:
-            groups = trained_groups(batch, self._weights, self._ranks.size * self.args.steps_per_generation)
+            parts = self._ranks.size * self.args.steps_per_generation
+            groups = trained_groups(batch, self._weights, parts, apart=self._apart)
         if self._files is not None:
             self._files[1].write(batch)
         numbers = {**numbers, **self._rank0.figures()}
@@ -410,8 +415,8 @@ class _Counter(Sampler[int]):
     """Counts the steps of an epoch for transformers' loop; the rows themselves come from the rollouts."""
 
     def __init__(self, rows: int, args: GRPOAsyncConfig) -> None:
-        # Fewer rows than one step needs are gone through more than once in it.
-        steps = max(1, rows // args.groups_per_step)
+        # As many as the schedule takes: the last one goes on with the rows of the next epoch.
+        steps = -(-rows // args.groups_per_step)
         self._length: int = steps * args.generation_batch_size * args.steps_per_generation
 
     def __iter__(self) -> Any:

@@ -16,9 +16,8 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import _CHECKPOINT_PREFIX
 
-from stoker.frameworks.trl.asynchronous.snapshot import whole
+from stoker.frameworks.trl.asynchronous.snapshot import named, whole
 from stoker.serve.weights import in_vllm
 from stoker.serve.weights.files import MANIFEST, TENSORS
 
@@ -169,9 +168,15 @@ def weights_of(model: Any, way: float, plausible: Plausible, *, keep: bool) -> T
     """
     # Of weights that two modules share, the first name; vLLM expects them as it does in a checkpoint.
     found: dict[str, torch.Tensor] = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in named(model):
         tensor = whole(parameter, copy=keep)
         if keep:
-            # FSDP's own recomputing puts a module around each layer.
-            found[name.replace(_CHECKPOINT_PREFIX, "")] = tensor
-    return TensorSnapshot(found, way, plausible) if keep else None
+            found[name] = tensor
+    return TensorSnapshot(as_saved(model, found), way, plausible) if keep else None
+
+
+def as_saved(model: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return weights as a checkpoint of the model has them: transformers fuses the experts of some models."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    return {name: tensor.contiguous() for name, tensor in revert_weight_conversion(model, tensors).items()}
