@@ -18,6 +18,7 @@ from stoker.contract.exits import RunError
 from stoker.contract.manifest import MANIFEST, changed_files, write_manifest
 from stoker.report.page import report_page
 from stoker.report.runs import RecordedRun
+from stoker.results import record as results_record
 from stoker.results.evaluate import perplexity
 from stoker.results.folder import read_result
 from stoker.results.harness import numbers_of
@@ -267,6 +268,25 @@ def test_what_was_measured_stands_beside_the_manifest_and_in_the_report(tmp_path
     page = (output / "report.html").read_text()
     assert "<td>sums</td><td>acc</td><td>0.25</td><td>support</td>" in page
     assert "&lt;b&gt;.jsonl" in page
+
+
+def test_a_second_measurement_that_dies_on_the_way_leaves_a_result_that_can_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = result_in(tmp_path / "output")
+    record(read_result(output), {"of": "result"})
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(results_record, "write_report", killed)
+    with pytest.raises(KeyboardInterrupt):
+        record(read_result(output), {"of": "support"})
+    assert not list(changed_files(output, json.loads((output / MANIFEST).read_text())))
+    monkeypatch.undo()
+    record(read_result(output), {"of": "third"})
+    listed = {entry["path"] for entry in json.loads((output / MANIFEST).read_text())["files"]}
+    assert {EVALUATION, "report.html"} <= listed
 
 
 @pytest.mark.parametrize("evaluation", [{}, {"held_out": 3, "tasks": []}, {"tasks": {"a": {"b": "c"}, "d": 1}}])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,6 +16,9 @@ from runner.tests.runs.objects import NOW, ended, jobset, pod, progress, trainjo
 
 import builders
 from stoker.contract.exits import ExitCode
+from stoker.runs.client import Client
+from stoker.runs.errors import ObjectRefusedError
+from stoker.runs.kinds import Kind
 from stoker.runs.run import QUEUE, run_of
 from stoker.runs.top import Losses, in_view
 
@@ -46,6 +51,33 @@ def test_the_runner_is_told_of_a_grace_period_that_the_trainjob_patches(catalogu
     job = builders.trainjob("b", spec=spec, env=builders.variables({"STOKER_GRACE_PERIOD_SECONDS": "600"}))
     refused = stoker("submit", written(tmp_path / "b.yaml", job), code=ExitCode.CONFIG)
     assert entry in refused.stderr
+
+
+def test_two_of_one_name_and_another_namespace_are_refused(catalogue: Cluster, tmp_path: Path) -> None:
+    twice = written(tmp_path / "twice.yaml", builders.trainjob("a"), builders.trainjob("a"))
+    assert "twice.yaml has two TrainJobs a: rename one" in stoker("submit", twice, code=ExitCode.USAGE).stderr
+    job = builders.trainjob("a")
+    job["metadata"]["namespace"] = "team-a"
+    refused = stoker("submit", written(tmp_path / "a.yaml", job), "--namespace", "team-b", code=ExitCode.USAGE)
+    assert "a is of namespace team-a in " in refused.stderr
+    assert "--namespace is team-b: write one of them" in refused.stderr
+    assert [key for key in catalogue.objects if key[0] == "trainjobs"] == []
+
+
+def test_if_one_cannot_be_made_after_all_none_is(
+    catalogue: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = Client.create
+
+    def full(self: Client, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> builders.Manifest:
+        if not dry_run and body["metadata"]["name"] == "b":
+            raise ObjectRefusedError(ExitCode.CONFIG, "exceeded quota")
+        return create(self, kind, body, dry_run=dry_run)
+
+    monkeypatch.setattr(Client, "create", full)
+    path = written(tmp_path / "job.yaml", builders.trainjob("a"), builders.trainjob("b"))
+    assert "exceeded quota" in stoker("submit", path, code=ExitCode.CONFIG).stderr
+    assert [key for key in catalogue.objects if key[0] == "trainjobs"] == []
 
 
 def test_a_trainjob_is_submitted(catalogue: Cluster, tmp_path: Path) -> None:

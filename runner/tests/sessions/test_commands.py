@@ -24,7 +24,7 @@ from stoker.commands.main import main
 from stoker.runs import get
 from stoker.runs.client import Client, connect
 from stoker.runs.errors import NotFoundError
-from stoker.runs.kinds import DEVICE_CLAIMS
+from stoker.runs.kinds import DEVICE_CLAIMS, Kind
 from stoker.runs.run import QUEUE
 from stoker.sessions import down, folder, render, up
 
@@ -125,6 +125,51 @@ def test_a_session_that_cannot_be_completed_leaves_no_trainjob(rl: Rl, cluster: 
     # Kubernetes collects what the TrainJob owned.
     assert names(cluster) == [("secrets", "sums-session")]
     assert cluster.objects["secrets", "ml", "sums-session"]["metadata"]["ownerReferences"]
+
+
+def test_two_who_make_one_session_at_once_both_have_it(
+    rl: Rl, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = Client.find
+
+    def overtaken(self: Client, kind: Kind, name: str, **more: Any) -> Object | None:
+        found = find(self, kind, name, **more)
+        if kind.kind == "Secret" and found is None:
+            own = {"labels": {"stoker.dev/session": "sums"}, "ownerReferences": [{"uid": "uid-sums"}]}
+            cluster.add("secrets", {"metadata": {"name": name, "namespace": "ml", **own}})
+        return found
+
+    monkeypatch.setattr(Client, "find", overtaken)
+    told = rl("up", "sums", *SUMS, "--wait", "0")
+    assert told.exit_code == 0, told.output
+    assert names(cluster) == MADE
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"spec": {"runtimeRef": "trl-grpo-async"}}, "spec.runtimeRef"),
+        ({"spec": {"runtimeRef": {"kind": "ClusterTrainingRuntime"}}}, "spec.runtimeRef"),
+        ({"spec": {"runtimeRef": {"name": "trl-grpo-async"}, "trainer": ["a"]}}, "spec.trainer"),
+        ({"spec": {"runtimeRef": {"name": "trl-grpo-async"}, "trainer": {"env": "A"}}}, "spec.trainer.env"),
+    ],
+)
+def test_a_trainjob_of_another_shape_is_refused_in_words(
+    rl: Rl, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    file = tmp_path / "trainjob.yaml"
+    file.write_text(yaml.safe_dump({**builders.trainjob("a", runtime="trl-grpo-async"), **changes}))
+    refused = rl("up", "sums", str(file), "--wait", "0")
+    assert (refused.exit_code, said in refused.stderr) == (64, True), refused.output
+
+
+def test_fields_without_a_value_are_as_if_they_were_not_there(rl: Rl, tmp_path: Path) -> None:
+    file = tmp_path / "trainjob.yaml"
+    trainjob = builders.trainjob("a", runtime="trl-grpo-async", env=None)
+    trainjob["metadata"]["labels"] = trainjob["spec"]["runtimePatches"] = None
+    file.write_text(yaml.safe_dump(trainjob))
+    made = rl("up", "sums", str(file), "--wait", "0")
+    assert made.exit_code == 0, made.output
 
 
 def test_what_is_of_somebody_else_is_left_alone(rl: Rl, cluster: Cluster) -> None:

@@ -70,7 +70,7 @@ def admission_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Adm
     trainjob = without_nulls(trainjob)
     jobs = list(_jobs(runtime))
     problems = [
-        *_shape(trainjob),
+        *shape_of(trainjob),
         *_version(trainjob),
         *_environment(trainjob),
         *_name(trainjob, jobs, _completions(runtime)),
@@ -91,7 +91,8 @@ def _schema() -> dict[str, Any]:
     return schema
 
 
-def _shape(trainjob: Mapping[str, Any]) -> Iterator[str]:
+def shape_of(trainjob: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the fields of a TrainJob, by Trainer's own schema."""
     spec = trainjob.get("spec")
     known = {name: value for name, value in spec.items() if name not in _MOVED} if isinstance(spec, dict) else spec
     for name in spec if isinstance(spec, dict) else ():

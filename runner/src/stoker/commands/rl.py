@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from stoker.commands.group import PATH, Commands, formatted, reported
-from stoker.commands.runs import logs_command, on_cluster
+from stoker.commands.runs import interrupted_by_any_signal, logs_command, on_cluster
 
 
 @click.group(
@@ -106,4 +106,5 @@ def down_command(name: str, seconds: float, purge: bool, namespace: str | None, 
     from stoker.runs.client import connect
     from stoker.sessions.down import down
 
-    down(connect(context, namespace), name, seconds, purge=purge)
+    with interrupted_by_any_signal():
+        down(connect(context, namespace), name, seconds, purge=purge)

@@ -240,7 +240,7 @@ def get_command(
     from stoker.runs.get import ResultSelection, get
     from stoker.runs.words import size_of
 
-    with _interrupted_by_any_signal(), show.progress() as begin:
+    with interrupted_by_any_signal(), show.progress() as begin:
         brought = get(
             connect(context, namespace),
             name,
@@ -257,7 +257,7 @@ def get_command(
 
 
 @contextmanager
-def _interrupted_by_any_signal() -> Iterator[None]:
+def interrupted_by_any_signal() -> Iterator[None]:
     """Let whatever ends the command end it as Ctrl-C does, so that its pod goes."""
     before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
@@ -284,7 +284,7 @@ def submit_command(trainjob: Path, context: str | None, namespace: str | None, c
     from stoker.runs.act import submit
     from stoker.runs.client import connect
 
-    made = submit(connect(context, namespace), trainjob, check)
+    made = submit(connect(context, namespace), trainjob, check, namespace)
     if output == "json":
         show.print_json([{"namespace": where, "name": name} for where, name in made])
         return

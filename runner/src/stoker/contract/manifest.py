@@ -91,6 +91,22 @@ def write_live_manifest(version: Path, base_model: Mapping[str, str | None]) -> 
     return manifest
 
 
+def leave_out(output: Path, names: Iterable[str]) -> None:
+    """Have a manifest no longer list files, which are about to change.
+
+    Args:
+        output: a finished run's output folder.
+        names: the files.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    manifest = read_json(output / MANIFEST)
+    if isinstance(manifest, dict):
+        left = [entry for entry in manifest["files"] if entry["path"] not in {*names}]
+        write_json(output / MANIFEST, {**manifest, "files": left})
+
+
 def describe_again(output: Path, names: Iterable[str]) -> None:
     """Have a manifest list files as they are now; those that do not exist are left out.
 

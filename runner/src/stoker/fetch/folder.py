@@ -69,15 +69,14 @@ def _walk(root: Path) -> Iterator[Path]:
     def refuse(error: OSError) -> None:
         raise error
 
-    seen = set()
     for folder, folders, names in os.walk(root, onerror=refuse, followlinks=True):
-        real = Path(folder).resolve()
-        if real in seen:  # a link to a parent folder
+        here = Path(folder)
+        above = {parent.resolve() for parent in here.parents if parent.is_relative_to(root)}
+        if here.resolve() in above:  # a link to a parent folder
             folders.clear()
             continue
-        seen.add(real)
         folders.sort()
-        yield from (Path(folder, name) for name in sorted(names))
+        yield from (here / name for name in sorted(names))
 
 
 def _file(path: Path, relative: str) -> File:

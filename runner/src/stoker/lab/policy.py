@@ -139,7 +139,14 @@ class Policy:
             return session.train(_loaded(rows) if isinstance(rows, str) else rows)
         trainer = self._local("train")
         self._dataset = rows if isinstance(rows, str) else None
-        done = trainer.train(_loaded(rows) if isinstance(rows, str) else rows)
+        given = _loaded(rows) if isinstance(rows, str) else rows
+        try:
+            done = trainer.train(given)
+        except LabError:
+            raise  # nothing was trained
+        except BaseException:
+            self.changed()  # what was learned until then stays, and answers
+            raise
         self.changed(done)
         return done
 

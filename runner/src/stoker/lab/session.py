@@ -78,6 +78,7 @@ class RemoteSession:
         warmup = math.ceil(updates * config.warmup_ratio)
         started, history = time.monotonic(), list[Mapping[str, float]]()
         model_id = self._model()
+        self._sampler = ""  # also if it ends on the way
         order = random.Random(config.seed)
         for _ in range(config.num_epochs):
             turn = order.sample(range(len(dataset)), len(dataset))
@@ -92,7 +93,6 @@ class RemoteSession:
                 logprobs = self._endpoint.forward(model_id, mean, learn=True)
                 norm = self._endpoint.step(model_id, config.learning_rate * part, config.max_grad_norm)
                 history.append({"step": done + 1, "loss": _sum(mean, logprobs), "grad_norm": norm})
-        self._sampler = ""
         loss = sum(entry["loss"] for entry in history) / len(history)
         return Trained("sft", len(history), loss, time.monotonic() - started, 1, tuple(history))
 

@@ -295,8 +295,10 @@ def _as_it_was(model: Any) -> Iterator[None]:
     TRL wraps the forward of the base model, and accelerate that of the whole, each time once more.
     """
     wrapped: Iterable[Any] = (model, model.get_base_model())
-    yield
-    for module in wrapped:
-        vars(module).pop("forward", None)
-        vars(module).pop("_original_forward", None)
-    model.eval()
+    try:
+        yield
+    finally:
+        for module in wrapped:
+            vars(module).pop("forward", None)
+            vars(module).pop("_original_forward", None)
+        model.eval()

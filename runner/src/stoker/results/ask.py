@@ -93,8 +93,16 @@ class Talk:
     def _inputs(self, messages: Sequence[Message]) -> Any:
         with needing("local"):
             if self._tokenizer.chat_template:
-                return self._tokenizer.apply_chat_template(
-                    messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-                )
+                import jinja2
+
+                try:
+                    return self._tokenizer.apply_chat_template(
+                        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+                    )
+                except jinja2.TemplateError as error:
+                    raise RunError(
+                        ExitCode.BAD_DATA,
+                        f"the model's chat template refuses the messages ({error}): leave out --system, or begin anew",
+                    ) from error
             # A base model continues text.
             return self._tokenizer("\n".join(message["content"] for message in messages), return_tensors="pt")

@@ -166,6 +166,7 @@ def _reader(result: Result, model: Any, tokenizer: Any, rows: Any) -> Iterator[A
         RunError: the rows have other columns (65).
     """
     with needing("local"):
+        from jinja2 import TemplateError
         from transformers import HfArgumentParser
         from trl import SFTConfig, SFTTrainer
     told = result.manifest.get("settings")
@@ -178,6 +179,12 @@ def _reader(result: Result, model: Any, tokenizer: Any, rows: Any) -> Iterator[A
         (config,) = HfArgumentParser(SFTConfig).parse_args_into_dataclasses(words)
         try:
             trainer = SFTTrainer(model, config, train_dataset=rows, processing_class=tokenizer)
+        except TemplateError as error:
+            raise RunError(
+                ExitCode.BAD_DATA,
+                f"the model's chat template refuses rows ({error}): write messages that it takes, such as without a "
+                "system message",
+            ) from error
         except (KeyError, ValueError, TypeError) as error:
             raise RunError(
                 ExitCode.BAD_DATA,

@@ -7,7 +7,7 @@ from importlib import metadata
 from typing import Any
 
 from stoker.contract.evaluation import EVALUATION, add_evaluation
-from stoker.contract.manifest import describe_again
+from stoker.contract.manifest import describe_again, leave_out
 from stoker.contract.metrics import REPORT, plain
 from stoker.contract.words import say, timestamp
 from stoker.report.write import write_report
@@ -31,6 +31,8 @@ def record(result: Result, measured: Mapping[str, Any]) -> dict[str, Any]:
     """
     evaluation = {name: _plain(value) for name, value in measured.items()}
     evaluation |= {"time": timestamp(), "versions": _versions()}
+    # While they change, the manifest does not list them: one that dies here leaves a result that can be used.
+    leave_out(result.path, (EVALUATION, REPORT))
     add_evaluation(result.path, evaluation)
     try:
         write_report(result.path, result.manifest)

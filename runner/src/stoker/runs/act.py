@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from stoker.runs.run import QUEUE, State, part
 _OURS = "stoker.dev/runtime"
 
 
-def submit(client: Client, path: Path, check: bool) -> list[tuple[str, str]]:
+def submit(client: Client, path: Path, check: bool, namespace: str | None = None) -> list[tuple[str, str]]:
     """Create the TrainJobs of a file, all of them or none, and return namespace and name of each.
 
     A TrainJob that patches the grace period of its pods also tells their runner.
@@ -30,6 +30,7 @@ def submit(client: Client, path: Path, check: bool) -> list[tuple[str, str]]:
         client: the cluster.
         path: the file; `-` is standard input.
         check: True to check them first as `stoker validate` does.
+        namespace: the one that they must be of; None for any.
 
     Raises:
         RunError: the file cannot be read, a TrainJob is wrong, or the cluster refuses one.
@@ -43,6 +44,7 @@ def submit(client: Client, path: Path, check: bool) -> list[tuple[str, str]]:
             f"{path} also has {', '.join(others)}: put these into another file for `kubectl apply`; this command "
             "submits TrainJobs only",
         )
+    _refuse_names(jobs, path, namespace)
     jobs = [_told_of_grace(job) for job in jobs]
     for job in jobs:
         if check:
@@ -50,8 +52,16 @@ def submit(client: Client, path: Path, check: bool) -> list[tuple[str, str]]:
     # The cluster's own checks, before the first one is made.
     for job in jobs:
         client.create(TRAINJOBS, job, dry_run=True)
-    made = [client.create(TRAINJOBS, job) for job in jobs]
-    return [(str(one["metadata"].get("namespace")), str(one["metadata"]["name"])) for one in made]
+    made: list[tuple[str, str]] = []
+    try:
+        for job in jobs:
+            metadata = client.create(TRAINJOBS, job)["metadata"]
+            made.append((str(metadata.get("namespace")), str(metadata["name"])))
+    except ClusterError:  # such as a quota, which a dry run does not use up
+        for namespace, name in made:
+            client.delete(TRAINJOBS, name, namespace=namespace)
+        raise
+    return made
 
 
 def stop(client: Client, name: str) -> str:
@@ -95,6 +105,26 @@ def resume(client: Client, name: str) -> str:
     _not_kueues(seen.trainjob, name, "true")
     client.patch(TRAINJOBS, name, {"spec": {"suspend": False}})
     return f"{name} goes on: `stoker logs {name} --follow`"
+
+
+def _refuse_names(jobs: Sequence[Mapping[str, Any]], path: Path, wanted: str | None) -> None:
+    """Refuse a name that occurs twice, and another namespace than the one that is asked for.
+
+    Raises:
+        RunError: there is one (64).
+    """
+    seen: set[tuple[str, str | None]] = set()
+    for job in jobs:
+        name, namespace = name_of(job), part(job, "metadata").get("namespace")
+        if wanted is not None and namespace not in (None, wanted):
+            raise RunError(
+                ExitCode.USAGE,
+                f"{name} is of namespace {namespace} in {path}, and --namespace is {wanted}: write one of them",
+            )
+        if (name, namespace) in seen:
+            raise RunError(ExitCode.USAGE, f"{path} has two TrainJobs {name}: rename one of them")
+        if name:  # else the cluster makes one up
+            seen.add((name, namespace))
 
 
 def _told_of_grace(job: Mapping[str, Any]) -> Mapping[str, Any]:

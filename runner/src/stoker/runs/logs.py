@@ -194,15 +194,18 @@ def _follow_one(client: Client, source: LogSource, tail: int | None, put: Callab
     while True:
         ended = _has_ended(client, source)
         try:
-            again = at_last
+            again, repeats = at_last, bool(stamp)
             asked = client.log(source.pod, source.container, follow=not ended, since=stamp, tail=tail, timestamps=True)
             for raw in asked:
                 line = line_of(source, raw)
-                # The API server knows whole seconds only, so it repeats lines.
-                if line.time < last or (line.time == last and again > 0):
+                # The API server knows whole seconds only, so it begins with lines that were there before.
+                if repeats and (line.time < last or (line.time == last and again > 0)):
                     again -= line.time == last
                     continue
-                last, stamp, at_last = line.time, line.stamp, at_last + 1 if line.time == last else 1
+                repeats = False
+                # Stamps of stdout and stderr may go back by a little.
+                if line.time >= last:
+                    last, stamp, at_last = line.time, line.stamp, at_last + 1 if line.time == last else 1
                 put(line)
             if ended:
                 return

@@ -9,8 +9,9 @@ from typing import Any
 
 import yaml
 
-from stoker.cluster.admission import API_VERSION
+from stoker.cluster.admission import API_VERSION, shape_of
 from stoker.cluster.kubernetes_yaml import read_kubernetes_yaml
+from stoker.cluster.schema import without_nulls
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.runs.client import Client, connect
@@ -194,14 +195,17 @@ def _trainjob(words: SessionOptions) -> dict[str, Any]:
             ExitCode.USAGE,
             f"{words.subject} has {len(found)} TrainJobs: write one, with spec.runtimeRef, to make a session of",
         )
-    metadata = {**(found[0].get("metadata") or {}), "name": words.name}
+    trainjob = without_nulls({**found[0], "metadata": {**(found[0].get("metadata") or {}), "name": words.name}})
+    if wrong := [*shape_of(trainjob)]:
+        raise RunError(ExitCode.USAGE, "\n".join(f"{words.subject}: {one}" for one in wrong))
+    metadata = trainjob["metadata"]
     if metadata.get("namespace", words.namespace) != words.namespace:
         raise RunError(
             ExitCode.USAGE,
             f"{words.subject} is for namespace {metadata['namespace']}: write --namespace {metadata['namespace']}, or "
             "drop it from the file",
         )
-    return {**found[0], "metadata": metadata}
+    return dict(trainjob)
 
 
 def _objects(path: Path) -> list[dict[str, Any]]:

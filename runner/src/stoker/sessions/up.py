@@ -298,8 +298,11 @@ def _complete(
         kind, called = kinds[made["kind"]], made["metadata"]["name"]
         there = client.find(kind, called)
         if there is None:
-            client.create(kind, render.owned(made, trainjob))
-        elif not _belongs(there, name, uid):
+            try:
+                there = client.create(kind, render.owned(made, trainjob))
+            except ExistsError:  # somebody makes the same session at the same time
+                there = client.get(kind, called)
+        if not _belongs(there, name, uid):
             raise RunError(
                 ExitCode.USAGE,
                 f"{kind.kind} {called} exists but is not of this session: choose another name, or delete it",

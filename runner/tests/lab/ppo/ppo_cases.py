@@ -9,7 +9,8 @@ import json
 import math
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -178,8 +179,18 @@ def a_resumed_run_is_an_uninterrupted_one() -> None:
     assert (FOLDER / "resumed/step_2").is_dir()
     refused(lambda: run().train(PROMPTS, 4, resume=FOLDER / "resumed/step_4"), "batch_size=5 (config), not 8")
     refused(lambda: again.train(PROMPTS[1:], 4, resume=True), "other prompts")
+    refused(lambda: run(**changes).train(PROMPTS, 4, resume=FOLDER / "resumed/step_4"), "with the rewards of noisy")
     refused(lambda: again.train(PROMPTS, 3, resume=True), "has 4 steps, more than num_steps=3")
     refused(lambda: again.train(PROMPTS, 3, resume=FOLDER), "has no checkpoint of RLHF", ExitCode.NO_INPUT)
+
+    # A run that began anew in the folder, and ended before its first checkpoint, is not the run before it.
+    def stop(_: Mapping[str, float]) -> None:
+        raise KeyboardInterrupt
+
+    same: dict[str, Any] = {**changes, "save_steps": 2, "output_dir": str(FOLDER / "resumed")}
+    with suppress(KeyboardInterrupt):
+        run(reward=noisy, **same).train(PROMPTS, 4, on_step=stop)
+    assert [seen["step"] for seen in run(reward=noisy, **same).train(PROMPTS, 1, resume=True).history] == [1]
 
 
 def weights(training: RLHF) -> list[torch.Tensor]:

@@ -9,7 +9,7 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from stoker.lab.ppo.learner import Learner
 
 STATE, TENSORS = "state.json", "ppo.pt"
+# In the output folder: which run began last there.
+_RUN = "run.json"
 _NAME = re.compile(r"step_(\d+)")
 _VERSION = 1
 _ANEW = "begin anew in another output_dir"
@@ -40,6 +42,8 @@ class CheckpointState:
         adapter: how the adapter is made.
         prompts: digest of all prompts.
         config: what decides what is learned.
+        rewards: the names of what judges the answers.
+        run: id of the run; empty if an earlier version wrote the state.
     """
 
     step: int
@@ -48,16 +52,31 @@ class CheckpointState:
     adapter: Mapping[str, Any]
     prompts: str
     config: Mapping[str, Any]
+    rewards: Sequence[str] = ()
+    run: str = ""
+
+
+def begin_run(folder: Path, run: str) -> None:
+    """Say which run goes on in an output folder: `newest` leaves out the checkpoints of earlier ones."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _RUN).write_text(json.dumps({"run": run}) + "\n")
 
 
 def newest(folder: Path) -> Path | None:
-    """Return the checkpoint with the most steps in a folder; None if there is none."""
+    """Return the checkpoint with the most steps of the run that began last in a folder; None if there is none."""
+    last = read_json(folder / _RUN)
+    run = last.get("run", "") if isinstance(last, dict) else ""
     found = {
         int(match[1]): path
         for path in (folder.iterdir() if folder.is_dir() else ())
-        if (match := _NAME.fullmatch(path.name)) and (path / STATE).is_file()
+        if (match := _NAME.fullmatch(path.name)) and (path / STATE).is_file() and (not run or _run_of(path) == run)
     }
     return found[max(found)] if found else None
+
+
+def _run_of(folder: Path) -> object:
+    told = read_json(folder / STATE)
+    return told.get("run") if isinstance(told, dict) else None
 
 
 def read_state(folder: Path) -> CheckpointState:
@@ -161,5 +180,8 @@ def _differences(before: CheckpointState, now: CheckpointState) -> Iterator[str]
             if was.get(name) != has.get(name):
                 changed = f"{name}={was.get(name)!r} ({what}), not {has.get(name)!r}"
                 yield f"was trained with {changed}: write the same, or {_ANEW}"
+    if before.rewards and [*before.rewards] != [*now.rewards]:
+        earlier, asked = ", ".join(before.rewards), ", ".join(now.rewards)
+        yield f"was trained with the rewards of {earlier}, not of {asked}: write the same, or {_ANEW}"
     if before.prompts != now.prompts:
         yield f"was trained with other prompts: write the same, or {_ANEW}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,7 @@ class RLHFTrainer:
         self._sampler: AnswerSampler | None = None
         # Where the run is: its steps, the prompts that it took, and a digest of all of them.
         self._step = self._position = 0
-        self._digest = ""
+        self._digest = self._run = ""
 
     def generate_rollouts(self, prompts: Sequence[Any]) -> list[str]:
         """Return an answer to each prompt, or as many as `samples` says, by the policy as it is now.
@@ -150,6 +151,10 @@ class RLHFTrainer:
         self._check(rows)
         self._step, self._position, self._digest = 0, 0, digest(rows)
         begin = self._found(resume, num_steps)
+        if begin is None:
+            self._run = uuid.uuid4().hex
+        if self.config.save_steps:
+            checkpoint.begin_run(Path(self.config.output_dir), self._run)
         self._begin(begin)
         history: list[Mapping[str, float]] = []
         started = time.monotonic()
@@ -214,7 +219,7 @@ class RLHFTrainer:
         checkpoint.refuse_other(begin, state, self._state())
         if state.step > num_steps:
             raise LabError(f"the checkpoint {begin} has {state.step} steps, more than num_steps={num_steps}: raise it")
-        self._step, self._position = state.step, state.position
+        self._step, self._position, self._run = state.step, state.position, state.run
         return begin
 
     def _begin(self, begin: Path | None) -> None:
@@ -272,7 +277,7 @@ class RLHFTrainer:
         lora = self.policy.config
         return checkpoint.CheckpointState(
             self._step, self._position, self.policy.model_name, {**lora.lora_arguments(), "dtype": lora.dtype},
-            self._digest, self.config.decides(),
+            self._digest, self.config.decides(), tuple(judge.name for judge in self._judges), self._run,
         )  # fmt: skip
 
 
