@@ -144,10 +144,10 @@ def join(run: Run, kubernetes: Path, programs: dict[GoModule, Path], containerd_
     Raises:
         ClusterError: It could not be done; `leave` removes what there is.
     """
-    # The node's disk is half of what is free.
-    if (free := shutil.disk_usage(DEVICE_NODE.data.parent).free) < 2 * _DISK_BYTES:
+    needed = _DISK_BYTES * 100 // DEVICE_NODE.disk_percent
+    if (free := shutil.disk_usage(DEVICE_NODE.data.parent).free) < needed:
         raise ClusterError(
-            f"{DEVICE_NODE.name} needs {2 * _DISK_BYTES >> 30} GiB of free disk for the images of its pods, and "
+            f"{DEVICE_NODE.name} needs {needed / 2**30:.1f} GiB of free disk for the images of its pods, and "
             f"{DEVICE_NODE.data.parent} has {free >> 30} GiB: make room there"
         )
     say(f"joining {DEVICE_NODE.name} with {CONTAINERD.name} {CONTAINERD.version}")

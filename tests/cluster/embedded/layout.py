@@ -35,9 +35,15 @@ CLUSTER_DOMAIN = "cluster.local"
 
 @dataclass(frozen=True)
 class Node:
-    """One node: its own network and mount namespace, containerd, kubelet and kube-proxy."""
+    """One node: its own network and mount namespace, containerd, kubelet and kube-proxy.
+
+    Attributes:
+        index: its number.
+        disk_percent: how much of the room that is left its disk may take.
+    """
 
     index: int
+    disk_percent: int = 50
 
     @property
     def name(self) -> str:
@@ -86,8 +92,8 @@ class Node:
 
 
 NODES = (Node(1), Node(2))
-#: Is there only while the add-on `dra` is: pods can claim its devices.
-DEVICE_NODE = Node(3)
+#: Is there only while the add-on `dra` is: pods can claim its devices. The others have their images when it comes.
+DEVICE_NODE = Node(3, disk_percent=75)
 #: The control plane, the registry and the clients live in the first node's network namespace.
 FIRST = NODES[0]
 API_SERVER = f"https://{FIRST.address}:6443"

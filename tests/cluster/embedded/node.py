@@ -152,7 +152,7 @@ def mounts(node: Node) -> Daemon:
 
 
 def _disk(node: Node) -> str:
-    """Return the commands that give the node a disk of its own, half as large as the room that is left.
+    """Return the commands that give the node a disk of its own, as large as a part of the room that is left.
 
     The files of a few unpacked images are hundreds of thousands. Where the machine's disk passes each removal on to the
     hardware, removing them one by one takes minutes; a disk in a file goes at once. It needs no journal, as it does not
@@ -162,7 +162,7 @@ def _disk(node: Node) -> str:
     return f"""\
 mkdir -p {data}
 size=$(df --output=avail --block-size=1 {data} | tail -n 1)
-truncate --size=$((size / 2)) {image} &&
+truncate --size=$((size * {node.disk_percent} / 100)) {image} &&
   mkfs.ext4 -q -m 0 -O ^has_journal -E nodiscard,lazy_itable_init=1 {image} &&
   mount -o loop,noatime,noinit_itable,nobarrier {image} {data} ||
   rm {image}"""
