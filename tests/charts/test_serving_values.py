@@ -140,6 +140,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"env.HF_HUB_OFFLINE": "0"}, "env.HF_HUB_OFFLINE: the chart sets this variable itself. Remove it."),
     ({"env.VLLM_SERVER_DEV_MODE": "1"}, "env.VLLM_SERVER_DEV_MODE: the chart sets this variable itself"),
     (
+        {"accelerators.cpu.env.VLLM_API_KEY": "x"},
+        "accelerators.cpu.env.VLLM_API_KEY: the chart sets this variable itself",
+    ),
+    (
+        {"volumes": [{"name": "more", "persistentVolumeClaim": {"claimName": "models"}}]},
+        'and more are both of claim "models", and Kubernetes never starts a pod that mounts a claim twice. Mount the',
+    ),
+    (
         {"env.VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"},
         "env.VLLM_ALLOW_RUNTIME_LORA_UPDATING: the chart sets this variable",
     ),

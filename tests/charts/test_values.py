@@ -33,7 +33,20 @@ PROFILE = {
     "sharedMemory": "1Gi",
     "resources": {"requests": SHARE, "limits": SHARE},
 }
+# Of runtimes that are off unless they are asked for.
+SAMPLED = {"trl-grpo-async": {"enabled": True, "samplers": {"env": {"PYTHONPATH": "/x"}}}}
+KEYED = {"trl-grpo-async": {"enabled": True, "samplers": {"env": {"VLLM_API_KEY": "x"}}}}
+MISSPELT = {"trl-grpo-async": {"enabled": True, "samplers": {"env": {"STOKER_TYPO": "1"}}}}
+RENAMED = {"trl-grpo-async": {"enabled": True, "labels": {"stoker.dev/role": "research"}}}
 REFUSED = [
+    Refused(
+        "runtimes", SAMPLED, "trl-grpo-async.samplers.env.PYTHONPATH: the chart sets this variable itself. Remove it"
+    ),
+    Refused("runtimes", KEYED, "trl-grpo-async.samplers.env.VLLM_API_KEY: the chart sets this variable itself"),
+    Refused(
+        "runtimes", MISSPELT, "trl-grpo-async.samplers.env.STOKER_TYPO: stoker does not know this variable. Remove it"
+    ),
+    Refused("runtimes", RENAMED, "runtimes.trl-grpo-async.labels: the chart sets stoker.dev/role itself. Remove it."),
     Refused("acelerator", "cpu", "additional properties 'acelerator' not allowed"),
     Refused("workspace.sise", "1Gi", "at '/workspace': additional properties 'sise' not allowed"),
     Refused("workspace.size", "50 GB", "at '/workspace/size': '50 GB' does not match pattern"),

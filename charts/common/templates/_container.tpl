@@ -131,3 +131,21 @@ Arguments, a dict:
   {{- end }}
 {{- end }}
 {{- end }}
+
+{{- /*
+stoker.validateClaims: the kubelet never starts a pod that mounts one claim as two volumes, and says nothing
+(kubernetes/kubernetes#127004). Arguments: where (what messages begin with), volumes of a pod, and fix.
+*/}}
+{{- define "stoker.validateClaims" -}}
+{{- $volumes := dict }}
+{{- range .volumes }}
+  {{- $volume := .name }}
+  {{- with dig "persistentVolumeClaim" "claimName" "" . }}
+    {{- if hasKey $volumes . }}
+      {{- fail (printf "\n\n%s: its volumes %s and %s are both of claim %q, and Kubernetes never starts a pod that mounts a claim twice. %s\n"
+            $.where (get $volumes .) $volume . $.fix) }}
+    {{- end }}
+    {{- $_ := set $volumes . $volume }}
+  {{- end }}
+{{- end }}
+{{- end }}

@@ -62,10 +62,7 @@ spec:
   {{- if eq $.role "sampler" }}
   egress:
     - ports:
-        - port: 53
-          protocol: UDP
-        - port: 53
-          protocol: TCP
+        {{- include "stoker.dnsPorts" . | trim | nindent 8 }}
   {{- end }}
 {{- end }}
 {{- end }}

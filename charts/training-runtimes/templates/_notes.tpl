@@ -1,6 +1,7 @@
 {{/*
 training-runtimes.shownRuntime: name of the runtime that the notes use: the generic one, else the first that is not
-deprecated, else the first; one of TorchTune that leaves the recipe to its TrainJobs last of all.
+deprecated, else the first; those that need more than a model and data last of all: one of TorchTune that leaves the
+recipe to its TrainJobs, and those for reinforcement learning with samplers.
 Argument: the resolved runtimes by name.
 */}}
 {{- define "training-runtimes.shownRuntime" -}}
@@ -10,7 +11,7 @@ Argument: the resolved runtimes by name.
 {{- range $name, $runtime := . }}
   {{- if eq $runtime.entry "trl-distributed" }}
     {{- $names = prepend $names $name }}
-  {{- else if and (eq $runtime.framework "torchtune") (not $runtime.command) }}
+  {{- else if or (and (eq $runtime.framework "torchtune") (not $runtime.command)) $runtime.endpoint $runtime.samplers $runtime.externalSamplers }}
     {{- $bare = append $bare $name }}
   {{- else if $runtime.deprecated }}
     {{- $last = append $last $name }}

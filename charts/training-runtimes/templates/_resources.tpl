@@ -29,11 +29,12 @@ resourceClaims:
 {{- end }}
 
 {{/*
-training-runtimes.ofSamplers: a resolved entry as its samplers see it: with their accelerator, resources and claims.
+training-runtimes.ofSamplers: a resolved entry as its samplers see it: with their accelerator, resources and claims, and
+without the fast network between the pods that train.
 Argument: a resolved entry with samplers.
 */}}
 {{- define "training-runtimes.ofSamplers" -}}
-{{- $own := set (deepCopy .) "resources" .samplers.resources }}
+{{- $own := set (set (deepCopy .) "resources" .samplers.resources) "rdma" dict }}
 {{- range $name, $value := .samplers.own }}
   {{- $_ := set $own $name $value }}
 {{- end }}

@@ -49,7 +49,7 @@ Arguments, a list: the root context, the entry, its override, the name of their 
       "affinity" ($override.affinity | default dict)
       "sharedMemory" ($override.sharedMemory | default $profile.sharedMemory)
       "args" (include "stoker.overlay" (list $args $entry.args $override.args) | fromYaml)
-      "env" (include "stoker.overlay" (list $env $entry.env $override.env) | fromYaml)) }}
+      "env" (include "stoker.overlay" (list $env ($override.accelerator | empty | ternary dict $profile.env) $entry.env $override.env) | fromYaml)) }}
 {{- end }}
 {{- end }}
 
@@ -287,18 +287,7 @@ containers:
     args:
       {{- include "training-runtimes.samplerArgs" .runtime | nindent 6 }}
     env:
-      {{- include "training-runtimes.samplerEnv" . | nindent 6 }}
-      - name: HF_HUB_OFFLINE
-        value: "1"
-      - name: VLLM_NO_USAGE_STATS
-        value: "1"
-      - name: VLLM_ALLOW_RUNTIME_LORA_UPDATING
-        value: "1"
-      {{- /* For runs that train all weights: the watcher pauses vLLM and has its workers reload, by loopback alone. */}}
-      - name: VLLM_SERVER_DEV_MODE
-        value: "1"
-      - name: PYTHONPATH
-        value: /config/python
+      {{- include "training-runtimes.samplerServerEnv" . | nindent 6 }}
       {{- with include "stoker.variables" $samplers.env }}
       {{- trim . | nindent 6 }}
       {{- end }}
@@ -391,6 +380,22 @@ terminationMessagePolicy: FallbackToLogsOnError
   value: sampler
 - name: STOKER_WORKSPACE
   value: /workspace
+{{- end }}
+
+{{- /* training-runtimes.samplerServerEnv: what the chart itself tells vLLM. */}}
+{{- define "training-runtimes.samplerServerEnv" -}}
+{{- include "training-runtimes.samplerEnv" . }}
+- name: HF_HUB_OFFLINE
+  value: "1"
+- name: VLLM_NO_USAGE_STATS
+  value: "1"
+- name: VLLM_ALLOW_RUNTIME_LORA_UPDATING
+  value: "1"
+{{- /* For runs that train all weights: the watcher pauses vLLM and has its workers reload, by loopback alone. */}}
+- name: VLLM_SERVER_DEV_MODE
+  value: "1"
+- name: PYTHONPATH
+  value: /config/python
 {{- end }}
 
 {{/*

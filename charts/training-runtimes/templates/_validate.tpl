@@ -17,6 +17,9 @@ Argument: the root context.
     {{- include "training-runtimes.validateVolumes" $arguments }}
     {{- include "training-runtimes.validateSamplers" $arguments }}
     {{- include "training-runtimes.validatePodTemplate" $arguments }}
+    {{- if $runtime.initializers }}
+      {{- include "training-runtimes.validateInitializersClaims" $arguments }}
+    {{- end }}
   {{- end }}
   {{- include "training-runtimes.validateSharing" $catalogue }}
   {{- include "training-runtimes.validateLabels" . }}
@@ -28,6 +31,15 @@ Argument: the root context.
   {{- include "training-runtimes.validateInitializersEnv" (dict "env" .Values.initializers.env "runner" $runner) }}
   {{- include "training-runtimes.validateUpgrade" (dict "root" $ "catalogue" $catalogue) }}
 {{- end }}
+{{- end }}
+
+{{- /* training-runtimes.validateInitializersClaims: the claims of the jobs that fetch for a runtime. */}}
+{{- define "training-runtimes.validateInitializersClaims" -}}
+{{- $volumes := include "training-runtimes.initializerVolumes" . | fromYamlArray }}
+{{- include "stoker.validateClaims" (dict
+      "where" "initializers"
+      "volumes" (concat $volumes (.root.Values.initializers.volumes | default list))
+      "fix" "Give each volume its own claim (workspace.existingClaim, scratch.cacheClaim, initializers.volumes).") }}
 {{- end }}
 
 {{- define "training-runtimes.validateApis" -}}
@@ -261,12 +273,22 @@ much memory of the device as it finds. Argument: the resolved runtimes by name.
             "up from it. Set it to 1, or runtimes.%s.args.use_peft to \"false\".\n")) $runtime.entry $runtime.entry) }}
     {{- end }}
   {{- end }}
+  {{- include "training-runtimes.validateSamplersEnv" $ }}
   {{- range $flag := list "model" "served-model-name" "logprobs-mode" "host" "port" "config" "enable-lora" }}
     {{- if hasKey $runtime.samplers.args $flag }}
       {{- fail (printf "\n\nruntimes.%s.samplers.args.%s: the run sets this flag itself. Remove it.\n" $runtime.entry $flag) }}
     {{- end }}
   {{- end }}
 {{- end }}
+{{- end }}
+
+{{- define "training-runtimes.validateSamplersEnv" -}}
+{{- $taken := list "VLLM_API_KEY" }}
+{{- range include "training-runtimes.samplerServerEnv" . | fromYamlArray }}
+  {{- $taken = append $taken .name }}
+{{- end }}
+{{- include "training-runtimes.validateVariables" (dict
+      "where" (printf "runtimes.%s.samplers.env" .runtime.entry) "env" .runtime.samplers.env "taken" $taken "runner" .runner) }}
 {{- end }}
 
 {{- define "training-runtimes.validateEnv" -}}
@@ -291,12 +313,20 @@ much memory of the device as it finds. Argument: the resolved runtimes by name.
 
 {{- define "training-runtimes.validateInitializersEnv" -}}
 {{- $taken := list "JOBSET_NAME" "STOKER_JOB_ID" "STOKER_WORKSPACE" "STORAGE_URI" }}
+{{- include "training-runtimes.validateVariables" (dict "where" "initializers.env" "env" .env "taken" $taken "runner" .runner) }}
+{{- end }}
+
+{{- /*
+training-runtimes.validateVariables: variables that the chart sets itself, and those of stoker that it does not know.
+Arguments, a dict: where they stand in values, env, taken (names that the chart sets), runner.
+*/}}
+{{- define "training-runtimes.validateVariables" -}}
 {{- range $name, $value := .env }}
-  {{- if has $name $taken }}
-    {{- fail (printf "\n\ninitializers.env.%s: the chart sets this variable itself. Remove it.\n" $name) }}
+  {{- if has $name $.taken }}
+    {{- fail (printf "\n\n%s.%s: the chart sets this variable itself. Remove it.\n" $.where $name) }}
   {{- else if and (hasPrefix "STOKER_" $name) (not (has $name $.runner.variables)) }}
-    {{- fail (printf "\n\ninitializers.env.%s: stoker does not know this variable. Remove it, or use one of: %s.\n"
-          $name (include "training-runtimes.difference" (list $.runner.variables $taken))) }}
+    {{- fail (printf "\n\n%s.%s: stoker does not know this variable. Remove it, or use one of: %s.\n"
+          $.where $name (include "training-runtimes.difference" (list $.runner.variables $.taken))) }}
   {{- end }}
 {{- end }}
 {{- end }}
@@ -351,7 +381,10 @@ a TrainJob makes it.
   {{- fail (printf "\n\n%s.containers: the container node has no image, for the list replaces the chart's. %s\n"
         $where "Write all that it needs, or remove the list and set the runtime's own values (image, env, resources).") }}
 {{- end }}
-{{- include "training-runtimes.validateClaims" (dict "entry" .runtime.entry "volumes" $pod.volumes) }}
+{{- include "stoker.validateClaims" (dict
+      "where" (printf "runtimes.%s" .runtime.entry)
+      "volumes" $pod.volumes
+      "fix" "Give each volume its own claim (workspace.existingClaim, scratch.cacheClaim, volumes), or keep one volume and mount it at both paths.") }}
 {{- /* JobSet adds the volume of a TrainJob's own claim. */}}
 {{- $names := empty .runtime.workspace.existingClaim | ternary (list "initializer") list }}
 {{- range $pod.volumes }}
@@ -370,32 +403,14 @@ a TrainJob makes it.
 {{- end }}
 {{- end }}
 
-{{- /*
-training-runtimes.validateClaims: the kubelet never starts a pod that mounts one claim as two volumes, and says nothing
-(kubernetes/kubernetes#127004). Arguments: entry and volumes of a pod.
-*/}}
-{{- define "training-runtimes.validateClaims" -}}
-{{- $volumes := dict }}
-{{- range .volumes }}
-  {{- $volume := .name }}
-  {{- with dig "persistentVolumeClaim" "claimName" "" . }}
-    {{- if hasKey $volumes . }}
-      {{- fail (printf "\n\nruntimes.%s: its volumes %s and %s are both of claim %q, and Kubernetes never starts a pod that mounts a claim twice. %s\n"
-            $.entry (get $volumes .) $volume .
-            "Give each volume its own claim (workspace.existingClaim, scratch.cacheClaim, volumes), or keep one volume and mount it at both paths.") }}
-    {{- end }}
-    {{- $_ := set $volumes . $volume }}
-  {{- end }}
-{{- end }}
-{{- end }}
-
 {{- /* training-runtimes.validateLabels: labels and annotations that are written twice. Argument: the root context. */}}
 {{- define "training-runtimes.validateLabels" -}}
 {{- $nameless := dict "framework" "" "name" "" "accelerator" "" }}
-{{- $labels := merge (dict "trainer.kubeflow.org/support" "")
+{{- $labels := merge (dict "trainer.kubeflow.org/support" "" "stoker.dev/role" "" "stoker.dev/lease" "")
       (include "stoker.labels" . | fromYaml) (include "training-runtimes.runLabels" $nameless | fromYaml) }}
 {{- $own := include "stoker.labels" . | fromYaml }}
-{{- $annotations := merge (dict "stoker.dev/description" "" "stoker.dev/replacement" "")
+{{- $annotations := merge (dict "stoker.dev/description" "" "stoker.dev/replacement" ""
+      "kubectl.kubernetes.io/default-container" "" "stoker.dev/Caddyfile" "")
       (include "stoker.keep" . | fromYaml) (include "stoker.testHook" . | fromYaml) }}
 {{- $given := list
       (list "commonLabels" .Values.commonLabels $labels)

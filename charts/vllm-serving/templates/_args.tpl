@@ -38,7 +38,7 @@ Argument: the root context.
 */}}
 {{- define "vllm-serving.rlFlags" -}}
 {{- $flags := dict }}
-{{- if and .Values.rl.enabled (not .Values.rl.adaptersOnly) (has (include "vllm-serving.accelerator" . | fromYaml).kind (list "nvidia" "amd")) }}
+{{- if include "vllm-serving.lendsDevices" . }}
   {{- $_ := set $flags "enable-sleep-mode" true }}
   {{- if .Values.rl.weightTransfer }}
     {{- $_ := set $flags "weight-transfer-config" (dict "backend" "nccl" | toJson) }}
@@ -48,6 +48,24 @@ Argument: the root context.
   {{- $flags = omit $flags (splitList "." $flag | first) }}
 {{- end }}
 {{- toYaml $flags }}
+{{- end }}
+
+{{/*
+vllm-serving.lendsDevices: "true" if a trainer may use the devices of the replicas.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.lendsDevices" -}}
+{{- if and .Values.rl.enabled (not .Values.rl.adaptersOnly) (has (include "vllm-serving.accelerator" . | fromYaml).kind (list "nvidia" "amd")) }}true{{ end }}
+{{- end }}
+
+{{/*
+vllm-serving.transfersWeights: "true" if weights come between processes that choose their own ports: over NCCL, or
+another way that values name.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.transfersWeights" -}}
+{{- $named := and .Values.rl.enabled (not .Values.rl.adaptersOnly) (hasKey (.Values.args | default dict) "weight-transfer-config") }}
+{{- if and .Values.rl.weightTransfer (or (include "vllm-serving.lendsDevices" .) $named) }}true{{ end }}
 {{- end }}
 
 {{/*

@@ -79,7 +79,7 @@ Argument: the root context.
 	}
 	@open {
 		method GET POST
-		path {{ include "vllm-serving.rlPaths" . }}{{ if has "/v1/responses" .Values.api.paths }} /v1/responses/*{{ end }}
+		path {{ include "vllm-serving.rlPaths" . }}
 	}
 	@calls {
 		method POST
@@ -170,11 +170,19 @@ securityContext:
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with .Values.schedulerName }}
+schedulerName: {{ . | quote }}
+{{- end }}
 {{- with .Values.priorityClassName }}
 priorityClassName: {{ . | quote }}
 {{- end }}
+{{- /* Not where replicas go: these pods have no device, and need none. */}}
 {{- with pick (include "vllm-serving.nodes" . | fromYaml) "kubernetes.io/arch" }}
 nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 topologySpreadConstraints:

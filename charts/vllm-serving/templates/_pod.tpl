@@ -191,7 +191,7 @@ containers:
     args:
       {{- include "vllm-serving.args" . | nindent 6 }}
     env:
-      {{- $env := merge (include "vllm-serving.ownEnv" (list . $profile) | fromYaml) (.Values.env | default dict) ($profile.env | default dict) }}
+      {{- $env := include "stoker.overlay" (list $profile.env .Values.env (include "vllm-serving.ownEnv" (list . $profile) | fromYaml)) | fromYaml }}
       {{- include "stoker.variables" $env | trim | nindent 6 }}
     {{- /* vLLM listens on loopback, so the kubelet asks it through the proxy. */}}
     startupProbe:

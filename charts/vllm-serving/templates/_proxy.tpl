@@ -200,6 +200,9 @@ Argument: the root context.
 {{- $paths := list "/v1/completions" "/tokenize" "/detokenize" "/v1/models" "/health" }}
 {{- if .Values.fleet.enabled }}
   {{- $paths = concat $paths (list "/server_info" "/get_world_size") .Values.api.paths | uniq }}
+  {{- if has "/v1/responses" .Values.api.paths }}
+    {{- $paths = append $paths "/v1/responses/*" }}
+  {{- end }}
 {{- end }}
 {{- if not .Values.rl.adaptersOnly }}
   {{- $paths = concat (list

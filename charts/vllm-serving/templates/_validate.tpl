@@ -146,9 +146,12 @@ Argument: the root context.
   {{- end }}
 {{- end }}
 {{- $taken := include "vllm-serving.ownEnv" (list . (include "vllm-serving.accelerator" . | fromYaml)) | fromYaml }}
-{{- range $name, $value := .Values.env }}
-  {{- if or (hasKey $taken $name) (has $name (list "VLLM_ALLOW_RUNTIME_LORA_UPDATING" "VLLM_API_KEY" "VLLM_SERVER_DEV_MODE")) }}
-    {{- fail (printf "\n\nenv.%s: the chart sets this variable itself. Remove it.\n" $name) }}
+{{- $profile := include "vllm-serving.accelerator" . | fromYaml }}
+{{- range $where, $env := dict "env" .Values.env (printf "accelerators.%s.env" .Values.accelerator) $profile.env }}
+  {{- range $name, $_ := $env }}
+    {{- if or (hasKey $taken $name) (has $name (list "VLLM_ALLOW_RUNTIME_LORA_UPDATING" "VLLM_API_KEY" "VLLM_SERVER_DEV_MODE")) }}
+      {{- fail (printf "\n\n%s.%s: the chart sets this variable itself. Remove it.\n" $where $name) }}
+    {{- end }}
   {{- end }}
 {{- end }}
 {{- end }}
@@ -188,6 +191,10 @@ Argument: the root context.
       "volumes" (include "vllm-serving.volumes" (list . $profile) | fromYamlArray)
       "volumeMounts" (include "vllm-serving.serverMounts" . | fromYamlArray)
       "containers" (list "model" "prepare" "proxy" "adapters" "vllm")) }}
+{{- include "stoker.validateClaims" (dict
+      "where" "volumes"
+      "volumes" (concat (include "vllm-serving.volumes" (list . $profile) | fromYamlArray) (.Values.volumes | default list))
+      "fix" "Mount the volume that the chart has of it (volumeMounts) at a second path.") }}
 {{- range $name, $_ := .Values.model.env }}
   {{- if has $name (list "STORAGE_URI" "STOKER_WORKSPACE" "STOKER_JOB_ID" "STOKER_FETCH_FOR") }}
     {{- fail (printf "\n\nmodel.env.%s: the chart sets this variable itself. Remove it.\n" $name) }}
