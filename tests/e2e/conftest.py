@@ -77,6 +77,12 @@ def fetch_image(cluster: Cluster) -> Image:
 
 
 @pytest.fixture(scope="session")
+def lab_image(cluster: Cluster) -> Image:
+    """The image for notebooks and Jobs, for CPUs."""
+    return push_image(cluster, "lab", "--accelerator", "cpu")
+
+
+@pytest.fixture(scope="session")
 def helm(cluster: Cluster) -> Callable[..., str]:
     """Runs helm against the cluster and returns what it printed."""
 

@@ -63,7 +63,14 @@ def bare_node(kube: Kube, memory: str) -> Iterator[None]:
 def end(kube: Kube, run: str) -> None:
     """End a run whose pods no kubelet ends."""
     kube.delete("trainjob", run)
-    kube.kubectl("delete", "pods", "--selector", f"jobset.sigs.k8s.io/jobset-name={run}", "--force")
+    selector = f"jobset.sigs.k8s.io/jobset-name={run}"
+
+    def gone() -> bool:
+        # A job may make another pod before it goes itself.
+        kube.kubectl("delete", "pods", "--selector", selector, "--force")
+        return not kube.items("jobs", selector) and not kube.items("pods", selector)
+
+    kube.until(f"jobs and pods of {run} to go", gone, 60)
 
 
 def placed(kube: Kube) -> dict[str, tuple[int, int]]:

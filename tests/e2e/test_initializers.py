@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from runner.tests.integration.harness_cases import ROWS, TASK
 
 from builders import job_of_pod
 from cluster import Cluster, oci
@@ -239,13 +240,14 @@ def finish(kube: Kube, cluster: Cluster, image: Image, fetch_image: Image) -> It
     """Applies the Job that a command prints, and waits for its end."""
     made: list[str] = []
 
-    def wait(*words: str) -> None:
+    def wait(*words: str, lab: Image | None = None) -> None:
         printed = CliRunner().invoke(main, [*words, "--registry", cluster.registry, "--memory", "2Gi"])
         assert printed.exit_code == 0, printed.output
         job = printed.stdout
         # A release's tags name its version; those of the tests name what was built.
-        for released, built in (("trl", "cpu"), image), (("fetch", ""), fetch_image):
-            job = job.replace(image_of(*released, cluster.registry), built.reference)
+        for released, built in (("trl", "cpu"), image), (("fetch", ""), fetch_image), (("lab", "cpu"), lab):
+            if built is not None:
+                job = job.replace(image_of(*released, cluster.registry), built.reference)
         made.append(yaml.safe_load(job)["metadata"]["name"])
         applied = kube.kubectl("apply", "-f", "-", stdin=job)
         assert "Warning" not in applied.stderr
@@ -277,3 +279,19 @@ def test_jobs_measure_a_result_merge_it_and_send_it_to_a_bucket(
     sent = Reader(kube, fetch_image.reference, "store-reader").run(["python", "-c", CAT, *asked], [])
     assert json.loads(sent) == merged
     assert merged["merged_adapter"]
+
+
+@pytest.mark.full
+def test_a_job_measures_a_task_of_ones_own(
+    fetched: Run, finish: Callable[..., None], lab_image: Image, reader: Reader
+) -> None:
+    fetched.wait_complete()
+    claim, folder = f"initializer-{fetched.name}", "/workspace/tasks"
+    data = {"data_files": {"test": f"{folder}/sums.jsonl"}}
+    reader.write(claim, "tasks/sums.jsonl", "".join(json.dumps(row) + "\n" for row in ROWS))
+    reader.write(claim, "tasks/sums.yaml", json.dumps({**TASK, "dataset_kwargs": data}))
+    asked = ("--tasks", TASK["task"], "--include-path", folder, "--limit", "4")
+    finish("evaluate", "--job", fetched.name, *asked, lab=lab_image)
+    measured = json.loads(fetched.read("output/evaluation.json", reader))["evaluations"][-1]
+    assert 0 <= measured["tasks"][TASK["task"]]["acc"] <= 1
+    assert measured["limit"] == 4

@@ -11,10 +11,9 @@ import pytest
 from runner.tests.integration.environments import TINY_INPUTS
 
 from builders import variables
-from cluster import Cluster
 from e2e.kube import Kube, condition
 from e2e.pods import CONTAINER_SECURITY, POD_SECURITY, claim_mounts, claim_volumes
-from e2e.registry import Image, push_image
+from e2e.registry import Image
 from e2e.serving.fixtures import MODELS, Install
 
 pytestmark = pytest.mark.full  # trainer and server in one image: gigabytes to build and to load
@@ -44,12 +43,6 @@ try:
 except urllib.error.HTTPError as error:
     print(error.code)
 """
-
-
-@pytest.fixture(scope="module")
-def lab_image(cluster: Cluster) -> Image:
-    """The image for notebooks and Jobs, for CPUs."""
-    return push_image(cluster, "lab", "--accelerator", "cpu")
 
 
 def pod(image: Image, claims: Sequence[str] = (), env: Sequence[Mapping[str, Any]] = (), **container: Any) -> Any:
