@@ -79,6 +79,9 @@ REFUSED = {
         *("0065 sft", "0418 kto", "0480 reward", "0500 grpo", "0541 sft", "0633 dpo", "0687 reward", "0694 sft"),
         *("0742 rloo", "0843 sft"),
     ),
+    "without evaluations TRL's scripts hand over no data that an evaluation at the start could use": (
+        *("0354 reward", "0431 kto"),
+    ),
     "`debug` knows two words": ("0093 grpo", "0205 dpo", "0283 sft", "0543 grpo"),
     "TRL takes a number, a list or a mapping of a file as it is, where it needs text": (
         *("0178 rloo", "0221 rloo", "0306 grpo", "0321 dpo", "0407 rloo", "0437 distillation", "0484 reward"),
