@@ -61,7 +61,7 @@ def test_nodes_alone_reach_samplers_which_reach_nobody(objects: list[Manifest], 
     assert policies["sampler", "DoesNotExist"]["ingress"] == [{"from": nodes, "ports": [{"port": PORT}]}]
     assert policies["node", "DoesNotExist"]["policyTypes"] == ["Ingress"]
     assert policies["node", "DoesNotExist"]["ingress"] == [{"from": nodes}]
-    names = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
+    names = [{"port": port, "protocol": protocol} for port in (53, 5353) for protocol in ("UDP", "TCP")]
     for session in ("Exists", "DoesNotExist"):
         assert policies["sampler", session]["policyTypes"] == ["Ingress", "Egress"]
         assert policies["sampler", session]["egress"] == [{"ports": names}]
