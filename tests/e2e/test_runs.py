@@ -171,3 +171,42 @@ def test_a_run_is_watched_from_pending_to_its_result(
     finally:
         second.delete()
         run.delete()
+
+
+def test_a_claim_for_one_node_is_read_on_that_node_and_without_pods(
+    kube: Kube, catalogue: Callable[[], None], inputs: str, stoker: Stoker, tmp_path: Path
+) -> None:
+    run = Run(kube, f"{NAME}-alone")
+    run.delete()
+    args = [word for word in LORA_SFT if "_steps" not in word]
+    args += ["--max_steps=60", "--logging_steps=1", "--save_steps=20", "--save_total_limit=9"]
+    job = trainjob(run.name, args, nodes=1)
+    job["spec"]["runtimeRef"]["kind"] = "TrainingRuntime"
+    runtime = kube.get("clustertrainingruntime", job["spec"]["runtimeRef"]["name"])
+    assert runtime is not None
+    # As the catalogue renders it with workspace.accessModes={ReadWriteOnce}.
+    own = {"apiVersion": runtime["apiVersion"], "kind": "TrainingRuntime", "spec": runtime["spec"]}
+    own["metadata"] = {"name": runtime["metadata"]["name"], "labels": runtime["metadata"]["labels"]}
+    for policy in own["spec"]["template"]["spec"]["volumeClaimPolicies"]:
+        for template in policy["templates"]:
+            template["spec"]["accessModes"] = ["ReadWriteOnce"]
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    kube.apply(own)
+    try:
+        stoker("submit", str(tmp_path / "job.yaml"))
+        run.wait_steps(22)
+        (pod,) = run.pods()
+        # What the run still writes cannot be compared, and is refused.
+        stoker("get", run.name, str(tmp_path / "early"), "--all", "--only", "*adapter_config.json")
+        assert (tmp_path / "early/checkpoint-20/adapter_config.json").stat().st_size > 0
+        place = f"{kube.namespace}/{run.name}-get-"
+        (told,) = [event["message"] for event in kube.items("events") if place in event.get("message", "")]
+        assert told.endswith(f" to {pod['spec']['nodeName']}")
+
+        run.wait_complete()
+        kube.delete("pod", pod["metadata"]["name"])
+        stoker("get", run.name, str(tmp_path / "result"))
+        assert json.loads((tmp_path / "result/stoker.json").read_text())["steps"] == 60
+    finally:
+        run.delete()
+        kube.delete("trainingruntime", own["metadata"]["name"])
