@@ -145,8 +145,8 @@ Argument: the root context.
     {{- fail (printf "\n\nargs.%s: this flag does not take %q. Use one of: %s.\n" $flag (toString $value) ($facts.choices | join ", ")) }}
   {{- end }}
 {{- end }}
-{{- $taken := include "vllm-serving.ownEnv" (list . (include "vllm-serving.accelerator" . | fromYaml)) | fromYaml }}
 {{- $profile := include "vllm-serving.accelerator" . | fromYaml }}
+{{- $taken := include "vllm-serving.ownEnv" (list . $profile) | fromYaml }}
 {{- range $where, $env := dict "env" .Values.env (printf "accelerators.%s.env" .Values.accelerator) $profile.env }}
   {{- range $name, $_ := $env }}
     {{- if or (hasKey $taken $name) (has $name (list "VLLM_ALLOW_RUNTIME_LORA_UPDATING" "VLLM_API_KEY" "VLLM_SERVER_DEV_MODE")) }}

@@ -217,7 +217,7 @@ def _usable(facts: Facts) -> Iterator[Line]:
     """Yield whether torch can compute on the devices that this node's processes use."""
     used = range(resolve_world(facts).nproc_per_node)
     try:
-        judgement = accelerator.judge(facts.accelerator, used, is_guess=facts.get("STOKER_ACCELERATOR") is None)
+        judgement = accelerator.judge(facts.accelerator, used, is_guess=facts.is_accelerator_guessed)
     except Exception as error:  # noqa: BLE001 - a broken device or package may raise anything
         said = " ".join(str(error).split())
         yield Line("devices", f"{type(error).__name__}: {said}", "see what else uses the device, or choose other nodes")

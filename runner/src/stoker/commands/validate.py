@@ -47,8 +47,9 @@ def validate_command(trainjob: Path, runtimes: tuple[Path, ...], volumes: tuple[
     verdicts = validate.validate(trainjob, runtimes, volumes)
     if output == "json":
         click.echo(hide(json.dumps([verdict.facts for verdict in verdicts], indent=2)))
-    for verdict in verdicts if output == "text" else ():
-        report_error(verdict.errors)
-        if verdict.summary:
-            click.echo(hide(verdict.summary), err=bool(verdict.problems))
+    else:
+        for verdict in verdicts:
+            report_error(verdict.errors)
+            if verdict.summary:
+                click.echo(hide(verdict.summary), err=bool(verdict.problems))
     return min((verdict.code for verdict in verdicts), key=PRECEDENCE.index)

@@ -65,8 +65,7 @@ def guard_bare_process(device: torch.device | None = None) -> None:
         if world.problems:
             raise RunError(ExitCode.CONFIG, "\n".join(world.problems))
         if device is not None:
-            is_guess = facts.get("STOKER_ACCELERATOR") is None
-            check_trainers_device(facts.accelerator, device, is_guess)
+            check_trainers_device(facts.accelerator, device, facts.is_accelerator_guessed)
         guard(world.size, Identity("", facts.image_version), None)
     except RunError as error:
         report_error(error.message)

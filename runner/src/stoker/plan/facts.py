@@ -62,6 +62,11 @@ class Facts:
         return self.get("STOKER_ACCELERATOR") or ("nvidia" if self.devices else "cpu")
 
     @property
+    def is_accelerator_guessed(self) -> bool:
+        """Whether the accelerator profile is known from device nodes alone."""
+        return self.get("STOKER_ACCELERATOR") is None
+
+    @property
     def image_version(self) -> str:
         """The image's tag (`STOKER_IMAGE_VERSION`); `unversioned` outside Stoker's images."""
         return self.get("STOKER_IMAGE_VERSION") or "unversioned"

@@ -87,7 +87,7 @@ class Copies:
 
     def __init__(self, model: Any, most: int | None = None) -> None:
         self._model, self._most = model, most
-        reshard(model)
+        _reshard(model)
         self.adapted = hasattr(model, "peft_config")
         self.scarce = most is not None
         self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -126,12 +126,12 @@ class Copies:
                 self._put(present)
 
     def _put(self, tensors: list[torch.Tensor]) -> None:
-        reshard(self._model)
+        _reshard(self._model)
         for parameter, tensor in zip(self._trained, tensors, strict=True):
             _local(parameter).copy_(tensor)
 
 
-def reshard(model: Any) -> None:
+def _reshard(model: Any) -> None:
     """Let go of weights that FSDP has gathered, so that the next forward sees what is written to the parts.
 
     After a forward without a backward, FSDP2 keeps those of the outermost module: embeddings, last norm and head.

@@ -172,10 +172,10 @@ def weights_of(model: Any, way: float, plausible: Plausible, *, keep: bool) -> T
         tensor = whole(parameter, copy=keep)
         if keep:
             found[name] = tensor
-    return TensorSnapshot(as_saved(model, found), way, plausible) if keep else None
+    return TensorSnapshot(_as_saved(model, found), way, plausible) if keep else None
 
 
-def as_saved(model: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _as_saved(model: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return weights as a checkpoint of the model has them: transformers fuses the experts of some models."""
     from transformers.core_model_loading import revert_weight_conversion
 
