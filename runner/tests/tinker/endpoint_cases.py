@@ -330,6 +330,9 @@ def bad_input_is_answered_with_what_to_write(setup: Setup) -> None:
     for status, said, attempt in tries:
         found, told = attempt()
         assert (found, said in told["error"]) == (status, True), (status, said, found, told)
+    # What may be a part of a batch was refused, and its step may have been sent already.
+    partly = caller.done("optim_step", {"model_id": model_id, "adam_params": {}})
+    assert "a forward_backward before it failed (datum 0: model_input has a token" in partly["error"]
     early = caller.done("optim_step", {"model_id": model_id, "adam_params": {}})
     assert "call forward_backward before" in early["error"]
     # Nothing is left behind: no file, no model, and not what the bombs would have taken.
@@ -373,6 +376,69 @@ def a_failed_pass_does_not_reach_the_weights(setup: Setup) -> None:
     assert caller.forward_backward(model_id, 4, ROWS, forward_only=True) == before
 
 
+def a_batch_is_not_learned_without_a_part_that_was_refused(setup: Setup) -> None:
+    """The client cuts a batch into requests, and sends the step before it reads their answers."""
+    caller = Caller(setup.url)
+    model_id = caller.model(setup.model)
+    before = caller.forward_backward(model_id, 1, ROWS, forward_only=True)
+    caller.forward_backward(model_id, 2, ROWS[:1])
+    long = sent.forward_backward(model_id, 3, "cross_entropy", [([7] * 5000, {"target_tokens": [7] * 5000})])
+    assert caller.post("forward_backward", long, "application/x-protobuf")[0] == 400
+    assert "before it failed (datum 0 has 5000 tokens" in caller.step(model_id, 4)["error"]
+    assert caller.forward_backward(model_id, 5, ROWS, forward_only=True) == before
+    caller.forward_backward(model_id, 6, ROWS)
+    assert "metrics" in caller.step(model_id, 7)
+
+
+def an_overwritten_checkpoint_is_sampled_as_it_is_now(setup: Setup) -> None:
+    """Clients that sample from the one before go on with that."""
+    caller = Caller(setup.url)
+    model_id = caller.model(setup.model)
+    models = []
+    for number in range(2):
+        saved = {"model_id": model_id, "path": "latest", "seq_id": 10 * number + 1, "overwrite": True}
+        path = caller.done("save_weights", saved)["path"]
+        for again in range(2):
+            asked = {"session_id": caller.session, "sampling_session_seq_id": 2 * number + again, "model_path": path}
+            status, told = caller.post("create_sampling_session", asked)
+            assert status == 200, told
+            prompt = {"chunks": [{"tokens": [7], "type": "encoded_text"}]}
+            sample = {"sampling_session_id": told["sampling_session_id"], "prompt": prompt}
+            caller.done("asample", {**sample, "sampling_params": {"max_tokens": 1}})
+            models.append(setup.sampler.requests[-1]["model"])
+    assert models[0] == models[1] != models[2] == models[3], models
+
+
+def what_could_not_be_published_can_be_published_again(setup: Setup) -> None:
+    """A name is free after a failure, and no version is left."""
+    folder = setup.folder / "unpublished"
+    (folder / "adapters").mkdir(parents=True)
+    samplers = Samplers([setup.sampler.address], folder / "adapters", "other", "me", setup.model, seconds=0.3)
+    service = Service(Trainer(setup.model, most=1), Checkpoints(folder / "checkpoints"), samplers)
+
+    def done(request: str, **body: Any) -> dict[str, Any]:
+        future = service.answer(request, body)
+        assert isinstance(future, Future)
+        assert future.wait(60)
+        found: dict[str, Any] = json.loads(future.body)
+        return found
+
+    session = service.answer("create_session", {"sdk_version": "0.38.0"})
+    assert not isinstance(session, Future)
+    body = {"session_id": session["session_id"], "model_seq_id": 0, "base_model": setup.model}
+    model_id = done("create_model", **body, lora_config={"rank": 4})["model_id"]
+    named = {"model_id": model_id, "path": "step-1"}
+    served = setup.sampler.folder
+    try:
+        assert "does not list it" in done("save_weights_for_sampler", **named, seq_id=1)["error"]
+        assert not [*(folder / "adapters").glob("*/[0-9]*")]
+        setup.sampler.folder = folder / "adapters"
+        assert done("save_weights_for_sampler", **named, seq_id=2)["path"].endswith("/sampler_weights/step-1")
+    finally:
+        setup.sampler.folder = served
+        service.close()
+
+
 def models_of_clients_that_are_gone_make_room(setup: Setup) -> None:
     """Clients do not unload what they leave behind; those that still live keep theirs."""
     for seconds, said in ((0.0, ""), (3600.0, "1 models are here already")):
@@ -408,6 +474,9 @@ CASES = (
     what_is_published_is_the_model,
     bad_input_is_answered_with_what_to_write,
     a_failed_pass_does_not_reach_the_weights,
+    a_batch_is_not_learned_without_a_part_that_was_refused,
+    an_overwritten_checkpoint_is_sampled_as_it_is_now,
+    what_could_not_be_published_can_be_published_again,
     models_of_clients_that_are_gone_make_room,
 )
 

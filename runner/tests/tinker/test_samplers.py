@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from runner.tests.tinker import vllm_stand_in
@@ -77,8 +78,65 @@ def test_without_any_sampler_the_reason_is_told(tmp_path: Path) -> None:
     name = published(samplers)
     with pytest.raises(RefusedError, match="refused"):
         samplers.wait(name)
-    with pytest.raises(RefusedError, match=r"the sampler answered: .*refused"):
+    with pytest.raises(RefusedError, match=r"no sampler has answered within 0\.5 s .*refused.*--answer_seconds"):
         samplers.sample(None, ASKED)
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, *answers: object) -> list[str]:
+    """Let servers answer so, one request after the other, and return the models that are asked for."""
+    left, asked = iter(answers), list[str]()
+
+    def complete(server: Server, request: Mapping[str, Any]) -> object:
+        asked.append(request["model"])
+        answer = next(left)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Server, "complete", complete)
+    monkeypatch.setattr("stoker.tinker.samplers._AGAIN_SECONDS", 0.01)
+    return asked
+
+
+def written(finish: str = "length") -> dict[str, Any]:
+    """Return vLLM's answer of one token."""
+    choice = {"token_ids": [7], "logprobs": {"token_logprobs": [-0.5]}, "finish_reason": finish}
+    return {"choices": [choice]}
+
+
+@pytest.mark.parametrize(
+    "hiccup",
+    [
+        ServerError("connection refused"),
+        ServerError("EngineDeadError", 500),
+        ServerError("bad gateway", 502),
+        ServerError("too many requests", 429),
+        written("abort"),
+    ],
+    ids=["starts again", "ends", "gone", "busy", "aborted"],
+)
+def test_a_sampler_that_comes_back_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hiccup: object
+) -> None:
+    samplers = of(tmp_path, NOBODY)
+    name = published(samplers)
+    asked = answering(monkeypatch, hiccup, hiccup, written())
+    (answer,), _ = samplers.sample(name, ASKED)
+    assert (answer.tokens, len(asked)) == ((7,), 3)
+
+
+def test_a_version_that_is_not_loaded_yet_is_asked_for_again_and_a_retracted_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samplers = of(tmp_path, NOBODY)
+    name = published(samplers)
+    absent = ServerError("does not exist", 404)
+    answering(monkeypatch, absent, written(), absent)
+    samplers.sample(name, ASKED)
+    samplers.retract(name)
+    with pytest.raises(RefusedError, match="does not exist") as refused:
+        samplers.sample(name, ASKED)
+    assert refused.value.status == 404
 
 
 def test_a_refusal_is_told_and_not_who_else_was_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

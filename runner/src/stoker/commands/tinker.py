@@ -36,15 +36,17 @@ def tinker_command(words: tuple[str, ...]) -> int:
 
     Each flag may also come from STOKER_ARG_<FLAG> in the environment. `stoker plan` shows what a pod would serve.
     """
+    from stoker.node.idle import traffic_of
     from stoker.rollouts.addresses import addresses_in
     from stoker.tinker.serve import serve
 
     options = options_of(words, os.environ)
+    addresses = addresses_in(options.samplers)
     urls = [
         f"{'https' if one.tls else 'http'}://{f'[{one.host}]' if ':' in one.host else one.host}:{one.port}"
-        for one in addresses_in(options.samplers)
+        for one in addresses
     ]
-    code = serve(options, urls, os.environ)
+    code = serve(options, urls, os.environ, lambda key: traffic_of(addresses, key))
     message = "the endpoint ended" if code is ExitCode.FINISHED else code.meaning
     write_termination_message(termination_log_of(os.environ), message)
     say(f"exit {int(code)}: {message}")

@@ -119,6 +119,14 @@ class Checkpoints:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
+    def remove(self, checkpoint: CheckpointPath) -> None:
+        """Remove a checkpoint, if it is there.
+
+        Raises:
+            RefusedError: a link leads out of the run's folder.
+        """
+        shutil.rmtree(self._path(checkpoint), ignore_errors=True)
+
     def _path(self, checkpoint: CheckpointPath) -> Path:
         folder = self._folder / checkpoint.run / checkpoint.kind / checkpoint.name
         if not folder.resolve().is_relative_to(self._folder):

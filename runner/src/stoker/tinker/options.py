@@ -59,6 +59,12 @@ FLAGS = (
     TinkerFlag("versions", "Versions that the samplers hold in memory at the same time.", 8, click.IntRange(min=1)),
     TinkerFlag("batch_tokens", "Padded tokens that are computed at once.", 8192, click.IntRange(min=1)),
     TinkerFlag(
+        "answer_seconds",
+        "Seconds that samplers may take to answer or to load a version, and to come back when they are gone.",
+        600,
+        click.IntRange(min=1),
+    ),
+    TinkerFlag(
         "idle_seconds", f"End with 0 after so long without a request; 0: never. By default {IDLE_SECONDS}, else 0."
     ),
 )
@@ -84,6 +90,7 @@ class TinkerOptions:
         max_rank: of a LoRA model.
         versions: that the samplers hold in memory.
         batch_tokens: computed at once.
+        answer_seconds: that samplers may take.
         idle_seconds: after which it ends; 0 for never.
         hang_seconds: that one request may take to train; 0 for no limit.
         asks_samplers: its samplers are of the same TrainJob and wait for what to serve.
@@ -104,6 +111,7 @@ class TinkerOptions:
     max_rank: int
     versions: int
     batch_tokens: int
+    answer_seconds: int
     idle_seconds: float
     hang_seconds: int
     asks_samplers: bool
@@ -224,6 +232,7 @@ def _options(values: Mapping[str, Any], environ: Mapping[str, str]) -> TinkerOpt
         max_rank=values["max_rank"],
         versions=values["versions"],
         batch_tokens=values["batch_tokens"],
+        answer_seconds=values["answer_seconds"],
         idle_seconds=float(values["idle_seconds"] or environ.get(IDLE_SECONDS) or 0),
         hang_seconds=int(environ.get(_HANG) or 1200),
         asks_samplers=not values["samplers"],

@@ -18,8 +18,9 @@ from stoker.tinker.messages import Sampled
 from stoker.tinker.refusals import RefusedError
 
 _LOOK_SECONDS = 0.2
-# No answer, no such version, and what a proxy says for a vLLM that is not there: another sampler may answer.
-_ELSEWHERE = (0, 404, 502, 503)
+_AGAIN_SECONDS = 1.0
+# No answer, no such version, too much to do, and what a server or its proxy says when vLLM is gone, ends or starts.
+_ELSEWHERE = frozenset({0, 404, 408, 425, 429, *range(500, 600)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class Samplers:
         owner: what all attempts of the run have in common with no other.
         model: the base model, for the manifests.
         key: for requests; empty for none.
-        seconds: how long a version may take until every server has it, and an answer until it is there.
+        seconds: how long a version may take until every server has it, and an answer until it is there; a server that
+            is gone may come back meanwhile.
 
     Raises:
         RunError: the folder cannot be written to (78).
@@ -73,6 +75,7 @@ class Samplers:
         self._lock = threading.Lock()
         self._numbers, self._turns = itertools.count(1), itertools.count()
         self._there = self._servers
+        self._live: set[str] = set()
 
     def publish(self, write: Callable[[Path], None]) -> str:
         """Publish what a function writes as a new version, and return its name in requests.
@@ -83,9 +86,12 @@ class Samplers:
         with self._lock:
             number = next(self._numbers)
         try:
-            return live.publish(self._folder, self._name, number, write, self._base_model).name
+            name = live.publish(self._folder, self._name, number, write, self._base_model).name
         except RunError as error:
             raise RefusedError(f"the weights could not be published: {error.message}", 500) from error
+        with self._lock:
+            self._live.add(name)
+        return name
 
     def wait(self, name: str) -> None:
         """Wait until every server that is there has a version, and one is.
@@ -122,6 +128,8 @@ class Samplers:
         Raises:
             RunError: the folder cannot be written to (78).
         """
+        with self._lock:
+            self._live.discard(name)
         live.retract(self._folder, self._name, int(name.rpartition(":")[2]))
 
     def close(self) -> None:
@@ -135,39 +143,53 @@ class Samplers:
     def sample(self, name: str | None, asked: SampleRequest) -> tuple[list[Sampled], list[float | None] | None]:
         """Return answers, and the prompt's log-probabilities if they were asked for.
 
+        Servers take turns at being asked first. The others are asked if it cannot answer, and all of them again until
+        the time is over.
+
         Args:
             name: a version; None for the base model.
             asked: what to sample.
 
         Raises:
-            RefusedError: the server refuses the request, or does not answer as vLLM does.
+            RefusedError: a server refuses the request, none answers in time, or one does not answer as vLLM does.
         """
-        answer = self._ask(name, asked)
-        try:
-            return _read(answer, asked)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise RefusedError(
-                f"the sampler's answer is not vLLM's ({type(error).__name__}: {error}): "
-                "name a vLLM server in --samplers",
-                502,
-            ) from error
+        until = time.monotonic() + self._seconds
+        while True:
+            try:
+                return self._ask(name, asked, until)
+            except ServerError as error:
+                with self._lock:
+                    removed = error.status == 404 and name is not None and name not in self._live
+                if removed or error.status not in _ELSEWHERE:
+                    raise RefusedError(f"the sampler answered: {error}", error.status) from error
+                if time.monotonic() + _AGAIN_SECONDS > until:
+                    raise RefusedError(
+                        f"no sampler has answered within {self._seconds:g} s ({error}): look at the samplers' logs, or "
+                        "raise --answer_seconds if answers take longer",
+                        503,
+                    ) from error
+                time.sleep(_AGAIN_SECONDS)
 
-    def _ask(self, name: str | None, asked: SampleRequest) -> Any:
-        """Return the answer of the first server that has the model; servers take turns at being asked first."""
+    def _ask(
+        self, name: str | None, asked: SampleRequest, until: float
+    ) -> tuple[list[Sampled], list[float | None] | None]:
+        """Return the answer of the first server that gives one."""
         with self._lock:
             there, turn = self._there, next(self._turns)
         first = turn % len(there)
-        failed: list[ServerError] = []
+        failed: ServerError | None = None
         for server in [*there[first:], *there[:first], *(one for one in self._servers if one not in there)]:
+            left = until - time.monotonic()
+            if failed and left <= 0:
+                break
             try:
-                return server.complete(_request(name or _base(server), asked))
+                return _read(server.patient(left).complete(_request(name or _base(server), asked)), asked)
             except ServerError as error:
-                failed.append(error)
                 if error.status not in _ELSEWHERE:
-                    break
-        # A refusal counts; without one, what the first says, which had the model before.
-        told = failed[-1] if failed[-1].status not in _ELSEWHERE else failed[0]
-        raise RefusedError(f"the sampler answered: {told}", told.status or 503) from told
+                    raise
+                failed = failed or error  # the first had the model before
+        assert failed is not None
+        raise failed
 
 
 def _request(model: str, asked: SampleRequest) -> dict[str, Any]:
@@ -192,6 +214,24 @@ def _base(server: Server) -> str:
 
 
 def _read(answer: Any, asked: SampleRequest) -> tuple[list[Sampled], list[float | None] | None]:
+    """Return what an answer says.
+
+    Raises:
+        ServerError: the server ended the answer before its end.
+        RefusedError: it is not vLLM's.
+    """
+    try:
+        if any(choice["finish_reason"] == "abort" for choice in answer["choices"]):
+            raise ServerError("it stopped in the middle of an answer")
+        return _answers(answer, asked)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise RefusedError(
+            f"the sampler's answer is not vLLM's ({type(error).__name__}: {error}): name a vLLM server in --samplers",
+            502,
+        ) from error
+
+
+def _answers(answer: Any, asked: SampleRequest) -> tuple[list[Sampled], list[float | None] | None]:
     choices = answer["choices"]
     if len(choices) != asked.count:
         raise ValueError(f"{len(choices)} answers instead of {asked.count}")

@@ -6,7 +6,8 @@ import faulthandler
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from stoker.contract.exits import ExitCode, RunError
@@ -21,15 +22,25 @@ from stoker.tinker.server import Endpoint
 from stoker.tinker.service import Service
 
 _LOOK_SECONDS = 1.0
+_MOST_SECONDS_BETWEEN_LOOKS = 10.0
+
+Traffic = Mapping[str, tuple[float, float]]
+"""Of each sampler that answers: the requests that have ended, and those under way."""
 
 
-def serve(options: TinkerOptions, addresses: Sequence[str], environ: Mapping[str, str]) -> ExitCode:
+def serve(
+    options: TinkerOptions,
+    addresses: Sequence[str],
+    environ: Mapping[str, str],
+    traffic: Callable[[str], Traffic],
+) -> ExitCode:
     """Serve, and return the exit code of the pod.
 
     Args:
         options: of the endpoint.
         addresses: URLs of the samplers.
         environ: the pod's.
+        traffic: returns the requests of the samplers, whose key it is given.
 
     Raises:
         RunError: a key or a folder is wrong (78), or the model cannot be loaded (66).
@@ -61,8 +72,21 @@ def serve(options: TinkerOptions, addresses: Sequence[str], environ: Mapping[str
             ExitCode.NO_INPUT,
             f"the model {options.model!r} cannot be loaded ({error}): correct --model_name_or_path",
         ) from error
-    samplers = Samplers(addresses, options.adapters, options.run, owner, options.model, key=sampler_key)
+    samplers = Samplers(
+        addresses,
+        options.adapters,
+        options.run,
+        owner,
+        options.model,
+        key=sampler_key,
+        seconds=options.answer_seconds,
+    )
     service = Service(trainer, Checkpoints(options.output_dir / "checkpoints"), samplers)
+    if options.idle_seconds and options.asks_samplers:
+        seconds = min(options.idle_seconds / 4, _MOST_SECONDS_BETWEEN_LOOKS)
+        threading.Thread(
+            target=_notice, args=(service, lambda: traffic(sampler_key), seconds), name="idle", daemon=True
+        ).start()
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
@@ -74,6 +98,23 @@ def serve(options: TinkerOptions, addresses: Sequence[str], environ: Mapping[str
     # What hangs is not waited for.
     service.close(0.0 if code is ExitCode.CRASHED else 60.0)
     return code
+
+
+def _notice(service: Service, traffic: Callable[[], Traffic], seconds: float) -> None:
+    """Count what others ask the session's samplers as use of the endpoint; samplers that do not answer prove nothing.
+
+    Args:
+        service: the endpoint.
+        traffic: returns the requests of the samplers.
+        seconds: between two looks.
+    """
+    before: Traffic = {}
+    while True:
+        seen = traffic()
+        if seen != before or not seen or any(under_way for _, under_way in seen.values()):
+            service.use()
+        before = seen
+        time.sleep(seconds)
 
 
 def _watch(service: Service, options: TinkerOptions, ended: threading.Event) -> ExitCode:

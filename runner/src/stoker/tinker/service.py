@@ -9,7 +9,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -71,16 +70,23 @@ class Service:
         self._published: dict[str, str] = {}  # checkpoint → its version
         self._unnamed: dict[str, deque[str]] = {}  # model → its versions without a name
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._pool = ThreadPoolExecutor(_SAMPLING_THREADS, "sampling")
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._asked = time.monotonic()
         self._busy: float | None = None  # since when the training thread does the request that it does
         self._thread = threading.Thread(target=self._run, name="training", daemon=True)
         self._thread.start()
+        for number in range(_SAMPLING_THREADS):
+            # Daemons: an answer that takes minutes does not hold up the end, as the threads of an executor would.
+            threading.Thread(target=self._sample, name=f"sampling-{number}", daemon=True).start()
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since the last request; a client that lives asks every ten seconds."""
+        """Seconds since the last use; a client that lives asks every ten seconds."""
         return time.monotonic() - self._asked
+
+    def use(self) -> None:
+        """Count as used now."""
+        self._asked = time.monotonic()
 
     @property
     def busy_seconds(self) -> float:
@@ -96,7 +102,8 @@ class Service:
         """
         self._work.put(None)
         self._thread.join(seconds)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for _ in range(_SAMPLING_THREADS):
+            self._waiting.put(None)
         self._samplers.close()
 
     def answer(self, path: str, body: bytes | Body) -> Future | Mapping[str, Any]:
@@ -112,7 +119,7 @@ class Service:
         Raises:
             RefusedError: it cannot be fulfilled.
         """
-        self._asked = time.monotonic()
+        self.use()
         if path == "forward_backward":
             return self._forward_backward(body)
         handlers: Mapping[str, Callable[[Body], Future | Mapping[str, Any]]] = {
@@ -147,7 +154,7 @@ class Service:
         """
         if path == "healthz":  # Kubernetes asks it, which is no use of the endpoint
             return {"status": "ok"}
-        self._asked = time.monotonic()
+        self.use()
         if path == "get_server_capabilities":
             model = {
                 "model_name": self._trainer.model,
@@ -167,6 +174,10 @@ class Service:
             self._busy = time.monotonic()
             work()
             self._busy = None
+
+    def _sample(self) -> None:
+        while (work := self._waiting.get()) is not None:
+            work()
 
     def _later(
         self, key: Hashable | None, work: Callable[[], Answer], check: Callable[[], None] = lambda: None
@@ -291,7 +302,13 @@ class Service:
             raise RefusedError("the body is JSON: send protobuf, as tinker 0.38's client does", 415)
         request = messages.read_forward_backward(body)
         self._trainer.shape(request.model_id)
-        messages.refuse_sizes(request, self._trainer.vocabulary, self._trainer.context)
+        try:
+            messages.refuse_sizes(request, self._trainer.vocabulary, self._trainer.context)
+        except RefusedError as error:
+            # The client cuts a batch into several requests, and sends the step before it reads their answers.
+            if not request.forward_only:
+                self._work.put(partial(self._trainer.discard, request.model_id, error.message))
+            raise
 
         def work() -> Answer:
             logprobs, loss = self._trainer.forward_backward(request)
@@ -335,6 +352,8 @@ class Service:
             write = partial(self._trainer.write_checkpoint, model_id)
             self._trainer.shape(model_id)
             self._checkpoints.save(place, write, overwrite=bool(body.get("overwrite")))
+            with self._lock:
+                self._published.pop(place.uri, None)  # it was another model under this name
             return {"path": place.uri, "type": "save_weights"}
 
         return self._ordered(body, work)
@@ -392,10 +411,19 @@ class Service:
         write = partial(self._trainer.write_adapter, model_id)
         if place is not None:
             self._checkpoints.save(place, write)
-        version = self._samplers.publish(write)
+        try:
+            version = self._samplers.publish(write)
+        except RefusedError:
+            self._take_back(place)
+            raise
 
         def work() -> Answer:
-            self._samplers.wait(version)
+            try:
+                self._samplers.wait(version)
+            except RefusedError:
+                self._take_back(place)
+                self._samplers.retract(version)
+                raise
             with self._lock:
                 if place is not None:
                     self._published[place.uri] = version
@@ -408,7 +436,12 @@ class Service:
                 self._samplers.retract(old)
             return {"sampling_session_id": session, "type": "save_weights_for_sampler"}
 
-        self._pool.submit(_done, future, work)
+        self._waiting.put(partial(_done, future, work))
+
+    def _take_back(self, place: CheckpointPath | None) -> None:
+        """Remove what could not be published, so that its name is free for another try."""
+        if place is not None:
+            self._checkpoints.remove(place)
 
     # Samples
 
@@ -430,7 +463,11 @@ class Service:
         if version is None:
             folder = self._checkpoints.find(place)
             version = self._samplers.publish(partial(copy_adapter, folder))
-            self._samplers.wait(version)
+            try:
+                self._samplers.wait(version)
+            except RefusedError:
+                self._samplers.retract(version)
+                raise
             with self._lock:
                 self._published[place.uri] = version
         return version
@@ -464,7 +501,7 @@ class Service:
 
         def begin(future: Future) -> None:
             future.answers = asked.count
-            self._pool.submit(_done, future, work)
+            self._waiting.put(partial(_done, future, work))
 
         return self._futures.open(key, begin)
 

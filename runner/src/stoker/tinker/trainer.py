@@ -176,11 +176,22 @@ class Trainer:
                 ]
         except BaseException as error:
             if not request.forward_only:
-                self._forget(lora)
-                lora.broken = f"{type(error).__name__}: {error}"
+                self.discard(request.model_id, f"{type(error).__name__}: {error}")
             raise
         lora.pending |= not request.forward_only
         return found, total
+
+    def discard(self, model_id: str, why: str) -> None:
+        """Forget a model's gradients, and refuse its next step: a part of the batch is missing.
+
+        Args:
+            model_id: the model; nothing is done if it is not here any more.
+            why: what became of that part.
+        """
+        if model_id in self._models:
+            lora = self._models[model_id]
+            self._forget(lora)
+            lora.broken = why
 
     def optim_step(self, model_id: str, adam: Adam) -> float:
         """Make a step along the gradients that were added, forget them, and return their norm.
