@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -675,6 +677,44 @@ def test_sessions_of_a_namespace_share_a_device_until_the_last_ends(rl: Rl, clus
     ]  # Kubernetes drops owners that are gone
     told = rl("down", "two", "--wait", "0.05")
     assert (told.exit_code, f"ResourceClaim {DEVICE} is left" in told.stderr) == (75, True)
+
+
+def test_a_session_without_the_options_is_an_owner_of_what_it_uses_too(
+    rl: Rl, cluster: Cluster, runtime: Object
+) -> None:
+    sharing(runtime)
+    words = ("--device-claim", f"{DEVICE}=gpu.example.com", "--turns", "--wait", "0")
+    assert rl("up", "one", *SUMS, *words).exit_code == 0
+    assert rl("up", "two", *SUMS, "--wait", "0").exit_code == 0
+    shared = [cluster.objects["resourceclaims", "ml", DEVICE], cluster.objects["leases", "ml", LEASE]]
+    for one in shared:
+        assert [owner["name"] for owner in one["metadata"]["ownerReferences"]] == ["one", "two"]
+    # What an administrator made is used, and no session deletes it.
+    for one in shared:
+        del one["metadata"]["labels"], one["metadata"]["ownerReferences"]
+    assert rl("up", "three", *SUMS, "--wait", "0").exit_code == 0
+    assert not any("ownerReferences" in one["metadata"] for one in shared)
+
+
+def test_a_claim_that_is_being_deleted_is_waited_for(
+    rl: Rl, cluster: Cluster, runtime: Object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sharing(runtime)
+    words = ("--device-claim", f"{DEVICE}=gpu.example.com", "--turns", "--wait", "0")
+    assert rl("up", "one", *SUMS, *words).exit_code == 0
+    claim = cluster.objects["resourceclaims", "ml", DEVICE]
+    claim["metadata"]["deletionTimestamp"] = "2026-11-22T10:00:00Z"
+    told = rl("up", "two", *SUMS, "--wait", "0")
+    assert (told.exit_code, f"anew with --device-claim {DEVICE}=DEVICECLASS" in told.stderr) == (66, True), told.stderr
+
+    def slept(_: float) -> None:
+        cluster.objects.pop(("resourceclaims", "ml", DEVICE), None)
+
+    monkeypatch.setattr(up, "time", SimpleNamespace(monotonic=time.monotonic, sleep=slept))
+    told = rl("up", "two", *SUMS, *words)
+    assert (told.exit_code, f"for ResourceClaim {DEVICE}: it is being deleted" in told.stderr) == (0, True), told.stderr
+    again = cluster.objects["resourceclaims", "ml", DEVICE]
+    assert [owner["name"] for owner in again["metadata"]["ownerReferences"]] == ["two"]
 
 
 @pytest.mark.parametrize(

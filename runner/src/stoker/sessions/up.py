@@ -26,8 +26,11 @@ _SECONDS_BETWEEN_LOOKS = 2.0
 _JOB_SECONDS = 60.0
 # To become one of the owners of what many sessions share, all of which may start at once.
 _SHARE_SECONDS = 60.0
+# For the pods of sessions that have ended to let go of it.
+_GONE_SECONDS = 600.0
 _SECONDS_BETWEEN_TRIES = 0.2
 _KEY_BYTES = 32
+_GOING = "is still being deleted, because pods use it"
 
 Object = dict[str, Any]
 
@@ -139,7 +142,7 @@ def up(
     _check_claims(client, runtime, claim)
     if session.queue is not None:
         check_queue(client, session.queue)
-    lease = _lease(client, runtime, turns=turns)
+    _check_lease(client, runtime, turns=turns)
     endpoint = render.endpoint_of(runtime)
     name = str(wanted["metadata"]["name"])
     there = client.find(TRAINJOBS, name)
@@ -147,14 +150,16 @@ def up(
         _refuse_remains(client, name)
         there = client.create(TRAINJOBS, wanted)
         try:
-            _complete(client, there, claim, lease, endpoint)
+            _complete(client, there, endpoint)
+            _share_all(client, there, runtime, claim, turns=turns)
         except BaseException:
             client.delete(TRAINJOBS, name)
             raise
         say(f"session {name}: made in namespace {client.namespace}")
     else:
         _refuse_others(there, wanted)
-        _complete(client, there, claim, lease, endpoint)
+        _complete(client, there, endpoint)
+        _share_all(client, there, runtime, claim, turns=turns)
         say(f"session {name}: already exists with these values")
     count = render.samplers_in(session, runtime)
     if session.samplers is not None:
@@ -288,9 +293,7 @@ def _refuse_remains(client: Client, name: str) -> None:
         )
 
 
-def _complete(
-    client: Client, trainjob: Mapping[str, Any], claim: Claim | None, lease: str | None, endpoint: int | None
-) -> None:
+def _complete(client: Client, trainjob: Mapping[str, Any], endpoint: int | None) -> None:
     """Make what a session has beside its TrainJob, as far as it is not there."""
     name, uid = str(trainjob["metadata"]["name"]), trainjob["metadata"]["uid"]
     kinds = {kind.kind: kind for kind in OWN}
@@ -307,11 +310,19 @@ def _complete(
                 ExitCode.USAGE,
                 f"{kind.kind} {called} exists but is not of this session: choose another name, or delete it",
             )
-    if claim is not None:
-        device = render.device_claim(claim.name, client.namespace, claim.device_class)
-        _share(client, DEVICE_CLAIMS, device, trainjob)
+
+
+def _share_all(
+    client: Client, trainjob: Mapping[str, Any], runtime: Mapping[str, Any], claim: Claim | None, *, turns: bool
+) -> None:
+    """Become one of the owners of each object that the runtime's pods use and sessions share."""
+    for name in render.device_claims(runtime):
+        asked = claim is not None and claim.name == name
+        device = render.device_claim(name, client.namespace, claim.device_class if claim and asked else "")
+        _share(client, DEVICE_CLAIMS, device, trainjob, "" if asked else f"--device-claim {name}=DEVICECLASS")
+    lease = render.lease_of(runtime)
     if lease is not None:
-        _share(client, LEASES, render.lease(lease, client.namespace), trainjob)
+        _share(client, LEASES, render.lease(lease, client.namespace), trainjob, "" if turns else "--turns")
 
 
 def _belongs(there: Mapping[str, Any], name: str, uid: str) -> bool:
@@ -344,10 +355,10 @@ def _check_claims(client: Client, runtime: Mapping[str, Any], claim: Claim | Non
                 ) from error
 
 
-def _lease(client: Client, runtime: Mapping[str, Any], *, turns: bool) -> str | None:
-    """Return the Lease to make; None for none."""
+def _check_lease(client: Client, runtime: Mapping[str, Any], *, turns: bool) -> None:
     if turns:
-        return turns_of(runtime)
+        turns_of(runtime)
+        return
     name = render.lease_of(runtime)
     if name is not None and client.find(LEASES, name) is None:
         raise RunError(
@@ -355,16 +366,39 @@ def _lease(client: Client, runtime: Mapping[str, Any], *, turns: bool) -> str | 
             f"the samplers of runtime {runtime['metadata']['name']} take turns by the Lease {name}, which is not in "
             f"namespace {client.namespace}: let the session make it with --turns",
         )
-    return None
 
 
-def _share(client: Client, kind: Kind, made: Mapping[str, Any], trainjob: Mapping[str, Any]) -> None:
-    """Become one of the owners of an object: it goes with the last of them."""
+def _share(client: Client, kind: Kind, made: Mapping[str, Any], trainjob: Mapping[str, Any], missing: str = "") -> None:
+    """Become one of the owners of an object: it goes with the last of them.
+
+    Args:
+        client: of its namespace.
+        kind: of the object.
+        made: the object.
+        trainjob: the session, as the cluster has it.
+        missing: the option that makes the object; empty to make it.
+
+    Raises:
+        RunError: it is not there and not to be made (66), is still being deleted, or changes all the time (75).
+    """
     made = render.owned(made, trainjob)
     name, (own,) = made["metadata"]["name"], made["metadata"]["ownerReferences"]
     deadline = time.monotonic() + _SHARE_SECONDS
+    what = "changes all the time"
     while time.monotonic() < deadline:
         there = client.find(kind, name)
+        going = there is not None and bool(there["metadata"].get("deletionTimestamp"))
+        if missing and (there is None or going):
+            raise RunError(
+                ExitCode.NO_INPUT,
+                f"{kind.kind} {name} goes with the session that made it: let this session make it anew with {missing}",
+            )
+        if going:
+            if what != _GOING:
+                what, deadline = _GOING, time.monotonic() + _GONE_SECONDS
+                say(f"waits up to {_GONE_SECONDS:g} s for {kind.kind} {name}: it is being deleted, and pods use it")
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            continue
         # What a create does not find, its kind or its namespace, does not come back.
         faster = (ConflictError, ExistsError if there is None else NotFoundError)
         try:
@@ -382,7 +416,7 @@ def _share(client: Client, kind: Kind, made: Mapping[str, Any], trainjob: Mappin
         except faster:
             # Others were faster. Not all of them try again at the same time.
             time.sleep(random.uniform(0, 2 * _SECONDS_BETWEEN_TRIES))
-    raise RunError(ExitCode.STOPPED, f"{kind.kind} {name} changes all the time: try again")
+    raise RunError(ExitCode.STOPPED, f"{kind.kind} {name} {what}: try again")
 
 
 def _scale(client: Client, name: str, count: int) -> None:
