@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ from stoker.serve.fleet import control as control_module
 from stoker.serve.fleet import desired
 from stoker.serve.fleet.control import Call
 from stoker.serve.fleet.desired import CallRefusedError
+from stoker.serve.fleet.replicas import Lookup
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +33,22 @@ def unload(name: str) -> Call:
 
 PAUSE, RESUME = Call("pause", desired.pause), Call("resume", desired.resume, anyway=True)
 RESET = Call("drop caches", desired.reset_cache)
+
+
+def test_replicas_are_not_forgotten_while_the_name_server_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    look = Lookup("127.0.0.1:8000")
+    assert look() == {"127.0.0.1:8000"}
+
+    def silent(*words: object, **more: object) -> None:
+        raise socket.gaierror(number, "x")
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    number = socket.EAI_AGAIN
+    assert look() == {"127.0.0.1:8000"}
+    number = socket.EAI_NONAME
+    assert look() == frozenset()
+    number = socket.EAI_AGAIN
+    assert look() == frozenset()
 
 
 def test_a_call_reaches_every_replica(members: Members) -> None:

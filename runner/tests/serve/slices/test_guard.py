@@ -78,6 +78,27 @@ def test_no_engine_without_a_permit_and_none_after_it(tmp_path: Path, guarded: s
     assert guarded.poll() is None
 
 
+WITH_A_CHILD = (
+    "import os, sys, pathlib, subprocess, time; subprocess.Popen([sys.executable, '-I', '-c', 'bytearray(300 * 2**20);"
+    "import time; time.sleep(600)']); pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(600)"
+)
+
+
+def test_the_device_is_free_once_the_engine_counts_as_ended(tmp_path: Path) -> None:
+    command = [sys.executable, "-I", "-c", WITH_A_CHILD, str(tmp_path / "pid")]
+    process = subprocess.Popen([sys.executable, "-I", guard.__file__, str(tmp_path), *command])
+    try:
+        guard.write(guard.permit_path(tmp_path), Permit(STARTING, guard.now() + 60))
+        group = engine_of(tmp_path)
+        guard.write(guard.permit_path(tmp_path), Permit(STOP, order=1))
+        wait_for(lambda: sight_of(tmp_path).state == IDLE and sight_of(tmp_path).order == 1)
+        with pytest.raises(ProcessLookupError):  # not a process of it is left, nor what remains of one
+            os.killpg(group, 0)
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_parked_engine_stays_and_is_ended_by_order(tmp_path: Path, guarded: subprocess.Popen[bytes]) -> None:
     permits = Permits(tmp_path)
     permits.use(1, guard.now() + 5.0)

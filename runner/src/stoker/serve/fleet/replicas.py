@@ -19,14 +19,28 @@ _SECONDS = 5.0
 _THREADS = 64
 
 
-def addresses(place: str) -> frozenset[str]:
-    """Return the addresses that a `HOST:PORT` stands for, each as `IP:PORT`; none if the name is not known now."""
-    host, _, port = place.rpartition(":")
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-    except OSError:
-        return frozenset()
-    return frozenset(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip in (str(one[4][0]) for one in found))
+class Lookup:
+    """Looks up the addresses that a `HOST:PORT` stands for.
+
+    Args:
+        place: the `HOST:PORT`.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._host, _, self._port = place.rpartition(":")
+        self._last: frozenset[str] = frozenset()
+
+    def __call__(self) -> frozenset[str]:
+        """Return them, each as `IP:PORT`: none if the name is not known, the last ones if no name server answers."""
+        try:
+            found = socket.getaddrinfo(self._host.strip("[]"), int(self._port), type=socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            if error.errno == socket.EAI_AGAIN:
+                return self._last
+            found = []
+        ips = (str(one[4][0]) for one in found)
+        self._last = frozenset(f"[{ip}]:{self._port}" if ":" in ip else f"{ip}:{self._port}" for ip in ips)
+        return self._last
 
 
 class Replicas:

@@ -12,7 +12,7 @@ from stoker.contract.words import say
 from stoker.serve.fleet.control import Control, reminding
 from stoker.serve.fleet.endpoints import FleetServer
 from stoker.serve.fleet.log import Log
-from stoker.serve.fleet.replicas import Replicas, addresses
+from stoker.serve.fleet.replicas import Lookup, Replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def run(fleet: FleetService, listen: tuple[str, int]) -> None:
         newest, _ = log.newest()
     except (OSError, ValueError) as error:
         raise RunError(ExitCode.CONFIG, f"the state in {fleet.folder} cannot be read: {error}") from error
-    replicas = Replicas(lambda: addresses(fleet.ready), lambda: addresses(fleet.known), fleet.key)
+    replicas = Replicas(Lookup(fleet.ready), Lookup(fleet.known), fleet.key)
     control = Control(log, replicas, fleet.timeout)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

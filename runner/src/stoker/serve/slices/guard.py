@@ -32,7 +32,7 @@ _TICK_SECONDS = 0.05
 _BEAT_SECONDS = 0.5
 # Without a sign of life for so long the guard does not count.
 SILENT_SECONDS = 3.0
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _STOPPED = 75
 
 
@@ -206,6 +206,7 @@ class PermitGuard:
     def _start(self) -> None:
         # The guard must not die and leave an engine behind that nobody guards.
         libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
         parent = os.getpid()
 
         def with_the_guard() -> None:
@@ -223,9 +224,14 @@ class PermitGuard:
 
     def _kill(self) -> None:
         if self._engine is not None:
+            group = self._engine.pid
             with suppress(ProcessLookupError):
-                os.killpg(self._engine.pid, signal.SIGKILL)  # also of processes that it started
+                os.killpg(group, signal.SIGKILL)
             self._engine.wait()
+            # A process that vLLM starts uses the device. It belongs to the guard once vLLM is gone.
+            with suppress(ChildProcessError):
+                while True:
+                    os.waitpid(-group, 0)
             self._engine = None
             print("[guard] the engine was ended", file=sys.stderr, flush=True)
 
