@@ -62,6 +62,27 @@ def a_session_trains_as_a_notebook_does(setup: Setup) -> None:
             assert there["loss"] < before["loss"] - 0.3
 
 
+def a_step_that_was_interrupted_does_not_reach_the_next(setup: Setup) -> None:
+    """The endpoint adds up gradients, and the next training begins without those that no step has followed."""
+    with far(setup) as policy, far(setup) as other:
+        policy.train(ROWS)
+        other.train(ROWS)
+        session = policy._session
+        step = session._endpoint.step
+
+        def interrupted(*words: Any) -> float:
+            raise KeyboardInterrupt
+
+        session._endpoint.step = interrupted
+        try:
+            policy.train(ROWS)
+        except KeyboardInterrupt:
+            session._endpoint.step = step
+        again, plain = policy.train(ROWS), other.train(ROWS)
+        norms = [[entry["grad_norm"] for entry in done.history] for done in (again, plain)]
+        assert all(map(functools.partial(math.isclose, rel_tol=1e-4), *norms)), norms
+
+
 def the_example_takes_an_address_for_a_model(setup: Setup) -> None:
     """The script that trains in this process trains in a session, when it is given an address."""
     done = subprocess.run([sys.executable, EXAMPLE, setup.url], check=False, capture_output=True, text=True, cwd=FOLDER)
@@ -99,6 +120,7 @@ if __name__ == "__main__":
     with endpoint(MODEL, FOLDER) as found:
         cases = (
             a_session_trains_as_a_notebook_does,
+            a_step_that_was_interrupted_does_not_reach_the_next,
             the_example_takes_an_address_for_a_model,
             what_a_session_cannot_do_is_refused,
         )

@@ -27,6 +27,8 @@ _FLOAT32, _INT64 = 1, 2
 _HEARTBEAT_SECONDS = 10.0
 _PROBE_SECONDS = 10.0
 _ASK_AGAIN = 408
+# The checkpoint that holds a model while its gradients are forgotten.
+_INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,12 @@ class EndpointClient:
         adam = {"learning_rate": learning_rate, "beta2": 0.999, "eps": 1e-8, "grad_clip_norm": longest_gradient}
         done = self._done("optim_step", {"model_id": model_id, "seq_id": self._next(), "adam_params": adam})
         return float(done["metrics"]["grad_norm"])
+
+    def forget(self, model_id: str) -> None:
+        """Forget gradients that no step has followed; the protocol has no request for that alone."""
+        saved = {"model_id": model_id, "seq_id": self._next(), "path": _INTERRUPTED, "overwrite": True}
+        path = self._done("save_weights", saved)["path"]
+        self._done("load_weights", {"model_id": model_id, "seq_id": self._next(), "path": path, "optimizer": True})
 
     def sampler(self, model_id: str) -> str:
         """Let the samplers have the model as it is now, and return what to ask them by."""

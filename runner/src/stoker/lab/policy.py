@@ -277,8 +277,9 @@ class Policy:
             )
         if method is None and self._runs and not any(run.method in job.METHODS for run in self._runs):
             raise LabError(
-                "this policy was trained with rewards alone, of which there is no TrainJob here: train with rewards by "
-                "the method grpo_async there (docs/guides/rewards.md), or write method='sft' or 'dpo' to train on rows"
+                "this policy was trained only with rewards, and to_trainjob cannot express that: train with rewards by "
+                "the method grpo_async on the cluster (docs/guides/rewards.md), or write method='sft' or 'dpo' to "
+                "train on rows"
             )
         data = dataset or self._dataset
         if data is None:

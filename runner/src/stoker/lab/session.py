@@ -46,6 +46,7 @@ class RemoteSession:
         self._tokenizer: Any = None
         # The model at the endpoint, and what its samplers know it by as it is now.
         self._model_id = self._sampler = ""
+        self._half_done = False
 
     @property
     def tokenizer(self) -> Any:
@@ -79,6 +80,8 @@ class RemoteSession:
         started, history = time.monotonic(), list[Mapping[str, float]]()
         model_id = self._model()
         self._sampler = ""  # also if it ends on the way
+        if self._half_done:
+            self._endpoint.forget(model_id)
         order = random.Random(config.seed)
         for _ in range(config.num_epochs):
             turn = order.sample(range(len(dataset)), len(dataset))
@@ -90,8 +93,10 @@ class RemoteSession:
                 if not count:
                     raise LabError("rows have no token to learn after they were cut: raise max_length")
                 mean = [Passed(row.tokens, row.targets, [one / count for one in row.weights]) for row in passed]
+                self._half_done = True
                 logprobs = self._endpoint.forward(model_id, mean, learn=True)
                 norm = self._endpoint.step(model_id, config.learning_rate * part, config.max_grad_norm)
+                self._half_done = False
                 history.append({"step": done + 1, "loss": _sum(mean, logprobs), "grad_norm": norm})
         loss = sum(entry["loss"] for entry in history) / len(history)
         return Trained("sft", len(history), loss, time.monotonic() - started, 1, tuple(history))

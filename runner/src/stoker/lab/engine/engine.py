@@ -119,6 +119,7 @@ class TrainableEngine:
         if not batches or (not loss and not labels):
             raise LabError(f"train_step: the batch has no label to learn: give one that is not {IGNORED}")
         self.model.train()
+        self.optimizer.zero_grad()  # an interrupted step leaves gradients
         total = 0.0
         for one in batches:
             part = loss(self.model, one) / len(batches) if loss else self._likelihood(one, labels)

@@ -148,6 +148,7 @@ class Learner:
         of_policy, clipped = policy_loss(found.logprobs, old, advantages, mask, config.clip_range)
         of_value = value_loss(found.values, values, returns, mask, config.clip_range_value)
         loss = of_policy + config.vf_coef * of_value
+        self.optimizer.zero_grad()  # an interrupted update leaves gradients
         loss.backward()
         weights = [*self.adapter.values(), *self.head.parameters()]
         norm = nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
