@@ -141,6 +141,23 @@ def test_an_exception_becomes_an_ending(error: BaseException, code: ExitCode, pr
     assert says in verdict.message
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("We couldn't connect to 'https://huggingface.co' to load the files. Run the library in offline mode"),
+        ConnectionError("Couldn't reach 'org/name' on the Hub (LocalEntryNotFoundError)"),
+        named("LocalEntryNotFoundError", "x"),
+    ],
+)
+def test_a_hub_that_is_silent_after_a_restart_is_asked_again(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ending_of(error, TRL.flag_names).code is ExitCode.NO_INPUT
+    later = ending_of(error, TRL.flag_names, attempt=1)
+    assert (later.code, later.primary) == (ExitCode.UNAVAILABLE, True)
+    assert "the model hub does not answer" in later.message
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert ending_of(error, TRL.flag_names, attempt=1).code is ExitCode.NO_INPUT
+
+
 def test_a_missing_split_is_bad_data(tmp_path: Path) -> None:
     # `datasets` raises a bare KeyError for it, told apart by the file that raises it.
     module = tmp_path / "dataset_dict.py"

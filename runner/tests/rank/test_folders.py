@@ -47,6 +47,20 @@ def test_a_node_sees_the_others_verdicts_but_not_its_own(tmp_path: Path) -> None
     assert first.verdicts() == {}
 
 
+def test_a_run_that_is_resumed_does_not_see_how_it_was_stopped(tmp_path: Path) -> None:
+    before = SharedFolder(tmp_path, "run", 1)
+    before.publish(Verdict(ExitCode.STOPPED, "stopped at step 3"))
+    SharedFolder(tmp_path, "run", 2).publish(Verdict(ExitCode.CRASHED, "loss is nan"))
+    resumed = SharedFolder(tmp_path, "run", 0)
+    resumed.forget_stops()
+    assert resumed.verdicts() == {2: Verdict(ExitCode.CRASHED, "loss is nan")}
+    (before.path / "node-1.json").unlink()  # so that the time is another one on any filesystem
+    again = Verdict(ExitCode.STOPPED, "stopped at step 5")
+    before.publish(again)
+    os.utime(before.path / "node-1.json")
+    assert resumed.verdicts()[1] == again
+
+
 def test_another_attempts_verdicts_are_not_seen(tmp_path: Path) -> None:
     SharedFolder(tmp_path, "before", 0).publish(Verdict(ExitCode.CRASHED, ""))
     assert SharedFolder(tmp_path, "now", 1).verdicts() == {}

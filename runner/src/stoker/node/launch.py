@@ -72,6 +72,7 @@ def start(args: Sequence[str], world: Mapping[str, str] | None = None) -> ExitCo
 def run(plan: Plan, signals: Signals) -> ExitCode:
     """Run a plan to its end on this node and return the exit code of the pod."""
     shared = SharedFolder(Path(plan.workspace), plan.run_id, plan.world.node_rank)
+    shared.forget_stops()
     for notice in plan.notices:
         say(f"note: {notice}")
     verdict = _unless_idle(_attempt(plan, shared, signals), shared)

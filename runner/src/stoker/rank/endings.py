@@ -41,6 +41,9 @@ _NOT_FOUND = re.compile(
     r"should have a `model_type` key|no \(supported\) data files found",
     re.IGNORECASE,
 )
+# The same packages, about a hub that does not answer; and the variables that tell them not to ask it.
+_SILENT = re.compile(r"couldn't connect to|couldn't reach", re.IGNORECASE)
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 _NO_DEVICE_MEMORY = re.compile(
     r"(CUDA|HIP|XPU)( error)?:? out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED", re.IGNORECASE
 )
@@ -53,12 +56,13 @@ _READ_ONLY = re.compile(r"read-only file system|ReadOnlyFilesystem|os error 30\b
 _BAD_DATA = {"DatasetGenerationError", "DatasetGenerationCastError", "CastError", "UnexpectedSplitsError"}
 
 
-def ending_of(error: BaseException, names: FlagNames) -> Verdict:
+def ending_of(error: BaseException, names: FlagNames, attempt: int = 0) -> Verdict:
     """Return how a run ended, from the exception that the trainer raised.
 
     Args:
         error: the exception.
         names: how the framework writes the settings that the advice names.
+        attempt: of the run, from 0.
     """
     name = type(error).__name__
     text = " ".join(hide(str(error)).split())
@@ -102,6 +106,12 @@ def ending_of(error: BaseException, names: FlagNames) -> Verdict:
         return Verdict(ExitCode.BAD_DATA, f"the data has no split {text}: name an existing split{where}")
     if _named(error) & _BAD_DATA:
         return Verdict(ExitCode.BAD_DATA, f"the data cannot be read as a table: {text[:400]}. Correct its rows")
+    if attempt and _is_silence(error, text):
+        return Verdict(
+            ExitCode.UNAVAILABLE,
+            f"the model hub does not answer: {text[:400]}. It did when the run began, so this is tried again; a run "
+            "whose initializers fetch model and data does not ask it",
+        )
     if _named(error) & _MISSING or _NOT_FOUND.search(text):
         return Verdict(
             ExitCode.NO_INPUT,
@@ -135,6 +145,13 @@ def _named(error: BaseException) -> set[str]:
         names |= {cls.__name__ for cls in type(cause).__mro__}
         cause = cause.__cause__ or cause.__context__
     return names
+
+
+def _is_silence(error: BaseException, text: str) -> bool:
+    """Return whether a model hub did not answer, though it was asked."""
+    named = _named(error)
+    told_not_to = "OfflineModeIsEnabled" in named or any(os.environ.get(name) for name in _OFFLINE)
+    return not told_not_to and ("LocalEntryNotFoundError" in named or bool(_SILENT.search(text)))
 
 
 def _is_storage(error: BaseException, numbers: set[int], words: re.Pattern[str]) -> bool:

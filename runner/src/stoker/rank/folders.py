@@ -22,6 +22,7 @@ from stoker.rank.pulse import Beat
 
 # How long folders of other attempts are kept: they may belong to jobs that still run.
 _KEPT_SECONDS = 7 * 24 * 3600
+_VERDICTS = "node-*.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,15 @@ class SharedFolder:
     def __init__(self, workspace: Path, run_id: str, node_rank: int) -> None:
         self.path = workspace / ".stoker" / "runs" / run_id
         self.node_rank = node_rank
+        self._before: dict[str, int] = {}
+
+    def forget_stops(self) -> None:
+        """Leave out from now on that nodes were stopped: a run that is resumed has the same attempt as before."""
+        for path in _listed(self.path, _VERDICTS):
+            data = read_json(path)
+            if data is not None and data["code"] == ExitCode.STOPPED:
+                with suppress(OSError):  # its node may remove it
+                    self._before[path.name] = path.stat().st_mtime_ns
 
     def publish(self, verdict: Verdict) -> None:
         """Tell the other nodes how this one ended.
@@ -88,12 +98,17 @@ class SharedFolder:
         """Return the other nodes' verdicts so far, by node rank."""
         found = {}
         # Listing the folder makes network filesystems drop a cached "not found".
-        for path in _listed(self.path, "node-*.json"):
+        for path in _listed(self.path, _VERDICTS):
             rank = int(path.stem.removeprefix("node-"))
             data = read_json(path)
-            if rank != self.node_rank and data is not None:
+            if rank != self.node_rank and data is not None and not self._was_there(path):
                 found[rank] = Verdict(ExitCode(data["code"]), data["message"], data["primary"])
         return found
+
+    def _was_there(self, path: Path) -> bool:
+        with suppress(OSError):
+            return self._before.get(path.name) == path.stat().st_mtime_ns
+        return False
 
     def publish_beats(self, beats: Mapping[int, Beat]) -> None:
         """Tell the other nodes where the ranks of this one hang.
