@@ -104,6 +104,17 @@ def test_a_context_and_a_namespace_can_be_named(cluster: Cluster, kubeconfig: Pa
         connect("bear")
 
 
+@pytest.mark.parametrize("current", [None, ""])
+def test_a_named_context_needs_no_current_one(kubeconfig: Path, current: str | None) -> None:
+    config = yaml.safe_load(kubeconfig.read_text())
+    del config["current-context"]
+    kubeconfig.write_text(yaml.safe_dump(config | ({} if current is None else {"current-context": current})))
+    assert connect("test").list(PODS) == []
+    with pytest.raises(KubeconfigError, match="it has no current context; it has the contexts test") as raised:
+        connect()
+    assert "--context" in one_line(raised.value)
+
+
 def test_several_kubeconfigs_are_merged_and_missing_ones_skipped(
     kubeconfig: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

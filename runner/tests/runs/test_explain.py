@@ -230,6 +230,12 @@ CASES = {
     "quota": Case(
         "quota is used up: small, requested: pods=1", "resourcequota", events=[event(job(), "FailedCreate", QUOTA)]
     ),
+    "quota for a part of its pods": Case(
+        "quota is used up: small, requested: pods=1",
+        "resourcequota",
+        [pod()],
+        events=[event(job(), "FailedCreate", QUOTA)],
+    ),
     "pod security": Case(
         'refuses its pods: "restricted:latest": allowPrivilegeEscalation',
         "runtimePatches",
@@ -477,6 +483,13 @@ def test_advice_speaks_the_words_of_the_framework(framework: str | None, advice:
 QUIET = {
     "training": Case("", "", [pod(), pod(index=1)], trainjob(trainerStatus=progress(loss=1))),
     "fetching": Case("", "", [pod("model-initializer")], claims=[claim(phase="Bound")]),
+    "a quota that was full before": Case(
+        "",
+        "",
+        [pod(), pod(index=1)],
+        trainjob(trainerStatus=progress(loss=1)),
+        events=[event(job(), "FailedCreate", QUOTA, time="2026-11-22T09:59:00Z")],
+    ),
     "complete": Case("", "", [terminated(0)], trainjob(**ended("Complete", "AllJobsCompleted"))),
     "a device claim that exists": Case("", "", [pod(**DEVICE)], trainjob(trainerStatus=progress(loss=1))),
     "claim waits for its pod": Case(

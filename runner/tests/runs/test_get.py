@@ -241,6 +241,17 @@ def test_the_place_of_a_result() -> None:
         place_of(Seen(trainjob(), None, (), ()))
 
 
+def test_a_sidecar_that_comes_first_is_not_the_trainer() -> None:
+    proxy = {"name": "istio-proxy", "image": "istio/proxyv2"}
+    mount = {"name": "initializer", "mountPath": "/workspace", "subPath": "runs/a"}
+    volume = {"name": "initializer", "persistentVolumeClaim": {"claimName": "runs"}}
+    for name in ("node", "main"):
+        trains = {"name": name, "image": IMAGE, "volumeMounts": [mount]}
+        spec = {"containers": [proxy, trains], "volumes": [volume]}
+        place = place_of(Seen(trainjob(), None, (), (pod(spec=spec),)))
+        assert (place.image, place.claim, place.folder) == (IMAGE, "runs", "runs/a")
+
+
 def test_a_claim_that_runs_share_is_read_in_the_runs_folder() -> None:
     shared = real_jobset()
     del shared["spec"]["volumeClaimPolicies"]

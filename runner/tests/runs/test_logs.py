@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,8 +18,9 @@ from runner.tests.runs.objects import ended, jobset, pod, terminated, trainjob
 from stoker.contract.exits import ExitCode
 from stoker.runs import logs
 from stoker.runs.client import Client
+from stoker.runs.errors import UnreachableError
 from stoker.runs.logs import LogLine, LogSource, line_of, merged, sources_of
-from stoker.runs.run import Run, State, pod_of
+from stoker.runs.run import QUEUE, Run, State, pod_of
 from stoker.runs.words import state_of
 
 NODE_0 = "tune-node-0-0-x0k0c"
@@ -67,6 +70,39 @@ def test_pods_without_a_log(trained: Cluster) -> None:
     result = stoker("logs", "tune")
     assert result.stdout == ""
     assert "`stoker status tune` lists its pods" in result.stderr
+
+
+def test_a_node_that_is_gone_does_not_hide_the_other_logs(trained: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Client.log
+
+    def broken(client: Client, name: str, *words: Any, **more: Any) -> Iterator[str]:
+        if name == NODE_1:
+            raise UnreachableError("https://cluster", "HTTP 500")
+        yield from log(client, name, *words, **more)
+
+    monkeypatch.setattr(Client, "log", broken)
+    result = stoker("logs", "tune", "--role", "node")
+    assert result.stdout.splitlines() == ["node-0 | one", "node-0 | three", "node-0 | bar 2"]
+    assert f"the log of {NODE_1}, container node, cannot be read" in result.stderr
+
+
+def test_following_waits_in_a_queue(cluster: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_LOOK_SECONDS", 0.05)
+    queued = trainjob()
+    queued["metadata"]["labels"] = {QUEUE: "team"}
+    queued["spec"]["suspend"] = True
+    cluster.add("trainjobs", queued)
+    found: list[State] = []
+    told: list[str] = []
+    words = (client, "tune", (), None, lambda line: None, lambda run: told.append(state_of(run)))
+    follower = threading.Thread(target=lambda: found.append(logs.follow(*words)))
+    follower.start()
+    follower.join(0.5)
+    assert follower.is_alive()
+    cluster.add("trainjobs", trainjob(**ended("Complete", "AllJobsCompleted")))
+    follower.join(20)
+    assert found == [State.COMPLETE]
+    assert "queue" in told[0]
 
 
 def test_following_ends_with_the_run(trained: Cluster) -> None:

@@ -354,8 +354,9 @@ def connect(context: str | None = None, namespace: str | None = None) -> Client:
     try:
         if there:
             expanded = os.pathsep.join(str(Path(path).expanduser()) for path in there)
-            contexts, current = config.list_kube_config_contexts(config_file=expanded)
-            chosen = _chosen(context, contexts, current)
+            merged = config.kube_config.KubeConfigMerger(expanded).config.value
+            contexts = [found.value for found in merged["contexts"]]
+            chosen = _chosen(context, contexts, merged.get("current-context"), files)
             config.load_kube_config(expanded, chosen["name"], configuration, persist_config=False)
             found = (chosen.get("context") or {}).get("namespace")
         elif context is None and "KUBERNETES_SERVICE_HOST" in os.environ and _POD_NAMESPACE.is_file():
@@ -371,14 +372,16 @@ def connect(context: str | None = None, namespace: str | None = None) -> Client:
     return Client(_package("kubernetes.client").ApiClient(configuration), namespace or found or "default")
 
 
-def _chosen(context: str | None, contexts: list[Object], current: Object) -> Object:
-    if context is None:
-        return current
+def _chosen(context: str | None, contexts: list[Object], current: str | None, files: str) -> Object:
+    wanted = context or current
     for found in contexts:
-        if found["name"] == context:
+        if found["name"] == wanted:
             return found
-    names = ", ".join(sorted(str(found["name"]) for found in contexts))
-    raise KubeconfigError(f"--context {context}: the kubeconfig has no such context, only {names}")
+    names = ", ".join(sorted(str(found["name"]) for found in contexts)) or "none"
+    if context:
+        raise KubeconfigError(f"--context {context}: the kubeconfig has no such context, only {names}")
+    what = f"its current context {wanted} is missing" if wanted else "it has no current context"
+    raise KubeconfigError(f"the kubeconfig {files} cannot be used as it is: {what}; it has the contexts {names}")
 
 
 def _package(name: str) -> Any:

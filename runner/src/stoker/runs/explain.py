@@ -122,9 +122,11 @@ def _not_begun(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
 def _no_pods(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
     if run.state.ended or run.state in (State.STOPPED, State.QUEUED):
         return
+    made = max((_made(pod) for pod in seen.pods), default="")
     for event in _warnings(seen, "Job"):
         text = _text(event)
-        if event.get("reason") not in ("FailedCreate", "FailedCreatePodSandBox"):
+        # What kept pods from being made before the newest one was, does so no more.
+        if event.get("reason") not in ("FailedCreate", "FailedCreatePodSandBox") or _said(event) < made:
             continue
         if "exceeded quota" in text:
             yield Finding(
@@ -430,7 +432,16 @@ _RULES: tuple[_Rule, ...] = (
 def _events(seen: Seen, *kinds: str) -> list[Mapping[str, object]]:
     """Return what Kubernetes said of objects of these kinds, the newest last."""
     found = [event for event in seen.events if part(event, "involvedObject").get("kind") in kinds]
-    return sorted(found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+    return sorted(found, key=_said)
+
+
+def _said(event: Object) -> str:
+    """Return when something was said for the last time; such times sort as text."""
+    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
+
+
+def _made(thing: Object) -> str:
+    return str(part(thing, "metadata").get("creationTimestamp") or "")
 
 
 def _warnings(seen: Seen, *kinds: str) -> list[Mapping[str, object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ LABEL = "stoker.dev/get"
 # Where the pod has the claim, and how long it lives if nobody removes it.
 MOUNT = "/claim"
 SECONDS = 4 * 3600
-_WORKSPACE = "/workspace"
+_WORKSPACE, _NODE = "/workspace", "node"
 # Our images' user; runs of other runtimes may name none, and the restricted standard refuses root.
 _USER = {"runAsUser": 1001, "runAsGroup": 0}
 # What the pod has of a pod of the run: as it is, and in part.
@@ -55,7 +56,7 @@ def place_of(seen: Seen, image: str = "", claim: str = "") -> ResultLocation:
     """
     name = str(part(seen.trainjob, "metadata").get("name") or "")
     spec = _pod_spec(seen)
-    container = next(iter(rows(spec, "containers")), {})
+    container = _container(rows(spec, "containers"))
     found = image or str(part(part(seen.trainjob, "spec"), "trainer").get("image") or container.get("image") or "")
     if not found:
         raise RunError(
@@ -162,6 +163,13 @@ def _pod_spec(seen: Seen) -> Object:
     jobs = rows(part(seen.jobset or {}, "spec"), "replicatedJobs")
     job = next((job for job in jobs if job.get("name") == "node"), jobs[-1] if jobs else {})
     return part(part(part(part(job, "template"), "spec"), "template"), "spec")
+
+
+def _container(containers: Sequence[Object]) -> Object:
+    """Return the container that trains: others, such as a mesh's proxy, may come before it."""
+    named = (one for one in containers if one.get("name") == _NODE)
+    mounting = (one for one in containers if _mount(one))
+    return next(itertools.chain(named, mounting, containers), {})
 
 
 def _mount(container: Object) -> Object:

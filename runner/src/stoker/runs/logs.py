@@ -163,7 +163,7 @@ def follow(
                     readers[source] = threading.Thread(target=_follow_one, args=wanted, daemon=True)
                     readers[source].start()
             first = False
-            over = run.state.ended or run.state in (State.STOPPED, State.QUEUED)
+            over = run.state.ended or run.state is State.STOPPED
             if over:
                 for reader in readers.values():
                     reader.join(_LOOK_SECONDS)
@@ -243,6 +243,8 @@ def _read(client: Client, source: LogSource, tail: int | None) -> Iterator[LogLi
     try:
         for raw in client.log(source.pod, source.container, tail=tail, timestamps=True):
             yield line_of(source, raw)
+    except UnreachableError as error:  # of a node that is gone, and the other logs may tell why
+        say(f"the log of {source.pod}, container {source.container}, cannot be read: {error.message}")
     except (ObjectRefusedError, NotFoundError):
         return  # it has not started, or is gone: `stoker status` says so
 
