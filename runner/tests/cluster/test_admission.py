@@ -95,6 +95,15 @@ def test_what_the_cluster_refuses(job: Mapping[str, Any], message: str) -> None:
     assert message in "\n".join(admission_of(job, RUNTIME).problems)
 
 
+def test_a_patch_mounts_a_claim_that_jobset_adds() -> None:
+    runtime = deepcopy(RUNTIME)
+    jobset = runtime["spec"]["template"]["spec"]
+    jobset["volumeClaimPolicies"] = [{"templates": [{"metadata": {"name": "initializer"}}]}]
+    mount = {"name": "initializer", "mountPath": "/mnt/ws"}
+    job = trainjob(spec=container_patch(name="node", volumeMounts=[mount]))
+    assert admission_of(job, runtime).problems == ()
+
+
 def test_a_field_that_is_null_is_one_that_is_not_there() -> None:
     job = trainjob(numNodes=None, env=None, args=None, spec={"runtimePatches": None, "initializer": {"model": None}})
     assert admission_of(job, RUNTIME).problems == ()

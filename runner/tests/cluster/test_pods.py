@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from builders import RUNTIME, container, container_patch, paths, replicated_jobs, trainjob, variables
+from stoker.cluster.assumed import assumed_facts
 from stoker.cluster.pods import NodeJob, expand, job_of, quantity, rewritten
 from stoker.contract.exits import ExitCode, RunError
 
@@ -77,6 +78,21 @@ def test_processes_nobody_asked_for_are_derived_as_trainer_does(resources: Mappi
     assert environment(job)["PET_NPROC_PER_NODE"] == processes
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "resources", "devices"),
+    [
+        ("nvidia", {"nvidia.com/gpu": 2, "nvidia.com/rdma": 1}, 2),
+        ("amd", {"amd.com/gpu": 2, "amd.com/vnic": 4}, 2),
+        ("amd", {"amd.com/cpx_nps4": 3}, 3),
+        ("intel", {"gpu.intel.com/xe": 2, "gpu.intel.com/memory.max": 4096}, 2),
+    ],
+)
+def test_what_is_not_a_device_is_not_counted(accelerator: str, resources: Mapping[str, int], devices: int) -> None:
+    job = job_of(trainjob(resourcesPerNode={"limits": resources}), RUNTIME)
+    facts = assumed_facts(job, {"STOKER_ACCELERATOR": accelerator})
+    assert len(facts.devices) == devices
+
+
 def test_a_trainjobs_resources_alone_are_counted_though_the_pod_gets_both() -> None:
     runtime = deepcopy(RUNTIME)
     container(runtime)["resources"] = {"limits": {"nvidia.com/gpu": 2}}
@@ -99,8 +115,8 @@ def test_requests_and_limits_are_merged_each_for_themselves() -> None:
 def test_mounts_of_runtime_patches_are_seen() -> None:
     patch = container_patch(name="node", volumeMounts=[{"name": "inputs", "mountPath": "/inputs"}])
     job = job_of(trainjob(spec=patch), RUNTIME)
-    assert job.mounts["inputs"] == "/inputs"
-    assert job.mounts["initializer"] == "/workspace"
+    assert job.mounts["inputs"] == ("/inputs",)
+    assert job.mounts["initializer"] == ("/workspace",)
 
 
 def test_restarts_and_grace_come_from_the_runtime() -> None:

@@ -24,6 +24,7 @@ from builders import (
     gpu_runtime,
     kept,
     paths,
+    pod_of,
     replicated_jobs,
     trainjob,
     with_initializer,
@@ -364,6 +365,20 @@ def test_a_config_file_in_a_volume_is_read_where_the_volume_is_given(tmp_path: P
     assert "has no files" in unfit.output
     (volume / "dataset" / "train.jsonl").write_text('{"text": "a"}\n')
     assert invoke(*options).exit_code == 0
+
+
+def test_a_volume_is_read_at_each_of_its_paths(tmp_path: Path) -> None:
+    runtime = deepcopy(RUNTIME)
+    (node,) = replicated_jobs(runtime)
+    mounts = pod_of(node)["containers"][0].setdefault("volumeMounts", [])
+    mounts.append({"name": "initializer", "mountPath": "/mnt/ws"})
+    file, volume = tmp_path / "runtime.yaml", tmp_path / "volume"
+    file.write_text(yaml.safe_dump(runtime))
+    (volume / "model").mkdir(parents=True)
+    (volume / "dataset").mkdir()
+    (volume / "dataset" / "train.jsonl").write_text('{"text": "a"}\n')
+    told = invoke(write(tmp_path, trainjob()), "--runtime", file, "--volume", f"initializer={volume}")
+    assert told.exit_code == 0, told.output
 
 
 @pytest.mark.parametrize("volume", ["initializer", "initializer=", "other=/tmp", "initializer=/no/such/folder"])

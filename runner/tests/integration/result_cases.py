@@ -5,11 +5,12 @@ Runs in an environment with the trainers, in one process: loading them takes lon
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -44,10 +45,15 @@ def adapter(model: Path, output: Path) -> None:
     manifest(model, output)
 
 
-def manifest(model: Path, output: Path) -> None:
+def manifest(model: Path, output: Path, settings: Mapping[str, str] | None = None) -> None:
     """Write the manifest of a run of SFT, with a line of metrics."""
     (output / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
-    told = {"framework": "trl", "method": "sft", "steps": 1, "settings": {"max_length": str(CONTEXT)}}
+    told = {
+        "framework": "trl",
+        "method": "sft",
+        "steps": 1,
+        "settings": {"max_length": str(CONTEXT), **(settings or {})},
+    }
     write_manifest(output, {**told, "base_model": {"name_or_path": str(model), "revision": None}})
 
 
@@ -98,6 +104,29 @@ def cases(model: Path, folder: Path) -> Iterator[str]:
     # A server compares the digests of the manifest.
     assert not list(changed_files(output, json.loads((output / MANIFEST).read_text())))
     yield "held out"
+
+    # Rows laid out as the run's own are read as the run's were.
+    laid_out = folder / "laid-out"
+    shutil.copytree(output, laid_out)
+    for name in (MANIFEST, "evaluation.json", "report.html"):
+        (laid_out / name).unlink()
+    manifest(model, laid_out, {"dataset_format": "sharegpt"})
+    said = [("2+2=", "4"), ("1+2=", "3", "3+4=", "7")]
+    turns = [[*zip(itertools.cycle(("human", "gpt")), row, strict=False)] for row in said]
+    roles = {"human": "user", "gpt": "assistant"}
+    forms = {
+        "sharegpt": [{"conversations": [{"from": who, "value": text} for who, text in row]} for row in turns],
+        "messages": [{"messages": [{"role": roles[who], "content": text} for who, text in row]} for row in turns],
+    }
+    losses = []
+    for name, rows in forms.items():
+        path = folder / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        done = stoker("evaluate", laid_out, "--data", path, "--output", "json")
+        assert done.exit_code == 0, done.output
+        losses.append(json.loads(done.stdout)["held_out"]["loss"])
+    assert math.isclose(*losses, rel_tol=1e-6), losses
+    yield "laid out as in training"
 
     # An adapter without a tokenizer has its base model's, on a server too.
     bare = folder / "bare"

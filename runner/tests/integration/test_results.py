@@ -29,6 +29,7 @@ def test_a_result_is_merged_evaluated_and_asked(trainer_python: Path, inputs: Pa
         "merge",
         "merge twice",
         "held out",
+        "laid out as in training",
         "served",
         "chat",
         "another base",

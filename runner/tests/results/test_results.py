@@ -80,6 +80,7 @@ def test_the_workspace_stands_for_its_output(tmp_path: Path) -> None:
         (True, ["--as-it-is", "--gguf", "{new}"], 64, "--gguf needs a whole model"),
         (False, ["--push", "ftp://a/b"], 64, "is not an address that this command writes to: write hf://ORG/NAME"),
         (False, ["--push", "hf://a"], 64, "is not an address that this command writes to"),
+        (False, ["--push", "hf://me/my--model"], 64, "is not an address that this command writes to"),
         (False, ["--push", "oci://reg/a"], 64, "gs://BUCKET/PREFIX or oci://REGISTRY/NAME:TAG"),
         (False, ["--push", "oci://reg/Upper:1"], 64, "is not an address that this command writes to"),
         (True, ["--to", "{new}", "--base", "org/other"], 78, "was trained on org/base, not on org/other"),

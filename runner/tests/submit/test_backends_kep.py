@@ -272,4 +272,7 @@ def test_data_below_a_repository_is_found_where_the_initializer_puts_it() -> Non
     assert data("hf://trl-lib/tldr") == "/workspace/dataset"
     assert data("hf://trl-lib/tldr/data/en") == "/workspace/dataset/data/en"
     assert data("hf://trl-lib/tldr/data/train.parquet") == "/workspace/dataset/data"
+    assert data("hf://datasets/trl-lib/tldr") == "/workspace/dataset"
+    assert data("hf://trl-lib/tldr@refs/convert/parquet") == "/workspace/dataset"
+    assert data("hf://trl-lib/tldr@refs/convert/parquet/en") == "/workspace/dataset/en"
     assert data("s3://bucket/some/where") == "/workspace/dataset"

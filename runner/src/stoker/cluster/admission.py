@@ -78,7 +78,7 @@ def admission_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Adm
         *_resources(trainjob, jobs),
         *_other_resources(jobs),
         *_initializers(trainjob, jobs),
-        *_patches(trainjob, jobs),
+        *_patches(trainjob, jobs, _claims(runtime)),
     ]
     return Admission(tuple(dict.fromkeys(problems)), tuple(_notices(trainjob, runtime)))
 
@@ -229,7 +229,7 @@ def _initializers(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str
             yield f"the runtime's container {job!r} mounts no volume {_VOLUME!r}: Trainer requires it, so add the mount"
 
 
-def _patches(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+def _patches(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any]]], claims: set[str]) -> Iterator[str]:
     pods = dict(jobs)
     for patch in _items(_at(trainjob, "spec", "runtimePatches")):
         manager = patch.get("manager")
@@ -246,7 +246,7 @@ def _patches(trainjob: Mapping[str, Any], jobs: list[tuple[str, Mapping[str, Any
                 for container in _items(patched.get(kind) if isinstance(patched, dict) else None):
                     yield from _container_patch(name, container, has)
                     volumes = [*_items(pods[name].get("volumes")), *_items(_at(patched, "volumes"))]
-                    yield from _mounts(container, {str(volume.get("name")) for volume in volumes})
+                    yield from _mounts(container, claims | {str(volume.get("name")) for volume in volumes})
 
 
 def _container_patch(job: str, container: Mapping[str, Any], has: set[str]) -> Iterator[str]:
@@ -266,6 +266,12 @@ def _mounts(container: Mapping[str, Any], volumes: set[str]) -> Iterator[str]:
                 f"a runtimePatch mounts volume {mount.get('name')!r}, but neither the runtime's pod nor the patch has "
                 f"it: add it to the patch's volumes, or write one of {', '.join(sorted(volumes))}"
             )
+
+
+def _claims(runtime: Mapping[str, Any]) -> set[str]:
+    """Return the volumes that JobSet adds for claims, of a runtime that may be invalid."""
+    policies = _items(_at(runtime, "spec", "template", "spec", "volumeClaimPolicies"))
+    return {str(_at(claim, "metadata", "name")) for policy in policies for claim in _items(policy.get("templates"))}
 
 
 def _notices(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Iterator[str]:

@@ -14,10 +14,10 @@ from stoker.plan.world import DEFAULT_PORT, yields
 
 # Extended resources whose count is the number of devices, by the accelerator profile.
 _RESOURCES = {
-    # Not all of nvidia.com: its network operator offers RDMA devices under that name too.
+    # Not all of a vendor's: network operators offer RDMA devices, and device plugins shares of memory, there too.
     "nvidia": ("nvidia.com/gpu", "nvidia.com/mig-"),
-    "amd": ("amd.com/",),
-    "intel": ("gpu.intel.com/", "habana.ai/"),
+    "amd": ("amd.com/gpu", *(f"amd.com/{mode}_" for mode in ("spx", "dpx", "tpx", "qpx", "cpx"))),
+    "intel": ("gpu.intel.com/i915", "gpu.intel.com/xe", "habana.ai/gaudi"),
     "tpu": ("google.com/tpu",),
 }
 # Sources of a variable that only the cluster can read. Of a pod's fields, only its labels and annotations are known.

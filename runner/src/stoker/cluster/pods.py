@@ -50,7 +50,7 @@ class NodeJob:
         image: the container's image; empty if the runtime names none.
         argv: command and arguments of the container, unexpanded.
         env: the container's env entries, from the runtime and the TrainJob.
-        mounts: volume name → mount path.
+        mounts: volume name → the paths where it is mounted.
         max_restarts: restarts the JobSet allows.
         resources: requests, else limits, of the container.
         limits: limits of the container.
@@ -68,7 +68,7 @@ class NodeJob:
     image: str
     argv: tuple[str, ...]
     env: tuple[Mapping[str, Any], ...]
-    mounts: Mapping[str, str]
+    mounts: Mapping[str, tuple[str, ...]]
     max_restarts: int
     resources: Mapping[str, str]
     limits: Mapping[str, str]
@@ -257,7 +257,7 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
         # Upstream's images start this by default.
         argv=argv or ("stoker", "fetch", kind),
         env=env,
-        mounts={mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())},
+        mounts=mounts_of(container),
         max_restarts=int(jobset.get("failurePolicy", {}).get("maxRestarts", 0)),
         resources=resources,
         limits=declared.get("limits", {}),
@@ -269,6 +269,14 @@ def _initializer_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any], kin
         grace_seconds=int(pod.get("terminationGracePeriodSeconds", _GRACE_SECONDS)),
     )
     return InitializerJob(name, node_job, secret, backoff_limit, is_ours=argv[:2] == ("stoker", "fetch"))
+
+
+def mounts_of(container: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return the volumes of a container, and the paths where each is mounted."""
+    found: dict[str, tuple[str, ...]] = {}
+    for mount in container.get("volumeMounts", ()):
+        found[mount["name"]] = (*found.get(mount["name"], ()), mount["mountPath"])
+    return found
 
 
 def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
@@ -298,14 +306,13 @@ def _job_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> NodeJob:
     declared = container.get("resources", {})
     asked = told.get("resourcesPerNode")
     merged = merged_resources(declared, asked or {})
-    mounts = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())}
     node_job = NodeJob(
         name=_name_of(trainjob["metadata"]),
         nodes=_count("numNodes", told.get("numNodes", _policy(runtime).get("numNodes", 1))),
         image=str(told.get("image") or container.get("image") or ""),
         argv=(*command, *args),
         env=env,
-        mounts=mounts,
+        mounts=mounts_of(container),
         max_restarts=int(jobset.get("failurePolicy", {}).get("maxRestarts", 0)),
         resources=_requests_of(merged),
         limits=merged["limits"],

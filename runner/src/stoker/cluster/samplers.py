@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cluster.patches import patched
-from stoker.cluster.pods import NodeJob
+from stoker.cluster.pods import NodeJob, mounts_of
 from stoker.cluster.schema import shape_errors, without_nulls
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.samplers import ADDRESSES
@@ -30,13 +30,13 @@ class SamplerJob:
         count: how many.
         args: vLLM's flags in the runtime, without host and port.
         env: variables with values that the runtime gives vLLM.
-        mounts: volume name → mount path.
+        mounts: volume name → the paths where it is mounted.
     """
 
     count: int
     args: tuple[str, ...]
     env: Mapping[str, str]
-    mounts: Mapping[str, str]
+    mounts: Mapping[str, tuple[str, ...]]
 
 
 def samplers_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> SamplerJob | None:
@@ -63,7 +63,7 @@ def samplers_of(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Samp
                 for entry in container.get("env", ())
                 if "value" in entry and entry["name"] not in _FOLDERS
             },
-            mounts={mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())},
+            mounts=mounts_of(container),
         )
 
 

@@ -33,16 +33,17 @@ class Substitutes:
     pythons: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
-    def folders(self, mounts: Mapping[str, str]) -> dict[str, str]:
+    def folders(self, mounts: Mapping[str, Sequence[str]]) -> dict[str, str]:
         """Return mount path → folder for the mounts of a container."""
-        return {path: self.volumes[name] for name, path in mounts.items() if name in self.volumes}
+        return {path: self.volumes[name] for name, paths in mounts.items() if name in self.volumes for path in paths}
 
     def missing(self, job: NodeJob) -> dict[str, str]:
         """Return volume → mount path of the volumes that a job names but that have no folder here."""
         words = [*job.argv, *(str(entry.get("value") or "") for entry in job.env)]
         return {
             name: path
-            for name, path in job.mounts.items()
+            for name, paths in job.mounts.items()
+            for path in paths
             if name not in self.volumes
             and not Path(path).exists()
             and any(rewritten(word, {path: ""}) != word for word in words)

@@ -149,7 +149,8 @@ def validate_one(trainjob: Resource, runtime: Resource, volumes: Sequence[str] =
         # Both checks report a wrong shape: once is enough.
         found = tuple(problems) or _problems(error)
         return Validation(name, None, found, admission.notices, _code_of(found))
-    folders = {job.mounts[name]: str(folder) for name, folder in volume_folders(job.mounts, volumes).items()}
+    given = volume_folders(job.mounts, volumes)
+    folders = {path: str(folder) for name, folder in given.items() for path in job.mounts[name]}
     judge = _Judge(job, folders, problems, [*admission.notices])
     code = _code_of(problems)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
@@ -12,6 +12,9 @@ import click
 from stoker.commands.group import PATH, formatted, reported
 from stoker.commands.job_options import image_for, job_options, print_job, taken
 from stoker.contract.exits import ExitCode, RunError
+
+if TYPE_CHECKING:
+    from stoker.results.folder import Result
 
 _OUTPUT = "/workspace/output"
 # Our image with lm-evaluation-harness.
@@ -112,7 +115,9 @@ def _measure(output: Path, words: dict[str, Any]) -> dict[str, Any]:
     tasks = Tasks(names, words["include_path"], words["limit"], words["batch_size"])
     # What can be refused is refused before a model is loaded.
     manager = manager_of(tasks) if names else None
-    rows = read_rows(Rows(words["data"], words["split"], words["limit"])) if words["data"] else None
+    rows = None
+    if words["data"]:
+        rows = _as_trained(result, read_rows(Rows(words["data"], words["split"], words["limit"])), words["data"])
     measured: dict[str, Any] = {"of": words["model"] or "result", "base_model": None if base is None else base.name}
     if words["limit"]:
         measured["limit"] = words["limit"]
@@ -132,6 +137,23 @@ def _measure(output: Path, words: dict[str, Any]) -> dict[str, Any]:
             else on_model(tasks, manager, model, tokenizer)
         )
     return record(result, measured)
+
+
+def _as_trained(result: Result, rows: Any, where: str) -> Any:
+    """Return rows as TRL reads them, if they are laid out as those that the run trained on.
+
+    Raises:
+        RunError: a row is of another format (65).
+    """
+    from stoker.frameworks.trl.dataset_formats import FLAG, formats_of
+    from stoker.results.packages import needing
+
+    name = (result.manifest.get("settings") or {}).get(FLAG)
+    if name not in formats_of("sft", dict.fromkeys(rows.column_names)):
+        return rows
+    with needing("local"):
+        from stoker.frameworks.trl.dataset_conversion import converted_rows
+    return converted_rows(rows, name, "sft", where)
 
 
 def _lines(evaluation: dict[str, Any]) -> list[str]:

@@ -17,7 +17,8 @@ from stoker.fetch.fields import Fields, fields_of
 KINDS = ("dataset", "model")
 # Names of a runtime's jobs. A pod's host name is <TrainJob>-<job>-<index>-<index>.
 _HOST = re.compile(rf"(?:^|-)({'|'.join(KINDS)})-initializer-\d+-\d+$")
-_REPO_PART = re.compile(r"[A-Za-z0-9._-]+")
+_REPO_PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
+_LONGEST_REPO = 96
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 # Both or neither.
 CREDENTIALS = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")
@@ -135,7 +136,7 @@ def _parsed(kind: str, uri: str, given: str) -> tuple[str, str, str, str | None]
     if ".." in inside.split("/"):
         raise RunError(ExitCode.USAGE, f"{given} {uri!r} contains `..`: write the path without it")
     if scheme == "hf":
-        return "hf", *_repository(kind, uri, given)
+        return "hf", *repository_in(kind, uri, given)
     if scheme in ("s3", "gs"):
         if not _BUCKET.fullmatch(parts.netloc):
             raise RunError(ExitCode.USAGE, f"{given} {uri!r} has no bucket: write {scheme}://BUCKET/PREFIX")
@@ -161,8 +162,29 @@ def _masked(uri: str) -> str:
     return re.sub(r"\?.*", "?…", re.sub(r"//[^/]*@", "//…@", uri), flags=re.DOTALL)
 
 
-def _repository(kind: str, uri: str, given: str) -> tuple[str, str, str | None]:
-    """Return name, path and revision of `hf://…`; `datasets/` may come first, as in the Hub's own URIs."""
+def is_repository(name: str) -> bool:
+    """Return whether the Hub has repositories of such names (huggingface_hub 1.x, validate_repo_id)."""
+    parts = name.split("/")
+    return (
+        len(parts) <= 2
+        and all(_REPO_PART.fullmatch(part) for part in parts)
+        and len(parts[-1]) <= _LONGEST_REPO
+        and not any(text in name for text in ("--", ".."))
+        and not name.endswith(".git")
+    )
+
+
+def repository_in(kind: str, uri: str, given: str) -> tuple[str, str, str | None]:
+    """Return name, path and revision of `hf://…`; `datasets/` may come first, as in the Hub's own URIs.
+
+    Args:
+        kind: `model` or `dataset`.
+        uri: the address.
+        given: what messages call it.
+
+    Raises:
+        RunError: it names no repository (64).
+    """
     words = uri.partition("://")[2].strip("/").split("/")
     if words[0] in ("datasets", "models") and len(words) >= 3:
         if words[0] != f"{kind}s":
@@ -174,12 +196,7 @@ def _repository(kind: str, uri: str, given: str) -> tuple[str, str, str | None]:
     inside = [unquote(word) for word in words[size:]]
     if revision == "refs" and inside[:1] in (["pr"], ["convert"]) and len(inside) > 1:
         revision, inside = "/".join(("refs", *inside[:2])), inside[2:]
-    if (
-        not all(_REPO_PART.fullmatch(word) and word.strip(".") for word in name.split("/"))
-        or (at and not revision)
-        or ".." in inside
-        or "" in inside
-    ):
+    if not is_repository(name) or (at and not revision) or ".." in inside or "" in inside:
         raise RunError(
             ExitCode.USAGE,
             f"{given} {uri!r} is not a repository: write hf://ORG/NAME, hf://ORG/NAME@REVISION or "

@@ -32,6 +32,7 @@ def merge(result: Result, base: AdapterBase, target: Path) -> Mapping[str, Any]:
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunError(ExitCode.CONFIG, f"{target} exists and is not an empty folder: name a new one")
+    target = target.absolute()  # so that `.` has a name
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     say(f"merging {result.path} into {base.name}")

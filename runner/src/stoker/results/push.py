@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.manifest import MANIFEST
+from stoker.fetch.request import is_repository
 from stoker.results import oci
 from stoker.results.packages import needing
 
@@ -26,7 +27,8 @@ def check_target(uri: str) -> None:
     Raises:
         RunError: its form is unknown (64).
     """
-    if not (_HUB.fullmatch(uri) or _BUCKET.fullmatch(uri) or oci.is_address(uri)):
+    hub = _HUB.fullmatch(uri)
+    if not ((hub and is_repository(hub[1])) or _BUCKET.fullmatch(uri) or oci.is_address(uri)):
         raise RunError(ExitCode.USAGE, f"--push {uri} is not an address that this command writes to: write {FORMS}")
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlparse
 
+from stoker.fetch.request import repository_in
+
 MODEL = "/workspace/model"
 DATASET = "/workspace/dataset"
 
@@ -68,13 +70,15 @@ def dataset_folder(dataset: Stored) -> str:
 
     The initializer keeps a repository's folders and fetches only what the address names. For a file or a pattern, this
     is the folder that contains it.
+
+    Raises:
+        RunError: an address of the Hub names no repository (64).
     """
-    subpath = hub_subpath(dataset.storage_uri) if _is_hub(dataset.storage_uri) else ""
+    uri = dataset.storage_uri
+    subpath = ""
+    if "://" not in uri or uri.startswith("hf://"):
+        _, subpath, _ = repository_in("dataset", uri if "://" in uri else f"hf://{uri}", "the data set's address")
     folders = subpath.split("/") if subpath else []
     if folders and ("." in folders[-1] or "*" in folders[-1]):
         folders.pop()
     return "/".join([DATASET, *folders])
-
-
-def _is_hub(storage_uri: str) -> bool:
-    return "://" not in storage_uri or storage_uri.startswith("hf://")

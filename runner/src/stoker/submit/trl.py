@@ -240,7 +240,7 @@ class TRLConfig(Remembering, LLMBackend):
         config = self._method_config
         given = {name for name in own.needs if getattr(config, name, None)} | set(self.extra_args or ())
         if own.needs and not given & set(own.needs):
-            yield f"{chosen} needs {' or '.join(own.needs)}: set one in a {own.__name__}"
+            yield f"{chosen} needs {' or '.join(own.needs)}: set one in a {own.__name__}, or by --set {own.needs[0]}=…"
         if config is not None and not isinstance(config, own):
             yield f"{chosen}_config is a {type(config).__name__}: write a {own.__name__}"
         elif config is not None:

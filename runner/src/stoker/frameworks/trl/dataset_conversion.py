@@ -32,14 +32,27 @@ def convert_loaded(name: str, method: str, dataset: str, config: str | None, spl
         if args or path != dataset or asked != {"name": config}:
             return loaded
         for split in splits & loaded.keys():
-            data = loaded[split]
-            # The file of a Hub data set cannot be inspected before, so its rows are the first to tell.
-            gone = [column for column in get_dataset_column_names(data) if column not in KEPT]
-            row = partial(_row, name, method, f"{path} ({split})")
-            loaded[split] = data.map(row, with_indices=True, remove_columns=gone)
+            loaded[split] = converted_rows(loaded[split], name, method, f"{path} ({split})")
         return loaded
 
     datasets.load_dataset = load_converted
+
+
+def converted_rows(data: Any, name: str, method: str, where: str) -> Any:
+    """Return a data set as TRL reads it.
+
+    Args:
+        data: the rows.
+        name: their format.
+        method: the training method.
+        where: what messages call the data set.
+
+    Raises:
+        RunError: a row is not of the format (65), told when it is read.
+    """
+    # The file of a Hub data set cannot be inspected before, so its rows are the first to tell.
+    gone = [column for column in get_dataset_column_names(data) if column not in KEPT]
+    return data.map(partial(_row, name, method, where), with_indices=True, remove_columns=gone)
 
 
 def _row(name: str, method: str, where: str, row: dict[str, Any], index: int) -> dict[str, Any]:
