@@ -68,7 +68,7 @@ def adapters_prepare_command(settings: Path, output: Path) -> None:
     "--slice",
     "slices",
     type=PATH,
-    help="Folder of `stoker slice run`, where replicas take turns at a device: whole weights are then loaded by it.",
+    help="Folder shared with `stoker slice run`, where replicas take turns at a device; it then loads whole weights.",
 )
 @reported
 def adapters_watch_command(

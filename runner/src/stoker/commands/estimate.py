@@ -37,7 +37,7 @@ _MODEL = "/workspace/model"
             ["--measured"],
             type=PATH,
             metavar="OUTPUT",
-            help="Of a TrainJob: a finished run to tell tokens and time by.",
+            help="Of a TrainJob: output folder of a finished run, whose speed gives tokens and time.",
         ),
         OUTPUT,
         click.Argument(["model"], metavar="MODEL|TRAINJOB", type=PATH),
@@ -146,7 +146,11 @@ def _of_trainjob(
     from stoker.report.measured import read_measured
 
     if trainer_args:
-        raise RunError(ExitCode.USAGE, f"write {' '.join(trainer_args)} into the TrainJob: it says the flags itself")
+        raise RunError(
+            ExitCode.USAGE,
+            f"{' '.join(trainer_args)} stands after {path}: write options before the file, and flags of the "
+            "trainer into the TrainJob",
+        )
     if config is None:
         raise RunError(
             ExitCode.USAGE, f"the model of {path} is not on this machine: name a folder with its config.json by --model"

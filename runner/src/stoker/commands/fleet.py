@@ -15,8 +15,8 @@ from stoker.commands.group import PATH, reported
     "    --ready chat-replicas:8090 --known chat-control:8090",
 )
 @click.option("--folder", required=True, type=PATH, help="Folder of the fleet's state, which every replica reads.")
-@click.option("--ready", required=True, help="HOST:PORT that stands for the replicas that requests reach.")
-@click.option("--known", required=True, help="HOST:PORT that stands for all replicas, those that start too.")
+@click.option("--ready", required=True, help="HOST:PORT that resolves to the replicas that requests reach.")
+@click.option("--known", required=True, help="HOST:PORT that resolves to all replicas, also those that start.")
 @click.option("--key-file", type=PATH, help="File with the key of the replicas' API.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to answer at.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8084, show_default=True, help="Port to answer at.")

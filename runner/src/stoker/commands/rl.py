@@ -15,7 +15,7 @@ from stoker.commands.runs import interrupted_by_any_signal, logs_command, on_clu
     cls=Commands,
     epilog="\b\nExamples:\n"
     "  stoker rl up math --model hf://Qwen/Qwen3-0.6B --dataset hf://trl-lib/DeepMath-103K \\\n"
-    "    --set reward_funcs=accuracy_reward --time-limit 8h --idle-limit 30m\n"
+    "    --set reward_funcs=think_format_reward --time-limit 8h --idle-limit 30m\n"
     "  stoker rl list\n"
     "  stoker rl down math",
 )
@@ -27,7 +27,7 @@ def rl_group() -> None:
     "up",
     epilog="\b\nExamples:\n"
     "  stoker rl up math --model hf://Qwen/Qwen3-0.6B --dataset hf://trl-lib/DeepMath-103K \\\n"
-    "    --set reward_funcs=accuracy_reward --samplers 4 --time-limit 8h\n"
+    "    --set reward_funcs=think_format_reward --samplers 4 --time-limit 8h\n"
     "  stoker rl up sums trainjob.yaml --idle-limit 30m\n"
     "  stoker rl up sums trainjob.yaml --queue gpu-0 --device-claim gpu-0=gpu.nvidia.com --turns\n"
     "  stoker rl up loops --runtime trl-tinker --model hf://Qwen/Qwen3-0.6B     # for the tinker client\n"

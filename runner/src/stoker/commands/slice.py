@@ -98,8 +98,8 @@ def slice_run_command(
 ) -> None:
     """Take turns at the device that the Lease LEASE stands for.
 
-    The command parks its engine whenever the device is another's. It needs `stoker slice guard` around the engine: the
-    guard ends an engine whose turn is over, also if this command cannot.
+    The command parks its engine while another engine holds the device. It needs `stoker slice guard` around the
+    engine: the guard ends an engine whose turn is over, also if this command cannot.
     """
     from stoker.serve.slices import hooks as engines
     from stoker.serve.slices.leases import ACCOUNT, Leases

@@ -66,7 +66,7 @@ def read_measured(path: Path) -> Measured:
     if told.get("resumed_from"):
         raise RunError(
             ExitCode.BAD_DATA,
-            f"{folder} is of a run that was resumed, whose seconds are of its last attempt alone: name another run",
+            f"{folder} is a resumed run, and its time covers only the last attempt: name another run",
         )
     steps, seconds, processes = numbers
     peak = run.curves[PEAK_MEMORY].values if PEAK_MEMORY in run.curves else ()
