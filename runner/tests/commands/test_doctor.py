@@ -63,6 +63,11 @@ def test_a_laptop_is_told_what_works_and_how_to_get_the_rest(
         ("fetch", ", ".join(doctor.FETCHING), "pip install './runner[fetch]'"),
         ("sdk", "kubeflow", "pip install './runner[sdk]'"),
         ("cluster", "kubernetes, rich", "pip install './runner[cluster]'"),
+        ("board", "jinja2, starlette, uvicorn", "pip install './runner[board]'"),
+        ("plot", "matplotlib", "pip install './runner[plot]'"),
+        ("evaluate", "lm_eval", "pip install './runner[evaluate]'"),
+        ("gguf", "sentencepiece", "pip install './runner[gguf]'"),
+        ("lab", "trl, peft, vllm", "docs/guides/notebook.md"),
         ("kubectl", "it to read runtimes", "--runtime FILE"),
     ):
         assert re.search(

@@ -11,7 +11,7 @@ import yaml
 from runner.tests.command_line import invoke
 from runner.tests.plan.models import QWEN_8B
 
-from builders import gpu_runtime, trainjob
+from builders import RUNTIME, gpu_runtime, trainjob
 
 
 @pytest.fixture
@@ -53,6 +53,14 @@ def test_more_rows_in_a_step_are_more_tokens(job: Path, tmp_path: Path) -> None:
     asked = ("--output", "json", "--model", str(tmp_path), "--measured", str(measured))
     told = json.loads(invoke("estimate", *asked, str(job)).stdout)
     assert told["tokens"] == 1_000_000, "the job accumulates one row where the other accumulated four"
+
+
+def test_what_stands_after_the_file_and_cpus_are_told(job: Path, tmp_path: Path) -> None:
+    late = invoke("estimate", str(job), "--model", str(tmp_path))
+    assert (late.exit_code, "write options before the file" in late.output) == (64, True), late.output
+    job.write_text(yaml.safe_dump_all([trainjob(), RUNTIME]))
+    cpus = invoke("estimate", "--model", str(tmp_path), str(job))
+    assert (cpus.exit_code, "trains on CPUs" in cpus.output) == (64, True), cpus.output
 
 
 def test_a_job_that_does_not_fit_ends_with_78(job: Path, tmp_path: Path) -> None:

@@ -92,6 +92,12 @@ def test_run_refuses_what_plan_refuses_and_leaves_the_reason(tmp_path: Path) -> 
     assert log.read_text().startswith("wrong arguments: --max_stps")
 
 
+def test_a_file_is_none_of_plans_arguments() -> None:
+    result = invoke("plan", "trainjob.yaml", env={})
+    assert result.exit_code == ExitCode.USAGE
+    assert "`stoker validate trainjob.yaml` prints the plan of a TrainJob" in result.stderr
+
+
 @pytest.mark.parametrize("words", [["--outputt", "json"], ["--ouput=json"]], ids=" ".join)
 def test_a_misspelled_option_of_plan_is_named(words: list[str]) -> None:
     result = invoke("plan", *words, env={})

@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -37,6 +37,14 @@ _SHM_WANTED = 64 * 2**20
 # What `stoker fetch` and `stoker export --push` import, and what submitting from Python does.
 FETCHING = ("huggingface_hub", "fsspec", "s3fs", "gcsfs", "oras")
 SUBMITTING = ("kubeflow",)
+LAB = ("trl", "peft", "vllm")
+# Other extras → who needs them, and what they bring.
+_EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "board": ("stoker board", ("jinja2", "starlette", "uvicorn")),
+    "plot": ("stoker plot --to FILE.png", ("matplotlib",)),
+    "evaluate": ("stoker evaluate --tasks", ("lm_eval",)),
+    "gguf": ("stoker export --gguf", ("sentencepiece",)),
+}
 # Only a pod or an image of ours has one of these.
 _IN_A_POD = ("KUBERNETES_SERVICE_HOST", "STOKER_IMAGE_VERSION", "STOKER_JOB_ID", "STOKER_RUN_ID", *LAUNCHER)
 # Where a framework's packages come from outside a pod.
@@ -158,6 +166,9 @@ def _machine(facts: Facts) -> Iterator[Line]:
     yield _needing("fetch", "stoker fetch", FETCHING, "from a checkout, pip install './runner[fetch]'")
     yield _needing("sdk", "submitting from Python", SUBMITTING, "from a checkout, pip install './runner[sdk]'")
     yield _needing("cluster", "looking at runs on a cluster", PACKAGES, EXTRA)
+    for extra, (user, packages) in _EXTRAS.items():
+        yield _needing(extra, user, packages, f"from a checkout, pip install './runner[{extra}]'")
+    yield _needing("lab", "stoker.lab", LAB, "docs/guides/notebook.md, an environment of its own")
     if shutil.which("kubectl"):
         yield Line("kubectl", "installed: validate and local ask it for the runtimes of your cluster")
     else:

@@ -165,6 +165,11 @@ def _of_trainjob(
         raise RunError(ExitCode.USAGE, f"{path} has {len(others) + 1} TrainJobs: keep one")
     known = of_kind([*resources, *(one for file in runtimes for one in read_resources(file))], *RUNTIME_KINDS)
     plan = plan_of(job, runtime_of(job, known), folder)
+    if plan.accelerator == "cpu":
+        raise RunError(
+            ExitCode.USAGE,
+            f"{path} trains on CPUs, and only the memory of devices is counted: name a runtime with devices",
+        )
     if shape is None or not plan.ways:
         raise RunError(
             ExitCode.USAGE,

@@ -57,5 +57,11 @@ def plan_command(output: str, trainer_args: tuple[str, ...]) -> None:
         return
     if wrong := misspelled_option(trainer_args):
         raise RunError(ExitCode.USAGE, wrong)
+    if trainer_args and trainer_args[0].endswith((".yaml", ".yml")):
+        raise RunError(
+            ExitCode.USAGE,
+            f"`stoker plan` reads a pod's variables and flags, no file: `stoker validate {trainer_args[0]}` prints "
+            "the plan of a TrainJob",
+        )
     plan = planning.plan_here(trainer_args)
     click.echo(hide(json.dumps(plan.to_json(), indent=2) if output == "json" else describe.plan_text(plan)))

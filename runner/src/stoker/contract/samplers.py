@@ -19,6 +19,9 @@ API_KEY = "STOKER_SAMPLERS_API_KEY"
 # The variable with the seconds without a request to them after which the run ends.
 IDLE_SECONDS = "STOKER_IDLE_SECONDS"
 
+Traffic = Mapping[str, tuple[float, float]]
+"""Of each sampler that answers: the requests that have ended, and those under way."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplerRequest:

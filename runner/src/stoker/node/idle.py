@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from stoker.contract.samplers import ADDRESSES, api_key
+from stoker.contract.samplers import ADDRESSES, Traffic, api_key
 from stoker.rank.pulse import FIRST_STEP, TRAINING, Beat
 from stoker.rollouts.addresses import Address, addresses_in
 
@@ -19,9 +19,6 @@ _MOST_SECONDS_BETWEEN_LOOKS = 10.0
 # vLLM's counter of requests that have ended, and its gauges of those that have not.
 _ENDED = re.compile(r"^vllm:request_success_total(?:\{.*\})? (\S+)$", re.MULTILINE)
 _OPEN = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{.*\})? (\S+)$", re.MULTILINE)
-
-Traffic = Mapping[str, tuple[float, float]]
-"""Of each sampler that answers: the requests that have ended, and those under way."""
 
 
 class Idleness:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.contract.samplers import api_key, request_path
+from stoker.contract.samplers import Traffic, api_key, request_path
 from stoker.contract.variables import workspace_of
 from stoker.contract.words import say
 from stoker.fetch.selection import RECORD
@@ -23,9 +23,6 @@ from stoker.tinker.service import Service
 
 _LOOK_SECONDS = 1.0
 _MOST_SECONDS_BETWEEN_LOOKS = 10.0
-
-Traffic = Mapping[str, tuple[float, float]]
-"""Of each sampler that answers: the requests that have ended, and those under way."""
 
 
 def serve(
