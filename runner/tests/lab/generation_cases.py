@@ -75,7 +75,8 @@ def main() -> None:
     assert untrained[5].token_ids == tuple(plain.outputs[0].token_ids)
     assert max(distances(untrained, None)) <= 0.05
     answers, folders = [], []
-    for number, text in enumerate(("7", "21")):
+    # The longer text first: what has learned one token well takes long to learn others.
+    for number, text in enumerate(("21", "7")):
         policy.train(rows(text))
         answers.append(policy.generate(PROMPTS, **GREEDY))
         policy.save_lora(FOLDER / str(number))
@@ -90,12 +91,12 @@ def main() -> None:
     # A folder that is written anew is read anew, and two folders are two adapters.
     trainer = policy._trainer
     assert trainer is not None
-    for folder, text in ((folders[0], "7"), (folders[1], "21"), (folders[0], "7")):
+    for folder, text in ((folders[0], "21"), (folders[1], "7"), (folders[0], "21")):
         (output,) = trainer.generate(["1+1="], lora_path=str(folder), max_tokens=4, temperature=0.0)
         assert output.outputs[0].text == text
     trainer.save_lora(str(folders[0]))
     (output,) = trainer.generate(["1+1="], str(folders[0]), max_tokens=4, temperature=0.0)
-    assert output.outputs[0].text == "21"
+    assert output.outputs[0].text == "7"
     (output,) = trainer.generate(["1+1="], max_tokens=4, temperature=0.0)
     assert tuple(output.outputs[0].token_ids) == tuple(plain.outputs[0].token_ids)
 
@@ -112,7 +113,7 @@ def main() -> None:
         # The adapter alone is the trainer's own.
         assert copied
         assert all(".lora_" in name for name in copied), copied
-        prefer = [{"prompt": prompt, "chosen": "no", "rejected": "21"} for prompt in PROMPTS] * 4
+        prefer = [{"prompt": prompt, "chosen": "no", "rejected": "7"} for prompt in PROMPTS] * 4
         margins = [entry["rewards/margins"] for entry in policy.train(prefer).history if "rewards/margins" in entry]
         assert margins[-1] > margins[0], margins
         trainer.save_lora(str(folders[1]))
