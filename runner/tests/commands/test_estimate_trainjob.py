@@ -88,7 +88,7 @@ def test_steps_say_nothing_of_epochs(job: Path, tmp_path: Path) -> None:
             65,
             "does not tell tokens per second",
         ),
-        (["--model", "{here}", "--measured", "{here}/output"], {"resumed_from": 5}, 65, "was resumed"),
+        (["--model", "{here}", "--measured", "{here}/output"], {"resumed_from": 5}, 65, "is a resumed run"),
     ],
 )
 def test_what_it_cannot_answer_is_said(

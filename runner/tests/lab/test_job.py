@@ -58,7 +58,7 @@ def words(value: Any) -> list[str]:
 
 def test_there_is_no_trainjob_of_rewards_alone(policy: Policy) -> None:
     policy.changed(Trained("ppo", 1, 0.5, 1.0, 1, ()))
-    with pytest.raises(LabError, match=r"trained with rewards alone, .*: train .* grpo_async .* or write method='sft'"):
+    with pytest.raises(LabError, match=r"trained only with rewards, .*: train .* grpo_async .* or write method='sft'"):
         policy.to_trainjob("sums", "a/dataset")
     assert policy.to_trainjob("sums", "a/dataset", method="sft")
     policy.changed(Trained("dpo", 1, 0.5, 1.0, 1, ()))
