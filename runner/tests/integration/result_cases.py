@@ -108,8 +108,8 @@ def cases(model: Path, folder: Path) -> Iterator[str]:
     # Rows laid out as the run's own are read as the run's were.
     laid_out = folder / "laid-out"
     shutil.copytree(output, laid_out)
-    for name in (MANIFEST, "evaluation.json", "report.html"):
-        (laid_out / name).unlink()
+    for file in (MANIFEST, "evaluation.json", "report.html"):
+        (laid_out / file).unlink()
     manifest(model, laid_out, {"dataset_format": "sharegpt"})
     said = [("2+2=", "4"), ("1+2=", "3", "3+4=", "7")]
     turns = [[*zip(itertools.cycle(("human", "gpt")), row, strict=False)] for row in said]
@@ -119,8 +119,8 @@ def cases(model: Path, folder: Path) -> Iterator[str]:
         "messages": [{"messages": [{"role": roles[who], "content": text} for who, text in row]} for row in turns],
     }
     losses = []
-    for name, rows in forms.items():
-        path = folder / f"{name}.jsonl"
+    for form, rows in forms.items():
+        path = folder / f"{form}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         done = stoker("evaluate", laid_out, "--data", path, "--output", "json")
         assert done.exit_code == 0, done.output

@@ -5,6 +5,7 @@ Runs in an environment with TRL, which has the session's endpoint too. MODEL is 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from runner.tests.lab.cases import refused, report
 from runner.tests.lab.scripts import ROOT
@@ -19,6 +21,7 @@ from runner.tests.tinker.endpoint_cases import KEY, Setup, endpoint
 
 from stoker.lab import LoRATrainConfig, LoRATrainer, Policy, evaluate
 from stoker.lab.endpoint import KEY as VARIABLE
+from stoker.lab.endpoint import EndpointClient
 
 MODEL, FOLDER = sys.argv[1], Path(sys.argv[2])
 EXAMPLE = ROOT / "examples" / "lab" / "basic_lora_finetune.py"
@@ -67,17 +70,12 @@ def a_step_that_was_interrupted_does_not_reach_the_next(setup: Setup) -> None:
     with far(setup) as policy, far(setup) as other:
         policy.train(ROWS)
         other.train(ROWS)
-        session = policy._session
-        step = session._endpoint.step
 
         def interrupted(*words: Any) -> float:
             raise KeyboardInterrupt
 
-        session._endpoint.step = interrupted
-        try:
+        with mock.patch.object(EndpointClient, "step", interrupted), contextlib.suppress(KeyboardInterrupt):
             policy.train(ROWS)
-        except KeyboardInterrupt:
-            session._endpoint.step = step
         again, plain = policy.train(ROWS), other.train(ROWS)
         norms = [[entry["grad_norm"] for entry in done.history] for done in (again, plain)]
         assert all(map(functools.partial(math.isclose, rel_tol=1e-4), *norms)), norms

@@ -75,7 +75,7 @@ def test_pods_without_a_log(trained: Cluster) -> None:
 def test_a_node_that_is_gone_does_not_hide_the_other_logs(trained: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Client.log
 
-    def broken(client: Client, name: str, *words: Any, **more: Any) -> Iterator[str]:
+    def broken(client: Client, name: str, *words: Any, **more: Any) -> Iterator[bytes]:
         if name == NODE_1:
             raise UnreachableError("https://cluster", "HTTP 500")
         yield from log(client, name, *words, **more)
