@@ -168,7 +168,9 @@ def _machine(facts: Facts) -> Iterator[Line]:
     yield _needing("cluster", "looking at runs on a cluster", PACKAGES, EXTRA)
     for extra, (user, packages) in _EXTRAS.items():
         yield _needing(extra, user, packages, f"from a checkout, pip install './runner[{extra}]'")
-    yield _needing("lab", "stoker.lab", LAB, "docs/guides/notebook.md, an environment of its own")
+    yield _needing(
+        "lab", "training and serving in one Python process", LAB, "docs/guides/notebook.md, an environment of its own"
+    )
     if shutil.which("kubectl"):
         yield Line("kubectl", "installed: validate and local ask it for the runtimes of your cluster")
     else:
