@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ TEXT = "\n".join((ROOT / "docs" / "guides" / page).read_text() for page in PAGES
     re.MULTILINE | re.DOTALL,
 )
 EXAMPLES = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
-INLINE = re.findall(r"`--set ([^`]+)`", TEXT)
+# As a shell reads them.
+INLINE = [word for text in re.findall(r"`--set ([^`]+)`", TEXT) for word in shlex.split(text)]
 CLAIMS = re.findall(r"`([\w./-]+\.(?:py|yaml))::([^`]+)`", COMPARISON)
 
 
