@@ -94,7 +94,7 @@ class Samplers:
         return name
 
     def wait(self, name: str) -> None:
-        """Wait until every server that is there has a version, and one is.
+        """Wait until every server that is there has a version, and one is. A version that is not there in time goes.
 
         Raises:
             RefusedError: one has not in time.
@@ -114,6 +114,7 @@ class Samplers:
                     self._there = having
                 return
             if time.monotonic() > until:
+                self.retract(name)
                 raise RefusedError(
                     f"a sampler does not serve {name} after {self._seconds:g} s "
                     f"({'it does not list it' if lacking else why}): look at its log, and give "

@@ -422,7 +422,6 @@ class Service:
                 self._samplers.wait(version)
             except RefusedError:
                 self._take_back(place)
-                self._samplers.retract(version)
                 raise
             with self._lock:
                 if place is not None:
@@ -463,11 +462,7 @@ class Service:
         if version is None:
             folder = self._checkpoints.find(place)
             version = self._samplers.publish(partial(copy_adapter, folder))
-            try:
-                self._samplers.wait(version)
-            except RefusedError:
-                self._samplers.retract(version)
-                raise
+            self._samplers.wait(version)
             with self._lock:
                 self._published[place.uri] = version
         return version
