@@ -130,7 +130,7 @@ class Bench:
 
     @cached_property
     def _vllm(self) -> Path:
-        return environment(f"--accelerator={self._accelerator}", image="vllm").parents[1]
+        return environment(image="vllm" if self._accelerator == "cpu" else "lab-cuda").parents[1]
 
     @cached_property
     def inputs(self) -> Path:

@@ -29,6 +29,8 @@ _ENVIRONMENT = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "TORCHDYNAMO_DISABLE": "1",
+    # On a GPU its own sampler would be compiled with nvcc.
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "HF_HUB_OFFLINE": "1",
 }
 _FLAGS = ("--enforce-eager", "--max-num-seqs=64")

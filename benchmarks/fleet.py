@@ -19,6 +19,8 @@ rows:
             writes end with fsync, and nothing that is read is in memory; goal: at least 0.8
   affinity  share of requests that reach the replica of their group through the one URL; goal: at least 95 %
   shares    device time of one of two equal runs that take turns ÷ that of the other; goal: 0.95 to 1.05
+  sleep     seconds that vLLM takes to sleep and to go on, and the memory of the GPU that it keeps meanwhile, at levels
+            1 and 2, with random weights of 1.7B; on an NVIDIA GPU alone
 
 exit codes:
   0  measured
@@ -59,7 +61,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "runner" / "src"), str(ROOT / "tests")]
 from benchmarks.adding import adding_inputs  # noqa: E402
 from benchmarks.async_grpo_samplers import Samplers  # noqa: E402
 from benchmarks.children import Child  # noqa: E402
+from benchmarks.fleet_sleep import Slept, memory_in_use, of_sleeps, sleeping_engine, sleeps  # noqa: E402
 from benchmarks.fleet_streams import Streamed, around, gaps_during  # noqa: E402
+from benchmarks.gpu import GpuError, first_gpu  # noqa: E402
 from benchmarks.jobs import JobFailed, environment  # noqa: E402
 from benchmarks.paired import difference_line, ratio_line, run_pairs, say, seconds, whole  # noqa: E402
 from benchmarks.rows import end, parsed, parser_of, run_rows  # noqa: E402
@@ -79,6 +83,7 @@ _MIB = 2**20
 # File systems that have no disk.
 _IN_MEMORY = ("tmpfs", "ramfs")
 _GROUPS, _SAMPLES, _REPLICAS = 100, 8, 3
+_SLEEPER = "qwen3-1.7b"
 
 Result = TypeVar("Result")
 
@@ -446,6 +451,34 @@ def of_shares(one: float, other: float, turns: int) -> str:
     )
 
 
+def sleep(bench: Bench) -> None:
+    """Print what vLLM frees of a GPU while it sleeps, and how long that takes."""
+    try:
+        name = first_gpu()
+    except GpuError as error:
+        print(f"sleep: not measured: {error}", flush=True)
+        return
+    say("finds vLLM's environment for GPUs, or makes it")
+    python = environment(image="lab-cuda")
+    folder = bench.folder / "sleep"
+    folder.mkdir()
+    say(f"writes random weights of {_SLEEPER}")
+    subprocess.run([python, _HERE / "gpu_inputs.py", folder, _SLEEPER, "1", "64"], check=True)
+    print(f"on {name}:", flush=True)
+    found: list[Slept] = []
+    say("starts vLLM")
+    with sleeping_engine(python, folder / "model", folder) as address:
+        try:
+            for one in sleeps(address, bench.args.pairs, bench.args.patience, memory_in_use):
+                found.append(one)
+                say(str(one))
+        except JobFailed as failure:
+            log = (folder / "vllm.log").read_text(errors="replace")[-3000:]
+            raise JobFailed(f"{log}\n{failure}; the end of its log is above") from failure
+        finally:
+            print(*of_sleeps(found), sep="\n", flush=True)
+
+
 ROWS: dict[str, Callable[[Bench], None]] = {
     "url": url,
     "pause": pause,
@@ -453,6 +486,7 @@ ROWS: dict[str, Callable[[Bench], None]] = {
     "storage": storage,
     "affinity": affinity,
     "shares": shares,
+    "sleep": sleep,
 }
 
 
