@@ -180,14 +180,14 @@ def test_a_gpu_out_of_memory_is_named_with_what_to_lower(job: GpuJob) -> None:
         capture_output=True,
         text=True,
     )
-    long_rows = job.folder / "long"
-    long_rows.mkdir()
-    (long_rows / "train.jsonl").write_text(f"{json.dumps({'text': '1+2=3 ' * 4000})}\n" * 16)
+    many_rows = job.folder / "many"
+    many_rows.mkdir()
+    (many_rows / "train.jsonl").write_text(f"{json.dumps({'text': '1+2=3 ' * 100})}\n" * 1024)
     told = {
         "PYTORCH_CUDA_ALLOC_CONF": f"per_process_memory_fraction:{_FEW_BYTES / int(total.stdout):.6f}",
-        "STOKER_ARG_DATASET_NAME": str(long_rows),
+        "STOKER_ARG_DATASET_NAME": str(many_rows),
     }
-    ended = job.run("--max_length", "6000", env=told)
+    ended = job.run("--per_device_train_batch_size", "1024", env=told)
     assert ended.code == 70, ended.output
     assert re.search(
         r"exit 70: .*out of device memory: lower --per_device_train_batch_size or --max_length", ended.output

@@ -266,9 +266,10 @@ def test_a_trainer_on_the_promised_device_is_let_go_on(name: str, device: str) -
     check_trainers_device(name, device)
 
 
-@pytest.mark.parametrize(("name", "device"), [("nvidia", "cpu"), ("amd", "cpu"), ("nvidia", "xpu:0"), ("tpu", "cuda")])
+@pytest.mark.parametrize(("name", "device"), [("nvidia", "cpu"), ("amd", "cpu:0"), ("nvidia", "xpu"), ("tpu", "cuda")])
 def test_a_trainer_elsewhere_ends_for_good(name: str, device: str) -> None:
-    with pytest.raises(RunError, match=f"the trainer computes on {device}, but the runtime is for {name}") as ended:
+    said = f"the trainer computes on {device.partition(':')[0]}, but the runtime is for {name}"
+    with pytest.raises(RunError, match=said) as ended:
         check_trainers_device(name, device)
     assert ended.value.code is ExitCode.CONFIG
 

@@ -243,10 +243,10 @@ def check_trainers_device(accelerator: str, device: object, is_guess: bool = Fal
     Raises:
         RunError: it computes elsewhere (78).
     """
-    kind = _KINDS.get(accelerator)
-    if kind is not None and str(device).partition(":")[0] not in kind.types:
+    kind, used = _KINDS.get(accelerator), str(device).partition(":")[0]
+    if kind is not None and used not in kind.types:
         raise RunError(
             ExitCode.CONFIG,
-            f"the trainer computes on {device}, but {_promise(accelerator, is_guess)}: remove what chooses the device, "
+            f"the trainer computes on {used}, but {_promise(accelerator, is_guess)}: remove what chooses the device, "
             f"such as ACCELERATE_USE_CPU in the env, or {_ON_THE_CPU if is_guess else 'choose a runtime for cpu'}",
         )
