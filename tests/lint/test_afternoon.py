@@ -63,7 +63,7 @@ def test_the_releases_are_those_of_the_runs_claims() -> None:
 
 
 def test_a_block_is_found_below_its_heading() -> None:
-    assert block("README.md", "Train on one node", "helm install").count("--set 'workspace.accessModes") == 1
+    assert block("README.md", "Train on one node", "helm upgrade").count("--set 'workspace.accessModes") == 1
     assert block("docs/guides/see-a-run.md", "The numbers", "jq ").startswith("jq -r")
 
 

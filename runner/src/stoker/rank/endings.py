@@ -44,6 +44,7 @@ _NOT_FOUND = re.compile(
 # The same packages, about a hub that does not answer; and the variables that tell them not to ask it.
 _SILENT = re.compile(r"couldn't connect to|couldn't reach", re.IGNORECASE)
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+_YES = {"1", "ON", "YES", "TRUE"}
 _NO_DEVICE_MEMORY = re.compile(
     r"(CUDA|HIP|XPU)( error)?:? out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED", re.IGNORECASE
 )
@@ -150,7 +151,7 @@ def _named(error: BaseException) -> set[str]:
 def _is_silence(error: BaseException, text: str) -> bool:
     """Return whether a model hub did not answer, though it was asked."""
     named = _named(error)
-    told_not_to = "OfflineModeIsEnabled" in named or any(os.environ.get(name) for name in _OFFLINE)
+    told_not_to = "OfflineModeIsEnabled" in named or any(os.environ.get(name, "").upper() in _YES for name in _OFFLINE)
     return not told_not_to and ("LocalEntryNotFoundError" in named or bool(_SILENT.search(text)))
 
 
