@@ -65,7 +65,7 @@ Arguments, a dict:
       resource: limits.cpu
       divisor: "1"
 - name: STOKER_GRACE_PERIOD_SECONDS
-  value: {{ .root.Values.terminationGracePeriodSeconds | int | quote }}
+  value: {{ .runtime.podTemplate | default dict | dig "spec" "terminationGracePeriodSeconds" .root.Values.terminationGracePeriodSeconds | int | quote }}
 - name: STOKER_RENDEZVOUS_TIMEOUT_SECONDS
   value: {{ .root.Values.rendezvousTimeoutSeconds | int | quote }}
 - name: STOKER_RUNTIME

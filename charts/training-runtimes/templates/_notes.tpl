@@ -51,6 +51,10 @@ Arguments, a dict:
 {{- range $root.Values.initializers.volumes }}
   {{- $needed = concat $needed (include "training-runtimes.volumeSources" (list "the initializers" .) | fromYamlArray) }}
 {{- end }}
+{{- if include "training-runtimes.networkPolicies" (dict "root" $root "role" "node") }}
+  {{- $needed = append $needed (printf "NetworkPolicies, so that no other run reaches samplers (this release makes them in: %s)"
+        (include "training-runtimes.namespaces" $root | fromYamlArray | join ", ")) }}
+{{- end }}
 {{- $gated := list }}
 {{- $variables := list $root.Values.initializers.env }}
 {{- range $name, $runtime := .catalogue }}

@@ -49,7 +49,7 @@ Arguments, a list: the root context, the entry, its override, the name of their 
       "affinity" ($override.affinity | default dict)
       "sharedMemory" ($override.sharedMemory | default $profile.sharedMemory)
       "args" (include "stoker.overlay" (list $args $entry.args $override.args) | fromYaml)
-      "env" (include "stoker.overlay" (list $env ($override.accelerator | empty | ternary dict $profile.env) $entry.env $override.env) | fromYaml)) }}
+      "env" (include "stoker.overlay" (list $env $profile.env $entry.env $override.env) | fromYaml)) }}
 {{- end }}
 {{- end }}
 

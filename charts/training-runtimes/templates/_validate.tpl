@@ -148,8 +148,19 @@ much memory of the device as it finds. Argument: the resolved runtimes by name.
   {{- end }}
 {{- end }}
 {{- $leases := dict }}
+{{- $seconds := dict }}
 {{- range $runtime := . }}
-  {{- $lease := dig "slice" "lease" "" ($runtime.samplers | default dict) }}
+  {{- $slice := dig "slice" dict ($runtime.samplers | default dict) }}
+  {{- $lease := $slice.lease | default "" }}
+  {{- if $lease }}
+    {{- if and (hasKey $seconds $lease) (ne (get $seconds $lease | first) (int $slice.leaseSeconds)) }}
+      {{- fail (printf (join " " (list
+            "\n\nruntimes.%s.samplers.slice.leaseSeconds: the samplers of runtimes.%s take turns by the Lease %q too, with"
+            "other seconds, and would lose their place in the queue. Set the same leaseSeconds in both.\n"))
+          $runtime.entry (get $seconds $lease | last) $lease) }}
+    {{- end }}
+    {{- $_ := set $seconds $lease (list (int $slice.leaseSeconds) $runtime.entry) }}
+  {{- end }}
   {{- range dig "deviceClaims" list ($runtime.samplers | default dict) }}
     {{- with .resourceClaimName }}
       {{- if and (hasKey $leases .) (ne (get $leases . | first) $lease) }}

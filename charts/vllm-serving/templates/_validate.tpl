@@ -36,6 +36,12 @@ Argument: the root context.
 {{- if hasKey (.Values.resources | default dict) "devices" }}
   {{- fail "\n\nresources.devices: this is not where devices are set. Use the value devices instead.\n" }}
 {{- end }}
+{{- with dig .Values.accelerator "resources" "devices" 0 .Values.accelerators }}
+  {{- if ne (int .) (int $.Values.devices) }}
+    {{- fail (printf "\n\naccelerators.%s.resources.devices: a replica has as many devices as the value devices says (%d). Set devices=%d, or remove it.\n"
+          $.Values.accelerator (int $.Values.devices) (int .)) }}
+  {{- end }}
+{{- end }}
 {{- $given := compact (list .Values.model.claim.name .Values.model.uri .Values.model.image.reference) }}
 {{- if ne (len $given) 1 }}
   {{- fail (printf (join "\n" (list

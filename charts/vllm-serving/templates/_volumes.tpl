@@ -26,12 +26,12 @@ Arguments, a list: the root context, the accelerator's profile.
   image:
     reference: {{ $root.Values.model.image.reference }}
     pullPolicy: {{ $root.Values.imagePullPolicy }}
-{{- else if and $root.Values.model.uri (not $root.Values.model.cacheClaim) }}
+{{- else if and $root.Values.model.uri (not (include "vllm-serving.modelCache" $root)) }}
 - name: model
   emptyDir:
     sizeLimit: {{ $root.Values.model.cacheSize }}
 {{- end }}
-{{- range concat (include "vllm-serving.claims" $root | fromYamlArray) (list $root.Values.model.cacheClaim $root.Values.scratch.cacheClaim) | compact | uniq }}
+{{- range concat (include "vllm-serving.claims" $root | fromYamlArray) (list (include "vllm-serving.modelCache" $root) $root.Values.scratch.cacheClaim) | compact | uniq }}
 - name: {{ include "vllm-serving.claimVolume" . }}
   persistentVolumeClaim:
     claimName: {{ . | quote }}
@@ -104,7 +104,15 @@ vllm-serving.modelVolume: name of the volume of a model that is fetched or comes
 Argument: the root context.
 */}}
 {{- define "vllm-serving.modelVolume" -}}
-{{- if .Values.model.cacheClaim }}{{ include "vllm-serving.claimVolume" .Values.model.cacheClaim }}{{ else }}model{{ end }}
+{{- with include "vllm-serving.modelCache" . }}{{ include "vllm-serving.claimVolume" . }}{{ else }}model{{ end }}
+{{- end }}
+
+{{/*
+vllm-serving.modelCache: the claim that keeps a model that is fetched; empty without one.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.modelCache" -}}
+{{- with .Values.model }}{{ ternary .cacheClaim "" (not (empty .uri)) }}{{ end }}
 {{- end }}
 
 {{/*
