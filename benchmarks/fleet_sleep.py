@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,13 @@ def sleeping_engine(python: Path, model: Path, folder: Path) -> Iterator[str]:
         folder: for its log.
     """
     (port,) = free_ports(1)
-    command = [python.with_name("vllm"), "serve", model, "--served-model-name=base", "--host=127.0.0.1"]
+    command: list[str | Path] = [python.with_name("vllm"), "serve", model, "--served-model-name=base"]
     with (folder / "vllm.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, f"--port={port}", *_FLAGS], env={**os.environ, **_ENVIRONMENT}, stdout=log, stderr=log
+            [*command, "--host=127.0.0.1", f"--port={port}", *_FLAGS],
+            env={**os.environ, **_ENVIRONMENT},
+            stdout=log,
+            stderr=log,
         )
     try:
         yield f"http://127.0.0.1:{port}"
@@ -91,7 +95,7 @@ def sleeps(address: str, times: int, patience: float, memory: Callable[[], int])
     """
     server = Server(address, patience)
     try:
-        VllmHooks(address, 0, patience, patience, None).use(lambda: True)
+        VllmHooks(address, 0, patience, patience, None).use(_always)
         first = _answer(server)
         for _ in range(times):
             for level in LEVELS:
@@ -99,7 +103,7 @@ def sleeps(address: str, times: int, patience: float, memory: Callable[[], int])
                 used = memory()
                 asleep = _seconds(hooks.park)
                 left = memory()
-                awake = _seconds(lambda hooks=hooks: hooks.use(lambda: True))
+                awake = _seconds(partial(hooks.use, _always))
                 if (answer := _answer(server)) != first:
                     raise JobFailed(f"after a sleep of level {level} the engine answered {answer} instead of {first}")
                 yield Slept(level, asleep, awake, used, left)
@@ -121,12 +125,16 @@ def of_sleeps(found: Sequence[Slept]) -> Iterator[str]:
         these = [one for one in found if one.level == level]
 
         def middle(name: str, these: Sequence[Slept] = these) -> float:
-            return statistics.median(getattr(one, name) for one in these)
+            return float(statistics.median(getattr(one, name) for one in these))
 
         yield (
             f"{f'sleep, level {level}':<24} {middle('asleep'):.2f} s to sleep, {middle('awake'):.2f} s to go on; "
             f"{middle('left'):.0f} of {middle('used'):.0f} MiB of the GPU stay in use; {len(these)} times"
         )
+
+
+def _always() -> bool:
+    return True
 
 
 def _answer(server: Server) -> Any:

@@ -41,11 +41,6 @@ Evictions and deletions send SIGTERM; a lack of memory or a lost node amounts to
 Complete, with all the steps it was asked for. A cell has the exit code of the attempt that was hit and of its restart,
 or what the restart cost on the cluster (counted: against `maxRestarts`), and where the restart began.
 
-Jobs of `grpo_async` have two nodes and two samplers with vLLM. A lost sampler is replaced while they train. After a
-lost node a cluster makes the samplers anew too, and the cell says how long it took from the loss to the next step.
-After each of their cases all groups are trained once, no sample is older than it may be, and no process and no version
-is left.
-
 | phase | means |
 |---|---|
 | initializing | `stoker run` checks and waits for the other pods |
@@ -53,6 +48,12 @@ is left.
 | training | after the first checkpoint |
 | saving | a checkpoint is half written |
 | finishing | all steps are done, the model is being written |
+"""
+_OF_ROLLOUTS = """
+Jobs of `grpo_async` have two nodes and two samplers with vLLM. A lost sampler is replaced while they train. After a
+lost node a cluster makes the samplers anew too, and the cell says how long it took from the loss to the next step.
+After each of their cases all groups are trained once, no sample is older than it may be, and no process and no version
+is left.
 """
 _ROLLOUTS_HEAD = "| what happens | exit codes and restarts |\n|---|---|"
 _HEAD = f"| signal | while | {' | '.join(TARGETS)} |\n|---|---|---|---|---|"
@@ -190,6 +191,8 @@ Sections = dict[str, dict[str, str]]
 def table(sections: Sections) -> str:
     """Return docs/kill-matrix.md."""
     text = _INTRODUCTION
+    if any(heading.startswith(f"{ROLLOUTS}, ") for heading in sections):
+        text += _OF_ROLLOUTS
     for heading, cells in sorted(sections.items()):
         if heading.startswith(f"{ROLLOUTS}, "):
             cases = LOCAL_CASES if heading.endswith(LOCAL) else CLUSTER_CASES

@@ -32,8 +32,8 @@ KNOWN = {
     "STOKER_FRAMEWORK": "framework to run, from the pod label trainer.kubeflow.org/framework (default trl)",
     "STOKER_METHOD": "training method if the arguments name none, e.g. sft",
     "STOKER_WORKSPACE": "folder shared by all pods of the run (default /workspace)",
-    "STOKER_NPROC_PER_NODE": "processes per node; wins over PET_NPROC_PER_NODE if that is auto, 1, or the CPU request "
-    "or limit",
+    "STOKER_NPROC_PER_NODE": "processes per node; wins over PET_NPROC_PER_NODE if that is auto, 1, the CPU request "
+    "or, with an accelerator, the CPU limit",
     "STOKER_RESUME": "auto (default): resume from the newest complete checkpoint, if there is one; never: start over; "
     "require: fail without a complete checkpoint",
     "STOKER_SHARDING": "none (default): every process holds the whole model; full: all processes share weights, "
