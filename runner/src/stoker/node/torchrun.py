@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from stoker.contract.exits import ExitCode
 from stoker.contract.files import write_json
 from stoker.rank.lifeline import end_with_parent
+
+# How long the store of node 0 outlives its workers: the other nodes read there that all have ended.
+_STORE_SECONDS = 1.0
 
 
 def main(argv: list[str]) -> int:
@@ -35,7 +40,8 @@ def main(argv: list[str]) -> int:
     # torchrun reads defaults from PET_<OPTION>, but the plan already sets every option.
     for name in [name for name in os.environ if name.startswith("PET_")]:
         del os.environ[name]
-    config, entrypoint, entrypoint_args = config_from_args(parse_args(arguments))
+    told = parse_args(arguments)
+    config, entrypoint, entrypoint_args = config_from_args(told)
     try:
         try:
             elastic_launch(config, entrypoint)(*entrypoint_args)
@@ -52,6 +58,9 @@ def main(argv: list[str]) -> int:
     except (RendezvousError, DistError) as error:
         print(f"rendezvous failed: {error}", file=sys.stderr)
         return ExitCode.UNAVAILABLE
+    if told.node_rank == 0 and config.max_nodes > 1:
+        with suppress(SignalException):  # nothing is left to stop
+            time.sleep(_STORE_SECONDS)
     return 0
 
 
