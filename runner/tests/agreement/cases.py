@@ -37,6 +37,7 @@ _ROWS = {
 }
 MODEL = {
     "model/config.json": json.dumps({"model_type": "qwen2", "max_position_embeddings": 4096}),
+    "model/weights.pt": "whole",
     "model/tokenizer_config.json": json.dumps({"chat_template": "{{ messages }}"}),
 }
 

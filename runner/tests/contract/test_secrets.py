@@ -11,12 +11,21 @@ from runner.tests.samples import plan_of
 from stoker.commands.main import main
 from stoker.contract import words
 from stoker.contract.exits import RunError
-from stoker.contract.secrets import hide, is_secret
+from stoker.contract.secrets import hidden, hide, is_secret
 from stoker.plan.interfaces import FlagNames
 from stoker.rank.endings import ending_of
 
 # Made up, in the form of the Hub's.
 TOKEN = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7cF0xR3u"
+
+
+def test_a_value_is_hidden_at_any_depth() -> None:
+    found = hidden({"dataset": {"token": "short", "files": [f"a?token={TOKEN}"]}, "eos_token": "</s>", "steps": 3})
+    assert found == {
+        "dataset": {"token": "(not shown)", "files": ["a?token=(not shown)"]},
+        "eos_token": "</s>",
+        "steps": 3,
+    }
 
 
 @pytest.mark.parametrize(

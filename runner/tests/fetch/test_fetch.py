@@ -468,6 +468,13 @@ def test_a_folder_that_was_itself_fetched_is_fetched_as_any_other(container: Con
     assert (code, "fetched for this job" in output) == (0, True), output
 
 
+def test_what_only_root_reads_at_the_root_of_a_volume_is_left_alone(container: Container) -> None:
+    (container.source / "lost+found").mkdir()
+    (container.source / "lost+found" / "#12").write_text("of a file system")
+    assert container.run()[0] == 0
+    assert set(container.content()) == {*CONTENT, RECORD}
+
+
 def test_a_link_that_leads_nowhere_is_refused_and_not_left_out_in_silence(container: Container) -> None:
     (container.source / "model-2.safetensors").symlink_to("../blobs/gone")
     code, output = container.run()

@@ -36,6 +36,7 @@ def planned(
     method: str = "sft",
     model: Mapping[str, Any] = QWEN_8B,
     former: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
     **machine: Any,
 ) -> Plan:
     """Return the plan of two nodes with two H200 each, or with another machine."""
@@ -49,7 +50,7 @@ def planned(
     }
     known = {"cuda_generation": 9, "device_bytes": 141 * GIB, "kernel_packages": IMAGE, **machine}
     facts = replace(pod(told, devices=("nvidia0", "nvidia1")), **known)
-    return resolve_plan(read_request(facts, TRL(), args), model=read_model(folder), former=former)
+    return resolve_plan(read_request(facts, TRL(), args), config, model=read_model(folder), former=former)
 
 
 def chosen(plan: Plan) -> dict[str, str]:
@@ -182,6 +183,16 @@ def test_what_says_how_rows_are_made_wins_over_what_was(tmp_path: Path, args: tu
 )
 def test_nothing_else_packs_samples(tmp_path: Path, args: tuple[str, ...], packages: tuple[str, ...]) -> None:
     assert "packing" not in chosen(planned(tmp_path, *LORA, *args, kernel_packages=packages))
+
+
+@pytest.mark.parametrize("packages", [IMAGE, WITH_FLASH])
+def test_rows_without_a_limit_in_the_config_file_are_neither_packed_nor_counted(
+    tmp_path: Path, packages: tuple[str, ...]
+) -> None:
+    found = chosen(
+        planned(tmp_path, *LORA, "--config", "/c.yaml", config={"max_length": None}, kernel_packages=packages)
+    )
+    assert not {"packing", "activation_checkpointing"} & {*found}
 
 
 def test_other_methods_pack_nothing(tmp_path: Path) -> None:

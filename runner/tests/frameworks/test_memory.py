@@ -90,6 +90,7 @@ def test_an_adapters_bytes_depend_on_what_it_is_on(model: Path) -> None:
         ("--deepspeed", "zero3.json"),
         ("--model_init_kwargs", '{"device_map": "auto"}'),
         ("--fsdp", "true", "--fsdp_config", '{"cpu_offload": true}'),
+        ("--fsdp", "full_shard offload"),
         ("--fsdp", "true", "--fsdp_config", "fsdp.json"),
     ],
 )

@@ -1,7 +1,7 @@
 """Puts real training loops through what the runner's callback must see to: `follow_cases.py FOLDER`.
 
 Prints a JSON object: case → the ending's code and message (null: training went through), the checkpoints that were
-left, how many rows were evaluated, and the lines of metrics.
+left, how many rows were evaluated, the lines of metrics, and the files that tell the token of the Hub.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from stoker.rank.endings import ending_of
 from stoker.rank.job import Outcome, StopRequested
 from stoker.rank.pulse import Pulse
 
+_TOKEN = "hf_a_token_of_the_hub"
 # The filter is off as in our recipe. No step is logged unless we see to it.
 _USUAL = {
     "max_steps": 6,
@@ -30,6 +31,7 @@ _USUAL = {
     "use_cpu": True,
     "save_steps": 50,
     "disable_tqdm": True,
+    "hub_token": _TOKEN,
 }
 _NEVER = 1000
 _CASES: dict[str, tuple[int, dict[str, object]]] = {
@@ -73,7 +75,9 @@ def train(folder: Path, broken_at: int, options: dict[str, object]) -> dict[str,
         ending = [int(verdict.code), verdict.message]
     saved = sorted(path.name for path in (folder / "output").glob("checkpoint-*"))
     metrics = [json.loads(line) for line in (folder / "output" / "metrics.jsonl").read_text().splitlines()]
-    return {"ending": ending, "saved": saved, "evaluated": model.evaluated, "metrics": metrics}
+    files = [path for path in (folder / "output").rglob("*") if path.is_file()]
+    told = sorted(path.name for path in files if _TOKEN.encode() in path.read_bytes())
+    return {"ending": ending, "saved": saved, "evaluated": model.evaluated, "metrics": metrics, "told": told}
 
 
 def main(folder: Path) -> None:

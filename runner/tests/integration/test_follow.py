@@ -65,3 +65,8 @@ def test_a_stop_saves_at_once_without_the_evaluation_that_was_due(results: dict[
     assert stopped["ending"] == [75, "stopped at step 1, checkpoint saved"]
     assert stopped["saved"] == ["checkpoint-1"]
     assert stopped["evaluated"] == 0
+
+
+def test_no_file_of_the_output_tells_the_token_of_the_hub(results: dict[str, Any]) -> None:
+    assert any(case["saved"] for case in results.values())
+    assert [case["told"] for case in results.values()] == [[]] * len(results)

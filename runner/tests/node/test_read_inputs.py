@@ -159,7 +159,8 @@ def test_a_package_the_image_lacks_is_78(tmp_path: Path, args: tuple[str, ...]) 
     ],
 )
 def test_a_damaged_model_is_66_with_the_file(tmp_path: Path, name: str, content: str, damage: str) -> None:
-    write(tmp_path, {"dataset/train.jsonl": [{"text": "a"}], f"model/{name}": content})
+    files = {"dataset/train.jsonl": [{"text": "a"}], "model/weights.pt": "whole"}
+    write(tmp_path, {**files, f"model/{name}": content})
     code, text = refusal(tmp_path, "sft")
     assert code is ExitCode.NO_INPUT
     assert text.startswith(f"{name} of the model {tmp_path}/model is damaged: {damage}")
@@ -215,7 +216,7 @@ def test_the_models_longest_sequence(tmp_path: Path, config: Any, positions: int
 
 def test_a_sequence_longer_than_the_model_is_78(tmp_path: Path) -> None:
     files = {"model/config.json": '{"max_position_embeddings": 128}', "dataset/train.jsonl": [{"text": "a"}]}
-    write(tmp_path, files)
+    write(tmp_path, {**files, "model/weights.pt": "whole"})
     check_start(plan_on(tmp_path, "sft"))
     check_start(plan_on(tmp_path, "sft", "--max_length", "128"))
     code, text = refusal(tmp_path, "sft", "--max_length", "129")
@@ -373,11 +374,47 @@ def test_ids_on_the_hub_are_left_to_the_library(tmp_path: Path) -> None:
 
 
 def test_a_mixture_stands_in_the_place_of_the_data_set(tmp_path: Path) -> None:
-    write(tmp_path, {"dataset/train.jsonl": [{"nothing": 1}], "model/config.json": "{}", "c.yaml": ""})
+    write(tmp_path, {"dataset/train.jsonl": [{"nothing": 1}], "c.yaml": ""})
     env = {"STOKER_WORKSPACE": str(tmp_path), "STOKER_ARG_DATASET_NAME": str(tmp_path / "dataset")}
-    env["STOKER_ARG_MODEL_NAME_OR_PATH"] = str(tmp_path / "model")
+    env["STOKER_ARG_MODEL_NAME_OR_PATH"] = str(tmp_path)
     config = {"datasets": [{"path": "a/b"}]}
     check_start(resolve(alone(env), ("--config", str(tmp_path / "c.yaml")), config=config))
+
+
+def test_a_byte_order_mark_is_no_part_of_a_column(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_bytes(b"\xef\xbb\xbftext,label\na,b\n")
+    data = read_data(tmp_path, None, "train")
+    assert data is not None
+    assert [*data.columns] == ["text", "label"]
+
+
+def test_data_without_a_row_is_refused(tmp_path: Path) -> None:
+    code, message = refusal(write(tmp_path, {"dataset/train.jsonl": ""}), "sft")
+    assert code is ExitCode.BAD_DATA
+    assert "is empty: put rows into it" in message
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"config.json": "{}"}, "is incomplete: it has no weights. Fetch or copy it again"),
+        (
+            {
+                "config.json": "{}",
+                "model-1.safetensors": "",
+                "model.safetensors.index.json": json.dumps(
+                    {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+                ),
+            },
+            "model.safetensors.index.json lists model-2.safetensors, which is not there",
+        ),
+    ],
+)
+def test_a_model_without_all_its_weights_is_refused(tmp_path: Path, files: dict[str, str], says: str) -> None:
+    write(tmp_path, {"dataset/train.jsonl": [{"text": "a"}], **{f"model/{name}": text for name, text in files.items()}})
+    code, message = refusal(tmp_path, "sft")
+    assert code is ExitCode.NO_INPUT
+    assert says in message
 
 
 @given(st.text(max_size=200), st.sampled_from(["x.jsonl", "x.json", "x.csv", "README.md", "config.json"]))

@@ -19,6 +19,7 @@ from stoker.frameworks import TRL
 from stoker.plan.arguments import Setting
 from stoker.plan.plan import Plan
 from stoker.plan.resolve import flag_of_variable, read_request
+from stoker.rank.same_run import refuse_other_run
 from stoker.submit import TRLConfig
 
 RUNTIME_DEFAULTS = {"STOKER_ARG_LEARNING_RATE": "1e-5", "STOKER_METHOD": "sft"}
@@ -409,6 +410,20 @@ def test_an_empty_variable_is_unset() -> None:
         ({"STOKER_RUNTIME_DEFAULTS": "{"}, [], None, ExitCode.CONFIG, "STOKER_RUNTIME_DEFAULTS must be a JSON obj"),
         ({"STOKER_RUNTIME_DEFAULTS": "[]"}, [], None, ExitCode.CONFIG, "STOKER_RUNTIME_DEFAULTS must be a JSON obj"),
         ({}, ["--save_total_limit", "1"], None, ExitCode.USAGE, "--save_total_limit 1 deletes the last checkpoint"),
+        (
+            {},
+            ["--save_total_limit", "2", *_BEST, "--eval_strategy", "steps"],
+            None,
+            ExitCode.USAGE,
+            "--save_total_limit 2 with --load_best_model_at_end deletes",
+        ),
+        (
+            {"STOKER_ARG_DATASET_NAME": "/workspace/dataset/train.jsonl"},
+            [],
+            None,
+            ExitCode.USAGE,
+            "dataset_name is the file /workspace/dataset/train.jsonl: write its folder, /workspace/dataset",
+        ),
         ({}, ["--save_only_model"], None, ExitCode.USAGE, "--save_only_model (args): without the state of opt"),
         ({}, ["--config", "/c.yaml"], {"save_on_each_node": True}, ExitCode.USAGE, "all nodes share one output folder"),
         ({}, ["--output_dir", "out"], None, ExitCode.CONFIG, "write an absolute path"),
@@ -498,6 +513,24 @@ def test_a_token_reaches_the_trainer_and_nobody_else(args: list[str]) -> None:
     shown = plan.to_json()["trainer_argv"]
     assert shown[shown.index("--hub_token") + 1] == "(not shown)"
     assert "hunter2" not in describe.plan_text(plan) + json.dumps(plan.to_json())
+
+
+def test_a_mixture_needs_no_data_set_of_the_runtime() -> None:
+    mixture = {"datasets": [{"path": "trl-lib/Capybara"}]}
+    env = {"STOKER_ARG_DATASET_NAME": "/workspace/dataset"}
+    assert "/workspace/dataset" in [check.path for check in plan_of(env=env).checks]
+    plan = plan_of("--config", "/workspace/c.yaml", env=env, config=mixture)
+    assert "/workspace/dataset" not in [check.path for check in plan.checks]
+
+
+def test_no_secret_is_in_what_a_run_records() -> None:
+    signed = "https://a.example/x.jsonl?X-Amz-Signature=hunter2"
+    mixture = {"datasets": [{"path": "json", "data_files": [signed]}]}
+    plan = plan_of("--config", "/workspace/c.yaml", config=mixture)
+    assert "hunter2" in repr(plan.fingerprint)
+    assert "hunter2" not in json.dumps(plan.record) + json.dumps(plan.to_json())
+    # What an older runner sealed is compared as if it had hidden it too.
+    refuse_other_run("x", {"fingerprint": plan.fingerprint, "fixed": plan.fixed}, plan.record)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,32 @@ def named(name: str, text: str, *bases: type[BaseException]) -> BaseException:
         (OSError("m is not a local folder and is not a valid model identifier"), ExitCode.NO_INPUT, True, "mounted"),
         (OSError("We couldn't connect to 'https://example.org'"), ExitCode.NO_INPUT, True, "initializer"),
         (OSError("/m does not appear to have a file named config.json"), ExitCode.NO_INPUT, True, "not found"),
+        (
+            OSError("Error no file named model.safetensors, or pytorch_model.bin, found in directory /m."),
+            ExitCode.NO_INPUT,
+            True,
+            "model or data not found",
+        ),
+        (
+            ValueError("No file with name: pytorch_model-00001-of-00002.bin found in /workspace/model."),
+            ExitCode.NO_INPUT,
+            True,
+            "not found",
+        ),
+        (OSError("No such file or directory: /m/model-2.safetensors"), ExitCode.NO_INPUT, True, "not found"),
+        (
+            named("HFValidationError", "Repo id must be in the form 'a/b'", ValueError),
+            ExitCode.NO_INPUT,
+            True,
+            "Name a",
+        ),
+        (named("ArrowInvalid", "Parquet magic bytes not found", ValueError), ExitCode.BAD_DATA, True, "as a table"),
+        (
+            ValueError("BuilderConfig 'foo' not found. Available: ['default']"),
+            ExitCode.BAD_DATA,
+            True,
+            "no such configuration: BuilderConfig 'foo' not found. Available: ['default']. Name one that it has",
+        ),
         (named("DatasetGenerationError", "row 3"), ExitCode.BAD_DATA, True, "cannot be read as a table: row 3"),
         (KeyError("loss"), ExitCode.CRASHED, True, "KeyError"),
         (

@@ -8,6 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+LOST_AND_FOUND = "lost+found"
+"""A folder at the root of some volumes, which root alone can read, and which holds nothing of users."""
+
 # Read and write.
 _GROUP = 0o060
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from typing import Any
 
 # Replaces a secret.
 HIDDEN = "(not shown)"
@@ -24,7 +25,7 @@ _PATTERNS = (
     # A signature or a key in an address.
     re.compile(
         r"([?&](?:X-(?:Amz|Goog)-(?:Credential|Security-Token|Signature)|sig|signature|(?:\w+_)?token|(?:api_?)?key)=)"
-        r"[^&\s'\"\\]+()",
+        r"(?!\(not shown\))[^&\s'\"\\]+()",
         re.IGNORECASE,
     ),
     re.compile(r"(\bbearer\s+)[\w.~+/=-]{8,}()", re.IGNORECASE),
@@ -46,6 +47,18 @@ _PATTERNS = (
 def is_secret(name: str) -> bool:
     """Return whether the value of a variable of this name is a secret."""
     return bool(_NAME.search(name)) and not _NOT_A_SECRET.search(name)
+
+
+def hidden(value: Any) -> Any:
+    """Return a value, such as JSON holds, without the secrets in its texts and those that its keys name."""
+    if isinstance(value, str):
+        return hide(value)
+    if isinstance(value, Mapping):
+        return {
+            key: HIDDEN if isinstance(inner, str) and inner and is_secret(str(key)) else hidden(inner)
+            for key, inner in value.items()
+        }
+    return [hidden(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def hide(text: str, environ: Mapping[str, str] | None = None) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 # torch.save writes zip archives since torch 1.6.
 _TORCH_SUFFIXES = {".pt", ".pth", ".bin"}
+_WEIGHT_SUFFIXES = _TORCH_SUFFIXES | {".safetensors", ".ckpt", ".gguf"}
 _ZIP_MAGIC = b"PK\x03\x04"
 # The limit of the format (safetensors, SafeTensors::read_metadata).
 _MAX_HEADER_BYTES = 100_000_000
@@ -47,6 +48,23 @@ def parse_header(header: bytes) -> dict[str, Any]:
     if not isinstance(entries, dict):
         raise ValueError("its header is not a JSON object")
     return {name: entry for name, entry in entries.items() if name != "__metadata__"}
+
+
+def missing_weights(folder: Path) -> str:
+    """Return which weights a model's folder lacks; empty if it lacks none, or is no folder of a whole model."""
+    if not (folder / "config.json").is_file():
+        return ""
+    if not any(path.suffix in _WEIGHT_SUFFIXES for path in folder.rglob("*")):
+        return "it has no weights"
+    index = folder / "model.safetensors.index.json"
+    if (folder / "model.safetensors").exists() or not index.exists():
+        return ""
+    try:
+        listed = {str(name) for name in json.loads(index.read_bytes())["weight_map"].values()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return ""  # another check reports a file that is damaged
+    absent = sorted(name for name in listed if not (folder / name).exists())
+    return f"{index.name} lists {absent[0]}, which is not there" if absent else ""
 
 
 def damage_of(path: Path) -> str:

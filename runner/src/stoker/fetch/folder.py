@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.files import LOST_AND_FOUND
 from stoker.fetch.request import CLAIMS
 from stoker.fetch.selection import File
 from stoker.fetch.source import FileSource, Unavailable
@@ -75,7 +76,7 @@ def _walk(root: Path) -> Iterator[Path]:
         if here.resolve() in above:  # a link to a parent folder
             folders.clear()
             continue
-        folders.sort()
+        folders[:] = sorted(name for name in folders if name != LOST_AND_FOUND)
         yield from (here / name for name in sorted(names))
 
 

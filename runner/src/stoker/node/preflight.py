@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
-from stoker.contract.files import exists
-from stoker.contract.weights import damage_of
+from stoker.contract.files import LOST_AND_FOUND, exists
+from stoker.contract.weights import damage_of, missing_weights
 from stoker.contract.words import say
 from stoker.frameworks import get_framework
 from stoker.node.read_inputs import lacks_split, read_data, read_model
@@ -67,7 +67,7 @@ def _unreadable(check: Check) -> str | None:
     # Common, because some libraries write private weights, and others report an unreadable file as missing.
     path = Path(check.path)
     try:
-        found = [path, *sorted(path.iterdir())] if path.is_dir() else [path]
+        found = [path, *sorted(e for e in path.iterdir() if e.name != LOST_AND_FOUND)] if path.is_dir() else [path]
     except OSError:
         found = [path]
     for entry in found:
@@ -201,6 +201,8 @@ def _damaged(plan: Plan, locate: Callable[[str], str | None]) -> Iterator[tuple[
         local = locate(found.path) if found.kind == "exists" and found.what.endswith("model") else None
         if local is None:
             continue
+        if missing := missing_weights(Path(local)):
+            yield found.code, f"the {found.what} {found.path} is incomplete: {missing}. Fetch or copy it again"
         for path in sorted(path for pattern in _MODEL_FILES for path in Path(local).glob(pattern)):
             if damage := damage_of(path):
                 text = f"{path.name} of the {found.what} {found.path} is damaged: {damage}. Fetch or copy it again"

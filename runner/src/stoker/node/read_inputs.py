@@ -21,6 +21,8 @@ import yaml
 from stoker.plan.inputs import DatasetColumns, ModelFolder
 from stoker.plan.model_shape import shape_of
 
+# With a byte order mark or without.
+_ENCODING = "utf-8-sig"
 _ROWS = 50
 _BYTES = 2**20
 _PARQUET_SECONDS = 60
@@ -109,6 +111,8 @@ def read_data(path: Path, config: str | None, split: str, setting: str = "") -> 
             wanted = _of_split(_data_files(files), path, split) if config is None else []
         if not wanted or len({_READ_AS.get(_suffix(file)) for file in wanted}) != 1:
             return None
+        if not any(file.stat().st_size for file in wanted):
+            return DatasetColumns(str(wanted[0]), {}, "is empty: put rows into it")
         return _columns(wanted[0])
     except _UNREADABLE:
         # Another check reports files that cannot be read.
@@ -214,8 +218,8 @@ def _columns(file: Path) -> DatasetColumns | None:
 
 def _open(file: Path) -> IO[str]:
     if file.suffix.lower() == ".gz":
-        return gzip.open(file, "rt", encoding="utf-8")
-    return file.open(encoding="utf-8", newline="")
+        return gzip.open(file, "rt", encoding=_ENCODING)
+    return file.open(encoding=_ENCODING, newline="")
 
 
 def _csv_columns(stream: IO[str], file: Path) -> dict[str, str] | None:

@@ -13,7 +13,7 @@ from typing import Any
 from stoker.contract.exits import ExitCode
 from stoker.contract.files import read_json, write_json
 from stoker.contract.samplers import SamplerRequest
-from stoker.contract.secrets import HIDDEN, hide, is_secret
+from stoker.contract.secrets import HIDDEN, hidden, hide, is_secret
 from stoker.plan.arguments import Setting
 from stoker.plan.estimate import Memory
 from stoker.plan.interfaces import Account, Dataset, FlagNames
@@ -191,8 +191,8 @@ class Plan:
     @property
     def record(self) -> dict[str, Mapping[str, Any]]:
         """What seals and the manifest say of the run, to be compared on resume."""
-        fixed = {name: hide(value) if isinstance(value, str) else value for name, value in self.fixed.items()}
-        return {"fingerprint": self.fingerprint, "fixed": fixed, "settings": self.recorded_settings}
+        fingerprint, fixed = hidden(self.fingerprint), hidden(self.fixed)
+        return {"fingerprint": fingerprint, "fixed": fixed, "settings": self.recorded_settings}
 
     @property
     def sources(self) -> dict[str, str]:
@@ -250,6 +250,7 @@ class Plan:
         return {
             "hash": self.hash,
             **data,
+            "fingerprint": hidden(self.fingerprint),
             "settings": [asdict(setting) for setting in self.shown_settings],
             "env": self.shown_env,
             "trainer_argv": self.shown_argv,

@@ -23,6 +23,8 @@ _MISSING = {
     "OfflineModeIsEnabled",
     "EmptyDatasetError",
     "DataFilesNotFoundError",
+    # A folder that is not there is taken for a name on the Hub.
+    "HFValidationError",
 }
 _LOST_PEER = re.compile(
     r"connection (closed by peer|reset by peer|refused|timed out)|broken pipe|socket (timeout|closed)|"
@@ -38,7 +40,8 @@ _SHARED_DEVICE = re.compile(r"duplicate GPU detected|multiple ranks are using th
 _NOT_FOUND = re.compile(
     r"not a local folder and is not a valid model identifier|couldn't connect to|couldn't reach|offline mode|"
     r"does not appear to have a file named|couldn't find any data file|unrecognized model in|"
-    r"should have a `model_type` key|no \(supported\) data files found",
+    r"should have a `model_type` key|no \(supported\) data files found|no file named .* found in|no file with name: |"
+    r"no such file or directory: .*\.(safetensors|bin|pth?)\b",
     re.IGNORECASE,
 )
 # The same packages, about a hub that does not answer; and the variables that tell them not to ask it.
@@ -54,7 +57,15 @@ _FULL = re.compile(r"no space left on device|StorageFull|disk quota exceeded|os 
 # The same messages mean memory for NCCL's segments and the files of torch's data loaders (torch_shm_manager).
 _SHARED_MEMORY = re.compile(r"/dev/shm|shared memory|</torch_\d", re.IGNORECASE)
 _READ_ONLY = re.compile(r"read-only file system|ReadOnlyFilesystem|os error 30\b", re.IGNORECASE)
-_BAD_DATA = {"DatasetGenerationError", "DatasetGenerationCastError", "CastError", "UnexpectedSplitsError"}
+_BAD_DATA = {
+    "ArrowInvalid",
+    "CastError",
+    "DatasetGenerationError",
+    "DatasetGenerationCastError",
+    "UnexpectedSplitsError",
+}
+# datasets, about a configuration that the data set lacks.
+_NO_CONFIGURATION = re.compile(r"BuilderConfig .* not found")
 
 
 def ending_of(error: BaseException, names: FlagNames, attempt: int = 0) -> Verdict:
@@ -105,6 +116,8 @@ def ending_of(error: BaseException, names: FlagNames, attempt: int = 0) -> Verdi
     if _is_missing_split(error):
         where = f" in {names.split}" if names.split else ""
         return Verdict(ExitCode.BAD_DATA, f"the data has no split {text}: name an existing split{where}")
+    if _NO_CONFIGURATION.search(text):
+        return Verdict(ExitCode.BAD_DATA, f"the data has no such configuration: {text[:400]}. Name one that it has")
     if _named(error) & _BAD_DATA:
         return Verdict(ExitCode.BAD_DATA, f"the data cannot be read as a table: {text[:400]}. Correct its rows")
     if attempt and _is_silence(error, text):

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.secrets import hidden
 
 # How many names a notice lists.
 _NAMED = 5
@@ -84,7 +85,8 @@ def changed_settings(before: Mapping[str, Any], settings: Mapping[str, Any]) -> 
 
 def _part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     part = record.get(name)
-    return part if isinstance(part, Mapping) else {}
+    # An older runner wrote secrets into fingerprints.
+    return hidden(part) if isinstance(part, Mapping) else {}
 
 
 def _differences(

@@ -6,6 +6,7 @@ Only training processes import this module, because it imports transformers.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -69,6 +70,12 @@ class RunCallback(TrainerCallback):
         self._progress: Progress | None = None
         self.metrics: MetricsFile | None = None
         self._first_step = 0
+
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Take the token out of the arguments, which transformers writes into each checkpoint and the output."""
+        if token := getattr(args, "hub_token", None):
+            os.environ["HF_TOKEN"] = token
+            args.hub_token = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Record where training starts, and start to report."""

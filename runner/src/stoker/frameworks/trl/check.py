@@ -19,6 +19,8 @@ _UNSAFE = {
     "save_only_model": "without the state of optimizer and scheduler, a stopped run cannot resume where it was",
     "save_on_each_node": "all nodes share one output folder and would write the same files at once",
 }
+# load_dataset takes folders, and names on the Hub.
+_DATA_FILES = (".csv", ".json", ".jsonl", ".parquet", ".tsv")
 
 
 class TRLChecker(Checker):
@@ -31,6 +33,7 @@ class TRLChecker(Checker):
         return [
             *_unsafe(settings),
             *_missing(settings, config_keys),
+            *_data_file(settings),
             *contradictions(asked, table, settings),
             *config_problems(asked.content or {}, table, f"--config {asked.config}"),
             *_addresses(table, settings),
@@ -52,18 +55,29 @@ def own_problems(method: str, table: FlagTable, settings: Mapping[str, Setting])
     for name in ("model_name_or_path", "dataset_name"):
         if name in settings and not settings[name].value:
             yield f"{name} is empty: write a folder or Hub id, or leave it out"
+    yield from _data_file(settings)
     output_dir = settings.get("output_dir")
     if output_dir is not None and not str(output_dir.value).startswith("/"):
         yield f"output_dir is {output_dir.value!r}: write an absolute path such as /workspace/output"
 
 
+def _data_file(settings: Mapping[str, Setting]) -> Iterator[str]:
+    dataset = str(settings["dataset_name"].value) if "dataset_name" in settings else ""
+    if dataset.startswith("/") and dataset.lower().endswith(_DATA_FILES):
+        yield f"dataset_name is the file {dataset}: write its folder, {dataset.rpartition('/')[0] or '/'}"
+
+
 def _unsafe(settings: Mapping[str, Setting]) -> Iterator[str]:
     """Yield one problem for each setting that makes checkpoints unsafe."""
     limit = settings.get("save_total_limit")
-    if limit is not None and limit.value == "1":
+    best = settings.get("load_best_model_at_end")
+    # The best one is kept beside those of the limit, in the place of the last one.
+    least = 3 if best is not None and is_true(best.value) else 2
+    if limit is not None and limit.value in ("1", "2") and int(limit.value) < least:
+        beside = " with --load_best_model_at_end" if limit.value == "2" else ""
         yield (
-            "--save_total_limit 1 deletes the last checkpoint before the next one is complete, and a run stopped in "
-            "between starts over: write 2 or more"
+            f"--save_total_limit {limit.value}{beside} deletes the last checkpoint before the next one is complete, "
+            f"and a run stopped in between loses it: write {least} or more"
         )
     for flag, why in _UNSAFE.items():
         if flag in settings and is_true(settings[flag].value):

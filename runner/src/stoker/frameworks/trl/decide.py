@@ -128,7 +128,9 @@ def inputs_of(table: FlagTable, settings: Mapping[str, Setting]) -> tuple[Input,
         ("reward_model_name_or_path", "reward model", ""),
     ):
         setting = settings.get(flag)
-        if setting is not None and isinstance(setting.value, str):
+        # A mixture of data sets replaces the single one.
+        replaced = flag == "dataset_name" and "datasets" in settings
+        if setting is not None and isinstance(setting.value, str) and not replaced:
             found.append(Input(setting.value, what, initializer, table.spell(flag)))
     return tuple(found)
 

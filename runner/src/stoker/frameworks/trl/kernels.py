@@ -185,13 +185,20 @@ def _says(asked: Asked, flag: str, value: str) -> bool:
     """Return whether the user sets a flag to `true`, `false` or `none`, however it is written."""
     words = asked.values.get(flag)
     if words is None:
-        return False
+        return value == "none" and _is_null(asked, flag)
     word = words[0].lower() if words else "true"
     return word in ("none", "null") if value == "none" else is_true(word) is (value == "true")
 
 
+def _is_null(asked: Asked, flag: str) -> bool:
+    """Return whether the `--config` file gives a flag no value, which is not its default."""
+    return asked.content is not None and flag in asked.content and asked.content[flag] is None
+
+
 def _number(asked: Asked, table: FlagTable, flag: str) -> int:
     """Return a whole number that the user sets, or else TRL; 0 without one."""
+    if flag not in asked.values and _is_null(asked, flag):
+        return 0
     text = _value(asked.values[flag]) if flag in asked.values else table.flags[flag].default
     return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else 0
 

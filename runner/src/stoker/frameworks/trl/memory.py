@@ -103,6 +103,8 @@ def _training(asked: Asked, values: Mapping[str, str], shape: ModelShape, target
 
 def _offloads(values: Mapping[str, str]) -> bool:
     """Return whether FSDP keeps weights in host memory, or its configuration lies in a file that was not read."""
+    if "offload" in values.get("fsdp", "").split():
+        return True
     try:
         options = json.loads(values.get("fsdp_config") or "{}")
     except (ValueError, RecursionError):
