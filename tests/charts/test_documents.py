@@ -30,13 +30,13 @@ CLAIMS = re.findall(r"`([\w./-]+\.(?:py|yaml))::([^`]+)`", COMPARISON)
 
 
 def values(example: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the chart's values in an example; None for a TrainJob."""
+    """Return the chart's values in an example; None where it has none."""
     if example.get("kind") == "Application":
         found: dict[str, Any] = example["spec"]["source"]["helm"]["valuesObject"]
         return found
     if example.get("kind") == "HelmRelease":
         return dict(example["spec"]["values"])
-    return None if example.get("kind") == "TrainJob" else example
+    return None if example.get("kind") in ("OCIRepository", "TrainJob") else example
 
 
 @pytest.mark.parametrize("example", [item for item in EXAMPLES if values(item)], ids=",".join)
