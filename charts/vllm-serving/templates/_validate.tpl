@@ -36,7 +36,8 @@ Argument: the root context.
 {{- if hasKey (.Values.resources | default dict) "devices" }}
   {{- fail "\n\nresources.devices: this is not where devices are set. Use the value devices instead.\n" }}
 {{- end }}
-{{- with dig .Values.accelerator "resources" "devices" 0 .Values.accelerators }}
+{{- $own := get (.Values.accelerators | default dict) .Values.accelerator | default dict }}
+{{- with ($own.resources | default dict).devices }}
   {{- if ne (int .) (int $.Values.devices) }}
     {{- fail (printf "\n\naccelerators.%s.resources.devices: a replica has as many devices as the value devices says (%d). Set devices=%d, or remove it.\n"
           $.Values.accelerator (int $.Values.devices) (int .)) }}

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,6 +36,7 @@ def check_start(plan: Plan) -> None:
     problems = [
         *wrong.values(),
         *input_problems(plan, lambda path: None if path in wrong else path),
+        *_incomplete(check for check in plan.checks if check.path not in wrong),
         *package_problems(plan, _is_installed),
         *account_problems(plan, os.environ, _is_installed),
         *checkpoint_problems(plan, Path(plan.output_dir)),
@@ -195,14 +196,19 @@ def input_problems(plan: Plan, locate: Callable[[str], str | None]) -> Iterator[
     yield from get_framework(plan.framework).check_inputs(plan.method, settings, columns, folder)
 
 
+def _incomplete(checks: Iterable[Check]) -> Iterator[tuple[ExitCode, str]]:
+    """Yield a problem for each model that lacks weights; what `stoker validate` is given may be a configuration."""
+    for check in checks:
+        if check.kind == "exists" and check.what.endswith("model") and (lacks := missing_weights(Path(check.path))):
+            yield check.code, f"the {check.what} {check.path} is incomplete: {lacks}. Fetch or copy it again"
+
+
 def _damaged(plan: Plan, locate: Callable[[str], str | None]) -> Iterator[tuple[ExitCode, str]]:
     """Yield a problem for each model file that is incomplete, or is a pointer to a file that was never fetched."""
     for found in plan.checks:
         local = locate(found.path) if found.kind == "exists" and found.what.endswith("model") else None
         if local is None:
             continue
-        if missing := missing_weights(Path(local)):
-            yield found.code, f"the {found.what} {found.path} is incomplete: {missing}. Fetch or copy it again"
         for path in sorted(path for pattern in _MODEL_FILES for path in Path(local).glob(pattern)):
             if damage := damage_of(path):
                 text = f"{path.name} of the {found.what} {found.path} is damaged: {damage}. Fetch or copy it again"
