@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.jobs import JobFailed, kill
+from benchmarks.jobs import JobFailed, end_process
 from benchmarks.paired import say
 
 from stoker.cluster.processes import free_ports
@@ -35,6 +35,7 @@ _ENVIRONMENT = {
 }
 _FLAGS = ("--enforce-eager", "--max-num-seqs=64")
 _LOOK_SECONDS = 1.0
+_END_SECONDS = 20.0
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
@@ -108,7 +109,7 @@ class Samplers:
             JobFailed: one does not start.
         """
         while len(self._running) > count:
-            _end(self._running.pop())
+            end_process(self._running.pop().process, _END_SECONDS)
         fresh = [self._start() for _ in range(count - len(self._running))]
         self._running += fresh
         if fresh:
@@ -143,7 +144,7 @@ class Samplers:
             _until_ready(one, self._patience)
             yield f"http://127.0.0.1:{port}"
         finally:
-            _end(one)
+            end_process(one.process, _END_SECONDS)
 
     @contextmanager
     def watched(self) -> Iterator[Idle]:
@@ -193,12 +194,3 @@ def _ask(url: str) -> str:
     with _open(url, timeout=10) as answer:
         text: str = answer.read().decode()
         return text
-
-
-def _end(one: _Sampler) -> None:
-    one.process.terminate()
-    try:
-        one.process.wait(20)
-    except subprocess.TimeoutExpired:
-        kill(one.process.pid)
-        one.process.wait()

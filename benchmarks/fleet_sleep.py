@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.jobs import JobFailed, kill
+from benchmarks.jobs import JobFailed, end_process
 
 from stoker.cluster.processes import free_ports
 from stoker.serve.slices.hooks import HookError, VllmHooks
@@ -73,12 +73,7 @@ def sleeping_engine(python: Path, model: Path, folder: Path) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
-        process.terminate()
-        try:
-            process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            kill(process.pid)
-            process.wait()
+        end_process(process, _END_SECONDS)
 
 
 def sleeps(address: str, times: int, patience: float, memory: Callable[[], int]) -> Iterator[Slept]:

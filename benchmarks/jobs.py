@@ -136,6 +136,16 @@ def allowed_silence(trained: float | None, patience: float) -> float:
     return patience if trained is None else min(patience, max(trained, LEAST_PATIENCE))
 
 
+def end_process(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Ask a process to end, and kill it with all that it started if it has not after so many seconds."""
+    process.terminate()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        kill(process.pid)
+        process.wait()
+
+
 def kill(pid: int) -> None:
     """Kill a process and all that it started: torchrun's workers have sessions of their own and would outlive it."""
     children = defaultdict(list)

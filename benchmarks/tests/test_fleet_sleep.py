@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +12,7 @@ from benchmarks import fleet
 from benchmarks.fleet_sleep import Slept, of_sleeps, sleeps
 from benchmarks.gpu import GpuError
 from benchmarks.jobs import JobFailed
+from runner.tests.json_answers import JsonAnswers
 
 
 class Engine:
@@ -24,32 +24,22 @@ class Engine:
         self.answers: list[list[int]] = []
         engine = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(JsonAnswers, BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 known: dict[str, Any] = {
                     "/v1/models": {"data": [{"id": "base", "root": "/model", "parent": None}]},
                     "/is_sleeping": {"is_sleeping": engine.asleep},
                 }
-                self._answer(known[self.path])
+                self.answer(known[self.path])
 
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["Content-Length"]))
                 if self.path == "/v1/completions":
-                    self._answer({"choices": [{"token_ids": engine.answers.pop(0)}]})
+                    self.answer({"choices": [{"token_ids": engine.answers.pop(0)}]})
                     return
                 engine.told.append(self.path)
                 engine.asleep = self.path.startswith("/sleep")
-                self._answer({"results": [{}]})
-
-            def _answer(self, found: object) -> None:
-                text = json.dumps(found).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, *_: Any) -> None:
-                pass
+                self.answer({"results": [{}]})
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 

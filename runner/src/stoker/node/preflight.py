@@ -199,14 +199,18 @@ def input_problems(plan: Plan, locate: Callable[[str], str | None]) -> Iterator[
 def _incomplete(checks: Iterable[Check]) -> Iterator[tuple[ExitCode, str]]:
     """Yield a problem for each model that lacks weights; what `stoker validate` is given may be a configuration."""
     for check in checks:
-        if check.kind == "exists" and check.what.endswith("model") and (lacks := missing_weights(Path(check.path))):
+        if _is_of_model(check) and (lacks := missing_weights(Path(check.path))):
             yield check.code, f"the {check.what} {check.path} is incomplete: {lacks}. Fetch or copy it again"
+
+
+def _is_of_model(check: Check) -> bool:
+    return check.kind == "exists" and check.what.endswith("model")
 
 
 def _damaged(plan: Plan, locate: Callable[[str], str | None]) -> Iterator[tuple[ExitCode, str]]:
     """Yield a problem for each model file that is incomplete, or is a pointer to a file that was never fetched."""
     for found in plan.checks:
-        local = locate(found.path) if found.kind == "exists" and found.what.endswith("model") else None
+        local = locate(found.path) if _is_of_model(found) else None
         if local is None:
             continue
         for path in sorted(path for pattern in _MODEL_FILES for path in Path(local).glob(pattern)):
