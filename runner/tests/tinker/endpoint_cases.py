@@ -6,6 +6,7 @@ Runs in an environment with TRL. FOLDER is empty.
 from __future__ import annotations
 
 import json
+import math
 import resource
 import sys
 import threading
@@ -16,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +307,10 @@ def bad_input_is_answered_with_what_to_write(setup: Setup) -> None:
         (400, "not JSON", lambda: caller.post("optim_step", b"{")),
         (400, "not a JSON object", lambda: caller.post("optim_step", [])),
         (400, "adam_params", lambda: caller.post("optim_step", {"model_id": model_id})),
+        (400, "learning_rate is nan: write a finite number", lambda: stepped(caller, model_id, learning_rate=math.nan)),
+        (400, "weight_decay is inf: write a finite number", lambda: stepped(caller, model_id, weight_decay=math.inf)),
+        (400, "weight_decay are 0 or more", lambda: stepped(caller, model_id, weight_decay=-1.0)),
+        (400, "not a number", lambda: stepped(caller, model_id, eps=10**400)),
         (415, "send protobuf", lambda: caller.post("forward_backward", {})),
         (415, "send JSON", lambda: caller.post("optim_step", good, protobuf)),
         (415, "zstd", lambda: caller.post("forward_backward", good, protobuf, **{"Content-Encoding": "zstd"})),
@@ -340,6 +346,11 @@ def bad_input_is_answered_with_what_to_write(setup: Setup) -> None:
     assert memory() - before[1] < 256 * 2**20
     assert not list(setup.folder.parent.glob("x"))
     assert caller.forward_backward(model_id, 1, ROWS)[1] > 0, "the model goes on"
+
+
+def stepped(caller: Caller, model_id: str, **adam: float) -> tuple[int, Any]:
+    """Ask for a step."""
+    return caller.post("optim_step", {"model_id": model_id, "adam_params": adam})
 
 
 def files(folder: Path) -> list[str]:
@@ -381,13 +392,83 @@ def a_batch_is_not_learned_without_a_part_that_was_refused(setup: Setup) -> None
     caller = Caller(setup.url)
     model_id = caller.model(setup.model)
     before = caller.forward_backward(model_id, 1, ROWS, forward_only=True)
-    caller.forward_backward(model_id, 2, ROWS[:1])
-    long = sent.forward_backward(model_id, 3, "cross_entropy", [([7] * 5000, {"target_tokens": [7] * 5000})])
-    assert caller.post("forward_backward", long, "application/x-protobuf")[0] == 400
-    assert "before it failed (datum 0 has 5000 tokens" in caller.step(model_id, 4)["error"]
-    assert caller.forward_backward(model_id, 5, ROWS, forward_only=True) == before
-    caller.forward_backward(model_id, 6, ROWS)
-    assert "metrics" in caller.step(model_id, 7)
+    one = {"target_tokens": [8]}
+    parts: list[tuple[str, tuple[list[int], sent.Columns]]] = [
+        ("datum 0 has 5000 tokens", ([7] * 5000, {"target_tokens": [7] * 5000})),
+        ("datum 0: weights has a value that is not a finite number", ([7], {**one, "weights": [math.nan]})),
+        ("datum 0: target_tokens has 1 values and model_input 2 tokens", ([7, 8], one)),
+        ("datum 0 lacks 'target_tokens'", ([7], {"weights": [1.0]})),
+    ]
+    for seq_id, (said, row) in zip(range(2, 100, 10), parts, strict=False):
+        caller.forward_backward(model_id, seq_id, ROWS[:1])
+        part = sent.forward_backward(model_id, seq_id + 1, "cross_entropy", [row])
+        assert caller.post("forward_backward", part, "application/x-protobuf")[0] == 400
+        assert f"before it failed ({said}" in caller.step(model_id, seq_id + 3)["error"]
+        assert caller.forward_backward(model_id, seq_id + 4, ROWS, forward_only=True) == before
+        caller.forward_backward(model_id, seq_id + 5, ROWS)
+        # A forward pass adds nothing that could be missing.
+        part = sent.forward_backward(model_id, seq_id + 6, "cross_entropy", [row], forward_only=True)
+        assert caller.post("forward_backward", part, "application/x-protobuf")[0] == 400
+        assert "metrics" in caller.step(model_id, seq_id + 7)
+        before = caller.forward_backward(model_id, seq_id + 8, ROWS, forward_only=True)
+
+
+def a_batch_is_not_learned_without_a_part_that_was_turned_away(setup: Setup) -> None:
+    """The client sends such a part again, but for five minutes only."""
+    folder = setup.folder / "full"
+    folder.mkdir()
+    samplers = Samplers([setup.sampler.address], folder, "tinker", "me", setup.model)
+    service = Service(Trainer(setup.model, most=1), Checkpoints(folder), samplers)
+
+    def done(path: str, body: Any) -> bytes:
+        future = service.answer(path, body)
+        assert isinstance(future, Future)
+        assert future.wait(60)
+        return future.body
+
+    session = service.answer("create_session", {"sdk_version": "0.38.0"})
+    assert not isinstance(session, Future)
+    asked = {"session_id": session["session_id"], "model_seq_id": 0, "base_model": setup.model}
+    model_id = json.loads(done("create_model", {**asked, "lora_config": {"rank": 4}}))["model_id"]
+    try:
+        for seq_id, again, said in ((1, False, b"not sent again"), (11, True, b"grad_norm")):
+            done("forward_backward", sent.forward_backward(model_id, seq_id, "cross_entropy", ROWS[:1]))
+            part = sent.forward_backward(model_id, seq_id + 1, "cross_entropy", ROWS[1:])
+            room, service._futures._most_bytes = service._futures._most_bytes, len(part) - 1
+            away = refusal(partial(service.answer, "forward_backward", part))
+            assert (away.status, "ask again later" in away.message) == (429, True)
+            service._futures._most_bytes = room
+            if again:
+                done("forward_backward", part)
+            step = done("optim_step", {"model_id": model_id, "seq_id": seq_id + 2, "adam_params": {}})
+            assert said in step, step
+    finally:
+        service.close()
+
+
+def refusal(attempt: Callable[[], object]) -> RefusedError:
+    """Return how something is refused."""
+    try:
+        attempt()
+    except RefusedError as error:
+        return error
+    raise AssertionError("it is not refused")
+
+
+def a_damaged_checkpoint_leaves_no_model(setup: Setup) -> None:
+    """Its place is not taken from others."""
+    trainer = Trainer(setup.model, most=1)
+    trainer.create("m", Shape(rank=4))
+    folder = setup.folder / "damaged"
+    for file in ("adapter_model.safetensors", "optimizer.pt"):
+        folder.mkdir(exist_ok=True)
+        trainer.write_checkpoint("m", folder)
+        torch.save({}, folder / "optimizer.pt")
+        (folder / file).write_bytes((folder / file).read_bytes()[:100])
+        trainer.unload("m")
+        assert "is damaged" in refusal(partial(trainer.load, "n", folder, optimizer=True)).message
+        assert trainer.models() == []
+        trainer.create("m", Shape(rank=4))
 
 
 def an_overwritten_checkpoint_is_sampled_as_it_is_now(setup: Setup) -> None:
@@ -475,6 +556,8 @@ CASES = (
     bad_input_is_answered_with_what_to_write,
     a_failed_pass_does_not_reach_the_weights,
     a_batch_is_not_learned_without_a_part_that_was_refused,
+    a_batch_is_not_learned_without_a_part_that_was_turned_away,
+    a_damaged_checkpoint_leaves_no_model,
     an_overwritten_checkpoint_is_sampled_as_it_is_now,
     what_could_not_be_published_can_be_published_again,
     models_of_clients_that_are_gone_make_room,

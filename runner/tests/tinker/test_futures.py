@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from threading import Thread
 
 import pytest
@@ -71,3 +72,22 @@ def test_too_many_requests_are_told_to_come_again() -> None:
     for future in opened:
         future.finish({})
     assert table.open(None, lambda _: None).request_id not in {future.request_id for future in opened}
+
+
+def test_requests_hold_only_so_many_bytes() -> None:
+    table = Futures("life", most_bytes=100)
+    opened = [table.open(None, lambda _: None, 50) for _ in range(2)]
+    with pytest.raises(RefusedError, match="ask again later") as caught:
+        table.open(None, lambda _: None, 1)
+    assert caught.value.status == 429
+    opened[0].finish(b"x" * 10)  # what was asked is no longer held
+    third = table.open(None, lambda _: None, 40)
+    assert table.find(opened[0].request_id) is opened[0]
+    # Answers leave before requests are turned away, the oldest first.
+    opened[1].finish(b"x" * 40)
+    time.sleep(0.01)
+    table.open(None, lambda _: None, 20)
+    with pytest.raises(RefusedError, match="no longer kept"):
+        table.find(opened[0].request_id)
+    assert table.find(opened[1].request_id) is opened[1]
+    assert table.find(third.request_id) is third

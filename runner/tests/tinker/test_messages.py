@@ -108,6 +108,19 @@ def test_bytes_that_are_no_message_are_refused(body: bytes) -> None:
         messages.read_forward_backward(body)
 
 
+@given(st.integers(0, 400))
+def test_whose_gradients_a_request_adds_to_is_read_as_far_as_it_goes(size: int) -> None:
+    body = sent.forward_backward("m", 1, "ppo", [([1, 2], {**GOOD, "advantages": [math.nan, 1.0]})])
+    assert messages.model_in(body[:size]) == ("m" if size > 2 else "")
+    forward = sent.forward_backward("m", 1, "ppo", [([1, 2], GOOD)], forward_only=True)
+    assert messages.model_in(forward) == ""
+
+
+@given(st.binary(max_size=64))
+def test_bytes_that_are_no_message_are_nobodys_or_somebodys(body: bytes) -> None:
+    assert isinstance(messages.model_in(body), str)
+
+
 @given(st.integers(0, 200), st.binary(min_size=1, max_size=4))
 def test_a_damaged_request_is_read_or_refused(at: int, other: bytes) -> None:
     body = sent.forward_backward("m", 1, "ppo", [([1, 2], GOOD)])

@@ -10,6 +10,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +97,18 @@ def read_forward_backward(body: bytes) -> ForwardBackward:
         raise RefusedError(
             f"the body is not a ForwardBackwardRequest ({error}): send what tinker 0.38's client sends"
         ) from error
+
+
+def model_in(body: bytes) -> str:
+    """Return whose gradients a ForwardBackwardRequest adds to, as far as it can be read; empty for nobody's."""
+    model_id, forward_only = "", 0
+    with suppress(ValueError):
+        for number, value in fields(body):
+            if number == 1:
+                model_id = _text(value)
+            elif number == 6:
+                forward_only = _whole(value)
+    return "" if forward_only else model_id
 
 
 def refuse_sizes(request: ForwardBackward, vocabulary: int, context: int) -> None:

@@ -57,15 +57,15 @@ FLAGS = (
     TinkerFlag("max_models", "LoRA models at the same time.", 16, click.IntRange(min=1)),
     TinkerFlag("max_rank", "Largest rank of a LoRA model.", 32, click.IntRange(min=1)),
     TinkerFlag("versions", "Versions that the samplers hold in memory at the same time.", 8, click.IntRange(min=1)),
-    TinkerFlag("batch_tokens", "Padded tokens that are computed at once.", 8192, click.IntRange(min=1)),
+    TinkerFlag("batch_tokens", "Tokens per batch, padding included.", 8192, click.IntRange(min=1)),
     TinkerFlag(
         "answer_seconds",
-        "Seconds that samplers may take to answer or to load a version, and to come back when they are gone.",
+        "Seconds that samplers may take to answer, to load a version, or to return after a loss.",
         600,
         click.IntRange(min=1),
     ),
     TinkerFlag(
-        "idle_seconds", f"End with 0 after so long without a request; 0: never. By default {IDLE_SECONDS}, else 0."
+        "idle_seconds", f"Seconds without a request before it ends with 0; 0: never. By default {IDLE_SECONDS}, else 0."
     ),
 )
 

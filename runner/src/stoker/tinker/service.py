@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import secrets
-import shutil
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import fields
+from contextlib import nullcontext
+from dataclasses import asdict, fields
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stoker.contract.exits import RunError
-from stoker.contract.manifest import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from stoker.contract.words import say
 from stoker.tinker import messages
 from stoker.tinker.checkpoints import SAMPLER_WEIGHTS, WEIGHTS, CheckpointPath, Checkpoints, checked_name, checkpoint_at
@@ -24,6 +23,7 @@ from stoker.tinker.futures import Future, Futures
 from stoker.tinker.lora import Adam, Shape, read_about
 from stoker.tinker.refusals import RefusedError, refuse_client
 from stoker.tinker.samplers import Samplers
+from stoker.tinker.sources import SampleSource, Sources
 
 if TYPE_CHECKING:  # torch takes seconds to import, and this module is tested without it too
     from stoker.tinker.trainer import Trainer
@@ -34,6 +34,8 @@ _GONE_SECONDS = 120.0
 # Versions without a name that a model keeps for clients that still sample from them.
 _UNNAMED = 8
 _POLL_SECONDS = 20.0
+# Of a number in a list of Python.
+_NUMBER_BYTES = 36
 _UNEMBED = (
     "vLLM serves no adapter of the output head: train_unembed has no effect, and only attention and feed-forward "
     "layers are trained"
@@ -66,8 +68,10 @@ class Service:
         self._lock = threading.Lock()
         self._gone_seconds = gone_seconds
         self._sessions: dict[str, float] = {}  # when each was last heard of
-        self._sampling: dict[str, str | None] = {}  # id of a sampling session → what it samples from
-        self._published: dict[str, str] = {}  # checkpoint → its version
+        # Id of a sampling session → what it samples from: a checkpoint, a version without one, or the base model.
+        self._sampling: dict[str, SampleSource | str | None] = {}
+        self._sources = Sources(checkpoints, samplers)
+        self._turned_away: dict[str, set[int]] = {}  # model → parts of batches that must be sent again
         self._unnamed: dict[str, deque[str]] = {}  # model → its versions without a name
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -180,7 +184,7 @@ class Service:
             work()
 
     def _later(
-        self, key: Hashable | None, work: Callable[[], Answer], check: Callable[[], None] = lambda: None
+        self, key: Hashable | None, work: Callable[[], Answer], check: Callable[[], None] = lambda: None, size: int = 0
     ) -> Future:
         """Queue work for the training thread; a request that is sent twice is done once.
 
@@ -188,13 +192,14 @@ class Service:
             key: what is the same when a client sends the request again.
             work: what is to be done.
             check: refuses a new request at once.
+            size: bytes that the request holds.
         """
 
         def begin(future: Future) -> None:
             check()
             self._work.put(partial(_done, future, work))
 
-        return self._futures.open(key, begin)
+        return self._futures.open(key, begin, size)
 
     def _ordered(self, body: Body, work: Callable[[], Answer]) -> Future:
         """Queue work about a model."""
@@ -300,21 +305,28 @@ class Service:
     def _forward_backward(self, body: bytes | Body) -> Future:
         if not isinstance(body, bytes):
             raise RefusedError("the body is JSON: send protobuf, as tinker 0.38's client does", 415)
-        request = messages.read_forward_backward(body)
-        self._trainer.shape(request.model_id)
         try:
+            request = messages.read_forward_backward(body)
+            self._trainer.shape(request.model_id)
             messages.refuse_sizes(request, self._trainer.vocabulary, self._trainer.context)
         except RefusedError as error:
             # The client cuts a batch into several requests, and sends the step before it reads their answers.
-            if not request.forward_only:
-                self._work.put(partial(self._trainer.discard, request.model_id, error.message))
+            self._work.put(partial(self._trainer.discard, messages.model_in(body), error.message))
             raise
 
         def work() -> Answer:
             logprobs, loss = self._trainer.forward_backward(request)
             return messages.forward_backward_output(logprobs, {"loss:sum": loss})
 
-        return self._later((request.model_id, request.seq_id), work)
+        model_id, seq_id = request.model_id, request.seq_id
+        try:
+            future = self._later((model_id, seq_id), work, size=len(body))
+        except RefusedError:
+            if not request.forward_only:
+                self._turned_away.setdefault(model_id, set()).add(seq_id)
+            raise
+        self._turned_away.get(model_id, set()).discard(seq_id)
+        return future
 
     def _optim_step(self, body: Body) -> Future:
         if "adam_params" not in body:
@@ -322,11 +334,21 @@ class Service:
         given = body["adam_params"]
         try:
             adam = Adam(**{one.name: float(given[one.name]) for one in fields(Adam) if one.name in given})
-        except (TypeError, ValueError) as error:
+        except (OverflowError, TypeError, ValueError) as error:
             raise RefusedError(f"adam_params has a value that is not a number ({error}): correct it") from error
-        if adam.learning_rate < 0 or adam.eps < 0 or not (0 <= adam.beta1 < 1 and 0 <= adam.beta2 < 1):
-            raise RefusedError("adam_params is out of range: learning_rate and eps are 0 or more, betas from 0 below 1")
+        for name, value in asdict(adam).items():
+            if not math.isfinite(value):
+                raise RefusedError(f"adam_params: {name} is {value}: write a finite number")
+        if min(adam.learning_rate, adam.eps, adam.weight_decay) < 0 or not (
+            0 <= adam.beta1 < 1 and 0 <= adam.beta2 < 1
+        ):
+            raise RefusedError(
+                "adam_params is out of range: learning_rate, eps and weight_decay are 0 or more, betas from 0 below 1"
+            )
         model_id = text_in(body, "model_id")
+        if self._turned_away.pop(model_id, None):
+            why = "it was turned away because too many requests wait, and not sent again"
+            self._work.put(partial(self._trainer.discard, model_id, why))
 
         def work() -> Answer:
             return {"metrics": {"grad_norm": self._trainer.optim_step(model_id, adam)}}
@@ -352,8 +374,7 @@ class Service:
             write = partial(self._trainer.write_checkpoint, model_id)
             self._trainer.shape(model_id)
             self._checkpoints.save(place, write, overwrite=bool(body.get("overwrite")))
-            with self._lock:
-                self._published.pop(place.uri, None)  # it was another model under this name
+            self._sources.overwritten(place)
             return {"path": place.uri, "type": "save_weights"}
 
         return self._ordered(body, work)
@@ -423,10 +444,10 @@ class Service:
             except RefusedError:
                 self._take_back(place)
                 raise
+            if place is not None:
+                self._sources.add(place, version)
+                return {"path": place.uri, "type": "save_weights_for_sampler"}
             with self._lock:
-                if place is not None:
-                    self._published[place.uri] = version
-                    return {"path": place.uri, "type": "save_weights_for_sampler"}
                 self._sampling[session] = version
                 kept = self._unnamed.setdefault(model_id, deque())
                 kept.append(version)
@@ -446,28 +467,16 @@ class Service:
 
     def _create_sampling_session(self, body: Body) -> Mapping[str, Any]:
         session = f"{self._session(body)}:sample:{number_in(body, 'sampling_session_seq_id')}"
-        version = None
+        source = None
         if body.get("model_path") is not None:
-            version = self._version_of(checkpoint_at(text_in(body, "model_path")))
+            source = self._sources.at(checkpoint_at(text_in(body, "model_path")))
         else:
             self._refuse_base(text_in(body, "base_model"))
         with self._lock:
-            self._sampling[session] = version
+            self._sampling[session] = source
         return {"type": "create_sampling_session", "sampling_session_id": session}
 
-    def _version_of(self, place: CheckpointPath) -> str:
-        """Return the version of a checkpoint, which is published if it is not yet in this life."""
-        with self._lock:
-            version = self._published.get(place.uri)
-        if version is None:
-            folder = self._checkpoints.find(place)
-            version = self._samplers.publish(partial(copy_adapter, folder))
-            self._samplers.wait(version)
-            with self._lock:
-                self._published[place.uri] = version
-        return version
-
-    def _sampled(self, session: str) -> str | None:
+    def _sampled(self, session: str) -> SampleSource | str | None:
         with self._lock:
             if session not in self._sampling:
                 raise RefusedError(
@@ -485,20 +494,21 @@ class Service:
                 raise RefusedError(f"{name} is not supported: leave it out")
         if body.get("sampling_session_id") is not None:
             session = text_in(body, "sampling_session_id")
-            version = self._sampled(session)
+            source = self._sampled(session)
         else:
             raise RefusedError("sampling_session_id is missing: sample through a SamplingClient")
         asked = read_sampling(body)
         key = (session, body["seq_id"]) if body.get("seq_id") is not None else None
 
         def work() -> Answer:
-            return messages.sample_response(*self._samplers.sample(version, asked))
+            with self._sources.used(source) if isinstance(source, SampleSource) else nullcontext(source) as version:
+                return messages.sample_response(*self._samplers.sample(version, asked))
 
         def begin(future: Future) -> None:
             future.answers = asked.count
             self._waiting.put(partial(_done, future, work))
 
-        return self._futures.open(key, begin)
+        return self._futures.open(key, begin, _NUMBER_BYTES * len(asked.prompt))
 
     # Futures
 
@@ -515,12 +525,6 @@ class Service:
                 "start another endpoint",
                 404,
             )
-
-
-def copy_adapter(source: Path, target: Path) -> None:
-    """Copy what PEFT needs of a checkpoint."""
-    for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
-        shutil.copyfile(source / name, target / name)
 
 
 def _done(future: Future, work: Callable[[], Answer | None]) -> None:

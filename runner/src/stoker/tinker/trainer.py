@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
@@ -254,24 +256,25 @@ class Trainer:
             optimizer: load its state too.
 
         Raises:
-            RefusedError: the checkpoint is of another base model or shape.
+            RefusedError: the checkpoint is damaged, or of another base model or shape.
         """
         about = read_about(folder)
         if about.pop("base_model") != self.model:
             raise RefusedError(f"the checkpoint is of another base model: this endpoint has {self.model}")
         shape = Shape(**about)
+        weights, state = _stored(folder, optimizer=optimizer)  # a damaged checkpoint leaves no model
         if model_id not in self._models:
             self.create(model_id, shape)
         lora = self._of(model_id)
         here = lora.shape
         if (shape.rank, shape.train_mlp, shape.train_attn) != (here.rank, here.train_mlp, here.train_attn):
             raise RefusedError(f"the checkpoint has rank {shape.rank} and other layers than the model: make a new one")
-        set_peft_model_state_dict(self._net, load_file(folder / ADAPTER_WEIGHTS), adapter_name=lora.name)
+        set_peft_model_state_dict(self._net, weights, adapter_name=lora.name)
         self._forget(lora)
         lora.optimizer, lora.broken = None, ""
-        if optimizer and (folder / _OPTIMIZER).is_file():
+        if state is not None:
             lora.optimizer = torch.optim.AdamW(lora.parameters)
-            lora.optimizer.load_state_dict(torch.load(folder / _OPTIMIZER, weights_only=True))
+            lora.optimizer.load_state_dict(state)
 
     def unload(self, model_id: str) -> None:
         """Forget a model.
@@ -316,6 +319,20 @@ class Trainer:
     def _padded(self, rows: Sequence[Sequence[float]], dtype: torch.dtype) -> torch.Tensor:
         made = [torch.tensor(row, dtype=dtype) for row in rows]
         return torch.nn.utils.rnn.pad_sequence(made, batch_first=True).to(self._device)
+
+
+def _stored(folder: Path, *, optimizer: bool) -> tuple[dict[str, torch.Tensor], dict[str, Any] | None]:
+    """Return a checkpoint's weights, and its optimizer's state if that is asked for and there.
+
+    Raises:
+        RefusedError: they cannot be read.
+    """
+    try:
+        weights = load_file(folder / ADAPTER_WEIGHTS)
+        stored = optimizer and (folder / _OPTIMIZER).is_file()
+        return weights, torch.load(folder / _OPTIMIZER, weights_only=True) if stored else None
+    except (EOFError, OSError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
+        raise RefusedError(f"the checkpoint {folder.name} is damaged ({error}): use another one") from error
 
 
 def _loss(
