@@ -28,6 +28,8 @@ from stoker.runs.client import Client, connect
 from stoker.runs.errors import NotFoundError
 from stoker.runs.kinds import DEVICE_CLAIMS, Kind
 from stoker.runs.run import QUEUE
+from stoker.serve.slices.record import record_of
+from stoker.serve.slices.turns import EngineState, Rules, Turns, Write
 from stoker.sessions import down, folder, render, up
 
 Object = dict[str, Any]
@@ -694,6 +696,41 @@ def test_a_session_without_the_options_is_an_owner_of_what_it_uses_too(
         del one["metadata"]["labels"], one["metadata"]["ownerReferences"]
     assert rl("up", "three", *SUMS, "--wait", "0").exit_code == 0
     assert not any("ownerReferences" in one["metadata"] for one in shared)
+
+
+def taken_after(lease: Object) -> float:
+    """Return the seconds after which an engine has a Lease that it sees for the first time."""
+    turns, record, now = Turns("me", Rules()), record_of(lease), 0.0
+    turns.engine_is(EngineState.PARKED, now)
+    while turns.term is None:
+        call = turns.call(now)
+        if isinstance(call, Write):
+            record = call.record
+            turns.wrote(record, "", now, now)
+        elif call is not None:
+            turns.saw(record, "", now)
+        now += 0.25
+        assert now < 60
+    return now
+
+
+def test_a_new_lease_is_free_unless_pods_of_earlier_sessions_may_still_use_the_device(
+    rl: Rl, cluster: Cluster, runtime: Object
+) -> None:
+    sharing(runtime)
+    words = ("--device-claim", f"{DEVICE}=gpu.example.com", "--turns", "--wait", "0")
+
+    def add_pod(session: str) -> None:
+        labels = {"stoker.dev/session": session, "stoker.dev/lease": LEASE}
+        cluster.add("pods", {"metadata": {"name": f"{session}-sampler-0-0-x", "labels": labels}})
+
+    add_pod("one")  # its own, which has no Lease yet
+    assert rl("up", "one", *SUMS, *words).exit_code == 0
+    assert taken_after(cluster.objects.pop(("leases", "ml", LEASE))) < 1
+    assert rl("up", "two", *SUMS, *words).exit_code == 0
+    lease = cluster.objects["leases", "ml", LEASE]
+    assert lease["metadata"]["labels"] == {"stoker.dev/shared-by-sessions": "true"}
+    assert Rules().duration <= taken_after(lease) < Rules().duration + 2
 
 
 def test_a_claim_that_is_being_deleted_is_waited_for(

@@ -10,7 +10,11 @@ import yaml
 from click.testing import CliRunner, Result
 from runner.tests.runs.api_server import Cluster
 
+from stoker import sdk
+from stoker.backends import TRLConfig
+from stoker.backends.initializer import Initializer, Source
 from stoker.commands.main import main
+from stoker.contract.exits import RunError
 from stoker.sessions import up
 
 Object = dict[str, Any]
@@ -91,3 +95,20 @@ def test_it_is_printed_without_a_cluster() -> None:
     made = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(told.stdout)}
     assert ("Service", "loops-tinker") in made
     assert made["Secret", "loops-session"]["stringData"]["api-key"].startswith("tml-")
+
+
+def test_python_starts_it_too(endpoint: Cluster) -> None:
+    env = {"STOKER_ARG_MODEL_NAME_OR_PATH": "/models/tiny"}
+    url = sdk.start_session(None, "loops", runtime="trl-tinker", env=env, wait_seconds=0)
+    assert url == "http://loops-tinker.ml:8000"
+    trainer = endpoint.objects["trainjobs", "ml", "loops"]["spec"]["trainer"]
+    assert {"name": "STOKER_ARG_MODEL_NAME_OR_PATH", "value": "/models/tiny"} in trainer["env"]
+    assert endpoint.objects["secrets", "ml", "loops-session"]["stringData"]["api-key"].startswith("tml-")
+    with pytest.raises(RunError, match="trl-grpo-async runs a method: write a config"):
+        sdk.start_session(None, "sums", wait_seconds=0)
+    fetched = Initializer(model=Source("hf://org/model", "token"))
+    with pytest.raises(RunError, match="the runtime has no job 'model-initializer'"):
+        sdk.start_session(None, "more", runtime="trl-tinker", initializer=fetched, wait_seconds=0)
+    config = TRLConfig(method="grpo_async", extra_args={"reward_funcs": "accuracy_reward"})
+    with pytest.raises(RunError, match="trl-tinker serves the tinker client: write None as config"):
+        sdk.start_session(config, "sums", runtime="trl-tinker", initializer=fetched, wait_seconds=0)

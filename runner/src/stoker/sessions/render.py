@@ -19,6 +19,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.samplers import ADDRESSES, API_KEY, IDLE_SECONDS
 from stoker.contract.secrets import HIDDEN, hide, is_secret
 from stoker.runs.run import QUEUE
+from stoker.serve.slices.record import ANNOTATION
 
 # On everything that a session has; its value is the session's name.
 LABEL = "stoker.dev/session"
@@ -35,6 +36,7 @@ PORT = 8080
 # The name of the port at which a runtime's nodes serve the tinker client.
 _ENDPOINT = "tinker"
 _ROLE = "stoker.dev/role"
+_EARLIER = "earlier-session"
 # What the sampler's proxy reads, and where (charts/training-runtimes/templates/_samplers.tpl).
 _GUARD, _KEYED, _KEYS = "SESSION_GUARD", "keyed", "/keys"
 _CADDYFILE = "stoker.dev/Caddyfile"
@@ -242,10 +244,20 @@ def device_claim(name: str, namespace: str, device_class: str) -> dict[str, Any]
     }
 
 
-def lease(name: str, namespace: str) -> dict[str, Any]:
-    """Return a Lease, by which engines take turns at a claim's device (`stoker slice`)."""
-    metadata = {"name": name, "namespace": namespace, "labels": {SHARED: "true"}}
-    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+def lease(name: str, namespace: str, *, held: bool = False) -> dict[str, Any]:
+    """Return a Lease, by which engines take turns at a claim's device (`stoker slice`).
+
+    Args:
+        name: of the Lease.
+        namespace: of the Lease.
+        held: an engine of an earlier Lease may still use the device, so nobody takes it before that has expired.
+    """
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": {SHARED: "true"}}
+    made = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+    if not held:
+        return made
+    metadata["annotations"] = {ANNOTATION: "{}"}
+    return {**made, "spec": {"holderIdentity": _EARLIER}}
 
 
 def folder_of(name: str, runtime: Mapping[str, Any]) -> tuple[str, str]:

@@ -322,7 +322,12 @@ def _share_all(
         _share(client, DEVICE_CLAIMS, device, trainjob, "" if asked else f"--device-claim {name}=DEVICECLASS")
     lease = render.lease_of(runtime)
     if lease is not None:
-        _share(client, LEASES, render.lease(lease, client.namespace), trainjob, "" if turns else "--turns")
+        # The Lease of sessions that have ended is gone before their last pods are.
+        own = trainjob["metadata"]["name"]
+        pods = client.list(PODS, f"{render.LEASE}={lease}")
+        held = any(pod["metadata"]["labels"].get(LABEL) != own for pod in pods)
+        made = render.lease(lease, client.namespace, held=held)
+        _share(client, LEASES, made, trainjob, "" if turns else "--turns")
 
 
 def _belongs(there: Mapping[str, Any], name: str, uid: str) -> bool:

@@ -152,6 +152,7 @@ class Device:
     compares = True  # the API refuses to write over what was not read
     ways = staticmethod(way_to_park)
     restores = True  # weights that were dropped are loaded before the engine goes on
+    checks = True  # an engine is not told to go on if its permit was written too late
     asked = PARKING  # the permit of an engine that is asked to park
     loading = LOADING  # the permit of an engine that loads weights
 
@@ -329,7 +330,13 @@ class Device:
 
         def permitted() -> None:
             self.give(one, Permit(STARTING, act.until, act.term))
-            self.later(one, self.about_to(one), lambda: ask(self.now + 6.0))
+            self.later(one, self.about_to(one), check)
+
+        def check() -> None:
+            if self.checks and one.clock(self.now) >= act.until:
+                self.told(one, EngineState.UNKNOWN)
+            else:
+                self.later(one, self.about_to(one), lambda: ask(self.now + 6.0))
 
         def ask(deadline: float) -> None:
             if not one.engine:
@@ -580,7 +587,8 @@ class Device:
         one.permit = replace(permit, order=one.permit.order + 1)
         self.look(one, self.draw.uniform(0, GUARD_SECONDS))
         if one.permit.allows:
-            self.look(one, one.when(one.permit.until) - self.now + self.draw.uniform(1e-6, GUARD_SECONDS))
+            end = max(self.now, one.when(one.permit.until))
+            self.look(one, end - self.now + self.draw.uniform(1e-6, GUARD_SECONDS))
 
     def look(self, one: Claimant, seconds: float) -> None:
         """Let the guard look."""
@@ -597,7 +605,7 @@ class Device:
             state = ENGINE if one.engine else IDLE
             one.sight = Sight(state, one.permit.order, shown, float(one.engine))
 
-        self.at(max(self.now, self.now + seconds), then)
+        self.at(self.now + seconds, then)
 
 
 def described(device: Device) -> dict[int, tuple[int, float]]:

@@ -164,6 +164,25 @@ def test_no_engine_starts_while_one_is_asked_to_park_or_loads_weights(
         assert guard.must_end(Permit(state, 9.0), 9.0)
 
 
+def test_the_end_of_an_earlier_guard_is_not_believed_once_another_one_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard.write(guard.sight_path(tmp_path), Sight(ENDED, 7))
+    permits = Permits(tmp_path)
+    believed = []
+
+    class Starting(guard.PermitGuard):
+        """Is about to start its engine."""
+
+        def _look(self) -> int:
+            believed.append(permits.end(0.1))
+            return 0
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert Starting(tmp_path, ["true"]).run() == 0
+    assert believed == [False]
+
+
 def test_only_an_engine_that_nothing_can_start_again_is_asked() -> None:
     here = Sight(ENGINE, 1, 0.0, 7.0)
     assert way_to_park(Permit(RUNNING, 9.0), here, 7.0) is Fencing.ASK

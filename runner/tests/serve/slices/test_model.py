@@ -32,6 +32,15 @@ HARSH = World(
     versions=5.0,
     drops=True,
 )
+# Others have the device while one is stopped.
+STOPS = World(3, HARSH.rules, faults=100.0, stop=0.03, drift=0.01)
+CRASHES = replace(STOPS, crash=15.0)
+
+
+def play_long(number: int, decides: type[Turns] = Turns, device: type[Device] = Device) -> None:
+    """Play runs in which much goes wrong for long."""
+    for world in (HARSH, (STOPS, CRASHES)[number % 2]):
+        device(world, random.Random(number), decides).play(until=150)
 
 
 @pytest.mark.parametrize("runs", RUNS)
@@ -39,7 +48,7 @@ def test_one_at_a_time_and_each_in_turn(runs: int) -> None:
     for number in range(runs):
         play(number)
         if number % 10 == 0:
-            Device(HARSH, random.Random(number)).play(until=150)
+            play_long(number // 10)
 
 
 def test_one_that_is_alone_is_never_parked() -> None:
@@ -136,6 +145,12 @@ class Trusting(Device):
         return way_to_park(replace(permit, state=RUNNING) if permit and permit.allows else permit, sight, started)
 
 
+class Unchecked(Device):
+    """Has processes that let an engine go on whose permit they wrote too late for its guard."""
+
+    checks = False
+
+
 class Unmarked(Device):
     """Has processes that do not say that they ask an engine to park: one that ends just then starts again."""
 
@@ -200,6 +215,7 @@ class Barging(Turns):
         (Impatient, Device),
         (Turns, Blind),
         (Turns, Trusting),
+        (Turns, Unchecked),
         (Turns, Unmarked),
         (Turns, TwoOwners),
         (Turns, ReloadsUnmarked),
@@ -213,7 +229,7 @@ def test_the_model_finds_what_is_wrong(decides: type[Turns], device: type[Device
     def search() -> None:
         for number in range(1_000):
             play(number, decides, device)
-            device(HARSH, random.Random(number), decides).play(until=150)
+            play_long(number, decides, device)
 
     with pytest.raises(AssertionError):
         search()

@@ -172,6 +172,8 @@ class PermitGuard:
             if self._stopped:
                 return _STOPPED
             time.sleep(_TICK_SECONDS)
+        # What an earlier guard has told is of another engine: ENDED must not stand while this one starts its own.
+        write(sight_path(self._folder), self._sight)
         try:
             while not self._stopped:
                 code = self._look()

@@ -231,6 +231,10 @@ class Sharing:
 
     def _use(self, use: Use) -> EngineState:
         self._permits.use(use.term, use.until)
+        # The guard ends the engine in time only if it can read the permit before that runs out: this process may have
+        # been stopped before it wrote.
+        if guard.now() >= use.until:
+            raise HookError(f"turn {use.term} was over before the engine was told")
         self._journal.note("use", term=use.term)
         self._hooks.use(lambda: self._turns.term == use.term and not self._turns.wish.leave)
         self._permits.runs()

@@ -352,4 +352,5 @@ class Turns:
 
     def _expired(self) -> bool:
         record = self._record
-        return self._silent(record.holder, record.term) >= max(record.duration, self.rules.poll)
+        duration = record.duration or self.rules.duration
+        return self._silent(record.holder, record.term) >= max(duration, self.rules.poll)
