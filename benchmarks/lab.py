@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.jobs import JobFailed, environment  # noqa: E402
-from benchmarks.paired import ratio_line, run_pairs, say, seconds, whole  # noqa: E402
+from benchmarks.paired import ratio_line, run_pairs, say, seconds, verdict, whole  # noqa: E402
 from benchmarks.rows import end, parsed, parser_of, run_rows  # noqa: E402
 
 SIDES = ("stoker.lab", "TRL alone")
@@ -128,11 +128,11 @@ def of_training(pairs: Sequence[tuple[Told, Told]]) -> Iterator[str]:
     if not pairs:
         yield "training                 not measured: no pair ended"
         return
-    for what, name, unit, goal in (
-        ("training", "speed", " tokens/s", "goal at least 0.98"),
-        ("memory of training", "peak", " MiB", "goal at most 1.02"),
+    for what, name, unit, goal, bound in (
+        ("training", "speed", " tokens/s", "at least", 0.98),
+        ("memory of training", "peak", " MiB", "at most", 1.02),
     ):
-        yield f"{ratio_line(what, SIDES, [(one[name], other[name]) for one, other in pairs], unit)}, {goal}"
+        yield _judged(what, SIDES, [(one[name], other[name]) for one, other in pairs], unit, goal, bound)
 
 
 def of_rollouts(pairs: Sequence[Told]) -> Iterator[str]:
@@ -142,7 +142,7 @@ def of_rollouts(pairs: Sequence[Told]) -> Iterator[str]:
         return
     both = [(pair["vllm"], pair["transformers"]) for pair in pairs]
     batch = statistics.median(pair["batch"] for pair in pairs)
-    yield f"{ratio_line('rollouts', SAMPLERS, both, ' tokens/s')}, goal at least 2"
+    yield _judged("rollouts", SAMPLERS, both, " tokens/s", "at least", 2)
     yield f"  transformers was fastest with {batch:g} prompts at a time"
 
 
@@ -152,7 +152,13 @@ def of_latency(pairs: Sequence[Told]) -> Iterator[str]:
         yield "latency                  not measured: no pair ended"
         return
     both = [(pair["ours"], pair["plain"]) for pair in pairs]
-    yield f"{ratio_line('latency', (SIDES[0], SAMPLERS[0]), both, ' ms')}, goal at most 1.05"
+    yield _judged("latency", (SIDES[0], SAMPLERS[0]), both, " ms", "at most", 1.05)
+
+
+def _judged(
+    what: str, sides: tuple[str, str], pairs: Sequence[tuple[float, float]], unit: str, goal: str, bound: float
+) -> str:
+    return ratio_line(what, sides, pairs, unit) + verdict(goal, bound, [one / other for one, other in pairs])
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.tests.lab.engine.tiny import write
 from runner.tests.lab.peak import Peak
 
 # About 25 million parameters.
@@ -24,7 +23,7 @@ SIZE = {
 }  # fmt: skip
 LENGTH, PROMPTS, ANSWER = 128, 128, 256
 BATCHES = (1, 4, 16, 64, 128)
-# Prompts of a measurement with a batch that is smaller: enough for lengths of all kinds.
+# Prompts to try a batch with that is smaller: enough for lengths of all kinds.
 FEWEST = 32
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj"]
 # The same for both sides; nothing is logged or saved while the clock runs.
@@ -109,7 +108,7 @@ def rlhf(model: str, folder: Path) -> dict[str, float]:
 
 
 def rollouts(model: str, pairs: int) -> None:
-    """Print the speed of both samplers, pair by pair; transformers has the batch that is best for it."""
+    """Print the speed of both samplers with the same prompts, pair by pair; transformers has its best batch."""
     from stoker.lab import Policy, RLHFConfig
     from stoker.lab.ppo.rollouts import TransformersSampler, VllmSampler
 
@@ -117,30 +116,40 @@ def rollouts(model: str, pairs: int) -> None:
     policy.changed()  # its new adapter answers on both sides
     config = RLHFConfig(max_new_tokens=ANSWER)
 
-    def speed(sampler: Any, asked: Sequence[list[int]]) -> float:
-        began = time.monotonic()
-        tokens = sum(len(one.ids) for one in sampler.sample(asked))
-        return tokens / (time.monotonic() - began)
-
     def prompts(number: int) -> list[list[int]]:
         # Others in each pair: vLLM would remember what it has read.
         return [policy.tokenizer(text)["input_ids"] for text in texts(lengths(PROMPTS, ANSWER, number), number)]
 
-    def best(asked: Sequence[list[int]]) -> tuple[float, int]:
-        return max(
-            (speed(TransformersSampler(policy, config, size), asked[: max(size, FEWEST)]), size) for size in BATCHES
-        )
+    def theirs(size: int) -> TransformersSampler:
+        return TransformersSampler(policy, config, size)
 
-    speed(VllmSampler(policy, config), prompts(-1)[:8])
-    speed(TransformersSampler(policy, config, 8), prompts(-1)[:8])
+    vllm = VllmSampler(policy, config)
+    speed(vllm, prompts(-1)[:8])
+    speed(theirs(8), prompts(-1)[:8])
     for number in range(pairs):
-        asked = prompts(number)
-        if number % 2:
-            theirs, mine = best(asked), speed(VllmSampler(policy, config), asked)
-        else:
-            mine, theirs = speed(VllmSampler(policy, config), asked), best(asked)
-        print(json.dumps({"vllm": mine, "transformers": theirs[0], "batch": theirs[1]}), flush=True)
+        print(json.dumps(sampled(vllm, theirs, prompts(number), number)), flush=True)
     policy.close()
+
+
+def speed(sampler: Any, asked: Sequence[list[int]]) -> float:
+    """Return the tokens per second of a sampler's answers."""
+    began = time.monotonic()
+    tokens = sum(len(one.ids) for one in sampler.sample(asked))
+    return tokens / (time.monotonic() - began)
+
+
+def sampled(vllm: Any, theirs: Callable[[int], Any], asked: Sequence[list[int]], number: int) -> dict[str, float]:
+    """Return the speed of both samplers with all prompts, and the batch that was best for transformers.
+
+    Args:
+        vllm: samples with vLLM.
+        theirs: makes what samples with transformers, so many prompts at a time.
+        asked: the prompts.
+        number: of the pair; who goes first alternates.
+    """
+    batch = max(BATCHES, key=lambda size: speed(theirs(size), asked[: max(size, FEWEST)]))
+    sides = [("vllm", vllm), ("transformers", theirs(batch))]
+    return {**{name: speed(one, asked) for name, one in (reversed(sides) if number % 2 else sides)}, "batch": batch}
 
 
 def latency(model: str, pairs: int) -> None:
@@ -163,8 +172,8 @@ def latency(model: str, pairs: int) -> None:
         return milliseconds(lambda: policy.generate([text], **sampling))
 
     ours(texts([32], -1)[0])
-    assert policy._trainer is not None
-    engine, folder = policy._trainer._vllm, policy._current()
+    engine, folder = policy.trainer._vllm, policy._current()
+    assert folder is not None
     llm = engine._started()
     # The same name and number: vLLM has room for one adapter, and would load another one each time.
     request = LoRARequest(*engine._names.of(Path(folder)), folder)
@@ -184,6 +193,8 @@ def latency(model: str, pairs: int) -> None:
 
 def main(side: str, folder: Path, pairs: str = "1") -> None:
     """Run a side."""
+    from runner.tests.lab.engine.tiny import write
+
     model = folder / "model"
     if not model.exists():
         write(model, "llama", **SIZE)

@@ -67,6 +67,20 @@ def ratio_line(what: str, sides: tuple[str, str], pairs: Sequence[tuple[float, f
     )
 
 
+def verdict(goal: str, bound: float, values: Sequence[float], unit: str = "") -> str:
+    """Return a goal and whether it is met, for the end of a line.
+
+    Args:
+        goal: `at least` or `at most`.
+        bound: what the median must reach, or not exceed.
+        values: what was measured.
+        unit: theirs.
+    """
+    median = statistics.median(values)
+    met = median >= bound if goal == "at least" else median <= bound
+    return f", goal {goal} {bound:g}{unit}: {'met' if met else 'not met'}"
+
+
 def difference_line(what: str, sides: tuple[str, str], pairs: Sequence[tuple[float, float]], unit: str) -> str:
     """Return the same with the differences within the pairs."""
     more = [ours - theirs for ours, theirs in pairs]

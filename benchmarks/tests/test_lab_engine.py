@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import pytest
-from benchmarks.lab_engine import KINDS, PAIRS, main, measure
+from benchmarks import lab_engine
+from benchmarks.lab_engine import KINDS, PAIRS, main, measure, to_first_token
 
 # Answers as a worker does, with the number of letters in what it is asked for.
 WORKER = "import json, sys\nfor line in sys.stdin: print(float(len(json.loads(line)[0])), flush=True)"
@@ -27,6 +29,37 @@ def test_each_kind_of_pair_is_a_line() -> None:
     ratios = [line[line.index("ratio") :].split()[1] for line in lines]
     assert [line.startswith(what) for line, (what, _, _) in zip(lines, PAIRS, strict=True)] == [True] * 4
     assert ratios == ["1.750", "1.750", "1.000", "0.800"]
+    goals = [line.partition(", goal ")[2] for line in lines]
+    assert goals == ["at least 0.98: met", "", "", "at most 20 ms: met"]
+
+
+def test_the_wait_for_a_token_counts_from_the_end_of_the_optimizers_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    hooks: list[Callable[..., None]] = []
+
+    class Optimizer:
+        """Calls whoever asks for it after each step."""
+
+        def register_step_post_hook(self, hook: Callable[..., None]) -> SimpleNamespace:
+            hooks.append(hook)
+            return SimpleNamespace(remove=hooks.clear)
+
+    class Engine:
+        """Learns for 5 seconds, forgets what it had computed for 2, and answers for 1."""
+
+        optimizer = Optimizer()
+
+        def train_step(self, batch: object) -> None:
+            clock[0] += 5
+            hooks[0](None, (), {})
+            clock[0] += 2
+
+        def generate(self, prompts: object, max_tokens: int) -> None:
+            clock[0] += 1
+
+    monkeypatch.setattr(lab_engine, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    assert [to_first_token(Engine()), to_first_token(Engine(), {})] == [1000, 3000]
+    assert not hooks
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import pytest
-from benchmarks.paired import difference_line, highest, ratio_line, run_pairs, seconds, whole
+from benchmarks.paired import difference_line, highest, ratio_line, run_pairs, seconds, verdict, whole
 
 
 def test_sides_alternate_and_each_pair_has_them_in_order() -> None:
@@ -17,6 +17,13 @@ def test_sides_alternate_and_each_pair_has_them_in_order() -> None:
 
     assert list(run_pairs(3, ("a", "b"), run)) == [("a0", "b0"), ("a1", "b1"), ("a2", "b2")]
     assert order == [("a", 0), ("b", 0), ("b", 1), ("a", 1), ("a", 2), ("b", 2)]
+
+
+def test_a_goal_is_met_by_the_median() -> None:
+    assert verdict("at least", 0.98, [0.5, 0.98, 2.0]) == ", goal at least 0.98: met"
+    assert verdict("at least", 0.98, [0.97, 0.97, 2.0]) == ", goal at least 0.98: not met"
+    assert verdict("at most", 20, [7, 20, 32], " ms") == ", goal at most 20 ms: met"
+    assert verdict("at most", 20, [7, 21, 32], " ms") == ", goal at most 20 ms: not met"
 
 
 def test_each_run_is_told_before_and_after(capsys: pytest.CaptureFixture[str]) -> None:

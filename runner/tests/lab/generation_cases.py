@@ -89,8 +89,7 @@ def main() -> None:
     assert max(distances(answers[1], folders[0])) >= 0.5
 
     # A folder that is written anew is read anew, and two folders are two adapters.
-    trainer = policy._trainer
-    assert trainer is not None
+    trainer = policy.trainer
     for folder, text in ((folders[0], "21"), (folders[1], "7"), (folders[0], "21")):
         (output,) = trainer.generate(["1+1="], lora_path=str(folder), max_tokens=4, temperature=0.0)
         assert output.outputs[0].text == text
@@ -99,6 +98,14 @@ def main() -> None:
     assert output.outputs[0].text == "7"
     (output,) = trainer.generate(["1+1="], max_tokens=4, temperature=0.0)
     assert tuple(output.outputs[0].token_ids) == tuple(plain.outputs[0].token_ids)
+
+    # An adapter that nothing has changed answers from its own folder, and mistakes are told before a model is loaded.
+    again = Policy(MODEL, CONFIG, adapter=folders[0], share_weights=SHARED)
+    assert again._current() == str(folders[0])
+    again.changed()
+    assert "there are no prompts" in refusal(again, {"prompts": []})
+    assert "max_words" in refusal(again, {"prompts": ["1"], "max_words": 1})
+    assert again.trainer._hf_model is None
 
     # An adapter of a smaller model would be copied into a part of its room.
     small = AutoConfig.from_pretrained(MODEL)

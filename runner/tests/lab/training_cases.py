@@ -393,6 +393,16 @@ def bad_input_is_refused_before_the_model_is_loaded() -> None:
         # A cut to less would lose most of a row, and say nothing.
         train = functools.partial(LoRATrainer(MODEL, QUICK).train, rows)
         refused(train, "row 0 has 302 tokens, but the model takes 128")
+    fp8 = FOLDER / "fp8"
+    shutil.copytree(MODEL, fp8)
+    told = json.loads((fp8 / "config.json").read_text())
+    (fp8 / "config.json").write_text(json.dumps({**told, "quantization_config": {"quant_method": "fp8"}}))
+    eight = LoRATrainer(str(fp8), QUICK)
+    refused(lambda: eight.train(TEXTS), "weights in fp8, which cannot be trained: take the model in bfloat16")
+    assert eight._hf_model is None
+    nowhere = Policy("org/nowhere", QUICK)
+    for use in (lambda: nowhere.train(TEXTS), lambda: nowhere.model, lambda: evaluate(nowhere, TEXTS)):
+        refused(use, "the model org/nowhere cannot be loaded (", ExitCode.NO_INPUT)
     wrong = LoRATrainer(MODEL, LoRATrainConfig(target_modules=["nothing"]))
     refused(wrong.setup_training, "target_modules is ['nothing']")
     # Rows that are cut need no refusal.
@@ -414,24 +424,50 @@ def a_model_says_how_long_rows_may_be_by_any_name() -> None:
 
 def what_is_published_is_what_the_trainjob_trains() -> None:
     """A published version has the record of the run that the TrainJob would be."""
-    policy = Policy(MODEL, QUICK)
-    refused(lambda: policy.publish(FOLDER / "adapters", "sft"), "call train first")
-    refused(lambda: policy.to_trainjob("sft"), "to_trainjob(name, dataset=")
+    new = Policy(MODEL, QUICK)
+    refused(lambda: new.publish(FOLDER / "adapters", "sft"), "call train first")
+    refused(lambda: new.to_trainjob("sft"), "to_trainjob(name, dataset=")
     for method, lines in (("sft", TEXTS), ("dpo", PAIRS)):
         data = FOLDER / f"data-{method}"
         data.mkdir()
         (data / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+        policy = Policy(MODEL, QUICK)
         policy.train(str(data))
+        # What was not trained on is not what the adapter is of.
+        refused(functools.partial(policy.train, str(FOLDER / "nothing")), "cannot be loaded")
+        refused(functools.partial(policy.train, [{"question": "a"}]), "rename the columns")
         assert [policy.publish(FOLDER / "adapters", method) for _ in range(2)] == [f"{method}:1", f"{method}:2"]
         manifest = json.loads((FOLDER / "adapters" / method / "2" / MANIFEST).read_text())
         (FOLDER / f"manifest-{method}.json").write_text(json.dumps(manifest))
         (FOLDER / f"trainjob-{method}.json").write_text(json.dumps(policy.to_trainjob(method)))
         assert manifest["base_model"]["name_or_path"] == MODEL
         assert manifest["fingerprint"]["data"] == {"dataset_name": str(data)}
-    rows = Policy(MODEL, QUICK)
-    rows.train(TEXTS)
-    assert rows.publish(FOLDER / "adapters", "rows") == "rows:1"
     assert job.METHODS == ("sft", "dpo")
+
+
+def a_published_version_tells_all_that_shaped_it() -> None:
+    """What an adapter was before its last training, and its own shape; a closed policy publishes nothing."""
+    shape = replace(QUICK, rank=4, alpha=12, target_modules=["v_proj", "q_proj"])
+    Policy(MODEL, shape).save_lora(FOLDER / "begin")
+    with Policy(MODEL, QUICK, adapter=FOLDER / "begin") as policy:
+        policy.train(TEXTS)
+        policy.config.num_epochs = 1
+        policy.train(PAIRS)
+        assert policy.publish(FOLDER / "adapters", "both") == "both:1"
+    refused(lambda: policy.publish(FOLDER / "adapters", "both"), "this policy is closed: make a new one")
+    refused(lambda: policy.save_lora(FOLDER / "closed"), "this policy is closed")
+    assert not (FOLDER / "adapters/both/2").exists()
+    assert not (FOLDER / "closed").exists()
+    manifest = json.loads((FOLDER / "adapters/both/1" / MANIFEST).read_text())
+    assert manifest["budget"] == {"epochs": 1.0}
+    last = manifest["fingerprint"]
+    (first,) = last["trained_before"]
+    assert (first["method"], last["method"]) == ("sft", "dpo")
+    assert last["began_with"] == str(FOLDER / "begin")
+    for found in (first, last):
+        own = {name: found["peft"][name] for name in ("lora_r", "lora_alpha", "lora_target_modules")}
+        assert own == {"lora_r": "4", "lora_alpha": "12", "lora_target_modules": ["q_proj", "v_proj"]}, own
+    (FOLDER / "manifest-both.json").write_text(json.dumps(manifest))
 
 
 CASES = (
@@ -448,6 +484,7 @@ CASES = (
     bad_input_is_refused_before_the_model_is_loaded,
     a_model_says_how_long_rows_may_be_by_any_name,
     what_is_published_is_what_the_trainjob_trains,
+    a_published_version_tells_all_that_shaped_it,
 )
 
 

@@ -162,6 +162,13 @@ def pad_token_id(tokenizer: Any) -> int:
     return int(found)
 
 
+def end_token_ids(model: Any, tokenizer: Any) -> list[int]:
+    """Return the tokens that end an answer: those that the model comes with, else the tokenizer's end of text."""
+    found = model.generation_config.eos_token_id
+    found = tokenizer.eos_token_id if found is None else found
+    return found if isinstance(found, list) else [] if found is None else [found]
+
+
 def _with_prompt(tokenizer: Any, row: Row, names: Sequence[str]) -> tuple[list[list[int]], int]:
     """Return the tokens of the prompt with each of its answers, and where the answers begin.
 

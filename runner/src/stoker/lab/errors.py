@@ -17,6 +17,15 @@ class LabError(RunError, ValueError):
         super().__init__(code, message)
 
 
+def closed(what: str) -> LabError:
+    """Return what to say to a use of something after its end.
+
+    Args:
+        what: its kind, such as `policy`.
+    """
+    return LabError(f"this {what} is closed: make a new one, with adapter=FOLDER to go on from what save_lora wrote")
+
+
 def refuse(problems: Iterable[str], code: ExitCode = ExitCode.CONFIG) -> None:
     """Raise all problems at once, if there are any.
 

@@ -104,6 +104,31 @@ class AdapterEngine:
         self._fitting: set[int] = set()
         self._llm: Any = None
 
+    def parameters(self, prompts: Sequence[Prompt], sampling: Mapping[str, Any]) -> tuple[list[Prompt], Any]:
+        """Return prompts as a list, and how vLLM samples; nothing is loaded but vLLM's own code.
+
+        Args:
+            prompts: as of `outputs`.
+            sampling: as of `outputs`.
+
+        Raises:
+            LabError: vLLM is missing, has no room for the rank, or refuses an argument, or the prompts are wrong.
+        """
+        engine_rank(self._config)
+        need_vllm()
+        _set_variables()
+        from vllm import SamplingParams
+        from vllm.exceptions import VLLMClientError
+
+        asked = checked_prompts(prompts)
+        try:
+            seeds = _seeds(sampling, len(asked))
+            if seeds is None:
+                return asked, SamplingParams(**sampling)
+            return asked, [SamplingParams(**{**sampling, "seed": seed}) for seed in seeds]
+        except (TypeError, ValueError, VLLMClientError) as error:
+            raise LabError(f"generate: {error}; see vLLM's SamplingParams for what there is") from error
+
     def outputs(self, prompts: Sequence[Prompt], adapter: Path | None, sampling: Mapping[str, Any]) -> list[Any]:
         """Return vLLM's own outputs.
 
@@ -115,21 +140,9 @@ class AdapterEngine:
         Raises:
             LabError: vLLM is missing, or refuses an argument or a prompt, or the adapter is of another model.
         """
-        need_vllm()
-        _set_variables()
-        from vllm import SamplingParams
+        asked, parameters = self.parameters(prompts, sampling)
         from vllm.exceptions import VLLMClientError
 
-        asked = checked_prompts(prompts)
-        try:
-            seeds = _seeds(sampling, len(asked))
-            parameters: Any = (
-                SamplingParams(**sampling)
-                if seeds is None
-                else [SamplingParams(**{**sampling, "seed": seed}) for seed in seeds]
-            )
-        except (TypeError, ValueError, VLLMClientError) as error:
-            raise LabError(f"generate: {error}; see vLLM's SamplingParams for what there is") from error
         if adapter is not None and self._llm is None:
             self._request(adapter)  # what its files tell is told before anything is loaded
         llm = self._started()

@@ -18,7 +18,14 @@ from stoker.submit.trainjob import trainjob
 METHODS = ("sft", "dpo")
 
 
-def trl_config(model: str, config: LoRATrainConfig, method: str, dataset: str, **placement: Any) -> TRLConfig:
+def trl_config(
+    model: str,
+    config: LoRATrainConfig,
+    method: str,
+    dataset: str,
+    adapter: Mapping[str, Any] | None = None,
+    **placement: Any,
+) -> TRLConfig:
     """Return a training as the config of a TrainJob.
 
     Args:
@@ -26,6 +33,7 @@ def trl_config(model: str, config: LoRATrainConfig, method: str, dataset: str, *
         config: the adapter and its training.
         method: `sft` or `dpo`.
         dataset: folder or Hub id of the data.
+        adapter: what PEFT says of an adapter that is not the config's.
         placement: `num_nodes` and `resources_per_node`.
 
     Raises:
@@ -39,10 +47,9 @@ def trl_config(model: str, config: LoRATrainConfig, method: str, dataset: str, *
         if method == "sft"
         else TRLDPOConfig(max_length=config.max_length, beta=config.beta)
     )
-    adapter = TRLPeftConfig(
-        r=config.rank, lora_alpha=config.alpha, lora_dropout=config.dropout, target_modules=config.target_modules
-    )
-    # bfloat16 and the weights' type are the runtime's choice, as the machine's is here.
+    lora = config.lora_arguments() if adapter is None else adapter
+    # `auto` is the machine's choice here, and the runtime's there.
+    chosen = config.dtype != "auto"
     return TRLConfig(
         method=own,
         model_name_or_path=model,
@@ -51,11 +58,15 @@ def trl_config(model: str, config: LoRATrainConfig, method: str, dataset: str, *
         num_train_epochs=config.num_epochs,
         per_device_train_batch_size=config.batch_size,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
-        peft_config=adapter,
+        bf16=config.dtype == "bfloat16" if chosen else None,
+        peft_config=TRLPeftConfig(
+            **{name: lora[name] for name in ("r", "lora_alpha", "lora_dropout", "target_modules")}
+        ),
         extra_args={
             "warmup_steps": config.warmup_ratio,
             "max_grad_norm": config.max_grad_norm,
             "seed": config.seed,
+            **({"dtype": config.dtype} if chosen else {}),
         },
         **placement,
     )

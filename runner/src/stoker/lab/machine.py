@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json
+from stoker.contract.packages import from_checkout, not_installed
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.errors import LabError, refuse
 from stoker.serve.adapters import check
@@ -20,7 +22,6 @@ from stoker.serve.adapters.files import BaseModel, read_adapter, read_base_model
 TRAINING = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 """What training imports."""
 
-_TRAINING_FIX = "from a checkout, pip install './runner[lab]'"
 # images/lab/mend.py mends vLLM for CPUs, which pip does not.
 _VLLM_FIX = (
     "pip install vllm==0.31.0 on a machine with NVIDIA GPUs; on one without, use what images/lab/venv --with-runner in "
@@ -54,7 +55,7 @@ def need_training() -> None:
     """
     missing = [name for name in TRAINING if find_spec(name) is None]
     if missing:
-        raise LabError(f"training needs {', '.join(missing)}, not installed here: {_TRAINING_FIX}")
+        raise LabError(not_installed("training", from_checkout("lab"), *missing))
 
 
 def need_vllm() -> None:
@@ -64,7 +65,7 @@ def need_vllm() -> None:
         LabError: says how to get it.
     """
     if find_spec("vllm") is None:
-        raise LabError(f"generating needs vLLM, not installed here: {_VLLM_FIX}")
+        raise LabError(not_installed("generating", _VLLM_FIX, "vllm"))
 
 
 def need(package: str | None) -> None:
@@ -88,18 +89,28 @@ def dtype_of(config: LoRATrainConfig) -> str:
     Raises:
         LabError: bfloat16 was asked for, and there is no GPU with its kernels.
     """
+    problems = [*bfloat16_problems(type(config).__name__)]
+    if config.dtype == "bfloat16":
+        refuse(problems)
+    if config.dtype == "auto":
+        return "float32" if problems else "bfloat16"
+    return config.dtype
+
+
+def bfloat16_problems(where: str) -> Iterator[str]:
+    """Yield why this machine cannot train in bfloat16, if it cannot.
+
+    Args:
+        where: the user writes the type.
+    """
     import torch
 
-    fits = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-    if config.dtype == "bfloat16" and not fits:
-        has = "its GPU has none" if torch.cuda.is_available() else "it has no GPU"
-        raise LabError(
-            f"LoRATrainConfig: dtype is 'bfloat16', which needs kernels of a GPU, and {has}: "
-            "write dtype='float32', or drop it"
+    gpu = torch.cuda.is_available()
+    if not (gpu and torch.cuda.is_bf16_supported()):
+        has = "its GPU has none" if gpu else "it has no GPU"
+        yield (
+            f"{where}: dtype is 'bfloat16', which needs kernels of a GPU, and {has}: write dtype='float32', or drop it"
         )
-    if config.dtype == "auto":
-        return "bfloat16" if fits else "float32"
-    return config.dtype
 
 
 def model_facts(name: object) -> ModelFacts:
@@ -122,19 +133,40 @@ def model_facts(name: object) -> ModelFacts:
     return ModelFacts(name, folder, _positions(config), quantization)
 
 
-def quantization_problems(name: str, quantization: object) -> Iterator[str]:
-    """Yield what is wrong with weights that an engine trains on, if they are quantized.
+@contextmanager
+def loading(name: str) -> Iterator[None]:
+    """Say of a model that transformers cannot load what to write instead.
+
+    Args:
+        name: its folder or Hub id.
+
+    Raises:
+        LabError: it cannot be loaded.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise LabError(
+            f"the model {name} cannot be loaded ({reason}): write its folder, or its id on the Hub", ExitCode.NO_INPUT
+        ) from error
+
+
+def quantization_problems(name: str, quantization: object, part: str = "") -> Iterator[str]:
+    """Yield what is wrong with weights that are trained on, or that an adapter is trained on, if they are quantized.
 
     Args:
         name: the model's folder or Hub id.
         quantization: its name, or what a model's config says of it; None for none.
+        part: of the names of those that cannot be trained; all of them by default.
     """
     if quantization:
         how = quantization.get("quant_method", quantization) if isinstance(quantization, Mapping) else quantization
-        yield (
-            f"{name} would have weights in {how}, which cannot be trained: take the model in bfloat16, float16 or "
-            "float32"
-        )
+        if part in str(how):
+            yield (
+                f"{name} would have weights in {how}, which cannot be trained: take the model in bfloat16, float16 or "
+                "float32"
+            )
 
 
 def positions_of(model: ModelFacts) -> int | None:
@@ -179,7 +211,21 @@ def check_adapter(adapter: Path, model: ModelFacts, rank: int) -> None:
     except RunError as error:
         raise LabError(error.message, error.code) from error
     reasons = check.problems(found, base, check.ALLOWED_RANKS[-1], require_manifest=False)
-    refuse((f"the adapter {adapter} does not fit {model.name}: {line}" for line in reasons), ExitCode.BAD_DATA)
+    refuse(_unfit(adapter, model.name, reasons), ExitCode.BAD_DATA)
+
+
+def origin_problems(adapter: Path, model: str) -> Iterator[str]:
+    """Yield what an adapter itself says against a base model, such as the name of the one that it was trained on.
+
+    Args:
+        adapter: its folder, as PEFT saves it.
+        model: the base model's folder or Hub id; empty if it is not known.
+    """
+    yield from _unfit(adapter, model, check.strangers(read_adapter(adapter), BaseModel(Path(model), model)))
+
+
+def _unfit(adapter: Path, model: str, reasons: Iterable[str]) -> Iterator[str]:
+    return (f"the adapter {adapter} does not fit {model or 'the model'}: {line}" for line in reasons)
 
 
 def is_main_rank() -> bool:

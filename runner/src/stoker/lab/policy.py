@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from stoker.contract.exits import ExitCode
-from stoker.contract.manifest import write_manifest
+from stoker.contract.files import read_json
+from stoker.contract.manifest import ADAPTER_CONFIG, write_manifest
 from stoker.lab import job
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.endpoint import EndpointClient
-from stoker.lab.errors import LabError
+from stoker.lab.errors import LabError, closed, refuse
 from stoker.lab.generation import Completion, Prompt, completions
 from stoker.lab.machine import TRAINING
 from stoker.lab.remote import Served
@@ -27,6 +29,21 @@ from stoker.serve.adapters import versions
 # What the manifest calls rows that have no name.
 _ROWS = "in-memory rows"
 _NEEDS_MODEL = "this policy is at {url}, not in this process: write Policy(model) to {what}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A training that changed the adapter.
+
+    Attributes:
+        done: what it did.
+        config: the adapter and its training, as they were then.
+        dataset: folder or Hub id of the data; None for rows of this process.
+    """
+
+    done: Trained
+    config: LoRATrainConfig
+    dataset: str | None
 
 
 class Policy:
@@ -45,7 +62,7 @@ class Policy:
             and needs vLLM to train. On CPUs answers take longer, because vLLM cannot pack weights that are shared.
 
     Raises:
-        LabError: neither or both of model and url are given, or one of them is wrong.
+        LabError: neither or both of model and url are given, one of them is wrong, or an argument is not for it.
     """
 
     def __init__(
@@ -65,6 +82,13 @@ class Policy:
             raise LabError("write one of them: Policy(model) to train and generate here, Policy(url=…) to ask a server")
         if url is None and name is not None:
             raise LabError("name is that of a served adapter: write it with url, or drop it")
+        if url is not None:
+            local = {"adapter": adapter is not None, "engine": engine is not None, "share_weights": share_weights}
+            refuse(
+                f"Policy: {what} is for a model in this process: leave it out, or write Policy(model) instead of a url"
+                for what, given in local.items()
+                if given
+            )
         self.config = config if config is not None else LoRATrainConfig()
         self._url = url
         self._served = None if url is None else Served(url, name)
@@ -77,20 +101,21 @@ class Policy:
             if model is None
             else LoRATrainer(model, self.config, adapter=adapter, engine=engine, share_weights=share_weights)
         )
-        # What was trained here, and the folder with the adapter as it is now.
-        self._runs: list[Trained] = []
-        self._saved: tempfile.TemporaryDirectory[str] | None = None
+        # What was trained here; the adapter before that; and the folder with the adapter after it.
+        self._runs: list[_Run] = []
         self._begins_with = adapter
-        self._has_adapter = adapter is not None
-        self._dataset: str | None = None
+        self._changed = False
+        self._saved: tempfile.TemporaryDirectory[str] | None = None
+        self._closed = False
 
     @property
     def session(self) -> RemoteSession | None:
         """The session that trains and answers; None if the policy is in this process, or at a server that only answers.
 
         Raises:
-            LabError: the session has no such adapters, or refuses the key.
+            LabError: the session has no such adapters, or refuses the key, or the policy is closed.
         """
+        self._refuse_closed()
         if self._url is not None and self._trains is None:
             endpoint = EndpointClient(self._url)
             trains = endpoint.is_there()
@@ -100,13 +125,22 @@ class Policy:
         return self._session
 
     @property
+    def trainer(self) -> LoRATrainer:
+        """What trains and generates in this process.
+
+        Raises:
+            LabError: the policy is served elsewhere, or closed.
+        """
+        return self._local("train")
+
+    @property
     def model_name(self) -> str:
         """The base model's folder or Hub id.
 
         Raises:
-            LabError: the policy is served elsewhere.
+            LabError: as `trainer`.
         """
-        return self._local("train").model_name
+        return self.trainer.model_name
 
     @property
     def positions(self) -> int | None:
@@ -137,9 +171,9 @@ class Policy:
         """
         if (session := self.session) is not None:
             return session.train(_loaded(rows) if isinstance(rows, str) else rows)
-        trainer = self._local("train")
-        self._dataset = rows if isinstance(rows, str) else None
-        given = _loaded(rows) if isinstance(rows, str) else rows
+        trainer = self.trainer
+        dataset = rows if isinstance(rows, str) else None
+        given = rows if dataset is None else _loaded(dataset)
         try:
             done = trainer.train(given)
         except LabError:
@@ -147,18 +181,19 @@ class Policy:
         except BaseException:
             self.changed()  # what was learned until then stays, and answers
             raise
-        self.changed(done)
+        self.changed(done, dataset)
         return done
 
-    def changed(self, done: Trained | None = None) -> None:
+    def changed(self, done: Trained | None = None, dataset: str | None = None) -> None:
         """Say that the adapter of `model` was changed: the next `generate` answers with it.
 
         Args:
             done: the training that changed it, for those who publish the adapter.
+            dataset: folder or Hub id of its data, if it has one.
         """
         if done is not None:
-            self._runs.append(done)
-        self._has_adapter = True
+            self._runs.append(_Run(done, copy.deepcopy(self.config), dataset))
+        self._changed = True
         self._forget_saved()
 
     def generate(self, prompts: Sequence[Prompt], **sampling: Any) -> list[Completion]:
@@ -177,8 +212,8 @@ class Policy:
         if self._served is not None:
             return self._served.generate(prompts, sampling)
         trainer = self._local("generate")
-        adapter = self._current() if self._has_adapter else None
-        return completions(trainer.generate(prompts, adapter, **sampling), list(prompts))
+        trainer.check_request(prompts, sampling)  # to save the adapter may load the model
+        return completions(trainer.generate(prompts, self._current(), **sampling), list(prompts))
 
     def save_lora(self, path: str | Path) -> None:
         """Save the adapter as PEFT does.
@@ -220,8 +255,8 @@ class Policy:
 
         Args:
             name: the TrainJob's name.
-            dataset: folder or Hub id of the data; that of the last training by default, if it had one.
-            method: `sft` or `dpo`; the last training's of these by default, else `sft`.
+            dataset: folder or Hub id of the data; that of the training by default, if it had one.
+            method: `sft` or `dpo`; that of the training by default, else `sft`.
             runtime: the ClusterTrainingRuntime's name; None takes the default one.
             namespace: the TrainJob's namespace; None leaves that to kubectl.
             env: variables of the trainer container.
@@ -229,14 +264,15 @@ class Policy:
             resources_per_node: resources of each pod, e.g. `{"gpu": 1}`.
 
         Raises:
-            LabError: no data set is named, the policy goes on from an adapter or was trained with rewards alone, or the
-                cluster would refuse the TrainJob.
+            LabError: no data set is named, the policy goes on from an adapter, was trained with rewards or more than
+                once, or the cluster would refuse the TrainJob.
         """
         made = self._job(dataset, method, num_nodes=num_nodes, resources_per_node=resources_per_node)
         return job.made(made, name, runtime=runtime, namespace=namespace, env=env)
 
     def close(self) -> None:
-        """Forget the model, end the engine and give their memory back."""
+        """Forget the model, end the engine and give their memory back. A closed policy refuses what is asked of it."""
+        self._closed = True
         if self._trainer is not None:
             self._trainer.close()
         if self._session is not None:
@@ -251,13 +287,20 @@ class Policy:
         """Close it."""
         self.close()
 
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise closed("policy")
+
     def _local(self, what: str) -> LoRATrainer:
+        self._refuse_closed()
         if self._trainer is None:
             raise LabError(_NEEDS_MODEL.format(url=self._url, what=what))
         return self._trainer
 
-    def _current(self) -> str:
-        """Return a folder with the adapter as it is now."""
+    def _current(self) -> str | None:
+        """Return a folder with the adapter as it is now; None before there is one."""
+        if not self._changed:
+            return None if self._begins_with is None else str(self._begins_with)
         if self._saved is None:
             self._saved = tempfile.TemporaryDirectory(prefix="stoker-lab-")
             self._local("generate").save_lora(self._saved.name)
@@ -275,20 +318,22 @@ class Policy:
                 f"TrainJobs begin with new adapters, but this policy goes on from {self._begins_with}: merge it into "
                 "its base model, and make the TrainJob of Policy(the merged model)"
             )
-        if method is None and self._runs and not any(run.method in job.METHODS for run in self._runs):
+        methods = [run.done.method for run in self._runs]
+        if len(methods) > 1 or not {*methods} <= {*job.METHODS}:
             raise LabError(
-                "this policy was trained only with rewards, and to_trainjob cannot express that: train with rewards by "
-                "the method grpo_async on the cluster (docs/guides/rewards.md), or write method='sft' or 'dpo' to "
-                "train on rows"
+                f"a TrainJob is one training on rows, but this policy had {', then '.join(methods)}: to train on rows, "
+                "write Policy(model, config).to_trainjob(name, dataset=…, method=…); with rewards, use the method "
+                "grpo_async on the cluster (docs/guides/rewards.md)"
             )
-        data = dataset or self._dataset
+        run = self._runs[0] if self._runs else None
+        data = dataset or (run.dataset if run else None)
         if data is None:
             raise LabError(
                 "a TrainJob cannot take rows of this process along: write them to a volume or the Hub, and name it: "
                 "to_trainjob(name, dataset='/workspace/dataset')"
             )
-        chosen = method or next((run.method for run in reversed(self._runs) if run.method in job.METHODS), "sft")
-        return job.trl_config(trainer.model_name, self.config, chosen, data, **placement)
+        chosen = method or (run.done.method if run else "sft")
+        return job.trl_config(trainer.model_name, run.config if run else self.config, chosen, data, **placement)
 
     def _write_output(self, output: Path) -> None:
         """Write what a finished run leaves: the adapter and the manifest."""
@@ -296,19 +341,14 @@ class Policy:
             raise LabError(
                 "there is nothing to publish: call train first; `stoker adapters publish` takes a run's output"
             )
-        last = self._runs[-1]
-        model = self._local("publish an adapter").model_name
         self.save_lora(output)
-        record: Mapping[str, Any] = {"fingerprint": {"method": last.method, "model": model, **asdict(self.config)}}
-        budget = {"steps": float(last.steps)}
-        if last.method in job.METHODS:  # there is no TrainJob of the others
-            record = job.plan(job.trl_config(model, self.config, last.method, self._dataset or _ROWS)).record
-            budget = {"epochs": float(self.config.num_epochs)}
+        run = self._runs[-1]
+        last, on_rows = run.done, run.done.method in job.METHODS
         write_manifest(
             output,
             {
-                **record,
-                "framework": "trl" if last.method in job.METHODS else "lab",
+                **self._record(output),
+                "framework": "trl" if on_rows else "lab",
                 "method": last.method,
                 "run_id": "lab",
                 "attempt": 0,
@@ -322,10 +362,49 @@ class Policy:
                 "nodes": 1,
                 "processes_per_node": last.world_size,
                 "versions": {name: metadata.version(name) for name in TRAINING},
-                "budget": budget,
-                "base_model": {"name_or_path": model, "revision": None},
+                "budget": {"epochs": float(run.config.num_epochs)} if on_rows else {"steps": float(last.steps)},
+                "base_model": {"name_or_path": self.model_name, "revision": None},
             },
         )
+
+    def _record(self, output: Path) -> dict[str, Any]:
+        """Return the record of the last training; its fingerprint has what shaped the adapter before it.
+
+        Args:
+            output: the adapter's folder.
+        """
+        own = None if self._begins_with is None else _shape_of(output)
+        *others, last = (_record_of(run, self.model_name, own) for run in self._runs)
+        before = {
+            "began_with": None if self._begins_with is None else str(self._begins_with),
+            "trained_before": [other["fingerprint"] for other in others],
+        }
+        fingerprint = {**last["fingerprint"], **{name: value for name, value in before.items() if value}}
+        return {**last, "fingerprint": fingerprint}
+
+
+def _shape_of(adapter: Path) -> dict[str, Any]:
+    """Return what PEFT says of an adapter, with its layers in the order of their names."""
+    found: Any = read_json(adapter / ADAPTER_CONFIG)
+    targets = found["target_modules"]
+    return {**found, "target_modules": sorted(targets) if isinstance(targets, list) else targets}
+
+
+def _record_of(run: _Run, model: str, own: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return what tells a training from others.
+
+    Args:
+        run: the training.
+        model: the base model's folder or Hub id.
+        own: what PEFT says of the adapter that it went on from; None for a new one.
+    """
+    method = run.done.method
+    if method in job.METHODS:
+        return job.plan(job.trl_config(model, run.config, method, run.dataset or _ROWS, own)).record
+    adapter = own or run.config.lora_arguments()
+    names = {"rank": "r", "alpha": "lora_alpha", "dropout": "lora_dropout", "target_modules": "target_modules"}
+    shape = {ours: adapter[theirs] for ours, theirs in names.items()}
+    return {"fingerprint": {"method": method, "model": model, **asdict(run.config), **shape}}
 
 
 def _loaded(name: str) -> Any:

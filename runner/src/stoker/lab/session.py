@@ -30,7 +30,8 @@ class RemoteSession:
 
     Args:
         endpoint: the endpoint.
-        config: the adapter and its training. The endpoint decides the adapter's scale; dropout must be 0.
+        config: the adapter and its training. The endpoint decides the adapter's scale: alpha must be the default, and
+            dropout 0.
         tokenizer: where the tokenizer is; by default, the endpoint's model.
 
     Raises:
@@ -168,6 +169,8 @@ def _problems(config: LoRATrainConfig) -> Iterator[str]:
             f"LoRATrainConfig: target_modules is {targets!r}, but a session's adapters are in all layers of attention, "
             f'of the feed-forward part, or both: write {[*_ATTENTION]}, {[*_FEED_FORWARD]} or "{ALL_LINEAR}"'
         )
+    if config.alpha != LoRATrainConfig.alpha:
+        yield f"LoRATrainConfig: alpha is {config.alpha}, but a session decides the scale of its adapters: leave it out"
     if config.dropout:
         yield f"LoRATrainConfig: dropout is {config.dropout}, which a session does not have: write 0"
 

@@ -12,9 +12,17 @@ from typing import Any
 
 from stoker.contract.exits import ExitCode
 from stoker.lab.config import LoRATrainConfig
-from stoker.lab.errors import LabError
-from stoker.lab.generation import AdapterEngine, Prompt, engine_rank
-from stoker.lab.machine import check_adapter, dtype_of, model_facts, need_training, positions_of
+from stoker.lab.errors import LabError, closed, refuse
+from stoker.lab.generation import AdapterEngine, Prompt
+from stoker.lab.machine import (
+    check_adapter,
+    dtype_of,
+    loading,
+    model_facts,
+    need_training,
+    positions_of,
+    quantization_problems,
+)
 from stoker.lab.rows import Row, RowKind, as_rows, kind_of
 
 # How many rows that are too long one message names.
@@ -77,6 +85,7 @@ class LoRATrainer:
         if self._adapter is not None:
             check_adapter(self._adapter, self._facts, train_config.rank)
         self._hf_model: Any = None
+        self._closed = False
         self._tokenizer: Any = None
         self._shares = share_weights
         self._vllm = AdapterEngine(model_name, train_config, engine, shares=share_weights)
@@ -96,21 +105,27 @@ class LoRATrainer:
 
     @property
     def tokenizer(self) -> Any:
-        """The model's tokenizer."""
+        """The model's tokenizer.
+
+        Raises:
+            LabError: a package, or the tokenizer, is missing.
+        """
         if self._tokenizer is None:
             need_training()
             from transformers import AutoTokenizer
 
-            self._tokenizer = AutoTokenizer.from_pretrained(self.model_name)
+            with loading(self.model_name):
+                self._tokenizer = AutoTokenizer.from_pretrained(self.model_name)
         return self._tokenizer
 
     def setup_training(self) -> None:
         """Load the model and give it an adapter, unless that was done before.
 
         Raises:
-            LabError: a package is missing, this machine cannot compute in the type, the model lacks target modules, or
-                the adapter is for another one.
+            LabError: a package or the model is missing, this machine cannot compute in the type, the model has weights
+                in fp8 or lacks target modules, the adapter is for another one, or the trainer is closed.
         """
+        self._refuse_closed()
         if self._hf_model is not None:
             return
         need_training()
@@ -118,13 +133,18 @@ class LoRATrainer:
         name = dtype_of(self.config)
         import torch
         from peft import LoraConfig, get_peft_model
-        from transformers import AutoModelForCausalLM, set_seed
+        from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
+        with loading(self.model_name):
+            described = AutoConfig.from_pretrained(self.model_name)
+        quantization = getattr(described, "quantization_config", None)
+        refuse(quantization_problems(self.model_name, quantization, "fp8"))
         base: Any = self._vllm.model_of_views() if self._shares else None
         # As TRL does it: the adapter's first weights are random.
         set_seed(self.config.seed)
         if base is None:
-            base = AutoModelForCausalLM.from_pretrained(self.model_name, dtype=getattr(torch, name))
+            with loading(self.model_name):
+                base = AutoModelForCausalLM.from_pretrained(self.model_name, dtype=getattr(torch, name))
         if self._adapter is not None:
             self._hf_model = self._with_adapter(base, self._adapter)
             return
@@ -186,15 +206,33 @@ class LoRATrainer:
             kwargs: arguments of `vllm.SamplingParams`.
 
         Raises:
-            LabError: vLLM is missing, the adapter is of another model, or an argument or a prompt is refused.
+            LabError: vLLM is missing, the adapter is of another model, an argument or a prompt is refused, or the
+                trainer is closed.
         """
-        engine_rank(self.config)
+        self._refuse_closed()
         return self._vllm.outputs(prompts, None if lora_path is None else Path(lora_path), kwargs)
+
+    def check_request(self, prompts: Sequence[Prompt], sampling: Mapping[str, Any]) -> None:
+        """Refuse what `generate` can refuse before anything is loaded.
+
+        Args:
+            prompts: as of `generate`.
+            sampling: its other arguments.
+
+        Raises:
+            LabError: as `generate`.
+        """
+        self._vllm.parameters(prompts, sampling)
 
     def close(self) -> None:
         """Forget the model and end the engine."""
+        self._closed = True
         self._hf_model = None
         self._vllm.close()
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise closed("trainer")
 
     def _with_adapter(self, base: Any, adapter: Path) -> Any:
         """Return a model with an adapter that was saved before.

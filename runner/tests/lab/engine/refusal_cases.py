@@ -38,6 +38,9 @@ def main(folder: Path) -> None:
     engine = start(model)
     ids = torch.tensor([[5, 6, 7]])
     long = torch.full((1, tiny.SIZE["max_position_embeddings"] + 1), 5)
+    engine.model_name = "org/another"
+    engine.save_lora(folder / "adapter")
+    engine.model_name = "org/one"
     before = [matrix.clone() for matrix in engine.injector.get_trainable_params()]
     attempts: dict[str, Callable[[], object]] = {
         "backend": lambda: start(model, backend="sglang"),
@@ -49,6 +52,7 @@ def main(folder: Path) -> None:
         "fp8 files": lambda: start(quantized),
         "fp8 type": lambda: start(model, dtype=torch.float8_e4m3fn),
         "bfloat16": lambda: start(model, config=LoRATrainConfig(dtype="bfloat16")),
+        "bfloat16 argument": lambda: start(model, dtype=torch.bfloat16),
         "no model": lambda: start(folder / "nothing"),
         "no files": lambda: start(folder),
         "no kind": lambda: start(unknown),
@@ -63,6 +67,8 @@ def main(folder: Path) -> None:
             {"input_ids": ids, "labels": ids}, loss=lambda model, batch: model(**batch).loss * float("nan")
         ),
         "one text": lambda: engine.generate("2+3="),
+        "other base": lambda: engine.load_lora(folder / "adapter"),
+        "vLLM itself": lambda: engine.llm,
     }
     said = {}
     for name, attempt in attempts.items():

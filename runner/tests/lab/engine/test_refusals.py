@@ -19,6 +19,7 @@ SAID = {
     "fp8 files": "would have weights in fp8, which cannot be trained: take the model in bfloat16, float16 or float32",
     "fp8 type": "would have weights in float8_e4m3fn, which cannot be trained: take the model in bfloat16",
     "bfloat16": "dtype is 'bfloat16', which needs kernels of a GPU, and it has no GPU: write dtype='float32'",
+    "bfloat16 argument": "TrainableEngine: dtype is 'bfloat16', which needs kernels of a GPU, and it has no GPU",
     "no model": "is not there: write an existing folder, or an id on the Hub",
     "no files": "has no model: config.json is missing; write the folder with the model's files",
     "no kind": "is not a model (",
@@ -32,6 +33,8 @@ SAID = {
     "temperature, top_p, top_k, seed, adapter\ngenerate: an engine that trains does not know n: leave it out",
     "not a number": "the loss is nan and the gradient nan: lower learning_rate",
     "one text": "the prompts are one text: write a list",
+    "other base": "adapter does not fit org/one: it was trained on org/another",
+    "vLLM itself": 'this engine has no vLLM: write backend="vllm"',
 }
 
 

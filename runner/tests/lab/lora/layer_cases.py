@@ -228,6 +228,9 @@ def refusals(folder: Path) -> dict[str, str]:
     wider = injected(AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **SIZE | {"hidden_size": 64})),
                      ATTENTION)[0]  # fmt: skip
     files.write(folder / "wider", wider.lora_layers, wider.config, "other")
+    files.write(folder / "another", layers, injector.config, "org/another")
+    named = copy.deepcopy(model)
+    named.name_or_path = "org/one"
     attempts: dict[str, Callable[[], object]] = {
         "no files": lambda: files.read(folder / "none", layers),
         "dora": lambda: files.read(adapter(use_dora=True), layers),
@@ -236,6 +239,7 @@ def refusals(folder: Path) -> dict[str, str]:
         "rank": lambda: files.read(adapter(r=8, lora_alpha=16), layers),
         "targets": lambda: files.read(adapter(target_modules=["q_proj"]), layers),
         "other base": lambda: files.read(folder / "wider", layers),
+        "named base": lambda: injected(named, ATTENTION)[0].load_lora(folder / "another"),
         "no such layer": lambda: injected(model, ["query"]),
         "not linear": lambda: injected(model, ["embed_tokens"]),
     }

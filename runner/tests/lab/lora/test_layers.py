@@ -74,6 +74,7 @@ def test_all_linear_is_what_it_is_to_peft(seen: dict[str, Any], family: str) -> 
         ("rank", "take an adapter of this base model with the same rank and target_modules"),
         ("targets", "4 tensors where the model has 16"),
         ("other base", "take an adapter of this base model"),
+        ("named base", "another does not fit org/one: it was trained on org/another"),
         ("no such layer", "has no such layers: choose from down_proj, gate_proj, k_proj, lm_head, o_proj, q_proj"),
         ("not linear", "model.embed_tokens, whose type is Embedding, not a linear layer: name linear layers only"),
     ],

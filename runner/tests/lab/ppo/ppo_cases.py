@@ -236,6 +236,7 @@ def three_seeds_reach_the_bar() -> None:
 def the_plans_class_trains() -> None:
     """The plan's own class works as the plan calls it: answers, rewards, one step."""
     trainer = RLHFTrainer(MODEL, digits, replace(CONFIG, lora_config=LORA, samples=2))
+    assert trainer.model_name == trainer.policy_trainer.model_name == MODEL
     answers = trainer.generate_rollouts(PROMPTS[:2])
     assert len(answers) == 4
     assert all(isinstance(answer, str) for answer in answers)
@@ -307,7 +308,8 @@ def bad_input_is_refused_before_the_model_is_loaded() -> None:
     assert training.policy._trainer._hf_model is None
     refused(lambda: run(reward=lambda **_: [1.0]).train(PROMPTS, 1), "returned 1 rewards for 8 completions")
     refused(lambda: run(reward=lambda prompts, **_: [math.nan] * len(prompts)).train(PROMPTS, 1), "returned nan")
-    refused(lambda: run(reward=lambda prompts, **_: [None] * len(prompts)).train(PROMPTS, 1), "has an opinion")
+    silent = run(reward=lambda prompts, **_: [None] * len(prompts))
+    refused(lambda: silent.train(PROMPTS, 1), "every reward returned None")
     wild = run(reward=lambda prompts, **_: [1e30] * len(prompts), whiten_advantages=False)
     refused(lambda: wild.train(PROMPTS, 1), "RLHF: the loss is")
     assert all(torch.isfinite(one).all() for one in weights(wild))

@@ -77,7 +77,7 @@ def test_every_field_is_checked_and_all_problems_are_told_at_once() -> None:
         ([TURN, []], "the prompt of row 1 is empty"),
         ([{"prompt": "a"}, {"text": "b"}], "row 1 has the columns text, but needs prompt: rename the column"),
         ([{"prompt": "a", "answer": "1"}, {"prompt": "b"}], "row 1 has no answer, which row 0 has"),
-        ([{"prompt": "a", "completions": "1"}], "the column completions has a name that"),
+        ([{"prompt": "a", "completions": "1"}], "column name completions is reserved"),
     ],
 )
 def test_wrong_prompts_are_refused(data: Any, told: str) -> None:
@@ -129,7 +129,7 @@ def test_a_function_judges_as_trls_do() -> None:
     [
         (lambda **_: [1.0], "returned 1 rewards for 2 completions: return one for each completion"),
         (lambda **_: [1.0, math.inf], "returned inf for completion 1"),
-        (lambda **_: [1.0, None], "no reward has an opinion on answer 1, 'b'"),
+        (lambda **_: [1.0, None], "every reward returned None for answer 1, 'b'"),
     ],
 )
 def test_rewards_that_are_no_numbers_are_refused(function: Any, told: str) -> None:
@@ -177,7 +177,7 @@ def test_only_a_policy_of_this_process_is_trained(tmp_path: Path, monkeypatch: p
     (tmp_path / "config.json").write_text("{}")
     training = RLHFTrainer(str(tmp_path), "org/reward", RLHFConfig())
     assert RLHF(training.policy, "org/reward").config == RLHFConfig()
-    with pytest.raises(LabError, match="training needs torch"):
+    with pytest.raises(LabError, match=r"training needs .* torch"):
         training.train(["a"], 1)
     for steps in (0, 1.5, True):
         with pytest.raises(LabError, match="num_steps is"):

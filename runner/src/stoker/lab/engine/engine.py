@@ -21,7 +21,14 @@ from stoker.lab.generation import Completion, Prompt, checked_prompts
 from stoker.lab.lora import files
 from stoker.lab.lora.injector import LoRAInjector
 from stoker.lab.lora.layers import TrainableLoRALinear
-from stoker.lab.machine import ModelFacts, dtype_of, is_main_rank, model_facts, quantization_problems
+from stoker.lab.machine import (
+    ModelFacts,
+    bfloat16_problems,
+    dtype_of,
+    is_main_rank,
+    model_facts,
+    quantization_problems,
+)
 from stoker.lab.rows import some
 
 IGNORED = -100  # a label that is not learned
@@ -97,6 +104,18 @@ class TrainableEngine:
         self.optimizer = torch.optim.AdamW(
             self.injector.get_trainable_params(), lr=train_config.learning_rate, weight_decay=0.0
         )
+
+    @property
+    def llm(self) -> Any:
+        """The `vllm.LLM` that generates.
+
+        Raises:
+            LabError: another backend generates.
+        """
+        llm = getattr(self._backend, "llm", None)
+        if llm is None:
+            raise LabError('TrainableEngine: this engine has no vLLM: write backend="vllm"')
+        return llm
 
     def train_step(self, batch: Batch | Sequence[Batch], loss: Loss | None = None) -> dict[str, float]:
         """Change the adapter once. What is generated next is generated with the change.
@@ -200,7 +219,7 @@ class TrainableEngine:
             LabError: the files are missing, or belong to another model or config.
         """
         layers = self._backend.whole_layers()
-        files.read(path, layers)
+        files.read(path, layers, self.model_name)
         self._backend.take(layers)
         self._backend.weights_changed()
 
@@ -282,7 +301,11 @@ def _problems(facts: ModelFacts, backend: str, arguments: Mapping[str, Any]) -> 
         for name in ("pipeline_parallel_size", "data_parallel_size")
         if arguments.get(name, 1) != 1
     )
-    quantized = arguments.get("quantization") or arguments.get("quantization_config") or _eight_bits(arguments)
+    dtype = str(arguments.get("dtype", "")).removeprefix("torch.")
+    if dtype == "bfloat16":
+        yield from bfloat16_problems("TrainableEngine")
+    eight_bits = dtype if dtype.startswith(("float8", "fp8", "int8", "uint8")) else ""
+    quantized = arguments.get("quantization") or arguments.get("quantization_config") or eight_bits
     if not quantized:
         from transformers import AutoConfig
 
@@ -293,12 +316,6 @@ def _problems(facts: ModelFacts, backend: str, arguments: Mapping[str, Any]) -> 
             reason = str(error).partition("\n")[0]
             yield f"TrainableEngine: {facts.name} is not a model ({reason}): write its folder, or its id on the Hub"
     yield from (f"TrainableEngine: {line}" for line in quantization_problems(facts.name, quantized))
-
-
-def _eight_bits(arguments: Mapping[str, Any]) -> str:
-    """Return the type of weights that was asked for, if it has eight bits."""
-    asked = str(arguments.get("dtype", "")).removeprefix("torch.")
-    return asked if asked.startswith(("float8", "fp8", "int8", "uint8")) else ""
 
 
 def _backend(name: str) -> Callable[[str, LoRATrainConfig, dict[str, Any]], EngineBackend]:

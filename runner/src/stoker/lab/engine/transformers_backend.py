@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from stoker.lab.config import LoRATrainConfig
+from stoker.lab.data import end_token_ids
 from stoker.lab.engine.sampling import AnswerSampling
 from stoker.lab.errors import LabError
 from stoker.lab.generation import Completion, Prompt
@@ -40,7 +41,10 @@ class TransformersBackend:
         known = {name: arguments[name] for name in ("revision", "trust_remote_code") if name in arguments}
         self.tokenizer = AutoTokenizer.from_pretrained(model_name, **known)
         self.injector = LoRAInjector(config)
-        self.model = self.injector.inject(AutoModelForCausalLM.from_pretrained(model_name, **arguments))
+        model = AutoModelForCausalLM.from_pretrained(model_name, **arguments)
+        if torch.cuda.is_available() and "device_map" not in arguments:
+            model = model.to("cuda")
+        self.model = self.injector.inject(model)
 
     def generate(
         self, prompts: Sequence[Prompt], tokens: Sequence[list[int]], sampling: AnswerSampling
@@ -48,6 +52,7 @@ class TransformersBackend:
         """Answer each prompt once."""
         from transformers import ContinuousBatchingConfig, GenerationConfig
 
+        ends = end_token_ids(self.model, self.tokenizer)
         blocks = sum(-(-(len(ids) + sampling.max_tokens) // BLOCK) + 1 for ids in tokens)
         found = self.model.generate_batch(
             inputs=list(tokens),
@@ -57,7 +62,7 @@ class TransformersBackend:
                 temperature=sampling.temperature or 1.0,
                 top_p=sampling.top_p,
                 top_k=sampling.top_k,
-                eos_token_id=self.model.generation_config.eos_token_id,
+                eos_token_id=ends or None,
                 pad_token_id=self.tokenizer.pad_token_id,
             ),
             continuous_batching_config=ContinuousBatchingConfig(
@@ -73,7 +78,7 @@ class TransformersBackend:
                 self.tokenizer.decode(output.generated_tokens, skip_special_tokens=True),
                 tuple(output.generated_tokens),
                 tuple(output.logprobs),
-                "length" if len(output.generated_tokens) == sampling.max_tokens else "stop",
+                "stop" if output.generated_tokens[-1] in ends else "length",
             )
             for prompt, output in zip(prompts, found.values(), strict=True)
         ]

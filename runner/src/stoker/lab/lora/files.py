@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.errors import refuse
 from stoker.lab.lora.layers import TrainableLoRALinear
+from stoker.lab.machine import origin_problems
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -64,12 +65,13 @@ def write(
     save_file({key: tensor.detach().contiguous() for key, tensor in _tensors(layers)}, folder / WEIGHTS)
 
 
-def read(folder: str | Path, layers: Mapping[str, TrainableLoRALinear]) -> None:
+def read(folder: str | Path, layers: Mapping[str, TrainableLoRALinear], base_model: str = "") -> None:
     """Read files of PEFT into adapters, which keep their place in memory.
 
     Args:
         folder: has the files.
         layers: the adapters by the names of their layers.
+        base_model: name or path of the model that they belong to; empty if it is not known.
 
     Raises:
         LabError: the files are missing, hold another kind of adapter, or one of another model.
@@ -80,7 +82,13 @@ def read(folder: str | Path, layers: Mapping[str, TrainableLoRALinear]) -> None:
     description = json.loads((folder / CONFIG).read_text())
     own = dict(_tensors(layers))
     saved = load_file(folder / WEIGHTS)
-    refuse([*_unknown_kind(folder, description, layers), *_other_layers(folder, own, saved)])
+    refuse(
+        [
+            *origin_problems(folder, base_model),
+            *_unknown_kind(folder, description, layers),
+            *_other_layers(folder, own, saved),
+        ]
+    )
     with torch.no_grad():
         for key, tensor in own.items():
             tensor.copy_(saved[key])

@@ -73,7 +73,7 @@ class LoRAInjector:
         Raises:
             LabError: the files are missing, or belong to another model or config.
         """
-        files.read(path, self.lora_layers)
+        files.read(path, self.lora_layers, self._base_model)
 
     @contextmanager
     def disabled(self) -> Iterator[None]:

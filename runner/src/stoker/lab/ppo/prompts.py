@@ -79,4 +79,4 @@ def _problems(rows: Sequence[Row]) -> Iterator[str]:
         if without:
             yield f"{some(without)} has no {name}, which row 0 has: write it in every row"
     for name in sorted({*rows[0]} & {*_TAKEN}):
-        yield f"the column {name} has a name that reward functions get something else by: rename it"
+        yield f"column name {name} is reserved for reward functions: rename it"

@@ -261,7 +261,7 @@ def rewards_of(judges: Sequence[RewardSource], answers: Answers) -> list[list[fl
     """Return the rewards of each judge for each answer.
 
     Raises:
-        LabError: a judge's reward is not a number, or no judge has an opinion on an answer.
+        LabError: a judge's reward is not a number, or every judge returned None for an answer.
     """
     found = []
     for judge in judges:
@@ -269,7 +269,7 @@ def rewards_of(judges: Sequence[RewardSource], answers: Answers) -> list[list[fl
     for number, of_one in enumerate(zip(*found, strict=True)):
         if all(score is None for score in of_one):
             raise LabError(
-                f"no reward has an opinion on answer {number}, {answers.completions[number]!r}: return a number for "
+                f"every reward returned None for answer {number}, {answers.completions[number]!r}: return a number for "
                 "each answer from one of them",
                 ExitCode.BAD_DATA,
             )

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from stoker.lab.data import pad_token_id
+from stoker.lab.data import end_token_ids, pad_token_id
 from stoker.lab.ppo.config import RLHFConfig
 
 
@@ -110,9 +110,7 @@ class TransformersSampler:
         from transformers import GenerationConfig
 
         model, tokenizer, config = self._policy.model, self._policy.tokenizer, self._config
-        ends = model.generation_config.eos_token_id
-        ends = tokenizer.eos_token_id if ends is None else ends
-        ends = ends if isinstance(ends, list) else [ends]
+        ends = end_token_ids(model, tokenizer)
         batch = RolloutBatch.of([(prompt, ()) for prompt in prompts], pad_token_id(tokenizer)).to(model.device)
         with torch.no_grad():
             found = model.generate(
@@ -121,7 +119,7 @@ class TransformersSampler:
                 # What a model comes with, such as top_k, would make another policy of it.
                 generation_config=GenerationConfig(
                     max_new_tokens=config.max_new_tokens, do_sample=True, temperature=config.temperature, top_k=0,
-                    top_p=1.0, repetition_penalty=1.0, eos_token_id=ends, pad_token_id=pad_token_id(tokenizer),
+                    top_p=1.0, repetition_penalty=1.0, eos_token_id=ends or None, pad_token_id=pad_token_id(tokenizer),
                 ),
             )  # fmt: skip
         width = batch.ids.shape[1]

@@ -18,7 +18,7 @@ from stoker.lab.ppo.config import RLHFConfig
 from stoker.lab.ppo.prompts import as_prompts, columns_of, digest, next_prompts
 from stoker.lab.ppo.rewards import Answers, Reward, judges_of, rewards_of
 from stoker.lab.rows import Row, some
-from stoker.lab.trainer import Trained
+from stoker.lab.trainer import LoRATrainer, Trained
 
 if TYPE_CHECKING:
     import torch
@@ -64,6 +64,16 @@ class RLHFTrainer:
         # Where the run is: its steps, the prompts that it took, and a digest of all of them.
         self._step = self._position = 0
         self._digest = self._run = ""
+
+    @property
+    def model_name(self) -> str:
+        """The base model's folder or Hub id."""
+        return self.policy.model_name
+
+    @property
+    def policy_trainer(self) -> LoRATrainer:
+        """What the policy trains with."""
+        return self.policy.trainer
 
     def generate_rollouts(self, prompts: Sequence[Any]) -> list[str]:
         """Return an answer to each prompt, or as many as `samples` says, by the policy as it is now.
