@@ -136,7 +136,7 @@ def test_the_runner_launches_what_a_registered_backend_brings() -> None:
 def test_a_runner_that_no_pods_label_would_find_is_refused() -> None:
     with pytest.raises(ValueError, match=r"is named 'mine', but the label of its runtimes is 'nothing': give both"):
         register_backend("mine")(type("Mine", (Nothing,), {"runner": Runs}))
-    with pytest.raises(ValueError, match=r"of backend 'mine' is not a subclass of stoker\.frameworks\.Framework"):
+    with pytest.raises(ValueError, match=r"of backend 'mine' is not a subclass of stoker\.plugin\.TrainingFramework"):
         register_backend("mine")(type("Mine", (Nothing,), {"runner": str}))
     assert get_backend("mine") is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import pytest
@@ -9,6 +10,7 @@ from runner.tests.samples import pod, resolve
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.samplers import SamplerRequest
+from stoker.frameworks.trl.asynchronous.request import versions_needed
 from stoker.plan.plan import Plan
 
 METHOD = ("trl.scripts.grpo_async", "--samplers", "role", "--reward_funcs", "math_answer")
@@ -88,6 +90,11 @@ def test_a_run_without_an_adapter_trains_all_weights(more: tuple[str, ...]) -> N
         ((*RUN, "--tools", "my tools"), "--tools my tools names no function: write module:name"),
         ((*RUN, "--environment_factory", "a=my:Room", "my:Hall"), "my:Hall is one of several: give it a name"),
         ((*RUN, "--dataset_streaming"), "leave it out, each row has its number in the schedule"),
+        ((*RUN, "--deepspeed", "/workspace/zero3.json"), "leave it out; to share the model between processes, write"),
+        (
+            (*RUN, "--fsdp", "--fsdp_config", '{"version": 1}'),
+            'version 1 of FSDP has no place in grpo_async: write "ver',
+        ),
         ((*RUN, "--use_dora"), "--use_dora (args): vLLM serves no DoRA: leave it out"),
         ((*RUN, "--lora_modules_to_save", "lm_head"), "vLLM takes these modules from the base model"),
         ((*RUN, "--num_iterations", "2"), "--num_iterations is 2 (args): write 1, because grpo_async counts staleness"),
@@ -154,6 +161,36 @@ def test_the_samplers_of_the_job_serve_what_the_flags_say() -> None:
     assert "is not a folder, and the samplers of a TrainJob load what lies in the workspace" in line
 
 
+def versions_in_use(staleness: int, publish_every: int, evaluate_every: int) -> int:
+    """Return the most versions that are young enough at a step, by going through the steps."""
+    versions = [0]
+    for step in range(1, 4 * (staleness + evaluate_every)):
+        if step - versions[-1] >= publish_every or step % evaluate_every == 0:
+            versions.append(step)
+    return max(sum(first <= version <= first + staleness for version in versions) for first in versions)
+
+
+def test_samplers_have_room_for_the_versions_of_evaluations_too() -> None:
+    for staleness, publish_every, evaluate_every in itertools.product(range(12), range(1, 8), range(1, 20)):
+        needed = versions_needed(staleness, publish_every, evaluate_every)
+        assert needed == versions_in_use(staleness, publish_every, evaluate_every) + 1
+        if evaluate_every > staleness:
+            assert needed <= versions_needed(staleness, publish_every, 0)
+    args = ("--max_staleness", "6", "--publish_every", "5", "--eval_strategy", "steps")
+
+    def versions(*more: str) -> int:
+        asked = planned(*RUN, *args, *more).samplers
+        assert asked is not None
+        return asked.versions
+
+    assert versions("--eval_steps", "10") == 3
+    assert versions("--eval_steps", "2") == 5
+    assert versions("--logging_steps", "2") == 5
+    assert versions("--eval_steps", "0.1", "--max_steps", "20") == 5
+    assert versions("--eval_steps", "0.1") == 8
+    assert versions("--eval_strategy", "epoch") == 4
+
+
 def test_samplers_of_the_job_need_a_runtime_that_has_them() -> None:
     with pytest.raises(RunError, match="--samplers role is for a runtime with samplers, and this one sets no") as ended:
         planned(*RUN, env={"STOKER_SAMPLERS": ""})
@@ -175,6 +212,8 @@ def test_the_switch_and_a_correction_exclude_each_other() -> None:
         ("--vllm_importance_sampling_mode", "token_mask", "--vllm_importance_sampling_clip_min", "0.5"),
         ("--correction", "behaviour", "--loss_type", "cispo", "--epsilon_high", "5"),
         ("--environment_factory", "tasks:Task"),
+        ("--fsdp", "--fsdp_config", '{"version": 2}'),
+        ("--fsdp_config", '{"version": 1}'),  # which nobody reads
         ("--environment_factory", "room=my:Room", "hall=my:at(url='http://hall')", "--tools", "my:add", "my.sub"),
     ],
 )

@@ -61,6 +61,33 @@ def test_half_a_line_of_an_attempt_that_was_killed_spoils_no_other(tmp_path: Pat
     assert path.read_text() == ""
 
 
+def test_texts_that_cannot_be_written_cost_the_run_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = SamplesFile(tmp_path)
+    file.write(batch(group(0, sample()), step=4))
+
+    opened = Path.open
+
+    def full(path: Path, mode: str = "r", *more: Any) -> Any:
+        if mode == "a":
+            with opened(path, mode) as stream:
+                stream.write('{"step": 5, "epo')
+            raise OSError(28, "No space left on device")
+        return opened(path, mode, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", full)
+        file.write(batch(group(1, sample()), step=5))
+        file.write(batch(group(2, sample()), step=6))
+    file.write(batch(group(3, sample()), step=7))
+    lines = (tmp_path / "samples.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [4, 7]
+    assert capsys.readouterr().err.count("samples.jsonl could not be written (No space left on device)") == 1
+    (tmp_path / "file").touch()
+    SamplesFile(tmp_path / "file").write(batch(group(0, sample())))
+
+
 def test_numbers_of_a_batch() -> None:
     flat = group(0, replace(sample(1.0), logged={"unit": 3.0}), sample(1.0))
     mixed = group(1, sample(0.0, version=1), sample(None))
@@ -251,3 +278,9 @@ def test_the_longest_prompt_is_measured_with_what_its_row_has() -> None:
     assert longest_prompt(rows, encode) == (103, 98)
     assert rows[40] in measured
     assert len(measured) < len(rows), "most rows are never encoded"
+
+
+def test_the_longest_prompt_is_not_the_one_with_the_most_characters() -> None:
+    rows = [{"prompt": "a" * 100} for _ in range(100)]
+    rows[40] = {"prompt": "数" * 50}
+    assert longest_prompt(rows, lambda row: row["prompt"].encode()) == (150, 40)

@@ -391,6 +391,11 @@ def test_versions_that_groups_name_are_in_use() -> None:
         assert 2 not in made.in_use() or any(group.version == 2 for group in writer.groups)
 
 
+def numbered(rows: int) -> dict[int, Mapping[str, Any]]:
+    """Return the first rows of the data by their numbers."""
+    return dict(enumerate(ROWS[:rows]))
+
+
 def test_an_evaluation_has_its_own_ordinals_and_version_and_trains_nothing() -> None:
     held = threading.Event()
 
@@ -400,12 +405,13 @@ def test_an_evaluation_has_its_own_ordinals_and_version_and_trains_nothing() -> 
             await hang(group)
 
     writer = Writer(first)
-    rows: list[Mapping[str, Any]] = [{"prompt": f"judge {number}"} for number in range(300)]
+    # In the order in which TRL shuffles them.
+    rows: dict[int, Mapping[str, Any]] = {number: {"prompt": f"judge {number}"} for number in range(700, 100, -2)}
     with engine(Bounds(4, 4), writer, version=3) as made:
         for _ in range(2):
             judged = made.evaluate(rows, 3)
-            assert [group.columns for group, _ in judged] == rows
-            assert [group.ordinal for group, _ in judged] == [-1 - row for row in range(300)]
+            assert [(group.row, group.columns) for group, _ in judged] == [*rows.items()]
+            assert [group.ordinal for group, _ in judged] == [-1 - row for row in rows]
             assert {group.version for group, _ in judged} == {3}
             assert {group.epoch for group, _ in judged} == {-1}
         written = [group for group in writer.groups if group.evaluation]
@@ -424,7 +430,7 @@ def test_an_evaluation_waits_for_its_version_and_pins_it() -> None:
         made.usable(5)
 
     with engine(Bounds(4, 4), Writer()) as made:
-        judged = made.evaluate(ROWS[:3], 5, waiting)
+        judged = made.evaluate(numbered(3), 5, waiting)
         assert {group.version for group, _ in judged} == {5}
         made.usable(6)
         assert 5 not in made.in_use()
@@ -440,18 +446,18 @@ def test_an_evaluation_says_what_it_waits_for_and_ends_with_75() -> None:
     with engine(Bounds(4, 0), Writer(first), wait_seconds=1.5) as made:
         made.take(0, silent)
         with pytest.raises(RunError, match=r"nothing came for 1\.5 s") as ended:
-            made.evaluate(ROWS[:3], 0, reasons.append)
+            made.evaluate(numbered(3), 0, reasons.append)
         assert ended.value.code is ExitCode.STOPPED
         assert [re.sub(r"\d+ s$", "N s", text) for text in reasons] == [
             "waiting for samplers: 2 of 3 rows are evaluated, the oldest for N s"
         ]
         # What is left of it disturbs nothing.
-        assert [group.row for group, _ in made.evaluate(ROWS[:1], 0)] == [0]
+        assert [group.row for group, _ in made.evaluate(numbered(1), 0)] == [0]
 
 
 def test_an_evaluation_of_nothing_is_empty() -> None:
     with engine(Bounds(4, 0), Writer()) as made:
-        assert made.evaluate([], 0) == []
+        assert made.evaluate({}, 0) == []
 
 
 def test_an_error_in_an_evaluation_ends_the_run() -> None:
@@ -460,7 +466,7 @@ def test_an_error_in_an_evaluation_ends_the_run() -> None:
             raise RunError(ExitCode.BAD_DATA, "bad")
 
     with engine(Bounds(4, 0), Writer(first)) as made, pytest.raises(RunError, match="bad"):
-        made.evaluate(ROWS[:3], 0)
+        made.evaluate(numbered(3), 0)
 
 
 def test_after_kills_each_group_is_trained_once_in_the_history_that_survives() -> None:

@@ -48,7 +48,7 @@ class Nothing:
 
     def write(self, folder: Path, name: str, earlier: str = "", change: Change | None = None) -> None:
         """Write what it is asked to write."""
-        (folder / files.MANIFEST).write_text(json.dumps([name, earlier, change is None]))
+        (folder / files.CHECKSUMS).write_text(json.dumps([name, earlier, change is None]))
 
 
 class Run:
@@ -115,7 +115,7 @@ def test_the_first_version_is_whole_and_one_of_a_few_after_it(folder: Path, caps
     found = sorted(file.path.name for file in files.read(folder / "run-a0"))
     assert found == ["d1-0", "d3-1", "d5-4", "w0", "w4"]
     assert [(one["whole"], one["bytes"]) for one in told] == [(1, 100), (0, 10), (0, 10), (1, 100), (0, 10)]
-    assert json.loads((folder / "run-a0/d3-1" / files.MANIFEST).read_text()) == ["run-a0:3", "run-a0:1", False]
+    assert json.loads((folder / "run-a0/d3-1" / files.CHECKSUMS).read_text()) == ["run-a0:3", "run-a0:1", False]
     # What is as large as the whole is the whole.
     assert store.write(6, Nothing(difference=Difference(bytes=95)))["whole"] == 1
     store.write(7, Nothing(difference=Difference(doubt="no weight has changed")))
@@ -178,6 +178,32 @@ def test_a_version_that_no_sampler_can_take_as_a_whole_ends_the_run(
     error = run.publisher.failed()
     assert error is not None
     assert (error.code, "w0: it is damaged" in error.message) == (ExitCode.CONFIG, True)
+
+
+def test_a_version_that_found_no_room_is_written_again(
+    replicas: Replicas, run_of: Callable[[list[FakeReplica]], Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    @dataclass
+    class Unlucky(Nothing):
+        full: int = 1
+
+        def write(self, folder: Path, name: str, earlier: str = "", change: Change | None = None) -> None:
+            self.full -= 1
+            if self.full >= 0:
+                # As safetensors has it.
+                raise ValueError("Error while serializing: I/O error: No space left on device (os error 28)")
+            super().write(folder, name, earlier, change)
+
+    run = run_of(replicas.start(weights=True))
+    run.publisher.publish(0, Unlucky())
+    until(lambda: 0 in run.usable or run.publisher.failed())
+    assert (run.usable, run.publisher.failed()) == ([0], None)
+    assert "version 0 could not be written, and is written again: " in capsys.readouterr().err
+    run.publisher.publish(1, Unlucky(full=2))
+    until(run.publisher.failed)
+    error = run.publisher.failed()
+    assert error is not None
+    assert (error.code, error.message.startswith(f"{run.folder} is full ")) == (ExitCode.CONFIG, True)
 
 
 def test_a_version_that_is_needed_is_not_left_out(

@@ -11,9 +11,10 @@ import stoker
 
 SOURCE = Path(stoker.__file__).parent
 # Paths of vLLM's API, which include those of OpenAI's; not Tinker's and Kubernetes'.
-API = re.compile(r"(?<!/api)(?<!k8s\.io)/v1/|lora_adapter|/health\b|/tokenize")
+API = re.compile(r"(?<!/api)(?<!k8s\.io)/v1/|lora_adapter|/health\b|/tokenize|/classify")
 CLIENT = SOURCE / "serve" / "vllm.py"
 TRAINERS_CLIENT = SOURCE / "rollouts" / "samplers.py"
+REWARDS = SOURCE / "rollouts" / "classify.py"  # asks a server of the user's, which is no sampler
 LABS_CLIENT = SOURCE / "lab" / "remote.py"
 # Answers as vLLM does, and does not ask it.
 FLEET = SOURCE / "serve" / "fleet" / "endpoints.py"
@@ -35,6 +36,6 @@ def test_the_watch_loads_neither_plans_nor_frameworks() -> None:
 
 def test_one_module_of_each_room_speaks_to_vllm() -> None:
     speaking = {path for path in SOURCE.rglob("*.py") if API.search(path.read_text())}
-    assert speaking == {CLIENT, TRAINERS_CLIENT, LABS_CLIENT, FLEET, HARNESS}
+    assert speaking == {CLIENT, TRAINERS_CLIENT, REWARDS, LABS_CLIENT, FLEET, HARNESS}
     users = {path for path in SOURCE.rglob("*.py") if "from stoker.serve.vllm import" in path.read_text()}
     assert {path.relative_to(SOURCE).parts[0] for path in users} == {"results", "serve", "tinker"}

@@ -87,7 +87,8 @@ class Engine:
         # What is written and not in a batch yet, and the versions of all groups that are not in a batch yet.
         self._written: dict[int, Written] = {}
         self._versions: dict[int, int] = {}
-        self._judged: Rows = ()
+        # The rows of an evaluation, by their numbers in the data.
+        self._judged: Mapping[int, Mapping[str, Any]] = {}
         self._to_judge: deque[GroupStart] = deque()
         self._judging = 0
         self._verdicts: dict[int, Written] = {}
@@ -160,13 +161,15 @@ class Engine:
                 idle=idle,
             )
 
-    def evaluate(self, rows: Rows, version: int, waiting: Waiting = lambda reason: None) -> list[Written]:
+    def evaluate(
+        self, rows: Mapping[int, Mapping[str, Any]], version: int, waiting: Waiting = lambda reason: None
+    ) -> list[Written]:
         """Return each row's group with its samples, which are not trained. Training groups are written meanwhile.
 
         The same rows have the same ordinals and seeds in each evaluation.
 
         Args:
-            rows: the data to judge by, one prompt each.
+            rows: the data to judge by, one prompt each, by their numbers in the data.
             version: the policy to judge: the newest, or one that is about to arrive.
             waiting: as for `take`.
 
@@ -178,11 +181,11 @@ class Engine:
         try:
             self._wait(partial(self._has, version), partial(self._reason_of_version, version), waiting)
             with self._changed:
-                self._to_judge.extend(GroupStart(-1 - row, version, version) for row in range(len(rows)))
+                self._to_judge.extend(GroupStart(-1 - row, version, version) for row in rows)
                 self._dispatch()
             self._wait(lambda: len(self._verdicts) == len(rows), self._reason_of_evaluation, waiting)
             with self._changed:
-                return [self._verdicts[-1 - row] for row in range(len(rows))]
+                return [self._verdicts[-1 - row] for row in rows]
         finally:
             self._end_evaluation()
 
@@ -351,7 +354,7 @@ class Engine:
             self._to_judge.clear()
             self._verdicts.clear()
             self._judging = 0
-            self._pinned, self._judged = None, ()
+            self._pinned, self._judged = None, {}
             if left and not self._stopped:
                 self._thread.abandon(left)
 

@@ -25,7 +25,7 @@ class Request:
     Attributes:
         prompt_ids: the tokens to continue.
         version: the policy that must answer.
-        ordinal: number of the group; negative for an evaluation, which goes before training.
+        ordinal: number of the group; negative for an evaluation.
         index: number of the sample in its group, from 0.
         turn: number of the answer in its sample, from 0.
         max_tokens: the answer's longest length in tokens.

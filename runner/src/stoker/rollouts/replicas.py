@@ -210,11 +210,11 @@ def misfit(base: Base, shown: Shown, needs: Needs) -> str:
         )
     if needs.weights and not server.get("weights"):
         return (
-            "it serves adapters, but the run trains all weights: let it be started by `stoker sampler` for this run, "
+            "it serves adapters, but the run trains all weights: start it with `stoker sampler` for this run, "
             "or train an adapter (--use_peft)"
         )
     if needs.rank and server.get("weights"):
-        return "it takes whole weights, but the run trains an adapter: let it be started for this run"
+        return "it takes whole weights, but the run trains an adapter: start it with `stoker sampler` for this run"
     rank, loras = server.get("max_rank"), server.get("max_loras")
     if isinstance(rank, int) and rank < needs.rank:
         return (

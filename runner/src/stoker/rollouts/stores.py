@@ -129,7 +129,7 @@ class Snapshot(Protocol):
         ...
 
     def write(self, folder: Path, name: str, earlier: str = "", change: Change | None = None) -> None:
-        """Write manifest and tensors: all, or only what has changed.
+        """Write checksums and tensors: all, or only what has changed.
 
         Args:
             folder: where to.

@@ -146,7 +146,7 @@ class UserCode:
                 what = str(request.get("name") or (self.functions.rewards or [do])[0])
                 problem, advice = (
                     f"took longer than {limit} and let nothing else run",
-                    "see above where it is, and await",
+                    "the traceback above shows the blocking call: await it",
                 )
                 raise UserCodeError(what, problem, advice=advice)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from pathlib import Path
 
@@ -9,8 +10,19 @@ import pytest
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.serve.adapters import live
-from stoker.serve.weights import files
+from stoker.serve.weights import files, workers
 from stoker.serve.weights.files import WeightsFile
+
+
+def test_what_vllm_loads_names_the_same_files() -> None:
+    # It imports torch, so it is read here, not imported.
+    code = ast.parse(Path(workers.__file__).with_name("in_vllm.py").read_text())
+    values = {
+        ast.unparse(node.targets[0]): ast.literal_eval(node.value)
+        for node in code.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple)
+    }
+    assert values["(_CHECKSUMS, _TENSORS)"] == (files.CHECKSUMS, files.TENSORS)
 
 
 def listed(*names: str) -> list[WeightsFile]:
@@ -57,10 +69,19 @@ def fill(draft: Path) -> None:
     (draft / files.TENSORS).write_text("x")
 
 
-def test_a_version_appears_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        # As safetensors has it.
+        ValueError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+    ids=["python", "safetensors"],
+)
+def test_a_version_appears_whole(tmp_path: Path, error: Exception) -> None:
     def fails(draft: Path) -> None:
         fill(draft)
-        raise OSError(28, "No space left on device")
+        raise error
 
     run = tmp_path / "run"
     assert files.read(run) == []

@@ -69,6 +69,11 @@ def misfits(adapter: Adapter, model: BaseModel) -> list[str]:
     return list(_modules(adapter, model)) if adapter.config.get("peft_type") == "LORA" else []
 
 
+def strangers(adapter: Adapter, model: BaseModel) -> list[str]:
+    """Return what an adapter says of its run and its base model that does not go with a base model."""
+    return list(_origin(adapter, model, require_manifest=False))
+
+
 def _origin(adapter: Adapter, model: BaseModel, *, require_manifest: bool) -> Iterator[str]:
     manifest = adapter.manifest
     if manifest is None:

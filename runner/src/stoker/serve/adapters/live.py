@@ -21,8 +21,6 @@ from stoker.serve.weights.files import is_file
 # Says whose versions a folder holds, since two jobs of one name may share servers.
 _OWNER = ".owner"
 _LONGEST = 63
-# What safetensors (Rust) makes of a full disk, which is no OSError.
-_FULL = re.compile(r"no space left on device|StorageFull|disk quota exceeded", re.IGNORECASE)
 
 
 def claim(folder: Path, run: str, owner: str) -> str:
@@ -74,12 +72,7 @@ def publish(
     refuse_words(name, number)
 
     def fill(draft: Path) -> None:
-        try:
-            write(draft)
-        except Exception as error:
-            if not isinstance(error, OSError) and _FULL.search(str(error)):
-                raise OSError(28, "No space left on device") from error
-            raise
+        write(draft)
         if write_live_manifest(draft, base_model)["adapter"] is None:
             raise RunError(ExitCode.CRASHED, f"version {number} of {name} has no adapter: nothing was written for it")
         for file in draft.iterdir():

@@ -27,6 +27,8 @@ _NAME = re.compile(r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")
 _VERSION = re.compile(r"^[1-9][0-9]{0,17}$")
 # Marks the number of a retracted version. A server may still know the number, so it is never used again.
 _RETRACTED = ".retracted-"
+# What safetensors (Rust) makes of a full disk, which is no OSError.
+_FULL = re.compile(r"no space left on device|StorageFull|disk quota exceeded", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -167,15 +169,22 @@ def file_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the error may name the file that is copied
-            raise RunError(
-                ExitCode.CONFIG,
-                f"{folder} is full ({error.strerror}): enlarge it, or retract old versions (`stoker adapters retract`)",
-            ) from error
+            raise _full(folder, os.strerror(error.errno)) from error
         raise RunError(
             ExitCode.CONFIG,
             f"{error.filename or folder} cannot be read or written ({error.strerror or error}): "
             "mount it, writable for group 0, or name another folder",
         ) from error
+    except Exception as error:
+        if isinstance(error, RunError) or not _FULL.search(str(error)):
+            raise
+        raise _full(folder, os.strerror(errno.ENOSPC)) from error
+
+
+def _full(folder: Path, why: str) -> RunError:
+    return RunError(
+        ExitCode.CONFIG, f"{folder} is full ({why}): enlarge it, or retract old versions (`stoker adapters retract`)"
+    )
 
 
 def _copy(output: Path, draft: Path, names: list[str]) -> None:

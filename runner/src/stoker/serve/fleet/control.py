@@ -200,7 +200,7 @@ class Control:
         undone = self._keep(before, tried.generation)
         left = self._await(undone.generation, time.monotonic() + _UNDO_SECONDS, undo=True) if undone else {}
         say(f"{call.what}: undone; {missing}")
-        later = f"; not back yet, and without requests until they are: {', '.join(left)}" if left else ""
+        later = f"; still rolling back, and receiving no requests: {', '.join(left)}" if left else ""
         raise CallRefusedError(502, f"not every replica could {call.what}; all keep the state before{later}", missing)
 
     def _checked(self, now: Desired, call: Call, deadline: float) -> Desired:

@@ -1,7 +1,7 @@
 """Files of a run's whole weights: `<folder>/<run>/w<version>`, and `d<version>-<earlier>` with what has changed since.
 
-Each is a folder that appears whole and never changes: a manifest, which has a checksum of every tensor of the version,
-and tensors. A version may be there in both forms.
+Each is a folder that appears whole and never changes: a list of checksums, one of every tensor of the version, and
+tensors. A version may be there in both forms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stoker.contract.words import say
 from stoker.serve.adapters.versions import file_errors, settle, share
 from stoker.serve.adapters.versions import remove as remove_folder
 
-MANIFEST, TENSORS = "weights.json", "weights.safetensors"
+CHECKSUMS, TENSORS = "weights.json", "weights.safetensors"
 _NAME = re.compile(r"w(0|[1-9]\d{0,17})|d(0|[1-9]\d{0,17})-(0|[1-9]\d{0,17})")
 
 
@@ -107,7 +107,7 @@ def place(folder: Path, version: int, earlier: int | None, write: Callable[[Path
         folder: the run's folder.
         version: the version.
         earlier: the version that it is the difference to; None if it is whole.
-        write: writes a manifest and tensors.
+        write: writes checksums and tensors.
 
     Raises:
         RunError: the folder cannot be written to (78).

@@ -23,7 +23,8 @@ from typing import Any
 import torch
 
 # As in stoker.serve.weights.files. The trainer, which writes what is in them, uses the functions below.
-_MANIFEST, _TENSORS = "weights.json", "weights.safetensors"
+_CHECKSUMS, _TENSORS = "weights.json", "weights.safetensors"
+SCHEMA_VERSION = 1  # of the file of checksums
 # Which elements of a tensor have changed, one bit each, and their new values.
 _MASK, _VALUES = "#mask", "#values"
 THREADS = min(8, os.cpu_count() or 1)
@@ -210,13 +211,19 @@ def taken(folder: Path, name: str, tensors: Tensors) -> tuple[str, str, Tensors]
         tensors: of the version before, which stay as they are.
 
     Raises:
-        WrongWeightsError: the files are damaged, or follow on another version.
+        WrongWeightsError: the files are damaged, of another format, or follow on another version.
     """
     from safetensors import SafetensorError
 
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text())
-        earlier, wanted = manifest["earlier"], manifest["checksums"]
+        listed = json.loads((folder / _CHECKSUMS).read_text())
+        if (found := listed["schemaVersion"]) != SCHEMA_VERSION:
+            raise WrongWeightsError(
+                folder,
+                f"{_CHECKSUMS} has schemaVersion {found!r}, but this sampler reads {SCHEMA_VERSION}: run trainer and "
+                "samplers with the same version of Stoker",
+            )
+        earlier, wanted = listed["earlier"], listed["checksums"]
         if earlier and earlier != name:
             raise WrongWeightsError(folder, f"it is the difference to {earlier}, not to {name or 'the base model'}")
         given, read = _read(folder / _TENSORS)
@@ -224,12 +231,12 @@ def taken(folder: Path, name: str, tensors: Tensors) -> tuple[str, str, Tensors]
     except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
         raise WrongWeightsError(folder, f"it is damaged ({type(error).__name__}: {error})") from error
     if set(new) != set(wanted):
-        raise WrongWeightsError(folder, f"it has {len(new)} tensors, its manifest {len(wanted)}")
-    found = {tensor: read[tensor] for tensor in new if tensor in read}
-    found |= checksums({tensor: new[tensor] for tensor in new if tensor not in read})
-    if wrong := sorted(tensor for tensor, checksum in wanted.items() if found[tensor] != checksum):
+        raise WrongWeightsError(folder, f"it has {len(new)} tensors, its {_CHECKSUMS} {len(wanted)}")
+    computed = {tensor: read[tensor] for tensor in new if tensor in read}
+    computed |= checksums({tensor: new[tensor] for tensor in new if tensor not in read})
+    if wrong := sorted(tensor for tensor, checksum in wanted.items() if computed[tensor] != checksum):
         raise WrongWeightsError(folder, f"{len(wrong)} of its {len(wanted)} tensors are not the trainer's: {wrong[0]}")
-    return manifest["name"], digest_of(found), new
+    return listed["name"], digest_of(computed), new
 
 
 def _read(file: Path) -> tuple[Tensors, dict[str, str]]:

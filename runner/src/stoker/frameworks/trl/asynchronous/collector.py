@@ -33,8 +33,8 @@ class TakesBatches(Protocol):
     def take(self, step: int, waiting: Waiting) -> Batch:
         """Return what a step trains; blocks."""
 
-    def evaluate(self, rows: Sequence[Mapping[str, Any]], version: int, waiting: Waiting) -> Sequence[Written]:
-        """Have a version answer rows that are not trained; blocks."""
+    def evaluate(self, rows: Mapping[int, Mapping[str, Any]], version: int, waiting: Waiting) -> Sequence[Written]:
+        """Have a version answer rows that are not trained, by their numbers; blocks."""
 
     def state(self) -> RolloutState:
         """Return what a checkpoint keeps."""
@@ -132,8 +132,8 @@ class Collector:
             self._lengths.trained(batch.groups)
         return batch
 
-    def evaluate(self, rows: Sequence[Mapping[str, Any]], version: int, waiting: Waiting) -> Sequence[Written]:
-        """Have a version answer rows that are not trained."""
+    def evaluate(self, rows: Mapping[int, Mapping[str, Any]], version: int, waiting: Waiting) -> Sequence[Written]:
+        """Have a version answer rows that are not trained, by their numbers."""
         return self._engine.evaluate(rows, version, self._attentive(waiting))
 
     def state(self) -> RolloutState:

@@ -10,6 +10,8 @@ from typing import Literal
 
 from trl import GRPOConfig
 
+from stoker.frameworks.trl.asynchronous.refusals import FSDP_1
+
 
 @dataclass
 class GRPOAsyncConfig(GRPOConfig):
@@ -162,6 +164,8 @@ class GRPOAsyncConfig(GRPOConfig):
             raise ValueError("--use_vllm is not for grpo_async, which names its samplers: write --samplers")
         if self.num_iterations != 1:
             raise ValueError(f"--num_iterations is {self.num_iterations}: write 1, each batch is trained once")
+        if (self.fsdp_plugin_args or {}).get("fsdp_version") == 1:  # planning does not read files
+            raise ValueError(FSDP_1)
         if self.steps_per_generation != self.gradient_accumulation_steps:
             raise ValueError(
                 f"one batch of samples is one optimizer step, but it has {self.steps_per_generation} parts and a step "

@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.frameworks.command_line import FLAG_NAMES
+from stoker.rank.endings import ending_of
 
 T = TypeVar("T")
 # Says on each rank what it waits for; returns True if this rank must stop.
@@ -47,7 +49,7 @@ class Ranks:
 
         Raises:
             StoppedWaitingError: some rank must stop.
-            RunError: rank 0 failed; the same on every rank.
+            RunError: rank 0 failed; every rank ends with the same code.
         """
 
         def waiting(reason: str) -> None:
@@ -64,7 +66,8 @@ class Ranks:
             self._tell(_FAILED, (int(error.code), error.message))
             raise
         except BaseException as error:
-            self._tell(_FAILED, (int(ExitCode.CRASHED), f"rank 0 failed: {type(error).__name__}: {error}"))
+            verdict = ending_of(error, FLAG_NAMES)
+            self._tell(_FAILED, (int(verdict.code), f"rank 0 failed: {verdict.message}"))
             raise
         self._tell(_DONE, found)
         return found

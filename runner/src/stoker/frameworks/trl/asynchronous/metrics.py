@@ -6,13 +6,15 @@ import json
 import math
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from stoker.contract.metrics import SAMPLES, plain
 from stoker.contract.secrets import hide
-from stoker.frameworks.trl.asynchronous.rows import is_flat, weighted
+from stoker.contract.words import say
+from stoker.frameworks.trl.asynchronous.rows import is_flat, scored
 from stoker.rollouts.records import Batch, Written
 
 # Where one bin of a histogram of ratios ends and the next begins.
@@ -24,17 +26,36 @@ _GROUPS, _SAMPLES, _CHARACTERS, _BYTES = 2, 4, 2000, 8 << 20
 class SamplesFile:
     """Texts of a few groups of each step. A full file is kept once, as `samples.1.jsonl`.
 
+    A file that cannot be written costs a run its texts, and nothing else.
+
     Args:
         folder: the output folder.
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / SAMPLES
-        _end_with_a_line(self._path)
+        self._complained = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _end_with_a_line(self._path)
+        except OSError as error:
+            self._complain(error)
 
     def write(self, batch: Batch) -> None:
         """Add a few groups of a batch."""
+        try:
+            self._add(batch)
+        except OSError as error:
+            self._complain(error)
+            with suppress(OSError):
+                _end_with_a_line(self._path)
+
+    def _complain(self, error: OSError) -> None:
+        if not self._complained:
+            self._complained = True
+            say(f"{self._path} could not be written ({error.strerror}): the run goes on, and lacks texts of samples")
+
+    def _add(self, batch: Batch) -> None:
         if self._path.exists() and self._path.stat().st_size > _BYTES:
             self._path.replace(self._path.with_name("samples.1.jsonl"))
         with self._path.open("a") as stream:
@@ -59,7 +80,7 @@ class SamplesFile:
 
 
 def _end_with_a_line(path: Path) -> None:
-    """Drop half a line, of an attempt that was killed or whose disk was full."""
+    """Drop half a line, of an attempt that was killed or of a disk that was full."""
     if path.exists() and not (written := path.read_bytes()).endswith(b"\n"):
         os.truncate(path, written.rfind(b"\n") + 1)
 
@@ -127,5 +148,5 @@ def numbers_of(
         "rollout/sample_seconds": fmean(sample.seconds for sample in samples),
     }
     histogram = [float(stale.count(steps)) for steps in range(max(stale) + 1)]
-    scored = [weighted(s.rewards, weights) for s in samples if any(reward is not None for reward in s.rewards)]
-    return numbers, {"staleness/histogram": histogram}, fmean(scored) if scored else math.nan
+    rewards = scored(samples, weights)
+    return numbers, {"staleness/histogram": histogram}, fmean(rewards) if rewards else math.nan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-# Prompts with the most characters, which are measured in tokens: to encode all of a large data set takes minutes.
+# Prompts with the most bytes, which are measured in tokens: to encode all of a large data set takes minutes.
 _MEASURED = 64
 
 
@@ -18,11 +18,12 @@ def longest_prompt(
         rows: the data, with a column `prompt`.
         encode: gives the tokens of a row's prompt.
     """
-    most = sorted((_characters(row["prompt"]), number) for number, row in enumerate(rows))[-_MEASURED:]
+    most = sorted((_bytes(row["prompt"]), number) for number, row in enumerate(rows))[-_MEASURED:]
     return max(((len(encode(rows[number])), number) for _, number in most), default=(0, 0))
 
 
-def _characters(prompt: Any) -> int:
-    if isinstance(prompt, list):
-        return sum(len(str(message.get("content"))) for message in prompt if isinstance(message, Mapping))
-    return len(str(prompt))
+def _bytes(prompt: Any) -> int:
+    """Return the bytes of a prompt's texts: a character of some languages is several tokens."""
+    contents = [message.get("content") for message in prompt if isinstance(message, Mapping)]
+    texts = contents if isinstance(prompt, list) else [prompt]
+    return sum(len(str(text).encode(errors="replace")) for text in texts)

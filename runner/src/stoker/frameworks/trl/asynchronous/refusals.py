@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from stoker.contract.exits import RunError
 from stoker.contract.samplers import OF_THE_JOB
 from stoker.frameworks.trl.schedules import BY_METRICS
+from stoker.frameworks.trl.sharding import fsdp_version, uses_fsdp
 from stoker.plan.arguments import NONE, FlagTable, Setting
 from stoker.plan.interfaces import Asked
 from stoker.rollouts.addresses import addresses_in
@@ -36,6 +37,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "cache_implementation": "leave it out, the samplers write the answers",
     "generation_kwargs": "leave it out and write --temperature and --max_completion_length",
     "dataset_streaming": "leave it out, each row has its number in the schedule",
+    "deepspeed": "leave it out; to share the model between processes, write --fsdp full_shard",
     "reward_model_name_or_path": "serve the reward model with vLLM, and write its address into --reward_funcs",
     "max_tool_calling_iterations": "leave it out, --max_completion_length and --episode_seconds end an episode",
 }
@@ -48,6 +50,8 @@ _UNSERVED: Mapping[str, str] = {
     "load_in_8bit": "the samplers' base model is not quantized the same way: leave it out",
 }
 
+# What FSDP1 flattens has no names or shapes that a sampler knows.
+FSDP_1 = f'version 1 of FSDP has no place in {METHOD}: write "version": 2 in --fsdp_config'
 # Flags of quantized weights.
 _QUANTIZED = ("bnb_4bit_", "use_bnb_nested_quant")
 
@@ -118,6 +122,8 @@ def others(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iterat
     yield from unreadable(*(_words(settings, name) for name in ("reward_funcs", "tools", "environment_factory")))
     yield from _settled(settings)
     yield from _by_loss(settings, on)
+    if uses_fsdp(settings) and fsdp_version(settings) == "1":
+        yield FSDP_1
     for name, setting in settings.items():
         given = f"--{name} ({setting.source})"
         if name == "vllm_importance_sampling_correction" and setting.source != "runtime":

@@ -109,6 +109,11 @@ def weighted(rewards: Rewards, weights: Sequence[float]) -> float:
     return sum(weight * reward for reward, weight in zip(rewards, weights, strict=True) if reward is not None)
 
 
+def scored(samples: Iterable[Sample | Row], weights: Sequence[float]) -> list[float]:
+    """Return the weighted rewards of the samples that have one."""
+    return [weighted(one.rewards, weights) for one in samples if any(reward is not None for reward in one.rewards)]
+
+
 def trained_groups(batch: Batch, weights: Sequence[float], parts: int, *, apart: bool = False) -> tuple[Written, ...]:
     """Return the groups of a batch that teach something, and as many others as the parts of a step need.
 

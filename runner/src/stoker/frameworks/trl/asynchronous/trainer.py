@@ -29,7 +29,7 @@ from stoker.frameworks.trl.asynchronous.handout import Ranks, StoppedWaitingErro
 from stoker.frameworks.trl.asynchronous.metrics import RATIO_EDGES, SamplesFile, numbers_of
 from stoker.frameworks.trl.asynchronous.probes import PROBES
 from stoker.frameworks.trl.asynchronous.refusals import BEHAVIOUR, DECOUPLED
-from stoker.frameworks.trl.asynchronous.rows import Handout, Row, rows_of, slice_of, trained_groups
+from stoker.frameworks.trl.asynchronous.rows import Handout, Row, rows_of, scored, slice_of, trained_groups
 from stoker.frameworks.trl.asynchronous.snapshot import Copies, adapter_of
 from stoker.frameworks.trl.asynchronous.trim import trimmed
 from stoker.frameworks.trl.asynchronous.weights import Plausible, weights_of
@@ -39,6 +39,8 @@ from stoker.rollouts.schedule import steps_for
 from stoker.rollouts.state import RolloutState, read_state
 
 _REWARDS = "stoker_rewards"
+# The column with the number of a row to evaluate, because TRL shuffles them.
+_NUMBER = "stoker_number"
 # A wait is worth a line in the log after so many seconds, and again each time as many have passed.
 _SECONDS_BETWEEN_LINES = 30.0
 # In the status of the TrainJob: seconds that the trainer waits for samplers by now.
@@ -74,13 +76,15 @@ class GRPOAsyncTrainer(GRPOTrainer):
         reward_names: names of the reward functions; they run beside the samplers.
         collect: begins the rollouts; called on rank 0 only, with what shows that it waits.
         train_dataset: the data, with a column `prompt`.
-        more: as for TRL's trainer: model, data to evaluate, tokenizer, PEFT's configuration.
+        eval_dataset: data to evaluate; None for none.
+        more: as for TRL's trainer: model, tokenizer, PEFT's configuration.
 
     Raises:
         RunError: the data or the model cannot be trained this way (64, 65).
     """
 
     control: Any
+    _signature_columns: Any
 
     def __init__(
         self,
@@ -89,6 +93,7 @@ class GRPOAsyncTrainer(GRPOTrainer):
         reward_names: Sequence[str],
         collect: Callable[[RolloutStart, Waiting], Collector],
         train_dataset: Any,
+        eval_dataset: Any = None,
         **more: Any,
     ) -> None:
         if args.max_steps <= 0:
@@ -102,6 +107,7 @@ class GRPOAsyncTrainer(GRPOTrainer):
             train_dataset=train_dataset,
             reward_funcs=[_handed_over(name, index) for index, name in enumerate(reward_names)],
             rollout_func=self._answers,
+            eval_dataset=_numbered(eval_dataset),
             **more,
         )
         if self._is_vlm or {"image", "images"} & {*(self.train_dataset.column_names or ())}:
@@ -117,7 +123,7 @@ class GRPOAsyncTrainer(GRPOTrainer):
         self._begun = False
         self._published = -1
         self._plausible = Plausible()
-        # The sum of the learning rates of the steps with a gradient, since the last version; and this step's.
+        # The sum of the learning rates of the steps with a gradient, in this attempt; and this step's.
         self._way = self._rate = 0.0
         self._state: RolloutState | None = None
         self._rows: Sequence[Row] = ()
@@ -125,6 +131,8 @@ class GRPOAsyncTrainer(GRPOTrainer):
         self._weights = [float(weight) for weight in self.reward_weights]
         self._files: tuple[MetricsFile, SamplesFile] | None = None
         self._marks: dict[str, int] = {}
+        # Rewards of the rows of an evaluation, by their numbers.
+        self._judged: dict[int, list[float]] = {}
         self._noted = -1
         self._lists: dict[str, list[float]] = {}
         device = self.accelerator.device
@@ -236,7 +244,6 @@ class GRPOAsyncTrainer(GRPOTrainer):
             if watched:
                 self._copies.keep(step)
             job = weights_of(model, self._way, self._plausible, keep=self._collector is not None)
-            self._way = 0.0
         if self._collector is not None:
             self._collector.publish(step, job, needed=watched, prompts=self._prompts if watched else ())
         self._published = step
@@ -308,17 +315,38 @@ class GRPOAsyncTrainer(GRPOTrainer):
             self._publish()
         everybodys = [row for rows in self._ranks.gather(inputs) for row in rows]
         asked = everybodys[:: self.num_generations_eval]
+        numbers = [row[_NUMBER] for row in asked]
+        columns = [{name: value for name, value in row.items() if name != _NUMBER} for row in asked]
+        rows = dict(zip(numbers, columns, strict=True))
 
-        def evaluate(waiting: Waiting) -> tuple[Row, ...]:
-            return rows_of(self._rank0.evaluate(asked, version, waiting))
+        def evaluate(waiting: Waiting) -> dict[int, tuple[Row, ...]]:
+            found = self._rank0.evaluate(rows, version, waiting)
+            return {number: rows_of([group]) for number, group in zip(rows, found, strict=True)}
 
-        rows = self._together(evaluate)
-        self._rows = slice_of(rows, self._ranks.rank, self._ranks.size)
+        answers = self._together(evaluate)
+        everybodys_rows = [row for number in numbers for row in answers[number]]
+        self._rows = slice_of(everybodys_rows, self._ranks.rank, self._ranks.size)
+        output = super()._generate_and_score_completions([{"prompt": row.prompt} for row in self._rows])
+        self._note_evaluated(version, answers)
+        return output  # type: ignore[no-any-return]
+
+    def _note_evaluated(self, version: int, answers: Mapping[int, Sequence[Row]]) -> None:
+        """Add what is known of a batch to TRL's metrics, of which TRL logs the mean over the batches.
+
+        Ranks fill the last batch with rows of the first one. Here each row counts once.
+        """
         metrics = self._metrics["eval"]
+        if not metrics["rows"]:  # another evaluation than the one before, which TRL has logged
+            self._judged.clear()
+        self._judged |= {number: scored(rows, self._weights) for number, rows in answers.items()}
+        rewards = [reward for found in self._judged.values() for reward in found]
         metrics["version"].append(float(version))
-        # TRL logs the mean of a list, and this is a sum over the batches.
-        metrics["rows"] = [sum(metrics["rows"]) + len(asked)]
-        return super()._generate_and_score_completions([{"prompt": row.prompt} for row in self._rows])  # type: ignore[no-any-return]
+        metrics["rows"] = [float(len(self._judged))]
+        metrics["reward"] = [sum(rewards) / len(rewards) if rewards else math.nan]
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        self._signature_columns = [*{*self._signature_columns, _NUMBER}]
 
     # Checkpoints
 
@@ -409,6 +437,13 @@ def _handed_over(name: str, index: int) -> Callable[..., list[float | None]]:
 
     reward.__name__ = name
     return reward
+
+
+def _numbered(data: Any) -> Any:
+    """Return data to evaluate with the numbers of its rows; of each set if there are several."""
+    if isinstance(data, Mapping):
+        return {name: _numbered(one) for name, one in data.items()}
+    return data if data is None else data.add_column(_NUMBER, [*range(len(data))])
 
 
 class _Counter(Sampler[int]):

@@ -19,7 +19,7 @@ import torch
 
 from stoker.frameworks.trl.asynchronous.snapshot import named, whole
 from stoker.serve.weights import in_vllm
-from stoker.serve.weights.files import MANIFEST, TENSORS
+from stoker.serve.weights.files import CHECKSUMS, TENSORS
 
 # Elements of each tensor that are looked at to know how large weights are.
 _SAMPLED = 1024
@@ -94,7 +94,7 @@ class TensorSnapshot:
 
     Attributes:
         tensors: by their names in a checkpoint.
-        way: the sum of the learning rates of the steps with a gradient, since the version before.
+        way: the sum of the learning rates of the steps with a gradient, since the run or this attempt of it began.
         plausible: doubts changes.
     """
 
@@ -121,11 +121,12 @@ class TensorSnapshot:
         elements = sum(tensor.numel() for tensor in self.tensors.values())
         share = sum(changed for _, changed in found.values()) / max(1, elements)
         kind = max(self.tensors.values(), key=torch.Tensor.numel).dtype
-        doubt = self.plausible.doubt(share, self.way, self._movable(self.way), kind)
+        way = self.way - earlier.way
+        doubt = self.plausible.doubt(share, way, self._movable(way), kind)
         return TensorChange(tensors, sum(tensor.nbytes for tensor in tensors.values()), share, doubt)
 
     def write(self, folder: Path, name: str, earlier: str = "", change: TensorChange | None = None) -> None:
-        """Write manifest and tensors: all, or only what has changed.
+        """Write checksums and tensors: all, or only what has changed.
 
         Args:
             folder: where to.
@@ -138,8 +139,9 @@ class TensorSnapshot:
         with ThreadPoolExecutor(1) as beside:  # the disk is at work while processors compute
             checksums = beside.submit(lambda: self.checksums)
             save_file(dict(self.tensors if change is None else change.tensors), folder / TENSORS)
-        manifest = {"schemaVersion": 1, "name": name, "earlier": earlier, "checksums": checksums.result()}
-        (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True))
+        listed = {"schemaVersion": in_vllm.SCHEMA_VERSION, "name": name, "earlier": earlier}
+        listed["checksums"] = checksums.result()
+        (folder / CHECKSUMS).write_text(json.dumps(listed, indent=1, sort_keys=True))
 
     def _movable(self, way: float) -> float:
         """Return the share of the elements that a way can change: those it moves by half of a last digit or more."""
@@ -162,7 +164,7 @@ def weights_of(model: Any, way: float, plausible: Plausible, *, keep: bool) -> T
 
     Args:
         model: the model.
-        way: the sum of the learning rates of the steps with a gradient, since the version before.
+        way: as in `TensorSnapshot`.
         plausible: doubts changes; the same for all versions of a run.
         keep: False on ranks that only help with their parts.
     """

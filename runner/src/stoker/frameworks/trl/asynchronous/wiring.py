@@ -19,7 +19,7 @@ from stoker.frameworks.trl.asynchronous.handout import Ranks
 from stoker.frameworks.trl.asynchronous.metrics import Lengths
 from stoker.frameworks.trl.asynchronous.probes import asked, rows_from
 from stoker.frameworks.trl.asynchronous.prompts import longest_prompt
-from stoker.frameworks.trl.asynchronous.request import versions_needed
+from stoker.frameworks.trl.asynchronous.request import steps_between_evaluations, versions_needed
 from stoker.frameworks.trl.asynchronous.rows import Row
 from stoker.frameworks.trl.asynchronous.trainer import RolloutStart
 from stoker.plan.plan import Plan
@@ -176,6 +176,8 @@ class Rollouts:
         # Without the column an environment makes the prompt, whose length nobody knows.
         prompt, row = longest_prompt(start.rows, encode) if "prompt" in self._columns else (0, None)
         folder = Path(self._model.model_name_or_path)
+        evaluate_every = steps_between_evaluations(settings.eval_strategy, settings.eval_steps or 0, start.total)
+        loras = versions_needed(settings.max_staleness, settings.publish_every, evaluate_every)
         return Needs(
             source="" if folder.is_dir() else self._model.model_name_or_path,
             revision=self._model.model_revision if not folder.is_dir() else "",
@@ -183,7 +185,7 @@ class Rollouts:
             prompt=prompt,
             row=row,
             answer=settings.max_completion_length,
-            loras=versions_needed(settings.max_staleness, settings.publish_every) if self._model.use_peft else 0,
+            loras=loras if self._model.use_peft else 0,
             rank=self._model.lora_r if self._model.use_peft else 0,
             weights=not self._model.use_peft,
         )
