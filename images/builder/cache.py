@@ -12,11 +12,12 @@ import fcntl
 import hashlib
 import os
 import shutil
-import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from images.builder.install import EX_CONFIG, fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -40,11 +41,10 @@ def root() -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        print(
+        fail(
+            EX_CONFIG,
             f"the cache {folder} cannot be made ({error.strerror}): set XDG_CACHE_HOME to a folder you may write to",
-            file=sys.stderr,
         )
-        raise SystemExit(78) from None
     return folder
 
 

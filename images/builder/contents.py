@@ -1,4 +1,4 @@
-"""Tells the runner which packages each image has, from the images' locks: `stoker validate` judges TrainJobs by it.
+"""Tells the runner what the images are for and which packages they have: `stoker validate` judges TrainJobs by it.
 
 An image that starts from somebody else's, or that holds no Python, is left out: nobody here knows its packages.
 """
@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from images.builder import ROOT
-from images.builder.catalogue import Variant, variants
+from images.builder.catalogue import Variant, platforms, variants
 from images.builder.install import ALIASES, CommandLine, entries
 from images.builder.locking import OLDEST_PYTHON, blocks
 from packaging.markers import Marker
@@ -69,13 +69,13 @@ def is_from_locks(variant: Variant) -> bool:
 
 
 def document() -> str:
-    """Return the content of the file: registry, then image and tag → its distributions."""
+    """Return the content of the file: registry, platforms, then image and tag → its distributions."""
     known = [variant for variant in variants() if is_from_locks(variant)]
     images = {
         f"{variant.image}:{variant.tag}": distributions(variant.folder / "requirements", variant.accelerator)
         for variant in known
     }
-    return json.dumps({"registry": known[0].registry, "images": images}, indent=1) + "\n"
+    return json.dumps({"registry": known[0].registry, "platforms": platforms(), "images": images}, indent=1) + "\n"
 
 
 def main() -> None:

@@ -64,6 +64,7 @@ def fill(cluster: Cluster) -> None:
         "trainjobs",
         trainjob(trainerStatus=progress(loss=1.5, reward=0.25, step=42, time=now)),
         trainjob("wait"),
+        trainjob("new"),
         trainjob("broken", **ended("Failed", "JobFailed")),
         trainjob("done", **ended("Complete", "JobsCompleted")),
     )

@@ -54,6 +54,9 @@ def test_a_run_has_its_facts_its_causes_and_its_curves(
     waits = board.get(listed.parsed.links["wait"])
     assert "do not have the labels that it asks for (gpu=h200)" in waits.text
     assert "initializer-wait" in waits.text
+    new = board.get(listed.parsed.links["new"])
+    assert "Pending" in new.text
+    assert "JobSet" not in new.text, "the page may not see JobSets, so it would only guess"
     older = board.get(listed.parsed.links["older"])
     assert "Folder older/output of shared" in older.text
     assert older.body.count('role="img"') == 4
@@ -299,5 +302,5 @@ def test_without_its_packages(tmp_path: Path) -> None:
     # This Python has no Starlette.
     done = begun(Path(sys.executable), tmp_path, "--folder", "a=/")
     assert done.returncode == ExitCode.CONFIG
-    assert done.stderr.startswith("stoker: error: the Python package ")
+    assert done.stderr.startswith("stoker: error: this command needs the Python package ")
     assert "pip install './runner[board]'" in done.stderr

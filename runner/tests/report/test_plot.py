@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from matplotlib.image import imread
 from runner.tests.report.hostile import read_page, write_run
 
 from stoker.commands.main import main
+from stoker.report.figures import figures_between
+from stoker.report.runs import read_run
 from stoker.report.write import labelled
 
 
@@ -59,6 +62,7 @@ def test_labels_are_as_short_as_they_can_be(tmp_path: Path) -> None:
     [
         (("none",), 66, "none has no metrics.jsonl: name the output folder of a run"),
         (("empty",), 65, "has no metrics yet: wait until the run has logged its first step"),
+        (("--to", "x.png", "tokens"), 65, "a picture shows no metric of tokens: wait until the loss is logged"),
         (("--to", "x.svg", "run"), 64, "--to x.svg is neither a page nor a picture: let it end in .html or .png"),
         (("--to", "missing/x.html", "run"), 0, ""),
         ((), 64, "missing argument"),
@@ -70,12 +74,45 @@ def test_what_cannot_be_drawn_is_one_line(
     monkeypatch.chdir(tmp_path)
     run_in(tmp_path / "run", 1.0)
     run_in(tmp_path / "empty")
+    write_run(tmp_path / "tokens" / "output", [{"step": 1, "num_tokens": 5}])
     done = plot(*words)
     assert done.exit_code == code, done.output
     if code:
         (line,) = done.output.splitlines()
         assert line.startswith("stoker: error: ")
         assert said in line
+
+
+def test_a_run_has_one_colour_in_all_figures(tmp_path: Path) -> None:
+    runs = [run_in(tmp_path / "first", 3.0, 2.0)]
+    for name in ("second", "third"):
+        lines = [{"step": step, "loss": 1.0, "grad_norm": 1.0} for step in (1, 2)]
+        runs.append(write_run(tmp_path / name / "output", lines))
+    target = tmp_path / "all.html"
+    assert plot("--to", target, *runs).exit_code == 0
+    root, _ = read_page(target.read_text())
+    drawn = {}
+    for figure in root.iter("figure"):
+        styles = [path.get("class", "") for path in figure.iter("path")]
+        drawn["".join(figure[0].itertext())] = [style for style in styles if style.startswith("s")]
+    # Each line is in the picture and in the legend.
+    assert drawn == {"Loss": ["s0", "s1", "s2"] * 2, "Gradient norm": ["s1", "s2"] * 2}
+    assert plot("--to", tmp_path / "all.png", *runs).exit_code == 0
+    picture = imread(tmp_path / "all.png")[:, :, :3]
+    right = picture[:, picture.shape[1] // 2 :]
+    assert [(abs(right - to_rgb(f"C{number}")).max(axis=2) < 0.01).any() for number in range(3)] == [False, True, True]
+
+
+def test_no_two_lines_of_a_figure_look_the_same(tmp_path: Path) -> None:
+    runs = {}
+    for number in range(10):
+        run = read_run(run_in(tmp_path / f"{number}", 2.0, 1.0))
+        assert run is not None
+        runs[f"{number}"] = replace(run, curves={"reward": run.curves["loss"], **(run.curves if number else {})})
+    reward, loss = sorted(figures_between(runs), key=lambda figure: figure.title, reverse=True)
+    assert [series.label for series in reward.series] == [str(number) for number in range(8)]
+    assert [(series.label, series.style) for series in loss.series][-1] == ("8", 0)
+    assert (reward.left_out, loss.left_out) == (2, 1)
 
 
 def test_a_picture_without_matplotlib_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

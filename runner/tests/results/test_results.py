@@ -85,8 +85,9 @@ def test_the_workspace_stands_for_its_output(tmp_path: Path) -> None:
         (False, ["--push", "oci://reg/Upper:1"], 64, "is not an address that this command writes to"),
         (True, ["--to", "{new}", "--base", "org/other"], 78, "was trained on org/base, not on org/other"),
         (True, ["--to", "{new}", "--base", "/no/where"], 66, "the base model /no/where is not on this machine"),
-        (False, ["--push", "hf://a/b", "--gpu"], 64, "--gpu is for a Job: add --job RUN"),
-        (False, ["--gguf", "{new}"], 78, "package sentencepiece is not installed"),
+        (False, ["--push", "hf://a/b", "--pull-secret", "s"], 64, "--pull-secret is for a Job: add --job RUN"),
+        (False, ["--push", "hf://a/b", "--gpu"], 64, "export merges on the CPU, so drop it"),
+        (False, ["--gguf", "{new}"], 78, "package sentencepiece, which is not installed"),
     ],
 )
 def test_an_export_that_cannot_be_is_refused(
@@ -133,7 +134,7 @@ def test_a_reward_model_writes_nothing(tmp_path: Path, words: tuple[str, ...]) -
 
 def test_a_missing_package_is_named_with_its_extra() -> None:
     with (
-        pytest.raises(RunError, match=r"no_such_package is not installed.*'./runner\[evaluate\]'"),
+        pytest.raises(RunError, match=r"no_such_package, which is not installed.*'./runner\[evaluate\]'"),
         needing("evaluate"),
     ):
         __import__("no_such_package")
@@ -167,6 +168,16 @@ def test_a_job_is_as_restricted_as_a_namespace_may_ask(words: tuple[str, ...], c
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "initializer-first-run"}
     assert ("nvidia.com/gpu" in made[-1]["resources"]["limits"]) is ("--gpu" in words)
+    tolerated = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    assert pod.get("tolerations", []) == ([tolerated] if "--gpu" in words else [])
+    assert pod["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
+    assert "imagePullSecrets" not in pod
+
+
+def test_a_job_in_export_takes_no_gpu() -> None:
+    refused = stoker("export", "--job", "first-run", "--push", "s3://b/p", "--gpu")
+    assert (refused.exit_code, refused.stdout) == (64, "")
+    assert "--gpu is for `stoker evaluate`: export merges on the CPU, so drop it" in refused.stderr
 
 
 TASKS = ("evaluate", "--job", "first-run", "--tasks", "arc_easy")
@@ -233,16 +244,23 @@ def test_tasks_in_an_image_without_the_harness_are_refused_before_a_pod() -> Non
 def test_tasks_in_an_image_of_ones_own_are_a_job() -> None:
     done = stoker(*TASKS, "--image", "registry.example.com/team/evaluate:1")
     assert done.exit_code == 0, done.output
-    (container,) = yaml.safe_load(done.stdout)["spec"]["template"]["spec"]["containers"]
+    pod = yaml.safe_load(done.stdout)["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
     assert container["image"] == "registry.example.com/team/evaluate:1"
+    assert "nodeSelector" not in pod, "nobody here knows for which processor it is"
     assert container["command"][-2:] == ["--batch-size", "4"]
     assert container["command"][3:5] == ["--tasks", "arc_easy"]
 
 
 def test_a_mirror_has_all_images_of_a_job() -> None:
-    done = stoker("export", "--job", "first-run", "--push", "s3://b/p", "--registry", "mirror.example.com/hub/")
+    mirror = ("--registry", "mirror.example.com/hub/", "--pull-secret", "mirror")
+    done = stoker("export", "--job", "first-run", "--push", "s3://b/p", *mirror)
     assert done.exit_code == 0, done.output
-    pod = yaml.safe_load(done.stdout)["spec"]["template"]["spec"]
+    job = yaml.safe_load(done.stdout)
+    validate(job, "1.31", strict=True)
+    pod = job["spec"]["template"]["spec"]
+    assert pod["imagePullSecrets"] == [{"name": "mirror"}]
+    assert pod["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
     assert [container["image"] for container in (*pod["initContainers"], *pod["containers"])] == [
         "mirror.example.com/hub/stoker-dev/trl:0.1.0-cpu",
         "mirror.example.com/hub/stoker-dev/fetch:0.1.0",

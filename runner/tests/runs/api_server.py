@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import hashlib
+import itertools
 import json
 import re
 import subprocess
@@ -19,6 +20,7 @@ from tempfile import TemporaryFile
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import pytest
 import yaml
 
 Object = dict[str, Any]
@@ -255,6 +257,18 @@ def forbidden(verb: str, resource: str, namespace: str = "ml") -> tuple[int, Obj
     """Return the API server's answer to a user without a right."""
     said = f'{resource} is forbidden: User "ann" cannot {verb} resource "{resource}" in API group "" in the namespace'
     return _status(403, f'{said} "{namespace}"', "Forbidden")
+
+
+def miss_second_look(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the second list of TrainJobs fail."""
+    answer, looks = cluster.answer, itertools.count(1)
+
+    def failing(method: str, address: str, body: Object | None) -> tuple[int, Object | str]:
+        if "/trainjobs" in address and next(looks) == 2:
+            return _status(503, "the server is shutting down", "ServiceUnavailable")
+        return answer(method, address, body)
+
+    monkeypatch.setattr(cluster, "answer", failing)
 
 
 def _status(code: int, message: str, reason: str, details: Object | None = None) -> tuple[int, Object]:

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from runner.tests.command_line import stoker
-from runner.tests.runs.api_server import Cluster, forbidden
-from runner.tests.runs.objects import event, job, jobset, pod, progress, queued, trainjob, unschedulable, workload
+from runner.tests.runs.api_server import Cluster, forbidden, miss_second_look
+from runner.tests.runs.objects import (
+    Object,
+    ended,
+    event,
+    job,
+    jobset,
+    pod,
+    progress,
+    queued,
+    trainjob,
+    unschedulable,
+    workload,
+)
 
 from stoker.contract.exits import ExitCode
 
@@ -52,7 +66,6 @@ def test_json_is_the_whole_run(busy: Cluster) -> None:
     assert runs[1]["progress"]["metrics"] == {"loss": 1.5}
     one = json.loads(stoker("status", "tune", "--output", "json").output)
     assert one == runs[1]
-    assert json.loads(stoker("explain", "tune", "--output", "json").output) == []
 
 
 def test_one_run_is_shown(busy: Cluster) -> None:
@@ -68,7 +81,25 @@ def test_a_run_is_explained(busy: Cluster) -> None:
     assert lines[0] == "Job wait-node-0: the namespace's quota is used up: small, used: pods=2"
     assert lines[2].endswith("1 of 1 nodes do not have the labels that it asks for (gpu=h200)")
     assert all(line.startswith("  → ") for line in lines[1::2])
-    assert "nothing hinders tune: it runs. `stoker top` shows how fast" in stoker("explain", "tune").output
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "fix"),
+    [
+        ({}, "it is running normally", "`stoker top` shows how fast"),
+        (ended("Complete", "AllJobsCompleted"), "it is complete", "`stoker get tune FOLDER`"),
+        (ended("Failed", "FailedJobs"), "it has failed, and its pods are gone", "--only last-error.json` brings"),
+    ],
+)
+def test_a_run_without_a_cause_has_its_advice_in_json_too(busy: Cluster, status: Object, cause: str, fix: str) -> None:
+    busy.add("trainjobs", trainjob(**status))
+    if status:
+        for index in (0, 1):
+            busy.objects.pop(("pods", "ml", f"tune-node-0-{index}-x0k{index}c"))
+    (found,) = json.loads(stoker("explain", "tune", "--output", "json").output)
+    assert cause in found["cause"]
+    assert fix in found["fix"]
+    assert stoker("explain", "tune").output == f"{found['about']}: {found['cause']}\n  → {found['fix']}\n"
 
 
 def test_a_run_in_a_queue_is_explained_by_its_own_workload(busy: Cluster) -> None:
@@ -138,6 +169,29 @@ def test_what_the_user_may_not_see_is_said_once(busy: Cluster, kind: str) -> Non
     for output in ("text", "json"):
         result = stoker("top", "--times", "2", "--interval", "1", "--output", output)
         assert result.stderr.count(f"you may not list {kind}") == 1
+
+
+def test_top_goes_on_while_the_cluster_does_not_answer(busy: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    gone = r"the cluster at http://\S+ does not answer \(HTTP 503, the server is shutting down\): check the network"
+    with monkeypatch.context() as change:
+        miss_second_look(busy, change)
+        first, second, third = stoker("top", "--times", "3").stdout.split("\n\n")
+        problem, *table = second.splitlines()
+        assert re.match(rf"this is \d+s old: {gone}", problem)
+        assert table == first.splitlines()
+        assert third.splitlines()[0].startswith("NAME")
+    miss_second_look(busy, monkeypatch)
+    looks = [json.loads(line) for line in stoker("top", "--times", "3", "--output", "json").stdout.splitlines()]
+    assert [sorted(look) for look in looks] == [["runs", "time"], ["problem", "time"], ["runs", "time"]]
+    assert re.match(gone, looks[1]["problem"])
+
+
+def test_top_ends_if_the_cluster_never_answered(busy: Cluster) -> None:
+    busy.refusals["GET", "trainjobs"] = (503, {})
+    for output in ("text", "json"):
+        result = stoker("top", "--output", output, code=ExitCode.UNAVAILABLE)
+        assert "does not answer (HTTP 503" in result.stderr
 
 
 @pytest.mark.parametrize("words", [(), ("--follow",)], ids=["past", "follow"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,36 @@ def test_following_goes_over_restarts_and_repeats_nothing(
     assert found == [State.COMPLETE]
     assert shown == ["a", "a later", "a traceback", "b", "c", "d"]
     assert (told[0], told[-1]) == ("tune is running", "tune is complete")
+
+
+def test_following_a_run_that_prints_steadily_asks_no_more_often(
+    cluster: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds, enough = 0.5, 300
+    monkeypatch.setattr(logs, "_LOOK_SECONDS", seconds)
+    cluster.add("trainjobs", trainjob())
+    cluster.add("jobsets", jobset())
+    cluster.add("pods", pod())
+    over = threading.Event()
+
+    def chatty(*words: Any, **more: Any) -> Iterator[bytes]:
+        while not over.wait(0.005):
+            yield b"2026-11-22T10:00:00Z step"
+
+    def show(line: LogLine) -> None:
+        shown.append(line)
+        if len(shown) == enough:
+            cluster.add("pods", terminated(0))
+            cluster.add("trainjobs", trainjob(**ended("Complete", "AllJobsCompleted")))
+            over.set()
+
+    shown: list[LogLine] = []
+    monkeypatch.setattr(Client, "log", chatty)
+    begun = time.monotonic()
+    assert logs.follow(client, "tune", (), None, show, lambda run: None) is State.COMPLETE
+    assert len(shown) >= enough
+    looks = [path for _, path in cluster.requests if path.endswith("/trainjobs/tune")]
+    assert len(looks) <= (time.monotonic() - begun) / seconds + 1
 
 
 def test_a_source_is_each_container() -> None:

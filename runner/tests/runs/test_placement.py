@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from runner.tests.runs.api_server import Cluster
 
+from builders import job_of_pod, renamed
 from stoker.commands.main import main
 from stoker.runs.placement import homeless
 
@@ -35,24 +36,15 @@ def taint(value: str, effect: str = "NoSchedule") -> dict[str, str]:
 
 def runtime(**more: Any) -> dict[str, Any]:
     """Return a runtime whose two roles have nodes of their own."""
-    jobs = [
-        {
-            "name": name,
-            "template": {
-                "spec": {
-                    "template": {
-                        "spec": {
-                            "nodeSelector": {ROLE: role},
-                            "tolerations": [{**taint(role), "operator": "Equal"}],
-                            **more,
-                        }
-                    }
-                }
-            },
-        }
+    made = renamed("trl-grpo-async", "trl")
+    made["spec"]["template"]["spec"]["replicatedJobs"] = [
+        job_of_pod(
+            name,
+            **{"nodeSelector": {ROLE: role}, "tolerations": [{**taint(role), "operator": "Equal"}], **more},
+        )
         for name, role in (("node", "trainer"), ("sampler", "sampler"))
     ]
-    return {"metadata": {"name": "trl-grpo-async"}, "spec": {"template": {"spec": {"replicatedJobs": jobs}}}}
+    return made
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from runner.tests.runs.api_server import Cluster
+from runner.tests.runs.api_server import Cluster, miss_second_look
 from runner.tests.runs.objects import jobset, pod, progress, trainjob, unschedulable
 
 SOURCE = Path(__file__).parents[2] / "src"
+LONG = "a-run-whose-name-has-33-letters-x"
+# What a terminal obeys and does not show.
+CONTROLS = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 
 
 def on_terminal(words: list[str], **env: str) -> tuple[int, str]:
@@ -46,12 +49,19 @@ def busy(cluster: Cluster, kubeconfig: Path) -> Cluster:
     return cluster
 
 
-def test_a_narrow_terminal_gets_tables_that_fit(busy: Cluster) -> None:
-    code, text = on_terminal(["runs"], COLUMNS="40", NO_COLOR="1")
+@pytest.mark.parametrize(
+    "words", [["runs"], ["runs", "-A"], ["top", "--times", "1"], ["status", LONG]], ids=["runs", "all", "top", "status"]
+)
+def test_a_narrow_terminal_gets_tables_that_fit_and_have_the_state(busy: Cluster, words: list[str]) -> None:
+    busy.add("trainjobs", trainjob(LONG))
+    busy.add("jobsets", jobset(LONG))
+    busy.add("pods", pod(run=LONG))
+    code, text = on_terminal(words, COLUMNS="40", NO_COLOR="1")
     assert code == 0
-    lines = [re.sub(r"\x1b\[[\d;]*m", "", line).rstrip() for line in text.splitlines()]
+    lines = [line.rstrip() for line in re.sub(CONTROLS, "", text).splitlines()]
     assert max(map(len, lines)) <= 40
-    assert any(line.startswith("wait-for-a-node") and "Pending" in line for line in lines)
+    row = "node-0" if words[0] == "status" else LONG[:16]
+    assert any(row in line and "Running" in line for line in lines)
     assert not re.search(r"\x1b\[[\d;]*3\d", text), "a colour, in spite of NO_COLOR"
 
 
@@ -69,6 +79,23 @@ def test_top_is_a_view_of_its_own(busy: Cluster) -> None:
     assert "tune" in text
 
 
+def test_top_says_what_has_no_room(busy: Cluster) -> None:
+    busy.add("trainjobs", *(trainjob(f"run-{number}") for number in range(20)))
+    code, text = on_terminal(["top", "--times", "1"], COLUMNS="100", LINES="10")
+    assert code == 0
+    # The heads, and this line itself, take two of the ten.
+    assert "and 14 more" in text
+
+
+def test_top_shows_that_the_cluster_is_gone(busy: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    miss_second_look(busy, monkeypatch)
+    code, text = on_terminal(["top", "--times", "2", "--interval", "1"], COLUMNS="100", LINES="20")
+    assert code == 0
+    second = re.sub(CONTROLS, "", text.rpartition("\x1b[H")[2])
+    assert re.search(r"this is \d+s old: the cluster at http://\S+ does not answer", second)
+    assert "wait-for-a-node" in second
+
+
 def test_nobody_else_imports_the_extras() -> None:
     program = "import sys, stoker.commands.main as _; print({'kubernetes', 'rich'} & {*sys.modules})"
     done = subprocess.run(
@@ -81,8 +108,8 @@ def test_nobody_else_imports_the_extras() -> None:
     ("shell", "words", "printed"),
     [
         ("bash", {"COMP_WORDS": "stoker expla", "COMP_CWORD": "1"}, "plain,explain\n"),
-        ("zsh", {"COMP_WORDS": "stoker expla", "COMP_CWORD": "1"}, "plain\nexplain\nSay why"),
-        ("fish", {"COMP_WORDS": "stoker expla", "COMP_CWORD": "expla"}, "plain,explain\tSay why"),
+        ("zsh", {"COMP_WORDS": "stoker expla", "COMP_CWORD": "1"}, "plain\nexplain\nExplain why"),
+        ("fish", {"COMP_WORDS": "stoker expla", "COMP_CWORD": "expla"}, "plain,explain\tExplain why"),
     ],
 )
 def test_the_shell_completes_commands(shell: str, words: dict[str, str], printed: str) -> None:

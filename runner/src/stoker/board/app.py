@@ -112,7 +112,7 @@ class _Pages:
         look, asked = self._looks.newest(), request.path_params
         run = look.run(asked["namespace"], asked["name"])
         if run is None:
-            told = f"There is no run {asked['name']} in namespace {asked['namespace']} (any more): choose another one."
+            told = f"Namespace {asked['namespace']} has no run {asked['name']}: choose another one."
             return self._refuse(request, 404, told)
         found = look.left_of(run)
         return self._page(
@@ -133,7 +133,7 @@ class _Pages:
         look = self._looks.newest()
         found = _asked(look, request)
         if found is None:
-            return self._refuse(request, 404, "There is no such run in the claims (any more): choose another one.")
+            return self._refuse(request, 404, "The claims have no such run: choose another one.")
         return self._page(
             request,
             "result.html",

@@ -55,7 +55,7 @@ class Look:
         """Return what hinders a run, as far as its TrainJob and its pods tell."""
         trainjob, pods = self.objects[run.namespace, run.name]
         # Rules about what this page may not see would only guess.
-        seen = Seen(dict(trainjob), None, (), tuple(dict(pod) for pod in pods), hidden=("JobSets and events",))
+        seen = Seen(dict(trainjob), None, (), tuple(dict(pod) for pod in pods), sees_jobsets=False)
         return explain(seen, self.time)
 
 

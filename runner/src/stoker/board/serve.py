@@ -11,13 +11,13 @@ from pathlib import Path
 from stoker.board.looks import Looks
 from stoker.board.sources import ResultFolder
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.packages import from_checkout, not_installed
 from stoker.contract.words import say
 from stoker.runs.client import Client, connect
 from stoker.runs.errors import KubeconfigError
 
 # What the extra `stoker[board]` brings.
 PACKAGES = ("jinja2", "kubernetes", "starlette", "uvicorn")
-_EXTRA = "from a checkout, pip install './runner[board]'"
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 # Seconds for answers that are under way when it is stopped, and how many may be at once.
 _GRACE, _AT_ONCE = 3, 64
@@ -63,9 +63,8 @@ def run(board: Board) -> None:
     except ImportError as error:
         if error.name and error.name.startswith("stoker"):
             raise
-        raise RunError(
-            ExitCode.CONFIG, f"the Python package {error.name} is not installed, which this command needs: {_EXTRA}"
-        ) from error
+        problem = not_installed("this command", from_checkout("board"), error.name)
+        raise RunError(ExitCode.CONFIG, problem) from error
     if board.root_path and not board.root_path.startswith("/"):
         raise RunError(ExitCode.USAGE, f"--root-path {board.root_path!r} is not a path: begin it with /")
     for name in board.hosts:

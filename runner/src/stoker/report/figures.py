@@ -27,6 +27,7 @@ _KINDS = (
 )
 # Numbers about an evaluation that say nothing of the model.
 _ABOUT = re.compile(rf"{EVALUATION}(?:.*runtime|.*_per_second|num_tokens|version|rows)")
+# So many lines look different from each other (page.css).
 _MOST_SERIES = 8
 _MOST_EVALUATIONS = 12
 
@@ -36,10 +37,12 @@ class Series:
     """One line of a figure.
 
     Attributes:
+        style: how it is drawn, from 0 up: a run has the same style in all figures of a comparison.
         label: what it shows.
         points: steps and values, in the order of the steps; at least one.
     """
 
+    style: int
     label: str
     points: Sequence[tuple[float, float]]
 
@@ -65,7 +68,7 @@ def figures_of(run: RecordedRun) -> list[Figure]:
     """Return the figures of one run; metrics of a kind share one."""
     found = []
     for title, unit, names in _kinds([run]):
-        series = [Series(name, thinned(run.curves[name])) for name in names[:_MOST_SERIES]]
+        series = [Series(style, name, thinned(run.curves[name])) for style, name in enumerate(names[:_MOST_SERIES])]
         found.append(Figure(title, unit, series, max(0, len(names) - _MOST_SERIES)))
     return found
 
@@ -75,11 +78,13 @@ def figures_between(runs: Mapping[str, RecordedRun]) -> list[Figure]:
     found = []
     for title, unit, names in _kinds([*runs.values()]):
         for name in names[:_MOST_SERIES]:
-            series = [
-                Series(label, thinned(run.curves[name])) for label, run in runs.items() if name in run.curves
-            ]  # fmt: skip
+            having = {index: label for index, (label, run) in enumerate(runs.items()) if name in run.curves}
+            drawn: dict[int, Series] = {}
+            for index, label in having.items():
+                style = index % _MOST_SERIES
+                drawn.setdefault(style, Series(style, label, thinned(runs[label].curves[name])))
             shown = title if len(names) == 1 else f"{title}: {name}"
-            found.append(Figure(shown, unit, series[:_MOST_SERIES], max(0, len(series) - _MOST_SERIES)))
+            found.append(Figure(shown, unit, [*drawn.values()], len(having) - len(drawn)))
     return found
 
 

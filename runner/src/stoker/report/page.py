@@ -110,7 +110,7 @@ def _figures(figures: Sequence[Figure]) -> Iterator[str]:
     for figure in figures:
         unit = f" <span>({shown(figure.unit)})</span>" if figure.unit else ""
         yield f"<figure><figcaption>{shown(figure.title)}{unit}</figcaption>\n{draw(figure)}"
-        keys = [f"<li>{key(index)}{shown(series.label)}</li>" for index, series in enumerate(figure.series)]
+        keys = [f"<li>{key(series)}{shown(series.label)}</li>" for series in figure.series]
         if figure.left_out:
             keys.append(f"<li>and {figure.left_out} more, which are not drawn</li>")
         yield f'<ul class="legend">{"".join(keys)}</ul></figure>'

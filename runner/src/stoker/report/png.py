@@ -16,7 +16,7 @@ def write_picture(runs: Mapping[str, RecordedRun], target: Path) -> None:
     """Draw runs, by their labels, into a PNG.
 
     Raises:
-        RunError: matplotlib is missing (78).
+        RunError: there is nothing to draw (65), or matplotlib is missing (78).
         OSError: the file cannot be written.
     """
     try:
@@ -28,6 +28,11 @@ def write_picture(runs: Mapping[str, RecordedRun], target: Path) -> None:
             "let --to end in .html",
         ) from error
     figures = figures_of(*runs.values()) if len(runs) == 1 else figures_between(runs)
+    if not figures:
+        raise RunError(
+            ExitCode.BAD_DATA,
+            f"a picture shows no metric of {', '.join(runs)}: wait until the loss is logged, or let --to end in .html",
+        )
     rows = -(-len(figures) // _COLUMNS)
     canvas = Figure(figsize=(_COLUMNS * _WIDTH, rows * _HEIGHT), layout="constrained")
     for index, figure in enumerate(figures):
@@ -36,7 +41,8 @@ def write_picture(runs: Mapping[str, RecordedRun], target: Path) -> None:
             steps, values = zip(*series.points, strict=True)
             # `$` would begin a formula.
             label = series.label.replace("$", r"\$")
-            plot.plot(steps, values, label=label, linewidth=1, marker="." * (len(steps) < 40))
+            marker = "." * (len(steps) < 40)
+            plot.plot(steps, values, label=label, color=f"C{series.style}", linewidth=1, marker=marker)
         title = f"{figure.title} ({figure.unit})" if figure.unit else figure.title
         plot.set_title(title.replace("$", r"\$"), fontsize="medium")
         plot.grid(visible=True, alpha=0.3)

@@ -14,8 +14,6 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 12, 28
 _TICKS = 5
 # So few points are marked, because a line hides where they are.
 _MARKED = 40
-# So many lines look different from each other (page.html).
-STYLES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +74,15 @@ def draw(figure: Figure) -> str:
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{shown(f"{figure.title}{unit} by step")}">',
         *_grid(across, upward),
-        *(_line(series, index % STYLES, across, upward) for index, series in enumerate(figure.series)),
+        *(_line(series, across, upward) for series in figure.series),
         "</svg>",
     ]
     return "\n".join(parts)
 
 
-def key(index: int) -> str:
+def key(series: Series) -> str:
     """Return a small piece of a line, for a legend."""
-    return f'<svg class="key" viewBox="0 0 24 8" aria-hidden="true"><path class="s{index % STYLES}" d="M0 4H24"/></svg>'
+    return f'<svg class="key" viewBox="0 0 24 8" aria-hidden="true"><path class="s{series.style}" d="M0 4H24"/></svg>'
 
 
 def _grid(across: Axis, upward: Axis) -> list[str]:
@@ -100,12 +98,12 @@ def _grid(across: Axis, upward: Axis) -> list[str]:
     return parts
 
 
-def _line(series: Series, style: int, across: Axis, upward: Axis) -> str:
+def _line(series: Series, across: Axis, upward: Axis) -> str:
     places = [(across.place(step), upward.place(value)) for step, value in series.points]
     path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
     marks = places if len(places) <= _MARKED else []
-    circles = "".join(f'<circle class="s{style}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in marks)
-    return f'<path class="s{style}" d="{path}"/>{circles}'
+    circles = "".join(f'<circle class="s{series.style}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in marks)
+    return f'<path class="s{series.style}" d="{path}"/>{circles}'
 
 
 def number(value: float) -> str:

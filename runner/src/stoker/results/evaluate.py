@@ -202,7 +202,7 @@ def _numbers(rows: int, loss: float, right: float, count: float) -> dict[str, An
     """
     if not count:
         raise RunError(
-            ExitCode.BAD_DATA, "no row has a token that counts after it was cut to max_length: use shorter rows"
+            ExitCode.BAD_DATA, "no row has a token that counts after it was cut as in training: use shorter rows"
         )
     return {
         "rows": rows,

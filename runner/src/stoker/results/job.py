@@ -17,6 +17,9 @@ _SCRATCH = {"cache": "/cache", "tmp": "/tmp"}
 _SECONDS = 24 * 3600
 # Our images' user; the group is that of the claims.
 _USER = {"runAsUser": 1001, "runAsGroup": 0, "fsGroup": 0, "fsGroupChangePolicy": "OnRootMismatch"}
+_GPU = "nvidia.com/gpu"
+# As the catalogue's profile `nvidia` has it: many clusters keep other pods off nodes with GPUs.
+_TOLERATION = {"key": _GPU, "operator": "Exists", "effect": "NoSchedule"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class Around:
         memory: what the job asks for.
         gpu: True for one NVIDIA GPU in the last step.
         secret: a Secret whose keys become variables; empty for none.
+        pull_secret: a Secret for the registry of the images; empty for none.
+        architecture: the processor that the images need; empty for any.
     """
 
     run: str
@@ -51,6 +56,8 @@ class Around:
     memory: str = "8Gi"
     gpu: bool = False
     secret: str = ""
+    pull_secret: str = ""
+    architecture: str = ""
 
 
 def job(purpose: str, steps: Sequence[Step], around: Around) -> dict[str, Any]:
@@ -72,6 +79,9 @@ def job(purpose: str, steps: Sequence[Step], around: Around) -> dict[str, Any]:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {**_USER, "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        **({"imagePullSecrets": [{"name": around.pull_secret}]} if around.pull_secret else {}),
+        **({"nodeSelector": {"kubernetes.io/arch": around.architecture}} if around.architecture else {}),
+        **({"tolerations": [_TOLERATION]} if around.gpu else {}),
         **({"initContainers": before} if before else {}),
         "containers": [last],
         "volumes": [
@@ -97,7 +107,7 @@ def _container(step: Step, around: Around, *, is_last: bool) -> Mapping[str, Any
         "limits": {"memory": around.memory},
     }
     if around.gpu and is_last:
-        resources["limits"]["nvidia.com/gpu"] = 1
+        resources["limits"][_GPU] = 1
     return {
         "name": step.name,
         "image": step.image,

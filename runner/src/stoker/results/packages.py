@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.packages import from_checkout, not_installed
 
 
 @contextmanager
@@ -18,8 +19,5 @@ def needing(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise RunError(
-            ExitCode.CONFIG,
-            f"the Python package {error.name} is not installed, which this command needs: from a checkout, pip install "
-            f"'./runner[{extra}]'",
-        ) from error
+        problem = not_installed("this command", from_checkout(extra), error.name)
+        raise RunError(ExitCode.CONFIG, problem) from error

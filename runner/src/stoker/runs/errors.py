@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.packages import from_checkout, not_installed
 from stoker.runs.kinds import Kind
 
-# What the extra `stoker[cluster]` brings, and how to get it.
+# What the extra `stoker[cluster]` brings.
 PACKAGES = ("kubernetes", "rich")
-EXTRA = "from a checkout, pip install './runner[cluster]'"
 
 
 class ClusterError(RunError):
@@ -22,9 +22,7 @@ class NotInstalledError(ClusterError):
     """A package of the extra `stoker[cluster]` is missing."""
 
     def __init__(self, package: str) -> None:
-        super().__init__(
-            ExitCode.CONFIG, f"the Python package {package} is not installed, which this command needs: {EXTRA}"
-        )
+        super().__init__(ExitCode.CONFIG, not_installed("this command", from_checkout("cluster"), package))
 
 
 class KubeconfigError(ClusterError):

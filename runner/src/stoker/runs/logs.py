@@ -6,7 +6,9 @@ import heapq
 import json
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -167,24 +169,27 @@ def follow(
             if over:
                 for reader in readers.values():
                     reader.join(_LOOK_SECONDS)
-                _drain(lines, show, 0)
+                _show_rest(lines, show)
             if told != (run.state, run.reason):
                 told = (run.state, run.reason)
                 tell(run)
             if over:
                 return run.state
-        _drain(lines, show, _LOOK_SECONDS)
+        _show_for(_LOOK_SECONDS, lines, show)
 
 
-def _drain(lines: queue.Queue[LogLine], show: Callable[[LogLine], None], seconds: float) -> None:
-    """Show the lines that have come, and wait for the first of them."""
-    wait = seconds
-    while True:
-        try:
-            show(lines.get(timeout=wait) if wait else lines.get_nowait())
-        except queue.Empty:
-            return
-        wait = 0
+def _show_for(seconds: float, lines: queue.Queue[LogLine], show: Callable[[LogLine], None]) -> None:
+    """Show the lines that come within so many seconds."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        with suppress(queue.Empty):
+            show(lines.get(timeout=left))
+
+
+def _show_rest(lines: queue.Queue[LogLine], show: Callable[[LogLine], None]) -> None:
+    """Show the lines that have come."""
+    while not lines.empty():
+        show(lines.get())
 
 
 def _follow_one(client: Client, source: LogSource, tail: int | None, put: Callable[[LogLine], None]) -> None:

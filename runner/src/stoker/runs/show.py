@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from typing import Any
 
 import click
@@ -134,12 +134,33 @@ def rich_table(table: Table, width: int | None = None) -> Any:
     fits = table.fitting(width or console().width)
     made = _rich("rich.table").Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for head in fits.heads:
-        # Only the reason wraps: a name that is cut cannot be copied.
-        wraps = head == "REASON"
-        made.add_column(head, overflow="fold", no_wrap=not wraps and head not in ("NAME", "POD"))
+        # A name folds, because one that is cut cannot be copied.
+        made.add_column(head, overflow="fold", no_wrap=head not in ("NAMESPACE", "NAME", "POD", "REASON"))
     for row in fits.rows:
         made.add_row(*(_text(hide(text), _STYLES.get(text, "")) for text in row))
     return made
+
+
+def screen(table: Table, problem: str) -> Any:
+    """Return a view for a whole screen of rich: what is wrong, as many rows as there is room for, how many more.
+
+    Args:
+        table: the table.
+        problem: a line above it; empty for none.
+    """
+    terminal = console()
+    above = [_text(hide(problem), "red")] if problem else []
+
+    def view(count: int) -> Any:
+        more = len(table.rows) - count
+        below = [_text(f"and {more} more")] if more else []
+        fits = replace(table, rows=table.rows[:count])
+        return _rich("rich.console").Group(*above, rich_table(fits), *below)
+
+    count = min(len(table.rows), terminal.height)
+    while count and len(terminal.render_lines(view(count))) > terminal.height:
+        count -= 1
+    return view(count)
 
 
 def _text(text: str, style: str = "") -> Any:

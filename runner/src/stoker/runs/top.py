@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-
-import click
+from itertools import chain, count
 
 from stoker.contract.words import say
 from stoker.runs import show, words
@@ -49,6 +49,23 @@ def in_view(runs: Iterable[Run], now: datetime) -> list[Run]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class RunsView:
+    """What there is to see after one look at the cluster.
+
+    Attributes:
+        time: when it was.
+        read: when the runs were read: earlier, if the cluster did not answer this time.
+        runs: the runs in view.
+        problem: why the cluster did not answer; empty if it did.
+    """
+
+    time: datetime
+    read: datetime
+    runs: Sequence[Run]
+    problem: str = ""
+
+
 def top(client: Client, everywhere: bool, seconds: float, times: int | None, *, as_json: bool = False) -> None:
     """Show runs until the user ends it.
 
@@ -60,61 +77,56 @@ def top(client: Client, everywhere: bool, seconds: float, times: int | None, *, 
         as_json: True to print each look as a line of JSON.
 
     Raises:
-        ClusterError: the runs cannot be read at first; later, the view says so and goes on.
+        ClusterError: the runs cannot be read; a cluster that does not answer later is part of the view.
     """
+    looks = _looks(client, everywhere, seconds, times)
     if as_json:
-        for count in _counted(times):
-            if count:
-                time.sleep(seconds)
-            now = datetime.now(UTC)
+        for look in looks:
+            found = {"problem": look.problem} if look.problem else {"runs": look.runs}
+            show.print_json_line({"time": look.time.isoformat(), **found})
+        return
+    views = _views(looks, everywhere)
+    # What is wrong with the first look is said before the view.
+    first = next(views)
+    if show.on_terminal():
+        with show.live() as live:
+            for table, problem in chain([first], views):
+                live.update(show.screen(table, problem), refresh=True)
+        return
+    show.print_table(first[0])
+    for table, problem in views:
+        show.print_lines(["", *filter(None, [problem])])
+        show.print_table(table)
+
+
+def _looks(client: Client, everywhere: bool, seconds: float, times: int | None) -> Iterator[RunsView]:
+    """Look at the cluster again and again; what the user may not see is said once."""
+    newest: RunsView | None = None
+    for _ in count() if times is None else range(times):
+        if newest:
+            time.sleep(seconds)
+        now = datetime.now(UTC)
+        try:
             runs, hidden = read_runs(client, everywhere)
-            if not count:
-                _tell(hidden)
-            show.print_json_line({"time": now.isoformat(), "runs": in_view(runs, now)})
-        return
+        except UnreachableError as error:
+            if newest is None:
+                raise
+            yield replace(newest, time=now, problem=error.message)
+            continue
+        if newest is None:
+            for line in hidden:
+                say(line)
+        newest = RunsView(now, now, in_view(runs, now))
+        yield newest
+
+
+def _views(looks: Iterable[RunsView], everywhere: bool) -> Iterator[tuple[words.Table, str]]:
+    """Yield the table of each look, and what is wrong with it."""
     losses = Losses()
-    table, hidden = _look(client, everywhere, losses)
-    _tell(hidden)
-    if not show.on_terminal():
-        for count in _counted(times):
-            if count:
-                time.sleep(seconds)
-                click.echo()
-                table = _again(client, everywhere, losses, table)
-            show.print_table(table)
-        return
-    with show.live() as live:
-        for count in _counted(times):
-            if count:
-                time.sleep(seconds)
-                table = _again(client, everywhere, losses, table)
-            live.update(show.rich_table(table), refresh=True)
-
-
-def _look(client: Client, everywhere: bool, losses: Losses) -> tuple[words.Table, list[str]]:
-    """Return the view, and what the user may not see."""
-    now = datetime.now(UTC)
-    runs, hidden = read_runs(client, everywhere)
-    seen = in_view(runs, now)
-    losses.add(seen)
-    return words.top_of(seen, losses.of, now, everywhere), hidden
-
-
-def _tell(hidden: Iterable[str]) -> None:
-    for line in hidden:
-        say(line)
-
-
-def _again(client: Client, everywhere: bool, losses: Losses, before: words.Table) -> words.Table:
-    try:
-        return _look(client, everywhere, losses)[0]
-    except UnreachableError as error:
-        say(error.message)
-        return before
-
-
-def _counted(times: int | None) -> Iterable[int]:
-    count = 0
-    while times is None or count < times:
-        yield count
-        count += 1
+    for look in looks:
+        problem = ""
+        if look.problem:
+            problem = f"this is {words.duration((look.time - look.read).total_seconds())} old: {look.problem}"
+        else:
+            losses.add(look.runs)
+        yield words.top_of(look.runs, losses.of, look.read, everywhere), problem

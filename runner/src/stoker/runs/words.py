@@ -21,7 +21,8 @@ class Table:
     Attributes:
         heads: a word for each column.
         rows: a text for each column.
-        order: the heads from the most to the least important: a narrow terminal leaves out the last ones.
+        order: the heads from the most to the least important: a narrow terminal leaves out the last ones, and never
+            STATE or one before it.
     """
 
     heads: tuple[str, ...]
@@ -40,7 +41,7 @@ class Table:
         if last in sizes:
             sizes[last] = min(sizes[last], max(len(last), width // 3))
         for head in reversed(self.order[1:]):
-            if sum(sizes.values()) - _GAP <= width:
+            if head == "STATE" or sum(sizes.values()) - _GAP <= width:
                 break
             sizes.pop(head, None)
         chosen = [kept[head] for head in self.heads if head in sizes]
@@ -151,16 +152,25 @@ def findings_of(findings: Iterable[Finding]) -> list[str]:
     return [line for found in findings for line in (f"{found.about}: {found.cause}", f"  → {found.fix}")]
 
 
-def unexplained(run: Run) -> str:
+def unexplained(run: Run) -> Finding:
     """Return what to say of a run that nothing hinders."""
+    get, estimate = f"`stoker get {run.name} FOLDER", "`stoker estimate TRAINJOB --model MODEL --measured OUTPUT`"
     told = {
-        State.COMPLETE: f"{run.name} is complete: `stoker get {run.name} FOLDER` brings its result",
-        State.FAILED: f"{run.name} has failed, and its pods are gone with the reason: `stoker get {run.name} FOLDER "
-        "--only last-error.json` brings the last error from its claim",
-        State.RUNNING: f"nothing hinders {run.name}: it runs. `stoker top` shows how fast, and `stoker estimate "
-        f"TRAINJOB --model MODEL --measured OUTPUT`, with the output of an earlier run, what to expect",
+        State.COMPLETE: ("it is complete", f"{get}` brings its result"),
+        State.FAILED: (
+            "it has failed, and its pods are gone with the reason",
+            f"{get} --only last-error.json` brings the last error from its claim",
+        ),
+        State.RUNNING: (
+            "it is running normally",
+            f"`stoker top` shows how fast, and {estimate}, with the output of an earlier run, what to expect",
+        ),
     }
-    return told.get(run.state, f"nothing hinders {run.name} that the cluster tells of: it is {run.state.value.lower()}")
+    other = (
+        f"it is {run.state.value.lower()}, and the cluster reports no problem",
+        f"`stoker logs {run.name} --follow` shows what its pods do",
+    )
+    return Finding(f"TrainJob {run.name}", *told.get(run.state, other))
 
 
 def state_of(run: Run) -> str:
