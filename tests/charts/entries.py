@@ -25,9 +25,15 @@ def published(model: str) -> dict[str, Any]:
     return PUBLISHED[re.sub(r"(-Instruct|-it|-2507)+$", "", model.rpartition("/")[2])][0]
 
 
+def sizes_of(entry: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return the resources that an entry sets on devices of a kind: beside any GPU those for NVIDIA's."""
+    sizes: dict[str, Any] = entry.get("sizes", {})
+    return sizes.get(kind) or (sizes.get("nvidia", {}) if kind in ("amd", "intel") else {})
+
+
 def facts_of(entry: dict[str, Any], kind: str) -> Facts:
     """Return the facts of a pod of the entry on devices of a kind."""
-    devices = entry["sizes"].get(kind, {}).get("devices", 1)
+    devices = sizes_of(entry, kind).get("devices", 1)
     env = {
         "STOKER_ACCELERATOR": "nvidia",
         "STOKER_METHOD": entry["method"],

@@ -71,16 +71,21 @@ def schema(chart: Path) -> str:
         return written.read_text()
 
 
-def is_group(part: dict[str, Any]) -> bool:
-    """Return whether a part of a schema is a group of values; a map that users fill is one value.
+USERS_MAPS = {"accelerators", "monitoring.dashboardLabels", "policies.namespaceSelector"}
+"""The maps whose keys users may take away as they add their own."""
+
+
+def is_group(path: str, default: Any) -> bool:
+    """Return whether a key of values.yaml is a group of values; a map that users fill is one value.
 
     Args:
-        part: the schema of one key of values.yaml.
+        path: of the key, with dots.
+        default: what values.yaml has there.
     """
-    return bool(part.get("properties")) and "$ref" not in part and not isinstance(part["additionalProperties"], dict)
+    return isinstance(default, dict) and bool(default) and path not in USERS_MAPS
 
 
-def without_holes(schema: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+def without_holes(schema: dict[str, Any], defaults: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return a schema by which no value that has a default can be taken away.
 
     To Helm a null, as a key without a value is in YAML, means to take the default away: templates would find nothing in
@@ -89,11 +94,12 @@ def without_holes(schema: dict[str, Any], defaults: dict[str, Any]) -> dict[str,
     Args:
         schema: of a group of values.
         defaults: what values.yaml has in that group.
+        prefix: the path of the group and a dot, or nothing.
     """
     parts: dict[str, Any] = schema["properties"]
     for name, default in defaults.items():
-        if is_group(parts[name]):
-            parts[name] = without_holes(parts[name], default)
+        if is_group(prefix + name, default):
+            parts[name] = without_holes(parts[name], default, f"{prefix}{name}.")
     needed = [name for name, default in defaults.items() if default and "null" not in parts[name].get("type", ())]
     return {**schema, **({"required": sorted(needed)} if needed else {})}
 

@@ -12,18 +12,27 @@ import pytest
 import yaml
 
 from charts import crds, trainer
-from charts.helm import ROOT, TRAINING_RUNTIMES, render, run
+from charts.helm import ROOT, STOKER_BOARD, TRAINING_RUNTIMES, render, run
 from charts.images import images
 from charts.runtimes import containers, runtimes
 
 PAGES = ("choose-a-runtime.md", "catalogue.md", "cluster.md")
-TEXT = "\n".join((ROOT / "docs" / "guides" / page).read_text() for page in PAGES)
+GUIDES = ROOT / "docs" / "guides"
+TEXT = "\n".join((GUIDES / page).read_text() for page in PAGES)
+# Other pages with values, and the chart that takes them.
+OTHERS = {
+    "board.md": STOKER_BOARD,
+    "large-models.md": TRAINING_RUNTIMES,
+    "monitor-runs.md": TRAINING_RUNTIMES,
+    "track-a-run.md": TRAINING_RUNTIMES,
+}
 (COMPARISON,) = re.findall(
     r"^## Catalogues of runtimes\n(.*?)^## ",
     (ROOT / "docs" / "reference" / "comparison.md").read_text(),
     re.MULTILINE | re.DOTALL,
 )
-EXAMPLES = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
+BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXAMPLES = [yaml.safe_load(block) for block in BLOCK.findall(TEXT)]
 # As a shell reads them.
 INLINE = [word for text in re.findall(r"`--set ([^`]+)`", TEXT) for word in shlex.split(text)]
 CLAIMS = re.findall(r"`([\w./-]+\.(?:py|yaml))::([^`]+)`", COMPARISON)
@@ -36,7 +45,7 @@ def values(example: dict[str, Any]) -> dict[str, Any] | None:
         return found
     if example.get("kind") == "HelmRelease":
         return dict(example["spec"]["values"])
-    return None if example.get("kind") in ("OCIRepository", "TrainJob") else example
+    return None if example.get("kind") in ("OCIRepository", "TrainJob") or "spec" in example else example
 
 
 @pytest.mark.parametrize("example", [item for item in EXAMPLES if values(item)], ids=",".join)
@@ -46,6 +55,15 @@ def test_values_in_the_document_render(example: dict[str, Any]) -> None:
     named = {name for name, given in example.get("runtimes", {}).items() if given.get("enabled", True)}
     assert rendered
     assert named <= {runtime["metadata"]["name"] for runtime in rendered}
+
+
+@pytest.mark.parametrize("page", OTHERS)
+def test_values_in_other_guides_change_what_their_chart_renders(page: str) -> None:
+    shown = [example for example in map(yaml.safe_load, BLOCK.findall((GUIDES / page).read_text())) if values(example)]
+    assert shown
+    plain = render(OTHERS[page])
+    for example in shown:
+        assert render(OTHERS[page], settings=[f"{key}={json.dumps(value)}" for key, value in example.items()]) != plain
 
 
 @pytest.mark.parametrize("setting", INLINE)
@@ -108,12 +126,7 @@ def test_every_rule_is_in_the_document() -> None:
     assert [name for name in rules if f"\n| `{name}` | " not in TEXT] == []
 
 
-QUEUES = [
-    [*yaml.safe_load_all(block)]
-    for block in re.findall(
-        r"^```yaml\n(.*?)^```$", (ROOT / "docs" / "guides" / "kueue.md").read_text(), re.MULTILINE | re.DOTALL
-    )
-]
+QUEUES = [[*yaml.safe_load_all(block)] for block in BLOCK.findall((GUIDES / "kueue.md").read_text())]
 
 
 def test_queues_in_the_document_are_kueues(tmp_path: Path) -> None:

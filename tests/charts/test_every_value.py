@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -46,7 +47,7 @@ def every_value(chart: Path) -> list[Value]:
         for name, default in group.items():
             part = schema["properties"][name]
             yield Value(chart, prefix + name, default, part)
-            if is_group(part):
+            if is_group(prefix + name, default):
                 yield from below(default, part, f"{prefix}{name}.")
 
     schema = json.loads((chart / "values.schema.json").read_text())
@@ -148,3 +149,26 @@ def test_a_wrong_type_is_refused_with_the_name_of_its_value(chart: Path, helm: s
         refusal = rendered(helm, chart, *(f"{value.path}={json.dumps(wrong(value.default))}" for value in tried)).stderr
         assert in_plain_words(refusal), refusal
         assert [v.path for v in tried if f"- at '/{v.path.replace('.', '/')}'" not in refusal] == []
+
+
+def with_values(copy: Path, values: dict[str, Any], *files: Path) -> subprocess.CompletedProcess[str]:
+    """Render a chart's copy with others in the place of its values, as `helm upgrade --reuse-values` does."""
+    (copy / "values.yaml").write_text(json.dumps(values))
+    return run("helm", *template_arguments(copy, files))
+
+
+@pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: str(chart.name))
+def test_reused_values_lack_nothing_in_silence(chart: Path, tmp_path: Path) -> None:
+    """Those of a version before are refused by the name of what it lacked, unless the default of that is nothing."""
+    copy = tmp_path / chart.name
+    shutil.copytree(chart, copy)  # links in it become the files they lead to
+    values = yaml.safe_load((chart / "values.yaml").read_text())
+    outer = [value for value in every_value(chart) if "." not in value.path]
+    needed = {one.path: one.default for one in outer if one.default and "null" not in one.schema.get("type", ())}
+    refusal = with_values(copy, {name: default for name, default in values.items() if name not in needed}).stderr
+    assert in_plain_words(refusal), refusal
+    assert [name for name in needed if f"'{name}'" not in refusal] == []
+    least = chart / "ci/default-values.yaml"
+    older = with_values(copy, needed, least)
+    assert older.returncode == 0, older.stderr
+    assert older.stdout == with_values(copy, values, least).stdout

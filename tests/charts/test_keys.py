@@ -11,24 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from charts.everything import MORE, VALUES
 from charts.helm import CHARTS, STOKER_BOARD, TRAINING_RUNTIMES, VLLM_SERVING, run, template, template_arguments
 
-VALUES = {
-    TRAINING_RUNTIMES: TRAINING_RUNTIMES / "ci" / "policies-values.yaml",
-    VLLM_SERVING: VLLM_SERVING / "ci" / "full-values.yaml",
-    STOKER_BOARD: STOKER_BOARD / "ci" / "full-values.yaml",
-}
-MORE = {
-    TRAINING_RUNTIMES: (
-        "keep=true",
-        "serviceAccount.create=true",
-        'monitoring={"podMonitor": true, "rules": true, "dashboard": true}',
-        'runtimes.trl-distributed.deprecated.replacement="trl-qwen3-8b"',
-    ),
-    VLLM_SERVING: ("serviceAccount.create=true",),
-    STOKER_BOARD: (),
-}
-"""With these the chart writes every key of its own."""
 MAPS = {
     TRAINING_RUNTIMES: (
         "commonLabels", "commonAnnotations", "serviceAccount.annotations", "initializers.annotations",

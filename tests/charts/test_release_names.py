@@ -11,19 +11,15 @@ import kubernetes_validate
 import pytest
 
 from charts.api_groups import CUSTOM, group
-from charts.helm import CHARTS, STOKER_BOARD, TRAINING_RUNTIMES, VLLM_SERVING, Manifest, manifests, output
+from charts.everything import MORE, VALUES
+from charts.helm import CHARTS, TRAINING_RUNTIMES, Manifest, manifests, output, templates
 from charts.runtimes import KINDS
 
-VALUES = {
-    TRAINING_RUNTIMES: TRAINING_RUNTIMES / "ci" / "policies-values.yaml",
-    VLLM_SERVING: VLLM_SERVING / "ci" / "full-values.yaml",
-    STOKER_BOARD: STOKER_BOARD / "ci" / "full-values.yaml",
-}
 LONG = "a-name-that-is-as-long-as-helm-lets-a-release-have"
 FEW = ("1234", "a.b", "a-b", f"{LONG}-1", f"{LONG}-2")
-MORE = ("true", "null", "1e3", "0x1f", "2024-01-01", "9.lives")
+OTHERS = ("true", "null", "1e3", "0x1f", "2024-01-01", "9.lives")
 SEVERAL = pytest.mark.parametrize(
-    "names", [FEW, pytest.param((*FEW, *MORE), marks=pytest.mark.full)], ids=["few", "all"]
+    "names", [FEW, pytest.param((*FEW, *OTHERS), marks=pytest.mark.full)], ids=["few", "all"]
 )
 
 DNS_LABEL = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -36,10 +32,19 @@ LABEL = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
 def rendered(chart: Path, release: str, namespace: str = "default") -> list[Manifest]:
     """Return the objects of a release with all that the chart has."""
     words = ["--values", str(VALUES[chart]), "--set", "skipApiCheck=true", "--namespace", namespace]
-    return manifests(output("helm", "template", release, chart, *words))
+    more = [word for setting in MORE[chart] for word in ("--set-json", setting)]
+    return manifests(output("helm", "template", release, chart, *words, *more))
 
 
-@pytest.mark.parametrize("release", [*FEW, *(pytest.param(name, marks=pytest.mark.full) for name in MORE)])
+@pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: str(chart.name))
+def test_a_release_here_has_objects_of_all_kinds(chart: Path) -> None:
+    """Guards the tests below. Two kinds stand instead of another, and the pod of `helm test` makes the TrainJob."""
+    kinds = {kind for path in templates(chart) for kind in re.findall(r"^kind: (\w+)$", path.read_text(), re.M)}
+    left_out = {"HorizontalPodAutoscaler", "TrainingRuntime", "TrainJob"}
+    assert kinds - {item["kind"] for item in rendered(chart, "a-b")} <= left_out
+
+
+@pytest.mark.parametrize("release", [*FEW, *(pytest.param(name, marks=pytest.mark.full) for name in OTHERS)])
 @pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: str(chart.name))
 def test_kubernetes_takes_the_objects_of_every_release(chart: Path, release: str) -> None:
     objects = rendered(chart, release)

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from images.builder.catalogue import variants
 
+from charts.entries import sizes_of
 from charts.helm import OWN_IMAGES, ROOT, TRAINING_RUNTIMES, Manifest, accelerators, render
 from charts.runtimes import containers, pods, runtimes
 
@@ -123,7 +124,7 @@ def expected(generic: Manifest, entry: dict[str, Any], profile: dict[str, Any]) 
     set_env(model, {"STORAGE_URI": entry.get("model", "")})
     node["image"] = image(entry["image"], profile["imageVariant"])
     node["command"] = ["stoker", "run", *entry.get("command", [])]
-    sizes = dict(entry.get("sizes", {}).get(profile["kind"], {}))
+    sizes = dict(sizes_of(entry, profile["kind"]))
     devices = sizes.pop("devices", None)
     for kind, amounts in sizes.items():
         node["resources"][kind] |= amounts

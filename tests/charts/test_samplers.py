@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from subprocess import DEVNULL
 
 import pytest
 
 from charts.helm import TRAINING_RUNTIMES, Manifest, render
+from charts.proxy_checks import KEY, leave_keys_everywhere, status_with_a_body
 from charts.runtimes import containers as of_pods
 from charts.runtimes import jobs, runtimes
 from stoker.cluster.processes import free_ports
@@ -100,9 +101,9 @@ def test_nobody_changes_through_the_proxy_what_is_served(
     templates: dict[str, Manifest], containers: dict[str, Manifest]
 ) -> None:
     configuration = templates["sampler"]["metadata"]["annotations"]["stoker.dev/Caddyfile"]
-    paths = {path for line in re.findall(r"@\w+ path (.*)", configuration) for path in line.split()}
+    paths = {path for line in re.findall(r"\bpath (.*)", configuration) for path in line.split()}
     asking = {"/v1/completions", "/v1/models", "/tokenize", "/health", "/metrics"}
-    assert paths == {*asking, "/look", "/adapters", "/readyz", "/healthz"}
+    assert paths == {*asking, "/look", "/adapters", "/readyz", "/healthz", "/proxy/health"}
     assert "handle {\n\t\trespond 404" in configuration
     # Peers would need ports of their own to hand weights over.
     assert not any("weight-transfer" in word for word in containers["vllm"]["args"])
@@ -115,15 +116,16 @@ class Ask:
         port: the proxy's.
 
     Attributes:
+        port: the proxy's port.
         url: the proxy's address.
     """
 
     def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
+        self.port, self.url = port, f"http://127.0.0.1:{port}"
 
-    def __call__(self, path: str, key: str = "") -> int:
+    def __call__(self, path: str, key: str = "", body: bytes | None = None, headers: Mapping[str, str] = {}) -> int:
         """Return the status of an answer."""
-        request = urllib.request.Request(f"{self.url}{path}")
+        request = urllib.request.Request(f"{self.url}{path}", body, dict(headers))
         if key:
             request.add_header("Authorization", f"Bearer {key}")
         try:
@@ -134,7 +136,7 @@ class Ask:
 
 
 @pytest.fixture
-def proxy(caddy: Path, templates: dict[str, Manifest], tmp_path: Path) -> Iterator[Callable[[str], Ask]]:
+def proxy(caddy: Path, templates: dict[str, Manifest], tmp_path: Path) -> Iterator[Callable[..., Ask]]:
     """Starts a sampler's proxy with a value of SESSION_GUARD; returns what asks it for a status."""
     running: list[subprocess.Popen[bytes]] = []
     servers: list[ThreadingHTTPServer] = []
@@ -159,20 +161,21 @@ def proxy(caddy: Path, templates: dict[str, Manifest], tmp_path: Path) -> Iterat
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
-    def start(guard: str) -> Ask:
+    def start(guard: str, upstream: int | None = None) -> Ask:
         for _ in range(2):  # vLLM and the watcher
             servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Answers))
             threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
         mine = free_ports(1)[0]
         text = templates["sampler"]["metadata"]["annotations"]["stoker.dev/Caddyfile"]
-        behind = zip((8000, 8081), (server.server_address[1] for server in servers[-2:]), strict=True)
-        for port, other in (*behind, (PORT, mine)):
+        behind = (upstream or server.server_address[1] for server in servers[-2:])
+        for port, other in zip((8000, 8081, PORT), (*behind, mine), strict=True):
             text = text.replace(f":{port}", f":{other}")
-        (tmp_path / "api-key").write_text("the-key\n")
+        (tmp_path / "api-key").write_text(f"{KEY}\n")
         file = tmp_path / "Caddyfile"
         file.write_text(text.replace("/keys", str(tmp_path)))
         words = [str(caddy), "run", "--config", str(file), "--adapter", "caddyfile"]
-        running.append(subprocess.Popen(words, env={"SESSION_GUARD": guard, "HOME": str(tmp_path)}, stderr=DEVNULL))
+        with (tmp_path / "log").open("wb") as log:
+            running.append(subprocess.Popen(words, env={"SESSION_GUARD": guard, "HOME": str(tmp_path)}, stderr=log))
 
         ask = Ask(mine)
         deadline = time.monotonic() + 30
@@ -181,7 +184,7 @@ def proxy(caddy: Path, templates: dict[str, Manifest], tmp_path: Path) -> Iterat
                 ask("/proxy/health")
                 return ask
             except OSError:
-                assert running[-1].poll() is None
+                assert running[-1].poll() is None, (tmp_path / "log").read_text()
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
 
@@ -193,20 +196,48 @@ def proxy(caddy: Path, templates: dict[str, Manifest], tmp_path: Path) -> Iterat
         server.shutdown()
 
 
-def test_the_samplers_of_a_session_ask_for_its_key(proxy: Callable[[str], Ask]) -> None:
+def test_the_samplers_of_a_session_ask_for_its_key(proxy: Callable[..., Ask]) -> None:
     ask = proxy("keyed")
     for path in ("/v1/completions", "/v1/models", "/tokenize", "/metrics", "/adapters", "/look"):
-        assert [ask(path, key) for key in ("", "another", "the-keyx", "the-key")] == [401, 401, 401, 200], path
+        assert [ask(path, key) for key in ("", "another", KEY + "x", KEY)] == [401, 401, 401, 200], path
     # Probes have no key.
     assert [ask(path) for path in ("/health", "/readyz", "/healthz", "/proxy/health")] == [200] * 4
     for path in ("/health/../v1/models", "/pause", "/"):
         assert ask(path) == 401, path
-    assert ask("/pause", "the-key") == 404
+    assert ask("/pause", KEY) == 404
 
 
-def test_a_policy_of_the_lab_asks_a_session(proxy: Callable[[str], Ask], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_answer_brings_no_key_into_the_log(proxy: Callable[..., Ask], tmp_path: Path) -> None:
+    lines = leave_keys_everywhere(proxy("keyed", upstream=free_ports(1)[0]), tmp_path / "log")
+    assert any(line["logger"].startswith("http.log.error") for line in lines)
+
+
+def test_what_probes_ask_is_open_to_everybody_and_takes_nothing(proxy: Callable[..., Ask]) -> None:
+    ask = proxy("keyed")
+    for path in ("/health", "/readyz", "/healthz"):
+        assert [ask(path), ask(path, body=b"{}")] == [200, 404], path
+        assert status_with_a_body(ask.port, path) == 413, path
+
+
+@pytest.mark.alone
+def test_what_probes_ask_is_no_longer_waited_for_than_they_wait(proxy: Callable[..., Ask]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never says a word
+        ask = proxy("keyed", upstream=silent.getsockname()[1])
+        for path in ("/health", "/readyz"):
+            started = time.monotonic()
+            assert ask(path) == 504
+            assert time.monotonic() - started < 9
+
+
+def test_a_request_that_is_too_large_is_refused(proxy: Callable[..., Ask]) -> None:
+    ask = proxy("keyed")
+    assert ask("/v1/completions", KEY, body=json.dumps({"model": "x" * 1_000_000}).encode()) == 200
+    assert status_with_a_body(ask.port, "/v1/completions", KEY, sent=300_000) == 413
+
+
+def test_a_policy_of_the_lab_asks_a_session(proxy: Callable[..., Ask], monkeypatch: pytest.MonkeyPatch) -> None:
     url = proxy("keyed").url
-    monkeypatch.setenv("OPENAI_API_KEY", "the-key")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
     for name, asked in ((None, "base"), ("version-3", "version-3")):
         (answer,) = Policy(url=url, name=name).generate(["1+1="], max_tokens=1)
         assert (answer.text, answer.token_ids) == (asked, (7,))
@@ -216,7 +247,7 @@ def test_a_policy_of_the_lab_asks_a_session(proxy: Callable[[str], Ask], monkeyp
             Policy(url=url).generate(["1+1="])
 
 
-def test_other_samplers_ask_for_no_key(proxy: Callable[[str], Ask]) -> None:
+def test_other_samplers_ask_for_no_key(proxy: Callable[..., Ask]) -> None:
     ask = proxy("")
     assert [ask(path) for path in ("/v1/models", "/adapters", "/health", "/pause")] == [200, 200, 200, 404]
 

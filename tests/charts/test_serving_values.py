@@ -38,6 +38,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"api.paths": ["/collective_rpc"]}, "/collective_rpc controls the server"),
     ({"api.paths": ["/invocations"]}, "/invocations controls the server"),
     ({"api.paths": ["/v1/load_lora_adapter"]}, "/v1/load_lora_adapter controls the server"),
+    ({"api.paths": ["/get_world_size"]}, "/get_world_size controls the server"),
     ({"api.paths": ["/fault_tolerance/apply"]}, "/fault_tolerance/apply controls the server"),
     # The proxy takes these for the same: it compares in small letters, with single slashes, without one at the end.
     ({"api.paths": ["/PAUSE"]}, "at '/api/paths/0': '/PAUSE' does not match pattern"),
@@ -125,6 +126,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"replicas": None}, "missing property 'replicas'"),
     ({"drain.seconds": None}, "at '/drain': missing property 'seconds'"),
     ({"drain": None}, "missing property 'drain'"),
+    ({"autoscaling.behavior.scaleDown": None}, "at '/autoscaling/behavior': missing property 'scaleDown'"),
     ({"api.paths": []}, "at '/api/paths': minItems: got 0, want 1"),
     ({"rollout.maxSurge": "1"}, "at '/rollout/maxSurge': '1' does not match pattern"),
     ({"autoscaling.prometheus": ""}, "at '/autoscaling/prometheus': minLength: got 0, want 1"),
@@ -185,6 +187,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"autoscaling.kind": "keda"},
         "autoscaling.kind=keda asks Prometheus for series of this release, and nothing lets it scrape them. Set ",
     ),
+    (
+        {"autoscaling.kind": "hpa"},
+        "autoscaling.kind=hpa asks Prometheus for series of this release, and nothing lets it scrape them. Set monitor",
+    ),
+    ({"autoscaling.kind": "hpa"}, "sets the label release; or name other metrics in autoscaling.metrics."),
     (
         {"monitoring.rules": True},
         "monitoring.rules asks Prometheus for series of this release, and nothing lets it scr",
@@ -404,7 +411,8 @@ def test_the_adapter_of_the_document_has_the_metrics_that_the_autoscaler_asks_fo
         re.sub(rule["name"]["matches"], rule["name"]["as"].replace("${1}", r"\1"), f"vllm:num_requests_{state}")
         for state in states.split("|")
     }
-    objects = manifests(template(VLLM_SERVING, settings=settings({**GOOD, "autoscaling": {"kind": "hpa"}})))
+    values = {**GOOD, "autoscaling": {"kind": "hpa"}, "monitoring.scrapedElsewhere": True}
+    objects = manifests(template(VLLM_SERVING, settings=settings(values)))
     (autoscaler,) = (item for item in objects if item["kind"] == "HorizontalPodAutoscaler")
     assert {metric["pods"]["metric"]["name"] for metric in autoscaler["spec"]["metrics"]} == offered
 

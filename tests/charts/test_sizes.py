@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from charts.entries import ENTRIES, facts_of, model_of
+from charts.entries import ENTRIES, facts_of, model_of, published, sizes_of
+from charts.helm import ROOT
 from stoker.cluster.pods import quantity
 from stoker.frameworks import TRL
 from stoker.plan.estimate import Memory
+from stoker.plan.model_shape import shape_of
 from stoker.plan.resolve import read_request, resolve_plan
 
 GIB = 2**30
@@ -31,14 +35,26 @@ def test_a_model_fits_on_its_devices_with_room_to_train(name: str) -> None:
     assert memory_of(ENTRIES[name], "nvidia").total <= (1 - ROOM) * DEVICE
 
 
+@pytest.mark.parametrize("kind", ["nvidia", "amd", "intel"])
 @pytest.mark.parametrize("name", ENTRIES)
-def test_host_memory_holds_what_every_process_loads_and_little_more(name: str) -> None:
-    sizes = ENTRIES[name]["sizes"]["nvidia"]
+def test_host_memory_holds_what_every_process_loads_and_little_more(name: str, kind: str) -> None:
+    sizes = sizes_of(ENTRIES[name], kind)
     memory, processes = memory_of(ENTRIES[name], "nvidia"), sizes.get("devices", 1)
     # Each process loads all weights before it shares them.
     needed = processes * (memory.weights * memory.sharers + PROCESS)
-    for kind in ("requests", "limits"):
-        assert needed <= quantity(sizes[kind]["memory"]) <= 1.5 * needed + 6 * GIB
+    for amounts in (sizes["requests"], sizes["limits"]):
+        assert needed <= quantity(amounts["memory"]) <= 1.5 * needed + 6 * GIB
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "runtimes").glob("torchtune-*-*.yaml")), ids=lambda path: path.stem)
+def test_torchtune_has_host_memory_for_a_checkpoint_with_its_optimizer(path: Path) -> None:
+    entry = yaml.safe_load(path.read_text())
+    shape = shape_of(published(entry["model"]))
+    assert shape is not None
+    weights = 2 * shape.weights
+    # Rank 0 gathers weights and both moments of AdamW in bfloat16, and writes the weights from a copy.
+    needed = 4 * weights + PROCESS
+    assert needed <= quantity(sizes_of(entry, "nvidia")["requests"]["memory"]) <= 1.5 * needed + 6 * GIB
 
 
 @pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if "accelerators" not in entry])

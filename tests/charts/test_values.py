@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 import yaml
 
+from charts.generate import is_group
 from charts.helm import TRAINING_RUNTIMES, run, template, template_arguments
 from charts.refusals import ends_with_the_fix
 
@@ -140,6 +141,13 @@ REFUSED = [
         'the chart mounts /cache/ itself. Mount "tmp" somewhere else.',
     ),
     Refused("policies.mode", "audit", "at '/policies/mode': value must be one of 'warn', 'deny'"),
+    Refused("policies.catalogueRuntimes.enabled", None, "at '/policies/catalogueRuntimes': missing property 'enabled'"),
+    Refused("initializers.resources.limits.memory", None, "/initializers/resources/limits': missing property 'memory'"),
+    Refused(
+        "policies",
+        {"enabled": True, "namespaceSelector": {"stoker.dev/policies": None}},
+        "policies.namespaceSelector has no label, so the rules would hold in every namespace. Set one, such as",
+    ),
     Refused("policies.maxNodes.limit", 3, "at '/policies/maxNodes': additional properties 'limit' not allowed"),
     Refused(f"{OVERRIDE}.method", "stf", f'{OVERRIDE}.method: "stf" is not a method of trl. Use one of: sft, dpo,'),
     Refused(f"{OVERRIDE}.args.lr", "1e-4", "write --learning_rate"),
@@ -270,12 +278,12 @@ def test_a_parent_charts_globals_and_switch_are_let_through() -> None:
     assert not template(TRAINING_RUNTIMES, settings=["enabled=false"]).strip()
 
 
-def leaves(values: dict[str, Any], schema: dict[str, Any], path: str = "") -> dict[str, Any]:
+def leaves(values: dict[str, Any], path: str = "") -> dict[str, Any]:
     """Return the default of every single value by its path."""
     found: dict[str, Any] = {}
     for name, default in values.items():
-        part, where = schema["properties"][name], f"{path}.{name}".lstrip(".")
-        found |= leaves(default, part, where) if "properties" in part and "$ref" not in part else {where: default}
+        where = f"{path}.{name}".lstrip(".")
+        found |= leaves(default, where) if is_group(where, default) else {where: default}
     return found
 
 
@@ -284,7 +292,7 @@ def test_a_null_is_the_default_where_that_is_nothing_and_refused_elsewhere() -> 
     defaults = yaml.safe_load((TRAINING_RUNTIMES / "values.yaml").read_text())
     schema = json.loads((TRAINING_RUNTIMES / "values.schema.json").read_text())
     validator = jsonschema.Draft202012Validator(schema)
-    values = leaves(defaults, schema)
+    values = leaves(defaults)
     nullable = {path for path in values if path.startswith("podSecurityContext.") and "supplemental" not in path}
     for path in (path for path, default in values.items() if default and path not in nullable):
         without = copy.deepcopy(defaults)

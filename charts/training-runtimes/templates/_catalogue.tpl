@@ -98,7 +98,9 @@ Argument: a list of the root context, the entry and its override.
 {{- $accelerator := $override.accelerator | default $values.accelerator }}
 {{- $profile := get $values.accelerators $accelerator }}
 {{- $samplersAccelerator := ($override.samplers | default dict).accelerator | default $accelerator }}
-{{- $sizes := get ($entry.sizes | default dict) $profile.kind | default dict }}
+{{- $sizes := $entry.sizes | default dict }}
+{{- /* A model takes as much host memory beside a GPU of another maker. */}}
+{{- $sizes = get $sizes $profile.kind | default (ternary $sizes.nvidia dict (has $profile.kind (list "amd" "intel"))) | default dict }}
 {{- $resources := mergeOverwrite (deepCopy $profile.resources) (deepCopy $sizes) (deepCopy ($override.resources | default dict)) }}
 {{- /* `stoker validate` cannot count the devices of a claim. */}}
 {{- $processes := $profile.processesPerNode }}

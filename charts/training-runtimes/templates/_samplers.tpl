@@ -425,14 +425,8 @@ watcher loads an adapter, and nobody sets weights, pauses or sleeps. The sampler
 `stoker rl up` mounts it at /keys, and says so in SESSION_GUARD.
 */}}
 {{- define "training-runtimes.samplerProxy" -}}
-{
-	admin off
-	persist_config off
-	auto_https off
-	storage_check off
-	storage_clean_interval off
-	grace_period 5s
-}
+{{- include "stoker.caddyOptions" (dict "listens" (dict "clients" ":8080") "grace" "5s") }}
+{{ include "stoker.caddyHealth" . }}
 :8080 {
 	@closed {
 		vars {env.SESSION_GUARD} keyed
@@ -442,8 +436,25 @@ watcher loads an adapter, and nobody sets weights, pauses or sleeps. The sampler
 	handle @closed {
 		respond "The session's key is missing or wrong" 401
 	}
-	@vllm path /v1/completions /v1/models /tokenize /health /metrics
+	@health {
+		method GET HEAD
+		path /health
+	}
+	handle @health {
+		import health 127.0.0.1:8000
+	}
+	@ready {
+		method GET HEAD
+		path /readyz /healthz
+	}
+	handle @ready {
+		import health 127.0.0.1:8081
+	}
+	@vllm path /v1/completions /v1/models /tokenize /metrics
 	handle @vllm {
+		request_body {
+			max_size 16MB
+		}
 		reverse_proxy 127.0.0.1:8000 {
 			{{- /* A connection that vLLM closed for having been idle is tried again on a new one. */}}
 			lb_try_duration 2s
@@ -454,7 +465,7 @@ watcher loads an adapter, and nobody sets weights, pauses or sleeps. The sampler
 			}
 		}
 	}
-	@watch path /look /adapters /readyz /healthz
+	@watch path /look /adapters
 	handle @watch {
 		reverse_proxy 127.0.0.1:8081
 	}

@@ -31,7 +31,7 @@ vllm-serving.fleetCaddyfile: the configuration of the proxy in front of all repl
 Argument: the root context.
 */}}
 {{- define "vllm-serving.fleetCaddyfile" -}}
-{{- include "vllm-serving.caddyOptions" (dict
+{{- include "stoker.caddyOptions" (dict
       "listens" (dict "clients" ":8080" "probes" ":8082") "grace" (printf "%ds" (int .Values.drain.seconds))) }}
 
 (replicas) {
@@ -65,6 +65,8 @@ Argument: the root context.
 	}
 }
 
+{{ include "stoker.caddyHealth" . }}
+
 {{ include "vllm-serving.caddySnippets" . }}
 
 :8080 {
@@ -90,15 +92,7 @@ Argument: the root context.
 		path /fleet /is_paused
 	}
 	handle @health {
-		request_body {
-			max_size 1KB
-		}
-		reverse_proxy 127.0.0.1:8084 {
-			transport http {
-				dial_timeout 2s
-				response_header_timeout 5s
-			}
-		}
+		import health 127.0.0.1:8084
 	}
 	handle @calls {
 		route {

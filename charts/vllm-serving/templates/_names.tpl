@@ -53,14 +53,22 @@ Argument: the root context.
 {{- end }}
 
 {{/*
-vllm-serving.fetchPorts: the ports that fetching a model needs, a YAML list: that of stores, and those of proxies.
+vllm-serving.fetchPorts: the ports that fetching a model needs, a YAML list: that of stores, and those of the proxies and
+stores that values name. What is in a secret, nobody here knows.
 Argument: the root context.
 */}}
 {{- define "vllm-serving.fetchPorts" -}}
+{{- $addresses := list .Values.outbound.httpProxy .Values.outbound.httpsProxy }}
+{{- range $name, $value := .Values.model.env }}
+  {{- if and (kindIs "string" $value) (regexMatch "(?i)(^|_)(proxy|endpoint(_url(_s3)?)?)$" $name) (ne (lower $name) "no_proxy") }}
+    {{- $addresses = append $addresses $value }}
+  {{- end }}
+{{- end }}
 {{- $ports := list 443 }}
-{{- range list .Values.outbound.httpProxy .Values.outbound.httpsProxy | compact }}
-  {{- $proxy := urlParse . }}
-  {{- $ports = append $ports (regexFind "[0-9]+$" $proxy.host | default (eq $proxy.scheme "https" | ternary 443 80) | int) }}
+{{- range compact $addresses }}
+  {{- $authority := regexReplaceAll "^[A-Za-z0-9+.-]+://" . "" | regexFind "^[^/?#]+" }}
+  {{- $port := regexFind ":[0-9]+$" $authority | trimPrefix ":" }}
+  {{- $ports = append $ports ($port | default (hasPrefix "https://" . | ternary 443 80) | int) }}
 {{- end }}
 {{- $ports | uniq | toYaml }}
 {{- end }}

@@ -7,7 +7,7 @@ Argument: the root context.
 {{- if .Values.rl.enabled }}
   {{- $_ := set $listens "control" ":8090" }}
 {{- end }}
-{{- include "vllm-serving.caddyOptions" (dict "listens" $listens "grace" "5s") }}
+{{- include "stoker.caddyOptions" (dict "listens" $listens "grace" "5s") }}
 
 (server) {
 	reverse_proxy 127.0.0.1:8000 {
@@ -22,19 +22,7 @@ Argument: the root context.
 	}
 }
 
-(health) {
-	{{- /* Without a key, so it takes little: no body, and no more time than vLLM needs. */}}
-	request_body {
-		max_size 1KB
-	}
-	reverse_proxy 127.0.0.1:8000 {
-		transport http {
-			dial_timeout 2s
-			response_header_timeout 5s
-			keepalive 4s
-		}
-	}
-}
+{{ include "stoker.caddyHealth" . }}
 
 {{ include "vllm-serving.caddySnippets" . }}
 
@@ -55,7 +43,7 @@ Argument: the root context.
 		path {{ join " " .Values.api.paths }}{{ if has "/v1/responses" .Values.api.paths }} /v1/responses/*{{ end }}
 	}
 	handle @health {
-		import health
+		import health 127.0.0.1:8000
 	}
 	handle @open {
 		route {
@@ -130,44 +118,6 @@ Argument: the root context.
 }
 {{- end }}
 {{ end }}
-
-{{/*
-vllm-serving.caddyOptions: the options of a proxy.
-Arguments, a dict:
-  listens  the addresses that it listens at, by name
-  grace    how long its end may take, so that answers that have begun end too
-*/}}
-{{- define "vllm-serving.caddyOptions" -}}
-{
-	admin off
-	persist_config off
-	auto_https off
-	storage_check off
-	storage_clean_interval off
-	grace_period {{ .grace }}
-	metrics
-	{{- /* A client may send its key in any header or in the query. This holds for the log of errors too. */}}
-	log {
-		output stderr
-		format filter {
-			request>headers delete
-			request>uri regexp `\?.*` ?REDACTED
-			wrap json
-		}
-	}
-	{{- /* The name is what alerts tell clients' requests from probes by. */}}
-	{{- range $name, $address := .listens }}
-	servers {{ $address }} {
-		name {{ $name }}
-		timeouts {
-			read_header 10s
-			idle 5m
-		}
-		max_header_size 32KB
-	}
-	{{- end }}
-}
-{{- end }}
 
 {{/*
 vllm-serving.caddySnippets: what a proxy asks of whoever wants something, and what it says to others.

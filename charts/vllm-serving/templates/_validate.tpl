@@ -70,7 +70,7 @@ Argument: the root context.
 {{- range .Values.api.paths }}
   {{- /* The proxy compares paths in small letters and with single slashes. */}}
   {{- $path := regexReplaceAll "/+" (lower .) "/" }}
-  {{- if regexMatch "^/(pause|resume|sleep|wake_up|is_paused|is_sleeping|is_scaling|collective_rpc|invocations|ping|adapters|server_info|abort_requests|scale_elastic_ep|fault_tolerance|reset_|release_|init_weight|start_|stop_|update_weight|finish_|shutdown_|weight_|inference)|^/v1/(un)?load_lora_adapter" $path }}
+  {{- if regexMatch "^/(pause|resume|sleep|wake_up|is_paused|is_sleeping|is_scaling|get_world_size|collective_rpc|invocations|ping|adapters|server_info|abort_requests|scale_elastic_ep|fault_tolerance|reset_|release_|init_weight|start_|stop_|update_weight|finish_|shutdown_|weight_|inference)|^/v1/(un)?load_lora_adapter" $path }}
     {{- fail (printf "\n\napi.paths: %s controls the server and is never open to clients. Remove it; for reinforcement learning, set rl.enabled.\n" .) }}
   {{- end }}
 {{- end }}
@@ -224,16 +224,19 @@ Argument: the root context.
 {{- define "vllm-serving.validateMonitoring" -}}
 {{- $asking := list }}
 {{- if eq .Values.autoscaling.kind "keda" }}
-  {{- $asking = append $asking "autoscaling.kind=keda asks" }}
+  {{- $asking = append $asking (list "autoscaling.kind=keda asks" "") }}
+{{- end }}
+{{- if and (eq .Values.autoscaling.kind "hpa") (not .Values.autoscaling.metrics) }}
+  {{- $asking = append $asking (list "autoscaling.kind=hpa asks" "; or name other metrics in autoscaling.metrics") }}
 {{- end }}
 {{- if .Values.monitoring.rules }}
-  {{- $asking = append $asking "monitoring.rules asks" }}
+  {{- $asking = append $asking (list "monitoring.rules asks" "") }}
 {{- end }}
 {{- if and $asking (not (or .Values.monitoring.podMonitor .Values.monitoring.scrapedElsewhere)) }}
   {{- fail (printf (join " " (list
         "\n\n%s Prometheus for series of this release, and nothing lets it scrape them. Set monitoring.podMonitor=true,"
-        "or monitoring.scrapedElsewhere=true if something else scrapes the replicas and sets the label release.\n"))
-      (first $asking)) }}
+        "or monitoring.scrapedElsewhere=true if something else scrapes the replicas and sets the label release%s.\n"))
+      (first $asking | first) (first $asking | last)) }}
 {{- end }}
 {{- end }}
 

@@ -141,7 +141,7 @@ def test_a_servers_container_names_the_values_of_its_chart() -> None:
     request = asked("hf://org/name", STOKER_FETCH_FOR="serving")
     with pytest.raises(RunError, match=r"hf://org/name has no files: correct the path in model\.uri$"):
         select(request, [])
-    with pytest.raises(RunError, match=r"set IGNORE_PATTERNS in the secret of model\.secretName"):
+    with pytest.raises(RunError, match=r"set IGNORE_PATTERNS in model\.env, or the secret of model\.secretName"):
         select(replace(request, ignore=("*.safetensors",)), files("config.json", "model.safetensors"))
 
 

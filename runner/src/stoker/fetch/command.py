@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.packages import not_installed
 from stoker.contract.variables import kept_variables, termination_log_of, unknown_variables, workspace_of
 from stoker.contract.words import say, write_termination_message
 from stoker.fetch.request import FetchRequest, kind_of, request_of
@@ -80,10 +81,7 @@ def source_of(request: FetchRequest) -> FileSource:
         # This may assume a role, from a server that may not answer.
         return persist(request.uri, lambda: Objects(request))
     except ImportError as error:
-        raise RunError(
-            ExitCode.CONFIG,
-            f"{request.uri} needs the Python package {error.name}, which is not installed: {INSTALL}",
-        ) from error
+        raise RunError(ExitCode.CONFIG, not_installed(request.uri, INSTALL, error.name)) from error
 
 
 def describe(request: FetchRequest, source: FileSource) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.packages import not_installed
 from stoker.contract.words import say
 from stoker.fetch.request import FetchRequest
 from stoker.fetch.selection import File
@@ -107,9 +108,7 @@ class Objects(FileSource):
         except PermissionError as error:
             raise self._refused(error) from error
         except ImportError as error:
-            raise RunError(
-                ExitCode.CONFIG, f"{uri} needs the Python package {error.name}, which is not installed: {INSTALL}"
-            ) from error
+            raise RunError(ExitCode.CONFIG, not_installed(uri, INSTALL, error.name)) from error
         except Exception as error:
             if _code(error) in _EXPIRED:
                 self._connect()  # assumes the role again

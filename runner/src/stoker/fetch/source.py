@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
+from stoker.contract.packages import from_checkout
 from stoker.fetch.request import FetchRequest
 from stoker.fetch.selection import File
 
 # What to do where a store's client library is missing.
-INSTALL = "use the image `fetch`, or from a checkout, pip install './runner[fetch]'"
+INSTALL = f"use the image `fetch`, or {from_checkout('fetch')}"
 
 
 class Unavailable(Exception):  # noqa: N818 - named after the exit code
