@@ -38,7 +38,7 @@ pytest = $(venv) "$$venv/bin/python" -m pytest -v
 two = -n 2
 fast = -m "not full and not matrix and not gpu"
 full = -m "(full or gpu) and not matrix and not learning"
-kills = export KILL_MATRIX_REPORT=docs/kill-matrix.md;
+kills = export KILL_MATRIX_REPORT=docs/reference/kill-matrix.md;
 
 ##@ Start here
 
@@ -105,13 +105,13 @@ test-learning: ## Train policies on a cluster until they have learned their task
 	@$(pytest) -m learning $(PYTEST_ARGS) tests/e2e
 
 .PHONY: kill-matrix
-kill-matrix: ## Kill local runs in every phase and write the results to docs/kill-matrix.md.
+kill-matrix: ## Kill local runs in every phase and write the results to docs/reference/kill-matrix.md.
 	@$(kills) $(pytest) $(PYTEST_ARGS) runner/tests/integration/test_kills.py \
-	  runner/tests/integration/test_rollout_kills.py && cat docs/kill-matrix.md
+	  runner/tests/integration/test_rollout_kills.py && cat docs/reference/kill-matrix.md
 
 .PHONY: kill-matrix-cluster
 kill-matrix-cluster: ## Do the same with pods on a cluster: evict, delete and kill them.
-	@$(kills) $(pytest) $(PYTEST_ARGS) tests/e2e/test_kills.py tests/e2e/test_rollout_kills.py && cat docs/kill-matrix.md
+	@$(kills) $(pytest) $(PYTEST_ARGS) tests/e2e/test_kills.py tests/e2e/test_rollout_kills.py && cat docs/reference/kill-matrix.md
 
 ##@ Benchmarks
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
 from lint.files import ROOT, lines, markdown_files, report, repository_files, texts
 from lint.snippets import CODE_SPAN
-from stoker.contract.exits import ExitCode
 
 MAKE_TARGET = re.compile(r"^([a-z0-9][a-z0-9-]*):(?!=)(.*)$", re.MULTILINE)
 MAKE_COMMAND = re.compile(r"(?:^|[\s;&|(\"'])make (?:[A-Z_]+=\S+ )*([a-z][a-z0-9-]*)(?![\w/.])")
 CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PIP_BY_NAME = re.compile(r"pip install (?:\S+ )*['\"]?stoker\b")
+# The pages of docs: of the three kinds, and those for contributors beside the list of all.
+PAGE = re.compile(r"docs/((guides|concepts|reference)/[\w.-]+|README|STYLE|testing)\.md")
+DECISION_PART = re.compile(r"^(?:\*\*|##+ )(\w+)", re.MULTILINE)
 HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 
 
@@ -115,6 +118,13 @@ def test_paths_in_documents_exist() -> None:
     report(findings, "There is no such file: name the one that took its place.")
 
 
+def floors() -> list[set[str]]:
+    """Return the rooms of the runner by floor, the highest first, without the public names that no room imports."""
+    contracts = tomllib.loads(texts()[Path("pyproject.toml")])["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["containers"] == ["stoker"])
+    return [set(layer.split(" | ")) for layer in layers[1:]]
+
+
 def test_every_room_is_introduced() -> None:
     table = texts()[Path("CONTRIBUTING.md")]
     report(
@@ -123,12 +133,28 @@ def test_every_room_is_introduced() -> None:
     )
 
 
-def test_the_readme_has_the_runners_exit_codes() -> None:
-    table = re.search(r"^## When a run ends$(.*?)^## ", texts()[Path("README.md")], re.MULTILINE | re.DOTALL)
-    assert table is not None
-    rows = [
-        {int(code) for code in re.findall(r"\b\d+\b", row)}
-        for row in re.findall(r"^\| (\d[^|]*)", table[1], re.MULTILINE)
-    ]
-    assert {code for row in rows for code in row} == set(ExitCode)
-    assert {code for code in ExitCode if code.is_final} in rows, "one row has exactly the codes that are not retried"
+def test_the_rooms_of_the_runner_are_introduced_by_floor() -> None:
+    section = texts()[Path("CONTRIBUTING.md")].partition("### The rooms of the runner")[2]
+    public, *rows = re.findall(r"^\| `(\w+)/` \|", section, re.MULTILINE)
+    assert public == "lab"
+    for floor in floors():
+        found, rows = rows[: len(floor)], rows[len(floor) :]
+        assert set(found) == floor, "the table has the rooms as pyproject.toml's import-linter has them, from the top"
+    assert not rows
+
+
+def test_every_page_is_a_guide_a_concept_or_a_reference() -> None:
+    pages = [path for path in markdown_files() if path.parts[0] == "docs"]
+    report(
+        [f"{path}: lies in none of the three folders" for path in pages if not PAGE.fullmatch(path.as_posix())],
+        "Move it into docs/guides, docs/concepts or docs/reference. docs/STYLE.md says which is which.",
+    )
+
+
+def test_decisions_have_one_shape() -> None:
+    parts = ["Context", "Decision", "Consequences"]
+    pages = [path for path in markdown_files() if path.parts[0] == "design" and path.name != "README.md"]
+    report(
+        [str(path) for path in pages if DECISION_PART.findall(texts()[path]) != parts],
+        "Write **Context.**, **Decision.** and **Consequences.**, without further headings.",
+    )

@@ -13,17 +13,17 @@ from lint.source import SOURCE, source_files
 VAGUE = {"sense", "shape", "contents", "surroundings", "documents", "unset"}
 
 
-def public_classes() -> Iterator[tuple[str, str]]:
-    """Yield each public class of the runner, also those inside functions and classes: its name, and where it is."""
+def classes() -> Iterator[tuple[str, str]]:
+    """Yield each class of the runner, also private and nested ones: its name, and where it is."""
     for path in source_files():
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            if isinstance(node, ast.ClassDef):
                 yield node.name, f"{path.relative_to(SOURCE)}:{node.lineno}"
 
 
 def test_no_two_classes_share_a_name() -> None:
     places: dict[str, list[str]] = {}
-    for name, place in public_classes():
+    for name, place in classes():
         places.setdefault(name, []).append(place)
     assert len(places) > 300, "the classes are not found"
     report(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import yaml
 from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 from runner.tests.samples import resolve
 
+from builders import trainjob
 from lint.files import ROOT
 from lint.snippets import Snippet, examples, snippets
 from stoker.cluster.pods import job_of
@@ -35,21 +37,34 @@ def with_secrets(found: dict[str, Any]) -> dict[str, Any]:
     """Return an object of the chart with a value for each variable that a Secret of the cluster would give a node."""
     spec = found["spec"].get("template", {}).get("spec", {}) if "spec" in found else {}
     for job in spec.get("replicatedJobs", ()):
-        for entry in job["template"]["spec"]["template"]["spec"]["containers"][0].get("env", ()):
-            if "secretKeyRef" in entry.get("valueFrom", {}):
-                del entry["valueFrom"]
-                entry["value"] = "of-a-secret"
+        fill_secrets(job["template"]["spec"]["template"]["spec"]["containers"][0].get("env", ()))
     return found
+
+
+def fill_secrets(variables: Iterable[dict[str, Any]]) -> None:
+    """Give a value to each variable that a Secret of the cluster would give one."""
+    for entry in variables:
+        if "secretKeyRef" in entry.get("valueFrom", {}):
+            del entry["valueFrom"]
+            entry["value"] = "https://of-a.secret"  # an address will do as a token too
+
+
+def with_head(document: Any) -> Any:
+    """Return what a page shows of a TrainJob's spec as a TrainJob; anything else as it is."""
+    if isinstance(document, dict) and document.keys() == {"spec"}:
+        return trainjob(with_trainer=False, spec=document["spec"])
+    return document
 
 
 @pytest.mark.parametrize("snippet", [*snippets("yaml"), *examples()], ids=lambda snippet: snippet.where)
 def test_yaml(snippet: Snippet, tmp_path: Path) -> None:
-    for document in yaml.safe_load_all(snippet.text):
+    for document in map(with_head, yaml.safe_load_all(snippet.text)):
         if not isinstance(document, dict) or document.get("kind") != "TrainJob":
             continue
         known = TrainerV1alpha1TrainJob.from_dict(document)
         assert known is not None
         assert known.to_dict() == document, "Trainer's API does not know a field"
+        fill_secrets(document["spec"].get("trainer", {}).get("env", ()))
         job = job_of(document, runtimes()[document["spec"]["runtimeRef"]["name"]])
         environment = job.environment(0, attempt=0, job_id="test", run_id="test", address="localhost", port=29500)
         assert job.argv[:2] == ("stoker", "run")
