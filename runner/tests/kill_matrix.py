@@ -1,4 +1,4 @@
-"""The kill matrix: its cases, what must become of each, and docs/kill-matrix.md.
+"""The kill matrix: its cases, what must become of each, and docs/reference/kill-matrix.md.
 
 Local processes (integration/test_kills.py) and pods of a cluster (tests/e2e/test_kills.py) go through the same cases.
 """
@@ -189,7 +189,7 @@ Sections = dict[str, dict[str, str]]
 
 
 def table(sections: Sections) -> str:
-    """Return docs/kill-matrix.md."""
+    """Return docs/reference/kill-matrix.md."""
     text = _INTRODUCTION
     if any(heading.startswith(f"{ROLLOUTS}, ") for heading in sections):
         text += _OF_ROLLOUTS
@@ -209,7 +209,7 @@ def _line(cells: Mapping[str, str], number: str, phase: str) -> str:
 
 
 def read_table(text: str) -> Sections:
-    """Return what docs/kill-matrix.md says."""
+    """Return what docs/reference/kill-matrix.md says."""
     sections: Sections = {}
     for section in text.split("\n## ")[1:]:
         heading, _, rows = section.partition("\n")

@@ -1,4 +1,4 @@
-"""docs/kill-matrix.md keeps what earlier runs saw, and says nothing of a case that did not come to its end."""
+"""docs/reference/kill-matrix.md keeps what earlier runs saw, and nothing of a case that did not come to its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.tests.kill_matrix import (
 )
 from runner.tests.rollout_kill_matrix import CLUSTER_CASES, DISK, LOCAL_CASES, PROXY, ROLLOUT_CASES
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "kill-matrix.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "kill-matrix.md"
 
 
 def test_the_matrix_is_whole() -> None:

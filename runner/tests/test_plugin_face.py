@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 # Plugins import these names: a name may join the list, but none may leave it.
 CONSTANTS = {"DATASET", "MODEL"}
 CLASSES = {
-    *("Asked", "Command", "ConfigFile", "Dataset", "DatasetColumns", "Decision", "ExitCode", "Flag", "FlagNames"),
+    *("Asked", "Command", "ConfigFile", "Dataset", "DatasetColumns", "Decision", "Estimator"),
+    *("ExitCode", "Flag", "FlagNames"),
     *("FlagTable", "Framework", "Initialized", "Input", "Job", "LLMBackend", "Layer", "ModelFolder", "Options"),
     *("Outcome", "RunError", "Setting", "StopRequested", "TrainingFramework"),
 }
@@ -38,6 +39,7 @@ GIVEN = {
     "Pulse": "Job.pulse",
     "Resolution": "what resolve returns",
     "SamplerRequest": "Decision.samplers, for frameworks with samplers of their own",
+    "Way": "what Estimator.ways returns, where a plugin can tell",
     "Stored": "Initialized.model and .dataset",
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from runner.tests.samples import pod, resolve
 
+from stoker.cluster import forecast as module
 from stoker.cluster.forecast import Forecast, forecast
 from stoker.plan.plan import Plan
 from stoker.report.measured import Measured
@@ -63,6 +64,13 @@ def test_an_epoch_that_ends_early_is_no_measure_of_a_whole_one() -> None:
 def test_a_run_that_does_not_tell_its_batch_is_no_measure_of_steps(record: Mapping[str, Any]) -> None:
     short = tune_run("epochs=1", "max_steps_per_epoch=100")
     assert forecast(short, measure_of(short, record=record)) is None
+
+
+def test_a_framework_that_does_not_estimate_is_no_measure_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = trl_run("--max_steps", "100")
+    assert forecast(plan, measure_of(plan)) is not None
+    monkeypatch.setattr(module, "get_framework", lambda name: object())
+    assert forecast(plan, measure_of(plan)) is None
 
 
 def test_steps_of_trl_count_the_rows_of_each() -> None:

@@ -73,7 +73,7 @@ def test_a_job_that_does_not_fit_ends_with_78(job: Path, tmp_path: Path) -> None
 def test_steps_say_nothing_of_epochs(job: Path, tmp_path: Path) -> None:
     job.write_text(job.read_text().replace("STOKER_ARG_MAX_STEPS", "STOKER_ARG_NUM_TRAIN_EPOCHS"))
     asked = ("--model", str(tmp_path), "--measured", str(earlier(tmp_path / "output")))
-    assert "tokens and time: unknown" in invoke("estimate", *asked, str(job)).stdout
+    assert "tokens and time: unknown; both runs need a number of steps" in invoke("estimate", *asked, str(job)).stdout
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,8 @@ def test_what_is_told_alike_is_named_alike(said: str) -> None:
 
 
 def test_an_interval_has_the_name_that_it_has_in_pods() -> None:
-    looks = [option.opts for command, option in OPTIONS if "between two looks" in (option.help or "")]
-    assert looks == [["--interval"]]
+    updates = [option.opts for _, option in OPTIONS if "between updates" in (option.help or "")]
+    assert updates == [["--interval"]]
 
 
 def test_an_option_takes_the_same_in_all_commands() -> None:

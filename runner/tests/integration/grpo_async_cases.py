@@ -5,6 +5,7 @@ Runs in an environment with the trainers, in one process or in a group.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -29,9 +30,11 @@ from trl import GRPOConfig, GRPOTrainer
 
 from stoker.contract.exits import RunError
 from stoker.contract.files import read_json
+from stoker.frameworks.command_line import FLAG_NAMES
 from stoker.frameworks.trl.asynchronous import guard
 from stoker.frameworks.trl.asynchronous.collector import Collector, Probe, Prompts
 from stoker.frameworks.trl.asynchronous.config import GRPOAsyncConfig
+from stoker.frameworks.trl.asynchronous.handout import Ranks
 from stoker.frameworks.trl.asynchronous.identity import Judge, Mismatch, Scored
 from stoker.frameworks.trl.asynchronous.probes import rows_from
 from stoker.frameworks.trl.asynchronous.rows import Row
@@ -43,6 +46,7 @@ from stoker.frameworks.trl.sharded import prepare_sharding
 from stoker.frameworks.trl.sharding import FULL, sharding_recipe
 from stoker.plan.interfaces import Asked
 from stoker.rank.checkpoints import SEAL
+from stoker.rank.endings import ending_of
 from stoker.rank.job import Outcome, StopRequested
 from stoker.rank.pulse import Pulse
 from stoker.rollouts.engine import Engine
@@ -126,7 +130,7 @@ class Ours:
             reward_names=[*names],
             collect=collect,
             train_dataset=Dataset.from_list(ROWS),
-            eval_dataset=None if args.eval_strategy == "no" else Dataset.from_list(ROWS[:2]),
+            eval_dataset=None if args.eval_strategy == "no" else Dataset.from_list(ROWS[:3]),
             peft_config=peft_config,
         )
 
@@ -146,7 +150,22 @@ class Scripted:
         return self._answer(group)
 
 
-def theirs(model: str, args: GRPOConfig, answer: Answer, vllm: bool, names: Sequence[str] = ("even",)) -> GRPOTrainer:
+class ClipsAgainstSamplers(GRPOTrainer):
+    """TRL's trainer, whose loss takes the samplers' probabilities for those of the policy before the step."""
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        return {**output, "old_per_token_logps": output["sampling_per_token_logps"]}
+
+
+def theirs(
+    model: str,
+    args: GRPOConfig,
+    answer: Answer,
+    vllm: bool,
+    names: Sequence[str] = ("even",),
+    kind: type[GRPOTrainer] = GRPOTrainer,
+) -> GRPOTrainer:
     """Return TRL's own trainer with the same samples; with vLLM it believes that they come from there."""
 
     def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
@@ -168,7 +187,7 @@ def theirs(model: str, args: GRPOConfig, answer: Answer, vllm: bool, names: Sequ
         reward.__name__ = name
         return reward
 
-    trainer = GRPOTrainer(
+    trainer = kind(
         model=model,
         reward_funcs=[handed_over(name, index) for index, name in enumerate(names)],
         args=args,
@@ -201,6 +220,11 @@ def same(model: str, folder: Path) -> dict[str, Any]:
         # Lengths differ: the whole batch of a rank is one micro-batch, so nothing can be trimmed.
         "uncorrected": ({"correction": "none"}, False, lambda row, index: 3 + (row + index) % 5),
         "decoupled": ({"gradient_accumulation_steps": 2}, True, lambda row, index: 5),
+        "behaviour": (
+            {"correction": "behaviour", "loss_type": "cispo", "epsilon_high": 5.0},
+            False,
+            lambda row, index: 5,
+        ),
         # Micro-batches of different lengths: what is cut from them changes nothing but the order of sums.
         "trimmed": (
             {"gradient_accumulation_steps": 4, "per_device_train_batch_size": 2},
@@ -220,7 +244,8 @@ def same(model: str, folder: Path) -> dict[str, Any]:
         shared = {key: value for key, value in ours.items() if key not in own}
         if vllm:
             shared |= {"vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": 2.0}
-        reference = theirs(model, settings(GRPOConfig, folder, **shared), answer, vllm, **more)
+        kind = ClipsAgainstSamplers if name == "behaviour" else GRPOTrainer
+        reference = theirs(model, settings(GRPOConfig, folder, **shared), answer, vllm, kind=kind, **more)
         reference.train()
         args = settings(
             GRPOAsyncConfig, folder, samplers="none", max_staleness=0, guard_every=1000, **{**shared, **ours}
@@ -369,6 +394,7 @@ def pair(model: str, folder: Path) -> dict[str, Any]:
         except StopRequested as stop:
             found["stopped"] = str(stop)
         flag.unlink(missing_ok=True)
+    found["full disk"] = guard_ranks(code_of(OSError(errno.ENOSPC, "No space left on device")))
     found["step"] = run.trainer.state.global_step
     found["seal"] = sorted(json.loads((output / "checkpoint-3" / SEAL).read_text())["files"])
     found["state"] = read_json(output / "checkpoint-3" / "rollouts.json")
@@ -377,6 +403,19 @@ def pair(model: str, folder: Path) -> dict[str, Any]:
     found["evaluated"] = [line for line in run.trainer.state.log_history if "eval_reward" in line]
     found["weights"] = guard_ranks(weights_of(run.trainer))
     return found
+
+
+def code_of(failure: Exception) -> str:
+    """Return the code with which this rank ends when rank 0 fails while all ranks wait."""
+
+    def fail(waiting: Callable[[str], None]) -> None:
+        raise failure
+
+    try:
+        Ranks().share(fail, lambda reason: False)
+    except Exception as error:  # noqa: BLE001 - as in a rank's worker
+        return ending_of(error, FLAG_NAMES).code.name
+    return "none"
 
 
 def kubetorch(model: str, folder: Path) -> dict[str, Any]:
@@ -490,9 +529,15 @@ def whole(model: str, folder: Path) -> dict[str, Any]:
     own = {"samplers": "none", "learning_rate": 1e-3, "logging_steps": 100, "guard_every": 6}
     fleet = TinyFleet(model, tokenizer, GENERATIONS)
     args = settings(GRPOAsyncConfig, folder / "ahead", max_steps=8, max_staleness=3, **own)
-    Ours(model, args, fleet.answer, fleet.take_all, writer=fleet, peft_config=None).trainer.train()
+    ways: dict[int, float] = {}
+
+    def take(version: int, snapshot: TensorSnapshot, fleet: TinyFleet = fleet) -> None:
+        ways[version] = snapshot.way
+        fleet.take_all(version, snapshot)
+
+    Ours(model, args, fleet.answer, take, writer=fleet, peft_config=None).trainer.train()
     lines = [json.loads(line) for line in (Path(args.output_dir) / "metrics.jsonl").read_text().splitlines()]
-    found: dict[str, Any] = {"metrics": lines}
+    found: dict[str, Any] = {"metrics": lines, "ways": [way for _, way in sorted(ways.items())]}
     kinds: dict[str, dict[str, Any]] = {
         "none": {},
         "no change": {"served": lambda version: 0},

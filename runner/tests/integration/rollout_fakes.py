@@ -102,10 +102,10 @@ class InOrder:
         return group, self._answer(group)
 
     def evaluate(
-        self, rows: Sequence[Mapping[str, Any]], version: int, waiting: Callable[[str], None]
+        self, rows: Mapping[int, Mapping[str, Any]], version: int, waiting: Callable[[str], None]
     ) -> list[Written]:
         """Write samples of other rows."""
-        groups = [Group(-1 - number, -1, number, row, version, version) for number, row in enumerate(rows)]
+        groups = [Group(-1 - number, -1, number, row, version, version) for number, row in rows.items()]
         return [(group, self._answer(group)) for group in groups]
 
     def state(self) -> RolloutState:

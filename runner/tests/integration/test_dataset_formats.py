@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,30 @@ def turns(a: int, b: int) -> list[dict[str, str]]:
 
 
 ALPACA: list[dict[str, Any]] = [{"instruction": f"{n}+1=", "input": "", "output": f"{n + 1}"} for n in range(16)]
-SHAREGPT: list[dict[str, Any]] = [
-    {"conversations": turns(n, 1)[:1], "chosen": turns(n, 1)[1], "rejected": turns(n, 2)[1]} for n in range(16)
-]
+CHATML_ROLES = {"human": "user", "gpt": "assistant"}
+
+
+def chatml(a: int, b: int) -> list[dict[str, str]]:
+    return [{"role": CHATML_ROLES[turn["from"]], "content": turn["value"]} for turn in turns(a, b)]
+
+
+# Format → method → its rows.
+ROWS: dict[str, dict[str, list[dict[str, Any]]]] = {
+    "alpaca": {
+        "sft": ALPACA,
+        "dpo": [{"instruction": f"{n}+1=", "chosen": f"{n + 1}", "rejected": f"{n + 2}"} for n in range(16)],
+    },
+    "sharegpt": {
+        "sft": [{"conversations": turns(n, 1)} for n in range(16)],
+        "dpo": [
+            {"conversations": turns(n, 1)[:1], "chosen": turns(n, 1)[1], "rejected": turns(n, 2)[1]} for n in range(16)
+        ],
+    },
+    "chatml": {
+        "sft": [{"messages": chatml(n, 1)} for n in range(16)],
+        "dpo": [{"chosen": chatml(n, 1), "rejected": [*chatml(n, 1)[:1], chatml(n, 2)[1]]} for n in range(16)],
+    },
+}
 
 
 def written(job: LocalJob, rows: list[dict[str, Any]]) -> dict[str, str]:
@@ -31,7 +53,7 @@ def written(job: LocalJob, rows: list[dict[str, Any]]) -> dict[str, str]:
 
 
 @pytest.mark.full
-def test_alpaca_trains_in_sft_and_a_bad_row_is_named(job: LocalJob) -> None:
+def test_a_bad_row_is_named_in_sft(job: LocalJob) -> None:
     told = written(job, [*ALPACA[:11], {**ALPACA[11], "instruction": None}, *ALPACA[12:]])
     ended = job.run(*SHORT, "--dataset_format", "alpaca", env=told)
     assert ended.code == 65, ended.output
@@ -41,18 +63,27 @@ def test_alpaca_trains_in_sft_and_a_bad_row_is_named(job: LocalJob) -> None:
     )
     assert "Traceback" not in ended.output
 
-    (job.folder / "data" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ALPACA))
-    ended = job.run(*SHORT, "--dataset_format", "alpaca", env=told)
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "method"), [(name, method) for name, methods in ROWS.items() for method in methods])
+def test_each_format_trains_in_each_method_on_two_nodes(job: LocalJob, name: str, method: str) -> None:
+    told = {**written(job, ROWS[name][method]), "STOKER_METHOD": method}
+    ended = job.run(*SHORT, "--dataset_format", name, nodes=2, env=told)
     assert ended.code == 0, ended.output
-    assert job.manifest()["fingerprint"]["data"]["dataset_format"] == "alpaca"
+    manifest = job.manifest()
+    assert manifest["metrics"]["loss"] > 0
+    assert manifest["fingerprint"]["data"]["dataset_format"] == name
 
 
 @pytest.mark.full
-def test_sharegpt_trains_in_dpo_on_two_nodes(job: LocalJob) -> None:
-    told = {**written(job, SHAREGPT), "STOKER_METHOD": "dpo"}
+def test_a_bad_row_is_named_in_dpo_on_two_nodes(job: LocalJob) -> None:
+    rows = ROWS["sharegpt"]["dpo"]
+    told = {**written(job, [*rows[:6], {**rows[6], "chosen": 7}, *rows[7:]]), "STOKER_METHOD": "dpo"}
     ended = job.run(*SHORT, "--dataset_format", "sharegpt", nodes=2, env=told)
-    assert ended.code == 0, ended.output
-    assert job.manifest()["metrics"]["loss"] > 0
+    assert ended.code == 65, ended.output
+    assert re.search(r"row 7 of the data set \S+/data \(train\)", ended.output), ended.output
+    assert "attempt 1" not in ended.output
+    assert "Traceback" not in ended.output
 
 
 _OTHERS = """

@@ -65,7 +65,9 @@ def pair(trainer_python: Path, inputs: Path, tmp_path_factory: pytest.TempPathFa
     return result_of("pair", trainer_python, inputs, tmp_path_factory.mktemp("pair"), ranks=2)
 
 
-@pytest.mark.parametrize("case", ["uncorrected", "decoupled", "dr_grpo", "two rewards", "through the engine"])
+@pytest.mark.parametrize(
+    "case", ["uncorrected", "decoupled", "behaviour", "dr_grpo", "two rewards", "through the engine"]
+)
 def test_without_staleness_it_is_trls_trainer_bit_for_bit(same: dict[str, Any], case: str) -> None:
     theirs, ours = (same[case]["losses"][index] for index in (0, 1))
     assert theirs == ours
@@ -91,6 +93,12 @@ def test_two_ranks_stop_while_they_wait_and_resume_where_they_were(pair: dict[st
     # Each step once, in order: the resumed attempt writes no step again.
     assert [line["step"] for line in pair["metrics"]] == [1, 2, 3, 4, 5]
     assert [line["eval_version"] for line in pair["evaluated"]] == [2, 4, 5]
+    # The batch of two ranks has four rows, one of them twice.
+    assert {line["eval_rows"] for line in pair["evaluated"]} == {3}
+
+
+def test_a_failure_of_rank_0_ends_every_rank_with_the_same_code(pair: dict[str, Any]) -> None:
+    assert pair["full disk"] == ["CONFIG", "CONFIG"]
 
 
 def test_every_metric_of_every_step_and_a_few_texts_are_kept(pair: dict[str, Any]) -> None:
@@ -376,6 +384,17 @@ def test_a_wrong_key_ends_the_run_before_its_first_step(job: LocalJob, sampler: 
 
 
 @pytest.mark.full
+def test_a_file_that_chooses_version_1_of_fsdp_is_refused_before_any_rank_waits(job: LocalJob) -> None:
+    # Planning does not read the file.
+    config = job.folder / "fsdp.json"
+    config.write_text('{"version": 1}')
+    ended = job.run(*args("http://127.0.0.1:9", "--fsdp", "--fsdp_config", str(config)), nodes=2, env=told(job))
+    assert ended.code == 64, ended.output
+    assert 'version 1 of FSDP has no place in grpo_async: write "version": 2 in --fsdp_config' in ended.output
+    assert "attempt 1" not in ended.output
+
+
+@pytest.mark.full
 def test_two_ranks_that_share_the_model_publish_and_guard_it_whole(job: LocalJob, sampler: Sampler) -> None:
     env = {**told(job), "STOKER_SHARDING": "full"}
     ended = job.run(*args(sampler.address, "--max_steps", "4"), nodes=2, env=env)
@@ -468,6 +487,10 @@ def whole(trainer_python: Path, inputs: Path, tmp_path_factory: pytest.TempPathF
 
 def test_all_weights_are_trained_on_what_their_versions_wrote(whole: dict[str, Any]) -> None:
     lines = whole["metrics"]
+    # A version that is left out takes none of the way with it.
+    assert whole["ways"] == sorted(whole["ways"])
+    assert whole["ways"][0] == 0
+    assert whole["ways"][-1] > 2e-3, "more than one step's"
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert max(line["staleness/max"] for line in lines) <= 3
     errors = [line["guard/error"] for line in lines if line["guard/error"] is not None]

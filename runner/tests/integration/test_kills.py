@@ -1,6 +1,6 @@
 """The kill matrix: whatever is killed, whenever, the job is Complete with all its steps, or fails with its code.
 
-`make kill-matrix` runs every case and writes docs/kill-matrix.md from what it saw.
+`make kill-matrix` runs every case and writes docs/reference/kill-matrix.md from what it saw.
 """
 
 from __future__ import annotations

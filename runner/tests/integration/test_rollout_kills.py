@@ -1,6 +1,6 @@
 """The kill matrix of asynchronous GRPO: whatever is lost, each group is trained once, and never too late.
 
-`make kill-matrix` runs every case and writes docs/kill-matrix.md from what it saw.
+`make kill-matrix` runs every case and writes docs/reference/kill-matrix.md from what it saw.
 """
 
 from __future__ import annotations

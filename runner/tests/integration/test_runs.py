@@ -164,8 +164,20 @@ def test_a_rank_that_hangs_is_named_and_the_job_restarted(job: LocalJob) -> None
 
 
 @pytest.mark.full
-def test_a_crash_that_repeats_itself_is_not_tried_a_third_time(job: LocalJob) -> None:
+def test_layers_that_the_model_lacks_are_refused_at_once(job: LocalJob) -> None:
     ended = job.run("--lora_target_modules", "nowhere")
+    assert ended.code == 64, ended.output
+    assert "nowhere" in ended.output
+    assert "attempt 1" not in ended.output
+    assert "Traceback" not in ended.output
+
+
+def test_a_crash_that_repeats_itself_is_not_tried_a_third_time(job: LocalJob) -> None:
+    # Rows of tokens that the model does not have.
+    data = job.folder / "tokens"
+    data.mkdir()
+    (data / "train.jsonl").write_text('{"input_ids": [1, 2, 9999999]}\n' * 16)
+    ended = job.run(env={"STOKER_ARG_DATASET_NAME": str(data)})
     assert ended.code == 78, ended.output
     assert "attempt 0: 1 nodes ended with 70 (the trainer crashed)" in ended.output
     assert "crashed twice without a new checkpoint between the crashes (newest: step 0)" in ended.output

@@ -124,6 +124,7 @@ def test_a_worker_that_still_reads_a_version_loads_nothing_and_waits_for_no_disk
         ("wrong", "1 of its 2 tensors are not the trainer's: a"),
         ("bare", "it is damaged (KeyError"),
         ("empty", "it is damaged (FileNotFoundError"),
+        ("newer", "weights.json has schemaVersion 2, but this sampler reads 1"),
         ("other", "it is the difference to run:1, not to run:0"),
         ("none", "it is the difference to run:1, not to the base model"),
     ],
@@ -134,7 +135,7 @@ def test_what_is_damaged_is_refused(formats: dict[str, Any], case: str, words: s
 
 def test_changes_that_the_steps_do_not_explain_are_doubted(formats: dict[str, Any]) -> None:
     doubts = formats["doubts"]
-    assert [doubts[case][1] for case in ("no step", "small", "large")] == ["", "", ""]
+    assert [doubts[case][1] for case in ("no step", "no step since", "small", "large")] == [""] * 4
     assert 0 < doubts["small"][0] < 0.2
     assert "no weight has changed since the version before" in doubts["none"][1]
     assert "in bfloat16: look for what else writes to the weights" in doubts["all"][1]

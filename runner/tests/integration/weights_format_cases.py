@@ -75,10 +75,12 @@ def damages(folder: Path) -> dict[str, str]:
     wrong = load_file(written("wrong") / files.TENSORS)
     wrong["a#values"][0] += 1
     save_file(wrong, folder / "wrong" / files.TENSORS)
-    (written("bare") / files.MANIFEST).write_text("{}")
-    (written("empty") / files.MANIFEST).unlink()
+    (written("bare") / files.CHECKSUMS).write_text("{}")
+    (written("empty") / files.CHECKSUMS).unlink()
+    newer = written("newer") / files.CHECKSUMS
+    newer.write_text(json.dumps({**json.loads(newer.read_text()), "schemaVersion": 2}))
     before = dict(one.tensors)
-    for name in ("cut", "wrong", "bare", "empty"):
+    for name in ("cut", "wrong", "bare", "empty", "newer"):
         found[name] = str(taken(folder / name, "run:1", before))
     found["other"] = str(taken(written("other"), "run:0", before))
     found["none"] = str(taken(folder / "other", "", {}))
@@ -93,13 +95,16 @@ def doubts() -> dict[str, Any]:
     first = {"w": (0.02 * torch.randn(256, 256)).to(kind)}
     found: dict[str, Any] = {}
 
-    def doubted(way: float, after: torch.Tensor, plausible: Plausible | None = None) -> tuple[float, str]:
-        change = TensorSnapshot({"w": after}, way, plausible or Plausible()).since(TensorSnapshot(first))
+    def doubted(
+        way: float, after: torch.Tensor, plausible: Plausible | None = None, before: float = 0.0
+    ) -> tuple[float, str]:
+        change = TensorSnapshot({"w": after}, way, plausible or Plausible()).since(TensorSnapshot(first, before))
         return change.share, change.doubt
 
     step = torch.randn(256, 256).sign()
     found["none"] = doubted(1e-6, first["w"])
     found["no step"] = doubted(0.0, first["w"])
+    found["no step since"] = doubted(1.0, first["w"], before=1.0)
     found["small"] = doubted(1e-6, (first["w"].float() + 1e-6 * step).to(kind))
     found["large"] = doubted(1e-2, (first["w"].float() + 1e-2 * step).to(kind))
     found["all"] = doubted(1e-6, (first["w"].float() * 1.02).to(kind))
@@ -148,10 +153,10 @@ def unread(folder: Path) -> dict[str, Any]:
     worker, version = Worker(), folder / "w0"
     version.mkdir(parents=True)
     TensorSnapshot({"w": torch.ones(2)}).write(version, "run:0")
-    text = (version / files.MANIFEST).read_text()
-    (version / files.MANIFEST).unlink()
-    os.mkfifo(version / files.MANIFEST)
-    disk = threading.Timer(5.0, (version / files.MANIFEST).write_text, [text])
+    text = (version / files.CHECKSUMS).read_text()
+    (version / files.CHECKSUMS).unlink()
+    os.mkfifo(version / files.CHECKSUMS)
+    disk = threading.Timer(5.0, (version / files.CHECKSUMS).write_text, [text])
     disk.start()
     worker.stoker_stage([str(version)])
     began = time.monotonic()

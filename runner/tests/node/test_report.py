@@ -318,7 +318,7 @@ def test_a_file_of_another_user_does_not_cost_a_finished_run(capsys: pytest.Capt
         assert [file["path"] for file in found["files"]] == ["mine.txt", "shown.txt"]
         assert (output / "mine.txt").stat().st_mode & 0o777 == 0o660
     said = capsys.readouterr().err
-    assert "theirs.txt belongs to another user, who does not let this one read it: stoker.json does not list" in said
+    assert "theirs.txt (owned by another user): stoker.json omits" in said
 
 
 def test_a_file_that_its_owner_removes_meanwhile_does_not_cost_a_finished_run(

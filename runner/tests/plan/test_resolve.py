@@ -681,6 +681,13 @@ def test_another_run_has_another_hash(args: list[str], env: Mapping[str, str]) -
     assert plan_of(*args, env=env).hash != plan_of().hash
 
 
+def test_nodes_may_differ_in_what_the_framework_lets_each_choose() -> None:
+    plan = plan_of()
+    chosen = replace(plan, settings=(*plan.settings, Setting("tf32", "true", "recipe")))
+    assert chosen.hash == plan.hash
+    assert replace(chosen, per_node=()).hash != plan.hash
+
+
 def test_another_config_file_content_is_another_hash() -> None:
     hashes = {plan_of("--config", "/c", config={"max_steps": steps}).hash for steps in (1, 2)}
     assert len(hashes) == 2

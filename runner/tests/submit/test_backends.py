@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from runner.tests.samples import pod, resolve
 
+import stoker
 from builders import container, gpu_runtime
 from stoker.backends import (
     Initializer,
@@ -135,6 +139,15 @@ def adapters() -> st.SearchStrategy[TRLPeftConfig]:
         use_bnb_nested_quant=st.booleans(),
         modules_to_save=st.sampled_from([None, ["embed_tokens"]]),
     ) | st.builds(TRLPeftConfig, load_in_8bit=st.booleans())
+
+
+def test_a_config_loads_the_bridge_to_the_sdk_only_to_submit() -> None:
+    command = "import sys, stoker.backends; print(*sys.modules)"
+    env = {"PYTHONPATH": str(Path(stoker.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", command], env=env, check=True, stdout=subprocess.PIPE, text=True)
+    loaded = {*done.stdout.split()}
+    assert "stoker.submit.base" in loaded
+    assert not {"stoker.submit.sdk", "stoker.cluster", "kubeflow"} & loaded
 
 
 @given(config=configs())

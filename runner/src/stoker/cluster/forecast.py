@@ -14,7 +14,7 @@ from stoker.cluster.starts import start_of
 from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks import get_framework
 from stoker.node.read_inputs import read_model
-from stoker.plan.interfaces import TrainingFramework
+from stoker.plan.interfaces import Estimator, estimator_of
 from stoker.plan.plan import Plan
 from stoker.plan.resolve import read_request, resolve_plan
 from stoker.report.measured import Measured
@@ -65,11 +65,11 @@ def forecast(plan: Plan, measured: Measured) -> Forecast | None:
     """
     tokens = None
     epochs, before = plan.budget.get("epochs"), measured.budget.get("epochs")
-    framework = get_framework(plan.framework)
+    estimator = estimator_of(get_framework(plan.framework))
     # An epoch that ends after some steps is no measure of one that is all rows.
-    limit, measured_limit = (framework.steps_per_epoch(record) for record in (plan.record, measured.record))
+    limit, measured_limit = (estimator.steps_per_epoch(record) for record in (plan.record, measured.record))
     steps = plan.budget.get("steps") or (epochs * limit if epochs and limit else None)
-    rows = _rows_ratio(framework, plan, measured)
+    rows = _rows_ratio(estimator, plan, measured)
     if steps and rows:
         tokens = measured.tokens / measured.steps * rows * steps
     elif epochs and before and not limit and not measured_limit:
@@ -79,9 +79,9 @@ def forecast(plan: Plan, measured: Measured) -> Forecast | None:
     return Forecast(tokens, tokens / (measured.tokens_per_second * plan.world.size / measured.processes))
 
 
-def _rows_ratio(framework: TrainingFramework, plan: Plan, measured: Measured) -> float | None:
+def _rows_ratio(estimator: Estimator, plan: Plan, measured: Measured) -> float | None:
     """Return how many rows a step trains for each row of a measured step; None if nobody knows."""
-    new, old = (framework.rows_per_step(plan.method, record) for record in (plan.record, measured.record))
+    new, old = (estimator.rows_per_step(plan.method, record) for record in (plan.record, measured.record))
     return plan.world.size / measured.processes * new / old if new and old else None
 
 

@@ -1,4 +1,4 @@
-"""Which packages the images have, as their locks say (`make generate-images`)."""
+"""What the images are built for and which packages they have, as their locks say (`make generate-images`)."""
 
 from __future__ import annotations
 
@@ -24,6 +24,16 @@ def packages_of(image: str) -> frozenset[str] | None:
         return None
     held = known["images"].get(name)
     return None if held is None else frozenset(held)
+
+
+def architecture_of(image: str) -> str:
+    """Return the processor that an image needs; empty if it is not ours, or ours are for several.
+
+    Args:
+        image: the reference.
+    """
+    platforms: list[str] = _contents()["platforms"]
+    return platforms[0].rpartition("/")[2] if len(platforms) == 1 and packages_of(image) is not None else ""
 
 
 def image_of(name: str, variant: str = "", registry: str = "") -> str:

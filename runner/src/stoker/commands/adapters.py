@@ -61,7 +61,7 @@ def adapters_prepare_command(settings: Path, output: Path) -> None:
 )
 @click.option("--settings", required=True, type=PATH, help="Settings of the adapters (YAML).")
 @click.option("--server", default="http://127.0.0.1:8000", show_default=True, help="This replica's vLLM.")
-@click.option("--host", default="", help="Address to report at; by default all of this machine.")
+@click.option("--host", default="", help="Address to report at; default: all addresses of this machine.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8081, show_default=True, help="Port to report at.")
 @seconds("--interval", 1.0, "Seconds between two checks.")
 @click.option(
@@ -108,7 +108,7 @@ def adapters_publish_command(output: Path, folder: Path, name: str, version: int
 @adapters_group.command(
     "retract",
     epilog="\b\nExamples:\n  stoker adapters retract /adapters support 3\n"
-    "  stoker adapters retract /adapters my-run-a0     # all that a run left that was killed",
+    "  stoker adapters retract /adapters my-run-a0     # everything that a killed run left",
 )
 @click.argument("folder", type=PATH)
 @click.argument("name")

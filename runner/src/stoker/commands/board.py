@@ -28,9 +28,9 @@ from stoker.commands.group import reported
     "folders",
     multiple=True,
     metavar="[NAME=]PATH",
-    help="What runs have left: a claim, or what `stoker get` brought. NAME is CLAIM or NAMESPACE/CLAIM[/FOLDER].",
+    help="Files of runs: a claim, or a folder from `stoker get`. NAME is CLAIM or NAMESPACE/CLAIM[/FOLDER].",
 )
-@click.option("--wait-for-folders", "waits", is_flag=True, help="Begin without folders that do not exist yet.")
+@click.option("--wait-for-folders", "waits", is_flag=True, help="Start even if folders do not exist yet.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to answer at; empty for all.")
 @click.option(
     "--port",
@@ -44,7 +44,7 @@ from stoker.commands.group import reported
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="Name under which browsers reach it beside localhost; * for any.",
+    help="Another name than localhost under which browsers reach the page; * for any.",
 )
 @click.option("--root-path", default="", metavar="PATH", help="Path of the page behind a proxy, such as /board.")
 @reported
@@ -60,8 +60,8 @@ def board_command(
 ) -> None:
     """Show runs, their curves and serving releases as a web page, until you stop it.
 
-    The page only shows: it asks the cluster for lists, and reads folders. It has no login of its own, so by default
-    only this machine reaches it.
+    The page changes nothing: it lists objects of the cluster and reads folders. It has no login, so by default only
+    this machine reaches it.
     """
     from stoker.board.serve import Board, run
 

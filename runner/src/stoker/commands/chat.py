@@ -29,11 +29,15 @@ _FORGET, _END = "/new", "/exit"
 )
 @click.argument("output", type=PATH)
 @click.option("--base", default="", metavar="MODEL", help="Base model: a folder or a Hub name; by default the run's.")
-@click.option("--prompt", metavar="TEXT", help="Ask this one question.")
-@click.option("--system", default="", metavar="TEXT", help="Tell the model this first.")
-@click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="Most tokens of an answer.")
+@click.option("--prompt", metavar="TEXT", help="Ask only this question.")
+@click.option("--system", default="", metavar="TEXT", help="System message for the model.")
+@click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="Maximum tokens per answer.")
 @click.option(
-    "--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0: always the likeliest token."
+    "--temperature",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="0 always takes the likeliest token.",
 )
 @reported
 def chat_command(output: Path, base: str, prompt: str | None, system: str, max_tokens: int, temperature: float) -> None:

@@ -102,7 +102,7 @@ def forecast_text(told: Mapping[str, Any], processes: int) -> str:
     peak = told["measured_peak_gib"]
     lines = [] if peak is None else [f"measured there: {peak:.1f} GiB at most, with activations"]
     if told["tokens"] is None:
-        lines.append("tokens and time: unknown; both runs need max_steps, or both num_train_epochs")
+        lines.append("tokens and time: unknown; both runs need a number of steps, or both a number of epochs")
     else:
         minutes = -(-told["seconds"] // 60)
         lines.append(

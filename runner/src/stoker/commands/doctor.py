@@ -18,6 +18,7 @@ import click
 
 from stoker import __version__
 from stoker.contract.exits import ExitCode
+from stoker.contract.packages import from_checkout
 from stoker.contract.secrets import HIDDEN, hide, is_secret
 from stoker.contract.variables import ARG_PREFIX, LAUNCHER, unknown_variables
 from stoker.frameworks import TRL, TorchTune, known_frameworks
@@ -26,7 +27,7 @@ from stoker.plan.resolve import flag_of_variable
 from stoker.plan.world import resolve_world
 from stoker.rank import accelerator
 from stoker.runs.client import connect
-from stoker.runs.errors import EXTRA, PACKAGES
+from stoker.runs.errors import PACKAGES
 from stoker.runs.kinds import CLUSTER_RUNTIMES, NODES, RUNTIMES
 from stoker.runs.placement import homeless
 from stoker.submit import broken_plugins, get_registered_backends
@@ -49,7 +50,7 @@ _EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 _IN_A_POD = ("KUBERNETES_SERVICE_HOST", "STOKER_IMAGE_VERSION", "STOKER_JOB_ID", "STOKER_RUN_ID", *LAUNCHER)
 # Where a framework's packages come from outside a pod.
 _BROUGHT_BY = {
-    TRL.name: "from a checkout, pip install './runner[local]'",
+    TRL.name: from_checkout("local"),
     TorchTune.name: "from a checkout, use the Python that images/torchtune/venv --with-runner makes",
 }
 
@@ -163,11 +164,11 @@ def _machine(facts: Facts) -> Iterator[Line]:
     for name, framework in sorted(frameworks.items()):
         fix = _BROUGHT_BY.get(name, f"install them beside the package that brings {name}")
         yield _needing(name, "stoker local", framework.packages, fix)
-    yield _needing("fetch", "stoker fetch", FETCHING, "from a checkout, pip install './runner[fetch]'")
-    yield _needing("sdk", "submitting from Python", SUBMITTING, "from a checkout, pip install './runner[sdk]'")
-    yield _needing("cluster", "looking at runs on a cluster", PACKAGES, EXTRA)
+    yield _needing("fetch", "stoker fetch", FETCHING, from_checkout("fetch"))
+    yield _needing("sdk", "submitting from Python", SUBMITTING, from_checkout("sdk"))
+    yield _needing("cluster", "looking at runs on a cluster", PACKAGES, from_checkout("cluster"))
     for extra, (user, packages) in _EXTRAS.items():
-        yield _needing(extra, user, packages, f"from a checkout, pip install './runner[{extra}]'")
+        yield _needing(extra, user, packages, from_checkout(extra))
     yield _needing(
         "lab", "training and serving in one Python process", LAB, "docs/guides/notebook.md, an environment of its own"
     )

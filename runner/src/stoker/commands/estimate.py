@@ -27,17 +27,17 @@ _MODEL = "/workspace/model"
             type=click.Choice(["none", "full"]),
             default="none",
             show_default=True,
-            help="As STOKER_SHARDING.",
+            help="Same as STOKER_SHARDING.",
         ),
-        click.Option(["--runtime", "runtimes"], multiple=True, type=PATH, help="Of a TrainJob: a file with runtimes."),
+        click.Option(["--runtime", "runtimes"], multiple=True, type=PATH, help="With TRAINJOB: file with runtimes."),
         click.Option(
-            ["--model", "config"], type=PATH, metavar="FOLDER", help="Of a TrainJob: its model's config.json."
+            ["--model", "config"], type=PATH, metavar="FOLDER", help="With TRAINJOB: config.json of its model."
         ),
         click.Option(
             ["--measured"],
             type=PATH,
             metavar="OUTPUT",
-            help="Of a TrainJob: output folder of a finished run, whose speed gives tokens and time.",
+            help="With TRAINJOB: output folder of a finished run, to estimate tokens and time from its speed.",
         ),
         OUTPUT,
         click.Argument(["model"], metavar="MODEL|TRAINJOB", type=PATH),
@@ -69,14 +69,14 @@ def estimate_command(
     model: Path,
     trainer_args: tuple[str, ...],
 ) -> int:
-    """Say what weights, gradients and optimizer of MODEL need on each device.
+    """Estimate the memory that weights, gradients and optimizer of MODEL need on each device.
 
     MODEL is a config.json or a folder with one. TRAINER_ARGS are TRL's flags, such as --use_peft; `stoker plan` counts
-    in the same way. Not counted: activations, and what else it lists. Options of this command come first.
+    in the same way. The output lists what is not counted, such as activations. Options of this command come first.
 
-    TRAINJOB is a file (*.yaml) with a TrainJob, which says devices, method and flags itself. Its runtime is read from
-    the cluster, or from --runtime. With --measured, a finished run on the same data, model and kind of devices tells
-    tokens and time, as if the speed grew with the processes.
+    TRAINJOB is a file (*.yaml) with a TrainJob, which sets devices, method and flags itself. The command reads its
+    runtime from the cluster, or from --runtime. With --measured, it estimates tokens and time from a finished run on
+    the same data, model and kind of devices, assuming that speed grows with the number of processes.
     """
     from stoker.cluster.pods import quantity
     from stoker.commands import describe

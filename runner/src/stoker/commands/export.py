@@ -35,14 +35,14 @@ _OUTPUT, _EXPORTED = "/workspace/output", "/workspace/exported"
 @click.option("--base", default="", metavar="MODEL", help="Base model: a folder or a Hub name; by default the run's.")
 @click.option("--to", "target", type=PATH, metavar="FOLDER", help="Folder for the merged model.")
 @click.option("--as-it-is", is_flag=True, help="Do not merge: export the adapter itself.")
-@click.option("--gguf", type=PATH, metavar="FILE", help="Write a GGUF file too, by llama.cpp's converter.")
+@click.option("--gguf", type=PATH, metavar="FILE", help="Also write a GGUF file, with llama.cpp's converter.")
 @click.option(
     "--push",
     "uri",
     metavar="URI",
-    help="Send it to hf://ORG/NAME, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or oci://REGISTRY/NAME:TAG.",
+    help="Upload it to hf://ORG/NAME, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or oci://REGISTRY/NAME:TAG.",
 )
-@click.option("--public", is_flag=True, help="With --push hf://: a new repository is public.")
+@click.option("--public", is_flag=True, help="With --push hf://: make a new repository public.")
 @formatted("form")
 @job_options
 @reported
@@ -57,14 +57,16 @@ def export_command(
     form: str,
     **words: Any,
 ) -> None:
-    """Merge a run's adapter into its base model, and send the result on.
+    """Merge a run's adapter into its base model, and upload the result.
 
-    OUTPUT is the output folder of a finished run, or a model that this command made. The manifest goes along.
+    OUTPUT is the output folder of a finished run, or a model that this command made. The manifest is copied along.
     """
     from stoker.results.folder import base_of, read_result
     from stoker.results.gguf import convert, converter
     from stoker.results.push import check_target, push
 
+    if words["gpu"]:
+        raise RunError(ExitCode.USAGE, "--gpu is for `stoker evaluate`: export merges on the CPU, so drop it")
     options = taken(words)
     if options is not None:
         _print(options, output, base, target, uri, as_it_is=as_it_is, gguf=gguf, public=public)

@@ -16,7 +16,7 @@ from stoker.commands.group import PATH, reported
 )
 @click.option("--folder", required=True, type=PATH, help="Folder of the fleet's state, which every replica reads.")
 @click.option("--ready", required=True, help="HOST:PORT that resolves to the replicas that requests reach.")
-@click.option("--known", required=True, help="HOST:PORT that resolves to all replicas, also those that start.")
+@click.option("--known", required=True, help="HOST:PORT that resolves to all replicas, including those still starting.")
 @click.option("--key-file", type=PATH, help="File with the key of the replicas' API.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to answer at.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8084, show_default=True, help="Port to answer at.")
@@ -32,7 +32,7 @@ from stoker.commands.group import PATH, reported
     type=click.FloatRange(min=0, min_open=True),
     default=2.0,
     show_default=True,
-    help="Seconds between two looks at the replicas.",
+    help="Seconds between two checks of the replicas.",
 )
 @reported
 def fleet_command(
@@ -45,7 +45,7 @@ def fleet_command(
     timeout: float,
     interval: float,
 ) -> None:
-    """Answer calls that change a server, for all replicas of a release.
+    """Apply calls that change a server to all replicas of a release.
 
     The paths are vLLM's: load and unload an adapter, load weights, pause, resume, drop caches. A call is answered with
     200 when every ready replica has done it, else with 502, and then every replica has the state before. /fleet shows

@@ -40,7 +40,7 @@ def doctor_command(image: bool, cluster: bool, context: str | None, output: str)
 @click.argument("containing", default="")
 @reported
 def flags_command(method: str, containing: str) -> None:
-    """List the trainer flags of METHOD with type, default and help; only names CONTAINING a text, if given."""
+    """List the trainer flags of METHOD with type, default and help; CONTAINING filters by name."""
     from stoker.commands import describe
 
     click.echo(describe.flags(method, containing))

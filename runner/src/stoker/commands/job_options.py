@@ -11,20 +11,23 @@ import click
 from stoker.contract.exits import ExitCode, RunError
 
 _OPTIONS = (
-    click.option("--job", metavar="RUN", help="Print a Job that does this with the result of RUN, and do nothing."),
+    click.option("--job", metavar="RUN", help="Only print a Job that does this with the result of RUN."),
     click.option(
         "--claim", metavar="NAME", help="With --job: the claim with the workspace  [default: initializer-RUN]"
     ),
-    click.option("--image", metavar="IMAGE", help="With --job: another image than Stoker's."),
+    click.option("--image", metavar="IMAGE", help="With --job: image to use instead of Stoker's."),
     click.option(
         "--registry", metavar="HOST", help="With --job: pull Stoker's images from this mirror instead of ghcr.io."
     ),
-    click.option("--gpu", is_flag=True, help="With --job: use one NVIDIA GPU."),
+    click.option("--pull-secret", metavar="NAME", help="With --job: a Secret to pull the images with."),
+    click.option("--gpu", is_flag=True, help="With evaluate --job: use one NVIDIA GPU."),
     click.option("--memory", default="8Gi", show_default=True, metavar="SIZE", help="With --job: memory of the pod."),
     click.option(
         "--secret", metavar="NAME", help="With --job: a Secret whose keys become variables, such as HF_TOKEN."
     ),
 )
+
+_ONLY_FOR_A_JOB = ("claim", "image", "registry", "pull_secret", "gpu", "secret")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class JobOptions:
     claim: str | None
     image: str | None
     registry: str | None
+    pull_secret: str | None
     gpu: bool
     memory: str
     secret: str | None
@@ -56,7 +60,7 @@ def taken(given: dict[str, Any]) -> JobOptions | None:
     found = {name: given.pop(name) for name in JobOptions.__slots__}
     if found["job"] is not None:
         return JobOptions(**found)
-    if lone := [f"--{name}" for name in ("claim", "image", "registry", "gpu", "secret") if found[name]]:
+    if lone := [f"--{name.replace('_', '-')}" for name in _ONLY_FOR_A_JOB if found[name]]:
         raise RunError(ExitCode.USAGE, f"{', '.join(lone)} is for a Job: add --job RUN, or drop it")
     return None
 
@@ -87,6 +91,7 @@ def print_job(purpose: str, steps: Sequence[tuple[str, str, Sequence[str]]], opt
     Raises:
         RunError: the run's name is not a valid name (64).
     """
+    from stoker.cluster.images import architecture_of
     from stoker.results.job import Around, Step, job
     from stoker.submit.trainjob import to_yaml
 
@@ -97,5 +102,8 @@ def print_job(purpose: str, steps: Sequence[tuple[str, str, Sequence[str]]], opt
         memory=options.memory,
         gpu=options.gpu,
         secret=options.secret or "",
+        pull_secret=options.pull_secret or "",
+        # Stoker's images are all for the same one; others do not say.
+        architecture=max(architecture_of(step.image) for step in made),
     )
     click.echo(to_yaml(job(purpose, made, around)), nl=False)

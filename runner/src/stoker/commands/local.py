@@ -29,7 +29,7 @@ from stoker.commands.group import PATH, reported
     "pythons",
     multiple=True,
     metavar="FRAMEWORK=PATH",
-    help="Python that has a framework, or `fetch` for the initializers; by default this one.",
+    help="Python for a framework, or for `fetch`, the initializers; default: the current one.",
 )
 @click.option(
     "--secret", "secrets", multiple=True, metavar="NAME=FILE", help="File of KEY=VALUE lines to use as a secret."

@@ -18,7 +18,7 @@ from stoker.commands.group import PATH, formatted, reported
     "\b\nExit codes:\n"
     "   0  FILE is written\n"
     "  64  FILE ends neither in .html nor in .png\n"
-    "  65  a run has no metrics yet\n"
+    "  65  a run has no metrics yet, or none that a picture shows\n"
     "  66  a folder is not one of a run\n"
     "  78  a PNG needs matplotlib: pip install './runner[plot]' from a checkout\n",
 )
@@ -38,7 +38,7 @@ def plot_command(runs: tuple[Path, ...], target: Path, output: str) -> None:
     """Draw the curves of RUNS into one page or picture.
 
     A run is its output folder, its workspace, or its metrics.jsonl; it may still be running. The page needs no network
-    and no script. Of one run it is the report that the run itself writes at its end, output/report.html.
+    and no script. For one run it is the report that the run writes at its end, output/report.html.
     """
     from stoker.report.write import compare
 

@@ -35,20 +35,20 @@ def rl_group() -> None:
 )
 @click.argument("name")
 @click.argument("subject", metavar="[METHOD|FILE.py:NAME|TRAINJOB.yaml]", required=False)
-@click.option("--runtime", help="Name of the runtime, which has samplers.  [default: trl-grpo-async]")
+@click.option("--runtime", help="Name of a runtime with samplers.  [default: trl-grpo-async]")
 @click.option("--model", help="Model: an address to fetch (hf://…), or a folder or Hub id for the trainer.")
 @click.option("--dataset", help="Data: an address to fetch (hf://…), or a folder or Hub id for the trainer.")
 @click.option("--secret", default="", help="Secret for the initializers, with keys such as ACCESS_TOKEN.")
 @click.option("--nodes", type=click.IntRange(min=1), help="Number of pods that train.")
-@click.option("--resources", multiple=True, metavar="NAME=AMOUNT", help="Resource of each of them, e.g. gpu=1.")
+@click.option("--resources", multiple=True, metavar="NAME=AMOUNT", help="Resource of each pod that trains, e.g. gpu=1.")
 @click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Flag of the trainer.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Variable of the trainer container.")
 @click.option("--samplers", type=click.IntRange(min=1), help="Number of samplers; by default the runtime's.")
-@click.option("--time-limit", metavar="TIME", help="End it after so long, e.g. 8h.")
-@click.option("--idle-limit", metavar="TIME", help="End it after so long without a request and without a step.")
-@click.option("--queue", metavar="NAME", help="Queue of Kueue in which it waits until there is room for all its pods.")
+@click.option("--time-limit", metavar="TIME", help="End the session after this time, e.g. 8h.")
+@click.option("--idle-limit", metavar="TIME", help="End the session after this time without a request or a step.")
+@click.option("--queue", metavar="NAME", help="Kueue queue: the session waits there until all its pods fit.")
 @click.option("--device-claim", metavar="NAME=CLASS", help="Device that sessions share: a ResourceClaim of this class.")
-@click.option("--turns", is_flag=True, help="Make the Lease by which the runtime's samplers take turns at a device.")
+@click.option("--turns", is_flag=True, help="Create the Lease for samplers that take turns at a device.")
 @click.option(
     "--wait",
     "seconds",
@@ -57,15 +57,15 @@ def rl_group() -> None:
     show_default=True,
     help="Seconds to wait until its samplers answer; 0 not to wait.",
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be made, and make nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the objects instead of creating them.")
 @click.option("--runtimes", type=PATH, help="File with rendered runtimes, for --dry-run without a cluster.")
 @on_cluster
 @reported
 def up_command(name: str, subject: str | None, **words: Any) -> None:
     """Start the session NAME, and wait until its samplers answer.
 
-    The session runs a method of TRL, a config in a Python file, or the TrainJob in a file; by default what its runtime
-    is for: grpo_async, or an endpoint for the tinker client (trl-tinker). The same command again changes nothing.
+    The session runs a method of TRL, a config in a Python file, or the TrainJob in a file. The default depends on the
+    runtime: grpo_async, or an endpoint for the tinker client (trl-tinker). The same command again changes nothing.
     """
     from stoker.sessions import command_line
 
@@ -96,13 +96,13 @@ rl_group.add_command(logs_command)
     type=click.FloatRange(min=0),
     default=300.0,
     show_default=True,
-    help="Seconds to wait until nothing is left.",
+    help="Seconds to wait until all objects are gone.",
 )
 @click.option("--purge", is_flag=True, help="Delete the run folder too.")
 @on_cluster
 @reported
 def down_command(name: str, seconds: float, purge: bool, namespace: str | None, context: str | None) -> None:
-    """End the session NAME, and wait until nothing of it is left."""
+    """End the session NAME, and wait until all its objects are gone."""
     from stoker.runs.client import connect
     from stoker.sessions.down import down
 

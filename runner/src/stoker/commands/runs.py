@@ -22,7 +22,7 @@ _CLUSTER = (
 
 
 def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options by which it finds the cluster."""
+    """Give a command the options that find the cluster."""
     for option in reversed(_CLUSTER):
         command = option(command)
     return command
@@ -40,7 +40,7 @@ def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
 @formatted()
 @reported
 def runs_command(context: str | None, namespace: str | None, everywhere: bool, output: str) -> None:
-    """List the runs of a namespace, the newest first: state, progress, loss, restarts, and why one waits or failed."""
+    """List the runs of a namespace, newest first: state, progress, loss, restarts, and why one waits or failed."""
     from stoker.runs import show, words
     from stoker.runs.client import connect
     from stoker.runs.read import read_runs
@@ -67,7 +67,7 @@ def runs_command(context: str | None, namespace: str | None, everywhere: bool, o
 @formatted()
 @reported
 def status_command(name: str, context: str | None, namespace: str | None, output: str) -> None:
-    """Show run NAME: its state, what it last reported, and its pods."""
+    """Show run NAME: its state, its last report, and its pods."""
     from stoker.runs import show, words
     from stoker.runs.client import connect
     from stoker.runs.read import read_run
@@ -94,7 +94,7 @@ def status_command(name: str, context: str | None, namespace: str | None, output
 @formatted()
 @reported
 def explain_command(name: str, context: str | None, namespace: str | None, output: str) -> None:
-    """Say why run NAME is pending, restarts, is slow or failed, each cause with what to do."""
+    """Explain why run NAME is pending, restarts, is slow or failed, and what to do about each cause."""
     from stoker.runs import show, words
     from stoker.runs.client import connect
     from stoker.runs.explain import explain
@@ -103,11 +103,11 @@ def explain_command(name: str, context: str | None, namespace: str | None, outpu
     seen = read_all(connect(context, namespace), name)
     for line in seen.hidden:
         say(line)
-    found = explain(seen, datetime.now(UTC))
+    found = explain(seen, datetime.now(UTC)) or [words.unexplained(seen.run)]
     if output == "json":
         show.print_json(found)
     else:
-        show.print_lines(words.findings_of(found) or [words.unexplained(seen.run)])
+        show.print_lines(words.findings_of(found))
 
 
 @click.command(
@@ -121,9 +121,9 @@ def explain_command(name: str, context: str | None, namespace: str | None, outpu
     type=click.FloatRange(1),
     default=5.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between updates.",
 )
-@click.option("--times", type=click.IntRange(1), help="How often to look; by default until Ctrl-C.")
+@click.option("--times", type=click.IntRange(1), help="Number of updates; by default until Ctrl-C.")
 @formatted()
 @reported
 def top_command(
@@ -131,8 +131,8 @@ def top_command(
 ) -> None:
     """Watch all runs: step, loss and its curve, tokens per second, time left, restarts, reason, age of RL samples.
 
-    A terminal shows one view that renews itself; elsewhere each look is a table. The curve begins when you start it.
-    With --output json each look is one line.
+    On a terminal the view updates in place; elsewhere each update prints a table. The curve begins when you start the
+    command. With --output json each update is one line.
     """
     from stoker.runs.client import connect
     from stoker.runs.top import top
@@ -153,10 +153,10 @@ def top_command(
 )
 @click.argument("name")
 @on_cluster
-@click.option("-f", "--follow", is_flag=True, help="Go on, over restarts, until the run ends or is stopped.")
-@click.option("--role", "roles", multiple=True, help="Only these, such as node, node-0 or sampler-1/vllm.")
-@click.option("--tail", type=click.IntRange(0), help="So many last lines of each container.")
-@click.option("--timestamps", is_flag=True, help="Begin lines with their times.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing, across restarts, until the run ends or is stopped.")
+@click.option("--role", "roles", multiple=True, help="Show only these roles, such as node, node-0 or sampler-1/vllm.")
+@click.option("--tail", type=click.IntRange(0), help="Lines to show from the end of each log.")
+@click.option("--timestamps", is_flag=True, help="Show the time in front of each line.")
 @formatted()
 @reported
 def logs_command(
@@ -169,7 +169,7 @@ def logs_command(
     timestamps: bool,
     output: str,
 ) -> int:
-    """Show the logs of all pods of run NAME as one, each line with its role and rank in front.
+    """Show the logs of all pods of run NAME as one log; each line begins with role and rank.
 
     With --follow, the exit code is 70 if the run failed.
     """
@@ -213,8 +213,8 @@ def logs_command(
 @click.argument("folder", type=PATH)
 @on_cluster
 @click.option("--path", default="output", show_default=True, help="Folder in the run's workspace.")
-@click.option("--only", multiple=True, metavar="PATTERN", help="Only these files, such as '*.json'.")
-@click.option("--all", "everything", is_flag=True, help="Checkpoints too.")
+@click.option("--only", multiple=True, metavar="PATTERN", help="Download only these files, such as '*.json'.")
+@click.option("--all", "everything", is_flag=True, help="Download checkpoints too.")
 @click.option("--image", metavar="IMAGE", help="Image of the pod that reads the claim; by default the run's.")
 @click.option("--claim", metavar="NAME", help="Claim to read; by default the run's.")
 @formatted()
@@ -231,9 +231,9 @@ def get_command(
     claim: str | None,
     output: str,
 ) -> None:
-    """Download the result of run NAME from its claim into FOLDER, with checksums compared.
+    """Download the result of run NAME from its claim into FOLDER, and verify checksums.
 
-    A pod with the run's image reads the claim and is removed at the end. Call it again to go on after an interruption.
+    A pod with the run's image reads the claim and is removed at the end. After an interruption, repeat the command.
     """
     from stoker.runs import show
     from stoker.runs.client import connect
@@ -275,7 +275,7 @@ def interrupted_by_any_signal() -> Iterator[None]:
 )
 @click.argument("trainjob", type=PATH)
 @on_cluster
-@click.option("--check/--no-check", default=True, show_default=True, help="First check it as `stoker validate` does.")
+@click.option("--check/--no-check", default=True, show_default=True, help="Run the checks of `stoker validate` first.")
 @formatted()
 @reported
 def submit_command(trainjob: Path, context: str | None, namespace: str | None, check: bool, output: str) -> None:
@@ -298,7 +298,7 @@ def submit_command(trainjob: Path, context: str | None, namespace: str | None, c
 @formatted()
 @reported
 def stop_command(name: str, context: str | None, namespace: str | None, output: str) -> None:
-    """Stop run NAME: its pods save a checkpoint and end, and its nodes are free. `stoker resume` lets it go on."""
+    """Stop run NAME: its pods save a checkpoint, end, and free their nodes. `stoker resume` continues it."""
     from stoker.runs.act import stop
     from stoker.runs.client import connect
 
@@ -311,7 +311,7 @@ def stop_command(name: str, context: str | None, namespace: str | None, output: 
 @formatted()
 @reported
 def resume_command(name: str, context: str | None, namespace: str | None, output: str) -> None:
-    """Let run NAME go on from its newest checkpoint, after `stoker stop`."""
+    """Continue run NAME from its newest checkpoint, after `stoker stop`."""
     from stoker.runs.act import resume
     from stoker.runs.client import connect
 

@@ -24,9 +24,9 @@ from stoker.commands.group import PATH, reported
     type=click.FloatRange(min=0),
     default=1800.0,
     show_default=True,
-    help="Seconds to wait for the trainer to say what to serve.",
+    help="Seconds to wait for the trainer.",
 )
-@click.option("--vllm", help="Start this vLLM, and the watcher of its adapters, and serve until stopped.")
+@click.option("--vllm", help="Also start this vLLM and the watcher of its adapters, and serve until stopped.")
 @click.option("--port", default=8000, show_default=True, help="Port of that vLLM, on loopback.")
 @click.option("--watch-port", default=8081, show_default=True, help="Port of that watcher, on loopback.")
 @click.argument("vllm_args", nargs=-1, type=click.UNPROCESSED)
@@ -36,8 +36,8 @@ def sampler_command(
 ) -> None:
     """Write vLLM's configuration for the samplers of a run.
 
-    The command waits until the run's trainer has written into the workspace what it needs. It exits with 75 if the
-    trainer does not. VLLM_ARGS are more flags for --vllm; write -- before them.
+    The command waits until the run's trainer has written into the workspace what to serve, and exits with 75 if that
+    takes too long. VLLM_ARGS are more flags for --vllm; write -- before them.
     """
     from stoker.serve import sampler
     from stoker.serve.sampler_process import SamplerProcess

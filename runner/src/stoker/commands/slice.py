@@ -43,9 +43,9 @@ def slice_group() -> None:
     show_default=True,
     help="How vLLM sleeps: 1 keeps its weights in host memory, 2 drops them, 0 only pauses and frees no memory.",
 )
-@click.option("--config", type=PATH, help="vLLM's configuration, to refuse what it cannot do.")
-@click.option("--park-command", help="Parks another engine than vLLM; exits with 0 when it is parked.")
-@click.option("--use-command", help="Lets that engine go on; exits with 0 when it does.")
+@click.option("--config", type=PATH, help="vLLM's configuration, to refuse settings that it cannot combine with turns.")
+@click.option("--park-command", help="Command that parks an engine other than vLLM; exits with 0 when it is parked.")
+@click.option("--use-command", help="Command that resumes that engine; exits with 0 when it runs.")
 @click.option(
     "--by-load",
     is_flag=True,
@@ -58,16 +58,16 @@ def slice_group() -> None:
     show_default=True,
     help="With --by-load: seconds without requests after which the engine is idle.",
 )
-@seconds("--quantum", 30.0, "Seconds after which the engine lets others use the device, if anybody waits.")
+@seconds("--quantum", 30.0, "Seconds that an engine keeps the device while others wait.")
 @seconds(
     "--lease-seconds",
     10.0,
-    "Seconds without a sign of life after which an engine loses the device. All engines need the same.",
+    "Seconds without a renewal after which an engine loses the device. Use the same for all engines.",
 )
 @seconds(
     "--hook-seconds",
     60.0,
-    "Seconds that the engine may take to park, to go on, or to load weights; then the guard ends it.",
+    "Seconds that the engine may take to park, to resume, or to load weights before the guard kills it.",
 )
 @seconds("--start-seconds", 1800.0, "Seconds that vLLM may take to start.")
 @click.option("--journal", type=PATH, help="File that gets a line of JSON for each switch.")
@@ -98,8 +98,8 @@ def slice_run_command(
 ) -> None:
     """Take turns at the device that the Lease LEASE stands for.
 
-    The command parks its engine while another engine holds the device. It needs `stoker slice guard` around the
-    engine: the guard ends an engine whose turn is over, also if this command cannot.
+    The command parks its engine while another engine holds the device. Start the engine with `stoker slice guard`: it
+    kills an engine whose turn is over even if this command cannot.
     """
     from stoker.serve.slices import hooks as engines
     from stoker.serve.slices.leases import ACCOUNT, Leases
@@ -146,9 +146,9 @@ def slice_run_command(
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @reported
 def slice_guard_command(folder: Path, command: tuple[str, ...]) -> int:
-    """Start COMMAND when it is its turn, and end it when its turn is over but it runs on.
+    """Start COMMAND when it is its turn, and kill it if it still runs when its turn is over.
 
-    The exit code is that of COMMAND if that ends by itself.
+    If COMMAND ends by itself, its exit code is used.
     """
     from stoker.serve.slices.guard import PermitGuard
 
@@ -163,7 +163,7 @@ def slice_guard_command(folder: Path, command: tuple[str, ...]) -> int:
 @_FOLDER
 @reported
 def slice_install_command(folder: Path) -> None:
-    """Copy the guard into the folder, for an engine whose image has Python but no stoker.
+    """Copy the guard into the folder, for an engine image that has Python but no stoker.
 
     There, `python3 FOLDER/guard.py FOLDER COMMAND` is the same as `stoker slice guard`.
     """

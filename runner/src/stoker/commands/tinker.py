@@ -34,7 +34,7 @@ _WIDTH = max(len(flag.name) for flag in FLAGS)
 def tinker_command(words: tuple[str, ...]) -> int:
     """Serve the protocol of the public tinker client: train LoRA models here, sample from vLLM.
 
-    Each flag may also come from STOKER_ARG_<FLAG> in the environment. `stoker plan` shows what a pod would serve.
+    Each flag may also come from STOKER_ARG_<FLAG> in the environment. `stoker plan` shows what it would serve.
     """
     from stoker.node.idle import traffic_of
     from stoker.rollouts.addresses import addresses_in

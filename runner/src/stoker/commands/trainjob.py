@@ -21,7 +21,7 @@ from stoker.commands.group import reported
 )
 @click.argument("subject", metavar="METHOD|FILE.py:NAME")
 @click.option("--name", metavar="NAME", required=True, help="Name of the TrainJob.")
-@click.option("--runtime", help="Name of the runtime; by default the one for any run, e.g. trl-distributed.")
+@click.option("--runtime", help="Name of the runtime; by default the framework's general one, e.g. trl-distributed.")
 @click.option("-n", "--namespace", metavar="NAME", help="Namespace of the TrainJob; by default kubectl's.")
 @click.option("--model", help="Model: an address to fetch (hf://…), or a folder or Hub id for the trainer.")
 @click.option("--dataset", help="Data: an address to fetch (hf://…), or a folder or Hub id for the trainer.")

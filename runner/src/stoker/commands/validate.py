@@ -39,8 +39,8 @@ def validate_command(trainjob: Path, runtimes: tuple[Path, ...], volumes: tuple[
     """Check TRAINJOB before you submit it. The command starts nothing and changes no cluster.
 
     It checks every TrainJob in the file (`-` is standard input) as the cluster would, and plans it as its pods would.
-    The exit code is the one that the pods would end with. Devices come from the requested resources. The content of a
-    volume is checked only if --volume names a folder for it.
+    The exit code is the one that the pods would end with. Devices come from the requested resources. Name a folder
+    with --volume to check the content of a volume too.
     """
     from stoker.cluster import validate
 

@@ -263,7 +263,7 @@ def _described_files(output: Path) -> Iterator[dict[str, Any]]:
 
 
 def _shared(path: Path) -> dict[str, Any] | None:
-    """Share a file with the group and describe it; None for one of another user, who does not let this one read it.
+    """Share a file with the group and describe it; None for another user's that this one cannot read.
 
     Raises:
         OSError: it is gone, or this user's own file cannot be read.
@@ -274,7 +274,7 @@ def _shared(path: Path) -> dict[str, Any] | None:
     except PermissionError:
         if path.stat().st_uid == os.geteuid():
             raise
-        say(f"{path} belongs to another user, who does not let this one read it: {MANIFEST} does not list it")
+        say(f"cannot read {path} (owned by another user): {MANIFEST} omits it")
         return None
 
 

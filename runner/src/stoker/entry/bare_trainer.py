@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -56,7 +57,7 @@ def guard_bare_process(device: torch.device | None = None) -> None:
     from stoker.contract.words import report_error, write_termination_message
     from stoker.plan.facts import read_facts
     from stoker.plan.world import resolve_world
-    from stoker.rank.accelerator import check_trainers_device
+    from stoker.rank.accelerator import check_device, check_trainers_device
     from stoker.rank.guard import Identity, guard
 
     facts = read_facts()
@@ -65,6 +66,8 @@ def guard_bare_process(device: torch.device | None = None) -> None:
         if world.problems:
             raise RunError(ExitCode.CONFIG, "\n".join(world.problems))
         if device is not None:
+            # A driver that torch cannot use is the reason why a trainer computes on the CPU, so it is looked at first.
+            check_device(facts.accelerator, int(os.environ.get("LOCAL_RANK", "0")), facts.is_accelerator_guessed)
             check_trainers_device(facts.accelerator, device, facts.is_accelerator_guessed)
         guard(world.size, Identity("", facts.image_version), None)
     except RunError as error:

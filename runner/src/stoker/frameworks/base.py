@@ -1,4 +1,4 @@
-"""The base class for plugins whose trainer takes flags with dashes: each method answers one question.
+"""The base class of plugins of version 0.1, whose trainer takes flags with dashes: each method answers one question.
 
 Its public name is `stoker.frameworks.Framework`. The interfaces that the runner calls are in `stoker.plan.interfaces`.
 """
@@ -14,13 +14,25 @@ from stoker.contract.exits import ExitCode
 from stoker.frameworks import command_line
 from stoker.plan.arguments import FlagTable, Setting, without_negations
 from stoker.plan.inputs import DatasetColumns, Input, ModelFolder
-from stoker.plan.interfaces import Asked, Command, ConfigFile, Decision, FlagNames, Options, TrainingFramework
+from stoker.plan.interfaces import (
+    Asked,
+    Command,
+    ConfigFile,
+    Decision,
+    Estimator,
+    FlagNames,
+    Options,
+    TrainingFramework,
+)
 
 __all__ = ["Asked", "Command", "Framework", "Input"]
 
 
-class Framework(TrainingFramework):
-    """A training framework whose command line is flags with dashes."""
+class Framework(TrainingFramework, Estimator):
+    """A training framework whose command line is flags with dashes, as plugins of version 0.1 write it.
+
+    It stays for them. A new plugin derives from `TrainingFramework`.
+    """
 
     flag_names: ClassVar[FlagNames] = command_line.FLAG_NAMES
 

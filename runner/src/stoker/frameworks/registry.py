@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,40 +20,21 @@ from stoker.plan.interfaces import TrainingFramework
 ENTRY_POINT_GROUP = "stoker.backends"
 
 
-class Backend:
+class Backend(ABC):
     """What the registry needs to know about a config class.
 
     Attributes:
         framework: value of the label `trainer.kubeflow.org/framework` of its runtimes.
-        supported_frameworks: the same, as KEP-2839's second text names it; a class declares either.
-        command: the command that takes the arguments; one word or more.
         runner: the framework class for `stoker run`; None if Stoker only submits the backend.
     """
 
     framework: ClassVar[str]
-    supported_frameworks: ClassVar[list[str]]
-    command: ClassVar[tuple[str, ...]]
     runner: ClassVar[type[TrainingFramework] | None] = None
-    # True if TrainJobs get the class's command, as in the KEP's first two texts; otherwise the runtime keeps its own.
-    sends_command: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **more: Any) -> None:
-        """Copy the label to the attribute that the class did not declare."""
-        super().__init_subclass__(**more)
-        own = vars(cls)
-        if isinstance(own.get("framework"), str):
-            cls.supported_frameworks = [cls.framework]
-        elif own.get("supported_frameworks"):
-            cls.framework = cls.supported_frameworks[0]
-            cls.sends_command = True
-        elif inspect.isfunction(own.get("framework")):
-            cls.sends_command = True
-        if "to_command" in own:
-            cls.sends_command = True
-
-    def to_command(self) -> tuple[str, ...]:
-        """Return the command for the arguments; a class defines this or declares `command`."""
-        return self.command
+    @classmethod
+    @abstractmethod
+    def undeclared(cls) -> str:
+        """Return what the class must declare before it can be registered; empty if nothing is missing."""
 
 
 B = TypeVar("B", bound=type[Backend])
@@ -180,14 +162,8 @@ def _expect_kept(before: Mapping[str, type[Backend]]) -> None:
 def _expect_backend(backend: type) -> None:
     if not (inspect.isclass(backend) and issubclass(backend, Backend)):
         raise ValueError(f"{backend!r} is not {_BACKEND}")
-    label, command = getattr(backend, "framework", ""), getattr(backend, "command", ())
-    has_command = backend.to_command is not Backend.to_command or (isinstance(command, tuple) and command)
-    if not (isinstance(label, str) and label and has_command):
-        raise ValueError(
-            f"{backend.__qualname__} must declare a framework and a command: "
-            'framework: ClassVar[str] = "…"; command: ClassVar[tuple[str, ...]] = ("…",); '
-            "or define framework() and to_command(), the former without the fields of a config"
-        )
+    if missing := backend.undeclared():
+        raise ValueError(f"{backend.__qualname__} must declare {missing}")
 
 
 def _expect_new_runner(name: str, backend: type[Backend]) -> None:
@@ -195,7 +171,7 @@ def _expect_new_runner(name: str, backend: type[Backend]) -> None:
     if runner is None:
         return
     if not (inspect.isclass(runner) and issubclass(runner, TrainingFramework)):
-        raise ValueError(f"runner {runner!r} of backend {name!r} is not a subclass of stoker.frameworks.Framework")
+        raise ValueError(f"runner {runner!r} of backend {name!r} is not a subclass of stoker.plugin.TrainingFramework")
     which = f"runner {runner.__qualname__} of backend {name!r}"
     if inspect.isabstract(runner):
         missing = ", ".join(sorted(getattr(runner, "__abstractmethods__", ())))

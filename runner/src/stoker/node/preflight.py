@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
 from stoker.contract.files import LOST_AND_FOUND, exists
+from stoker.contract.packages import not_installed
 from stoker.contract.weights import damage_of, missing_weights
 from stoker.contract.words import say
 from stoker.frameworks import get_framework
@@ -126,8 +127,8 @@ def package_problems(plan: Plan, is_installed: Callable[[str], bool]) -> Iterato
     """
     for packages, needing in plan.packages_needed.items():
         if not any(is_installed(name) for name in packages.split(" or ")):
-            text = f"{needing} needs the Python package {packages}, which is not installed: drop the setting, or use an"
-            yield ExitCode.CONFIG, f"{text} image that has the package (spec.trainer.image)"
+            fix = "drop the setting, or use an image that has the package (spec.trainer.image)"
+            yield ExitCode.CONFIG, not_installed(needing, fix, packages)
 
 
 def account_problems(

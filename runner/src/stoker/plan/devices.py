@@ -17,7 +17,7 @@ _INDEX = re.compile(r"[0-9]{1,6}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _DeviceKind:
     """How to find the devices of one accelerator profile.
 
     Attributes:
@@ -32,14 +32,16 @@ class _Kind:
     needs: str | None = None
 
 
-_KINDS: Mapping[str, _Kind] = {
-    "nvidia": _Kind((r"nvidia\d+",), (("CUDA_VISIBLE_DEVICES",),)),
+_KINDS: Mapping[str, _DeviceKind] = {
+    "nvidia": _DeviceKind((r"nvidia\d+",), (("CUDA_VISIBLE_DEVICES",),)),
     # HIP counts the devices that ROCR leaves, and reads CUDA's variable too.
-    "amd": _Kind(
+    "amd": _DeviceKind(
         (r"dri/renderD\d+",), (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")), "kfd"
     ),
-    "intel": _Kind((r"accel/accel\d+", r"hl\d+", r"dri/renderD\d+"), (("HABANA_VISIBLE_MODULES", "ZE_AFFINITY_MASK"),)),
-    "tpu": _Kind((r"accel\d+", r"vfio/\d+"), (("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES"),)),
+    "intel": _DeviceKind(
+        (r"accel/accel\d+", r"hl\d+", r"dri/renderD\d+"), (("HABANA_VISIBLE_MODULES", "ZE_AFFINITY_MASK"),)
+    ),
+    "tpu": _DeviceKind((r"accel\d+", r"vfio/\d+"), (("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES"),)),
 }
 
 

@@ -1,4 +1,4 @@
-"""The three interfaces of a training framework (read, decide, check), and the types they exchange."""
+"""The three interfaces of a training framework (read, decide, check), an optional one, and the types they exchange."""
 
 from __future__ import annotations
 
@@ -256,6 +256,26 @@ class Decider(ABC):
             settings: the merged settings, and the config file's identity.
         """
 
+
+class Checker(ABC):
+    """Finds what would fail later."""
+
+    @abstractmethod
+    def check_settings(
+        self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting], config_keys: Sequence[str]
+    ) -> Iterable[str]:
+        """Return one problem for each setting that is missing, wrong, or contradicts another."""
+
+    def check_inputs(
+        self, method: str, settings: Mapping[str, Setting], data: DatasetColumns | None, model: ModelFolder | None
+    ) -> Iterable[tuple[ExitCode, str]]:
+        """Return why the run cannot train on this data with this model, each with its exit code."""
+        return ()
+
+
+class Estimator:
+    """Says what a run needs and how much it trains in a step: optional, and each method may be left out."""
+
     def ways(self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting], shape: ModelShape) -> Sequence[Way]:
         """Return the way that was asked for, and others that need less memory; empty if nobody can tell."""
         return ()
@@ -278,20 +298,9 @@ class Decider(ABC):
         return None
 
 
-class Checker(ABC):
-    """Finds what would fail later."""
-
-    @abstractmethod
-    def check_settings(
-        self, asked: Asked, table: FlagTable, settings: Mapping[str, Setting], config_keys: Sequence[str]
-    ) -> Iterable[str]:
-        """Return one problem for each setting that is missing, wrong, or contradicts another."""
-
-    def check_inputs(
-        self, method: str, settings: Mapping[str, Setting], data: DatasetColumns | None, model: ModelFolder | None
-    ) -> Iterable[tuple[ExitCode, str]]:
-        """Return why the run cannot train on this data with this model, each with its exit code."""
-        return ()
+def estimator_of(framework: object) -> Estimator:
+    """Return a framework as an estimator; one that knows nothing if it is none."""
+    return framework if isinstance(framework, Estimator) else Estimator()
 
 
 class TrainingFramework(Reader, Decider, Checker):
@@ -309,6 +318,8 @@ class TrainingFramework(Reader, Decider, Checker):
         flag_names: how it spells the settings that advice names.
         shardings: the values of STOKER_SHARDING that it can carry out.
         free_settings: names, or patterns of names, of settings that may change on resume without a notice.
+        node_settings: settings that its recipe may choose on each node by its own devices, because they change speed
+            and memory, not what is trained.
     """
 
     name: ClassVar[str]
@@ -321,6 +332,7 @@ class TrainingFramework(Reader, Decider, Checker):
     flag_names: ClassVar[FlagNames] = FlagNames()
     shardings: ClassVar[tuple[str, ...]] = ("none",)
     free_settings: ClassVar[tuple[str, ...]] = ()
+    node_settings: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def flag_table(self, method: str) -> FlagTable:

@@ -21,8 +21,6 @@ from stoker.plan.world import World
 
 # Addresses of proxies and databases that contain a user and a password.
 _SECRET_IN_ADDRESS = re.compile(r"://[^/\s]*:[^/\s]*@")
-# What a recipe may choose on each node by its own devices: it changes speed and memory, not what is trained.
-_OF_A_NODE = ("activation_checkpointing", "tf32")
 # Fields for the training processes, which `stoker plan --output json` leaves out.
 _INTERNAL = (
     "ways",
@@ -39,6 +37,7 @@ _INTERNAL = (
     "unseen",
     "fixed",
     "free",
+    "per_node",
     "samplers",
     "idle_seconds",
     "metrics_port",
@@ -109,6 +108,7 @@ class Plan:
         device_bytes: memory of a device; None if unknown.
         fixed: every setting that must stay as it is on resume, set or not, by name.
         free: names, or patterns of names, of settings that may change on resume without a notice.
+        per_node: settings that the recipe may choose on each node by its own devices.
         samplers: what the samplers of the same TrainJob serve; None if the run has none.
         idle_seconds: how long the samplers may be without a request before the run ends; 0 for no limit.
         metrics_port: port at which this node shows its metrics; 0 for none.
@@ -153,6 +153,7 @@ class Plan:
     device_bytes: int | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
     free: tuple[str, ...] = ()
+    per_node: tuple[str, ...] = ()
     samplers: SamplerRequest | None = None
     idle_seconds: int = 0
     metrics_port: int = 0
@@ -227,7 +228,7 @@ class Plan:
             "settings": [
                 (setting.name, setting.value)
                 for setting in self.settings
-                if setting.source != "recipe" or setting.name not in _OF_A_NODE
+                if setting.source != "recipe" or setting.name not in self.per_node
             ],
             "fingerprint": self.fingerprint,
             "resume": self.resume,

@@ -40,7 +40,16 @@ from stoker.plan.arguments import (
 from stoker.plan.estimate import Memory, estimate, misfit
 from stoker.plan.facts import Facts, whole_number
 from stoker.plan.inputs import Input, ModelFolder
-from stoker.plan.interfaces import Asked, Command, ConfigFile, Machine, Options, TrainingFramework, Words
+from stoker.plan.interfaces import (
+    Asked,
+    Command,
+    ConfigFile,
+    Machine,
+    Options,
+    TrainingFramework,
+    Words,
+    estimator_of,
+)
 from stoker.plan.plan import Check, Plan
 from stoker.plan.shared_memory import shared_memory_problems
 from stoker.plan.temporary_folder import temporary_folder_problems
@@ -258,6 +267,7 @@ def resolve_plan(
         device_bytes=facts.device_bytes,
         fixed=decision.fixed,
         free=framework.free_settings,
+        per_node=framework.node_settings,
         samplers=decision.samplers,
         idle_seconds=idle,
         metrics_port=metrics_port,
@@ -270,7 +280,7 @@ def _ways(
     """Return the memory of the run and of the other ways to train its model, each with what to write."""
     if asked.accelerator == "cpu" or model.shape is None:
         return ()
-    ways = framework.ways(asked, table, named, model.shape)
+    ways = estimator_of(framework).ways(asked, table, named, model.shape)
     return tuple((way.write, estimate(model.shape, way.training)) for way in ways)
 
 

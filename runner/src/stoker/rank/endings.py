@@ -123,8 +123,8 @@ def ending_of(error: BaseException, names: FlagNames, attempt: int = 0) -> Verdi
     if attempt and _is_silence(error, text):
         return Verdict(
             ExitCode.UNAVAILABLE,
-            f"the model hub does not answer: {text[:400]}. A restart asks it again; a run whose initializers fetch "
-            "model and data never does",
+            f"the model hub does not answer: {text[:400]}. A restart tries again; to train "
+            "without the hub, let initializers fetch model and data",
         )
     if _named(error) & _MISSING or _NOT_FOUND.search(text):
         return Verdict(

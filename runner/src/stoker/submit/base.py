@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from stoker.frameworks.registry import Backend
-from stoker.submit import sdk
 from stoker.submit.compat import ConfigMethods
 from stoker.submit.initializer import Initialized
 from stoker.submit.variables import unable_to_shard, variable_problems
 
 
 @dataclass
-class LLMBackend(ConfigMethods, Backend, ABC):
+class LLMBackend(ConfigMethods):
     """A run of one training framework, as plain data (KEP-2839).
 
     Attributes:
+        command: the command that takes the arguments; one word or more.
         generic_runtime: the default runtime, which fits any run of the framework; None if there is none.
         num_nodes: number of pods; None leaves that to the runtime.
         resources_per_node: resources of each pod, e.g. `{"gpu": 1}`; None leaves that to the runtime.
     """
 
+    command: ClassVar[tuple[str, ...]]
     generic_runtime: ClassVar[str | None] = None
 
     # Keyword-only, so that a config's own fields keep their positions in the KEP's text.
@@ -81,6 +81,8 @@ class LLMBackend(ConfigMethods, Backend, ABC):
         Raises:
             ValueError: the config is wrong, no runtime fits, or several do.
         """
+        from stoker.submit import sdk
+
         return sdk.train_arguments(self, client, **more)
 
 
@@ -91,7 +93,7 @@ def placement_problems(num_nodes: object, resources: object) -> list[str]:
         not isinstance(resources, Mapping) or not all(isinstance(name, str) for name in resources)
     ):
         problems.append(
-            f'resources_per_node is {resources!r}: it must map resource names to amounts, e.g. {{"gpu": 1}}'
+            f'resources_per_node is {resources!r}: it must map resource names to amounts, such as {{"gpu": 1}}'
         )
     return problems
 

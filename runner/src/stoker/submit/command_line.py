@@ -131,7 +131,9 @@ def _from_method(options: TrainJobOptions) -> LLMBackend:
 def _from_file(options: TrainJobOptions) -> LLMBackend:
     path, _, attribute = options.subject.rpartition(":")
     if not path.endswith(".py") or not attribute.isidentifier():
-        raise RunError(ExitCode.USAGE, f"{options.subject!r} is not a config: write FILE.py:NAME, e.g. run.py:config")
+        raise RunError(
+            ExitCode.USAGE, f"{options.subject!r} is not a config: write FILE.py:NAME, such as run.py:config"
+        )
     for option, value in (
         ("--set", options.settings),
         ("--lora or --qlora", options.adapter),
@@ -145,7 +147,7 @@ def _from_file(options: TrainJobOptions) -> LLMBackend:
     if not isinstance(found, LLMBackend):
         kind = "nothing" if found is None else f"a {type(found).__name__}"
         raise RunError(
-            ExitCode.USAGE, f"{attribute} in {path} is {kind}: it must be a config, e.g. {attribute} = TRLConfig(…)"
+            ExitCode.USAGE, f"{attribute} in {path} is {kind}: it must be a config, such as {attribute} = TRLConfig(…)"
         )
     return copy.copy(found)
 

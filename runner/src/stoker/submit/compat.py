@@ -11,8 +11,9 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+from stoker.frameworks.registry import Backend
 from stoker.plan.arguments import split_args
 from stoker.submit.initializer import Initialized
 from stoker.submit.trl_flags import without
@@ -167,14 +168,52 @@ def _read_as(own: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, _settable(name, own[name])
 
 
-class ConfigMethods:
-    """What only one of the texts has."""
+def _labelled(own: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the label of a class under the name that it did not declare, and whether its command is sent."""
+    label, labels = own.get("framework"), own.get("supported_frameworks")
+    if isinstance(label, str):
+        yield "supported_frameworks", [label]
+    elif labels:
+        yield "framework", labels[0]
+    if "to_command" in own or inspect.isfunction(label) or (labels and not isinstance(label, str)):
+        yield "sends_command", True
+
+
+class ConfigMethods(Backend):
+    """What only one of the texts has.
+
+    Attributes:
+        supported_frameworks: the label, as the second text names it; a class declares either.
+        sends_command: True if TrainJobs get the class's command, as in the first two texts; otherwise the runtime keeps
+            its own.
+    """
+
+    supported_frameworks: ClassVar[list[str]]
+    sends_command: ClassVar[bool] = False
 
     def __init_subclass__(cls, **more: Any) -> None:
-        """Read what a class after the first text defines as methods and properties."""
+        """Read what a class after the first two texts declares, or defines as methods and properties."""
         super().__init_subclass__(**more)
-        for name, value in [*_read_as(vars(cls))]:
-            setattr(cls, name, value)
+        for read in (_labelled, _read_as):
+            for name, value in [*read(vars(cls))]:
+                setattr(cls, name, value)
+
+    @classmethod
+    def undeclared(cls) -> str:
+        """Return how each text declares a framework and a command; empty if the class has both."""
+        label, command = getattr(cls, "framework", ""), getattr(cls, "command", ())
+        has_command = cls.to_command is not ConfigMethods.to_command or (isinstance(command, tuple) and command)
+        if isinstance(label, str) and label and has_command:
+            return ""
+        return (
+            'a framework and a command: framework: ClassVar[str] = "…"; command: ClassVar[tuple[str, ...]] = ("…",); '
+            "or define framework() and to_command(), the former without the fields of a config"
+        )
+
+    def to_command(self: Any) -> tuple[str, ...]:
+        """Return the command for the arguments; a class defines this (first text) or declares `command`."""
+        command: tuple[str, ...] = self.command
+        return command
 
     def args_for(self: Any, initializer: Initialized | None = None) -> list[str]:
         """Return the arguments. A class after the second or the newest text has a `to_args` without parameters."""

@@ -12,6 +12,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Protocol
 
 from stoker.cluster.grace import grace_problem, patched_grace
+from stoker.contract.packages import from_checkout
 from stoker.contract.variables import GRACE_PERIOD
 from stoker.frameworks.torchtune.admission import problems_of
 from stoker.plan.facts import whole_number
@@ -240,5 +241,5 @@ def _trainer() -> Any:
         trainer = importlib.import_module("kubeflow.trainer")
         importlib.import_module("kubeflow.trainer.options")
     except ImportError as error:
-        raise ImportError("the Kubeflow SDK is not installed: from a checkout, pip install './runner[sdk]'") from error
+        raise ImportError(f"the Kubeflow SDK is not installed: {from_checkout('sdk')}") from error
     return trainer

@@ -26,7 +26,7 @@ from stoker.frameworks.torchtune.resume import fixed_settings
 from stoker.frameworks.torchtune.values import QUANTIZE, joined, keys_of, quantizes, value_of, values_of
 from stoker.plan.arguments import FlagTable, Setting, above_zero
 from stoker.plan.inputs import Input
-from stoker.plan.interfaces import Asked, Decider, Decision, Options, Words
+from stoker.plan.interfaces import Asked, Decider, Decision, Estimator, Options, Words
 
 _LORA = ("lora", "qlora", "lora_dpo", "kd")
 # TorchTune does not write adapters of these models in PEFT's layout (FullModelHFCheckpointer.save_checkpoint).
@@ -47,7 +47,7 @@ _ON_CPU = {
 }
 
 
-class TorchTuneDecider(Decider):
+class TorchTuneDecider(Decider, Estimator):
     """Decides what TorchTune runs."""
 
     def options(self, asked: Asked) -> Options:

@@ -20,7 +20,7 @@ from stoker.frameworks.trl.sharding import FULL, sharding_notices, sharding_reci
 from stoker.plan.arguments import FlagTable, Setting, is_true, translated, without_negations
 from stoker.plan.estimate import Way
 from stoker.plan.inputs import Input
-from stoker.plan.interfaces import Asked, Decider, Decision, Options
+from stoker.plan.interfaces import Asked, Decider, Decision, Estimator, Options
 from stoker.plan.model_shape import ModelShape
 
 # The fingerprint: a resume with another value of any of these would train another model.
@@ -46,7 +46,7 @@ IDENTITY = {
 }
 
 
-class TRLDecider(Decider):
+class TRLDecider(Decider, Estimator):
     """Decides what TRL runs."""
 
     def options(self, asked: Asked) -> Options:

@@ -28,6 +28,7 @@ class TRL(TRLReader, TRLDecider, TRLChecker, TrainingFramework):
     flag_names: ClassVar[FlagNames] = command_line.FLAG_NAMES
     shardings: ClassVar[tuple[str, ...]] = ("none", "full")
     free_settings: ClassVar[tuple[str, ...]] = FREE
+    node_settings: ClassVar[tuple[str, ...]] = ("activation_checkpointing", "tf32")
 
     def flag_table(self, method: str) -> FlagTable:
         """Return the flags of the method's script, as generated from its parser."""

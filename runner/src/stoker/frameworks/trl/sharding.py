@@ -28,6 +28,12 @@ def uses_fsdp(settings: Mapping[str, Setting]) -> bool:
     return "fsdp" in settings and str(settings["fsdp"].value).lower() not in ("", "false")
 
 
+def fsdp_version(settings: Mapping[str, Setting]) -> str:
+    """Return the version of FSDP that an `fsdp_config` chooses; empty if that is not known, as with a file."""
+    config = _config(_fsdp_config(settings))
+    return "" if config is None else version_of(config)
+
+
 def sharding_recipe(asked: Asked, tuning: str) -> dict[str, tuple[str, str]]:
     """Return the flags that shard a run: flag → (value, why).
 
@@ -88,7 +94,7 @@ def _fsdp_problems(
 ) -> Iterator[str]:
     """Yield one problem for each setting that does not go with `--fsdp`, which is on."""
     setting, flag = settings["fsdp"], table.spell("fsdp")
-    text = str(settings["fsdp_config"].value) if "fsdp_config" in settings else "{}"
+    text = _fsdp_config(settings)
     # XLA may shard within a single process.
     if asked.world_size == 1 and asked.accelerator != "tpu" and not _turns_on(text, "xla"):
         leave = f"write {flag} false" if setting.source == "runtime" else f"leave out {flag}"
@@ -96,7 +102,7 @@ def _fsdp_problems(
             f"{flag} ({setting.source}) shards a model over several processes, but this run has one: request more "
             f"devices, or {leave}"
         )
-    yield from _version_problems(asked, str(setting.value), _config(text))
+    yield from _version_problems(asked, str(setting.value), fsdp_version(settings))
     if on("use_peft") and _recomputes(text):
         yield (
             "activation_checkpointing in --fsdp_config leaves an empty adapter (peft 0.21): take it out of there, and "
@@ -104,14 +110,17 @@ def _fsdp_problems(
         )
 
 
-def _version_problems(asked: Asked, words: str, config: Mapping[str, Any] | None) -> Iterator[str]:
+def _version_problems(asked: Asked, words: str, version: str) -> Iterator[str]:
     """Yield what the version of FSDP cannot do; nothing if it is not known."""
-    version = "" if config is None else version_of(config)
     if version == "1" and asked.accelerator == "cpu":
         yield "version 1 of FSDP (--fsdp_config) needs GPUs: leave the version out, or choose a runtime with GPUs"
     for word in words.split() if version == "2" else ():
         if word in WORDS_OF_1:
             yield f"--fsdp {word} is for version 1 of FSDP, and this is 2: write full_shard or shard_grad_op"
+
+
+def _fsdp_config(settings: Mapping[str, Setting]) -> str:
+    return str(settings["fsdp_config"].value) if "fsdp_config" in settings else "{}"
 
 
 def _recomputes(text: str) -> bool:

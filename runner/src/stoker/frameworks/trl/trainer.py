@@ -25,7 +25,7 @@ _CONFIGURED = ("accelerate", "peft", "transformers", "trl")
 _CONSTRUCTORS = (
     *("__init__", "__post_init__", "create_accelerator_and_postprocess", "get_reporting_integration_callbacks"),
     *("get_correct_attn_implementation", "_flash_attn_can_dispatch", "_flex_attn_can_dispatch", "_sdpa_can_dispatch"),
-    *("from_pretrained", "validate_environment", "_prepare_dataset"),
+    *("from_pretrained", "validate_environment", "_prepare_dataset", "inject_adapter"),
 )
 # The modules of these packages whose functions all do so.
 _CONSTRUCTING = ("transformers.optimization", "transformers.trainer_optimizer")
