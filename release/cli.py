@@ -302,11 +302,14 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line; every ending has a code and, if it is not 0, one message."""
     try:
         result: Any = cli.main(arguments, prog_name="python -m release", standalone_mode=False)
-    except click.UsageError as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(USAGE)
+    except click.UsageError as error:
+        click.echo(f"release: error: {error.format_message()} (see --help)", err=True)
+        sys.exit(USAGE)
     except ReleaseError as error:
-        click.echo("\n".join(f"release: {line}" for line in error.message.splitlines()), err=True)
+        click.echo("\n".join(f"release: error: {line}" for line in error.message.splitlines()), err=True)
         sys.exit(error.code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)

@@ -143,7 +143,7 @@ def main() -> None:
         try:
             base, tuned = (ask_server(options.server, name, questions) for name in (options.base, options.tuned))
         except OSError as error:
-            sys.exit(f"{options.server} does not answer: {error}")
+            sys.exit(f"ask.py: error: {options.server} does not answer: {error}")
     else:
         base, tuned = ask_folders(options.model, options.adapter, questions)
     answers = [Answer(*answer) for answer in zip(questions, expected, base, tuned, strict=True)]

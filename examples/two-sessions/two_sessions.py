@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise FailedError("a session earned no more at its end than at its start: raise --max_steps")
         code = 0
     except FailedError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"two_sessions.py: error: {error}", file=sys.stderr)
     finally:
         code = code if args.keep else max(code, _end(tools, devices=bool(args.device_claim)))
     return code
@@ -133,7 +133,7 @@ def _end(tools: Tools, *, devices: bool) -> int:
             tools.stoker("rl", "down", name, "--purge")
         left = tools.left(devices=devices)
     except FailedError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"two_sessions.py: error: {error}", file=sys.stderr)
         return 1
     print(f"left: {', '.join(left) or 'nothing'}")
     return int(bool(left))

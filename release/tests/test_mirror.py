@@ -44,7 +44,7 @@ def test_images_of_one_accelerator_come_with_those_that_need_none() -> None:
 
 def test_an_accelerator_that_no_image_is_made_for_is_refused(release: Release) -> None:
     refused = release("mirror-list", "--accelerator", "abacus", code=65)
-    assert "no image has a variant 'abacus'; images.lock.yaml has: any, cpu, cuda" in refused.stderr
+    assert "release: error: no image has a variant 'abacus'; images.lock.yaml has: any, cpu, cuda" in refused.stderr
 
 
 def test_signatures_follow_what_they_sign() -> None:

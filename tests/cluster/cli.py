@@ -36,13 +36,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(options)
     except ClusterError as error:
-        print(f"cluster: {error}", file=sys.stderr)
+        print(f"cluster: error: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        print(f"cluster: {error}", file=sys.stderr)
+        print(f"cluster: error: {error}", file=sys.stderr)
         return UNAVAILABLE
     except KeyboardInterrupt:
-        print("cluster: interrupted: run the same command again to continue, or `down` to clean up", file=sys.stderr)
+        print(
+            "cluster: error: interrupted: run the same command again to continue, or `down` to clean up",
+            file=sys.stderr,
+        )
         return 130
 
 
@@ -50,7 +53,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors end with the documented exit code."""
 
     def error(self, message: str) -> None:  # type: ignore[override]  # argparse never returns either
-        self.exit(USAGE, f"{self.prog}: {message} (see --help)\n")
+        self.exit(USAGE, f"cluster: error: {message} (see {self.prog} --help)\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,12 +118,12 @@ def _status(provider: str | None) -> int:
 def _exec(provider: str | None, argv: list[str]) -> int:
     command = argv[1:] if argv[:1] == ["--"] else argv
     if not command:
-        print("cluster: exec: no command: write one, such as exec -- kubectl get nodes", file=sys.stderr)
+        print("cluster: error: exec: no command: write one, such as exec -- kubectl get nodes", file=sys.stderr)
         return USAGE
     cluster = connect(provider)
     wrapped = cluster.provider.wrap(command)
     try:
         os.execvpe(wrapped[0], wrapped, {**os.environ, **cluster.env})
     except OSError as error:
-        print(f"cluster: exec: {wrapped[0]}: {error.strerror}", file=sys.stderr)
+        print(f"cluster: error: exec: {wrapped[0]}: {error.strerror}", file=sys.stderr)
         return UNAVAILABLE

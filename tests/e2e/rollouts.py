@@ -79,6 +79,8 @@ SMALL = {
     # Long enough for a sampler to start anew while answers are held.
     "reward_seconds": "1200",
 }
+# A run that lasts longer than any test.
+ENDLESS = {**SMALL, "per_device_train_batch_size": "16", "max_steps": "1000"}
 WITHOUT_PUBLISHING = {"PYTHONPATH": "/inputs:/inputs/unpublished"}
 
 
@@ -260,6 +262,16 @@ def thorough(kube: Kube, reader: Reader, sums: None) -> dict[str, str]:
     reader.write(CLAIM, "thorough/README", "A base model.")  # makes the folder
     reader.copy(made / "model", CLAIM, "thorough")
     return {"model_name_or_path": "/inputs/thorough"}
+
+
+def example_trainjob(runtime: str, flags: Mapping[str, str]) -> dict[str, Any]:
+    """Return the example's TrainJob for one node and a runtime, with more flags; the last of a flag counts."""
+    made: dict[str, Any] = yaml.safe_load((EXAMPLE / "trainjob.yaml").read_text())
+    made["spec"]["runtimeRef"]["name"] = runtime
+    trainer = made["spec"]["trainer"]
+    trainer["numNodes"] = 1
+    trainer["args"] += [f"--{flag}={value}" for flag, value in flags.items()]
+    return made
 
 
 @pytest.fixture

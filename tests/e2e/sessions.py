@@ -15,7 +15,7 @@ from charts.helm import ROOT
 from cluster import Cluster
 from e2e.kube import Kube
 from e2e.registry import Image
-from e2e.rollouts import EXAMPLE, SMALL, VALUES, Installs
+from e2e.rollouts import ENDLESS, VALUES, Installs, example_trainjob
 from stoker.sessions.kinds import ALL
 
 RUNTIME = "trl-sessions"
@@ -59,12 +59,7 @@ def runtime(install_catalogue: Installs, image: Image, serving_images: Mapping[s
 @pytest.fixture
 def trainjob(cluster: Cluster, sums: None, tmp_path: Path) -> Path:
     """The example's TrainJob for one node, whose network the policies' agent sees."""
-    made = yaml.safe_load((EXAMPLE / "trainjob.yaml").read_text())
-    made["spec"]["runtimeRef"]["name"] = RUNTIME
-    trainer = made["spec"]["trainer"]
-    trainer["numNodes"] = 1
-    flags = {**SMALL, "per_device_train_batch_size": "16", "max_steps": "1000"}
-    trainer["args"] += [f"--{flag}={value}" for flag, value in flags.items()]
+    made = example_trainjob(RUNTIME, ENDLESS)
     for patch in made["spec"]["runtimePatches"]:
         for job in patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]:
             selector = {"kubernetes.io/hostname": cluster.nodes()[0]}

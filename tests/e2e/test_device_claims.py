@@ -34,7 +34,7 @@ from e2e.kube import Kube
 from e2e.kueue import kueue, queue, queued
 from e2e.placement import LABEL, NODE, POD, bare_namespace, bare_node, end, placed, stays
 from e2e.registry import Image
-from e2e.rollouts import EXAMPLE, SMALL, Installs, SumsRun
+from e2e.rollouts import ENDLESS, Installs, SumsRun, example_trainjob
 from e2e.sessions import pods_of
 from e2e.sharing import CLAIMS, OWN, SAMPLERS, SHARED
 from e2e.trainjobs import Reader, Run
@@ -86,14 +86,8 @@ def stoker(kube: Kube, runtime: None) -> Iterator[Stoker]:
 @pytest.fixture
 def trainjob(sums: None, tmp_path: Path) -> Path:
     """The example's TrainJob for one node."""
-    made = yaml.safe_load((EXAMPLE / "trainjob.yaml").read_text())
-    made["spec"]["runtimeRef"]["name"] = RUNTIME
-    trainer = made["spec"]["trainer"]
-    trainer["numNodes"] = 1
-    flags = {**SMALL, "per_device_train_batch_size": "16", "max_steps": "1000"}
-    trainer["args"] += [f"--{flag}={value}" for flag, value in flags.items()]
     file = tmp_path / "trainjob.yaml"
-    file.write_text(yaml.safe_dump(made))
+    file.write_text(yaml.safe_dump(example_trainjob(RUNTIME, ENDLESS)))
     return file
 
 

@@ -26,6 +26,7 @@ RELEASE = "installed"
 EVERYTHING = (
     *("profile=trl", "names.style=versioned", "names.version=installed", "policies.enabled=true"),
     *("accelerator=nvidia-dra", f"namespaces={{{NAMESPACE}}}", "runtimes.trl-distributed.accelerator=cpu"),
+    *("serviceAccount.create=true", "runtimes.trl-grpo-async.samplers.slice.lease=gpu-0"),
 )
 ONE_RUNTIME = ("profile=none", "accelerator=cpu", "runtimes.installed.base=trl-distributed")
 
@@ -83,9 +84,15 @@ def test_uninstalling_leaves_what_runs_name_alone_and_installing_again_works(hel
             "validatingadmissionpolicybinding.admissionregistration.k8s.io",
         }
         assert helm_of("uninstall", RELEASE, "--wait").returncode == 0
-        # Runs name the one at every restart, and the other protects them. docs/guides/cluster.md: how to delete them.
+        # Runs name them, act by them, or are protected by them. docs/guides/cluster.md: how to delete them.
         left = {name.split("/")[0] for name in everything(cluster, f"app.kubernetes.io/instance={RELEASE}")}
-        assert left == {"networkpolicy.networking.k8s.io", "resourceclaimtemplate.resource.k8s.io"}
+        assert left == {
+            "networkpolicy.networking.k8s.io",
+            "resourceclaimtemplate.resource.k8s.io",
+            "role.rbac.authorization.k8s.io",
+            "rolebinding.rbac.authorization.k8s.io",
+            "serviceaccount",
+        }
         assert everything(cluster, f"owner=helm,name={RELEASE}") == []
 
 

@@ -2,7 +2,7 @@
 
 SIGTERM comes as users meet it: one of two pods is deleted, otherwise the pods are evicted, as a drain does. SIGKILL
 comes from the node. The same cases with local processes are in runner/tests/integration/test_kills.py.
-`make kill-matrix-cluster` runs every case and writes what it saw into docs/kill-matrix.md.
+`make kill-matrix-cluster` runs every case and writes what it saw into docs/reference/kill-matrix.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 SIGTERM to a whole pod comes as users meet it, by an eviction or a deletion; all other signals come from the node. The
 same cases with local processes are in runner/tests/integration/test_rollout_kills.py.
-`make kill-matrix-cluster` runs every case and writes what it saw into docs/kill-matrix.md.
+`make kill-matrix-cluster` runs every case and writes what it saw into docs/reference/kill-matrix.md.
 """
 
 from __future__ import annotations
@@ -193,6 +193,11 @@ def restarts_of(pod: dict[str, Any], case: RolloutCase) -> int:
 
 def judge(run: SumsRun, reader: Reader, steps: int) -> dict[str, Any]:
     """Check what the run has trained in all its attempts and what it left, and return its manifest."""
+
+    def ended() -> bool:
+        return all(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in run.samplers(ended=True))
+
+    run.kube.until("the samplers to end with the trainers", ended, 120)
     manifest = run.manifest(reader)
     assert (manifest["steps"], manifest["world_size"]) == (steps, 2)
     assert run.flaws(wanted(steps)) == []

@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-import yaml
 
 from e2e.kube import Kube
 from e2e.registry import Image
-from e2e.rollouts import EXAMPLE, Installs, SumsRun
+from e2e.rollouts import EXAMPLE, Installs, SumsRun, example_trainjob
 from e2e.strikers import Striker, hit
 from e2e.trainjobs import Reader, Restarts
 
@@ -52,12 +51,8 @@ Submits = Callable[[int, int], list[SumsRun]]
 
 def trainjob(name: str, steps: int, save_steps: int) -> dict[str, Any]:
     """Return the example's TrainJob on one node, for samplers that are a release."""
-    found: dict[str, Any] = yaml.safe_load((EXAMPLE / "trainjob.yaml").read_text())
+    found = example_trainjob("trl-grpo-async-external", {"max_steps": str(steps), "save_steps": str(save_steps)})
     found["metadata"]["name"] = name
-    found["spec"]["runtimeRef"]["name"] = "trl-grpo-async-external"
-    trainer = found["spec"]["trainer"]
-    trainer["numNodes"] = 1
-    trainer["args"] += [f"--max_steps={steps}", f"--save_steps={save_steps}"]
     (patch,) = found["spec"]["runtimePatches"]
     jobs = patch["trainingRuntimeSpec"]["template"]["spec"]
     jobs["replicatedJobs"] = [job for job in jobs["replicatedJobs"] if job["name"] == "node"]

@@ -17,7 +17,7 @@ from charts.helm import ROOT
 from cluster import Cluster
 from e2e.kube import Kube
 from e2e.registry import Image
-from e2e.rollouts import EXAMPLE, SMALL, VALUES, Installs, SumsRun
+from e2e.rollouts import ENDLESS, VALUES, Installs, SumsRun, example_trainjob
 from e2e.sharing import LEASE, holder
 from e2e.trainjobs import Reader
 
@@ -71,14 +71,8 @@ def trainjob(sums: None, tmp_path: Path) -> Callable[[str], str]:
     """Writes the example's TrainJob for one node and a runtime; returns the file."""
 
     def write(runtime: str) -> str:
-        made = yaml.safe_load((EXAMPLE / "trainjob.yaml").read_text())
-        made["spec"]["runtimeRef"]["name"] = runtime
-        trainer = made["spec"]["trainer"]
-        trainer["numNodes"] = 1
-        flags = {**SMALL, "per_device_train_batch_size": "16", "max_steps": "1000"}
-        trainer["args"] += [f"--{flag}={value}" for flag, value in flags.items()]
         file = tmp_path / f"{runtime}.yaml"
-        file.write_text(yaml.safe_dump(made))
+        file.write_text(yaml.safe_dump(example_trainjob(runtime, ENDLESS)))
         return str(file)
 
     return write

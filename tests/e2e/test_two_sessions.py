@@ -18,11 +18,10 @@ import yaml
 
 from charts.helm import ROOT
 from cluster import Cluster
-from e2e import rollouts
 from e2e.devices import CLASS, COUNT, devices, devices_of, own_claim, template, users_of
 from e2e.kube import Kube
 from e2e.registry import Image
-from e2e.rollouts import SMALL, Installs, SumsRun
+from e2e.rollouts import SMALL, Installs, SumsRun, example_trainjob
 from e2e.sessions import Rl, key_of, left, pods_of, rl, status
 from e2e.sharing import CLAIMS, LEASE, OWN, SAMPLERS, SHARED, holder
 from e2e.trainjobs import Reader
@@ -88,12 +87,9 @@ def sharing(kube: Kube, claims: bool) -> Iterator[tuple[str, ...]]:
 @pytest.fixture
 def trainjob(sums: None, tmp_path: Path) -> Path:
     """The example's TrainJob for one node."""
-    made = yaml.safe_load((rollouts.EXAMPLE / "trainjob.yaml").read_text())
-    made["spec"]["runtimeRef"]["name"] = RUNTIME
-    made["spec"]["trainer"]["numNodes"] = 1
     file = tmp_path / "trainjob.yaml"
-    file.write_text(yaml.safe_dump(made))
-    return with_flags(file, SMALL)
+    file.write_text(yaml.safe_dump(example_trainjob(RUNTIME, SMALL)))
+    return file
 
 
 def with_flags(file: Path, flags: Mapping[str, str]) -> Path:

@@ -163,7 +163,10 @@ def test_runs_outlive_an_upgrade_a_rollback_and_a_reinstall(
     reader: Reader,
     tmp_path: Path,
 ) -> None:
-    """From the release before to this one with other retries and claims, which Kubernetes refuses, there and back."""
+    """From the release before to this one with other retries and claims, which Kubernetes refuses, there and back.
+
+    A run that was suspended with a checkpoint goes on from it.
+    """
     previous = ["--values", str(previous_values(image, tmp_path)), "--namespace", SYSTEM]
     changed = ["--set", "workspace.size=2Gi", "--set", "retries.maxRestarts=5", "--namespace", SYSTEM]
     upgrade = ["upgrade", RELEASE, *chart, *catalogue_values, *changed]
@@ -171,9 +174,11 @@ def test_runs_outlive_an_upgrade_a_rollback_and_a_reinstall(
     assert kube.items("clustertrainingruntimes", f"app.kubernetes.io/instance={RELEASE}") == []
     try:
         helm("install", RELEASE, str(PREVIOUS), *previous)
+        waiting = submit(trainjob("asleep", [*LORA_SFT, "--max_steps=20"], nodes=1))
+        waiting.wait_steps(3)
+        kube.kubectl("patch", "trainjob", "asleep", "--type=merge", "--patch", '{"spec": {"suspend": true}}')
+        kube.until("the job to stop", lambda: condition(waiting.object(), "Suspended") and not waiting.pods(), 120)
         running = submit(trainjob("over-upgrade", [*LORA_SFT, "--max_steps=60"]))
-        waiting = submit({**(asleep := trainjob("asleep", nodes=1)), "spec": {**asleep["spec"], "suspend": True}})
-        kube.until("the suspended job to be seen", lambda: condition(waiting.object(), "Suspended"), 60)
         running.wait_log(r"'loss'")
 
         refused = cluster.run(["helm", *upgrade], check=False, capture_output=True)
@@ -194,6 +199,8 @@ def test_runs_outlive_an_upgrade_a_rollback_and_a_reinstall(
         kube.kubectl("patch", "trainjob", "asleep", "--type=merge", "--patch", '{"spec": {"suspend": false}}')
         running.wait_complete()
         waiting.wait_complete()
+        assert (resumed := waiting.manifest(reader))["steps"] == 20
+        assert resumed["resumed_from"].startswith("checkpoint-")
         assert running.restarts() == Restarts(0, 0)
         assert running.manifest(reader)["steps"] == 60
     finally:

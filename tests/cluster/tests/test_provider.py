@@ -95,7 +95,9 @@ def test_the_embedded_provider_says_why_it_cannot_run(
     monkeypatch.setattr(os, "geteuid", lambda: user)
     for command in (["up"], ["down"]):
         assert cli.main(["--provider", "embedded", *command]) == 77
-        assert message in capsys.readouterr().err
+        told = capsys.readouterr().err
+        assert told.startswith("cluster: error: ")
+        assert message in told
 
 
 def test_status_prints_one_line_each_and_fails_unless_all_are_healthy(
@@ -111,7 +113,9 @@ def test_wrong_usage_ends_with_64(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["sideways"])
     assert ended.value.code == 64
-    assert "sideways" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert told.startswith("cluster: error: ")
+    assert "sideways" in told
     assert cli.main(["--provider", "existing", "exec", "--"]) == 64
 
 
