@@ -84,7 +84,7 @@ class Kube:
 
     def state(self) -> str:
         """Return what a person would look at when a run went wrong."""
-        overview = self.kubectl("get", "trainjobs,jobsets,jobs,pods,pvc", "-o", "wide", check=False).stdout
+        overview = self.kubectl("get", "trainjobs,jobsets,jobs,hpa,pods,pvc", "-o", "wide", check=False).stdout
         order = "--sort-by=.metadata.creationTimestamp"  # some have no time of their own
         events = self.kubectl("get", "events", order, check=False).stdout.splitlines()[-25:]
         logs = [

@@ -105,7 +105,8 @@ def test_a_crowd_starts_a_second_replica_and_quiet_ends_it_without_a_failed_requ
 
     # Without a pause: a crowd that thins out ends the second replica before it has started.
     with client.busy(server.url, "base", pause=0) as crowd:
-        kube.until("a second replica", lambda: len(server.pods()) == 2, 120)
+        # The autoscaler looks every 15 seconds, and sometimes at a moment between two requests.
+        kube.until("a second replica", lambda: len(server.pods()) == 2, 300)
         server.wait_ready(2, seconds=480)  # it starts beside a crowd
     # One asker: several would be two requests at once now and then, which keeps both replicas.
     with client.busy(server.url, "base", pause=5, askers=1) as quiet:

@@ -99,7 +99,7 @@ def test_it_is_used_by_keys_alone(page: Page, board: Started) -> None:
     assert order[3].startswith("by hand")
     assert order[4] == "Now"
     assert sorted(order[5:]) == sorted({*order[5:]})
-    assert {*order[5:]} <= {"tune", "wait", "broken", "done"}
+    assert {*order[5:]} <= {"tune", "wait", "new", "broken", "done"}
     name = order[-1]
     page.press("Enter")
     page.wait_for(f"document.querySelector('h1')?.innerText == '{name}'")
