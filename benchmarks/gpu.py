@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """What a runtime's recipe gains on one GPU: tokens per second and MFU, against TRL's own defaults.
 
-Trains one epoch through TRL's own script, alternately with all the flags and variables that `stoker plan` gives for the
-runtime and with TRL's defaults, in pairs. Both sides have the same model, samples, maximum length, precision, optimizer
-and adapter; the recipe decides the rest: batch, packing, kernels, checkpointing. Tokens are counted by TRL after the
-first steps, without padding, and must be the same on both sides. MFU is the arithmetic that the model needs for these
-tokens over what the GPU can do. Model and samples are made here, with random weights, unless you name a model. Says on
-stderr how far it is. Reports, and asserts nothing of the speed.
+Trains one epoch, alternately by `stoker run` as in a pod of the runtime and by TRL's own script with TRL's defaults, in
+pairs. Both sides have the same model, samples, maximum length, precision, optimizer and adapter; the runtime and its
+recipe decide the rest: batch, packing, kernels, checkpointing. Tokens are counted by TRL after the first steps, without
+padding, and must be the same on both sides. MFU is the arithmetic that the model needs for these tokens over what the
+GPU can do. Model and samples are made here, with random weights, unless you name a model. Says on stderr how far it is.
+Reports, and asserts nothing of the speed.
 
 exit codes:
   0   measured
@@ -32,7 +32,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -136,16 +135,21 @@ def main() -> None:
         command = [str(bare), str(script), str(folder), model, str(args.samples), str(args.length)]
         if subprocess.run(command, check=False).returncode:
             raise GpuError("the model or the samples could not be written; the message is above")
-        plan = planned(with_runner, entry, folder, args.length, dict(word.split("=", 1) for word in args.arg))
-        recipe = flags_of(plan["trainer_argv"])
+        pod = pod_of(with_runner, entry, folder, args.length, dict(word.split("=", 1) for word in args.arg))
+        recipe = flags_of(planned(with_runner, pod))
         work = Work.read(folder, trains_all=recipe.get("use_peft", ["false"]) != ["true"])
 
         def run(side: str, number: int) -> Speed:
-            output = folder / f"{number}-{SIDES.index(side)}"
-            flags = {**(recipe if side == SIDES[0] else job_flags(recipe)), "output_dir": [str(output)]}
-            env = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "0", **(plan["env"] if side == SIDES[0] else {})}
-            words = [word for flag, values in flags.items() for word in (f"--{flag}", *values)]
-            ended = run_job([str(bare), "-m", _TRAINER, *words], env, args.patience)
+            output = str(folder / f"{number}-{SIDES.index(side)}")
+            env = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "0"}
+            if side == SIDES[0]:
+                argv = [str(with_runner), "-m", "stoker", "run", _TRAINER, "--output_dir", output]
+                env |= {**pod, "STOKER_WORKSPACE": output, "STOKER_RUN_ID": str(number)}
+            else:
+                flags = {**job_flags(recipe), "output_dir": [output]}
+                words = [word for flag, values in flags.items() for word in (f"--{flag}", *values)]
+                argv = [str(bare), "-m", _TRAINER, *words]
+            ended = run_job(argv, env, args.patience)
             shutil.rmtree(output, ignore_errors=True)
             return speed_of(ended)
 
@@ -206,8 +210,8 @@ def first_gpu() -> str:
     return names[0].strip()
 
 
-def planned(with_runner: Path, entry: Path, folder: Path, length: int, asked: Mapping[str, str]) -> dict[str, Any]:
-    """Return the plan of a pod of this runtime with one GPU, as `stoker plan` prints it."""
+def pod_of(with_runner: Path, entry: Path, folder: Path, length: int, asked: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a pod of this runtime with one GPU."""
     read = "import json, sys, yaml; print(json.dumps(yaml.safe_load(sys.stdin)['args']))"
     with entry.open() as file:
         args = json.loads(
@@ -224,18 +228,27 @@ def planned(with_runner: Path, entry: Path, folder: Path, length: int, asked: Ma
         "report_to": "none",
         **asked,
     }
-    pod = {
+    return {
         **{f"STOKER_ARG_{flag.upper()}": value for flag, value in args.items()},
         "STOKER_WORKSPACE": str(folder / "workspace"),
         "STOKER_ACCELERATOR": "nvidia",
         "STOKER_NPROC_PER_NODE": "1",
+        "STOKER_CPU_REQUEST": str(len(os.sched_getaffinity(0))),
     }
+
+
+def planned(with_runner: Path, pod: Mapping[str, str]) -> list[str]:
+    """Return the trainer's arguments in a pod with these variables, as `stoker plan` prints them.
+
+    Raises:
+        GpuError: the recipe is refused.
+    """
     command = [str(with_runner), "-m", "stoker", "plan", "--output", "json", _TRAINER]
     printed = subprocess.run(command, env={**os.environ, **pod}, check=False, stdout=subprocess.PIPE, text=True)
     if printed.returncode:
         raise GpuError("`stoker plan` refuses the recipe; its message is above")
-    plan: dict[str, Any] = json.loads(printed.stdout)
-    return plan
+    argv: list[str] = json.loads(printed.stdout)["trainer_argv"]
+    return argv
 
 
 def flags_of(argv: Sequence[str]) -> dict[str, list[str]]:

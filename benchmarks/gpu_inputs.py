@@ -67,7 +67,10 @@ def write_model(folder: Path, shape: dict[str, Any]) -> None:
         **{**sizes, **shape}, pad_token_id=fast.pad_token_id, eos_token_id=fast.eos_token_id, dtype="bfloat16"
     )
     torch.set_default_dtype(torch.bfloat16)
-    Qwen3ForCausalLM(config).save_pretrained(folder)
+    # Drawing billions of random numbers takes minutes on CPUs.
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = Qwen3ForCausalLM(config)
+    model.save_pretrained(folder)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 from runner.tests.plan.models import QWEN_8B
 from runner.tests.samples import pod
 
+from stoker.contract.exits import RunError
 from stoker.frameworks import TRL
 from stoker.frameworks.trl.flags import METHODS, flag_table
 from stoker.node.read_inputs import read_model
@@ -22,6 +23,7 @@ from stoker.rank.same_run import refuse_other_run
 GIB = 2**30
 LORA = ("--use_peft", "--per_device_train_batch_size", "2")
 IMAGE = ("liger-kernel",)
+OLD_TORCH = (2, 12)
 WITH_FLASH = ("flash-attn", "liger-kernel")
 SPEED = (
     *("tf32", "use_liger_kernel", "attn_implementation", "packing", "dataset_num_proc", "dataloader_num_workers"),
@@ -48,7 +50,7 @@ def planned(
         "STOKER_CPU_REQUEST": "16",
         **(env or {}),
     }
-    known = {"cuda_generation": 9, "device_bytes": 141 * GIB, "kernel_packages": IMAGE, **machine}
+    known = {"cuda_generation": 9, "device_bytes": 141 * GIB, "kernel_packages": IMAGE, "torch": (2, 13), **machine}
     facts = replace(pod(told, devices=("nvidia0", "nvidia1")), **known)
     return resolve_plan(read_request(facts, TRL(), args), config, model=read_model(folder), former=former)
 
@@ -64,6 +66,7 @@ def test_a_gpu_gets_kernels_workers_and_no_recomputing(tmp_path: Path) -> None:
     assert chosen(planned(tmp_path, *LORA)) == {
         "tf32": "true",
         "use_liger_kernel": "true",
+        "attn_implementation": "varlen_attention",
         "packing": "true",
         "dataset_num_proc": "16",
         "dataloader_num_workers": "2",
@@ -84,13 +87,68 @@ def test_samples_are_packed_where_attention_keeps_them_apart(tmp_path: Path) -> 
     "args",
     [
         (),
-        ("--attn_implementation", "sdpa"),
-        ("--model_init_kwargs", '{"attn_implementation": "sdpa"}'),
-        ("--bf16", "false"),
+        # Padded rows are torch's usual attention's.
+        ("--eval_strategy", "steps"),
+        ("--per_device_train_batch_size", "64", "--max_length", "8192"),
+        ("--packing",),
+        ("--padding_free",),
+        ("--bf16", "false", "--fp16"),
     ],
 )
-def test_torchs_attention_packs_where_its_mask_costs_little(tmp_path: Path, args: tuple[str, ...]) -> None:
-    plan = planned(tmp_path, *LORA, *args)
+def test_packed_rows_are_computed_by_torchs_flash_attention(tmp_path: Path, args: tuple[str, ...]) -> None:
+    found = chosen(planned(tmp_path, *LORA, *args))
+    assert found["attn_implementation"] == "varlen_attention"
+    assert ("packing" in found) is not ({"--packing", "--padding_free"} & {*args} != set())
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("--packing", "false"), ("--max_length", "none"), ("--eval_packing", "false"), ("--attn_implementation", "sdpa")],
+)
+def test_rows_that_are_padded_are_not(tmp_path: Path, args: tuple[str, ...]) -> None:
+    assert "attn_implementation" not in chosen(planned(tmp_path, *LORA, *args))
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "problem"),
+    [
+        ({}, {"torch": OLD_TORCH}, "needs torch 2.13 or newer"),
+        ({}, {"cuda_generation": 7}, "needs an NVIDIA GPU of Ampere or newer"),
+        ({}, {"env": {"STOKER_ACCELERATOR": "amd"}}, "needs an NVIDIA GPU of Ampere or newer"),
+        ({"model_type": "gemma2"}, {}, "cannot cap the scores of gemma2"),
+        ({"attention_dropout": 0.1}, {}, "cannot drop scores (attention_dropout in the model's config.json)"),
+        ({"head_dim": 20}, {}, "takes heads of up to 256 numbers, a multiple of 8, and the model's have 20"),
+        ({"head_dim": 512}, {}, "takes heads of up to 256 numbers, a multiple of 8, and the model's have 512"),
+    ],
+)
+def test_it_is_chosen_only_where_it_works_and_refused_elsewhere(
+    tmp_path: Path, model: dict[str, Any], machine: dict[str, Any], problem: str
+) -> None:
+    assert "attn_implementation" not in chosen(planned(tmp_path, *LORA, model={**QWEN_8B, **model}, **machine))
+    with pytest.raises(RunError) as caught:
+        planned(tmp_path, *LORA, "--attn_implementation", "varlen_attention", model={**QWEN_8B, **model}, **machine)
+    assert f"--attn_implementation varlen_attention (args) {problem}: leave it out" in caught.value.message
+
+
+def test_it_computes_no_float32(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="computes in bfloat16 or float16 only, and --bf16 is false: leave it out"):
+        planned(tmp_path, *LORA, "--attn_implementation", "varlen_attention", "--bf16", "false")
+
+
+@pytest.mark.parametrize(
+    ("args", "machine"),
+    [
+        ((), {"torch": OLD_TORCH}),
+        ((), {"torch": ()}),
+        (("--attn_implementation", "sdpa"), {}),
+        (("--model_init_kwargs", '{"attn_implementation": "sdpa"}'), {}),
+        (("--bf16", "false"), {}),
+    ],
+)
+def test_torchs_attention_packs_where_its_mask_costs_little(
+    tmp_path: Path, args: tuple[str, ...], machine: dict[str, Any]
+) -> None:
+    plan = planned(tmp_path, *LORA, *args, **machine)
     (packing,) = [setting for setting in plan.settings if setting.name == "packing"]
     assert (packing.value, packing.source) == ("true", "recipe")
     assert packing.reason == "sdpa masks the other samples of a row, for 9% more arithmetic at most"
@@ -106,8 +164,9 @@ def test_torchs_attention_packs_where_its_mask_costs_little(tmp_path: Path, args
     ],
 )
 def test_longer_rows_are_packed_by_flash_attention_alone(tmp_path: Path, args: tuple[str, ...]) -> None:
-    assert "packing" not in chosen(planned(tmp_path, *LORA, *args))
-    assert chosen(planned(tmp_path, *LORA, *args, kernel_packages=WITH_FLASH))["packing"] == "true"
+    assert "packing" not in chosen(planned(tmp_path, *LORA, *args, torch=OLD_TORCH))
+    for machine in ({}, {"kernel_packages": WITH_FLASH}):
+        assert chosen(planned(tmp_path, *LORA, *args, **machine))["packing"] == "true"
 
 
 @pytest.mark.parametrize(
@@ -121,12 +180,12 @@ def test_longer_rows_are_packed_by_flash_attention_alone(tmp_path: Path, args: t
     ],
 )
 def test_rows_that_nobody_evaluates_do_not_count(tmp_path: Path, args: tuple[str, ...]) -> None:
-    assert chosen(planned(tmp_path, *LORA, *args))["packing"] == "true"
+    assert chosen(planned(tmp_path, *LORA, *args, torch=OLD_TORCH))["packing"] == "true"
 
 
 def test_a_mask_costs_a_small_model_more(tmp_path: Path) -> None:
     small = {**QWEN_8B, "hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16}
-    assert "packing" not in chosen(planned(tmp_path, *LORA, model=small))
+    assert "packing" not in chosen(planned(tmp_path, *LORA, model=small, torch=OLD_TORCH))
 
 
 def test_a_family_without_torchs_attention_is_not_packed(tmp_path: Path) -> None:
@@ -157,8 +216,8 @@ def test_a_run_that_began_packed_stays_packed_whatever_may_change(tmp_path: Path
     changed = dict(zip(former[::2], former[1::2], strict=True)) | dict(zip(args[::2], args[1::2], strict=True))
     words = [word for pair in changed.items() for word in pair]
     # Begun like this, it would not be packed.
-    assert "packing" not in chosen(planned(tmp_path, *LORA[:1], *words))
-    after = planned(tmp_path, *LORA[:1], *words, former=before.fixed)
+    assert "packing" not in chosen(planned(tmp_path, *LORA[:1], *words, torch=OLD_TORCH))
+    after = planned(tmp_path, *LORA[:1], *words, former=before.fixed, torch=OLD_TORCH)
     assert chosen(after)["packing"] == "true"
     refuse_other_run("the checkpoint", before.record, after.record)
 
@@ -245,6 +304,16 @@ def test_activations_are_recomputed_where_they_do_not_fit(tmp_path: Path) -> Non
     longer = planned(tmp_path, *LORA, "--max_length", "16384")
     assert "activation_checkpointing" not in chosen(longer)
     assert "activation_checkpointing" not in chosen(planned(tmp_path, *LORA, device_bytes=None))
+
+
+def test_fused_layers_keep_less_and_dropout_keeps_more(tmp_path: Path) -> None:
+    def recomputes(*args: str, gib: int, **machine: Any) -> bool:
+        plan = planned(tmp_path, *LORA, *args, device_bytes=gib * GIB, **machine)
+        return "activation_checkpointing" not in chosen(plan)
+
+    # TRL's default for lora_dropout is 0.05.
+    assert (recomputes(gib=40), recomputes("--lora_dropout", "0", gib=40)) == (True, False)
+    assert (recomputes(gib=48), recomputes(gib=48, kernel_packages=())) == (False, True)
 
 
 def test_a_sharded_run_recomputes_by_its_own_rule(tmp_path: Path) -> None:

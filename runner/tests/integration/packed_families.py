@@ -1,7 +1,9 @@
-"""Print, for every family named, how its tiny model attends by default and its loss on some samples, as lines of JSON.
+"""Print, for every family named, how its tiny model attends and its loss on some samples, as lines of JSON.
 
-The loss is that of the samples one by one, packed, and packed without telling where each begins. Runs in an environment
-with the trainers.
+argv is `cpu` or `cuda`, an attention or `default`, and families. The loss is that of the samples one by one, by the
+family's default attention; packed by the one that is named, padded by it, and packed without telling where each begins.
+`gradients` says how far those of the first two are apart, as a share of their size. Runs in an environment with the
+trainers, in bfloat16 on a GPU. On CPUs a slow kernel stands for torch's FlashAttention.
 """
 
 from __future__ import annotations
@@ -12,38 +14,60 @@ import sys
 import torch
 from runner.tests.integration.model_shapes import EXPERTS, SIZES
 from runner.tests.integration.packed_losses import LENGTHS, losses_of
+from runner.tests.integration.varlen_on_cpus import varlen_on_cpus
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForCausalLM
+
+from stoker.frameworks.trl import varlen
 
 # Shorter than the longest sample, for the families that have windows.
 WINDOW = {"sliding_window": 16}
 
 
-def main(families: list[str]) -> None:
+def main(device: str, attention: str, families: list[str]) -> None:
     """Print a line for each family."""
+    varlen.register_varlen_attention()
+    if device == "cpu":
+        varlen.varlen_attn = varlen_on_cpus
     torch.manual_seed(0)
-    samples = [torch.randint(SIZES["vocab_size"], (length,)) for length in LENGTHS]
+    samples = [torch.randint(SIZES["vocab_size"], (length,)).to(device) for length in LENGTHS]
+    rows = pad_sequence(samples, batch_first=True)
+    mask = pad_sequence([torch.ones_like(sample) for sample in samples], batch_first=True)
     row = torch.cat(samples)[None]
-    positions = torch.cat([torch.arange(length) for length in LENGTHS])[None]
+    positions = torch.cat([torch.arange(length, device=device) for length in LENGTHS])[None]
     for family in families:
         torch.manual_seed(1)
         # Weights of the usual size make all tokens nearly as likely, whatever a sample sees.
         sizes = {**SIZES, **EXPERTS.get(family, {}), **WINDOW, "initializer_range": 0.3}
         config = AutoConfig.for_model(family, **sizes)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).to(device).eval()
+        usual = model.config._attn_implementation
+
+        def gradients(losses: list[torch.Tensor], model: torch.nn.Module = model) -> torch.Tensor:
+            model.zero_grad()
+            torch.cat(losses).mean().backward()
+            return torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None])
 
         def packed(where: torch.Tensor, model: torch.nn.Module = model) -> list[torch.Tensor]:
             logits = model(row, position_ids=where, use_cache=False).logits[0]
             return [losses_of(part, sample) for part, sample in zip(logits.split(LENGTHS), samples, strict=True)]
 
-        found = {
-            "alone": [losses_of(model(sample[None], use_cache=False).logits[0], sample) for sample in samples],
-            "packed": packed(positions),
-            "mixed": packed(torch.arange(sum(LENGTHS))[None]),
-        }
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            alone = [losses_of(model(sample[None], use_cache=False).logits[0], sample) for sample in samples]
+            if attention != "default":
+                model.set_attn_implementation(attention)
+            padded = model(rows, attention_mask=mask, use_cache=False).logits
+            found = {
+                "alone": alone,
+                "packed": packed(positions),
+                "padded": [losses_of(one[: len(sample)], sample) for one, sample in zip(padded, samples, strict=True)],
+                "mixed": packed(torch.arange(sum(LENGTHS), device=device)[None]),
+            }
         means = {name: torch.cat(losses).mean().item() for name, losses in found.items()}
-        print(json.dumps({"family": family, "attention": model.config._attn_implementation, **means}))
+        one, other = gradients(found["alone"]), gradients(found["packed"])
+        share = ((one - other).norm() / one.norm()).item()
+        print(json.dumps({"family": family, "attention": usual, "gradients": share, **means}))
 
 
 if __name__ == "__main__":
-    with torch.no_grad():
-        main(sys.argv[1:])
+    main(*sys.argv[1:3], sys.argv[3:])

@@ -55,3 +55,13 @@ def test_what_only_looks_like_a_number_is_none(text: str) -> None:
 def test_an_attempt_that_is_no_number_is_the_first() -> None:
     assert Facts(env={"STOKER_RESTART_ATTEMPT": "²"}).attempt == 0
     assert Facts(env={"STOKER_RESTART_ATTEMPT": "3"}).attempt == 3
+
+
+@pytest.mark.parametrize(
+    ("version", "numbers"), [("2.13.0+cu130", (2, 13)), ("2.14.0.dev20261101", (2, 14)), ("", ())]
+)
+def test_the_version_of_torch_is_two_numbers(
+    monkeypatch: pytest.MonkeyPatch, version: str, numbers: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr("stoker.plan.facts._version_of", lambda name: version if name == "torch" else "")
+    assert read_facts({}).torch == numbers

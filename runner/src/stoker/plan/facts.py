@@ -33,6 +33,7 @@ class Facts:
         device_bytes: memory of a device in bytes; None if unknown.
         cuda_generation: the major number of an NVIDIA device's compute capability; None if unknown.
         kernel_packages: those of `KERNEL_PACKAGES` that are installed.
+        torch: the first two numbers of the installed torch's version; empty without one.
         uid: effective user id.
         gid: effective group id.
     """
@@ -44,6 +45,7 @@ class Facts:
     device_bytes: int | None = None
     cuda_generation: int | None = None
     kernel_packages: tuple[str, ...] = ()
+    torch: tuple[int, ...] = ()
     uid: int = 0
     gid: int = 0
 
@@ -109,18 +111,19 @@ def read_facts(environ: Mapping[str, str] | None = None, dev: Path = Path("/dev"
         shm_bytes=_size_of(dev / "shm"),
         device_bytes=device_memory(accelerator) if devices else None,
         cuda_generation=cuda_generation() if devices and accelerator == "nvidia" else None,
-        kernel_packages=tuple(name for name in KERNEL_PACKAGES if _is_installed(name)),
+        kernel_packages=tuple(name for name in KERNEL_PACKAGES if _version_of(name)),
+        torch=tuple(int(number) for number in _version_of("torch").split(".")[:2] if number.isdecimal()),
         uid=os.geteuid(),
         gid=os.getegid(),
     )
 
 
-def _is_installed(distribution: str) -> bool:
+def _version_of(distribution: str) -> str:
+    """Return the version of an installed distribution; empty if it is not installed."""
     try:
-        metadata.distribution(distribution)
+        return metadata.version(distribution)
     except metadata.PackageNotFoundError:
-        return False
-    return True
+        return ""
 
 
 def _size_of(folder: Path) -> int | None:

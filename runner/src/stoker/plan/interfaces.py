@@ -61,6 +61,7 @@ class Machine:
         cuda_generation: the major number of an NVIDIA device's compute capability.
         device_bytes: memory of a device.
         kernel_packages: installed distributions with faster kernels.
+        torch: the first two numbers of the installed torch's version.
         cpus: whole CPU cores that the container requests.
         shm_bytes: size of /dev/shm.
         processes: training processes of the node.
@@ -69,6 +70,7 @@ class Machine:
     cuda_generation: int | None = None
     device_bytes: int | None = None
     kernel_packages: tuple[str, ...] = ()
+    torch: tuple[int, ...] = ()
     cpus: int | None = None
     shm_bytes: int | None = None
     processes: int = 1

@@ -49,6 +49,8 @@ class ModelShape:
             so many weights per rank on them.
         others: all other weights: embeddings, output head, norms, biases, routers.
         dtype: the type of the stored weights, for example `bfloat16`.
+        head_size: size of an attention head.
+        drops_attention: whether attention has dropout in training.
     """
 
     family: str
@@ -57,6 +59,8 @@ class ModelShape:
     expert_width: int
     others: int
     dtype: str
+    head_size: int
+    drops_attention: bool
 
     @property
     def weights(self) -> int:
@@ -166,7 +170,9 @@ def _shape(config: Mapping[str, Any], family: _Family) -> ModelShape:
     others = embeddings * (1 if (family.tied if tied is None else tied) else 2)
     others += width + layers * (family.norms * width + family.head_norms(heads, key_heads, size))
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
-    return ModelShape(str(config["model_type"]), linears, *experts, others + biases + routers, dtype)
+    others += biases + routers
+    drops = bool(config.get("attention_dropout"))
+    return ModelShape(str(config["model_type"]), linears, *experts, others, dtype, size, drops)
 
 
 def _attention(family: _Family, width: int, queries: int, keys: int, layers: int) -> tuple[Linear, ...]:

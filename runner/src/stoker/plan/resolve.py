@@ -156,6 +156,7 @@ def resolve_plan(
             facts.cuda_generation,
             facts.device_bytes,
             facts.kernel_packages,
+            facts.torch,
             # Not the cores of the machine: they may differ between nodes, and the plan must not.
             whole_number(facts.get("STOKER_CPU_REQUEST") or ""),
             facts.shm_bytes,

@@ -7,9 +7,10 @@ TRL 1.16 and transformers 5. Fused AdamW is TRL's own default.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
 
 from stoker.frameworks.command_line import evaluates
+from stoker.frameworks.trl.known_words import VARLEN
 from stoker.frameworks.trl.memory import ways_of
 from stoker.frameworks.trl.sharding import shards
 from stoker.plan.arguments import FlagTable, Setting, is_true
@@ -24,19 +25,24 @@ _FLASH, _LIGER = "flash-attn", "liger-kernel"
 # Methods that read a whole data set of fixed rows.
 _OF_ROWS = ("sft", "dpo", "kto", "orpo", "reward")
 _LOADERS, _TOKENIZERS = 2, 16
-# Bytes that a token leaves behind in a linear layer for the backward pass, for each number that goes in or comes out:
-# bfloat16, a float32 copy for an adapter or a norm, and as much again for what lies between the layers.
-_ACTIVATION = 8
+# Bytes that a token leaves behind for the backward pass, for each number that goes into a linear layer or comes out: in
+# bfloat16, with a float32 copy for a norm, and as much again for what lies between the layers.
+_KEPT = 8
+# With Liger's layers an H200 kept 2.0 for Qwen3 8B with an adapter, and 2.1 for all of Qwen3 1.7B (torch 2.11, 8192
+# tokens). Dropout before an adapter keeps its mask and its result too, for what goes in.
+_KEPT_FUSED, _KEPT_DROPPED = 2.5, 4.0
 _USABLE = 0.9
 _RECOMPUTING = ("activation_checkpointing", "gradient_checkpointing")
 _RESHAPING = ("fsdp", "deepspeed", "auto_find_batch_size", "parallelism_config")
-# torch's own attention, transformers' default but for these families.
+# torch's own attention, transformers' default but for these families, whose scores it cannot cap.
 _SDPA, _EAGER = "sdpa", ("gemma2",)
+# The first torch whose FlashAttention of packed rows takes fewer keys than queries, and the heads that it takes.
+_VARLEN_TORCH, _VARLEN_HEADS = (2, 13), range(8, 257, 8)
 # Masked attention may add this much to the linear layers' arithmetic. Padding seldom costs so little.
 _MASKED = 0.1
 
 
-def speed_recipe(asked: Asked, table: FlagTable, recipe: Mapping[str, tuple[str, str]]) -> Recipe:
+def speed_recipe(asked: Asked, table: FlagTable, recipe: Recipe) -> Recipe:
     """Return the flags that make a run faster: flag → (value, why).
 
     Args:
@@ -46,11 +52,12 @@ def speed_recipe(asked: Asked, table: FlagTable, recipe: Mapping[str, tuple[str,
     """
     if asked.accelerator != "nvidia" or (asked.machine.cuda_generation or 0) < _AMPERE:
         return {}
+    kernels = _kernels(asked)
     return {
-        **_kernels(asked),
+        **kernels,
         **_attention(asked, table),
         **_workers(asked),
-        **_recomputing(asked, table, recipe),
+        **_recomputing(asked, table, recipe, fused="use_liger_kernel" in kernels),
     }
 
 
@@ -59,7 +66,7 @@ def skips_other_samples(attention: str) -> bool:
 
     For other kernels transformers masks the other samples, and they compute what the mask hides.
     """
-    return "flash" in attention and ("attention" in attention or "attn" in attention)
+    return attention == VARLEN or ("flash" in attention and ("attention" in attention or "attn" in attention))
 
 
 def _kernels(asked: Asked) -> Recipe:
@@ -86,7 +93,7 @@ def masked_share(shape: ModelShape, tokens: int) -> float:
 
 
 def _attention(asked: Asked, table: FlagTable) -> Recipe:
-    """Return FlashAttention where it is installed, and packing where it pays."""
+    """Return packing where it pays, and FlashAttention: that of a package where it is installed, else torch's."""
     if asked.shape is None:
         return {}
     found: Recipe = {}
@@ -94,9 +101,32 @@ def _attention(asked: Asked, table: FlagTable) -> Recipe:
     if not attention and _FLASH in asked.machine.kernel_packages and not _says(asked, "bf16", "false"):
         attention = "flash_attention_2"
         found["attn_implementation"] = (attention, "flash-attn is installed, nothing is downloaded")
-    if why := _reason_to_pack(asked, table, asked.shape, attention):
+    is_free = not attention and bool(asked.machine.torch) and not any(varlen_problems(asked))
+    why = _reason_to_pack(asked, table, asked.shape, VARLEN if is_free else attention)
+    if why:
         found["packing"] = ("true", why)
+    is_packed = why or any(_says(asked, name, "true") for name in ("packing", "padding_free"))
+    if is_free and asked.method == "sft" and is_packed:
+        found["attn_implementation"] = (VARLEN, "torch's own FlashAttention, which needs no package")
     return found
+
+
+def varlen_problems(asked: Asked) -> Iterator[str]:
+    """Yield why torch's FlashAttention cannot compute packed rows, as far as machine and model are known."""
+    generation, shape = asked.machine.cuda_generation, asked.shape
+    if asked.accelerator != "nvidia" or (generation is not None and generation < _AMPERE):
+        yield "needs an NVIDIA GPU of Ampere or newer"
+    if asked.machine.torch and asked.machine.torch < _VARLEN_TORCH:
+        yield f"needs torch {'.'.join(map(str, _VARLEN_TORCH))} or newer"
+    if _says(asked, "bf16", "false") and not _says(asked, "fp16", "true"):
+        yield "computes in bfloat16 or float16 only, and --bf16 is false"
+    if shape is not None and shape.family in _EAGER:
+        yield f"cannot cap the scores of {shape.family}"
+    if shape is not None and shape.drops_attention:
+        yield "cannot drop scores (attention_dropout in the model's config.json)"
+    if shape is not None and shape.head_size not in _VARLEN_HEADS:
+        largest = _VARLEN_HEADS[-1]
+        yield f"takes heads of up to {largest} numbers, a multiple of 8, and the model's have {shape.head_size}"
 
 
 def _reason_to_pack(asked: Asked, table: FlagTable, shape: ModelShape, attention: str) -> str:
@@ -145,7 +175,7 @@ def _workers(asked: Asked) -> Recipe:
     return found
 
 
-def _recomputing(asked: Asked, table: FlagTable, recipe: Mapping[str, tuple[str, str]]) -> Recipe:
+def _recomputing(asked: Asked, table: FlagTable, recipe: Recipe, fused: bool) -> Recipe:
     """Return no recomputing where the device has room for all activations: it costs a fourth of the speed."""
     shape, device = asked.shape, asked.machine.device_bytes
     chosen = any(name in asked.values for name in (*_RECOMPUTING, *_RESHAPING))
@@ -156,14 +186,24 @@ def _recomputing(asked: Asked, table: FlagTable, recipe: Mapping[str, tuple[str,
     ways = ways_of(asked, table, {**settings, **_settings(asked)}, shape)
     if not tokens or not ways:
         return {}
-    if estimate(shape, ways[0].training).total + activations(shape, tokens) > _USABLE * device:
+    kept = tokens * _bytes_kept(asked, table, fused) * _numbers(shape)
+    if estimate(shape, ways[0].training).total + kept > _USABLE * device:
         return {}
     return {"activation_checkpointing": ("false", "all activations fit in the device's memory, none is recomputed")}
 
 
-def activations(shape: ModelShape, tokens: int) -> int:
-    """Return how many bytes the forward pass of so many tokens leaves for the backward pass, at most."""
-    return tokens * _ACTIVATION * sum((layer.inputs + layer.outputs) * layer.count for layer in shape.linears)
+def _numbers(shape: ModelShape) -> int:
+    """Return how many numbers go into and come out of all linear layers, for one token."""
+    return sum((layer.inputs + layer.outputs) * layer.count for layer in shape.linears)
+
+
+def _bytes_kept(asked: Asked, table: FlagTable, fused: bool) -> float:
+    """Return how many bytes the forward pass leaves for the backward pass, at most, for each of those numbers."""
+    if not fused:
+        return _KEPT
+    words = asked.values.get("lora_dropout")
+    rate = _value(words) if words else table.flags["lora_dropout"].default
+    return _KEPT_DROPPED if _says(asked, "use_peft", "true") and rate not in ("0", "0.0") else _KEPT_FUSED
 
 
 def _chosen_attention(asked: Asked) -> str:

@@ -44,6 +44,8 @@ EVERYWHERE: Mapping[str, tuple[str, ...]] = {
 }
 # transformers/modeling_utils.py: AttentionInterface, and the model's own code. A name with a slash is one on the Hub.
 ATTENTION = ("eager", "sdpa", "flex_attention", *(f"flash_attention_{version}" for version in (2, 3, 4)))
+# Stoker's own.
+VARLEN = "varlen_attention"
 # What a file may also hold: YAML's true and false.
 _IN_FILES: Mapping[str, tuple[str, ...]] = {"scale_rewards": ("True", "False")}
 
@@ -67,8 +69,9 @@ def _attention(settings: Mapping[str, Setting]) -> Iterator[str]:
     if setting is None:
         return
     word = str(setting.value).removeprefix("paged|")
-    if word not in ATTENTION and "/" not in word:
-        yield f"--attn_implementation {word} ({setting.source}) is unknown: {_advice(word, ATTENTION)}"
+    known = (*ATTENTION, VARLEN)
+    if word not in known and "/" not in word:
+        yield f"--attn_implementation {word} ({setting.source}) is unknown: {_advice(word, known)}"
 
 
 def _words(name: str, setting: Setting) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from stoker.frameworks.command_line import evaluates
 from stoker.frameworks.trl.asynchronous import refusals
 from stoker.frameworks.trl.evaluation_checks import evaluation_problems
-from stoker.frameworks.trl.known_words import unknown_words
+from stoker.frameworks.trl.kernels import varlen_problems
+from stoker.frameworks.trl.known_words import VARLEN, unknown_words
 from stoker.frameworks.trl.mappings import mapping_problems
 from stoker.frameworks.trl.optimizers import optimizer_problems, own_optimizer_problems
 from stoker.frameworks.trl.packages import TRACKERS
@@ -103,6 +104,9 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
             f"--use_cpu ({settings['use_cpu'].source}) trains on the CPU, but the runtime is for {asked.accelerator}: "
             "leave it out, or choose a runtime for cpu"
         )
+    if _value(settings, "attn_implementation", "") == VARLEN:
+        named = f"--attn_implementation {VARLEN} ({settings['attn_implementation'].source})"
+        yield from (f"{named} {problem}: leave it out" for problem in varlen_problems(asked))
     yield from evaluation_problems(table, settings, number)
     yield from schedule_problems(asked, table, settings, number)
     yield from optimizer_problems(asked, table, settings)

@@ -6,6 +6,7 @@ import runpy
 import sys
 from typing import Any
 
+import torch
 from transformers import Trainer, trainer
 from trl import TrlParser
 
@@ -13,8 +14,10 @@ from stoker.contract.exits import ExitCode
 from stoker.frameworks.trl.callback import GuardCallback, RunCallback
 from stoker.frameworks.trl.configuration import REFUSALS, build, refusal
 from stoker.frameworks.trl.dataset_formats import FLAG
+from stoker.frameworks.trl.known_words import VARLEN
 from stoker.frameworks.trl.lists import read_lists
 from stoker.frameworks.trl.sharded import prepare_sharding
+from stoker.plan.arguments import is_true
 from stoker.plan.plan import Plan
 from stoker.rank.endings import ending_of
 from stoker.rank.job import Job, Outcome
@@ -61,6 +64,12 @@ def train(job: Job) -> Outcome:
     _convert_data(job.plan)
     if any(setting.name == "fsdp" for setting in job.plan.settings):
         prepare_sharding()
+    if any(VARLEN in str(setting.value) for setting in job.plan.settings):
+        from stoker.frameworks.trl.varlen import register_varlen_attention
+
+        register_varlen_attention()
+    if any(setting.name == "use_peft" and is_true(setting.value) for setting in job.plan.settings):
+        leave_inputs_to_autocast()
     resume = ["--resume_from_checkpoint", str(job.checkpoint)] if job.checkpoint else []
     sys.argv = [job.plan.module, *job.plan.trainer_argv, *resume]
     try:
@@ -96,6 +105,23 @@ def _is_refusal(error: BaseException) -> bool:
     module = str(frame.f_globals.get("__name__", ""))
     is_constructor = module.partition(".")[0] in _CONFIGURED and frame.f_code.co_name in _CONSTRUCTORS
     return is_constructor or module in _CONSTRUCTING
+
+
+def leave_inputs_to_autocast() -> None:
+    """Stop PEFT from making a float32 copy of what goes into an adapter, which autocast rounds again.
+
+    The result is the same. The copies took a seventh of a step's time and memory (Qwen3 8B, 8192 tokens, H200).
+    """
+    from peft.tuners.lora.layer import LoraLayer
+
+    cast = LoraLayer._cast_input_dtype
+
+    def cast_without_autocast(self: LoraLayer, inputs: Any, dtype: torch.dtype) -> Any:
+        if inputs is not None and torch.is_autocast_enabled(inputs.device.type):
+            return inputs
+        return cast(self, inputs, dtype)
+
+    LoraLayer._cast_input_dtype = cast_without_autocast
 
 
 def _take_lists() -> None:

@@ -1,0 +1,71 @@
+"""Print what two layers with an adapter compute of the same rows under autocast, as PEFT does and as runs do, as JSON.
+
+For both: outputs and gradients, and the bytes that are kept for the backward pass. Runs in an environment with the
+trainers.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+
+from stoker.frameworks.trl.trainer import leave_inputs_to_autocast
+
+
+def main() -> None:
+    """Print both, and whether the adapter still computes where there is no autocast."""
+    theirs = computed()
+    leave_inputs_to_autocast()
+    ours = computed()
+    layer = adapted()
+    without = layer(torch.ones(2, 64, dtype=torch.bfloat16))
+    print(json.dumps({"theirs": theirs, "ours": ours, "without autocast": str(without.dtype)}))
+
+
+class Layers(nn.Module):
+    """Two layers with the same input, as those of queries and values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj, self.v_proj = (nn.Linear(64, 32, dtype=torch.bfloat16) for _ in range(2))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the sum of both outputs."""
+        return self.q_proj(inputs) + self.v_proj(inputs)
+
+
+def adapted() -> nn.Module:
+    """Return frozen layers of bfloat16 with a trained adapter of float32, the same each time."""
+    torch.manual_seed(0)
+    config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    model: nn.Module = get_peft_model(Layers(), config)
+    return model
+
+
+def computed() -> dict[str, Any]:
+    """Return what the layer computes, and what it keeps."""
+    model = adapted()
+    inputs = torch.randn(16, 64, dtype=torch.bfloat16, requires_grad=True)
+    kept = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.data_ptr()] = tensor  # which is not freed, so that no other gets its address
+        return tensor
+
+    with torch.autocast("cpu", torch.bfloat16), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        outputs = model(inputs)
+    outputs.float().square().sum().backward()
+    gradients = [inputs.grad, *(each.grad for each in model.parameters() if each.requires_grad)]
+    return {
+        "outputs": outputs.tolist(),
+        "gradients": [each.tolist() for each in gradients if each is not None],
+        "kept": sum(tensor.nbytes for tensor in kept.values()),
+    }
+
+
+if __name__ == "__main__":
+    main()
