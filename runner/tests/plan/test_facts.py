@@ -57,9 +57,7 @@ def test_an_attempt_that_is_no_number_is_the_first() -> None:
     assert Facts(env={"STOKER_RESTART_ATTEMPT": "3"}).attempt == 3
 
 
-@pytest.mark.parametrize(
-    ("version", "numbers"), [("2.13.0+cu130", (2, 13)), ("2.14.0.dev20261101", (2, 14)), ("", ())]
-)
+@pytest.mark.parametrize(("version", "numbers"), [("2.13.0+cu130", (2, 13)), ("2.14.0.dev20261101", (2, 14)), ("", ())])
 def test_the_version_of_torch_is_two_numbers(
     monkeypatch: pytest.MonkeyPatch, version: str, numbers: tuple[int, ...]
 ) -> None:

@@ -101,7 +101,9 @@ def _attention(asked: Asked, table: FlagTable) -> Recipe:
     if not attention and _FLASH in asked.machine.kernel_packages and not _says(asked, "bf16", "false"):
         attention = "flash_attention_2"
         found["attn_implementation"] = (attention, "flash-attn is installed, nothing is downloaded")
-    is_free = not attention and bool(asked.machine.torch) and not any(varlen_problems(asked))
+    # Context parallelism knows torch's usual attention alone.
+    is_chosen = bool(attention) or "parallelism_config" in asked.values
+    is_free = not is_chosen and bool(asked.machine.torch) and not any(varlen_problems(asked))
     why = _reason_to_pack(asked, table, asked.shape, VARLEN if is_free else attention)
     if why:
         found["packing"] = ("true", why)
@@ -186,8 +188,12 @@ def _recomputing(asked: Asked, table: FlagTable, recipe: Recipe, fused: bool) ->
     ways = ways_of(asked, table, {**settings, **_settings(asked)}, shape)
     if not tokens or not ways:
         return {}
+    training = ways[0].training
+    memory = estimate(shape, training)
+    # DDP's buckets hold each gradient once more, and autocast a copy of each weight that is wider than its type.
+    copies = memory.gradients + (2 * shape.weights if training.weight_bytes > 2 else 0)
     kept = tokens * _bytes_kept(asked, table, fused) * _numbers(shape)
-    if estimate(shape, ways[0].training).total + kept > _USABLE * device:
+    if memory.total + copies + kept > _USABLE * device:
         return {}
     return {"activation_checkpointing": ("false", "all activations fit in the device's memory, none is recomputed")}
 
