@@ -103,9 +103,14 @@ def test_packed_rows_are_computed_by_torchs_flash_attention(tmp_path: Path, args
 
 @pytest.mark.parametrize(
     "args",
-    [("--packing", "false"), ("--max_length", "none"), ("--eval_packing", "false"), ("--attn_implementation", "sdpa")],
+    [
+        ("--packing", "false"),
+        ("--max_length", "none"),
+        ("--eval_packing", "false"),
+        ("--attn_implementation", "sdpa"),
+    ],
 )
-def test_rows_that_are_padded_are_not(tmp_path: Path, args: tuple[str, ...]) -> None:
+def test_no_other_rows_are(tmp_path: Path, args: tuple[str, ...]) -> None:
     assert "attn_implementation" not in chosen(planned(tmp_path, *LORA, *args))
 
 

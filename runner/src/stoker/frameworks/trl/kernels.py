@@ -33,7 +33,7 @@ _KEPT = 8
 _KEPT_FUSED, _KEPT_DROPPED = 2.5, 4.0
 _USABLE = 0.9
 _RECOMPUTING = ("activation_checkpointing", "gradient_checkpointing")
-_RESHAPING = ("fsdp", "deepspeed", "auto_find_batch_size", "parallelism_config")
+_RESHAPING = ("fsdp", "deepspeed", "auto_find_batch_size")
 # torch's own attention, transformers' default but for these families, whose scores it cannot cap.
 _SDPA, _EAGER = "sdpa", ("gemma2",)
 # The first torch whose FlashAttention of packed rows takes fewer keys than queries, and the heads that it takes.
@@ -101,9 +101,7 @@ def _attention(asked: Asked, table: FlagTable) -> Recipe:
     if not attention and _FLASH in asked.machine.kernel_packages and not _says(asked, "bf16", "false"):
         attention = "flash_attention_2"
         found["attn_implementation"] = (attention, "flash-attn is installed, nothing is downloaded")
-    # Context parallelism knows torch's usual attention alone.
-    is_chosen = bool(attention) or "parallelism_config" in asked.values
-    is_free = not is_chosen and bool(asked.machine.torch) and not any(varlen_problems(asked))
+    is_free = not attention and bool(asked.machine.torch) and not any(varlen_problems(asked))
     why = _reason_to_pack(asked, table, asked.shape, VARLEN if is_free else attention)
     if why:
         found["packing"] = ("true", why)
