@@ -124,7 +124,7 @@ def test_versions_are_served_while_requests_flow_and_old_ones_go(
     assert came["failures"] == []
     # One batch holds requests for the base model and for adapters: each is answered as if it were alone.
     assert all(len(texts) <= 1 for texts in came["said"].values())
-    stack.until("the newest two", lambda: adapters(stack)["loaded"] == ["first", "policy:4", "policy:5"], 60)
+    stack.until("the newest two", lambda: adapters(stack)["loaded"] == ["first", "policy:4", "policy:5"], 180)
     assert adapters(stack)["problems"] == {}
 
 
@@ -146,7 +146,7 @@ def test_wrong_adapters_are_reported_by_name_and_the_others_go_on(stack: Stack, 
         "other-base:1": "its matrices do not fit",
         "too-large:1": "its rank is 32, but the server takes at most 8: raise lora.maxRank",
     }
-    stack.until("all to be reported", lambda: adapters(stack)["problems"].keys() == wanted.keys(), 90)
+    stack.until("all to be reported", lambda: adapters(stack)["problems"].keys() == wanted.keys(), 180)
     problems = adapters(stack)["problems"]
     assert {name for name, text in wanted.items() if text not in problems[name]} == set(), problems
     metrics = stack.get(f"{stack.url('adapters')}/metrics")[1]
@@ -162,7 +162,7 @@ def test_wrong_adapters_are_reported_by_name_and_the_others_go_on(stack: Stack, 
     assert {status(name) for name in ("corrupt:1", "other-base:1", "too-large:1")} == {404}
     for name in ("corrupt", "no-effect", "other-base", "too-large"):
         assert stoker(trainer, "retract", folder, name, "1").returncode == 0
-    stack.until("nothing wrong any more", lambda: adapters(stack)["problems"] == {}, 60)
+    stack.until("nothing wrong any more", lambda: adapters(stack)["problems"] == {}, 180)
 
 
 def test_answers_that_were_begun_are_finished_when_the_server_is_told_to_stop(

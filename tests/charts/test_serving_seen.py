@@ -97,13 +97,13 @@ def watching(stack: Stack, said: dict[str, Any]) -> Prometheus:
     ]  # fmt: skip
     stack.run("prometheus", command, {})
     address = stack.url("prometheus")
-    stack.until("Prometheus to be ready", lambda: stack.get(f"{address}/-/ready")[0] == 200, 120)
+    stack.until("Prometheus to be ready", lambda: stack.get(f"{address}/-/ready")[0] == 200, 300)
     for name in ("policy", "no-effect"):
         waiting = stack.folder / "waiting" / name
         (waiting / "1").touch()  # published now
         waiting.rename(stack.folder / "published/adapters" / name)
     found = Prometheus(lambda path: stack.get(address + path))
-    stack.until("three adapters", lambda: len(found.query("stoker_adapter_loaded")) == 3, 120)
+    stack.until("three adapters", lambda: len(found.query("stoker_adapter_loaded")) == 3, 300)
 
     def turned_away() -> bool:
         stack.ask(8, tokens=200)
@@ -156,7 +156,7 @@ def test_every_alert_asks_for_series_that_there_are(watching: Prometheus, stack:
 def test_every_alert_is_evaluated_and_what_is_wrong_here_waits_to_fire(watching: Prometheus, stack: Stack) -> None:
     (group,) = stack.object("PrometheusRule")["spec"]["groups"]
     assert watching.rules().keys() == {rule["alert"] for rule in group["rules"]}
-    stack.until("every rule", lambda: all(rule["health"] == "ok" for rule in watching.rules().values()), 30)
+    stack.until("every rule", lambda: all(rule["health"] == "ok" for rule in watching.rules().values()), 120)
     waiting = {name: rule for name, rule in watching.rules().items() if rule["state"] != "inactive"}
     assert waiting.keys() == {"AdapterNotServed", "RequestsFail"}
     (alert,) = waiting["AdapterNotServed"]["alerts"]

@@ -70,7 +70,7 @@ def queue(
     ]
     made[2]["metadata"]["namespace"] = kube.namespace
     # One of an earlier test goes when its last run has gone.
-    kube.until("the old queue to go", lambda: kube.get("clusterqueues.kueue.x-k8s.io", name) is None, 90)
+    kube.until("the old queue to go", lambda: kube.get("clusterqueues.kueue.x-k8s.io", name) is None, 180)
     kube.apply(*made)
     try:
         yield name

@@ -70,7 +70,7 @@ def end(kube: Kube, run: str) -> None:
         kube.kubectl("delete", "pods", "--selector", selector, "--force")
         return not kube.items("jobs", selector) and not kube.items("pods", selector)
 
-    kube.until(f"jobs and pods of {run} to go", gone, 60)
+    kube.until(f"jobs and pods of {run} to go", gone, 180)
 
 
 def placed(kube: Kube) -> dict[str, tuple[int, int]]:

@@ -62,7 +62,7 @@ def prometheus(
         return cluster.run(asked, check=False, capture_output=True).returncode == 0
 
     with _process(cluster, words, folder / "prometheus.log"):
-        kube.until("Prometheus to be ready", ready, 120)
+        kube.until("Prometheus to be ready", ready, 300)
         yield Prometheus(get), address
 
 
@@ -184,7 +184,7 @@ def _extending(kube: Kube, group: str, version: str, port: int) -> Iterator[None
     kube.apply(*made)
     try:
         name = f"{version}.{group}"
-        kube.until(f"the API {group}", lambda: condition(kube.get("apiservice", name) or {}, "Available"), 120)
+        kube.until(f"the API {group}", lambda: condition(kube.get("apiservice", name) or {}, "Available"), 300)
         yield
     finally:
         for one in reversed(made):

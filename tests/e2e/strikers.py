@@ -48,7 +48,7 @@ class Striker:
             ],
         }
         kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": self._name}, "spec": pod})
-        kube.kubectl("wait", "--for=condition=Ready", "--timeout=120s", f"pod/{self._name}")
+        kube.kubectl("wait", "--for=condition=Ready", "--timeout=300s", f"pod/{self._name}")
 
     def run(self, script: Path, *words: str, told: Mapping[str, Callable[[], None]] | None = None) -> list[str]:
         """Run a Python script in the pod.

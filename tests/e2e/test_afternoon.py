@@ -202,7 +202,7 @@ def test_an_afternoon(user: User, given: Given, cluster: Cluster, image: Image) 
     said = user.waits(publish, lambda: reader.run(shlex.split(publish.script), [result, ADAPTERS]))
     assert "support:1" in said.splitlines()
     again = afternoon.asked_again("support:1")
-    answer = user.waits(again, lambda: kube.until("support:1 to be served", lambda: user.tries(again), 120))
+    answer = user.waits(again, lambda: kube.until("support:1 to be served", lambda: user.tries(again), 300))
     assert _said(answer) == "Cr"
 
     user.does(*afternoon.removed())

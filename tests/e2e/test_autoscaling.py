@@ -90,7 +90,7 @@ def test_a_crowd_starts_a_second_replica_and_quiet_ends_it_without_a_failed_requ
     kube = server.kube
     autoscaler: Callable[[], dict[str, Any]] = lambda: kube.get("hpa", NAME) or {}  # noqa: E731
     with client.busy(server.url, "base", pause=5) as quiet:
-        kube.until("the autoscaler to see requests", lambda: condition(autoscaler(), "ScalingActive"), 120)
+        kube.until("the autoscaler to see requests", lambda: condition(autoscaler(), "ScalingActive"), 300)
     metrics = {metric["pods"]["metric"]["name"] for metric in autoscaler()["status"]["currentMetrics"]}
     assert metrics == {"vllm_num_requests_waiting", "vllm_num_requests_running"}
     (replica,) = server.pods()
@@ -99,7 +99,7 @@ def test_a_crowd_starts_a_second_replica_and_quiet_ends_it_without_a_failed_requ
     def top() -> list[str]:
         return kube.kubectl("top", "pod", replica["metadata"]["name"], "--no-headers", check=False).stdout.split()
 
-    used = kube.until("the metrics server to have looked twice", top, 120)
+    used = kube.until("the metrics server to have looked twice", top, 300)
     assert used[0] == replica["metadata"]["name"]
     assert int(used[2].removesuffix("Mi")) > 200, "a server holds its model"
 

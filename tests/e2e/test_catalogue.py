@@ -96,7 +96,7 @@ def test_helm_test_trains_ten_steps_and_leaves_nothing(release: Release, team: K
     assert "TrainJob test-team of runtime trl-distributed: created, ten steps on a CPU" in said
     assert "TrainJob test-team: Complete after" in said
     for kind in ("trainjobs", "jobsets", "pods", "persistentvolumeclaims"):
-        team.until(f"no {kind}", lambda kind=kind: team.items(kind) == [], 60)  # type: ignore[misc]
+        team.until(f"no {kind}", lambda kind=kind: team.items(kind) == [], 180)  # type: ignore[misc]
 
 
 @pytest.mark.full
@@ -214,7 +214,7 @@ def test_a_trainjob_of_every_runtime_gets_its_pods(team: Kube) -> None:
     try:
         for name in (item["metadata"]["name"] for item in trainjobs):
             selector = f"jobset.sigs.k8s.io/jobset-name={name}"
-            found = team.until(f"a pod of {name}", lambda s=selector: team.items("pods", s), 120)  # type: ignore[misc]
+            found = team.until(f"a pod of {name}", lambda s=selector: team.items("pods", s), 300)  # type: ignore[misc]
             kinds = {pod["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"] for pod in found}
             assert kinds <= {"node", "sampler", "dataset-initializer", "model-initializer"}
     finally:

@@ -131,21 +131,21 @@ def test_samplers_share_a_device_and_each_trainer_has_its_own(
 
     # The third shares the samplers' device, and waits for a trainer's.
     stoker("rl", "up", three, *words, "--wait", "0")
-    kube.until("the third to be told", partial(is_told, stoker, three, "its devices cannot be allocated"), 180)
-    kube.until("its sampler to share the device", lambda: len(users_of(_shared(kube))) == len(NAMES), 180)
+    kube.until("the third to be told", partial(is_told, stoker, three, "its devices cannot be allocated"), 300)
+    kube.until("its sampler to share the device", lambda: len(users_of(_shared(kube))) == len(NAMES), 300)
     (waiting,) = pods_of(kube, three, "node")
     assert not waiting["spec"].get("nodeName")
     stoker("rl", "down", one, "--purge")
     kube.until("the third to have the first's device", lambda: _given(kube, three) == {given[one]}, 300)
     assert _given(kube, two) == {given[two]}, "the second was not to notice"
     left = {pods_of(kube, name, "sampler")[0]["metadata"]["uid"] for name in (two, three)}
-    kube.until("the first's sampler to give it up", partial(_is_used_by, kube, left), 60)
+    kube.until("the first's sampler to give it up", partial(_is_used_by, kube, left), 180)
 
     # The claim goes with the last of them, and the trainers' with their pods.
     for name in (two, three):
         assert kube.get("resourceclaim", SHARED)
         stoker("rl", "down", name, "--purge")
-    kube.until("all claims to go", lambda: kube.items("resourceclaims") == [], 60)
+    kube.until("all claims to go", lambda: kube.items("resourceclaims") == [], 180)
 
 
 def test_what_a_run_lacks_is_named(stoker: Stoker, trainjob: Path, kube: Kube) -> None:
@@ -231,10 +231,10 @@ def test_no_more_sessions_than_the_limit_share_a_device_and_the_others_wait_whol
         left = set(sessions)
         while left:
             full = min(LIMIT, len(left))
-            crowd.until("as many as may share it", partial(_whole, crowd, full), 90)
+            crowd.until("as many as may share it", partial(_whole, crowd, full), 180)
             now = placed(crowd)
             users = {pod["metadata"]["uid"] for one in now for pod in pods_of(crowd, one, "sampler")}
-            crowd.until("the claim to be theirs", partial(_is_used_by, crowd, users), 30)
+            crowd.until("the claim to be theirs", partial(_is_used_by, crowd, users), 120)
             if len(left) == SESSIONS:
                 stays(crowd, now, 10)
                 lacks = (f"it waits in queue {name}", "insufficient unused quota for pods")
@@ -243,11 +243,11 @@ def test_no_more_sessions_than_the_limit_share_a_device_and_the_others_wait_whol
                     waits.stderr
                 )
                 for session in left - set(now):
-                    crowd.until("the others to be told", partial(is_told, stoker, session, *lacks), 60)
+                    crowd.until("the others to be told", partial(is_told, stoker, session, *lacks), 180)
             ended = min(now)
             end(crowd, ended)
             left.remove(ended)
-            crowd.until("its pods to go", partial(_is_gone, crowd, ended), 60)
+            crowd.until("its pods to go", partial(_is_gone, crowd, ended), 180)
 
 
 def _whole(kube: Kube, count: int) -> bool:
@@ -268,7 +268,7 @@ def _is_gone(kube: Kube, session: str) -> bool:
 
 def _expect(stoker: Stoker, kube: Kube, *words: str) -> None:
     """Wait until the run that lacks something is told all this."""
-    kube.until(f"{words} to be told", partial(is_told, stoker, LACKS, *words), 60)
+    kube.until(f"{words} to be told", partial(is_told, stoker, LACKS, *words), 180)
 
 
 def _is_used_by(kube: Kube, pods: set[str]) -> bool:

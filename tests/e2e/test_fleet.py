@@ -123,7 +123,7 @@ def test_no_request_fails_while_a_replica_goes_and_another_comes(server: Replica
     gone = server.ready()[0]["metadata"]["name"]
     with client.busy(server.url, "base", "run-v1") as load:
         server.kube.kubectl("delete", "pod", gone, "--wait=false")
-        server.kube.until("the pod to go", lambda: gone not in [pod["metadata"]["name"] for pod in server.ready()], 60)
+        server.kube.until("the pod to go", lambda: gone not in [pod["metadata"]["name"] for pod in server.ready()], 180)
         server.wait_ready(2)
     assert load["failures"] == []
     assert load["requests"] > 20
@@ -147,7 +147,7 @@ def test_a_killed_replica_fails_no_request_but_those_whose_answer_had_begun_to_s
         time.sleep(BUSY_SECONDS)
         (line,) = (line for line in striker.run(HIT, "SIGKILL", name) if line.startswith("hit "))
         assert int(line.split()[1]) >= 3, "vLLM, its proxy and its watcher"
-        server.kube.until("the replica to start again", lambda: restarts() > before, 60)
+        server.kube.until("the replica to start again", lambda: restarts() > before, 180)
         server.wait_ready(2, seconds=600)
     # An asker waits for its answer, so a kill meets one stream of each at most.
     streams = [failure for failure in load["failures"] if " stream " in failure]

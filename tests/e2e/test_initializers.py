@@ -64,7 +64,7 @@ def store(
     for thing in objects:
         kube.delete(str(thing["kind"]), STORE)
     kube.create(*objects)
-    kube.until("the S3 server to answer", lambda: condition(kube.get("pod", STORE) or {}, "Ready"), 60)
+    kube.until("the S3 server to answer", lambda: condition(kube.get("pod", STORE) or {}, "Ready"), 180)
     arguments = [
         f"http://{STORE}:{PORT}",
         s3.ACCESS_KEY,

@@ -230,7 +230,7 @@ def test_a_cluster_without_trainer_is_refused_before_anything_is_made(cluster: C
         return subprocess.run([helm, *argv, *server], check=False, capture_output=True, text=True)
 
     with api_server(programs, tmp_path) as server:
-        Kube(cluster, "default").until("the API server", lambda: run("list").returncode == 0 or None, 120)
+        Kube(cluster, "default").until("the API server", lambda: run("list").returncode == 0 or None, 300)
         refused = run("install", RELEASE, CHART)
         assert refused.returncode != 0
         assert "The cluster does not serve jobset.x-k8s.io/v1alpha2 and trainer.kubeflow.org/v1alpha1" in refused.stderr

@@ -59,9 +59,9 @@ def test_a_run_waits_for_quota_says_so_and_then_runs(
     team: str, kube: Kube, submit: Callable[[Mapping[str, Any]], Run], stoker: Stoker
 ) -> None:
     first = submit(queued(trainjob("first"), team))
-    kube.until("the first run to be admitted", lambda: first.object()["spec"].get("suspend") is False, 60)
+    kube.until("the first run to be admitted", lambda: first.object()["spec"].get("suspend") is False, 180)
     second = submit(queued(trainjob("second"), team))
-    kube.until("Kueue's verdict", lambda: "insufficient unused quota" in stoker("explain", "second"), 60)
+    kube.until("Kueue's verdict", lambda: "insufficient unused quota" in stoker("explain", "second"), 180)
     assert "it waits in queue team" in stoker("explain", "second")
     (line,) = [line for line in stoker("runs").splitlines() if line.startswith("second ")]
     assert "Queued" in line
@@ -83,7 +83,7 @@ def test_a_run_makes_way_for_a_more_important_one_and_goes_on_from_its_checkpoin
     low = submit(queued(trainjob("low", [*LONG, f"--max_steps={steps}", "--save_steps=50"]), team, "whenever"))
     low.wait_steps(5)
     high = submit(queued(trainjob("high"), team, "important"))
-    kube.until("the run to be stopped", lambda: condition(workload_of(kube, "low"), "Evicted"), 60)
+    kube.until("the run to be stopped", lambda: condition(workload_of(kube, "low"), "Evicted"), 180)
     assert "a more important run has its place" in stoker("explain", "low")
 
     high.wait_complete()
@@ -166,27 +166,27 @@ def test_two_runs_with_their_samplers_fit_and_the_third_waits_whole(packed: None
     with queue(gang, "gang", {"cpu": "8", "memory": "48Gi"}, {"nodeLabels": LABEL}) as name:
         for run in ("one", "two", "three"):
             gang.create(gang_job(run, "trl-grpo-async", 1, name))
-            gang.until("Kueue to see it", partial(workload_of, gang, run), 30)
-        gang.until("two whole runs", lambda: placed(gang) == {"one": (2, 2), "two": (2, 2)}, 60)
+            gang.until("Kueue to see it", partial(workload_of, gang, run), 120)
+        gang.until("two whole runs", lambda: placed(gang) == {"one": (2, 2), "two": (2, 2)}, 180)
         stays(gang, {"one": (2, 2), "two": (2, 2)}, 10)
         assert "insufficient unused quota for memory" in _message(workload_of(gang, "three"))
 
         end(gang, "one")
-        gang.until("the third, whole", lambda: placed(gang) == {"two": (2, 2), "three": (2, 2)}, 60)
+        gang.until("the third, whole", lambda: placed(gang) == {"two": (2, 2), "three": (2, 2)}, 180)
 
 
 def crowd(kube: Kube, of: str | None) -> None:
     """Have two runs of two pods wait for a node that a third run half fills, and then end the third."""
     kube.create(gang_job("before", "trl-distributed", 1, of))
-    kube.until("the run before them", lambda: placed(kube) == {"before": (1, 1)}, 60)
+    kube.until("the run before them", lambda: placed(kube) == {"before": (1, 1)}, 180)
     kube.create(gang_job("one", "trl-distributed", 2, of))
-    kube.until("the first to wait", lambda: (of and workload_of(kube, "one")) or len(placed(kube)) == 2, 60)
+    kube.until("the first to wait", lambda: (of and workload_of(kube, "one")) or len(placed(kube)) == 2, 180)
     if not of:
-        kube.until("half of it", lambda: placed(kube)["one"] == (1, 2), 60)
+        kube.until("half of it", lambda: placed(kube)["one"] == (1, 2), 180)
     kube.create(gang_job("two", FIRST, 2, of))
-    kube.until("the second to wait", lambda: (of and workload_of(kube, "two")) or len(placed(kube)) == 3, 60)
+    kube.until("the second to wait", lambda: (of and workload_of(kube, "two")) or len(placed(kube)) == 3, 180)
     if not of:
-        kube.until("the scheduler to have tried it", lambda: _refused(kube, "two") == 2, 60)
+        kube.until("the scheduler to have tried it", lambda: _refused(kube, "two") == 2, 180)
         # A pod that was just refused is not tried again for a second, however important it is.
         stays(kube, {"before": (1, 1), "one": (1, 2), "two": (0, 2)}, 3)
     end(kube, "before")
@@ -195,7 +195,7 @@ def crowd(kube: Kube, of: str | None) -> None:
 @pytest.mark.parametrize("packed", ["32Gi"], indirect=True)
 def test_without_kueue_two_runs_hold_half_of_a_node_each(packed: None, gang: Kube) -> None:
     crowd(gang, None)
-    gang.until("half of each", lambda: placed(gang) == {"one": (1, 2), "two": (1, 2)}, 60)
+    gang.until("half of each", lambda: placed(gang) == {"one": (1, 2), "two": (1, 2)}, 180)
     stays(gang, {"one": (1, 2), "two": (1, 2)}, 20)
 
 
@@ -203,11 +203,11 @@ def test_without_kueue_two_runs_hold_half_of_a_node_each(packed: None, gang: Kub
 def test_with_kueue_one_run_has_the_whole_node_and_then_the_other(packed: None, gang: Kube) -> None:
     with queue(gang, "gang", {"cpu": "8", "memory": "32Gi"}, {"nodeLabels": LABEL}, preempts=False) as name:
         crowd(gang, name)
-        (run,) = gang.until("a whole run", lambda: [one for one, has in placed(gang).items() if has == (2, 2)], 60)
+        (run,) = gang.until("a whole run", lambda: [one for one, has in placed(gang).items() if has == (2, 2)], 180)
         stays(gang, {run: (2, 2)}, 10)
         end(gang, run)
         (other,) = {"one", "two"} - {run}
-        gang.until("the other, whole", lambda: placed(gang) == {other: (2, 2)}, 60)
+        gang.until("the other, whole", lambda: placed(gang) == {other: (2, 2)}, 180)
 
 
 def _refused(kube: Kube, run: str) -> int:

@@ -66,8 +66,8 @@ def test_a_run_is_found_and_seen_and_its_alerts_are_evaluated(
     kube.create(trainjob(NAME, args, nodes=2, runtime=RUNTIME))
     try:
         run.wait_steps(3)
-        kube.until("a loss", lambda: prometheus.query('stoker_run_metric{metric="loss"}'), 60)
-        kube.until("both nodes", lambda: len(prometheus.query("stoker_node_step")) == 2, 60)
+        kube.until("a loss", lambda: prometheus.query('stoker_run_metric{metric="loss"}'), 180)
+        kube.until("both nodes", lambda: len(prometheus.query("stoker_node_step")) == 2, 180)
         (seen,) = prometheus.query('stoker_run_metric{metric="loss"}')
         told = {name: seen["metric"][name] for name in ("namespace", "run", "runtime", "node_rank")}
         assert told == {"namespace": kube.namespace, "run": NAME, "runtime": RUNTIME, "node_rank": "0"}
@@ -85,7 +85,7 @@ def test_a_run_is_found_and_seen_and_its_alerts_are_evaluated(
         (group,) = objects["PrometheusRule"]["spec"]["groups"]
         alerts = prometheus.rules()
         assert alerts.keys() == {rule["alert"] for rule in group["rules"]}
-        kube.until("every rule", lambda: all(one["health"] == "ok" for one in prometheus.rules().values()), 30)
+        kube.until("every rule", lambda: all(one["health"] == "ok" for one in prometheus.rules().values()), 120)
         assert {one["state"] for one in alerts.values()} == {"inactive"}
     finally:
         run.delete()

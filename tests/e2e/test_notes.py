@@ -47,7 +47,7 @@ def mirror(kube: Kube, image: Image, inputs: str) -> Iterator[str]:
         "spec": {"selector": {"app": HUB}, "ports": [{"port": PORT}]},
     }
     kube.create(pod, service)
-    kube.until("the mirror to answer", lambda: condition(kube.get("pod", HUB) or {}, "Ready"), 60)
+    kube.until("the mirror to answer", lambda: condition(kube.get("pod", HUB) or {}, "Ready"), 180)
     yield f"http://{HUB}:{PORT}"
     kube.delete("pod", HUB, wait=False)
     kube.delete("service", HUB, wait=False)
@@ -94,6 +94,6 @@ def test_everything_the_notes_print_works_as_it_is_printed(
         assert "my-run" in printed(r"^  kubectl get trainjobs --all-namespaces [^\n]*$")
         kube.delete("trainjob", run.name)
         printed(r"^  kubectl delete persistentvolumeclaim [^\n]*$")
-        kube.until("no claim", lambda: kube.get("pvc", f"initializer-{run.name}") is None, 60)
+        kube.until("no claim", lambda: kube.get("pvc", f"initializer-{run.name}") is None, 180)
     finally:
         run.delete()

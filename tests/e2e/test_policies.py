@@ -125,7 +125,7 @@ def rules(cluster: Cluster, helm: Callable[..., str]) -> Iterator[Callable[[str]
             "--namespace", NAMESPACE, "--create-namespace",
         )  # fmt: skip
         # The API server takes a moment to see a policy, and to see that it has changed.
-        system.until(f"the rules to {mode}", lambda: all(in_force(cluster, breach, mode) for breach in BREACHES), 60)
+        system.until(f"the rules to {mode}", lambda: all(in_force(cluster, breach, mode) for breach in BREACHES), 180)
 
     yield install
     helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found")

@@ -197,7 +197,7 @@ def judge(run: SumsRun, reader: Reader, steps: int) -> dict[str, Any]:
     def ended() -> bool:
         return all(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in run.samplers(ended=True))
 
-    run.kube.until("the samplers to end with the trainers", ended, 120)
+    run.kube.until("the samplers to end with the trainers", ended, 300)
     manifest = run.manifest(reader)
     assert (manifest["steps"], manifest["world_size"]) == (steps, 2)
     assert run.flaws(wanted(steps)) == []

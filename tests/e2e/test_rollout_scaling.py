@@ -81,7 +81,7 @@ def test_samplers_are_scaled_from_two_to_three_and_back(submit_sums: SubmitsSums
     run.hold()
     scale(kube, run, 3)
     # That its name is unknown is remembered by the cluster's DNS for a while.
-    kube.until("the nodes to use the third", lambda: f"{NAME}-sampler-0-2.{NAME}:8080 is ready" in run.log(), 120)
+    kube.until("the nodes to use the third", lambda: f"{NAME}-sampler-0-2.{NAME}:8080 is ready" in run.log(), 300)
     three = len(run.metrics())
     assert is_home_soon(three), f"the third is no group's home for long after step {three}: change NAME"
     run.release()

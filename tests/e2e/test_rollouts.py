@@ -81,7 +81,7 @@ def test_two_trainers_learn_from_two_samplers_and_the_samplers_end_with_them(
     def ended() -> bool:
         return all(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in run.samplers(ended=True))
 
-    kube.until("the samplers to end with the trainers", ended, 120)
+    kube.until("the samplers to end with the trainers", ended, 300)
 
 
 @pytest.mark.full

@@ -125,9 +125,9 @@ def test_a_run_is_watched_from_pending_to_its_result(
         assert f"{NAME} is submitted" in submitted.stdout
 
         # It is pending, and why is told.
-        kube.until("the scheduler's verdict", lambda: "Unschedulable" in stoker("runs").stdout, 90)
+        kube.until("the scheduler's verdict", lambda: "Unschedulable" in stoker("runs").stdout, 180)
         # What explains it first is the claim, until that has its volume.
-        kube.until("the missing label", lambda: f"{LABEL}=yes" in stoker("explain", NAME).stdout, 90)
+        kube.until("the missing label", lambda: f"{LABEL}=yes" in stoker("explain", NAME).stdout, 180)
         told = stoker("explain", NAME).stdout
         assert f"kubectl get nodes --selector {LABEL}=yes" in told
         Kube(cluster, "default").kubectl("label", "node", node, f"{LABEL}=yes", "--overwrite")
@@ -157,7 +157,7 @@ def test_a_run_is_watched_from_pending_to_its_result(
         assert manifest["steps"] == 120
         assert manifest["resumed_from"], "the run did not go on from its checkpoint"
         assert (tmp_path / "result/adapter_model.safetensors").stat().st_size > 0
-        kube.until("the pod that read the claim to go", lambda: not kube.items("pods", "stoker.dev/get"), 30)
+        kube.until("the pod that read the claim to go", lambda: not kube.items("pods", "stoker.dev/get"), 120)
         assert "complete" in stoker("resume", NAME, code=64).stderr
 
         # A run that was deleted goes on under another name.

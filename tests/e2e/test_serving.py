@@ -92,7 +92,7 @@ def converged(server: Server, *names: str) -> Callable[[], bool]:
 
 
 def test_old_versions_go(server: Server) -> None:
-    server.kube.until("the two newest versions alone", converged(server, "first", "policy:4", "policy:5"), 30)
+    server.kube.until("the two newest versions alone", converged(server, "first", "policy:4", "policy:5"), 120)
 
 
 def test_wrong_adapters_are_reported_by_name_and_the_others_go_on(server: Server, client: Client) -> None:
@@ -113,7 +113,7 @@ def test_wrong_adapters_are_reported_by_name_and_the_others_go_on(server: Server
         found = [state["problems"] for state in server.adapters()]
         return found if all(problems.keys() == wanted.keys() for problems in found) else None
 
-    for problems in server.kube.until("every wrong adapter to be reported", reported, 90):
+    for problems in server.kube.until("every wrong adapter to be reported", reported, 180):
         assert {name for name, text in wanted.items() if text not in problems[name]} == set(), problems
     metrics = client.ask(*({"url": f"{address}/metrics"} for address in server.addresses(8081)))
     assert all(f'name="{name}"}} 1' in answer["body"] for answer in metrics for name in wanted)
@@ -123,7 +123,7 @@ def test_wrong_adapters_are_reported_by_name_and_the_others_go_on(server: Server
     assert [answer["status"] for answer in bad] == [404] * 3
     for name in ("corrupt", "no-effect", "other-base", "too-large"):
         client.run("stoker", "adapters", "retract", FOLDER, name, "1")
-    server.kube.until("nothing wrong any more", lambda: not any(s["problems"] for s in server.adapters()), 60)
+    server.kube.until("nothing wrong any more", lambda: not any(s["problems"] for s in server.adapters()), 180)
 
 
 def test_an_upgrade_fails_no_request_and_new_replicas_have_the_right_adapters(
@@ -155,12 +155,12 @@ def test_a_bad_upgrade_leaves_the_replicas_before_it_as_they_were(
             "upgrade", server.name, *serving_chart, "--namespace", NAMESPACE, "--reuse-values",
             "--set-json", f"adapters={json.dumps(wrong)}", "--set-json", 'api.paths=["/v1/models"]',
         )  # fmt: skip
-        server.kube.until("the bad version to refuse to start", lambda: refusal(server), 120)
+        server.kube.until("the bad version to refuse to start", lambda: refusal(server), 300)
         # The watcher reads its settings when it starts.
         end = "import os, signal; os.kill(1, signal.SIGTERM)"
         server.kube.kubectl("exec", kept, "--container", "adapters", "--", "python", "-c", end)
-        server.kube.until("the watcher to be back", lambda: restarts(server, kept, "adapters") == 1, 120)
-        server.kube.until("both", lambda: len(server.ready()) == 2, 120)
+        server.kube.until("the watcher to be back", lambda: restarts(server, kept, "adapters") == 1, 300)
+        server.kube.until("both", lambda: len(server.ready()) == 2, 300)
         server.kube.kubectl("delete", "pod", moved)
         server.kube.until("another in its place", lambda: len(server.ready()) == 2, 300)
     assert load["requests"] > 20
@@ -223,7 +223,7 @@ def refused(install: Install, models: str) -> Callable[[str], str]:
             "--set", "lora.maxRank=8", wait=False,
         )  # fmt: skip
 
-        return wrong.kube.until(f"the refusal of {name}", lambda: refusal(wrong), 60)
+        return wrong.kube.until(f"the refusal of {name}", lambda: refusal(wrong), 180)
 
     return run
 
@@ -237,7 +237,7 @@ def test_uninstall_leaves_nothing_but_what_was_published(
     server: Server, client: Client, helm: Callable[..., str]
 ) -> None:
     helm("uninstall", server.name, "--namespace", NAMESPACE, "--wait", "--timeout", "3m")
-    server.kube.until("its pods to end", lambda: not server.kube.items("pods", server.selector), 120)
+    server.kube.until("its pods to end", lambda: not server.kube.items("pods", server.selector), 300)
     left = [
         thing["kind"]
         for kind in ("deployments", "services", "configmaps", "networkpolicies", "poddisruptionbudgets")

@@ -52,7 +52,7 @@ def said(
     volume["configMap"]["name"] = "openai"
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "openai"}}
     serving_kube.create({**config, "data": {program.name: program.read_text()}}, pod)
-    serving_kube.kubectl("wait", "pod/openai", "--for=condition=Ready", "--timeout=180s")
+    serving_kube.kubectl("wait", "pod/openai", "--for=condition=Ready", "--timeout=300s")
     words = ["python", f"/client/{program.name}", f"{server.url}/v1", "base", "first"]
     yield json.loads(serving_kube.kubectl("exec", "openai", "--", *words).stdout)
     serving_kube.delete("pod", "openai", wait=False)
@@ -85,7 +85,7 @@ def stranger(cluster: Cluster, fetch_image: Image) -> Iterator[Client]:
     kube.delete("namespace", STRANGERS)
     kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": STRANGERS}})
     kube.create(*client_objects(fetch_image.reference, []))
-    kube.kubectl("wait", f"pod/{CLIENT}", "--for=condition=Ready", "--timeout=120s")
+    kube.kubectl("wait", f"pod/{CLIENT}", "--for=condition=Ready", "--timeout=300s")
     yield Client(kube)
     kube.delete("namespace", STRANGERS, wait=False)
 
@@ -107,9 +107,9 @@ def test_who_is_outside_the_network_policy_reaches_nothing(
         assert _leaves(server, client), "nothing but the policy is to keep a replica in"
     replicas = [pod["status"]["podIP"] for pod in server.ready()]
     with policies.enforced(cluster, cluster.nodes()[0], replicas, tmp_path / "agent.log"):
-        server.kube.until("the policy to hold", lambda: statuses(stranger) == [0] * 4, 60)
+        server.kube.until("the policy to hold", lambda: statuses(stranger) == [0] * 4, 180)
         # The client stands for Prometheus too: see values.yaml.
-        server.kube.until("the allowed client to be let in", lambda: statuses(client) == [200] * 4, 60)
+        server.kube.until("the allowed client to be let in", lambda: statuses(client) == [200] * 4, 180)
         assert statuses(stranger) == [0] * 4
         assert not _leaves(server, client)
 

@@ -55,7 +55,7 @@ def test_two_sessions_reach_nothing_of_each_other_and_leave_nothing(
     with policies.enforced(cluster, cluster.nodes()[0], addresses, tmp_path / "agent.log"):
         for asking, other_one in (NAMES, NAMES[::-1]):
             closed = partial(is_closed, kube, asking, other_one, keys[other_one])
-            kube.until("the policies to hold", closed, 60)
+            kube.until("the policies to hold", closed, 180)
             assert status(kube, asking, asking, keys[asking]) == 200
 
     # Folders and adapters.

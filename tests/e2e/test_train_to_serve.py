@@ -53,7 +53,7 @@ def server(
         "--set", f"model.claim.name={INPUTS_CLAIM}", "--set", "model.name=base",
         "--set-json", f"adapters={json.dumps(adapters)}",
     )  # fmt: skip
-    kube.kubectl("wait", "pod/client", "--for=condition=Ready", "--timeout=60s")
+    kube.kubectl("wait", "pod/client", "--for=condition=Ready", "--timeout=300s")
     yield Server(kube, SERVER, Client(kube))
     helm("uninstall", SERVER, "--namespace", kube.namespace, "--wait")
     for thing in client_objects("", []):

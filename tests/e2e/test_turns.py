@@ -133,9 +133,9 @@ def test_samplers_of_two_sessions_take_turns_and_both_learn(
     # Whoever is left has the device alone, and the Lease goes with the last.
     stoker("rl", "down", NAMES[0], "--purge", "--namespace", kube.namespace)
     left = pods_of(kube, NAMES[1], "sampler")[0]["spec"]["hostname"]
-    kube.until("the other one to have the device", lambda: holder(kube) == left, 60)
+    kube.until("the other one to have the device", lambda: holder(kube) == left, 180)
     stoker("rl", "down", NAMES[1], "--purge", "--namespace", kube.namespace)
-    kube.until("the Lease to go", lambda: kube.get("lease", LEASE) is None, 60)
+    kube.until("the Lease to go", lambda: kube.get("lease", LEASE) is None, 180)
 
 
 @pytest.fixture

@@ -171,11 +171,11 @@ def test_both_learn_and_one_does_not_notice_that_the_others_trainer_is_killed(
     for name in NAMES:
         rl("down", name, "--purge")
         # The other owns the Lease and the claim too, until the garbage collector has looked.
-        kube.until(f"nothing of {name} to be left", lambda name=name: left(kube, name) == [], 60)  # type: ignore[misc]
+        kube.until(f"nothing of {name} to be left", lambda name=name: left(kube, name) == [], 180)  # type: ignore[misc]
         assert kube.get("pvc", f"initializer-{name}") is None
-    kube.until("the Lease to go", lambda: kube.get("lease", LEASE) is None, 60)
+    kube.until("the Lease to go", lambda: kube.get("lease", LEASE) is None, 180)
     if claims:
-        kube.until("all claims to go", lambda: kube.items("resourceclaims") == [], 60)
+        kube.until("all claims to go", lambda: kube.items("resourceclaims") == [], 180)
 
 
 @pytest.mark.learning

@@ -177,7 +177,7 @@ def test_runs_outlive_an_upgrade_a_rollback_and_a_reinstall(
         waiting = submit(trainjob("asleep", [*LORA_SFT, "--max_steps=20"], nodes=1))
         waiting.wait_steps(3)
         kube.kubectl("patch", "trainjob", "asleep", "--type=merge", "--patch", '{"spec": {"suspend": true}}')
-        kube.until("the job to stop", lambda: condition(waiting.object(), "Suspended") and not waiting.pods(), 120)
+        kube.until("the job to stop", lambda: condition(waiting.object(), "Suspended") and not waiting.pods(), 300)
         running = submit(trainjob("over-upgrade", [*LORA_SFT, "--max_steps=60"]))
         running.wait_log(r"'loss'")
 

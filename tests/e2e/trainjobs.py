@@ -240,7 +240,7 @@ class Reader:
     def copy(self, folder: Path, claim: str, place: str = ".") -> None:
         """Copy what lies in a folder of this machine into a claim, or into a folder that it has."""
         with self._pod(["sleep", "600"], [claim]) as name:
-            self.kube.kubectl("wait", "--for=condition=Ready", "--timeout=120s", f"pod/{name}")
+            self.kube.kubectl("wait", "--for=condition=Ready", "--timeout=300s", f"pod/{name}")
             self.kube.kubectl("cp", f"{folder}/.", f"{self.kube.namespace}/{name}:/claims/{claim}/{place}")
 
     def run(self, command: Sequence[str], claims: Sequence[str], seconds: float = 180) -> str:

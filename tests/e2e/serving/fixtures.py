@@ -65,7 +65,7 @@ def serving_kube(cluster: Cluster) -> Iterator[Kube]:
 def client(serving_kube: Kube, fetch_image: Image) -> Client:
     """A pod that asks servers, with both claims."""
     serving_kube.create(*client_objects(fetch_image.reference, [MODELS, ADAPTERS]))
-    serving_kube.kubectl("wait", "pod/client", "--for=condition=Ready", "--timeout=120s")
+    serving_kube.kubectl("wait", "pod/client", "--for=condition=Ready", "--timeout=300s")
     return Client(serving_kube)
 
 

@@ -66,7 +66,7 @@ class Client:
         finally:
             self.run("touch", "/tmp/stop")
             read = "cat /tmp/load.json 2>/dev/null || true"
-            load |= json.loads(self.kube.until("the load's end", lambda: self.run("sh", "-c", read), 180))
+            load |= json.loads(self.kube.until("the load's end", lambda: self.run("sh", "-c", read), 300))
 
 
 class Server:
