@@ -133,7 +133,7 @@ def test_an_upgrade_fails_no_request_and_new_replicas_have_the_right_adapters(
     old = {pod["metadata"]["name"] for pod in server.pods()}
     with client.busy(server.url, "base", "first", "policy:5") as load:
         helm(
-            "upgrade", server.name, *serving_chart, "--namespace", NAMESPACE, "--wait", "--timeout", "8m",
+            "upgrade", server.name, *serving_chart, "--namespace", NAMESPACE, "--wait", "--timeout", "15m",
             "--reuse-values", "--set-string", "args.max-num-seqs=8",
         )  # fmt: skip
         server.wait_ready(2)
@@ -190,7 +190,7 @@ def restarts(server: Server, pod: str, container: str) -> int:
 
 
 def test_a_test_of_the_release_asks_the_model(server: Server, helm: Callable[..., str]) -> None:
-    printed = helm("test", server.name, "--namespace", NAMESPACE, "--timeout", "3m", "--logs")
+    printed = helm("test", server.name, "--namespace", NAMESPACE, "--timeout", "6m", "--logs")
     assert "base answers: " in printed
     assert "first answers: " in printed
 
@@ -201,7 +201,7 @@ def test_a_drained_node_fails_no_request(server: Server, client: Client) -> None
     with client.busy(server.url, "base", "first") as load:
         try:
             server.kube.kubectl(
-                "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=480s",
+                "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=900s",
                 "--pod-selector", server.selector,
             )  # fmt: skip
             server.wait_ready(2, seconds=480)
@@ -236,7 +236,7 @@ def test_a_server_does_not_start_with_a_wrong_adapter_and_says_why(refused: Call
 def test_uninstall_leaves_nothing_but_what_was_published(
     server: Server, client: Client, helm: Callable[..., str]
 ) -> None:
-    helm("uninstall", server.name, "--namespace", NAMESPACE, "--wait", "--timeout", "3m")
+    helm("uninstall", server.name, "--namespace", NAMESPACE, "--wait", "--timeout", "6m")
     server.kube.until("its pods to end", lambda: not server.kube.items("pods", server.selector), 300)
     left = [
         thing["kind"]

@@ -92,7 +92,7 @@ def install(helm: Callable[..., str], serving_chart: list[str], client: Client) 
 
     def run(name: str, *words: str, wait: bool = True) -> Server:
         names.add(name)
-        waiting = ["--wait", "--timeout", "8m"] if wait else []
+        waiting = ["--wait", "--timeout", "15m"] if wait else []
         helm("upgrade", "--install", name, *serving_chart, "--namespace", NAMESPACE, *waiting, *words)
         return Server(client.kube, name, client)
 
