@@ -37,7 +37,7 @@ def install(
 
     def one(values: Mapping[str, Any]) -> str:
         (tmp_path / "values.yaml").write_text(yaml.safe_dump({"images": {"board": board_image.values}, **values}))
-        words = ("--namespace", kube.namespace, "--values", str(tmp_path / "values.yaml"), "--wait", "--timeout", "5m")
+        words = ("--namespace", kube.namespace, "--values", str(tmp_path / "values.yaml"), "--wait", "--timeout", "10m")
         return helm("upgrade", "--install", RELEASE, *chart, *words)
 
     yield one

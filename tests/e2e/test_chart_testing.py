@@ -91,7 +91,7 @@ def test_ct_install_passes_for_the_server(
     before = deployments(client.kube)
     printed = ct_install(
         cluster, repository,
-        *("--charts", "charts/vllm-serving", "--helm-extra-set-args", words, "--helm-extra-args", "--timeout 8m"),
+        *("--charts", "charts/vllm-serving", "--helm-extra-set-args", words, "--helm-extra-args", "--timeout 15m"),
         *("--namespace", fixtures.NAMESPACE, "--release-label", "app.kubernetes.io/instance"),
     )  # fmt: skip
     assert 'with values file "charts/vllm-serving/ci/cpu-values.yaml"' in printed

@@ -31,7 +31,7 @@ def samplers(kube: Kube, helm: Callable[..., str], serving_chart: list[str], sum
     kube.apply({**secret, "stringData": {"api-key": "a-key-that-only-this-test-has"}})
     helm(
         "upgrade", "--install", SAMPLERS, *serving_chart, "--values", str(EXAMPLE / "samplers-values.yaml"),
-        "--namespace", kube.namespace, "--wait", "--timeout", "8m",
+        "--namespace", kube.namespace, "--wait", "--timeout", "15m",
     )  # fmt: skip
     yield
     helm("uninstall", SAMPLERS, "--namespace", kube.namespace, "--ignore-not-found")

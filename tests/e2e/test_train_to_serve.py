@@ -49,7 +49,7 @@ def server(
     tuning.wait_complete(seconds=600)
     adapters = [{"name": "tuned", "claim": f"initializer-{tuning.name}", "path": "output"}]
     helm(
-        "install", SERVER, *serving_chart, "--namespace", kube.namespace, "--wait", "--timeout", "8m",
+        "install", SERVER, *serving_chart, "--namespace", kube.namespace, "--wait", "--timeout", "15m",
         "--set", f"model.claim.name={INPUTS_CLAIM}", "--set", "model.name=base",
         "--set-json", f"adapters={json.dumps(adapters)}",
     )  # fmt: skip

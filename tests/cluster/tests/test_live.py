@@ -95,7 +95,7 @@ class Probes:
         label = "pod-security.kubernetes.io/enforce=restricted"
         kubectl(self.cluster, "label", "namespace", self.namespace, label)
         self.apply(CLAIM, SERVICE, *(pod(n, self.image, self.nodes[n], uid) for n, uid in self.users.items()))
-        wait = ["wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s"]
+        wait = ["wait", "--for=condition=Ready", "pod", "--all", "--timeout=180s"]
         assert "condition met" in kubectl(self.cluster, "-n", self.namespace, *wait)
 
     def apply(self, *objects: dict[str, Any], check: bool = True) -> str:
@@ -166,7 +166,7 @@ def test_a_trainjob_of_two_pods_runs_to_its_end(probes: Probes) -> None:
     }
     probes.apply(runtime)
     probes.apply(trainjob)
-    wait = ["-n", probes.namespace, "wait", "--timeout=90s"]
+    wait = ["-n", probes.namespace, "wait", "--timeout=180s"]
     kubectl(probes.cluster, *wait, "--for=condition=Complete", "trainjob/train")
     jobset = json.loads(kubectl(probes.cluster, "-n", probes.namespace, "get", "jobset", "train", "-o", "json"))
     job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
@@ -291,7 +291,7 @@ def third(embedded: Cluster, probes: Probes) -> Iterator[str]:
         }
         claiming["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
         probes.apply(claim, claiming)
-        wait = ["wait", "--for=condition=Ready", "pod/third", "--timeout=120s"]
+        wait = ["wait", "--for=condition=Ready", "pod/third", "--timeout=300s"]
         assert "condition met" in kubectl(embedded, "-n", probes.namespace, *wait)
         yield "third"
     finally:
