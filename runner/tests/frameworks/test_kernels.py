@@ -87,11 +87,10 @@ def test_samples_are_packed_where_attention_keeps_them_apart(tmp_path: Path) -> 
     "args",
     [
         (),
-        # Padded rows are torch's usual attention's.
         ("--eval_strategy", "steps"),
         ("--per_device_train_batch_size", "64", "--max_length", "8192"),
         ("--packing",),
-        ("--padding_free",),
+        ("--padding_free", "--max_length", "none"),
         ("--bf16", "false", "--fp16"),
     ],
 )
@@ -103,12 +102,7 @@ def test_packed_rows_are_computed_by_torchs_flash_attention(tmp_path: Path, args
 
 @pytest.mark.parametrize(
     "args",
-    [
-        ("--packing", "false"),
-        ("--max_length", "none"),
-        ("--eval_packing", "false"),
-        ("--attn_implementation", "sdpa"),
-    ],
+    [("--packing", "false"), ("--max_length", "none"), ("--eval_packing", "false")],
 )
 def test_no_other_rows_are(tmp_path: Path, args: tuple[str, ...]) -> None:
     assert "attn_implementation" not in chosen(planned(tmp_path, *LORA, *args))
@@ -132,12 +126,25 @@ def test_it_is_chosen_only_where_it_works_and_refused_elsewhere(
     assert "attn_implementation" not in chosen(planned(tmp_path, *LORA, model={**QWEN_8B, **model}, **machine))
     with pytest.raises(RunError) as caught:
         planned(tmp_path, *LORA, "--attn_implementation", "varlen_attention", model={**QWEN_8B, **model}, **machine)
-    assert f"--attn_implementation varlen_attention (args) {problem}: leave it out" in caught.value.message
+    assert f"attn_implementation varlen_attention {problem}: leave it out" in caught.value.message
 
 
-def test_it_computes_no_float32(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "named",
+    [
+        ("--attn_implementation", "varlen_attention"),
+        ("--model_init_kwargs", '{"attn_implementation": "varlen_attention"}'),
+    ],
+)
+def test_it_computes_no_float32(tmp_path: Path, named: tuple[str, ...]) -> None:
     with pytest.raises(RunError, match="computes in bfloat16 or float16 only, and --bf16 is false: leave it out"):
-        planned(tmp_path, *LORA, "--attn_implementation", "varlen_attention", "--bf16", "false")
+        planned(tmp_path, *LORA, *named, "--bf16", "false")
+
+
+def test_rows_that_nothing_cuts_are_refused_as_trl_refuses_them(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="--padding_free without packing cuts no sample to max_length: add --packing"):
+        planned(tmp_path, *LORA, "--padding_free")
+    planned(tmp_path, *LORA, "--padding_free", "--packing")
 
 
 @pytest.mark.parametrize(
@@ -319,6 +326,17 @@ def test_fused_layers_keep_less_and_dropout_keeps_more(tmp_path: Path) -> None:
     # TRL's default for lora_dropout is 0.05.
     assert (recomputes(gib=40), recomputes("--lora_dropout", "0", gib=40)) == (True, False)
     assert (recomputes(gib=48), recomputes(gib=48, kernel_packages=())) == (False, True)
+    # Where PEFT makes its copies.
+    assert recomputes("--lora_dropout", "0", "--bf16", "false", gib=48)
+    assert recomputes("--lora_dropout", "0", "--use_dora", gib=48)
+
+
+@pytest.mark.parametrize(
+    ("args", "model"), [(("--attn_implementation", "eager"), {}), ((), {"model_type": "gemma2", "head_dim": 128})]
+)
+def test_scores_that_are_kept_are_recomputed(tmp_path: Path, args: tuple[str, ...], model: dict[str, str]) -> None:
+    found = chosen(planned(tmp_path, *LORA, *args, model={**QWEN_8B, **model}))
+    assert "activation_checkpointing" not in found
 
 
 def test_a_sharded_run_recomputes_by_its_own_rule(tmp_path: Path) -> None:

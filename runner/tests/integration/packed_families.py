@@ -1,7 +1,8 @@
 """Print, for every family named, how its tiny model attends and its loss on some samples, as lines of JSON.
 
 argv is `cpu` or `cuda`, an attention or `default`, and families. The loss is that of the samples one by one, by the
-family's default attention; packed by the one that is named, padded by it, and packed without telling where each begins.
+family's default attention; and by the one that is named packed as TRL does, packed with positions alone, padded, and
+packed without telling where each begins.
 `gradients` says how far those of the first two are apart, as a share of their size. Runs in an environment with the
 trainers, in bfloat16 on a GPU. On CPUs a slow kernel stands for torch's FlashAttention.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import torch
 from runner.tests.integration.model_shapes import EXPERTS, SIZES
@@ -17,6 +19,7 @@ from runner.tests.integration.packed_losses import LENGTHS, losses_of
 from runner.tests.integration.varlen_on_cpus import varlen_on_cpus
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForCausalLM
+from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from stoker.frameworks.trl import varlen
 
@@ -35,6 +38,10 @@ def main(device: str, attention: str, families: list[str]) -> None:
     mask = pad_sequence([torch.ones_like(sample) for sample in samples], batch_first=True)
     row = torch.cat(samples)[None]
     positions = torch.cat([torch.arange(length, device=device) for length in LENGTHS])[None]
+    # What TRL hands to the model: where the samples begin, too.
+    collate = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+    told = dict(collate([{"input_ids": sample.tolist()} for sample in samples]))
+    del told["labels"]
     for family in families:
         torch.manual_seed(1)
         # Weights of the usual size make all tokens nearly as likely, whatever a sample sees.
@@ -48,8 +55,8 @@ def main(device: str, attention: str, families: list[str]) -> None:
             torch.cat(losses).mean().backward()
             return torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None])
 
-        def packed(where: torch.Tensor, model: torch.nn.Module = model) -> list[torch.Tensor]:
-            logits = model(row, position_ids=where, use_cache=False).logits[0]
+        def packed(model: torch.nn.Module = model, **told: Any) -> list[torch.Tensor]:
+            logits = model(**told, use_cache=False).logits[0]
             return [losses_of(part, sample) for part, sample in zip(logits.split(LENGTHS), samples, strict=True)]
 
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
@@ -59,14 +66,19 @@ def main(device: str, attention: str, families: list[str]) -> None:
             padded = model(rows, attention_mask=mask, use_cache=False).logits
             found = {
                 "alone": alone,
-                "packed": packed(positions),
+                "packed": packed(**_on(device, told)),
+                "by positions": packed(input_ids=row, position_ids=positions),
                 "padded": [losses_of(one[: len(sample)], sample) for one, sample in zip(padded, samples, strict=True)],
-                "mixed": packed(torch.arange(sum(LENGTHS), device=device)[None]),
+                "mixed": packed(input_ids=row, position_ids=torch.arange(sum(LENGTHS), device=device)[None]),
             }
         means = {name: torch.cat(losses).mean().item() for name, losses in found.items()}
         one, other = gradients(found["alone"]), gradients(found["packed"])
         share = ((one - other).norm() / one.norm()).item()
         print(json.dumps({"family": family, "attention": usual, "gradients": share, **means}))
+
+
+def _on(device: str, told: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in told.items()}
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ def varlen_on_cpus(
 ) -> torch.Tensor:
     """Return what `torch.nn.attention.varlen.varlen_attn` returns; arguments as there."""
     assert bounds is key_bounds
+    assert query.dtype == key.dtype == value.dtype
     lengths = bounds.diff().tolist()
     assert (longest, longest_keys) == (max(lengths), max(lengths))
     before, after = window_size

@@ -14,7 +14,7 @@ from stoker.frameworks.trl.known_words import VARLEN
 from stoker.frameworks.trl.memory import ways_of
 from stoker.frameworks.trl.sharding import shards
 from stoker.plan.arguments import FlagTable, Setting, is_true
-from stoker.plan.estimate import estimate
+from stoker.plan.estimate import Training, estimate
 from stoker.plan.interfaces import Asked
 from stoker.plan.model_shape import ModelShape
 from stoker.plan.shared_memory import shared_memory_needed
@@ -28,14 +28,14 @@ _LOADERS, _TOKENIZERS = 2, 16
 # Bytes that a token leaves behind for the backward pass, for each number that goes into a linear layer or comes out: in
 # bfloat16, with a float32 copy for a norm, and as much again for what lies between the layers.
 _KEPT = 8
-# With Liger's layers an H200 kept 2.0 for Qwen3 8B with an adapter, and 2.1 for all of Qwen3 1.7B (torch 2.11, 8192
-# tokens). Dropout before an adapter keeps its mask and its result too, for what goes in.
-_KEPT_FUSED, _KEPT_DROPPED = 2.5, 4.0
+# With Liger's layers an H200 kept 2.0 for Qwen3 8B with an adapter, and 1.7 for all of Qwen3 1.7B in float32 (8192
+# tokens, torch 2.11). Dropout before an adapter keeps its mask and its result too, for what goes in.
+_KEPT_FUSED, _KEPT_WIDE, _KEPT_DROPPED = 2.5, 3.0, 4.0
 _USABLE = 0.9
 _RECOMPUTING = ("activation_checkpointing", "gradient_checkpointing")
 _RESHAPING = ("fsdp", "deepspeed", "auto_find_batch_size")
-# torch's own attention, transformers' default but for these families, whose scores it cannot cap.
-_SDPA, _EAGER = "sdpa", ("gemma2",)
+# torch's own attention, transformers' default but for families whose scores it cannot cap; those have the other.
+_SDPA, _EAGER, _CAPPED = "sdpa", "eager", ("gemma2",)
 # The first torch whose FlashAttention of packed rows takes fewer keys than queries, and the heads that it takes.
 _VARLEN_TORCH, _VARLEN_HEADS = (2, 13), range(8, 257, 8)
 # Masked attention may add this much to the linear layers' arithmetic. Padding seldom costs so little.
@@ -97,7 +97,7 @@ def _attention(asked: Asked, table: FlagTable) -> Recipe:
     if asked.shape is None:
         return {}
     found: Recipe = {}
-    attention = _chosen_attention(asked)
+    attention = chosen_attention(asked)
     if not attention and _FLASH in asked.machine.kernel_packages and not _says(asked, "bf16", "false"):
         attention = "flash_attention_2"
         found["attn_implementation"] = (attention, "flash-attn is installed, nothing is downloaded")
@@ -118,9 +118,9 @@ def varlen_problems(asked: Asked) -> Iterator[str]:
         yield "needs an NVIDIA GPU of Ampere or newer"
     if asked.machine.torch and asked.machine.torch < _VARLEN_TORCH:
         yield f"needs torch {'.'.join(map(str, _VARLEN_TORCH))} or newer"
-    if _says(asked, "bf16", "false") and not _says(asked, "fp16", "true"):
+    if _computes_in_float32(asked):
         yield "computes in bfloat16 or float16 only, and --bf16 is false"
-    if shape is not None and shape.family in _EAGER:
+    if shape is not None and shape.family in _CAPPED:
         yield f"cannot cap the scores of {shape.family}"
     if shape is not None and shape.drops_attention:
         yield "cannot drop scores (attention_dropout in the model's config.json)"
@@ -141,7 +141,7 @@ def _reason_to_pack(asked: Asked, table: FlagTable, shape: ModelShape, attention
     if skips_other_samples(attention):
         return f"{attention} keeps the samples of a row apart, so none needs padding"
     tokens = _rows(asked, table) * _number(asked, table, "max_length")
-    if attention not in ("", _SDPA) or shape.family in _EAGER or not tokens:
+    if attention not in ("", _SDPA) or shape.family in _CAPPED or not tokens:
         return ""
     share = masked_share(shape, tokens)
     return (
@@ -181,6 +181,8 @@ def _recomputing(asked: Asked, table: FlagTable, recipe: Recipe, fused: bool) ->
     chosen = any(name in asked.values for name in (*_RECOMPUTING, *_RESHAPING))
     if asked.method != "sft" or shape is None or shape.experts or device is None or chosen or shards(asked):
         return {}
+    if (chosen_attention(asked) or (_EAGER if shape.family in _CAPPED else _SDPA)) == _EAGER:
+        return {}  # it keeps all scores, which grow with the square of the length
     tokens = _number(asked, table, "per_device_train_batch_size") * _number(asked, table, "max_length")
     settings = {name: Setting(name, value, "recipe") for name, (value, _) in recipe.items()}
     ways = ways_of(asked, table, {**settings, **_settings(asked)}, shape)
@@ -190,7 +192,7 @@ def _recomputing(asked: Asked, table: FlagTable, recipe: Recipe, fused: bool) ->
     memory = estimate(shape, training)
     # DDP's buckets hold each gradient once more, and autocast a copy of each weight that is wider than its type.
     copies = memory.gradients + (2 * shape.weights if training.weight_bytes > 2 else 0)
-    kept = tokens * _bytes_kept(asked, table, fused) * _numbers(shape)
+    kept = tokens * _numbers(shape) * (_bytes_kept(asked, table, training) if fused else _KEPT)
     if memory.total + copies + kept > _USABLE * device:
         return {}
     return {"activation_checkpointing": ("false", "all activations fit in the device's memory, none is recomputed")}
@@ -201,16 +203,22 @@ def _numbers(shape: ModelShape) -> int:
     return sum((layer.inputs + layer.outputs) * layer.count for layer in shape.linears)
 
 
-def _bytes_kept(asked: Asked, table: FlagTable, fused: bool) -> float:
-    """Return how many bytes the forward pass leaves for the backward pass, at most, for each of those numbers."""
-    if not fused:
+def _bytes_kept(asked: Asked, table: FlagTable, training: Training) -> float:
+    """Return how many bytes fused layers leave for the backward pass, at most, for each of those numbers."""
+    if _computes_in_float32(asked) or _says(asked, "use_dora", "true"):
         return _KEPT
+    if training.tuning == "full":
+        return _KEPT_WIDE if training.weight_bytes > 2 else _KEPT_FUSED
     words = asked.values.get("lora_dropout")
     rate = _value(words) if words else table.flags["lora_dropout"].default
-    return _KEPT_DROPPED if _says(asked, "use_peft", "true") and rate not in ("0", "0.0") else _KEPT_FUSED
+    return _KEPT_FUSED if rate in ("0", "0.0") else _KEPT_DROPPED
 
 
-def _chosen_attention(asked: Asked) -> str:
+def _computes_in_float32(asked: Asked) -> bool:
+    return _says(asked, "bf16", "false") and not _says(asked, "fp16", "true")
+
+
+def chosen_attention(asked: Asked) -> str:
     """Return the attention that the user names; empty without one."""
     words = asked.values.get("attn_implementation") or (str(_model_options(asked).get("attn_implementation") or ""),)
     return words[0].lower()

@@ -69,9 +69,8 @@ def _attention(settings: Mapping[str, Setting]) -> Iterator[str]:
     if setting is None:
         return
     word = str(setting.value).removeprefix("paged|")
-    known = (*ATTENTION, VARLEN)
-    if word not in known and "/" not in word:
-        yield f"--attn_implementation {word} ({setting.source}) is unknown: {_advice(word, known)}"
+    if word not in ATTENTION and setting.value != VARLEN and "/" not in word:
+        yield f"--attn_implementation {word} ({setting.source}) is unknown: {_advice(word, (*ATTENTION, VARLEN))}"
 
 
 def _words(name: str, setting: Setting) -> tuple[str, ...]:

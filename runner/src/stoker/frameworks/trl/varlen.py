@@ -9,27 +9,44 @@ from typing import Any
 
 import torch
 from torch.nn.attention.varlen import varlen_attn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks.trl.known_words import VARLEN
+from stoker.plan.model_shape import FAMILIES
 
 
 def register_varlen_attention() -> None:
     """Make transformers know this attention by its name."""
     AttentionInterface.register(VARLEN, attend)
-    AttentionMaskInterface.register(VARLEN, mask_of_padding)
+    AttentionMaskInterface.register(VARLEN, mask_unless_causal)
 
 
-def mask_of_padding(
-    *, q_length: int, kv_length: int, attention_mask: torch.Tensor | None = None, **options: Any
+def mask_unless_causal(
+    *,
+    q_length: int,
+    kv_length: int,
+    config: PreTrainedConfig,
+    attention_mask: torch.Tensor | None = None,
+    use_vmap: bool = False,
+    **options: Any,
 ) -> torch.Tensor | None:
-    """Return the mask of rows that are padded; None for those that are not, whose samples `attend` keeps apart."""
-    if attention_mask is None and q_length == kv_length:
+    """Return the mask of padded rows, and of models whose masks are unknown; None where `attend` knows what is seen.
+
+    `use_vmap` is true for masks that a model adds to: it may see what comes later.
+    """
+    if attention_mask is None and q_length == kv_length and not use_vmap and config.model_type in FAMILIES:
         return None
-    return sdpa_mask(q_length=q_length, kv_length=kv_length, attention_mask=attention_mask, **options)
+    return sdpa_mask(
+        q_length=q_length,
+        kv_length=kv_length,
+        config=config,
+        attention_mask=attention_mask,
+        use_vmap=use_vmap,
+        **options,
+    )
 
 
 def attend(
@@ -53,7 +70,7 @@ def attend(
         query: of all tokens: rows × heads × tokens × size; so are key and value, which may have fewer heads.
         key: see query.
         value: see query.
-        attention_mask: of padded rows; torch's `sdpa` computes them.
+        attention_mask: what each token sees, where this attention does not know it; torch's `sdpa` computes that.
         scaling: of the scores; None for the usual one.
         sliding_window: how many tokens each one sees, itself included; None for all before it.
         position_ids: place of each token in its sample, where the collator does not say where samples begin.
@@ -80,7 +97,8 @@ def attend(
     if cu_seq_lens_q is None or max_length_q is None:
         cu_seq_lens_q, max_length_q = _bounds(position_ids, rows, length, query.device)
     # Norms and adapters may give float32, which autocast rounds for torch's own attention, but not for this one.
-    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else value.dtype
+    device = query.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else value.dtype
     tokens = [tensor.transpose(1, 2).flatten(0, 1).to(dtype) for tensor in (query, key, value)]
     window = (-1 if sliding_window is None else sliding_window - 1, 0)
     bounds = (cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q)
