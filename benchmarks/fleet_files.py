@@ -138,7 +138,7 @@ class Delta:
         remove(only(folder / "delta").path)
 
     def _snapshot(self) -> TensorSnapshot:
-        return TensorSnapshot(self._after, self._rate)  # another one each time: it keeps its checksums
+        return TensorSnapshot(self._after, self._rate * self._version)  # another one each time: it keeps its checksums
 
     def step(self) -> None:
         """Train one step of AdamW, on random gradients."""

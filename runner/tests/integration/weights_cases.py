@@ -76,7 +76,7 @@ class Run:
                 for parameter in self.model.parameters():
                     moved = torch.rand(parameter.shape, generator=self._draw) < share
                     parameter += moved * 0.3 * torch.randn(parameter.shape, generator=self._draw)
-        found = weights_of(self.model, 0.1, self._plausible, keep=True)
+        found = weights_of(self.model, 0.1 * version, self._plausible, keep=True)
         assert found is not None
         self.kept[version] = kind(found.tensors, found.way, found.plausible)
         return self.kept[version]
