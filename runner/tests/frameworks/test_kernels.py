@@ -177,8 +177,8 @@ def test_torchs_attention_packs_where_its_mask_costs_little(
 )
 def test_longer_rows_are_packed_by_flash_attention_alone(tmp_path: Path, args: tuple[str, ...]) -> None:
     assert "packing" not in chosen(planned(tmp_path, *LORA, *args, torch=OLD_TORCH))
-    for machine in ({}, {"kernel_packages": WITH_FLASH}):
-        assert chosen(planned(tmp_path, *LORA, *args, **machine))["packing"] == "true"
+    for packages in (IMAGE, WITH_FLASH):
+        assert chosen(planned(tmp_path, *LORA, *args, kernel_packages=packages))["packing"] == "true"
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,11 @@ from stoker.frameworks.trl import varlen
 WINDOW = {"sliding_window": 16}
 
 
-def main(device: str, attention: str, families: list[str]) -> None:
+def main(device: str, attention: str, *families: str) -> None:
     """Print a line for each family."""
     varlen.register_varlen_attention()
     if device == "cpu":
-        varlen.varlen_attn = varlen_on_cpus
+        vars(varlen)["varlen_attn"] = varlen_on_cpus
     torch.manual_seed(0)
     samples = [torch.randint(SIZES["vocab_size"], (length,)).to(device) for length in LENGTHS]
     rows = pad_sequence(samples, batch_first=True)
@@ -82,4 +82,4 @@ def _on(device: str, told: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3], sys.argv[3:])
+    main(*sys.argv[1:])

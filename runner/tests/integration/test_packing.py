@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from runner.tests.integration.scripts import printed
 
 from stoker.frameworks.trl.known_words import VARLEN
 from stoker.plan.model_shape import FAMILIES
 
-ROOT = Path(__file__).parents[3]
-ENV = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
 # How packed_families.py lays samples out.
 APART = ("packed", "by positions", "padded")
 # flex_attention is compiled first, which takes a minute.
 OTHERS = ("eager", "flex_attention")
 
 
-def printed(python: Path, script: str, *arguments: str | Path) -> Any:
-    """Return what a script beside this file prints at its end."""
-    command = [python, Path(__file__).with_name(script), *arguments]
-    return json.loads(
-        subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=ENV).stdout.splitlines()[-1]
-    )
-
-
 def families(python: Path, device: str, attention: str) -> dict[str, dict[str, Any]]:
     """Return the loss of samples one by one and packed, of each family, but those whose scores torch cannot cap."""
     named = [name for name in FAMILIES if attention == "default" or name != "gemma2"]
-    command: list[str | Path] = [python, Path(__file__).with_name("packed_families.py"), device, attention, *named]
-    lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=ENV).stdout.splitlines()
-    found = {line["family"]: line for line in map(json.loads, lines)}
+    found = {line["family"]: line for line in printed(python, "packed_families.py", device, attention, *named)}
     assert {*found} == {*named}
     for line in found.values():
         # This comparison would show samples that see each other.
@@ -44,15 +31,15 @@ def families(python: Path, device: str, attention: str) -> dict[str, dict[str, A
 
 def losses(python: Path, attention: str) -> list[float]:
     """Return the loss of samples one by one, and packed."""
-    found: list[float] = printed(python, "packed_losses.py", attention)
-    return found
+    (found,) = printed(python, "packed_losses.py", attention)
+    return list(found)
 
 
 @pytest.mark.full
 def test_trls_packing_keeps_samples_apart_unless_it_wraps_them(
     trainer_python: Path, inputs: Path, tmp_path: Path
 ) -> None:
-    found = printed(trainer_python, "trl_packing_losses.py", inputs / "model", tmp_path)
+    (found,) = printed(trainer_python, "trl_packing_losses.py", inputs / "model", tmp_path)
     assert abs(found["alone"] - found["bfd"]) < 1e-3
     # Here each sample sees those before it in its row: this comparison would show it.
     assert abs(found["alone"] - found["wrapped"]) > 1e-2

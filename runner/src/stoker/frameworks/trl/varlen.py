@@ -92,7 +92,7 @@ def attend(
                 ExitCode.USAGE, f"--attn_implementation {VARLEN} has no {name}, as the model needs: leave it out"
             )
     if attention_mask is not None or query.shape[2] != key.shape[2]:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)[0], None
     rows, heads, length, _ = query.shape
     if cu_seq_lens_q is None or max_length_q is None:
         cu_seq_lens_q, max_length_q = _bounds(position_ids, rows, length, query.device)
