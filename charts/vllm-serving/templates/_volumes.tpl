@@ -112,7 +112,7 @@ vllm-serving.modelCache: the claim that keeps a model that is fetched; empty wit
 Argument: the root context.
 */}}
 {{- define "vllm-serving.modelCache" -}}
-{{- with .Values.model }}{{ ternary .cacheClaim "" (not (empty .uri)) }}{{ end }}
+{{- with .Values.model }}{{ if .uri }}{{ default "" .cacheClaim }}{{ end }}{{ end }}
 {{- end }}
 
 {{/*
