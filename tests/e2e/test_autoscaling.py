@@ -104,7 +104,7 @@ def test_a_crowd_starts_a_second_replica_and_quiet_ends_it_without_a_failed_requ
     assert int(used[2].removesuffix("Mi")) > 200, "a server holds its model"
 
     # Without a pause: a crowd that thins out ends the second replica before it has started.
-    with client.busy(server.url, "base", pause=0) as crowd:
+    with client.busy(server.url, "base", pause=0, askers=12) as crowd:
         # The autoscaler looks every 15 seconds, and sometimes at a moment between two requests.
         kube.until("a second replica", lambda: len(server.pods()) == 2, 300)
         server.wait_ready(2, seconds=480)  # it starts beside a crowd
