@@ -141,6 +141,12 @@ def test_it_computes_no_float32(tmp_path: Path, named: tuple[str, ...]) -> None:
         planned(tmp_path, *LORA, *named, "--bf16", "false")
 
 
+def test_rows_that_nothing_cuts_are_refused_as_trl_refuses_them(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="--padding_free without packing cuts no sample to max_length: add --packing"):
+        planned(tmp_path, *LORA, "--padding_free")
+    planned(tmp_path, *LORA, "--padding_free", "--packing")
+
+
 @pytest.mark.parametrize(
     ("args", "machine"),
     [

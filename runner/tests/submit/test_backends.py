@@ -57,7 +57,7 @@ _WORDS = {
 # Fields that may contradict others.
 _CONTRADICTING = (
     *("reward_weights", "loss_weights", "reward_model_name_or_path", "vllm_server_base_url", "vllm_mode"),
-    *("vllm_gpu_memory_utilization", "sync_ref_model", "packing_strategy"),
+    *("vllm_gpu_memory_utilization", "sync_ref_model", "packing_strategy", "padding_free"),
     *("completion_only_loss", "max_seq_length"),
 )
 
@@ -205,6 +205,7 @@ REFUSED: list[tuple[Callable[[], TRLConfig | TorchTuneConfig], str]] = [
     (lambda: TRLConfig(method=TRLDPOConfig(loss_weights=[1, 2])), "2 entries, but loss_type has 1"),
     (lambda: TRLConfig(method=TRLSFTConfig(loss_type="x")), "--loss_type must be one of"),  # type: ignore[arg-type]
     (lambda: TRLConfig(method=TRLSFTConfig(packing_strategy="bfd")), "write packing=True"),
+    (lambda: TRLConfig(method=TRLSFTConfig(padding_free=True)), "write packing=True"),
     (lambda: TRLConfig(method=TRLSFTConfig(max_seq_length=8, max_length=9)), "the same flag"),
     (lambda: TRLConfig(peft_config=TRLPeftConfig(), use_peft=True), "both describe the adapter"),
     (lambda: TRLConfig(lora_r=8), "lora_r needs an adapter: write use_peft=True"),

@@ -59,6 +59,7 @@ COMPANIONS: Mapping[str, list[dict[str, str]]] = {
     "optim": [{}, {"optim_target_modules": "all-linear"}],
     "optim_args": _OPTIMIZERS,
     "optim_target_modules": [{}, {"optim": "galore_adamw"}],
+    "padding_free": [{}, {"packing": "true"}, {"max_length": "none"}],
 }
 
 

@@ -94,6 +94,8 @@ class TRLSFTConfig(TRLMethodConfig):
             problems.append("max_seq_length and max_length are the same flag in TRL 1.16: write only max_length")
         if self.packing_strategy is not None and not self.packing:
             problems.append("packing_strategy needs packing: write packing=True, or drop it")
+        if self.padding_free and not self.packing:
+            problems.append("padding_free without packing cuts no sample to max_length: write packing=True, or drop it")
         if self.completion_only_loss and self.assistant_only_loss:
             problems.append("completion_only_loss and assistant_only_loss exclude each other: write one of them")
         return problems

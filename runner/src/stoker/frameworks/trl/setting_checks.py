@@ -111,13 +111,18 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
     yield from optimizer_problems(asked, table, settings)
     if "log_completions_hub_repo" in settings and not on("log_completions"):
         yield "--log_completions_hub_repo has no completions to upload: add --log_completions, or leave it out"
-    yield from _of_method(asked, settings, number)
+    yield from _of_method(asked, settings, number, on)
     if asked.method == refusals.METHOD:
         yield from refusals.refusals(asked, table, settings, number, on)
         yield from _generation_batch(asked.world_size, settings, number)
 
 
-def _of_method(asked: Asked, settings: Mapping[str, Setting], number: Callable[[str], float | None]) -> Iterator[str]:
+def _of_method(
+    asked: Asked,
+    settings: Mapping[str, Setting],
+    number: Callable[[str], float | None],
+    on: Callable[[str], bool],
+) -> Iterator[str]:
     """Yield the problems that only the run's method has."""
     if asked.method in _GENERATING:
         yield from _rewards(settings)
@@ -125,6 +130,8 @@ def _of_method(asked: Asked, settings: Mapping[str, Setting], number: Callable[[
     yield from _searched_batch(asked.method, settings)
     if asked.method == "distillation" and not _value(settings, "teacher_model_name_or_path", ""):
         yield "distillation needs a teacher: write --teacher_model_name_or_path <folder or Hub id>"
+    if on("padding_free") and not on("packing") and asked.method == "sft" and number("max_length") is not None:
+        yield "--padding_free without packing cuts no sample to max_length: add --packing, or write --max_length none"
     if asked.method == "kto" and _value(settings, "loss_type", "kto") == "kto" and number(_BATCH) == 1:
         yield f"kto estimates its KL term from the batch: write --{_BATCH} 2 or more (accumulated steps do not count)"
 
