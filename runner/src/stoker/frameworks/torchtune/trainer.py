@@ -27,6 +27,8 @@ from stoker.contract.files import read_json, write_json
 from stoker.contract.metrics import EVALUATION, LEARNING_RATE, LOSS, PEAK_MEMORY, TOKENS_PER_SECOND
 from stoker.frameworks.torchtune import cpu, random_states
 from stoker.frameworks.torchtune.keys import configs_of
+from stoker.frameworks.torchtune.weights import SUFFIXES, check_weights
+from stoker.plan.plan import Plan
 from stoker.rank import checkpoints
 from stoker.rank.guard import achieved_world_size
 from stoker.rank.job import Job, Outcome, StopRequested, any_rank, barrier
@@ -44,7 +46,15 @@ _METRICS = "stoker-metrics.json"
 # TorchTune's names of metrics that all frameworks share.
 _OUR_NAMES = {"lr": LEARNING_RATE, "val_loss": f"{EVALUATION}{LOSS}"}
 _FILES = "checkpointer.checkpoint_files"
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
+
+
+def check(plan: Plan) -> None:
+    """Refuse a model without the weights that the recipe reads, before this rank waits for another.
+
+    Raises:
+        RunError: a file is missing (66).
+    """
+    check_weights(words_of(plan))
 
 
 def train(job: Job) -> Outcome:
@@ -53,7 +63,7 @@ def train(job: Job) -> Outcome:
     Raises:
         RunError, StopRequested, and any exception of the recipe.
     """
-    words = words_of(job)
+    words = words_of(job.plan, job.checkpoint)
     recipe = _load(job.plan.module)
     if "device=cpu" in words:
         cpu.apply(recipe)
@@ -69,13 +79,13 @@ def train(job: Job) -> Outcome:
     return follower.outcome
 
 
-def words_of(job: Job) -> list[str]:
+def words_of(plan: Plan, checkpoint: Path | None = None) -> list[str]:
     """Return the recipe's words: the config's path, the plan's settings, and the checkpoint to resume from."""
-    _, config, *words = job.plan.trainer_argv
-    file = configs_of(job.plan.method).get(config)
+    _, config, *words = plan.trainer_argv
+    file = configs_of(plan.method).get(config)
     path = str(_RECIPES / "configs" / file) if file else config
-    if job.checkpoint is not None:
-        resume = resume_words(job.checkpoint)
+    if checkpoint is not None:
+        resume = resume_words(checkpoint)
         if any(word.startswith(_FILES) for word in resume):
             words = [word for word in words if not word.startswith(_FILES)]
         words += resume
@@ -107,7 +117,7 @@ def resume_words(checkpoint: Path) -> list[str]:
     if (epoch / "adapter_model.pt").exists():
         # The recipe reads the base model from its folder, as in the first attempt.
         return words
-    files = sorted(path.name for path in epoch.iterdir() if path.suffix in _WEIGHTS)
+    files = sorted(path.name for path in epoch.iterdir() if path.suffix in SUFFIXES)
     return [*words, f"{_FILES}=[{','.join(f'{epoch.name}/{name}' for name in files)}]"]
 
 
@@ -371,7 +381,7 @@ def publish(epoch: Path, output: Path) -> None:
     for path in sorted(epoch.iterdir()):
         if path in served or path.name.startswith(("tokenizer", "special_tokens", "vocab", "merges", "chat_template")):
             _link(path, output / path.name)
-    if any(path.suffix in _WEIGHTS and path not in adapter for path in epoch.iterdir()):
+    if any(path.suffix in SUFFIXES and path not in adapter for path in epoch.iterdir()):
         _link_tree(epoch, output / "merged", leave_out=tuple(path.name for path in adapter))
 
 
