@@ -6,6 +6,7 @@ Runs in an environment with transformers and without vLLM.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,9 @@ def main(folder: Path) -> None:
     quantized.mkdir()
     config = json.loads((model / "config.json").read_text())
     (quantized / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "fp8"}}))
+
+    half = Path(shutil.copytree(model, folder / "half"))
+    (half / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
 
     unknown = folder / "unknown"
     unknown.mkdir()
@@ -77,7 +81,8 @@ def main(folder: Path) -> None:
         except LabError as error:
             said[name] = str(error)
     unchanged = all(torch.equal(a, b) for a, b in zip(before, engine.injector.get_trainable_params(), strict=True))
-    print(json.dumps({"said": said, "unchanged": unchanged}))
+    auto = str(start(half, dtype="auto").model.dtype)
+    print(json.dumps({"said": said, "unchanged": unchanged, "auto": auto}))
 
 
 if __name__ == "__main__":

@@ -52,3 +52,7 @@ def test_it_says_what_to_do(seen: dict[str, Any], case: str) -> None:
 
 def test_a_step_that_fails_leaves_the_adapter_as_it_was(seen: dict[str, Any]) -> None:
     assert seen["unchanged"]
+
+
+def test_a_model_in_bfloat16_trains_in_float32_where_bfloat16_has_no_kernels(seen: dict[str, Any]) -> None:
+    assert seen["auto"] == "torch.float32"

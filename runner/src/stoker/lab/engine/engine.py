@@ -96,7 +96,9 @@ class TrainableEngine:
         refuse(_problems(facts, backend, arguments))
         self.model_name = model_name
         self.config = train_config
-        self._backend = _backend(backend)(model_name, train_config, {"dtype": dtype_of(train_config), **arguments})
+        # vLLM's own "auto" is the files' type, which this machine may have no kernels to train in.
+        asked = {name: value for name, value in arguments.items() if (name, value) != ("dtype", "auto")}
+        self._backend = _backend(backend)(model_name, train_config, {"dtype": dtype_of(train_config), **asked})
         self.model = self._backend.model
         self.tokenizer = self._backend.tokenizer
         self.injector = self._backend.injector
