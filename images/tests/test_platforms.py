@@ -26,6 +26,12 @@ def test_the_released_images_are_for_known_platforms() -> None:
     assert set(platforms()) <= {"linux/amd64", "linux/arm64"}
 
 
+@pytest.mark.parametrize("image", sorted({variant.image for variant in TRAINERS}))
+def test_nccl_finds_what_it_needs_for_rdma(image: str) -> None:
+    packages = (ROOT / "images" / image / "Dockerfile").read_text().split()
+    assert {"libibverbs1", "ibverbs-providers", "librdmacm1"} <= {*packages}
+
+
 @pytest.mark.full  # asks the package index about each package
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: f"{lock.parents[1].name}/{lock.name}")
 def test_every_locked_package_has_a_wheel_for_arm64(lock: Path, tmp_path: Path) -> None:

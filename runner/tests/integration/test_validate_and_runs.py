@@ -59,6 +59,8 @@ CASES = (
         for words in (
             "--packing --max_length 64",
             "--max_length 16",
+            "--padding_free",
+            "--padding_free --max_length none",
             "--gradient_checkpointing false",
             "--optim adafactor",
             "--optim paged_adamw_8bit",

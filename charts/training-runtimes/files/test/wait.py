@@ -42,7 +42,7 @@ def call(method: str, path: str, body: Object | None = None) -> str | None:
         if error.code == 404 and method != "POST":
             return None
         said = error.read().decode()
-        raise SystemExit(f"the API server refused {method} {path}: {said}") from None
+        raise SystemExit(f"stoker: error: the API server refused {method} {path}: {said}") from None
 
 
 def patient(deadline: float, method: str, path: str, body: Object | None = None) -> str | None:
@@ -52,7 +52,7 @@ def patient(deadline: float, method: str, path: str, body: Object | None = None)
             return call(method, path, body)
         except OSError as error:
             if time.monotonic() > deadline:
-                raise SystemExit(f"the API server cannot be reached: {error}") from None
+                raise SystemExit(f"stoker: error: the API server cannot be reached: {error}") from None
             time.sleep(2)
 
 
@@ -128,15 +128,16 @@ def main(trainjob: Object, claim: str, seconds: float) -> None:
     path = f"/apis/{trainjob['apiVersion']}/namespaces/{namespace}/trainjobs/{name}"
     wrong = remove(time.monotonic() + 60, namespace, path, claim)
     if wrong:
-        raise SystemExit(f"{wrong}: an earlier test has left it")
+        raise SystemExit(f"stoker: error: {wrong}: an earlier test has left it")
     try:
         wrong = outcome(trainjob, path, seconds)
     finally:
         left = remove(time.monotonic() + 60, namespace, path, claim)
     if wrong or left:
-        raise SystemExit("\n".join(filter(None, (wrong, left))))
+        raise SystemExit("\n".join(f"stoker: error: {problem}" for problem in (wrong, left) if problem))
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # the first process of a container has no default
+    # The first process of a container has no default.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stoker: error: stopped"))
     main(json.loads(sys.argv[1]), sys.argv[2], float(sys.argv[3]))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from stoker.contract.exits import ExitCode
 from stoker.contract.files import write_json
+from stoker.contract.words import report_error
 from stoker.rank.lifeline import end_with_parent
 
 # How long the store of node 0 outlives its workers: the other nodes read there that all have ended.
@@ -56,7 +57,7 @@ def main(argv: list[str]) -> int:
     except SignalException as stopped:
         return 128 + int(stopped.sigval)
     except (RendezvousError, DistError) as error:
-        print(f"rendezvous failed: {error}", file=sys.stderr)
+        report_error(f"rendezvous failed: {error}")
         return ExitCode.UNAVAILABLE
     if told.node_rank == 0 and config.max_nodes > 1:
         with suppress(SignalException):  # nothing is left to stop

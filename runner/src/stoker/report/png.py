@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.packages import from_checkout, not_installed
 from stoker.report.figures import figures_between, figures_of
 from stoker.report.runs import RecordedRun
 
@@ -24,8 +25,7 @@ def write_picture(runs: Mapping[str, RecordedRun], target: Path) -> None:
     except ImportError as error:
         raise RunError(
             ExitCode.CONFIG,
-            "a PNG needs matplotlib, which is not installed: `pip install './runner[plot]'` from a checkout, or "
-            "let --to end in .html",
+            not_installed("a PNG", f"{from_checkout('plot')}, or let --to end in .html", "matplotlib"),
         ) from error
     figures = figures_of(*runs.values()) if len(runs) == 1 else figures_between(runs)
     if not figures:

@@ -235,7 +235,7 @@ class PermitGuard:
                 while True:
                     os.waitpid(-group, 0)
             self._engine = None
-            print("[guard] the engine was ended", file=sys.stderr, flush=True)
+            print("[stoker] the engine was ended", file=sys.stderr, flush=True)
 
     def _end_in_peace(self) -> int:
         """Let the engine end as it was told to, as long as its permit lasts."""
