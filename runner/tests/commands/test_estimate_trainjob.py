@@ -12,6 +12,7 @@ from runner.tests.command_line import invoke
 from runner.tests.plan.models import QWEN_8B
 
 from builders import RUNTIME, gpu_runtime, trainjob
+from stoker.cluster.forecast import plan_of
 
 
 @pytest.fixture
@@ -46,6 +47,20 @@ def test_memory_tokens_and_time(job: Path, tmp_path: Path) -> None:
     # Ten times the steps on twice the processes: each step has twice the rows, and takes as long.
     assert (told["processes"], told["tokens"], told["seconds"]) == (2, 4_000_000, 2000)
     assert told["fits"] is True
+
+
+@pytest.mark.parametrize(("batch", "code"), [("8", 78), ("4", 0)], ids=["the same run", "another batch"])
+def test_the_measured_peak_of_the_same_run_decides(job: Path, tmp_path: Path, batch: str, code: int) -> None:
+    documents = yaml.safe_load_all(job.read_text())
+    fingerprint = plan_of(*documents, tmp_path).record["fingerprint"]
+    same = {"fingerprint": fingerprint, "world_size": 2, "settings": {"per_device_train_batch_size": batch}}
+    measured = earlier(tmp_path / "output", **same)
+    # The weights of 15.3 GiB would fit. What was measured, 30.5 GiB, does not.
+    asked = ("--model", str(tmp_path), "--device-memory", "24Gi", "--measured", str(measured))
+    result = invoke("estimate", *asked, str(job))
+    assert result.exit_code == code, result.output
+    assert ("30.5 GiB at most, with activations. This does not fit: write" in result.stdout) is bool(code)
+    assert json.loads(invoke("estimate", "--output", "json", *asked, str(job)).stdout)["fits"] is not bool(code)
 
 
 def test_more_rows_in_a_step_are_more_tokens(job: Path, tmp_path: Path) -> None:

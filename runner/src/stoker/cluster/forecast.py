@@ -79,6 +79,14 @@ def forecast(plan: Plan, measured: Measured) -> Forecast | None:
     return Forecast(tokens, tokens / (measured.tokens_per_second * plan.world.size / measured.processes))
 
 
+def peak_bytes(plan: Plan, measured: Measured) -> int | None:
+    """Return how much of a device a run needs by the measure of another; None if a device holds something else then."""
+    rows = _rows_ratio(estimator_of(get_framework(plan.framework)), plan, measured)
+    if measured.peak_gib is None or rows != 1 or measured.record["fingerprint"] != plan.record["fingerprint"]:
+        return None
+    return round(measured.peak_gib * 2**30)
+
+
 def _rows_ratio(estimator: Estimator, plan: Plan, measured: Measured) -> float | None:
     """Return how many rows a step trains for each row of a measured step; None if nobody knows."""
     new, old = (estimator.rows_per_step(plan.method, record) for record in (plan.record, measured.record))

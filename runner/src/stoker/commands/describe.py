@@ -97,10 +97,18 @@ def estimate_text(shape: ModelShape, ways: Sequence[tuple[str, Memory]], device_
     )
 
 
-def forecast_text(told: Mapping[str, Any], processes: int) -> str:
-    """Return tokens, time and measured memory of a TrainJob, as `stoker estimate` prints them."""
+def forecast_text(told: Mapping[str, Any], processes: int, too_much: bool) -> str:
+    """Return tokens, time and measured memory of a TrainJob, as `stoker estimate` prints them.
+
+    Args:
+        told: what is known.
+        processes: of the TrainJob.
+        too_much: whether the measured memory is more than a device has.
+    """
     peak = told["measured_peak_gib"]
     lines = [] if peak is None else [f"measured there: {peak:.1f} GiB at most, with activations"]
+    if too_much:
+        lines[0] += ". This does not fit: write a smaller batch or shorter samples, or use larger devices"
     if told["tokens"] is None:
         lines.append("tokens and time: unknown; both runs need a number of steps, or both a number of epochs")
     else:

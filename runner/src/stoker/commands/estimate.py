@@ -137,7 +137,7 @@ def _of_trainjob(
     output: str,
     trainer_args: tuple[str, ...],
 ) -> int:
-    from stoker.cluster.forecast import described, plan_of
+    from stoker.cluster.forecast import described, peak_bytes, plan_of
     from stoker.cluster.pods import quantity
     from stoker.cluster.resources import RUNTIME_KINDS, of_kind, read_resources, runtime_of, trainjobs_of
     from stoker.commands import describe
@@ -178,8 +178,11 @@ def _of_trainjob(
             "peak_memory_gib in metrics.jsonl",
         )
     device_bytes = None if device_memory is None else round(quantity(device_memory))
-    fits = device_bytes is None or plan.ways[0][1].total <= device_bytes
-    told = described(plan, None if measured is None else read_measured(measured))
+    earlier = None if measured is None else read_measured(measured)
+    # What was measured has activations too, and what they need is not counted here.
+    peak = None if earlier is None else peak_bytes(plan, earlier)
+    fits = device_bytes is None or max(plan.ways[0][1].total, peak or 0) <= device_bytes
+    told = described(plan, earlier)
     if output == "json":
         ways = [{"write": write, **asdict(memory), "total": memory.total} for write, memory in plan.ways]
         found = {"device": device_bytes, "fits": fits, "ways": ways, "processes": plan.world.size, **told}
@@ -187,5 +190,6 @@ def _of_trainjob(
     else:
         click.echo(describe.estimate_text(shape, plan.ways, device_bytes))
         if measured is not None:
-            click.echo(describe.forecast_text(told, plan.world.size))
+            too_much = peak is not None and device_bytes is not None and peak > device_bytes
+            click.echo(describe.forecast_text(told, plan.world.size, too_much))
     return ExitCode.FINISHED if fits else ExitCode.CONFIG
