@@ -124,7 +124,7 @@ def test_a_worker_that_still_reads_a_version_loads_nothing_and_waits_for_no_disk
         ("wrong", "1 of its 2 tensors are not the trainer's: a"),
         ("bare", "it is damaged (KeyError"),
         ("empty", "it is damaged (FileNotFoundError"),
-        ("newer", "weights.json has schemaVersion 2, but this sampler reads 1"),
+        ("newer", "weights.json has schemaVersion 3, but this sampler reads 2"),
         ("other", "it is the difference to run:1, not to run:0"),
         ("none", "it is the difference to run:1, not to the base model"),
     ],

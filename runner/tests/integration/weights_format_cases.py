@@ -78,7 +78,7 @@ def damages(folder: Path) -> dict[str, str]:
     (written("bare") / files.CHECKSUMS).write_text("{}")
     (written("empty") / files.CHECKSUMS).unlink()
     newer = written("newer") / files.CHECKSUMS
-    newer.write_text(json.dumps({**json.loads(newer.read_text()), "schemaVersion": 2}))
+    newer.write_text(json.dumps({**json.loads(newer.read_text()), "schemaVersion": in_vllm.SCHEMA_VERSION + 1}))
     before = dict(one.tensors)
     for name in ("cut", "wrong", "bare", "empty", "newer"):
         found[name] = str(taken(folder / name, "run:1", before))

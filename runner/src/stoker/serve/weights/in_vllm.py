@@ -15,6 +15,7 @@ import json
 import os
 import struct
 import threading
+import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +25,7 @@ import torch
 
 # As in stoker.serve.weights.files. The trainer, which writes what is in them, uses the functions below.
 _CHECKSUMS, _TENSORS = "weights.json", "weights.safetensors"
-SCHEMA_VERSION = 1  # of the file of checksums
+SCHEMA_VERSION = 2  # of the file of checksums
 # Which elements of a tensor have changed, one bit each, and their new values.
 _MASK, _VALUES = "#mask", "#values"
 THREADS = min(8, os.cpu_count() or 1)
@@ -316,11 +317,14 @@ def checksums(tensors: Tensors) -> dict[str, str]:
 
 
 def checksum(tensor: torch.Tensor) -> str:
-    """Return the checksum of a tensor's bytes, type and shape."""
+    """Return the checksum of a tensor's bytes, type and shape.
+
+    A CRC finds damage and another version, and nobody else can write here. A cryptographic hash would take several
+    times as long as the disk.
+    """
     data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    found = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)} ".encode(), digest_size=16)
-    found.update(memoryview(data))
-    return found.hexdigest()
+    found = zlib.crc32(memoryview(data), zlib.crc32(f"{tensor.dtype} {tuple(tensor.shape)} ".encode()))
+    return f"{found:08x}"
 
 
 def digest_of(found: dict[str, str]) -> str:
