@@ -234,6 +234,29 @@ def test_two_sessions_have_nothing_in_common(rl: Rl, cluster: Cluster) -> None:
     assert {name for _, name in names(cluster)} == {name.replace("sums", "two") for _, name in MADE}
 
 
+def test_down_of_what_has_ended_leaves_the_others(rl: Rl, cluster: Cluster) -> None:
+    for name in ("one", "two", "three"):
+        assert rl("up", name, *SUMS, "--wait", "0").exit_code == 0
+    assert "no session in namespace ml has ended" in rl("down", "--ended").stderr
+    for name, kind in (("one", "Complete"), ("three", "Failed")):
+        cluster.objects["trainjobs", "ml", name]["status"] = {"conditions": [{"type": kind, "status": "True"}]}
+    told = rl("down", "--ended")
+    assert (told.exit_code, told.stderr.count("nothing is left")) == (0, 2), told.stderr
+    assert {name for _, name in names(cluster)} == {name.replace("sums", "two") for _, name in MADE}
+    for words in ((), ("two", "--ended")):
+        assert "write the NAME of a session, or --ended" in rl("down", *words).stderr
+
+
+def test_a_session_that_is_left_keeps_no_other_from_its_end(rl: Rl, cluster: Cluster) -> None:
+    for name in ("one", "two"):
+        assert rl("up", name, *SUMS, "--wait", "0").exit_code == 0
+        cluster.objects["trainjobs", "ml", name]["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+    cluster.add("pods", sampler(0, session="one"))
+    told = rl("down", "--ended", "--wait", "0.05")
+    assert (told.exit_code, "session one: Pod one-sampler-0-0-x is left" in told.stderr) == (75, True), told.stderr
+    assert ("trainjobs", "ml", "two") not in cluster.objects
+
+
 def test_down_leaves_nothing_and_says_what_stays(rl: Rl, cluster: Cluster) -> None:
     rl("up", "sums", *SUMS, "--wait", "0")
     cluster.add("persistentvolumeclaims", {"metadata": {"name": "initializer-sums"}})

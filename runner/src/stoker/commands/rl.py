@@ -88,8 +88,13 @@ def list_command(output: str, namespace: str | None, context: str | None) -> Non
 rl_group.add_command(logs_command)
 
 
-@rl_group.command("down", epilog="\b\nExamples:\n  stoker rl down math\n  stoker rl down math --purge")
-@click.argument("name")
+@rl_group.command(
+    "down",
+    epilog="\b\nExamples:\n  stoker rl down math\n  stoker rl down math --purge\n"
+    "  stoker rl down --ended     # every session that a limit or a failure has ended",
+)
+@click.argument("name", required=False)
+@click.option("--ended", is_flag=True, help="End every session of the namespace that has ended, in place of NAME.")
 @click.option(
     "--wait",
     "seconds",
@@ -101,10 +106,18 @@ rl_group.add_command(logs_command)
 @click.option("--purge", is_flag=True, help="Delete the run folder too.")
 @on_cluster
 @reported
-def down_command(name: str, seconds: float, purge: bool, namespace: str | None, context: str | None) -> None:
+def down_command(
+    name: str | None, ended: bool, seconds: float, purge: bool, namespace: str | None, context: str | None
+) -> None:
     """End the session NAME, and wait until all its objects are gone."""
     from stoker.runs.client import connect
-    from stoker.sessions.down import down
+    from stoker.sessions.down import down, down_ended
 
+    if ended is (name is not None):
+        raise click.UsageError("write the NAME of a session, or --ended for all that have ended")
     with interrupted_by_any_signal():
-        down(connect(context, namespace), name, seconds, purge=purge)
+        client = connect(context, namespace)
+        if name is None:
+            down_ended(client, seconds, purge=purge)
+        else:
+            down(client, name, seconds, purge=purge)

@@ -17,6 +17,7 @@ from stoker.sessions import render
 from stoker.sessions.folder import clear, remember, remembered, shared_folder
 from stoker.sessions.kinds import ALL, LEASES, OWN
 from stoker.sessions.render import LABEL
+from stoker.sessions.show import rows
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 # What sessions may share has no session's label.
@@ -118,6 +119,30 @@ def down(client: Client, name: str, seconds: float, *, purge: bool = False) -> N
     if lines:
         raise RunError(ExitCode.STOPPED, "\n".join(lines))
     _say_what_stays(client, name, None if purge else place, there=bool(before.objects) or place is not None)
+
+
+def down_ended(client: Client, seconds: float, *, purge: bool = False) -> None:
+    """End every session whose run has ended, one after another, and wait for each until nothing of it is left.
+
+    Args:
+        client: of their namespace.
+        seconds: how long to wait for each.
+        purge: as for `down`.
+
+    Raises:
+        RunError: something of a session is left; the others are ended all the same.
+    """
+    problems = []
+    ended = [row.name for row in rows(client) if row.has_ended]
+    for name in ended:
+        try:
+            down(client, name, seconds, purge=purge)
+        except RunError as error:
+            problems.append(error)
+    if not ended:
+        say(f"no session in namespace {client.namespace} has ended")
+    if problems:
+        raise RunError(problems[0].code, "\n".join(map(str, problems)))
 
 
 def _place(client: Client, name: str, trainjob: Object | None, *, purge: bool) -> ResultLocation | None:
