@@ -89,6 +89,16 @@ def jobset(name: str = "tune", restarts: int = 0, counted: int | None = None) ->
     }
 
 
+def real_jobset() -> Object:
+    """Return a JobSet with the node of our own runtime, and its claim."""
+    found = jobset()
+    found["spec"] |= {
+        "replicatedJobs": [builders.replicated_jobs(builders.RUNTIME)[0]],
+        "volumeClaimPolicies": builders.RUNTIME["spec"]["template"]["spec"]["volumeClaimPolicies"],
+    }
+    return found
+
+
 def pod(
     role: str = "node",
     index: int = 0,

@@ -14,7 +14,7 @@ import kubernetes_validate
 import pytest
 from runner.tests.command_line import stoker
 from runner.tests.runs.api_server import Cluster, forbidden
-from runner.tests.runs.objects import IMAGE, claim, ended, jobset, pod, terminated, trainjob
+from runner.tests.runs.objects import IMAGE, claim, ended, pod, real_jobset, terminated, trainjob
 
 from builders import RUNTIME, replicated_jobs
 from builders import pod_of as spec_of
@@ -42,16 +42,6 @@ def made(folder: Path) -> Path:
         (folder / path).write_bytes(data)
     (folder / "link").symlink_to("/etc/hostname")
     return folder
-
-
-def real_jobset() -> Object:
-    """Return a JobSet with the node of our own runtime, and its claim."""
-    found = jobset()
-    found["spec"] |= {
-        "replicatedJobs": [replicated_jobs(RUNTIME)[0]],
-        "volumeClaimPolicies": RUNTIME["spec"]["template"]["spec"]["volumeClaimPolicies"],
-    }
-    return found
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from runner.tests.runs.api_server import Cluster, miss_second_look
-from runner.tests.runs.objects import jobset, pod, progress, trainjob, unschedulable
+from runner.tests.runs.objects import claim, ended, jobset, pod, progress, real_jobset, trainjob, unschedulable
 
 SOURCE = Path(__file__).parents[2] / "src"
 LONG = "a-run-whose-name-has-33-letters-x"
@@ -70,6 +70,24 @@ def test_a_terminal_gets_colours_and_what_pods_say_is_no_markup(busy: Cluster) -
     assert code == 0
     assert "0/3 nodes are available: [x]" in text
     assert "\x1b[" in text
+
+
+@pytest.mark.usefixtures("kubeconfig")
+def test_a_narrow_terminal_gets_a_bar_for_each_file(cluster: Cluster, tmp_path: Path) -> None:
+    output = tmp_path / "claim/output"
+    output.mkdir(parents=True)
+    (output / "adapter_model.safetensors").write_bytes(bytes(200_000))
+    cluster.claim = tmp_path / "claim"
+    cluster.add("trainjobs", trainjob(**ended("Complete", "AllJobsCompleted")))
+    cluster.add("jobsets", real_jobset())
+    cluster.add("persistentvolumeclaims", claim(phase="Bound"))
+    code, text = on_terminal(["get", "tune", str(tmp_path / "out")], COLUMNS="40", NO_COLOR="1")
+    assert code == 0, text
+    assert (tmp_path / "out/adapter_model.safetensors").stat().st_size == 200_000
+    bars = [line.rstrip() for line in re.split(r"[\r\n]+", re.sub(CONTROLS, "", text)) if "━" in line]
+    assert any(line.startswith("1 of 1: adapter") and line.endswith(" 100%") for line in bars), text
+    assert max(map(len, bars)) <= 40, bars
+    assert not re.search(r"\x1b\[[\d;]*3\d", text), "a colour, in spite of NO_COLOR"
 
 
 def test_top_is_a_view_of_its_own(busy: Cluster) -> None:

@@ -253,7 +253,8 @@ def get_command(
     else:
         there = len(brought.files) - brought.fetched
         known = f", {there} of them were there already" if there else ""
-        click.echo(f"{brought.folder} has {len(brought.files)} files of {name} ({size_of(brought.bytes)}){known}")
+        files = "1 file" if len(brought.files) == 1 else f"{len(brought.files)} files"
+        click.echo(f"{brought.folder} has {files} of {name} ({size_of(brought.bytes)}){known}")
 
 
 @contextmanager

@@ -29,6 +29,8 @@ _STYLES = {
     "Stopping": "dim",
     "Deleting": "dim",
 }
+# Below this width of a terminal, a download shows its percentage in place of bytes and speed.
+_WIDE, _SHORT_BAR = 80, 10
 
 
 def on_terminal() -> bool:
@@ -107,15 +109,14 @@ def progress() -> Iterator[Callable[[str, int], Callable[[int], None]]]:
 
         yield begin
         return
-    rich = _rich("rich.progress")
-    bars = rich.Progress(
-        rich.TextColumn("{task.description}", markup=False),
-        rich.BarColumn(),
-        rich.DownloadColumn(),
-        rich.TransferSpeedColumn(),
-        console=_rich("rich.console").Console(stderr=True, highlight=False),
-    )
-    with bars:
+    rich, terminal = _rich("rich.progress"), _rich("rich.console").Console(stderr=True, highlight=False)
+    name = _rich("rich.table").Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    columns = [rich.TextColumn("{task.description}", markup=False, table_column=name)]
+    if terminal.width < _WIDE:
+        columns += [rich.BarColumn(_SHORT_BAR), rich.TaskProgressColumn()]
+    else:
+        columns += [rich.BarColumn(), rich.DownloadColumn(), rich.TransferSpeedColumn()]
+    with rich.Progress(*columns, console=terminal, expand=True) as bars:
 
         def add(name: str, size: int) -> Callable[[int], None]:
             task = bars.add_task(hide(name), total=size)
