@@ -154,7 +154,13 @@ def gradcheck() -> dict[str, bool]:
     expected[:, 4:] = lora(x, expected[:, 4:].clone())
     with torch.no_grad():
         without = fused(x, output.clone())
+    dropped = FusedLoRA([Part("q", TrainableLoRALinear(5, 3, rank=2, dropout=1.0).double(), 0)])
+    nn.init.normal_(dropped.adapters[0].lora_b)
+    kept = output.detach()
+    with torch.no_grad():
+        generated = dropped(x, kept.clone())
     return {
+        "dropout": torch.equal(dropped(x, kept.clone()), kept) and not torch.equal(generated, kept),
         "layer": torch.autograd.gradcheck(alone, (x, output, lora.lora_a, lora.lora_b)),
         "fused": torch.autograd.gradcheck(together, (x, output, *fused.parameters())),
         "fused is its parts": torch.allclose(together(x, output), expected, atol=1e-14, rtol=0)

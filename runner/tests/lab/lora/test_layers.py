@@ -20,7 +20,12 @@ def seen(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 
 def test_gradients_are_those_of_finite_differences(seen: dict[str, Any]) -> None:
-    assert seen["gradcheck"] == {"layer": True, "fused": True, "fused is its parts": True}
+    assert seen["gradcheck"] == {
+        "layer": True,
+        "fused": True,
+        "fused is its parts": True,
+        "dropout": True,
+    }
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -48,10 +48,13 @@ class FusedLoRA(nn.Module):
         """Add what the adapters say of an input to the fused layer's output, in place."""
         if not self._parts[0].lora.enabled:
             return base_output
-        # Gradients reach the adapters only by their own tensors.
-        graded = torch.is_grad_enabled()
-        first = torch.cat([part.lora.lora_a for part in self._parts]) if graded else self.stacked
-        inner = nn.functional.linear(x.to(first.dtype), first)
+        inputs, first = x.to(self.stacked.dtype), self.stacked
+        if torch.is_grad_enabled():
+            # Gradients reach the adapters only by their own tensors.
+            first = torch.cat([part.lora.lora_a for part in self._parts])
+            # Not while vLLM generates, though the adapters it shares with a model that trains are in training mode.
+            inputs = self._parts[0].lora.dropout(inputs)
+        inner = nn.functional.linear(inputs, first)
         for part, own in zip(self._parts, inner.split([part.lora.rank for part in self._parts], -1), strict=True):
             second = part.lora.lora_b
             outputs = base_output[..., part.first : part.first + second.shape[0]]
