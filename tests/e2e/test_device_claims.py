@@ -250,6 +250,31 @@ def test_no_more_sessions_than_the_limit_share_a_device_and_the_others_wait_whol
             crowd.until("its pods to go", partial(_is_gone, crowd, ended), 180)
 
 
+def test_a_claim_limits_its_sessions_without_kueue_too(crowd: Kube, tmp_path: Path) -> None:
+    stoker = stoker_in(crowd)
+    pods = builders.patches(*(builders.job_of_pod(job, **POD) for job in ("node", "sampler")))
+    file = tmp_path / "trainjob.yaml"
+    job = builders.trainjob("session", runtime="trl-grpo-async", kind="TrainingRuntime", spec=pods)
+    file.write_text(yaml.safe_dump(job))
+    words = (str(file), "--device-claim", f"{SHARED}={CROWD_CLASS}", "--device-limit", str(LIMIT), "--wait", "0")
+    left = {f"session-{number}" for number in range(SESSIONS)}
+    while left:
+        with ThreadPoolExecutor(SESSIONS) as pool:
+            list(pool.map(lambda session: stoker("rl", "up", session, *words), sorted(left)))
+        crowd.until("as many as may share it", partial(_whole, crowd, min(LIMIT, len(left))), 180)
+        now = placed(crowd)
+        if len(left) == SESSIONS:
+            stays(crowd, now, 10)
+            waits = min(left - set(now))
+            told = stoker("rl", "up", waits, *words).stderr
+            assert f"{LIMIT} of {LIMIT} sessions use ResourceClaim {SHARED}: {', '.join(sorted(now))}" in told
+            assert is_told(stoker, waits, f"as many sessions as may use ResourceClaim {SHARED} do so")
+        ended = min(now)
+        end(crowd, ended)
+        left.remove(ended)
+        crowd.until("its pods to go", partial(_is_gone, crowd, ended), 180)
+
+
 def _whole(kube: Kube, count: int) -> bool:
     """Return whether so many sessions are placed whole.
 

@@ -27,6 +27,13 @@ def queued(name: str = "tune") -> Object:
     return made
 
 
+def held() -> Object:
+    """Return the TrainJob of a session that waits until fewer others use its device."""
+    made = trainjob(suspend=True)
+    made["metadata"]["annotations"] = {"stoker.dev/waits-for-claim": "gpu-0"}
+    return made
+
+
 def workload(reserved: str = "", evicted: str = "", *, run: str = "tune", active: bool = True, **status: Any) -> Object:
     """Return what Kueue keeps of a TrainJob.
 

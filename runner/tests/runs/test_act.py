@@ -12,7 +12,7 @@ import pytest
 import yaml
 from runner.tests.command_line import stoker
 from runner.tests.runs.api_server import Cluster, forbidden
-from runner.tests.runs.objects import NOW, ended, jobset, pod, progress, trainjob
+from runner.tests.runs.objects import NOW, ended, held, jobset, pod, progress, trainjob
 
 import builders
 from stoker.contract.exits import ExitCode
@@ -141,6 +141,15 @@ def test_a_run_that_is_over_is_neither_stopped_nor_resumed(cluster: Cluster, kub
     assert "`stoker get tune FOLDER`" in stoker("resume", "tune", code=ExitCode.USAGE).stderr
     cluster.add("trainjobs", trainjob(**ended("Failed", "FailedJobs")))
     assert "submit it under another name" in stoker("resume", "tune", code=ExitCode.USAGE).stderr
+
+
+@pytest.mark.parametrize("command", ["stop", "resume"])
+@pytest.mark.usefixtures("kubeconfig")
+def test_a_session_that_waits_for_a_device_is_left_to_rl_up(cluster: Cluster, command: str) -> None:
+    cluster.add("trainjobs", held())
+    result = stoker(command, "tune", code=ExitCode.USAGE)
+    assert "waits for a place at ResourceClaim gpu-0: repeat the `stoker rl up" in result.stderr
+    assert cluster.objects["trainjobs", "ml", "tune"]["spec"]["suspend"] is True
 
 
 @pytest.mark.parametrize("command", ["stop", "resume"])

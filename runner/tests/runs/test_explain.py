@@ -12,6 +12,7 @@ from runner.tests.runs.objects import (
     claim,
     ended,
     event,
+    held,
     job,
     jobset,
     pod,
@@ -108,6 +109,7 @@ def with_deadline(seconds: int) -> Object:
 CASES = {
     "deleted": Case("waits for example.com/keep", "wait until", trainjob=deleted()),
     "stopped": Case("it is stopped", "stoker resume tune", trainjob=trainjob(suspend=True)),
+    "no place at a device": Case("use ResourceClaim gpu-0 do so", "repeat the `stoker rl up tune`", trainjob=held()),
     "in a queue": Case("queue research until Kueue", "kubectl get workloads", trainjob=queued()),
     "no quota now": Case(
         "it waits in queue research: couldn't assign flavors to pod set node: insufficient unused quota for memory",

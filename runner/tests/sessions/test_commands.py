@@ -30,7 +30,7 @@ from stoker.runs.kinds import DEVICE_CLAIMS, Kind
 from stoker.runs.run import QUEUE
 from stoker.serve.slices.record import record_of
 from stoker.serve.slices.turns import EngineState, Rules, Turns, Write
-from stoker.sessions import down, folder, render, up
+from stoker.sessions import down, folder, places, render, up
 
 Object = dict[str, Any]
 Rl = Callable[..., Result]
@@ -721,6 +721,92 @@ def test_a_session_without_the_options_is_an_owner_of_what_it_uses_too(
     assert not any("ownerReferences" in one["metadata"] for one in shared)
 
 
+LIMITED = ("--device-claim", f"{DEVICE}=gpu.example.com", "--device-limit", "2", "--turns", "--wait", "0")
+
+
+def in_state(cluster: Cluster, name: str) -> tuple[bool, bool]:
+    """Return whether a session has no pods yet, and whether it waits for a place."""
+    trainjob = cluster.objects["trainjobs", "ml", name]
+    return bool(trainjob["spec"].get("suspend")), places.waits(trainjob)
+
+
+def users(cluster: Cluster) -> list[str]:
+    owners = cluster.objects["resourceclaims", "ml", DEVICE]["metadata"]["ownerReferences"]
+    return [one["name"] for one in owners]
+
+
+def test_no_more_sessions_than_the_limit_use_a_device(rl: Rl, cluster: Cluster, runtime: Object) -> None:
+    sharing(runtime)
+    for name in ("one", "two"):
+        assert rl("up", name, *SUMS, *LIMITED).exit_code == 0
+        assert in_state(cluster, name) == (False, False)
+    # Who does not know the limit keeps it too.
+    for words in (LIMITED, ("--wait", "0"), LIMITED):
+        told = rl("up", "three", *SUMS, *words)
+        assert told.exit_code == 0
+        assert f"starts no pods yet, because 2 of 2 sessions use ResourceClaim {DEVICE}: one, two" in told.stderr
+        assert "state     queued since " in told.stdout
+        assert in_state(cluster, "three") == (True, True)
+    assert users(cluster) == ["one", "two"]
+    assert "three  trl-grpo-async  queued" in rl("list").stdout
+    cluster.objects["trainjobs", "ml", "one"]["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    assert rl("up", "three", *SUMS, *LIMITED).exit_code == 0
+    assert in_state(cluster, "three") == (False, False)
+    assert users(cluster) == ["one", "two", "three"]
+
+
+def test_a_session_waits_for_its_place_and_starts(
+    rl: Rl, cluster: Cluster, runtime: Object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sharing(runtime)
+    for name in ("one", "two"):
+        rl("up", name, *SUMS, *LIMITED)
+    late = rl("up", "three", *SUMS, *LIMITED[:-1], "0.05")
+    assert (late.exit_code, "use ResourceClaim gpu-a: one, two. The same command waits again" in late.stderr) == (
+        75,
+        True,
+    ), late.stderr
+
+    def slept(_: float) -> None:
+        cluster.objects["trainjobs", "ml", "two"]["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+        if not in_state(cluster, "three")[1]:
+            cluster.add("pods", sampler(0, session="three"), sampler(1, session="three"))
+
+    monkeypatch.setattr(up, "time", SimpleNamespace(monotonic=time.monotonic, sleep=slept))
+    told = rl("up", "three", *SUMS, *LIMITED[:-1], "20")
+    assert (told.exit_code, in_state(cluster, "three")) == (0, (False, False)), told.stderr
+
+
+def test_ten_sessions_at_once_are_never_more_than_the_limit(cluster: Cluster, kubeconfig: Path) -> None:
+    claim = render.device_claim("gpu-0", "ml", "gpu.example.com", 3)
+    claim["metadata"]["resourceVersion"] = "1"
+    cluster.add("resourceclaims", claim)
+    made = [{"apiVersion": "v1", "kind": "TrainJob", "metadata": {"name": f"{n}", "uid": f"{n}"}} for n in range(10)]
+    sessions = [places.waiting({**one, "spec": {}}, "gpu-0") for one in made]
+    cluster.add("trainjobs", *sessions)
+    with ThreadPoolExecutor(len(sessions)) as pool:
+        shared = [pool.submit(up._share, connect(None, "ml"), DEVICE_CLAIMS, claim, one) for one in sessions]
+    full = [one.exception() for one in shared if one.exception()]
+    assert [type(one) for one in full] == [places.NoPlaceError] * 7
+    assert str(full[0]).startswith("3 of 3 sessions use ResourceClaim gpu-0: ")
+    assert len(cluster.objects["resourceclaims", "ml", "gpu-0"]["metadata"]["ownerReferences"]) == 3
+
+
+def test_a_limit_is_the_claims_own_and_kueue_counts_for_itself(rl: Rl, cluster: Cluster, runtime: Object) -> None:
+    sharing(runtime)
+    rl("up", "one", *SUMS, *LIMITED)
+    other = rl("up", "two", *SUMS, *LIMITED[:2], "--device-limit", "3", "--turns", "--wait", "0")
+    assert other.exit_code == 64
+    assert f"ResourceClaim {DEVICE} is there, and lets 2 sessions use it at once: drop the option" in other.stderr
+    cluster.add("localqueues", {"metadata": {"name": "gpu-0"}})
+    for name in ("two", "three"):
+        assert rl("up", name, *SUMS, "--queue", "gpu-0", "--wait", "0").exit_code == 0
+        assert in_state(cluster, name)[1] is False
+    cluster.objects["resourceclaims", "ml", DEVICE]["metadata"]["annotations"][places.LIMIT] = "two"
+    wrong = rl("up", "four", *SUMS, "--wait", "0")
+    assert (wrong.exit_code, "stoker.dev/sessions='two': write a whole number" in wrong.stderr) == (78, True)
+
+
 def taken_after(lease: Object) -> float:
     """Return the seconds after which an engine has a Lease that it sees for the first time."""
     turns, record, now = Turns("me", Rules()), record_of(lease), 0.0
@@ -811,6 +897,7 @@ def test_what_nobody_can_share_is_not_tried_again(
     [
         (("--device-claim", "prod/gpu-a=x"), 64, "is in namespace prod, and the session in ml: Kubernetes gives"),
         (("--turns",), 64, "--turns: the samplers of runtime trl-grpo-async cannot share a device; set runtimes.trl"),
+        (("--device-limit", "2"), 64, "--device-limit needs a claim: write --device-claim NAME=DEVICECLASS too"),
         (("--device-claim", "gpu-a"), 64, "is incomplete: write NAME=DEVICECLASS"),
         (("--device-claim", "gpu-a=x"), 64, "the runtime trl-grpo-async names none; write a claim that its pods name"),
         (("--runtime", "absent"), 66, "the cluster has no runtime absent: choose another --runtime (it has trl-grpo"),

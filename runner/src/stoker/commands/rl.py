@@ -48,6 +48,9 @@ def rl_group() -> None:
 @click.option("--idle-limit", metavar="TIME", help="End the session after this time without a request or a step.")
 @click.option("--queue", metavar="NAME", help="Kueue queue: the session waits there until all its pods fit.")
 @click.option("--device-claim", metavar="NAME=CLASS", help="Device that sessions share: a ResourceClaim of this class.")
+@click.option(
+    "--device-limit", type=click.IntRange(min=1), help="Sessions that may use it at once; without Kueue's quota."
+)
 @click.option("--turns", is_flag=True, help="Create the Lease for samplers that take turns at a device.")
 @click.option(
     "--wait",

@@ -15,7 +15,7 @@ from stoker.runs.client import Client
 from stoker.runs.errors import ClusterError, NotFoundError
 from stoker.runs.kinds import CLUSTER_RUNTIMES, RUNTIMES, TRAINJOBS
 from stoker.runs.read import read_run
-from stoker.runs.run import QUEUE, State, part
+from stoker.runs.run import PLACE, QUEUE, State, part
 
 # Only runtimes of the catalogue say enough for a verdict.
 _OURS = "stoker.dev/runtime"
@@ -76,7 +76,7 @@ def stop(client: Client, name: str) -> str:
         return f"{name} is {run.state.value.lower()} already: there is nothing to stop"
     if run.state in (State.STOPPED, State.STOPPING):
         return f"{name} is stopped already: stoker resume {name}"
-    _not_kueues(seen.trainjob, name, "false")
+    _not_others(seen.trainjob, name, "false")
     client.patch(TRAINJOBS, name, {"spec": {"suspend": True}})
     return f"{name} stops: its pods save a checkpoint and end; `stoker resume {name}` goes on from there"
 
@@ -102,7 +102,7 @@ def resume(client: Client, name: str) -> str:
         )
     if part(seen.trainjob, "spec").get("suspend") is not True:
         return f"{name} is not stopped: it is {run.state.value.lower()}"
-    _not_kueues(seen.trainjob, name, "true")
+    _not_others(seen.trainjob, name, "true")
     client.patch(TRAINJOBS, name, {"spec": {"suspend": False}})
     return f"{name} goes on: `stoker logs {name} --follow`"
 
@@ -134,12 +134,18 @@ def _told_of_grace(job: Mapping[str, Any]) -> Mapping[str, Any]:
     return told
 
 
-def _not_kueues(trainjob: Mapping[str, Any], name: str, active: str) -> None:
-    """Refuse to change a TrainJob that Kueue starts and stops: it would undo the change.
+def _not_others(trainjob: Mapping[str, Any], name: str, active: str) -> None:
+    """Refuse to change a TrainJob that waits for a device, or that Kueue starts and stops: it would undo the change.
 
     Raises:
-        RunError: it has a queue.
+        RunError: it has a queue, or waits.
     """
+    if claim := part(part(trainjob, "metadata"), "annotations").get(PLACE):
+        raise RunError(
+            ExitCode.USAGE,
+            f"{name} waits for a place at ResourceClaim {claim}: repeat the `stoker rl up {name}` that started it, or "
+            f"`stoker rl down {name}`",
+        )
     queue = part(part(trainjob, "metadata"), "labels").get(QUEUE)
     if queue:
         patch = f"""--type=merge --patch '{{"spec": {{"active": {active}}}}}'"""

@@ -19,6 +19,8 @@ _ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _FRAMEWORK = "trainer.kubeflow.org/framework"
 QUEUE = "kueue.x-k8s.io/queue-name"
+# Annotation of a session that waits until fewer others use its device: the ResourceClaim (stoker.sessions.places).
+PLACE = "stoker.dev/waits-for-claim"
 # The roles that do not train: a run is Running once one of the others is.
 _FETCHES, _SAMPLES = "-initializer", "sampler"
 # Reasons of a waiting container that say nothing is wrong yet.
@@ -291,6 +293,8 @@ def _state(trainjob: Object, pods: Sequence[Pod], restarts: int) -> tuple[State,
         if any(pod.trains and not pod.ending for pod in pods):
             return State.STOPPING, ""
         queue = _labels(trainjob).get(QUEUE)
+        if claim := part(part(trainjob, "metadata"), "annotations").get(PLACE):
+            return State.QUEUED, f"claim {claim}"
         return (State.QUEUED, f"queue {queue}") if queue else (State.STOPPED, "")
     # What keeps a run from going on comes before what goes on.
     waits = next((pod.waits for pod in pods if pod.waits and not pod.samples), "")

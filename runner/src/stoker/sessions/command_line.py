@@ -41,6 +41,7 @@ class SessionOptions(TrainJobOptions):
         idle_limit: a time; None for no end.
         queue: of Kueue; None for none, or the TrainJob's.
         device_claim: `NAME=CLASS`; None for none.
+        device_limit: how many sessions may use that claim at once; None for any number.
         turns: True for the Lease by which the runtime's samplers take turns.
         seconds: how long to wait for it.
         dry_run: True to print what would be made.
@@ -53,6 +54,7 @@ class SessionOptions(TrainJobOptions):
     idle_limit: str | None = None
     queue: str | None = None
     device_claim: str | None = None
+    device_limit: int | None = None
     turns: bool = False
     seconds: float = 0.0
     dry_run: bool = False
@@ -78,18 +80,27 @@ def up(words: SessionOptions) -> Iterator[str]:
         yield from _printed(words, session)
         return
     client = connect(words.context, words.namespace)
-    claim = None if words.device_claim is None else claim_in(words.device_claim, client.namespace)
+    claim = claim_in(words.device_claim, words.device_limit, client.namespace)
     trainjob, runtime = _asked(words, client)
     made = make(client, trainjob, session, claim, turns=words.turns)
     count = render.samplers_in(session, runtime)
     endpoint = render.endpoint_of(runtime)
     if words.seconds:
-        wait(client, words.name, count, words.seconds, endpoint=endpoint is not None)
+        wait(
+            client,
+            words.name,
+            count,
+            words.seconds,
+            endpoint=endpoint is not None,
+            claim=claim,
+            turns=words.turns,
+        )
     yield from _lines(words.name, client.namespace, session, count, runtime)
     if endpoint is not None:
         yield from _client_lines(words, client.namespace, endpoint)
     if words.seconds == 0:
-        yield f"state     starting since {made['metadata'].get('creationTimestamp', 'now')}: stoker rl list"
+        state = "queued" if made["spec"].get("suspend") else "starting"
+        yield f"state     {state} since {made['metadata'].get('creationTimestamp', 'now')}: stoker rl list"
 
 
 def print_list(output: str, namespace: str | None, context: str | None) -> None:
@@ -232,9 +243,8 @@ def _printed(words: SessionOptions, session: Session) -> Iterator[str]:
     made[0]["metadata"] = {**made[0]["metadata"], "namespace": namespace}
     endpoint = render.endpoint_of(runtime)
     made += render.own_objects(words.name, namespace, key_for(endpoint), endpoint)
-    if words.device_claim is not None:
-        claim = claim_in(words.device_claim, namespace)
-        made.append(render.device_claim(claim.name, namespace, claim.device_class))
+    if claim := claim_in(words.device_claim, words.device_limit, namespace):
+        made.append(render.device_claim(claim.name, namespace, claim.device_class, claim.limit))
     if words.turns:
         made.append(render.lease(turns_of(runtime), namespace))
     yield "---\n".join(to_yaml(one) for one in made).rstrip()

@@ -29,6 +29,7 @@ def start_session(
     idle_limit: int | None = None,
     queue: str | None = None,
     device_claim: str | None = None,
+    device_limit: int | None = None,
     turns: bool = False,
     wait_seconds: float = 1800.0,
     namespace: str | None = None,
@@ -47,6 +48,7 @@ def start_session(
         idle_limit: seconds without a request and without a step after which it ends.
         queue: the queue of Kueue that lets it start; None for none.
         device_claim: a device that it shares, as `NAME=DEVICECLASS` of a ResourceClaim; None for none.
+        device_limit: how many sessions may use that claim at once; None for any number.
         turns: True to make the Lease by which its samplers take turns at the device, if it is not there.
         wait_seconds: how long to wait for it; 0 not to wait.
         namespace: None for the kubeconfig's.
@@ -68,10 +70,11 @@ def start_session(
         advice = "runs a method: write a config" if config is None else "serves the tinker client: write None as config"
         raise RunError(ExitCode.USAGE, f"runtime {runtime} {advice}")
     session = Session(samplers, time_limit, idle_limit, queue)
-    claim = None if device_claim is None else claim_in(device_claim, client.namespace)
+    claim = claim_in(device_claim, device_limit, client.namespace)
     up(client, made, session, claim, turns=turns)
     if wait_seconds:
-        wait(client, name, render.samplers_in(session, found), wait_seconds, endpoint=endpoint is not None)
+        count, with_endpoint = render.samplers_in(session, found), endpoint is not None
+        wait(client, name, count, wait_seconds, endpoint=with_endpoint, claim=claim, turns=turns)
     if endpoint is None:
         return render.url_of(name, client.namespace)
     return f"http://{render.endpoint_service_of(name)}.{client.namespace}:{endpoint}"

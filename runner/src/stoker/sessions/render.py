@@ -20,6 +20,7 @@ from stoker.contract.samplers import ADDRESSES, API_KEY, IDLE_SECONDS
 from stoker.contract.secrets import HIDDEN, hide, is_secret
 from stoker.runs.run import QUEUE
 from stoker.serve.slices.record import ANNOTATION
+from stoker.sessions.places import LIMIT
 
 # On everything that a session has; its value is the session's name.
 LABEL = "stoker.dev/session"
@@ -233,13 +234,23 @@ def lease_of(runtime: Mapping[str, Any]) -> str | None:
     return next((str(name) for name in found if name), None)
 
 
-def device_claim(name: str, namespace: str, device_class: str) -> dict[str, Any]:
-    """Return a ResourceClaim of one device, which sessions of its namespace share."""
+def device_claim(name: str, namespace: str, device_class: str, limit: int | None = None) -> dict[str, Any]:
+    """Return a ResourceClaim of one device, which sessions of its namespace share.
+
+    Args:
+        name: of the claim.
+        namespace: of the claim.
+        device_class: of the device.
+        limit: how many sessions may use it at once; None for any number.
+    """
     exactly = {"deviceClassName": device_class, "allocationMode": "ExactCount", "count": 1}
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": {SHARED: "true"}}
+    if limit is not None:
+        metadata["annotations"] = {LIMIT: str(limit)}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
-        "metadata": {"name": name, "namespace": namespace, "labels": {SHARED: "true"}},
+        "metadata": metadata,
         "spec": {"devices": {"requests": [{"name": "device", "exactly": exactly}]}},
     }
 

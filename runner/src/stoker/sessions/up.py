@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from stoker.runs.client import Client
 from stoker.runs.errors import ConflictError, ExistsError, NotFoundError
 from stoker.runs.kinds import CLAIMS, CLUSTER_RUNTIMES, DEVICE_CLAIMS, JOBS, PODS, RUNTIMES, TRAINJOBS, Kind
 from stoker.runs.run import QUEUE
-from stoker.sessions import folder, render
+from stoker.sessions import folder, places, render
 from stoker.sessions.kinds import LEASES, OWN
 from stoker.sessions.queue import check_queue, held_in
 from stoker.sessions.render import LABEL, Session
@@ -42,22 +42,29 @@ class Claim:
     Attributes:
         name: of the ResourceClaim.
         device_class: of its device.
+        limit: how many sessions may use it at once; None for any number, or for the claim's own.
     """
 
     name: str
     device_class: str
+    limit: int | None = None
 
 
-def claim_in(text: str, namespace: str) -> Claim:
-    """Return what `--device-claim NAME=CLASS` asks for.
+def claim_in(text: str | None, limit: int | None, namespace: str) -> Claim | None:
+    """Return what `--device-claim NAME=CLASS` and `--device-limit` ask for; None without the former.
 
     Args:
         text: what the user wrote.
+        limit: how many sessions may use it.
         namespace: of the session.
 
     Raises:
         RunError: it is of another form, or of another namespace (64).
     """
+    if text is None:
+        if limit is not None:
+            raise RunError(ExitCode.USAGE, "--device-limit needs a claim: write --device-claim NAME=DEVICECLASS too")
+        return None
     named, _, device_class = text.partition("=")
     where, slash, name = named.rpartition("/")
     if slash and where != namespace:
@@ -69,7 +76,7 @@ def claim_in(text: str, namespace: str) -> Claim:
         )
     if not name or not device_class:
         raise RunError(ExitCode.USAGE, f"--device-claim {text!r} is incomplete: write NAME=DEVICECLASS")
-    return Claim(name, device_class)
+    return Claim(name, device_class, limit)
 
 
 def turns_of(runtime: Mapping[str, Any]) -> str:
@@ -139,9 +146,12 @@ def up(
     """
     runtime = runtime_of(client, trainjob)
     wanted = render.session_trainjob(trainjob, session, runtime)
-    _check_claims(client, runtime, claim)
+    limited = _limited(_check_claims(client, runtime, claim), claim)
     if session.queue is not None:
         check_queue(client, session.queue)
+    # Kueue starts and stops what is in a queue.
+    if limited and QUEUE not in wanted["metadata"].get("labels", {}):
+        wanted = places.waiting(wanted, limited)
     _check_lease(client, runtime, turns=turns)
     endpoint = render.endpoint_of(runtime)
     name = str(wanted["metadata"]["name"])
@@ -151,7 +161,7 @@ def up(
         there = client.create(TRAINJOBS, wanted)
         try:
             _complete(client, there, endpoint)
-            _share_all(client, there, runtime, claim, turns=turns)
+            held = _take_place(client, there, runtime, claim, turns=turns)
         except BaseException:
             client.delete(TRAINJOBS, name)
             raise
@@ -159,15 +169,27 @@ def up(
     else:
         _refuse_others(there, wanted)
         _complete(client, there, endpoint)
-        _share_all(client, there, runtime, claim, turns=turns)
+        held = _take_place(client, there, runtime, claim, turns=turns)
         say(f"session {name}: already exists with these values")
+    if held:
+        say(f"session {name}: starts no pods yet, because {held}. The same command looks again, and waits with --wait")
+        return client.get(TRAINJOBS, name)
     count = render.samplers_in(session, runtime)
     if session.samplers is not None:
         _scale(client, name, count)
     return there
 
 
-def wait(client: Client, name: str, count: int, seconds: float, *, endpoint: bool = False) -> None:
+def wait(
+    client: Client,
+    name: str,
+    count: int,
+    seconds: float,
+    *,
+    endpoint: bool = False,
+    claim: Claim | None = None,
+    turns: bool = False,
+) -> None:
     """Wait until all samplers of a session answer, and say what it waits for.
 
     Args:
@@ -176,6 +198,8 @@ def wait(client: Client, name: str, count: int, seconds: float, *, endpoint: boo
         count: how many samplers it has.
         seconds: how long.
         endpoint: wait for its endpoint for the tinker client too.
+        claim: as for `up`, for a session that waits for a place at it.
+        turns: as for `up`.
 
     Raises:
         RunError: it has failed (70), or is not ready in time (75): it goes on.
@@ -194,12 +218,17 @@ def wait(client: Client, name: str, count: int, seconds: float, *, endpoint: boo
                 ExitCode.CRASHED,
                 f"session {name} has failed: {why}; see `stoker logs {name}`, then `stoker rl down {name}`",
             )
+        held = ""
+        if places.waits(trainjob):
+            held = _take_place(client, trainjob, runtime_of(client, trainjob), claim, turns=turns)
+            if not held:
+                _scale(client, name, count)
         pods = client.list(PODS, f"{LABEL}={name}")
         ready = sum(1 for pod in pods if role_of(pod) == "sampler" and is_ready(pod))
         serving = not endpoint or any(role_of(pod) == "node" and is_ready(pod) for pod in pods)
         if ready >= count and serving:
             return
-        why = "; ".join(dict.fromkeys(_state(pod) for pod in pods)) or _without_pods(client, trainjob)
+        why = held or "; ".join(dict.fromkeys(_state(pod) for pod in pods)) or _without_pods(client, trainjob)
         now = f"{ready} of {count} samplers ready; {'' if serving else 'the endpoint is not; '}{why}"
         if now != told:
             say(f"session {name}: {now}")
@@ -207,8 +236,9 @@ def wait(client: Client, name: str, count: int, seconds: float, *, endpoint: boo
         if time.monotonic() >= deadline:
             raise RunError(
                 ExitCode.STOPPED,
-                f"session {name} is not ready after {seconds:g} s: {now}. It goes on: `stoker rl list` shows it, "
-                f"and `stoker rl down {name}` ends it",
+                f"session {name} is not ready after {seconds:g} s: {now}. "
+                f"{'The same command waits again' if held else 'It goes on'}: `stoker rl list` shows it, and "
+                f"`stoker rl down {name}` ends it",
             )
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
@@ -312,13 +342,31 @@ def _complete(client: Client, trainjob: Mapping[str, Any], endpoint: int | None)
             )
 
 
+def _take_place(
+    client: Client, trainjob: Mapping[str, Any], runtime: Mapping[str, Any], claim: Claim | None, *, turns: bool
+) -> str:
+    """Become an owner of what sessions share, and start the pods of a session that has waited for that.
+
+    Returns:
+        why it may not start yet; empty if it may.
+    """
+    try:
+        _share_all(client, trainjob, runtime, claim, turns=turns)
+    except places.NoPlaceError as full:
+        return str(full)
+    if places.waits(trainjob):
+        client.patch(TRAINJOBS, str(trainjob["metadata"]["name"]), places.started())
+    return ""
+
+
 def _share_all(
     client: Client, trainjob: Mapping[str, Any], runtime: Mapping[str, Any], claim: Claim | None, *, turns: bool
 ) -> None:
     """Become one of the owners of each object that the runtime's pods use and sessions share."""
     for name in render.device_claims(runtime):
         asked = claim is not None and claim.name == name
-        device = render.device_claim(name, client.namespace, claim.device_class if claim and asked else "")
+        made = (claim.device_class, claim.limit) if claim and asked else ("", None)
+        device = render.device_claim(name, client.namespace, *made)
         _share(client, DEVICE_CLAIMS, device, trainjob, "" if asked else f"--device-claim {name}=DEVICECLASS")
     lease = render.lease_of(runtime)
     if lease is not None:
@@ -326,8 +374,8 @@ def _share_all(
         own = trainjob["metadata"]["name"]
         pods = client.list(PODS, f"{render.LEASE}={lease}")
         held = any(pod["metadata"]["labels"].get(LABEL) != own for pod in pods)
-        made = render.lease(lease, client.namespace, held=held)
-        _share(client, LEASES, made, trainjob, "" if turns else "--turns")
+        shared = render.lease(lease, client.namespace, held=held)
+        _share(client, LEASES, shared, trainjob, "" if turns else "--turns")
 
 
 def _belongs(there: Mapping[str, Any], name: str, uid: str) -> bool:
@@ -336,7 +384,30 @@ def _belongs(there: Mapping[str, Any], name: str, uid: str) -> bool:
     return (metadata.get("labels") or {}).get(LABEL) == name and owners in ([], [uid])
 
 
-def _check_claims(client: Client, runtime: Mapping[str, Any], claim: Claim | None) -> None:
+def _limited(claims: Sequence[Object], claim: Claim | None) -> str:
+    """Return the name of the claim that only so many sessions may use at once; empty if there is none."""
+    for one in claims:
+        name, limit = str(one["metadata"]["name"]), places.limit_of(one)
+        if claim is not None and claim.name == name and claim.limit not in (None, limit):
+            raise RunError(
+                ExitCode.USAGE,
+                f"--device-limit {claim.limit}: ResourceClaim {name} is there, and "
+                f"{f'lets {limit}' if limit else 'any number of'} sessions use it at once: drop the option, or change "
+                f"the claim's annotation {places.LIMIT}",
+            )
+        if limit is not None:
+            return name
+    is_new = claim is not None and claim.name not in [one["metadata"]["name"] for one in claims]
+    return claim.name if claim is not None and is_new and claim.limit is not None else ""
+
+
+def _check_claims(client: Client, runtime: Mapping[str, Any], claim: Claim | None) -> list[Object]:
+    """Return the claims that a runtime's pods name, as far as they are there.
+
+    Raises:
+        RunError: one is missing that the session does not make (66), or the cluster has no claims (78).
+    """
+    there = []
     asked, called = render.device_claims(runtime), runtime["metadata"]["name"]
     if claim is not None and claim.name not in asked:
         named = f"names {', '.join(asked)}" if asked else "names none"
@@ -346,7 +417,7 @@ def _check_claims(client: Client, runtime: Mapping[str, Any], claim: Claim | Non
         )
     for name in asked:
         try:
-            client.get(DEVICE_CLAIMS, name)
+            there.append(client.get(DEVICE_CLAIMS, name))
         except NotFoundError as error:
             if error.code is ExitCode.CONFIG:  # no such kind, so nobody can create one
                 raise RunError(
@@ -358,6 +429,7 @@ def _check_claims(client: Client, runtime: Mapping[str, Any], claim: Claim | Non
                     f"runtime {called} needs ResourceClaim {name}, which is not in namespace {client.namespace}: "
                     f"create it, or let the session do so with --device-claim {name}=DEVICECLASS",
                 ) from error
+    return there
 
 
 def _check_lease(client: Client, runtime: Mapping[str, Any], *, turns: bool) -> None:
@@ -385,6 +457,7 @@ def _share(client: Client, kind: Kind, made: Mapping[str, Any], trainjob: Mappin
 
     Raises:
         RunError: it is not there and not to be made (66), is still being deleted, or changes all the time (75).
+        NoPlaceError: as many sessions as may use it do so.
     """
     made = render.owned(made, trainjob)
     name, (own,) = made["metadata"]["name"], made["metadata"]["ownerReferences"]
@@ -414,6 +487,8 @@ def _share(client: Client, kind: Kind, made: Mapping[str, Any], trainjob: Mappin
             owners = metadata.get("ownerReferences") or []
             if render.SHARED not in (metadata.get("labels") or {}) or own["uid"] in [one["uid"] for one in owners]:
                 return  # without the label it is an administrator's, which no session deletes
+            if places.waits(trainjob):
+                places.check_place(there, (one for one in client.list(TRAINJOBS) if not ending_of(one)))
             version = metadata.get("resourceVersion")
             patch = {"ownerReferences": [*owners, own], **({"resourceVersion": version} if version else {})}
             client.patch(kind, name, {"metadata": patch})
