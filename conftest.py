@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -116,8 +116,24 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         start.end()
 
 
+_MEASURED = "measured"
+
+
+@pytest.fixture
+def measured(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Takes a line about what a test has measured, to be shown at the end: workers do not show what tests print."""
+    return lambda line: record_property(_MEASURED, line)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Show what a start has printed that failed."""
+    """Show what tests have measured, and what a start has printed that failed."""
+    reports = [one for some in terminalreporter.stats.values() for one in some if isinstance(one, pytest.TestReport)]
+    # The reports of a test's set-up, call and tear-down each have what was told until then.
+    lines = dict.fromkeys(line for one in reports for name, line in one.user_properties if name == _MEASURED)
+    if lines:
+        terminalreporter.section("measured")
+    for line in lines:
+        terminalreporter.write_line(str(line))
     start = config.stash.get(_START, None)
     if start and start.failed:
         terminalreporter.section("start of the cluster, beside the tests")

@@ -6,7 +6,7 @@ import json
 import os
 import statistics
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,7 @@ def test_base_and_adapter_say_what_peft_says_token_for_token(stack: Stack, train
 
 
 def test_versions_are_served_while_requests_flow_and_old_ones_go(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
     monkeypatch.setenv("API_KEY", KEY)
     monkeypatch.setattr(client, "STOP", tmp_path / "stop")
@@ -113,11 +113,10 @@ def test_versions_are_served_while_requests_flow_and_old_ones_go(
         client.STOP.touch()
         came = load.result()
     seconds = [took for version in published for took in version["seconds"]]
-    with capsys.disabled():
-        print(
-            f"\npublished to served: median {statistics.median(seconds):.2f} s, maximum {max(seconds):.2f} s; "
-            f"{came['requests']} requests meanwhile, {len(came['failures'])} failed"
-        )
+    measured(
+        f"published to served: median {statistics.median(seconds):.2f} s, maximum {max(seconds):.2f} s; "
+        f"{came['requests']} requests meanwhile, {len(came['failures'])} failed"
+    )
     assert [version["name"] for version in published] == [f"policy:{number + 1}" for number in range(VERSIONS)]
     assert max(seconds) < 60
     assert came["requests"] > 0

@@ -127,7 +127,9 @@ class User:
 
 
 @pytest.fixture
-def user(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[User]:
+def user(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], measured: Callable[[str], None]
+) -> Iterator[User]:
     """A user on this machine; at the end the times are shown, and nothing of theirs is left."""
 
     def say(line: str) -> None:
@@ -140,7 +142,7 @@ def user(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     try:
         yield found
     finally:
-        say(found.summary())
+        measured(found.summary())
         system.delete("namespace", afternoon.NAMESPACE)
 
 

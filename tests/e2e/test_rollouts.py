@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from math import sqrt
 from statistics import fmean
@@ -54,15 +54,14 @@ def is_hesitant(reward: float, groups: int) -> bool:
 
 
 def test_two_trainers_learn_from_two_samplers_and_the_samplers_end_with_them(
-    submit_sums: SubmitsSums, reader: Reader, kube: Kube, capsys: pytest.CaptureFixture[str]
+    submit_sums: SubmitsSums, reader: Reader, kube: Kube, measured: Callable[[str], None]
 ) -> None:
     run = submit_sums({"max_steps": "24", "save_steps": "24"})
     began = run.ready_since(count=4)
     done = run.wait_complete(seconds=600)
     completed = condition(done, "Complete") or {}
-    with capsys.disabled():
-        seconds = (datetime.fromisoformat(completed["lastTransitionTime"]) - began).total_seconds()
-        print(f"\n24 steps of asynchronous GRPO, from pods Ready to Complete: {seconds:.0f} s (goal: 120 s)")
+    seconds = (datetime.fromisoformat(completed["lastTransitionTime"]) - began).total_seconds()
+    measured(f"24 steps of asynchronous GRPO, from pods Ready to Complete: {seconds:.0f} s (goal: 120 s)")
     assert run.restarts().total == 0
     manifest = run.manifest(reader)
     assert (manifest["status"], manifest["world_size"], manifest["steps"]) == ("finished", 2, 24)

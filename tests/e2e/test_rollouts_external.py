@@ -104,7 +104,7 @@ def test_two_trainjobs_share_the_replicas_of_a_release(submit_two: Submits, read
 
 
 def test_a_trainer_that_is_killed_leaves_the_replicas_and_the_other_run_alone(
-    submit_two: Submits, strikers: list[Striker], reader: Reader, kube: Kube, capsys: pytest.CaptureFixture[str]
+    submit_two: Submits, strikers: list[Striker], reader: Reader, kube: Kube, measured: Callable[[str], None]
 ) -> None:
     killed, other = submit_two(MANY, 5)
     for run in (killed, other):
@@ -122,9 +122,8 @@ def test_a_trainer_that_is_killed_leaves_the_replicas_and_the_other_run_alone(
         steps = run.metrics()
         assert [line["step"] for line in steps] == [*range(1, MANY + 1)]
         assert max(line["staleness/max"] for line in steps) <= 4
-    with capsys.disabled():
-        print(f"\na killed trainer with samplers of a release: {(killed.stepped() - lost).total_seconds():.0f} s "
-              "from the loss to the next step")  # fmt: skip
+    seconds = (killed.stepped() - lost).total_seconds()
+    measured(f"a killed trainer with samplers of a release: {seconds:.0f} s from the loss to the next step")
     # A restart finds its samplers where they were.
     assert len(before) == 2
     assert replicas(kube) == before

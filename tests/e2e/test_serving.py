@@ -67,16 +67,15 @@ def test_nobody_is_answered_without_the_key(server: Server, client: Client) -> N
 
 
 def test_a_version_is_served_by_both_replicas_and_no_request_fails(
-    server: Server, client: Client, capsys: pytest.CaptureFixture[str]
+    server: Server, client: Client, measured: Callable[[str], None]
 ) -> None:
     with client.busy(server.url, "base", "first", pause=0.2) as load:
         published = [client.publish(RUN, FOLDER, "policy", server.addresses()) for _ in range(5)]
     seconds = [took for version in published for took in version["seconds"]]
-    with capsys.disabled():
-        print(
-            f"\npublished to served, two replicas, five versions: median {statistics.median(seconds):.2f} s, "
-            f"maximum {max(seconds):.2f} s; {load['requests']} requests meanwhile, {len(load['failures'])} failed"
-        )
+    measured(
+        f"published to served, two replicas, five versions: median {statistics.median(seconds):.2f} s, "
+        f"maximum {max(seconds):.2f} s; {load['requests']} requests meanwhile, {len(load['failures'])} failed"
+    )
     assert [version["name"] for version in published] == [f"policy:{number}" for number in range(1, 6)]
     assert max(seconds) < 30
     assert load["requests"] > 20

@@ -209,11 +209,10 @@ def test_the_same_seed_writes_the_same(run: Run) -> None:
     assert [turn.completion_ids for turn in first] == [turn.completion_ids for turn in second]
 
 
-def test_versions_are_usable_soon_and_old_ones_go(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_versions_are_usable_soon_and_old_ones_go(run: Run, measured: Callable[[str], None]) -> None:
     run.in_use = frozenset()
     spread = [run.publish(version).spread_seconds for version in range(3, 23)]
-    with capsys.disabled():
-        print(f"\nto two samplers: median {statistics.median(spread):.3f} s beyond the write, most {max(spread):.3f} s")
+    measured(f"to two samplers: median {statistics.median(spread):.3f} s beyond the write, most {max(spread):.3f} s")
     assert statistics.median(spread) < 2, "a poll alone would take half a second, on a machine with time"
     run.until(lambda: run.versions() == [22], 20)
     assert len(asyncio.run(run.ask(22))) == 16

@@ -292,13 +292,12 @@ def spreads(run: Run, write: Callable[[Path], None], versions: int) -> list[floa
 
 @pytest.mark.alone
 def test_64_samplers_are_told_at_once(
-    replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+    replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None], measured: Callable[[str], None]
 ) -> None:
     """Sooner than one after another, though all are threads of this process. `make benchmark-async` has the seconds."""
     alone = statistics.median(spreads(run_of(replicas.start(1)), write, 30))
     run = run_of(replicas.start(64))
     spread = spreads(run, write, 30)
-    with capsys.disabled():
-        print(f"\n64 samplers: median {statistics.median(spread):.3f} s, most {spread[-1]:.3f} s, one: {alone:.4f} s")
+    measured(f"64 samplers: median {statistics.median(spread):.3f} s, most {spread[-1]:.3f} s, one: {alone:.4f} s")
     assert statistics.median(spread) < 64 * alone
     until(lambda: run.versions() == [30])
