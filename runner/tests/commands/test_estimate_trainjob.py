@@ -51,8 +51,8 @@ def test_memory_tokens_and_time(job: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("batch", "code"), [("8", 78), ("4", 0)], ids=["the same run", "another batch"])
 def test_the_measured_peak_of_the_same_run_decides(job: Path, tmp_path: Path, batch: str, code: int) -> None:
-    documents = yaml.safe_load_all(job.read_text())
-    fingerprint = plan_of(*documents, tmp_path).record["fingerprint"]
+    made, runtime = yaml.safe_load_all(job.read_text())
+    fingerprint = plan_of(made, runtime, tmp_path).record["fingerprint"]
     same = {"fingerprint": fingerprint, "world_size": 2, "settings": {"per_device_train_batch_size": batch}}
     measured = earlier(tmp_path / "output", **same)
     # The weights of 15.3 GiB would fit. What was measured, 30.5 GiB, does not.
