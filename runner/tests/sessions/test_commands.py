@@ -30,7 +30,7 @@ from stoker.runs.kinds import DEVICE_CLAIMS, Kind
 from stoker.runs.run import QUEUE
 from stoker.serve.slices.record import record_of
 from stoker.serve.slices.turns import EngineState, Rules, Turns, Write
-from stoker.sessions import down, folder, places, render, up
+from stoker.sessions import down, folder, places, render, sharing, up
 
 Object = dict[str, Any]
 Rl = Callable[..., Result]
@@ -48,6 +48,7 @@ MADE = [
 def rl(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> Rl:
     """Runs `stoker rl` as the user of that cluster would."""
     monkeypatch.setattr(up, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(sharing, "_SECONDS_BETWEEN_LOOKS", 0.01)
     monkeypatch.setattr(up, "_JOB_SECONDS", 0.05)
     monkeypatch.setattr(down, "_SECONDS_BETWEEN_LOOKS", 0.01)
 
@@ -617,7 +618,7 @@ def test_a_queue_must_be_there_or_nothing_limits_the_session(
 
 
 def test_python_starts_a_session_that_shares_a_device(cluster: Cluster, kubeconfig: Path, runtime: Object) -> None:
-    sharing(runtime)
+    let_share(runtime)
     cluster.add("localqueues", {"metadata": {"name": "gpu-0"}})
     config = TRLConfig(method="grpo_async", extra_args={"reward_funcs": "accuracy_reward"})
     fetched = Initializer(model=Source("hf://org/model"), dataset=Source("hf://org/data"))
@@ -654,7 +655,7 @@ DEVICE = "gpu-a"
 LEASE = "turns-at-gpu-a"
 
 
-def sharing(runtime: Object) -> None:
+def let_share(runtime: Object) -> None:
     """Let the samplers of a runtime name a claim, and take turns at its device."""
     (job,) = (one for one in runtime["spec"]["template"]["spec"]["replicatedJobs"] if one["name"] == "sampler")
     pod = job["template"]["spec"]["template"]
@@ -669,14 +670,14 @@ def test_many_sessions_become_owners_of_a_device_at_once(cluster: Cluster, kubec
     uids = [str(number) for number in range(24)]
     sessions = [{"apiVersion": "v1", "kind": "TrainJob", "metadata": {"name": uid, "uid": uid}} for uid in uids]
     with ThreadPoolExecutor(len(sessions)) as pool:
-        shared = [pool.submit(up._share, connect(None, "ml"), DEVICE_CLAIMS, claim, one) for one in sessions]
+        shared = [pool.submit(sharing._share, connect(None, "ml"), DEVICE_CLAIMS, claim, one) for one in sessions]
     assert [one.exception() for one in shared] == [None] * len(sessions)
     owners = cluster.objects["resourceclaims", "ml", "gpu-0"]["metadata"]["ownerReferences"]
     assert sorted(one["uid"] for one in owners) == sorted(uids)
 
 
 def test_sessions_of_a_namespace_share_a_device_until_the_last_ends(rl: Rl, cluster: Cluster, runtime: Object) -> None:
-    sharing(runtime)
+    let_share(runtime)
     missing = rl("up", "one", *SUMS, "--wait", "0")
     assert missing.exit_code == 66
     assert (
@@ -707,7 +708,7 @@ def test_sessions_of_a_namespace_share_a_device_until_the_last_ends(rl: Rl, clus
 def test_a_session_without_the_options_is_an_owner_of_what_it_uses_too(
     rl: Rl, cluster: Cluster, runtime: Object
 ) -> None:
-    sharing(runtime)
+    let_share(runtime)
     words = ("--device-claim", f"{DEVICE}=gpu.example.com", "--turns", "--wait", "0")
     assert rl("up", "one", *SUMS, *words).exit_code == 0
     assert rl("up", "two", *SUMS, "--wait", "0").exit_code == 0
@@ -736,7 +737,7 @@ def users(cluster: Cluster) -> list[str]:
 
 
 def test_no_more_sessions_than_the_limit_use_a_device(rl: Rl, cluster: Cluster, runtime: Object) -> None:
-    sharing(runtime)
+    let_share(runtime)
     for name in ("one", "two"):
         assert rl("up", name, *SUMS, *LIMITED).exit_code == 0
         assert in_state(cluster, name) == (False, False)
@@ -758,7 +759,7 @@ def test_no_more_sessions_than_the_limit_use_a_device(rl: Rl, cluster: Cluster, 
 def test_a_session_waits_for_its_place_and_starts(
     rl: Rl, cluster: Cluster, runtime: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sharing(runtime)
+    let_share(runtime)
     for name in ("one", "two"):
         rl("up", name, *SUMS, *LIMITED)
     late = rl("up", "three", *SUMS, *LIMITED[:-1], "0.05")
@@ -785,7 +786,7 @@ def test_ten_sessions_at_once_are_never_more_than_the_limit(cluster: Cluster, ku
     sessions = [places.waiting({**one, "spec": {}}, "gpu-0") for one in made]
     cluster.add("trainjobs", *sessions)
     with ThreadPoolExecutor(len(sessions)) as pool:
-        shared = [pool.submit(up._share, connect(None, "ml"), DEVICE_CLAIMS, claim, one) for one in sessions]
+        shared = [pool.submit(sharing._share, connect(None, "ml"), DEVICE_CLAIMS, claim, one) for one in sessions]
     full = [one.exception() for one in shared if one.exception()]
     assert [type(one) for one in full] == [places.NoPlaceError] * 7
     assert str(full[0]).startswith("3 of 3 sessions use ResourceClaim gpu-0: ")
@@ -793,7 +794,7 @@ def test_ten_sessions_at_once_are_never_more_than_the_limit(cluster: Cluster, ku
 
 
 def test_a_limit_is_the_claims_own_and_kueue_counts_for_itself(rl: Rl, cluster: Cluster, runtime: Object) -> None:
-    sharing(runtime)
+    let_share(runtime)
     rl("up", "one", *SUMS, *LIMITED)
     other = rl("up", "two", *SUMS, *LIMITED[:2], "--device-limit", "3", "--turns", "--wait", "0")
     assert other.exit_code == 64
@@ -826,7 +827,7 @@ def taken_after(lease: Object) -> float:
 def test_a_new_lease_is_free_unless_pods_of_earlier_sessions_may_still_use_the_device(
     rl: Rl, cluster: Cluster, runtime: Object
 ) -> None:
-    sharing(runtime)
+    let_share(runtime)
     words = ("--device-claim", f"{DEVICE}=gpu.example.com", "--turns", "--wait", "0")
 
     def add_pod(session: str) -> None:
@@ -845,7 +846,7 @@ def test_a_new_lease_is_free_unless_pods_of_earlier_sessions_may_still_use_the_d
 def test_a_claim_that_is_being_deleted_is_waited_for(
     rl: Rl, cluster: Cluster, runtime: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sharing(runtime)
+    let_share(runtime)
     words = ("--device-claim", f"{DEVICE}=gpu.example.com", "--turns", "--wait", "0")
     assert rl("up", "one", *SUMS, *words).exit_code == 0
     claim = cluster.objects["resourceclaims", "ml", DEVICE]
@@ -856,7 +857,7 @@ def test_a_claim_that_is_being_deleted_is_waited_for(
     def slept(_: float) -> None:
         cluster.objects.pop(("resourceclaims", "ml", DEVICE), None)
 
-    monkeypatch.setattr(up, "time", SimpleNamespace(monotonic=time.monotonic, sleep=slept))
+    monkeypatch.setattr(sharing, "time", SimpleNamespace(monotonic=time.monotonic, sleep=slept))
     told = rl("up", "two", *SUMS, *words)
     assert (told.exit_code, f"for ResourceClaim {DEVICE}: it is being deleted" in told.stderr) == (0, True), told.stderr
     again = cluster.objects["resourceclaims", "ml", DEVICE]
@@ -870,7 +871,7 @@ def test_a_cluster_without_claims_of_devices_is_told_at_once(
     rl: Rl, cluster: Cluster, runtime: Object, words: tuple[str, ...]
 ) -> None:
     rl("up", "old", *SUMS, "--wait", "0")
-    sharing(runtime)
+    let_share(runtime)
     cluster.kinds.remove("resourceclaims")
     cluster.requests.clear()
     told = rl("up", "sums", *SUMS, *words, "--wait", "0")
@@ -885,11 +886,11 @@ def test_a_cluster_without_claims_of_devices_is_told_at_once(
 def test_what_nobody_can_share_is_not_tried_again(
     cluster: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(up, "_SHARE_SECONDS", 0.5)
+    monkeypatch.setattr(sharing, "_SHARE_SECONDS", 0.5)
     cluster.kinds.remove("resourceclaims")
     session = {"apiVersion": "v1", "kind": "TrainJob", "metadata": {"name": "sums", "uid": "1"}}
     with pytest.raises(NotFoundError, match=r"has no resourceclaims\.resource\.k8s\.io: install Dynamic"):
-        up._share(client, DEVICE_CLAIMS, render.device_claim(DEVICE, "ml", "gpu.example.com"), session)
+        sharing._share(client, DEVICE_CLAIMS, render.device_claim(DEVICE, "ml", "gpu.example.com"), session)
 
 
 @pytest.mark.parametrize(

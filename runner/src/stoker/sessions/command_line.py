@@ -19,7 +19,8 @@ from stoker.runs.show import print_json, print_table
 from stoker.runs.words import duration
 from stoker.sessions import render, show
 from stoker.sessions.render import Session, seconds_in
-from stoker.sessions.up import claim_in, key_for, runtime_of, turns_of, wait
+from stoker.sessions.sharing import claim_in, turns_of
+from stoker.sessions.up import key_for, runtime_of, wait
 from stoker.sessions.up import up as make
 from stoker.submit.command_line import TrainJobOptions, trainjob_of
 from stoker.submit.trainjob import resources, to_yaml

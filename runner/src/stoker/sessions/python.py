@@ -11,7 +11,8 @@ from stoker.sessions import render
 from stoker.sessions.command_line import SessionOptions, endpoint_trainjob
 from stoker.sessions.down import down
 from stoker.sessions.render import Session
-from stoker.sessions.up import claim_in, runtime_of, up, wait
+from stoker.sessions.sharing import claim_in
+from stoker.sessions.up import runtime_of, up, wait
 from stoker.submit.base import LLMBackend
 from stoker.submit.initializer import Initialized, Initializer, Source, Stored
 from stoker.submit.trainjob import trainjob

@@ -303,6 +303,14 @@ def is_session(trainjob: Mapping[str, Any]) -> bool:
     return bool(metadata.get("labels", {}).get(LABEL) == metadata["name"])
 
 
+def ending_of(trainjob: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return how a TrainJob has ended, `Complete` or `Failed`, and why; None while it has not."""
+    for condition in (trainjob.get("status") or {}).get("conditions") or ():
+        if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
+            return str(condition["type"]), str(condition.get("message") or condition.get("reason") or "no reason given")
+    return None
+
+
 def _problems(
     trainjob: Mapping[str, Any], session: Session, jobs: Mapping[str, Mapping[str, Any]], runtime: str
 ) -> Iterator[str]:

@@ -12,8 +12,8 @@ from stoker.runs.client import Client
 from stoker.runs.kinds import PODS, TRAINJOBS
 from stoker.runs.words import Table, duration
 from stoker.sessions import render
-from stoker.sessions.render import LABEL
-from stoker.sessions.up import ending_of, is_ready, role_of
+from stoker.sessions.render import LABEL, ending_of
+from stoker.sessions.up import is_ready, role_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,98 +2,30 @@
 
 from __future__ import annotations
 
-import random
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.runs.client import Client
-from stoker.runs.errors import ConflictError, ExistsError, NotFoundError
-from stoker.runs.kinds import CLAIMS, CLUSTER_RUNTIMES, DEVICE_CLAIMS, JOBS, PODS, RUNTIMES, TRAINJOBS, Kind
+from stoker.runs.errors import ExistsError
+from stoker.runs.kinds import CLAIMS, CLUSTER_RUNTIMES, JOBS, PODS, RUNTIMES, TRAINJOBS
 from stoker.runs.run import QUEUE
 from stoker.sessions import folder, places, render
-from stoker.sessions.kinds import LEASES, OWN
+from stoker.sessions.kinds import OWN
 from stoker.sessions.queue import check_queue, held_in
 from stoker.sessions.render import LABEL, Session
+from stoker.sessions.sharing import Claim, check_claims, check_lease, limited_claim, take_place
 from stoker.tinker.options import KEY_PREFIX
 
 _SECONDS_BETWEEN_LOOKS = 2.0
 # For the jobs of a TrainJob to be there.
 _JOB_SECONDS = 60.0
-# To become one of the owners of what many sessions share, all of which may start at once.
-_SHARE_SECONDS = 60.0
-# For the pods of sessions that have ended to let go of it.
-_GONE_SECONDS = 600.0
-_SECONDS_BETWEEN_TRIES = 0.2
 _KEY_BYTES = 32
-_GOING = "is still being deleted, because pods use it"
 
 Object = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A device that sessions share.
-
-    Attributes:
-        name: of the ResourceClaim.
-        device_class: of its device.
-        limit: how many sessions may use it at once; None for any number, or for the claim's own.
-    """
-
-    name: str
-    device_class: str
-    limit: int | None = None
-
-
-def claim_in(text: str | None, limit: int | None, namespace: str) -> Claim | None:
-    """Return what `--device-claim NAME=CLASS` and `--device-limit` ask for; None without the former.
-
-    Args:
-        text: what the user wrote.
-        limit: how many sessions may use it.
-        namespace: of the session.
-
-    Raises:
-        RunError: it is of another form, or of another namespace (64).
-    """
-    if text is None:
-        if limit is not None:
-            raise RunError(ExitCode.USAGE, "--device-limit needs a claim: write --device-claim NAME=DEVICECLASS too")
-        return None
-    named, _, device_class = text.partition("=")
-    where, slash, name = named.rpartition("/")
-    if slash and where != namespace:
-        raise RunError(
-            ExitCode.USAGE,
-            f"--device-claim {named} is in namespace {where}, and the session in {namespace}: Kubernetes gives a "
-            "ResourceClaim's device to pods of its own namespace alone, so start the session there: "
-            f"--namespace {where}",
-        )
-    if not name or not device_class:
-        raise RunError(ExitCode.USAGE, f"--device-claim {text!r} is incomplete: write NAME=DEVICECLASS")
-    return Claim(name, device_class, limit)
-
-
-def turns_of(runtime: Mapping[str, Any]) -> str:
-    """Return the Lease that `--turns` asks for.
-
-    Raises:
-        RunError: the samplers of the runtime cannot share a device (64).
-    """
-    found = render.lease_of(runtime)
-    if found is None:
-        called = runtime["metadata"]["name"]
-        raise RunError(
-            ExitCode.USAGE,
-            f"--turns: the samplers of runtime {called} cannot share a device; set "
-            f"runtimes.{called}.samplers.slice.lease in the release of training-runtimes, or drop --turns",
-        )
-    return found
 
 
 def key_for(endpoint: int | None) -> str:
@@ -146,13 +78,13 @@ def up(
     """
     runtime = runtime_of(client, trainjob)
     wanted = render.session_trainjob(trainjob, session, runtime)
-    limited = _limited(_check_claims(client, runtime, claim), claim)
+    limited = limited_claim(check_claims(client, runtime, claim), claim)
     if session.queue is not None:
         check_queue(client, session.queue)
     # Kueue starts and stops what is in a queue.
     if limited and QUEUE not in wanted["metadata"].get("labels", {}):
         wanted = places.waiting(wanted, limited)
-    _check_lease(client, runtime, turns=turns)
+    check_lease(client, runtime, turns=turns)
     endpoint = render.endpoint_of(runtime)
     name = str(wanted["metadata"]["name"])
     there = client.find(TRAINJOBS, name)
@@ -161,7 +93,7 @@ def up(
         there = client.create(TRAINJOBS, wanted)
         try:
             _complete(client, there, endpoint)
-            held = _take_place(client, there, runtime, claim, turns=turns)
+            held = take_place(client, there, runtime, claim, turns=turns)
         except BaseException:
             client.delete(TRAINJOBS, name)
             raise
@@ -169,7 +101,7 @@ def up(
     else:
         _refuse_others(there, wanted)
         _complete(client, there, endpoint)
-        held = _take_place(client, there, runtime, claim, turns=turns)
+        held = take_place(client, there, runtime, claim, turns=turns)
         say(f"session {name}: already exists with these values")
     if held:
         say(f"session {name}: starts no pods yet, because {held}. The same command looks again, and waits with --wait")
@@ -208,7 +140,7 @@ def wait(
     told = ""
     while True:
         trainjob = client.get(TRAINJOBS, name)
-        ended = ending_of(trainjob)
+        ended = render.ending_of(trainjob)
         if ended:
             state, why = ended
             if state == "Complete":
@@ -220,7 +152,7 @@ def wait(
             )
         held = ""
         if places.waits(trainjob):
-            held = _take_place(client, trainjob, runtime_of(client, trainjob), claim, turns=turns)
+            held = take_place(client, trainjob, runtime_of(client, trainjob), claim, turns=turns)
             if not held:
                 _scale(client, name, count)
         pods = client.list(PODS, f"{LABEL}={name}")
@@ -241,14 +173,6 @@ def wait(
                 f"`stoker rl down {name}` ends it",
             )
         time.sleep(_SECONDS_BETWEEN_LOOKS)
-
-
-def ending_of(trainjob: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return how a TrainJob has ended, `Complete` or `Failed`, and why; None while it has not."""
-    for condition in (trainjob.get("status") or {}).get("conditions") or ():
-        if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
-            return str(condition["type"]), str(condition.get("message") or condition.get("reason") or "no reason given")
-    return None
 
 
 def role_of(pod: Mapping[str, Any]) -> str:
@@ -294,7 +218,7 @@ def _refuse_others(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
             ExitCode.USAGE, f"TrainJob {name} exists but is not a session: choose another name, or delete the TrainJob"
         )
     again = f"`stoker rl down {name}` first, or choose another name"
-    ended = ending_of(there)
+    ended = render.ending_of(there)
     if ended:
         raise RunError(ExitCode.USAGE, f"session {name} has ended ({ended[0]}): {again}")
     if there["metadata"].get("deletionTimestamp"):
@@ -342,161 +266,10 @@ def _complete(client: Client, trainjob: Mapping[str, Any], endpoint: int | None)
             )
 
 
-def _take_place(
-    client: Client, trainjob: Mapping[str, Any], runtime: Mapping[str, Any], claim: Claim | None, *, turns: bool
-) -> str:
-    """Become an owner of what sessions share, and start the pods of a session that has waited for that.
-
-    Returns:
-        why it may not start yet; empty if it may.
-    """
-    try:
-        _share_all(client, trainjob, runtime, claim, turns=turns)
-    except places.NoPlaceError as full:
-        return str(full)
-    if places.waits(trainjob):
-        client.patch(TRAINJOBS, str(trainjob["metadata"]["name"]), places.started())
-    return ""
-
-
-def _share_all(
-    client: Client, trainjob: Mapping[str, Any], runtime: Mapping[str, Any], claim: Claim | None, *, turns: bool
-) -> None:
-    """Become one of the owners of each object that the runtime's pods use and sessions share."""
-    for name in render.device_claims(runtime):
-        asked = claim is not None and claim.name == name
-        made = (claim.device_class, claim.limit) if claim and asked else ("", None)
-        device = render.device_claim(name, client.namespace, *made)
-        _share(client, DEVICE_CLAIMS, device, trainjob, "" if asked else f"--device-claim {name}=DEVICECLASS")
-    lease = render.lease_of(runtime)
-    if lease is not None:
-        # The Lease of sessions that have ended is gone before their last pods are.
-        own = trainjob["metadata"]["name"]
-        pods = client.list(PODS, f"{render.LEASE}={lease}")
-        held = any(pod["metadata"]["labels"].get(LABEL) != own for pod in pods)
-        shared = render.lease(lease, client.namespace, held=held)
-        _share(client, LEASES, shared, trainjob, "" if turns else "--turns")
-
-
 def _belongs(there: Mapping[str, Any], name: str, uid: str) -> bool:
     metadata = there["metadata"]
     owners = [one.get("uid") for one in metadata.get("ownerReferences") or ()]
     return (metadata.get("labels") or {}).get(LABEL) == name and owners in ([], [uid])
-
-
-def _limited(claims: Sequence[Object], claim: Claim | None) -> str:
-    """Return the name of the claim that only so many sessions may use at once; empty if there is none."""
-    for one in claims:
-        name, limit = str(one["metadata"]["name"]), places.limit_of(one)
-        if claim is not None and claim.name == name and claim.limit not in (None, limit):
-            raise RunError(
-                ExitCode.USAGE,
-                f"--device-limit {claim.limit}: ResourceClaim {name} is there, and "
-                f"{f'lets {limit}' if limit else 'any number of'} sessions use it at once: drop the option, or change "
-                f"the claim's annotation {places.LIMIT}",
-            )
-        if limit is not None:
-            return name
-    is_new = claim is not None and claim.name not in [one["metadata"]["name"] for one in claims]
-    return claim.name if claim is not None and is_new and claim.limit is not None else ""
-
-
-def _check_claims(client: Client, runtime: Mapping[str, Any], claim: Claim | None) -> list[Object]:
-    """Return the claims that a runtime's pods name, as far as they are there.
-
-    Raises:
-        RunError: one is missing that the session does not make (66), or the cluster has no claims (78).
-    """
-    there = []
-    asked, called = render.device_claims(runtime), runtime["metadata"]["name"]
-    if claim is not None and claim.name not in asked:
-        named = f"names {', '.join(asked)}" if asked else "names none"
-        raise RunError(
-            ExitCode.USAGE,
-            f"--device-claim {claim.name}: the runtime {called} {named}; write a claim that its pods name",
-        )
-    for name in asked:
-        try:
-            there.append(client.get(DEVICE_CLAIMS, name))
-        except NotFoundError as error:
-            if error.code is ExitCode.CONFIG:  # no such kind, so nobody can create one
-                raise RunError(
-                    error.code, f"runtime {called} needs ResourceClaim {name}, but {error.message}"
-                ) from error
-            if claim is None or name != claim.name:
-                raise RunError(
-                    ExitCode.NO_INPUT,
-                    f"runtime {called} needs ResourceClaim {name}, which is not in namespace {client.namespace}: "
-                    f"create it, or let the session do so with --device-claim {name}=DEVICECLASS",
-                ) from error
-    return there
-
-
-def _check_lease(client: Client, runtime: Mapping[str, Any], *, turns: bool) -> None:
-    if turns:
-        turns_of(runtime)
-        return
-    name = render.lease_of(runtime)
-    if name is not None and client.find(LEASES, name) is None:
-        raise RunError(
-            ExitCode.NO_INPUT,
-            f"the samplers of runtime {runtime['metadata']['name']} take turns by the Lease {name}, which is not in "
-            f"namespace {client.namespace}: let the session make it with --turns",
-        )
-
-
-def _share(client: Client, kind: Kind, made: Mapping[str, Any], trainjob: Mapping[str, Any], missing: str = "") -> None:
-    """Become one of the owners of an object: it goes with the last of them.
-
-    Args:
-        client: of its namespace.
-        kind: of the object.
-        made: the object.
-        trainjob: the session, as the cluster has it.
-        missing: the option that makes the object; empty to make it.
-
-    Raises:
-        RunError: it is not there and not to be made (66), is still being deleted, or changes all the time (75).
-        NoPlaceError: as many sessions as may use it do so.
-    """
-    made = render.owned(made, trainjob)
-    name, (own,) = made["metadata"]["name"], made["metadata"]["ownerReferences"]
-    deadline = time.monotonic() + _SHARE_SECONDS
-    what = "changes all the time"
-    while time.monotonic() < deadline:
-        there = client.find(kind, name)
-        going = there is not None and bool(there["metadata"].get("deletionTimestamp"))
-        if missing and (there is None or going):
-            raise RunError(
-                ExitCode.NO_INPUT,
-                f"{kind.kind} {name} goes with the session that made it: let this session make it anew with {missing}",
-            )
-        if going:
-            if what != _GOING:
-                what, deadline = _GOING, time.monotonic() + _GONE_SECONDS
-                say(f"waits up to {_GONE_SECONDS:g} s for {kind.kind} {name}: it is being deleted, and pods use it")
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-            continue
-        # What a create does not find, its kind or its namespace, does not come back.
-        faster = (ConflictError, ExistsError if there is None else NotFoundError)
-        try:
-            if there is None:
-                client.create(kind, made)
-                return
-            metadata = there["metadata"]
-            owners = metadata.get("ownerReferences") or []
-            if render.SHARED not in (metadata.get("labels") or {}) or own["uid"] in [one["uid"] for one in owners]:
-                return  # without the label it is an administrator's, which no session deletes
-            if places.waits(trainjob):
-                places.check_place(there, (one for one in client.list(TRAINJOBS) if not ending_of(one)))
-            version = metadata.get("resourceVersion")
-            patch = {"ownerReferences": [*owners, own], **({"resourceVersion": version} if version else {})}
-            client.patch(kind, name, {"metadata": patch})
-            return
-        except faster:
-            # Others were faster. Not all of them try again at the same time.
-            time.sleep(random.uniform(0, 2 * _SECONDS_BETWEEN_TRIES))
-    raise RunError(ExitCode.STOPPED, f"{kind.kind} {name} {what}: try again")
 
 
 def _scale(client: Client, name: str, count: int) -> None:
