@@ -95,9 +95,27 @@ def key_of(kube: Kube, name: str) -> str:
 
 def status(kube: Kube, asking: str, sampler: str, key: str, path: str = "/v1/models", seconds: float = 60) -> int:
     """Return what the sampler of a session answers to the node of a session in so many seconds; 0 for nothing."""
-    (node,) = pods_of(kube, asking, "node")
     (pod,) = pods_of(kube, sampler, "sampler")
-    address = f"http://{pod['status']['podIP']}:8080{path}"
+    return _answer(kube, asking, f"http://{pod['status']['podIP']}:8080{path}", key, seconds)
+
+
+def listen(kube: Kube, name: str, port: int) -> str:
+    """Have the node of a session listen at a port until it ends; return the address."""
+    (node,) = pods_of(kube, name, "node")
+    serve = f"python -m http.server {port} --directory /workspace/output > /dev/null 2>&1 &"
+    kube.kubectl("exec", node["metadata"]["name"], "--container", "node", "--", "sh", "-c", serve)
+    address = f"http://{node['status']['podIP']}:{port}/"
+    kube.until("the node to listen", lambda: _answer(kube, name, address, "", 5) == 200, 60)
+    return address
+
+
+def node_answers(kube: Kube, asking: str, address: str) -> bool:
+    """Return whether an address that :func:`listen` returned answers to the node of a session."""
+    return _answer(kube, asking, address, "", 5) == 200
+
+
+def _answer(kube: Kube, asking: str, address: str, key: str, seconds: float) -> int:
+    (node,) = pods_of(kube, asking, "node")
     question = ["python", "-c", ASK, address, key, str(seconds)]
     return int(kube.kubectl("exec", node["metadata"]["name"], "--container", "node", "--", *question).stdout)
 

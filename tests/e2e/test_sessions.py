@@ -12,12 +12,14 @@ from cluster import Cluster
 from e2e.kube import Kube
 from e2e.rollouts import SumsRun
 from e2e.serving import policies
-from e2e.sessions import NAMES, Rl, key_of, left, pods_of, rl, runtime, status, trainjob
+from e2e.sessions import NAMES, Rl, key_of, left, listen, node_answers, pods_of, rl, runtime, status, trainjob
 from e2e.trainjobs import Reader
 
 __all__ = ["rl", "runtime", "trainjob"]  # fixtures
 
 pytestmark = pytest.mark.full  # two samplers start
+
+PORT = 8099  # nobody else's
 
 
 def is_closed(kube: Kube, asking: str, sampler: str, key: str) -> bool:
@@ -48,8 +50,11 @@ def test_two_sessions_reach_nothing_of_each_other_and_leave_nothing(
     assert status(kube, "one", "one", "", "/health") == 200
 
     # Pods.
+    nodes = {name: listen(kube, name, PORT) for name in NAMES}
     if cluster.provider.name == "embedded":
-        assert status(kube, "one", "two", keys["two"]) == 200, "nothing but the policies is to keep the other out"
+        nothing_else = "nothing but the policies is to keep the other out"
+        assert status(kube, "one", "two", keys["two"]) == 200, nothing_else
+        assert node_answers(kube, "one", nodes["two"]), nothing_else
     pods = [pod for name in NAMES for role in ("node", "sampler") for pod in pods_of(kube, name, role)]
     addresses = [pod["status"]["podIP"] for pod in pods]
     with policies.enforced(cluster, cluster.nodes()[0], addresses, tmp_path / "agent.log"):
@@ -57,6 +62,7 @@ def test_two_sessions_reach_nothing_of_each_other_and_leave_nothing(
             closed = partial(is_closed, kube, asking, other_one, keys[other_one])
             kube.until("the policies to hold", closed, 180)
             assert status(kube, asking, asking, keys[asking]) == 200
+            assert not node_answers(kube, asking, nodes[other_one])
 
     # Folders and adapters.
     for name in NAMES:
