@@ -15,7 +15,7 @@ from stoker.runs.client import Client
 from stoker.runs.errors import ClusterError, NotFoundError
 from stoker.runs.kinds import CLUSTER_RUNTIMES, RUNTIMES, TRAINJOBS
 from stoker.runs.read import read_run
-from stoker.runs.run import PLACE, QUEUE, State, part
+from stoker.runs.run import QUEUE, State, awaited_claim, part
 
 # Only runtimes of the catalogue say enough for a verdict.
 _OURS = "stoker.dev/runtime"
@@ -140,7 +140,7 @@ def _not_others(trainjob: Mapping[str, Any], name: str, active: str) -> None:
     Raises:
         RunError: it has a queue, or waits.
     """
-    if claim := part(part(trainjob, "metadata"), "annotations").get(PLACE):
+    if claim := awaited_claim(trainjob):
         raise RunError(
             ExitCode.USAGE,
             f"{name} waits for a place at ResourceClaim {claim}: repeat the `stoker rl up {name}` that started it, or "

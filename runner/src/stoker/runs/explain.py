@@ -14,7 +14,7 @@ from stoker.plan.interfaces import FlagNames
 from stoker.runs.endings import advice_on, told_of
 from stoker.runs.queueing import held_by
 from stoker.runs.read import Seen
-from stoker.runs.run import PLACE, QUEUE, Object, Run, State, condition, moment, part, rows
+from stoker.runs.run import QUEUE, Object, Run, State, awaited_claim, condition, moment, part, rows
 from stoker.runs.scheduling import causes_in
 
 # A trainer reports every few seconds. After so many without a word something is wrong, or a step is very long.
@@ -71,7 +71,7 @@ def _deleting(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
 
 def _suspended(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
     queue = part(part(seen.trainjob, "metadata"), "labels").get(QUEUE)
-    if claim := part(part(seen.trainjob, "metadata"), "annotations").get(PLACE):
+    if claim := awaited_claim(seen.trainjob):
         yield Finding(
             f"TrainJob {run.name}",
             f"as many sessions as may use ResourceClaim {claim} do so",

@@ -19,7 +19,7 @@ _ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _FRAMEWORK = "trainer.kubeflow.org/framework"
 QUEUE = "kueue.x-k8s.io/queue-name"
-# Annotation of a session that waits until fewer others use its device: the ResourceClaim (stoker.sessions.places).
+# Annotation of a session that waits until fewer others use its device (stoker.sessions.places).
 PLACE = "stoker.dev/waits-for-claim"
 # The roles that do not train: a run is Running once one of the others is.
 _FETCHES, _SAMPLES = "-initializer", "sampler"
@@ -282,6 +282,11 @@ def rows(thing: Object, name: str) -> list[Object]:
     return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
 
 
+def awaited_claim(trainjob: Object) -> str:
+    """Return the ResourceClaim that a session waits for a place at; empty for any other run."""
+    return str(part(part(trainjob, "metadata"), "annotations").get(PLACE) or "")
+
+
 def _state(trainjob: Object, pods: Sequence[Pod], restarts: int) -> tuple[State, str]:
     if part(trainjob, "metadata").get("deletionTimestamp"):
         return State.DELETING, ""
@@ -293,7 +298,7 @@ def _state(trainjob: Object, pods: Sequence[Pod], restarts: int) -> tuple[State,
         if any(pod.trains and not pod.ending for pod in pods):
             return State.STOPPING, ""
         queue = _labels(trainjob).get(QUEUE)
-        if claim := part(part(trainjob, "metadata"), "annotations").get(PLACE):
+        if claim := awaited_claim(trainjob):
             return State.QUEUED, f"claim {claim}"
         return (State.QUEUED, f"queue {queue}") if queue else (State.STOPPED, "")
     # What keeps a run from going on comes before what goes on.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.runs.run import PLACE
+from stoker.runs.run import PLACE, awaited_claim
 
 # Annotation of a ResourceClaim.
 LIMIT = "stoker.dev/sessions"
@@ -59,7 +59,7 @@ def started() -> Object:
 
 def waits(trainjob: Mapping[str, Any]) -> bool:
     """Return whether a session has no place yet."""
-    return PLACE in (trainjob["metadata"].get("annotations") or {})
+    return bool(awaited_claim(trainjob))
 
 
 def check_place(claim: Mapping[str, Any], running: Iterable[Mapping[str, Any]]) -> None:

@@ -90,20 +90,26 @@ def turns_of(runtime: Mapping[str, Any]) -> str:
 
 
 def limited_claim(claims: Sequence[Object], claim: Claim | None) -> str:
-    """Return the name of the claim that only so many sessions may use at once; empty if there is none."""
-    for one in claims:
-        name, limit = str(one["metadata"]["name"]), places.limit_of(one)
-        if claim is not None and claim.name == name and claim.limit not in (None, limit):
+    """Return the name of a claim that only so many sessions may use at once; empty if there is none.
+
+    Args:
+        claims: those that are there.
+        claim: the one that the session asks for.
+
+    Raises:
+        RunError: it has another limit than the session asks for (64), or a wrong one (78).
+    """
+    limits = {str(one["metadata"]["name"]): places.limit_of(one) for one in claims}
+    if claim is not None:
+        limit = limits.setdefault(claim.name, claim.limit)
+        if claim.limit not in (None, limit):
             raise RunError(
                 ExitCode.USAGE,
-                f"--device-limit {claim.limit}: ResourceClaim {name} is there, and "
+                f"--device-limit {claim.limit}: ResourceClaim {claim.name} is there, and "
                 f"{f'lets {limit}' if limit else 'any number of'} sessions use it at once: drop the option, or change "
                 f"the claim's annotation {places.LIMIT}",
             )
-        if limit is not None:
-            return name
-    is_new = claim is not None and claim.name not in [one["metadata"]["name"] for one in claims]
-    return claim.name if claim is not None and is_new and claim.limit is not None else ""
+    return next((name for name, limit in limits.items() if limit is not None), "")
 
 
 def check_claims(client: Client, runtime: Mapping[str, Any], claim: Claim | None) -> list[Object]:
