@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ def leave_keys_everywhere(ask: Callable[..., object], log: Path) -> list[dict[st
         ask: takes a path, a `key` and `headers`.
         log: what the proxy has written.
     """
-    for header in _HEADERS:
-        ask("/v1/models", key="", headers={header: KEY})
-    for query in ("api_key", "api-key", "key", "anything"):
-        ask(f"/v1/models?a=b&{query}={KEY}", key=KEY)
-        ask(f"/nowhere?{query}={KEY}", key=KEY)
+    with ThreadPoolExecutor() as together:
+        asked = [together.submit(ask, "/v1/models", key="", headers={header: KEY}) for header in _HEADERS]
+        for query in ("api_key", "api-key", "key", "anything"):
+            for path in ("/v1/models?a=b&", "/nowhere?"):
+                asked.append(together.submit(ask, f"{path}{query}={KEY}", key=KEY))
+    for one in asked:
+        one.result()
     text = log.read_text()
     assert KEY not in text
     return [line for line in map(json.loads, text.splitlines()) if "request" in line]

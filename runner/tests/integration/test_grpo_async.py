@@ -171,6 +171,7 @@ def test_they_end_it_within_sixteen_steps_by_default(
     _ends_in_time(usual_faults[case], 16, code, words)
 
 
+@pytest.mark.full
 def test_one_faulty_sampler_of_four_ends_the_run_within_sixteen_steps(
     trainer_python: Path, inputs: Path, tmp_path: Path
 ) -> None:

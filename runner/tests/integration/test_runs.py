@@ -172,6 +172,7 @@ def test_layers_that_the_model_lacks_are_refused_at_once(job: LocalJob) -> None:
     assert "Traceback" not in ended.output
 
 
+@pytest.mark.full
 def test_a_crash_that_repeats_itself_is_not_tried_a_third_time(job: LocalJob) -> None:
     # Rows of tokens that the model does not have.
     data = job.folder / "tokens"

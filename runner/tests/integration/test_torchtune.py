@@ -213,12 +213,19 @@ def test_tune_run_as_trainer_rewrites_it_is_the_same_launch(tune: TuneJob) -> No
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["model.lora_rnak=8"], 64, "did you mean model.lora_rank?"),
-        (["checkpointer.checkpoint_dir=/missing"], 66, "the model /missing does not exist"),
-        (["checkpointer.checkpoint_files=[a.bin]"], 66, "lacks a.bin: write checkpointer.checkpoint_files=[model"),
-        (["batch_size=100"], 65, "the data has fewer rows than one step needs"),
+        pytest.param(["model.lora_rnak=8"], 64, "did you mean model.lora_rank?", id="an unknown key"),
+        pytest.param(
+            ["checkpointer.checkpoint_dir=/missing"], 66, "the model /missing does not exist", id="a missing model"
+        ),
+        pytest.param(
+            ["checkpointer.checkpoint_files=[a.bin]"],
+            66,
+            "lacks a.bin: write checkpointer.checkpoint_files=[model",
+            id="missing weights",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(["batch_size=100"], 65, "the data has fewer rows than one step needs", id="too few rows"),
     ],
-    ids=["an unknown key", "a missing model", "missing weights", "too few rows"],
 )
 def test_a_users_error_ends_a_tune_run_at_once(tune: TuneJob, args: list[str], code: int, message: str) -> None:
     ended = tune.run("lora_finetune_distributed", f"model={LORA}", *args, nodes=2)
