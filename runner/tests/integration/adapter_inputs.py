@@ -1,7 +1,7 @@
 """Print what two layers with an adapter compute of the same rows under autocast, as PEFT does and as runs do, as JSON.
 
-For both: outputs and gradients, and the bytes that are kept for the backward pass. Runs in an environment with the
-trainers.
+For both: outputs and gradients, the bytes that are kept for the backward pass, and how many products of single numbers
+were computed. Runs in an environment with the trainers.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from typing import Any
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from stoker.frameworks.trl.trainer import leave_inputs_to_autocast
+from stoker.frameworks.trl.lora_layers import leave_inputs_to_autocast, scale_small
 
 
 def main() -> None:
-    """Print both, and whether the adapter still computes where there is no autocast."""
-    theirs = computed()
+    """Print both for two scales, and whether the adapter still computes where there is no autocast."""
+    alphas = {"2": 8, "2.5": 10}
+    theirs = {scale: computed(alpha) for scale, alpha in alphas.items()}
     leave_inputs_to_autocast()
-    ours = computed()
-    layer = adapted()
+    scale_small()
+    ours = {scale: computed(alpha) for scale, alpha in alphas.items()}
+    layer = adapted(8)
     without = layer(torch.ones(2, 64, dtype=torch.bfloat16))
     print(json.dumps({"theirs": theirs, "ours": ours, "without autocast": str(without.dtype)}))
 
@@ -38,17 +41,34 @@ class Layers(nn.Module):
         return self.q_proj(inputs) + self.v_proj(inputs)
 
 
-def adapted() -> nn.Module:
+class Products(TorchDispatchMode):
+    """Counts the products of single numbers.
+
+    Attributes:
+        count: of products.
+    """
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), options: Any = None) -> Any:
+        """Count what a function multiplies."""
+        found = function(*args, **(options or {}))
+        if function.overloadpacket is torch.ops.aten.mul:
+            self.count += found.numel()
+        return found
+
+
+def adapted(alpha: int) -> nn.Module:
     """Return frozen layers of bfloat16 with a trained adapter of float32, the same each time."""
     torch.manual_seed(0)
-    config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    config = LoraConfig(r=4, lora_alpha=alpha, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     model: nn.Module = get_peft_model(Layers(), config)
     return model
 
 
-def computed() -> dict[str, Any]:
+def computed(alpha: int) -> dict[str, Any]:
     """Return what the layer computes, and what it keeps."""
-    model = adapted()
+    model = adapted(alpha)
     inputs = torch.randn(16, 64, dtype=torch.bfloat16, requires_grad=True)
     kept = {}
 
@@ -56,13 +76,16 @@ def computed() -> dict[str, Any]:
         kept[tensor.data_ptr()] = tensor  # which is not freed, so that no other gets its address
         return tensor
 
-    with torch.autocast("cpu", torch.bfloat16), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        outputs = model(inputs)
-    outputs.float().square().sum().backward()
+    keeping = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with Products() as products:
+        with torch.autocast("cpu", torch.bfloat16), keeping:
+            outputs = model(inputs)
+        outputs.float().square().sum().backward()
     gradients = [inputs.grad, *(each.grad for each in model.parameters() if each.requires_grad)]
     return {
         "outputs": outputs.tolist(),
         "gradients": [each.tolist() for each in gradients if each is not None],
+        "products": products.count,
         "kept": sum(tensor.nbytes for tensor in kept.values()),
     }
 
