@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -63,7 +64,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 class ClusterStart:
-    """The start of the cluster in a process of its own.
+    """The start of the cluster in a process of its own, and its end once no test needs it any more.
+
+    Args:
+        needing: the tests that need it.
 
     Raises:
         ClusterError: this machine has no cluster to start; the tests say why.
@@ -71,7 +75,9 @@ class ClusterStart:
 
     log = cache_root() / "cluster-start.log"
 
-    def __init__(self) -> None:
+    def __init__(self, needing: set[str]) -> None:
+        self._needing = needing
+        self._end = Thread(target=self._stop)
         self._provider = choose()
         self._was_up = all(health.healthy for health in self._provider.status())
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -89,8 +95,20 @@ class ClusterStart:
         """Whether it ended by itself and without a cluster that could have been started here."""
         return self._process.poll() not in (None, OK, CANNOT_RUN_HERE)
 
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Begin to stop after the last of the tests that need the cluster, while others run on."""
+        if nodeid in self._needing:
+            self._needing.remove(nodeid)
+            if not self._needing:
+                self._end.start()
+
     def end(self) -> None:
         """Stop it if it has not ended, and the cluster unless that was up before."""
+        if self._end.ident is None:
+            self._end.start()
+        self._end.join()
+
+    def _stop(self) -> None:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGTERM)  # with the builds that it waits for
         if self._process.wait() != CANNOT_RUN_HERE and not self._was_up:
@@ -103,9 +121,11 @@ _START = pytest.StashKey[ClusterStart | None]()
 def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
     """Start the cluster as soon as it is known that a test needs it."""
     stash = node.config.stash
-    if _START not in stash and any(name.startswith(NEED_THE_CLUSTER) for name in ids):
+    needing = {name for name in ids if name.startswith(NEED_THE_CLUSTER)}
+    if _START not in stash and needing:
         try:
-            stash[_START] = ClusterStart()
+            stash[_START] = start = ClusterStart(needing)
+            node.config.pluginmanager.register(start)
         except ClusterError:
             stash[_START] = None
 

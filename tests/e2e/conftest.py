@@ -58,31 +58,31 @@ def asked_for(request: pytest.FixtureRequest, test: Callable[..., None], paramet
     return [item.callspec.params[parameter] for item in items if item.originalname == test.__name__]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(live: Cluster) -> Cluster:
     """A cluster that is up and current."""
     return live
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def image(cluster: Cluster) -> Image:
     """The CPU trainer image."""
     return push_image(cluster, "trl", "--accelerator", "cpu")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def fetch_image(cluster: Cluster) -> Image:
     """The initializers' image, which serving's sidecar is of too."""
     return push_image(cluster, "fetch")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lab_image(cluster: Cluster) -> Image:
     """The image for notebooks and Jobs, for CPUs."""
     return push_image(cluster, "lab", "--accelerator", "cpu")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def helm(cluster: Cluster) -> Callable[..., str]:
     """Runs helm against the cluster and returns what it printed."""
 
@@ -94,13 +94,13 @@ def helm(cluster: Cluster) -> Callable[..., str]:
     return run
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chart(cluster: Cluster, helm: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The chart, packaged and pushed: the words by which helm finds it in the registry."""
     return push_chart(cluster, helm, "training-runtimes", tmp_path_factory.mktemp("chart"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def catalogue_values(image: Image, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The words that give helm the tests' values."""
     path = tmp_path_factory.mktemp("values") / "image.yaml"
@@ -109,7 +109,7 @@ def catalogue_values(image: Image, tmp_path_factory: pytest.TempPathFactory) -> 
     return ["--values", str(Path(__file__).parent / "values.yaml"), "--values", str(path)]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def catalogue(
     cluster: Cluster, helm: Callable[..., str], chart: list[str], catalogue_values: list[str]
 ) -> Iterator[Callable[[], None]]:
@@ -128,20 +128,20 @@ def catalogue(
     system.delete("namespace", "stoker-system", wait=False)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kube(cluster: Cluster) -> Iterator[Kube]:
     """The tests' namespace, which enforces the restricted pod security standard."""
     with restricted_namespace(cluster, NAMESPACE) as found:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def reader(kube: Kube, image: Image) -> Reader:
     """Reads files of claims."""
     return Reader(kube, image.reference)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def inputs(kube: Kube, reader: Reader) -> str:
     """The claim with the example's base model and data."""
     data = EXAMPLE / "data/elements.jsonl"

@@ -17,7 +17,7 @@ QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 PRIORITIES = {"whenever": 10, "important": 1000}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kueue(cluster: Cluster) -> Iterator[None]:
     """Kueue's controller in the cluster; one that was there before stays."""
     was_there = optional.has(cluster, "kueue")

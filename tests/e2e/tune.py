@@ -51,7 +51,7 @@ SMALL = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tune_image(cluster: Cluster) -> Image:
     """The CPU image for TorchTune."""
     return push_image(cluster, "torchtune", "--accelerator", "cpu")
@@ -88,7 +88,7 @@ def tune_runtimes(
     helm("uninstall", RELEASE, "--namespace", "stoker-system", "--ignore-not-found")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tune_inputs(kube: Kube, inputs: str, reader: Reader, tune_image: Image) -> str:
     """The claim with the tiny model and its data too."""
     reader.write(inputs, "tiny_torchtune.py", TINY_MODEL.read_text())

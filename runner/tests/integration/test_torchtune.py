@@ -224,7 +224,13 @@ def test_tune_run_as_trainer_rewrites_it_is_the_same_launch(tune: TuneJob) -> No
             id="missing weights",
             marks=pytest.mark.full,
         ),
-        pytest.param(["batch_size=100"], 65, "the data has fewer rows than one step needs", id="too few rows"),
+        pytest.param(
+            ["batch_size=100"],
+            65,
+            "the data has fewer rows than one step needs",
+            id="too few rows",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_a_users_error_ends_a_tune_run_at_once(tune: TuneJob, args: list[str], code: int, message: str) -> None:

@@ -24,14 +24,14 @@ MODELS, ADAPTERS = "models", "adapters"
 Install = Callable[..., Server]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def serving_images(cluster: Cluster, fetch_image: Image) -> dict[str, Image]:
     """The images of a server, by their names in the chart's values."""
     vllm = push_image(cluster, "vllm", "--accelerator", "cpu")
     return {"vllm": vllm, "fetch": fetch_image, "proxy": push_image(cluster, "proxy")}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def serving_chart(
     cluster: Cluster,
     helm: Callable[..., str],
@@ -52,7 +52,7 @@ def image_values(images: Mapping[str, Image]) -> dict[str, Any]:
     return {"images": {name: image.values for name, image in images.items()}, "vllmVersion": description["appVersion"]}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def serving_kube(cluster: Cluster) -> Iterator[Kube]:
     """A namespace that enforces the restricted pod security standard, with claims for models and for adapters."""
     with restricted_namespace(cluster, NAMESPACE) as found:
@@ -61,7 +61,7 @@ def serving_kube(cluster: Cluster) -> Iterator[Kube]:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def client(serving_kube: Kube, fetch_image: Image) -> Client:
     """A pod that asks servers, with both claims."""
     serving_kube.create(*client_objects(fetch_image.reference, [MODELS, ADAPTERS]))
@@ -69,13 +69,13 @@ def client(serving_kube: Kube, fetch_image: Image) -> Client:
     return Client(serving_kube)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def serving_reader(serving_kube: Kube, image: Image) -> Reader:
     """Runs programs of the trainer's image beside the claims."""
     return Reader(serving_kube, image.reference)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def models(serving_kube: Kube, serving_reader: Reader) -> str:
     """The claim with a base model (`model`), a run's adapter on it (`output`) and wrong ones (`wrong/*`)."""
     folder = f"/claims/{MODELS}"
@@ -85,7 +85,7 @@ def models(serving_kube: Kube, serving_reader: Reader) -> str:
     return MODELS
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def install(helm: Callable[..., str], serving_chart: list[str], client: Client) -> Iterator[Install]:
     """Installs or upgrades a release with further words for helm; all are uninstalled at the end."""
     names: set[str] = set()
