@@ -1,6 +1,6 @@
-"""The public client, unmodified: `python client_cases.py all|loops|restart URL KEY MODEL` prints what it saw as JSON.
+"""The public client, unmodified: `python client_cases.py all|loops|restart|custom URL KEY MODEL` prints what it saw.
 
-Runs in an environment with `tinker` and nothing of ours. The loops are those of tinker-cookbook in short: supervised
+Runs in an environment with `tinker` and nothing of ours, and for `custom` with torch too; prints JSON. The loops are those of tinker-cookbook in short: supervised
 training until rows are known, and reinforcement learning of one token.
 """
 
@@ -165,6 +165,38 @@ def restarted(url: str, key: str, model: str) -> dict[str, Any]:
     return {"told": told, "before": before, "after": other.forward(data, "cross_entropy").result().metrics["loss:sum"]}
 
 
+def custom(service: tinker.ServiceClient, model: str) -> dict[str, Any]:
+    """Train with losses that the client computes: the one that the endpoint has too, and one of pairs."""
+    import torch
+
+    rows = [row([7, 8, 9, 10], {"weights": [1.0, 1.0, 1.0]}), row([9, 11, 13], {"weights": [0.0, 1.0]})]
+    pair = [row([7, 8, 9], {"weights": [1.0, 1.0]}), row([7, 10, 11], {"weights": [1.0, 1.0]})]
+
+    def of_rows(data: list[types.Datum], logprobs: list[torch.Tensor]) -> tuple[torch.Tensor, dict[str, float]]:
+        weights = [torch.tensor(one.loss_fn_inputs["weights"].data) for one in data]
+        loss = -torch.stack([(each * one).sum() for each, one in zip(weights, logprobs, strict=True)]).sum()
+        return loss, {"loss:sum": float(loss)}
+
+    def of_pairs(data: list[types.Datum], logprobs: list[torch.Tensor]) -> tuple[torch.Tensor, dict[str, float]]:
+        margin = logprobs[0].sum() - logprobs[1].sum()
+        return -torch.nn.functional.logsigmoid(margin), {"margin": float(margin)}
+
+    def trained(step: Callable[[tinker.TrainingClient], Any], metric: str) -> list[float]:
+        client = service.create_lora_training_client(base_model=model, rank=8, seed=3).result()
+        found = []
+        for _ in range(6):
+            passed = step(client)
+            client.optim_step(types.AdamParams(learning_rate=1e-2)).result()
+            found.append(passed.result().metrics[metric])
+        return found
+
+    return {
+        "theirs": trained(lambda client: client.forward_backward(rows, "cross_entropy"), "loss:sum"),
+        "ours": trained(lambda client: client.forward_backward_custom(rows, of_rows), "loss:sum"),
+        "margins": trained(lambda client: client.forward_backward_custom(pair, of_pairs), "margin"),
+    }
+
+
 def main() -> None:
     """Run what the first argument names."""
     logging.disable(logging.WARNING)
@@ -173,6 +205,9 @@ def main() -> None:
         print(json.dumps(restarted(url, key, model)))
         return
     service = tinker.ServiceClient(base_url=url, api_key=key)
+    if what == "custom":
+        print(json.dumps(custom(service, model)))
+        return
     found: dict[str, Any] = {"supervised": supervised(service, model), "reinforced": reinforced(service, model)}
     if what == "all":
         found |= {"refused": refused(service, model, key, url), "apart": apart(url, key, model)}

@@ -77,9 +77,10 @@ def wait_for(process: subprocess.Popen[bytes], port: int) -> None:
             time.sleep(0.1)
 
 
-def client(python: Path, what: str, port: int, model: Path) -> subprocess.Popen[str]:
-    """Start the client."""
-    command = [python, CLIENT, what, f"http://127.0.0.1:{port}", KEY, model]
+def client(python: Path, what: str, port: int, model: Path, packages: str = "") -> subprocess.Popen[str]:
+    """Start the client; it finds what its own environment lacks in a folder of packages."""
+    start = f"import runpy, sys; sys.path.append({packages!r}); runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    command = [python, "-c", start, CLIENT, what, f"http://127.0.0.1:{port}", KEY, model]
     pipe = subprocess.PIPE
     env = {**os.environ, "TINKER_TELEMETRY": "0"}
     return subprocess.Popen([*map(str, command)], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env)
@@ -131,6 +132,24 @@ def test_the_public_client_trains_and_samples(
     pairs = zip(found["apart"]["solo"], found["apart"]["together"], strict=True)
     gap = max(abs(a - b) for alone, together in pairs for a, b in zip(alone, together, strict=True))
     print(f"eight clients at once: losses differ from solo runs by {gap:g} at most")
+
+
+@pytest.mark.full
+def test_the_public_client_trains_with_a_loss_of_its_own(
+    trainer_python: Path, client_python: Path, inputs: Path, tmp_path: Path
+) -> None:
+    model, (port,) = inputs / "model", free_ports(1)
+    where = "from importlib.util import find_spec; print(find_spec('torch').origin)"
+    torch = subprocess.run([trainer_python, "-c", where], check=True, stdout=subprocess.PIPE, text=True).stdout
+    (tmp_path / "adapters").mkdir()
+    with (
+        vllm_stand_in.serving(tmp_path / "adapters") as sampler,
+        endpoint(trainer_python, tmp_path, model, sampler.address, port),
+    ):
+        found = seen(client(client_python, "custom", port, model, str(Path(torch).parents[1])))
+    assert found["ours"] == pytest.approx(found["theirs"], abs=1e-5)
+    assert found["ours"][-1] < 0.9 * found["ours"][0]
+    assert found["margins"][-1] > found["margins"][0] + 1
 
 
 @pytest.mark.full
