@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from runner.tests.rollout_kill_matrix import CLUSTER_CASES, LOCAL_CASES, ROLLOUT_CASES
 from runner.tests.rollout_kill_matrix import FRAMEWORK as ROLLOUTS
+from runner.tests.rollout_kill_matrix import LOCAL_CASES, ROLLOUT_CASES
 
 from stoker.rank.pulse import FINISHING, SAVING, TRAINING
 
@@ -195,7 +195,7 @@ def table(sections: Sections) -> str:
         text += _OF_ROLLOUTS
     for heading, cells in sorted(sections.items()):
         if heading.startswith(f"{ROLLOUTS}, "):
-            cases = LOCAL_CASES if heading.endswith(LOCAL) else CLUSTER_CASES
+            cases = LOCAL_CASES if heading.endswith(LOCAL) else ROLLOUT_CASES
             lines = [_ROLLOUTS_HEAD, *(f"| {case.key} | {cells.get(case.key, NOT_SEEN)} |" for case in cases)]
         else:
             lines = [_HEAD, *(_line(cells, number.name, phase) for number in SIGNALS for phase in PHASES)]

@@ -88,8 +88,6 @@ CLUSTER_OFTEN = (
 )
 # `stoker local` has no proxy.
 LOCAL_CASES = [case for case in ROLLOUT_CASES if case.hit != PROXY]
-# The volumes of a cluster are seldom of the size that was asked for.
-CLUSTER_CASES = [case for case in ROLLOUT_CASES if case.hit != DISK]
 
 
 def in_two_runs(cases: Sequence[RolloutCase], often: Collection[RolloutCase]) -> list[Any]:

@@ -19,7 +19,7 @@ from runner.tests.kill_matrix import (
     recorded,
     twelfth,
 )
-from runner.tests.rollout_kill_matrix import CLUSTER_CASES, DISK, LOCAL_CASES, PROXY, ROLLOUT_CASES
+from runner.tests.rollout_kill_matrix import DISK, LOCAL_CASES, PROXY, ROLLOUT_CASES
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "kill-matrix.md"
 
@@ -67,7 +67,7 @@ def test_cases_with_samplers_have_rows_where_they_can_happen(tmp_path: Path, mon
     seen = read_table(path.read_text())
     assert [*seen] == ["grpo_async, as local processes", "grpo_async, as pods of a cluster", "trl, as local processes"]
     local, cluster, _ = seen.values()
-    assert ([*local], [*cluster]) == ([case.key for case in LOCAL_CASES], [case.key for case in CLUSTER_CASES])
+    assert ([*local], [*cluster]) == ([case.key for case in LOCAL_CASES], [case.key for case in ROLLOUT_CASES])
     assert not any(PROXY in key for key in local)
     assert (local[first.key], local[disk.key]) == ("0, no restart", "0, no restart")
     assert cluster[ROLLOUT_CASES[1].key] == NOT_SEEN

@@ -79,6 +79,18 @@ SMALL = {
     # Long enough for a sampler to start anew while answers are held.
     "reward_seconds": "1200",
 }
+_FILLER = "filler"
+_FILL = """
+import sys
+
+size = 2**20
+with open(sys.argv[1], "wb", buffering=0) as stream:
+    while size:
+        try:
+            stream.write(bytes(size))
+        except OSError:
+            size //= 2
+"""
 # A run that lasts longer than any test.
 ENDLESS = {**SMALL, "per_device_train_batch_size": "16", "max_steps": "1000"}
 WITHOUT_PUBLISHING = {"PYTHONPATH": "/inputs:/inputs/unpublished"}
@@ -157,6 +169,25 @@ class SumsRun(Run):
     def release(self) -> None:
         """Let answers be rewarded again."""
         self._execute("rm", "-f", f"/workspace/{HOLD}")
+
+    def fill(self, folder: str) -> None:
+        """Leave no room on the disk of a folder of its workspace."""
+        self._execute("python", "-c", _FILL, f"/workspace/{folder}/{_FILLER}")
+
+    def make_room(self, folder: str) -> None:
+        """Remove what filled it."""
+        claim = f"initializer-{self.name}"
+        self._reader.run(["rm", f"/claims/{claim}/{folder}/{_FILLER}"], [claim])
+
+    def withdraw(self) -> dict[str, Any]:
+        """Delete the TrainJob and keep its claim; return what makes it anew, with which it goes on."""
+        made = self.object()
+        self.kube.delete("trainjob", self.name)
+        self.kube.until("its pods to go", lambda: not self.pods() and not self.samplers(ended=True), 300)
+        return {
+            **{key: made[key] for key in ("apiVersion", "kind", "spec")},
+            "metadata": {"name": self.name, "namespace": self.kube.namespace},
+        }
 
     def _execute(self, *command: str) -> None:
         """Run a command in its first node: at once, where a pod of our own would take some steps to start."""
@@ -243,7 +274,7 @@ def sampler_runtime(install_catalogue: Installs, image: Image, serving_images: M
     install_catalogue(RELEASE, {**VALUES, "images": images})
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def sums(kube: Kube, reader: Reader) -> None:
     """The claim with a base model that hesitates, the sums and their reward."""
     if kube.get("persistentvolumeclaim", CLAIM) is None:  # the plans of the examples may have been asked for before
@@ -254,7 +285,7 @@ def sums(kube: Kube, reader: Reader) -> None:
     reader.copy(made_once("trl", environment("trl"), EXAMPLE / "adding_model.py", "--output"), CLAIM)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def thorough(kube: Kube, reader: Reader, sums: None) -> dict[str, str]:
     """The flags of a base model on the same claim that has learnt for longer: LoRA has more to bring out of it."""
     options = ("--steps", "3000", "--right", "0.5", "--output")

@@ -7,20 +7,23 @@ same cases with local processes are in runner/tests/integration/test_rollout_kil
 
 from __future__ import annotations
 
+import json
 import signal
 import time
-from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from runner.tests.kill_matrix import CLUSTER, recorded
 from runner.tests.rollout_kill_matrix import (
-    CLUSTER_CASES,
     CLUSTER_OFTEN,
+    DISK,
     EVERYTHING,
     PROXY,
+    ROLLOUT_CASES,
     SAMPLER,
     VLLM,
     WATCHER,
@@ -35,13 +38,14 @@ from e2e.trainjobs import Reader, Restarts
 
 pytestmark = pytest.mark.full  # each case waits for samplers to start
 
+SMALL_DISK = Path(__file__).with_name("small_disk.py")
 STEPS = 30
 FLAGS = {**SMALL, "max_steps": str(STEPS)}
 # The step of the first hit, and steps in which a sampler writes again after a hit and is seen to.
 FIRST_HIT, STEPS_OF_A_HIT = 7, 30
 # How long it trains between two looks.
 SECONDS_OF_STEPS = 3
-OF_SAMPLERS = [case for case in CLUSTER_CASES if case.samplers and not case.nodes]
+OF_SAMPLERS = [case for case in ROLLOUT_CASES if case.samplers and not case.nodes]
 # Words in the commands of the parts of a sampler, and their containers.
 PARTS = {VLLM: ("serve", "vllm"), WATCHER: ("watch", "adapters"), PROXY: ("caddyfile", "proxy")}
 
@@ -88,7 +92,7 @@ def replace(run: SumsRun, kube: Kube, strikers: Sequence[Striker], case: Rollout
     "case",
     [
         pytest.param(case, id=str(case), marks=() if case in CLUSTER_OFTEN else pytest.mark.matrix)
-        for case in CLUSTER_CASES
+        for case in ROLLOUT_CASES
         if case.nodes
     ],
 )
@@ -121,6 +125,52 @@ def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint_alone(
         seconds = (run.stepped() - lost).total_seconds()
         restart = f"restart ({'counted' if counted else 'not counted'}) from a checkpoint"
         record.append(f"{restart}, {seconds:.0f} s to the next step")
+
+
+@pytest.mark.matrix
+def test_a_disk_that_takes_no_version_ends_the_run_and_costs_no_checkpoint(
+    submit_sums: SubmitsSums, strikers: Sequence[Striker], kube: Kube, reader: Reader
+) -> None:
+    case, steps = RolloutCase(DISK, None), 2 * STEPS  # the last versions may fail: no sample needs them any more
+    with recorded(case, CLUSTER) as record:
+        run = submit_sums({**FLAGS, "max_steps": str(steps)}, name="rl-disk")
+        folder = f"{kube.until('the claim to have a volume', lambda: volume_of(run), 300)}/adapters"
+        trainjob = run.withdraw()
+        with small_disk(strikers[0], folder):
+            kube.create(trainjob)
+            run.wait_steps(FIRST_HIT, seconds=600)
+            run.hold()
+            run.fill("adapters")
+            run.release()
+            run.wait_failed(seconds=600)
+            error = json.loads(run.text("output/last-error.json"))
+            assert (error["code"], error["attempt"]) == (case.code, 0), error
+            assert "adapters is full (No space left on device): enlarge it" in error["message"]
+            trainjob = run.withdraw()
+            run.make_room("adapters")
+            kube.create(trainjob)
+            run.wait_complete(seconds=900)
+            assert judge(run, reader, steps)["resumed_from"] is not None
+            run.withdraw()
+        record.append(f"{case.code}; once there is room, 0 from a checkpoint")
+
+
+def volume_of(run: SumsRun) -> str:
+    """Return the folder of a node in which the volume of a run's claim lies; empty while it has none."""
+    claim = run.kube.get("pvc", f"initializer-{run.name}") or {"spec": {}}
+    spec = (run.kube.get("pv", claim["spec"].get("volumeName") or "none") or {"spec": {}})["spec"]
+    return str((spec.get("hostPath") or spec.get("local") or {}).get("path") or "")
+
+
+@contextmanager
+def small_disk(striker: Striker, folder: str) -> Iterator[None]:
+    """Make a folder of a node a disk of its own while no pod has it yet."""
+    said = striker.run(SMALL_DISK, "mount", folder)
+    assert said == ["done"], said
+    try:
+        yield
+    finally:
+        striker.run(SMALL_DISK, "umount", folder)
 
 
 def name_of(case: RolloutCase) -> str:
