@@ -1,7 +1,7 @@
 """The public client, unmodified: `python client_cases.py all|loops|restart|custom URL KEY MODEL` prints what it saw.
 
-Runs in an environment with `tinker` and nothing of ours, and for `custom` with torch too; prints JSON. The loops are those of tinker-cookbook in short: supervised
-training until rows are known, and reinforcement learning of one token.
+Runs in an environment with `tinker` and nothing of ours, and for `custom` with torch too; prints JSON. The loops are
+those of tinker-cookbook in short: supervised training until rows are known, and reinforcement learning of one token.
 """
 
 from __future__ import annotations
