@@ -28,14 +28,16 @@ export CLUSTER_PROVIDER := $(STOKER_CLUSTER)
 cluster = PYTHONPATH=tests $(python) -m cluster
 
 # Linters first: they find a typing mistake at once. Then what needs the cluster: it takes longest, and one worker runs
-# it while the other runs the rest.
+# it while the others run the rest.
 SUITES := tests/lint tests/browser tests/cluster tests/e2e runner tests/fetch tests/charts release images benchmarks
 # To choose tests or add options: make test-runner PYTEST_ARGS="-k guard -x"
 PYTEST_ARGS ?=
 venv = venv="$$($(python) tests/dev-venv)" &&
 pytest = $(venv) "$$venv/bin/python" -m pytest -v
-# Two workers share the suites (see conftest.py); PYTEST_ARGS="-n 0" uses one process.
+# Workers share the suites (see conftest.py); PYTEST_ARGS="-n 0" uses one process. The one with the cluster often waits
+# for pods; pods of `make test-full` leave no processor to a third.
 two = -n 2
+three = -n 3
 fast = -m "not full and not matrix and not gpu"
 full = -m "(full or gpu) and not matrix and not learning"
 kills = export KILL_MATRIX_REPORT=docs/reference/kill-matrix.md;
@@ -60,7 +62,7 @@ demo-cluster: ## Do the same on a Kubernetes cluster started for it: helm instal
 
 .PHONY: test
 test: ## Run everything that fits CI: lint, unit, chart, image, cluster and end-to-end tests.
-	@$(pytest) $(two) $(fast) $(PYTEST_ARGS) $(SUITES)
+	@$(pytest) $(three) $(fast) $(PYTEST_ARGS) $(SUITES)
 
 ##@ Tests
 

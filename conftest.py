@@ -1,6 +1,6 @@
-"""How two workers (`pytest -n 2`) share the suites.
+"""How workers (`pytest -n 3`) share the suites.
 
-One worker runs all that needs the cluster; the other runs the rest meanwhile. A test that measures time is marked
+One worker runs all that needs the cluster; the others run the rest meanwhile. A test that measures time is marked
 `alone`: no other test runs beside it. These tests come last, so that the workers wait for each other only once.
 """
 

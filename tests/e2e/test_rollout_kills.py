@@ -136,7 +136,7 @@ def test_a_disk_that_takes_no_version_ends_the_run_and_costs_no_checkpoint(
         run = submit_sums({**FLAGS, "max_steps": str(steps)}, name="rl-disk")
         folder = f"{kube.until('the claim to have a volume', lambda: volume_of(run), 300)}/adapters"
         trainjob = run.withdraw()
-        with small_disk(strikers[0], folder):
+        with small_disk(strikers, folder):
             kube.create(trainjob)
             run.wait_steps(FIRST_HIT, seconds=600)
             run.hold()
@@ -163,14 +163,16 @@ def volume_of(run: SumsRun) -> str:
 
 
 @contextmanager
-def small_disk(striker: Striker, folder: str) -> Iterator[None]:
-    """Make a folder of a node a disk of its own while no pod has it yet."""
-    said = striker.run(SMALL_DISK, "mount", folder)
-    assert said == ["done"], said
+def small_disk(strikers: Sequence[Striker], folder: str) -> Iterator[None]:
+    """Make a folder that nodes share a disk of its own while no pod has it yet."""
     try:
+        for striker in strikers:
+            said = striker.run(SMALL_DISK, "mount", folder, striker.node)
+            assert said == ["done"], said
         yield
     finally:
-        striker.run(SMALL_DISK, "umount", folder)
+        for striker in strikers:
+            striker.run(SMALL_DISK, "umount", folder, striker.node)
 
 
 def name_of(case: RolloutCase) -> str:
