@@ -105,9 +105,15 @@ class SubmitsSums(Protocol):
     """Submits the example's TrainJob."""
 
     def __call__(
-        self, flags: Mapping[str, str], *, name: str = NAME, env: Mapping[str, str] | None = None, runtime: str = ""
+        self,
+        flags: Mapping[str, str],
+        *,
+        name: str = NAME,
+        env: Mapping[str, str] | None = None,
+        runtime: str = "",
+        suspend: bool = False,
     ) -> SumsRun:
-        """Submit it with more flags and variables, under a name, and to another runtime if one is named."""
+        """Submit it with more flags and variables, under a name, to another runtime if one is named, or suspended."""
 
 
 class SumsRun(Run):
@@ -173,21 +179,6 @@ class SumsRun(Run):
     def fill(self, folder: str) -> None:
         """Leave no room on the disk of a folder of its workspace."""
         self._execute("python", "-c", _FILL, f"/workspace/{folder}/{_FILLER}")
-
-    def make_room(self, folder: str) -> None:
-        """Remove what filled it."""
-        claim = f"initializer-{self.name}"
-        self._reader.run(["rm", f"/claims/{claim}/{folder}/{_FILLER}"], [claim])
-
-    def withdraw(self) -> dict[str, Any]:
-        """Delete the TrainJob and keep its claim; return what makes it anew, with which it goes on."""
-        made = self.object()
-        self.kube.delete("trainjob", self.name)
-        self.kube.until("its pods to go", lambda: not self.pods() and not self.samplers(ended=True), 300)
-        return {
-            **{key: made[key] for key in ("apiVersion", "kind", "spec")},
-            "metadata": {"name": self.name, "namespace": self.kube.namespace},
-        }
 
     def _execute(self, *command: str) -> None:
         """Run a command in its first node: at once, where a pod of our own would take some steps to start."""
@@ -311,11 +302,17 @@ def submit_sums(kube: Kube, sampler_runtime: None, sums: None, reader: Reader) -
     runs: list[Run] = []
 
     def create(
-        flags: Mapping[str, str], *, name: str = NAME, env: Mapping[str, str] | None = None, runtime: str = ""
+        flags: Mapping[str, str],
+        *,
+        name: str = NAME,
+        env: Mapping[str, str] | None = None,
+        runtime: str = "",
+        suspend: bool = False,
     ) -> SumsRun:
         trainjob = yaml.safe_load((EXAMPLE / "trainjob.yaml").read_text())
         trainjob["metadata"]["name"] = name
         trainjob["spec"]["runtimeRef"]["name"] = runtime or trainjob["spec"]["runtimeRef"]["name"]
+        trainjob["spec"]["suspend"] = suspend
         trainer = trainjob["spec"]["trainer"]
         told = {entry["name"]: entry["value"] for entry in trainer["env"]} | dict(env or {})
         trainer["env"] = [{"name": key, "value": value} for key, value in told.items()]

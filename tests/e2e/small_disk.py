@@ -41,7 +41,7 @@ def main(what: str, folder: str, node: str) -> None:
     """Mount it, or not any more, as the node's kubelet sees it."""
     kubelet = next(kubelets(node))
     command = ["nsenter", "--target", kubelet, "--mount", "--", "sh", "-ec", SCRIPTS[what], "sh", folder]
-    subprocess.run(command, check=True)
+    subprocess.run(command, check=True, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
     print("done")
 
 
