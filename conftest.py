@@ -12,9 +12,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -68,6 +68,7 @@ class ClusterStart:
 
     Args:
         needing: the tests that need it.
+        turns: the folder in which tests take turns.
 
     Raises:
         ClusterError: this machine has no cluster to start; the tests say why.
@@ -75,9 +76,10 @@ class ClusterStart:
 
     log = cache_root() / "cluster-start.log"
 
-    def __init__(self, needing: set[str]) -> None:
+    def __init__(self, needing: set[str], turns: Path) -> None:
         self._needing = needing
-        self._end = Thread(target=self._stop)
+        self._turns = turns
+        self._ending: Future[None] | None = None
         self._provider = choose()
         self._was_up = all(health.healthy for health in self._provider.status())
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -100,19 +102,21 @@ class ClusterStart:
         if nodeid in self._needing:
             self._needing.remove(nodeid)
             if not self._needing:
-                self._end.start()
+                self._ending = ThreadPoolExecutor(1).submit(self._stop)
 
     def end(self) -> None:
         """Stop it if it has not ended, and the cluster unless that was up before."""
-        if self._end.ident is None:
-            self._end.start()
-        self._end.join()
+        if self._ending:
+            self._ending.result()
+        else:
+            self._stop()
 
     def _stop(self) -> None:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGTERM)  # with the builds that it waits for
         if self._process.wait() != CANNOT_RUN_HERE and not self._was_up:
-            self._provider.down()
+            with _turn(self._turns, alone=False):
+                self._provider.down()
 
 
 _START = pytest.StashKey[ClusterStart | None]()
@@ -124,7 +128,8 @@ def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None
     needing = {name for name in ids if name.startswith(NEED_THE_CLUSTER)}
     if _START not in stash and needing:
         try:
-            stash[_START] = start = ClusterStart(needing)
+            assert node.config.cache is not None
+            stash[_START] = start = ClusterStart(needing, node.config.cache.mkdir("turns"))
             node.config.pluginmanager.register(start)
         except ClusterError:
             stash[_START] = None

@@ -37,9 +37,9 @@ _INTRODUCTION = """\
 <!-- Generated from runs by `make kill-matrix` and `make kill-matrix-cluster`: do not edit. -->
 
 What happens to a job whose pods are killed, from real runs: torchrun, a small model, several checkpoints on the way.
-Evictions and deletions send SIGTERM; a lack of memory or a lost node amounts to SIGKILL. Every job in the tables ended
-Complete, with all the steps it was asked for. A cell has the exit code of the attempt that was hit and of its restart,
-or what the restart cost on the cluster (counted: against `maxRestarts`), and where the restart began.
+Evictions and deletions send SIGTERM; a lack of memory or a lost node amounts to SIGKILL. Every job that lost pods
+ended Complete, with all the steps it was asked for. A cell has the exit code of the attempt that was hit and of its
+restart, or what the restart cost on the cluster (counted: against `maxRestarts`), and where the restart began.
 
 | phase | means |
 |---|---|
@@ -53,7 +53,7 @@ _OF_ROLLOUTS = """
 Jobs of `grpo_async` have two nodes and two samplers with vLLM. A lost sampler is replaced while they train. After a
 lost node a cluster makes the samplers anew too, and the cell says how long it took from the loss to the next step.
 After each of their cases all groups are trained once, no sample is older than it may be, and no process and no version
-is left.
+is left. A full disk ends a run on a cluster as Failed, with its newest checkpoint whole.
 """
 _ROLLOUTS_HEAD = "| what happens | exit codes and restarts |\n|---|---|"
 _HEAD = f"| signal | while | {' | '.join(TARGETS)} |\n|---|---|---|---|---|"

@@ -75,7 +75,7 @@ ROLLOUT_CASES = [
     *(RolloutCase(hit, number) for hit in HITS for number in (signal.SIGTERM, signal.SIGKILL)),
     RolloutCase(DISK, None),
 ]
-# What `make test-full` plays, beside the disk: in each place other cases.
+# What `make test-full` plays, beside the disk of local processes: in each place other cases.
 LOCAL_OFTEN = (
     RolloutCase(SAMPLER, signal.SIGKILL),
     RolloutCase(WATCHER, signal.SIGTERM),

@@ -1,6 +1,6 @@
 """Two sessions at once, whose samplers share a device in turns.
 
-Both learn, one's trainer is killed, the other does not notice, and nothing is left. Each does what it does alone.
+Both learn, one's trainer is killed, the other does not notice, and nothing is left. Each has its solo run's rewards.
 """
 
 from __future__ import annotations

@@ -18,15 +18,24 @@ from stoker.frameworks.trl.lora_layers import leave_inputs_to_autocast, scale_sm
 
 
 def main() -> None:
-    """Print both for two scales, and whether the adapter still computes where there is no autocast."""
-    alphas = {"2": 8, "2.5": 10}
-    theirs = {scale: computed(alpha) for scale, alpha in alphas.items()}
+    """Print both for several adapters, and whether one still computes where there is no autocast."""
+    theirs = {name: computed(name, **options) for name, options in CASES.items()}
     leave_inputs_to_autocast()
     scale_small()
-    ours = {scale: computed(alpha) for scale, alpha in alphas.items()}
-    layer = adapted(8)
+    ours = {name: computed(name, **options) for name, options in CASES.items()}
+    layer = adapted()
     without = layer(torch.ones(2, 64, dtype=torch.bfloat16))
     print(json.dumps({"theirs": theirs, "ours": ours, "without autocast": str(without.dtype)}))
+
+
+# Options of adapters; those that are merged or switched off have the usual ones.
+CASES: dict[str, dict[str, Any]] = {
+    "scale 2": {},
+    "scale 2.5": {"lora_alpha": 10},
+    "bias": {"lora_bias": True},
+    "merged": {},
+    "off": {},
+}
 
 
 class Layers(nn.Module):
@@ -58,17 +67,20 @@ class Products(TorchDispatchMode):
         return found
 
 
-def adapted(alpha: int) -> nn.Module:
+def adapted(**options: Any) -> Any:
     """Return frozen layers of bfloat16 with a trained adapter of float32, the same each time."""
     torch.manual_seed(0)
-    config = LoraConfig(r=4, lora_alpha=alpha, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    model: nn.Module = get_peft_model(Layers(), config)
-    return model
+    told = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"], "init_lora_weights": False}
+    return get_peft_model(Layers(), LoraConfig(**told | options))
 
 
-def computed(alpha: int) -> dict[str, Any]:
+def computed(name: str, **options: Any) -> dict[str, Any]:
     """Return what the layer computes, and what it keeps."""
-    model = adapted(alpha)
+    model = adapted(**options)
+    if name == "merged":
+        model.merge_adapter()
+    if name == "off":
+        model.base_model.disable_adapter_layers()
     inputs = torch.randn(16, 64, dtype=torch.bfloat16, requires_grad=True)
     kept = {}
 

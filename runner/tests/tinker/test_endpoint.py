@@ -80,7 +80,7 @@ def wait_for(process: subprocess.Popen[bytes], port: int) -> None:
 def client(python: Path, what: str, port: int, model: Path, packages: str = "") -> subprocess.Popen[str]:
     """Start the client; it finds what its own environment lacks in a folder of packages."""
     start = f"import runpy, sys; sys.path.append({packages!r}); runpy.run_path(sys.argv.pop(1), run_name='__main__')"
-    command = [python, "-c", start, CLIENT, what, f"http://127.0.0.1:{port}", KEY, model]
+    command = [python, "-P", "-c", start, CLIENT, what, f"http://127.0.0.1:{port}", KEY, model]
     pipe = subprocess.PIPE
     env = {**os.environ, "TINKER_TELEMETRY": "0"}
     return subprocess.Popen([*map(str, command)], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env)
