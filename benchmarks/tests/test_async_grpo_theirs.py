@@ -32,7 +32,6 @@ class MadeUp(JsonAnswers, BaseHTTPRequestHandler):
     """Answers as vLLM does, with random digits."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # a kept connection waits 40 ms for each body otherwise
     loaded: dict[str, str]
     # Every adapter that was ever loaded.
     seen: list[str]

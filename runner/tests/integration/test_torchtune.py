@@ -210,31 +210,23 @@ def test_tune_run_as_trainer_rewrites_it_is_the_same_launch(tune: TuneJob) -> No
     assert tune.manifest()["steps"] == 4
 
 
+USERS_ERRORS = {
+    "an unknown key": ("model.lora_rnak=8", 64, "did you mean model.lora_rank?"),
+    "a missing model": ("checkpointer.checkpoint_dir=/missing", 66, "the model /missing does not exist"),
+    "missing weights": (
+        "checkpointer.checkpoint_files=[a.bin]", 66, "lacks a.bin: write checkpointer.checkpoint_files=[model",
+    ),
+    "too few rows": ("batch_size=100", 65, "the data has fewer rows than one step needs"),
+}  # fmt: skip
+CHEAPEST = ("an unknown key", "a missing model")
+
+
 @pytest.mark.parametrize(
-    ("args", "code", "message"),
-    [
-        pytest.param(["model.lora_rnak=8"], 64, "did you mean model.lora_rank?", id="an unknown key"),
-        pytest.param(
-            ["checkpointer.checkpoint_dir=/missing"], 66, "the model /missing does not exist", id="a missing model"
-        ),
-        pytest.param(
-            ["checkpointer.checkpoint_files=[a.bin]"],
-            66,
-            "lacks a.bin: write checkpointer.checkpoint_files=[model",
-            id="missing weights",
-            marks=pytest.mark.full,
-        ),
-        pytest.param(
-            ["batch_size=100"],
-            65,
-            "the data has fewer rows than one step needs",
-            id="too few rows",
-            marks=pytest.mark.full,
-        ),
-    ],
+    "name", [pytest.param(name, marks=() if name in CHEAPEST else pytest.mark.full) for name in USERS_ERRORS]
 )
-def test_a_users_error_ends_a_tune_run_at_once(tune: TuneJob, args: list[str], code: int, message: str) -> None:
-    ended = tune.run("lora_finetune_distributed", f"model={LORA}", *args, nodes=2)
+def test_a_users_error_ends_a_tune_run_at_once(tune: TuneJob, name: str) -> None:
+    arg, code, message = USERS_ERRORS[name]
+    ended = tune.run("lora_finetune_distributed", f"model={LORA}", arg, nodes=2)
     assert ended.code == code, ended.output
     assert message in ended.output
     assert "attempt 1" not in ended.output

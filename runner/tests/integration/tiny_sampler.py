@@ -26,7 +26,6 @@ class Handler(JsonAnswers, BaseHTTPRequestHandler):
     """Answers one request."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # a kept connection waits 40 ms for each body otherwise
     fleet: TinyFleet
     adapters: Path
     key: str
