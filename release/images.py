@@ -66,8 +66,10 @@ def bake_command(found: Sequence[Variant], metadata: Path) -> list[str]:
     """Return what `docker` is given to build and push images with their attestations."""
     files = [f"--file=images/{name}" for name in ("docker-bake.hcl", "docker-bake.json")]
     attestations = ["--sbom=true", "--provenance=mode=max"]
+    # As --push, and files in layers get the commit's time too.
+    output = "--set=*.output=type=registry,rewrite-timestamp=true"
     return [
-        "buildx", "bake", *files, "--push", *attestations, f"--metadata-file={metadata}",
+        "buildx", "bake", *files, output, *attestations, f"--metadata-file={metadata}",
         *(variant.target for variant in found),
     ]  # fmt: skip
 

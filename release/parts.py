@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _BASE = re.compile(r"^ARG BASE_IMAGE=(?P<name>\S+?):(?P<tag>[\w.-]+)$", re.MULTILINE)
 _MODULE = re.compile(r"^(?:require )?\s*(?P<name>[\w./~-]+\.[\w./~-]+) (?P<version>v\S+)", re.MULTILINE)
 _PIN = re.compile(r"^\S+?==([^\s;\\]+)")
+# Where the version of llama.cpp's converter is written, which an image may hold a part of.
+_CONVERTER = ROOT / "runner/src/stoker/results/gguf.py"
+_CONVERTER_PIN = re.compile(r'^PACKAGE, VERSION = "(?P<name>[^"]+)", "(?P<version>[^"]+)"$', re.MULTILINE)
 
 
 @dataclass(frozen=True, order=True)
@@ -75,9 +78,13 @@ def _of_image(variant: Variant) -> tuple[list[Part], list[Path]]:
     if not contents.is_from_locks(variant):
         return held, [recipe]
     locks = contents.locks(folder / "requirements", variant.accelerator)
+    if "AS converter" in recipe.read_text(encoding="utf-8"):
+        pin = _CONVERTER_PIN.search(_CONVERTER.read_text(encoding="utf-8"))
+        held += [Part("pypi", pin["name"], pin["version"])] if pin else []
+        locks = [*locks, _CONVERTER]
     for name, text in contents.locked(folder / "requirements", variant.accelerator).items():
-        pin = _PIN.match(text)
-        held.append(Part("pypi", name, pin[1] if pin else ""))
+        locked = _PIN.match(text)
+        held.append(Part("pypi", name, locked[1] if locked else ""))
     return sorted(held), [recipe, *locks]
 
 

@@ -20,9 +20,15 @@ OWN_NAMESPACES = ("unshare", "--mount", "--pid", "--mount-proc", "--fork", "--ki
 PACKAGES = ("python3", "python3-venv", "ca-certificates")
 PUBLIC_MIRROR = "http://deb.debian.org/debian"
 
+_COMPILE = (
+    "python3", "-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash", "/usr/lib/python3",
+    "/usr/lib/python3.11",
+)  # fmt: skip
+
 _LEAVINGS = (
     "etc/hostname", "etc/resolv.conf", "etc/machine-id",  # of the machine it was made on
-    "var/cache/apt/*", "var/cache/debconf/*-old", "var/lib/apt/lists/*", "var/lib/dpkg/*-old", "var/log/*",
+    "var/cache/apt/*", "var/cache/debconf/*-old", "var/cache/ldconfig/*", "var/lib/apt/lists/*", "var/lib/dpkg/*-old",
+    "var/log/*",
     "usr/share/man/*", "usr/share/info/*", "usr/share/locale/*", "usr/share/doc/*/[!c]*", "usr/share/doc/*/c[!o]*",
 )  # fmt: skip
 """What is removed from the tree. Of the documentation the copyright files stay, as Debian's own slim images have it."""
@@ -54,8 +60,13 @@ def build(folder: Path) -> None:
     with step(f"base system: Debian {SUITE} with {', '.join(PACKAGES)}"), log.open("w", encoding="utf-8") as output:
         command = [*OWN_NAMESPACES, "debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
         command += [SUITE, str(folder), mirror()]
-        if subprocess.run(command, check=False, stdout=output, stderr=output).returncode != 0:
+        # Users' entries have no date then.
+        environment = {**os.environ, "SOURCE_DATE_EPOCH": "0"}
+        if subprocess.run(command, check=False, env=environment, stdout=output, stderr=output).returncode != 0:
             fail(EX_UNAVAILABLE, f"debootstrap could not make the base system; {log} says why")
+        # Debian's own bytecode holds the time of its source, which is another one in the image.
+        compiled = ["chroot", str(folder), *_COMPILE]
+        subprocess.run(compiled, check=True, stdout=output, stderr=output)
     log.unlink()
     for pattern in _LEAVINGS:
         for path in folder.glob(pattern):
@@ -70,4 +81,4 @@ def build(folder: Path) -> None:
 
 def key() -> str:
     """Return what names the base: the suite, the packages and what is done to them."""
-    return cache.digest([SUITE, *PACKAGES, *_LEAVINGS, os.uname().machine])
+    return cache.digest([SUITE, *PACKAGES, *_COMPILE, *_LEAVINGS, os.uname().machine])

@@ -70,8 +70,7 @@ def with_runner(image: Path, base: Path, runner: Path) -> Path:
 
     def build(folder: Path) -> None:
         install.install_runner(folder, requirements, runner, build_tools(requirements))
-        (packages,) = (folder / "lib").glob("python*/site-packages")
-        (shared,) = (base / "lib").glob("python*/site-packages")
+        packages, shared = install.packages_folder(folder), install.packages_folder(base)
         # addsitedir, unlike a bare path, also runs the .pth files that lie there.
         (packages / "_stack.pth").write_text(f"import site; site.addsitedir({str(shared)!r})\n", encoding="utf-8")
 

@@ -8,8 +8,10 @@ this package.
     install.py tools DEST --requirements DIR
     install.py stack DEST --requirements DIR --accelerator cpu [--torch auto] [--wheels DIR] [--tools DIR]
     install.py runner DEST --requirements DIR --source runner [--tools DIR]
+    install.py converter DEST --source runner --tools DIR
 
-`stack` makes the environment; `runner` adds the Stoker runner to one. Neither leaves pip behind: it lives in an
+`stack` makes the environment; `runner` adds the Stoker runner to one; `converter` fetches llama.cpp's converter as
+`stoker export --gguf` does. None leaves pip behind: it lives in an
 environment of its own, pinned by `tools.lock`, which is a temporary one unless `tools` has made one before.
 
 pip's own settings (files and PIP_*) apply. A container build hands them over as secrets instead: `pip.conf`, `ca.crt`
@@ -34,6 +36,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -168,29 +171,46 @@ def pip_install(tools: Path, venv: Path, what: Sequence[str | Path], why: str) -
     )  # fmt: skip
 
 
-def remove_tests(venv: Path) -> None:
-    """Remove the packages' own test suites and torch's test programs: 200 MB that no training run imports."""
-    for packages in (venv / "lib").glob("python*/site-packages"):
-        for folder in [*packages.glob("**/tests"), packages / "torch" / "test"]:
-            shutil.rmtree(folder, ignore_errors=True)
-        for program in (packages / "torch" / "bin").glob("*"):
-            if program.is_file() and program.name != "torch_shm_manager":  # the one that torch itself starts
-                program.unlink()
+def packages_folder(venv: Path) -> Path:
+    """Return where an environment holds its packages."""
+    (folder,) = (venv / "lib").glob("python*/site-packages")
+    return folder
+
+
+def remove_unused(venv: Path) -> None:
+    """Remove what no training run reads: the packages' own test suites, and torch's test programs.
+
+    Without a C compiler, torch's 10,000 headers go too: nothing could compile against them.
+    """
+    packages = packages_folder(venv)
+    torch = packages / "torch"
+    headers = [] if shutil.which("cc") or shutil.which("clang") else [torch / "include"]
+    for folder in [*packages.glob("**/tests"), torch / "test", *headers]:
+        shutil.rmtree(folder, ignore_errors=True)
+    for program in (torch / "bin").glob("*"):
+        if program.is_file() and program.name != "torch_shm_manager":  # the one that torch itself starts
+            program.unlink()
 
 
 def precompile(venv: Path) -> None:
     """Compile all modules once, as the image's root is read-only and cannot keep bytecode that is made later.
 
     The bytecode is never checked against its source: nothing changes after the install, and a layer or a copy that
-    rounds time stamps would else make every import compile again.
+    rounds time stamps would else make every import compile again. Each package has a process of its own, because the
+    bytes depend on what else a process has compiled, and an image built again must be the same.
     """
-    with step("bytecode"):
+
+    def compile_package(path: Path) -> None:
         subprocess.run(
-            [venv / "bin" / "python", "-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash",
-             venv / "lib"],
+            [venv / "bin" / "python", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", path],
             check=False,  # some packages ship templates that are not Python; they are never imported
             stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
+
+    found = packages_folder(venv).iterdir()
+    named = [path for path in found if path.suffix == ".py" or (path.is_dir() and path.suffix != ".dist-info")]
+    with step("bytecode"), ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compile_package, named))
 
 
 def existing(path: Path) -> Path:
@@ -318,7 +338,7 @@ def install_stack(
         if done.returncode != 0 and wrong:
             fail(EX_CONFIG, "the locked packages contradict each other:\n" + "\n".join(wrong))
     write_aliases(venv, requirements, accelerator)
-    remove_tests(venv)
+    remove_unused(venv)
     precompile(venv)
 
 
@@ -348,7 +368,7 @@ def write_aliases(venv: Path, requirements: Path, accelerator: str) -> None:
     Raises:
         SystemExit: 66 when the lock does not pin one of them.
     """
-    (packages,) = (venv / "lib").glob("python*/site-packages")
+    packages = packages_folder(venv)
     for alias, name in (re.split(r"\s*=\s*", entry, maxsplit=1) for entry in entries(requirements / ALIASES)):
         version = f"{locked_version(requirements / 'stack.lock', name)}+{accelerator}"
         folder = packages / f"{alias}-{version}.dist-info"
@@ -389,9 +409,19 @@ def install_runner(venv: Path, requirements: Path, source: Path, tools_folder: P
              "--no-build-isolation", "--wheel-dir", folder, copy],
             "the runner's wheel could not be built",
         )  # fmt: skip
-        wheel = next(Path(folder).glob("*.whl"))
-        pip_install(tools, venv, ["--no-index", "--force-reinstall", wheel], "the runner could not be installed")
+        # By its name: of a file, pip would note the temporary path.
+        pip_install(
+            tools, venv, ["--no-index", "--find-links", folder, "--force-reinstall", "stoker"],
+            "the runner could not be installed",
+        )  # fmt: skip
     precompile(venv)
+
+
+def install_converter(folder: Path, source: Path, tools_folder: Path) -> None:
+    """Fetch llama.cpp's converter into a folder, the version that the runner names, with the runner's own code."""
+    code = "import sys; from pathlib import Path; from stoker.results.gguf import fetch; fetch(Path(sys.argv[1]))"
+    os.environ["PYTHONPATH"] = str(existing(source / "src"))
+    run([tools_folder / "bin" / "python", "-c", code, folder], "llama.cpp's converter could not be fetched")
 
 
 def end_tidily(main: Callable[[], None]) -> None:
@@ -421,23 +451,26 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         prog="install.py", description=(__doc__ or "").split("\n", 1)[0],
         epilog=f"TORCH_CPU_INDEX (env) names PyTorch's CPU index, now {torch_cpu_index()}. pip's own settings apply.",
     )  # fmt: skip
-    commands = parser.add_subparsers(dest="command", required=True, metavar="tools | stack | runner")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="tools | stack | runner | converter")
     for name, text in (
         ("tools", "make an environment with pip and the build backend"),
         ("stack", "make the environment"),
         ("runner", "add the runner to an environment"),
+        ("converter", "fetch llama.cpp's converter"),
     ):
         command = commands.add_parser(name, help=text)
-        command.add_argument("dest", type=Path, help="folder of the virtual environment")
-        command.add_argument("--requirements", type=Path, required=True, help="folder of the image's locks")
+        command.add_argument("dest", type=Path, help="the folder to make or to add to")
+        if name != "converter":
+            command.add_argument("--requirements", type=Path, required=True, help="folder of the image's locks")
         if name == "stack":
             command.add_argument("--accelerator", choices=("any", "cpu", "cuda"), required=True)
             command.add_argument("--torch", choices=("auto", "none", "wheels", "index", "pypi"), default="auto")
             command.add_argument("--wheels", type=Path, help="folder that may hold a CPU torch")
-        if name == "runner":
+        if name in ("runner", "converter"):
             command.add_argument("--source", type=Path, required=True, help="folder of the runner")
         if name != "tools":
-            command.add_argument("--tools", type=Path, help="environment that the command `tools` made")
+            made = "environment that the command `tools` made"
+            command.add_argument("--tools", type=Path, required=name == "converter", help=made)
     return parser.parse_args(arguments)
 
 
@@ -451,6 +484,8 @@ def main() -> None:
         install_tools(options.dest, options.requirements)
     elif options.command == "runner":
         install_runner(options.dest, options.requirements, options.source, options.tools)
+    elif options.command == "converter":
+        install_converter(options.dest, options.source, options.tools)
     else:
         source = options.torch
         if source == "auto":

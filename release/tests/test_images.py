@@ -31,7 +31,8 @@ def test_single_images_are_chosen_by_their_target() -> None:
 def test_docker_builds_the_targets_and_attaches_sbom_and_provenance() -> None:
     command = images.bake_command(variants(), Path("metadata.json"))
     assert command[:2] == ["buildx", "bake"]
-    assert {"--push", "--sbom=true", "--provenance=mode=max", "--metadata-file=metadata.json"} <= set(command)
+    options = ["--set=*.output=type=registry,rewrite-timestamp=true", "--sbom=true", "--provenance=mode=max"]
+    assert {*options, "--metadata-file=metadata.json"} <= set(command)
     files = [ROOT / word.partition("=")[2] for word in command if word.startswith("--file=")]
     targets = [word for word in command[2:] if not word.startswith("--")]
     hcl = next(path for path in files if path.suffix == ".hcl").read_text()
