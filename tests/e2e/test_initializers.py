@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from runner.tests.integration.harness_cases import ROWS, TASK
 
 from builders import job_of_pod
+from charts.helm import ROOT
 from cluster import Cluster, oci
 from e2e.kube import Kube, condition
 from e2e.pods import CONTAINER_SECURITY, POD_SECURITY
@@ -32,6 +33,8 @@ MODEL = {
     "secretRef": {"name": STORE},
 }
 INPUTS = ("--model_name_or_path=/inputs/model", "--dataset_name=/inputs/dataset")
+# Writes a whole model that llama.cpp knows.
+GGUF_MODEL = ROOT / "runner/tests/integration/gguf_cases.py"
 # Crashes in the first attempt.
 CRASH_ONCE = "import os, sys; sys.exit(70 if os.environ['STOKER_RESTART_ATTEMPT'] == '0' else 0)"
 # Prints an object of the store; its arguments: address, access key, secret key, and the object.
@@ -295,3 +298,15 @@ def test_a_job_measures_a_task_of_ones_own(
     measured = json.loads(fetched.read("output/evaluation.json", reader))["evaluations"][-1]
     assert 0 <= measured["tasks"][TASK["task"]]["acc"] <= 1
     assert measured["limit"] == 4
+
+
+@pytest.mark.full
+def test_a_job_converts_a_model_for_llama_cpp(
+    fetched: Run, finish: Callable[..., None], lab_image: Image, kube: Kube
+) -> None:
+    claim = f"initializer-{fetched.name}"
+    pods = Reader(kube, lab_image.reference, "whole-model")
+    pods.run(["python", "-c", GGUF_MODEL.read_text(), "write", f"/claims/{claim}/whole"], [claim])
+    asked = ("/workspace/whole", "--as-it-is", "--gguf", "gguf/model.gguf")
+    finish("export", "--job", fetched.name, *asked, lab=lab_image)
+    assert pods.run(["head", "--bytes=4", f"/claims/{claim}/gguf/model.gguf"], [claim]) == "GGUF"

@@ -1,4 +1,4 @@
-"""llama.cpp's converter on a whole model: `python gguf_cases.py FOLDER`."""
+"""llama.cpp's converter on a whole model: `python gguf_cases.py FOLDER`; `… write FOLDER` only writes the model."""
 
 from __future__ import annotations
 
@@ -57,4 +57,4 @@ def run(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]))
+    (model if sys.argv[1] == "write" else run)(Path(sys.argv[-1]))

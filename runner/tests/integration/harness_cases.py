@@ -43,12 +43,17 @@ def run(model: Path, folder: Path, url: str, context: int) -> None:
     write_manifest(output, told)
     words = ("evaluate", str(output), "--tasks", "stoker_sums", "--include-path", str(folder), "--limit", "5")
     measure(0, *words)
-    measure(0, *words, "--server", url, "--model", "tiny")
+    measure(0, *words, "--server", f"{url}/v1", "--model", "tiny")
     loaded, served = json.loads((output / "evaluation.json").read_text())["evaluations"]
     assert (loaded["of"], served["of"]) == ("result", "tiny")
     assert 0 <= loaded["tasks"]["stoker_sums"]["acc"] <= 1
     assert served["tasks"]["stoker_sums"]["acc"] == loaded["tasks"]["stoker_sums"]["acc"]
     assert loaded["limit"] == served["limit"] == 5
+    lost = {**TASK, "task": "stoker_lost", "dataset_kwargs": {"data_files": {"test": str(folder / "lost.jsonl")}}}
+    (folder / "lost.yaml").write_text(json.dumps(lost))
+    for more in ((), ("--server", url, "--model", "tiny")):
+        refused = measure(66, words[0], words[1], "--tasks", "stoker_lost", *words[4:], *more)
+        assert "--tasks: stoker_lost cannot be loaded (" in refused, refused
     assert "does not answer as other" in measure(69, *words, "--server", url, "--model", "other")
 
     held = folder / "held-out.jsonl"

@@ -82,8 +82,12 @@ def cases(model: Path, folder: Path) -> Iterator[str]:
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
     yield "merge"
 
+    before = (merged / MANIFEST).read_bytes()
     again = stoker("export", output, "--to", merged)
-    assert (again.exit_code, "name a new one" in again.output) == (78, True), again.output
+    assert (again.exit_code, "already holds" in again.output) == (0, True), again.output
+    assert (merged / MANIFEST).read_bytes() == before
+    other = stoker("export", output, "--to", model)
+    assert (other.exit_code, "name a new one" in other.output) == (78, True), other.output
     nothing = stoker("export", merged, "--to", folder / "twice")
     assert (nothing.exit_code, "trained the whole model" in nothing.output) == (64, True), nothing.output
     yield "merge twice"

@@ -102,15 +102,23 @@ def test_an_export_that_cannot_be_is_refused(
 
 
 def test_a_converter_on_the_path_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    converter = tmp_path / "convert_hf_to_gguf.py"
-    converter.write_text("#!/bin/false\nimport sys\nfrom pathlib import Path\nPath(sys.argv[3]).write_text('GGUF')\n")
+    # On the PATH is a link; what the converter imports lies beside the file.
+    folder = tmp_path / "llama.cpp"
+    folder.mkdir()
+    (folder / "beside.py").write_text("WHAT = 'GGUF'\n")
+    converter = folder / "convert_hf_to_gguf.py"
+    converter.write_text("import sys\nfrom pathlib import Path\nsys.path.insert(1, str(Path(__file__).parent))\n")
+    with converter.open("a") as script:
+        script.write("from beside import WHAT\nPath(sys.argv[3]).write_text(WHAT)\n")
     converter.chmod(0o755)
+    (tmp_path / converter.name).symlink_to(converter)
     monkeypatch.setenv("PATH", str(tmp_path))
-    done = stoker("export", result_in(tmp_path / "output"), "--gguf", tmp_path / "model.gguf")
+    written = tmp_path / "gguf" / "model.gguf"
+    done = stoker("export", result_in(tmp_path / "output"), "--gguf", written)
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "model.gguf").read_text() == "GGUF"
-    again = stoker("export", tmp_path / "output", "--gguf", tmp_path / "model.gguf", "--output", "json")
-    assert json.loads(again.stdout) == {"written": str(tmp_path / "model.gguf")}
+    assert written.read_text() == "GGUF"
+    again = stoker("export", tmp_path / "output", "--gguf", written, "--output", "json")
+    assert json.loads(again.stdout) == {"written": str(written)}
 
 
 @pytest.mark.parametrize(
@@ -218,11 +226,37 @@ def test_a_job_asks_a_server_for_rows_with_the_image_that_reads_them(words: tupl
     assert stoker(*container["command"][1:]).exit_code == 66
 
 
-def test_a_job_converts_nothing_and_says_how_to() -> None:
-    refused = stoker("export", "--job", "first-run", "--gguf", "model.gguf")
-    assert (refused.exit_code, refused.stdout) == (64, "")
-    assert "`stoker get first-run merged --path exported`" in refused.stderr
-    assert "`stoker export merged --gguf FILE`" in refused.stderr
+def test_a_job_merges_and_converts_in_the_image_that_has_the_converter() -> None:
+    printed = stoker("export", "--job", "first-run", "--gguf", "gguf/model.gguf")
+    assert printed.exit_code == 0, printed.output
+    pod = yaml.safe_load(printed.stdout)["spec"]["template"]["spec"]
+    (merge,), (convert,) = pod["initContainers"], pod["containers"]
+    assert merge["command"] == ["stoker", "export", "/workspace/output", "--to", "/workspace/exported"]
+    assert convert["command"] == ["stoker", "export", "/workspace/exported", "--gguf", "/workspace/gguf/model.gguf"]
+    assert convert["image"].startswith("ghcr.io/stoker-dev/lab:")
+    # A model that was trained whole is not merged.
+    printed = stoker("export", "--job", "first-run", "--gguf", "gguf/model.gguf", "--as-it-is")
+    pod = yaml.safe_load(printed.stdout)["spec"]["template"]["spec"]
+    assert "initContainers" not in pod
+    flags = ["--as-it-is", "--gguf", "/workspace/gguf/model.gguf"]
+    assert pod["containers"][0]["command"] == ["stoker", "export", "/workspace/output", *flags]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--gguf", "/tmp/model.gguf"], 64, "--gguf /tmp/model.gguf is not on the run's claim"),
+        (["--gguf", "../model.gguf"], 64, "name a file in its workspace, such as gguf/model.gguf"),
+        (
+            ["--gguf", "a/b.gguf", "--image", "mirror.example.com/stoker-dev/trl:0.1.0-cpu"],
+            78,
+            "llama.cpp's converter, which mirror.example.com/stoker-dev/trl:0.1.0-cpu does not have",
+        ),
+    ],
+)
+def test_a_job_that_could_not_convert_is_refused_before_a_pod(words: list[str], code: int, told: str) -> None:
+    refused = stoker("export", "--job", "first-run", *words)
+    assert (refused.exit_code, refused.stdout, told in refused.stderr) == (code, "", True), refused.output
 
 
 @pytest.mark.parametrize("address", ["http://localhost:8000", "http://127.0.0.1:8000", "http://[::1]:8000/"])

@@ -10,6 +10,7 @@ import click
 
 from stoker.commands.group import PATH, reported
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.words import report_error
 
 _FORGET, _END = "/new", "/exit"
 
@@ -59,7 +60,12 @@ def chat_command(output: Path, base: str, prompt: str | None, system: str, max_t
         if question == _FORGET:
             talk.forget()
             continue
-        talk.ask(question, lambda piece: click.echo(piece, nl=False))
+        try:
+            talk.ask(question, lambda piece: click.echo(piece, nl=False))
+        except RunError as error:
+            if prompt is not None or not sys.stdin.isatty():
+                raise
+            report_error(error.message)  # whoever types can write another question
         click.echo()
 
 

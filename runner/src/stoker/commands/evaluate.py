@@ -101,7 +101,7 @@ def _check_image(image: str) -> None:
 def _measure(output: Path, words: dict[str, Any]) -> dict[str, Any]:
     from stoker.results.evaluate import Rows, held_out, held_out_on_server, read_rows
     from stoker.results.folder import base_of, read_result
-    from stoker.results.harness import OpenAIServer, Tasks, manager_of, on_model, on_server
+    from stoker.results.harness import OpenAIServer, Tasks, fetch_data, manager_of, on_model, on_server
     from stoker.results.load import has_tokenizer, load, tokenizer_of, tokenizer_source
     from stoker.results.record import record
 
@@ -115,13 +115,15 @@ def _measure(output: Path, words: dict[str, Any]) -> dict[str, Any]:
     tasks = Tasks(names, words["include_path"], words["limit"], words["batch_size"])
     # What can be refused is refused before a model is loaded.
     manager = manager_of(tasks) if names else None
+    if names:
+        fetch_data(tasks, manager)
     rows = None
     if words["data"]:
         rows = _as_trained(result, read_rows(Rows(words["data"], words["split"], words["limit"])), words["data"])
     measured: dict[str, Any] = {"of": words["model"] or "result", "base_model": None if base is None else base.name}
     if words["limit"]:
         measured["limit"] = words["limit"]
-    url, name = words["server"], words["model"]
+    url, name = (words["server"] or "").rstrip("/").removesuffix("/v1"), words["model"]
     model, tokenizer = (None, tokenizer_of(result, base)) if url else load(result, base)
     if rows is not None:
         found = (

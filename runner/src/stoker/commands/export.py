@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import click
 
 from stoker.commands.group import PATH, formatted, reported
-from stoker.commands.job_options import JobOptions, job_options, print_job, taken
+from stoker.commands.job_options import JobOptions, image_for, job_options, print_job, taken
 from stoker.contract.exits import ExitCode, RunError
 
-_OUTPUT, _EXPORTED = "/workspace/output", "/workspace/exported"
+_WORKSPACE = Path("/workspace")
+# Stoker's image that has llama.cpp's converter.
+_CONVERTS = "lab"
+_OUTPUT, _EXPORTED = _WORKSPACE / "output", _WORKSPACE / "exported"
 
 
 @click.command(
@@ -23,6 +27,7 @@ _OUTPUT, _EXPORTED = "/workspace/output", "/workspace/exported"
     "  stoker export output --as-it-is --push s3://models/my-adapter\n"
     "  stoker export merged --push oci://registry.example.com/models/mine:1\n"
     "  stoker export --job first-run --push s3://models/mine --secret s3 | kubectl apply -f -\n"
+    "  stoker export --job first-run --gguf gguf/model.gguf | kubectl apply -f -\n"
     "\b\nExit codes:\n"
     "   0  all of it is done\n"
     "  64  wrong arguments, or nothing to merge\n"
@@ -110,6 +115,30 @@ def export_command(
         tell("written", gguf)
 
 
+def _on_claim(gguf: Path, options: JobOptions) -> Path:
+    """Return where a Job writes the file.
+
+    Raises:
+        RunError: that is not on the claim (64), or the image is known to have no converter (78).
+    """
+    from stoker.cluster.images import packages_of
+
+    target = Path(os.path.normpath(_WORKSPACE / gguf))
+    if _WORKSPACE not in target.parents:
+        raise RunError(
+            ExitCode.USAGE,
+            f"--gguf {gguf} is not on the run's claim: name a file in its workspace, such as gguf/model.gguf",
+        )
+    image = image_for(options, _CONVERTS)
+    if packages_of(image) is not None and image.rpartition("/")[2].partition(":")[0] != _CONVERTS:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"--gguf needs llama.cpp's converter, which {image} does not have: leave out --image, which takes Stoker's "
+            f"image {_CONVERTS}, or name an image that has it",
+        )
+    return target
+
+
 def _print(
     options: JobOptions,
     output: Path | None,
@@ -123,23 +152,19 @@ def _print(
 ) -> None:
     from stoker.results.push import check_target
 
-    if gguf is not None:
-        raise RunError(
-            ExitCode.USAGE,
-            "--gguf needs llama.cpp's converter, which no image of Stoker's has: let the Job merge, then bring the "
-            f"model (`stoker get {options.job} merged --path exported`) and convert it (`stoker export merged --gguf "
-            "FILE`)",
-        )
     source = str(output or _OUTPUT)
     merged = source if as_it_is else str(target or _EXPORTED)
+    as_is = ["--as-it-is"] if as_it_is else []
     steps: list[tuple[str, str, list[str]]] = []
     if not as_it_is:
         named = ["--base", base] if base else []
         steps.append(("merge", "trl", ["stoker", "export", source, "--to", merged, *named]))
     if uri is not None:
         check_target(uri)
-        flags = [*(["--as-it-is"] if as_it_is else []), *(["--public"] if public else [])]
-        steps.append(("push", "fetch", ["stoker", "export", merged, "--push", uri, *flags]))
+        to_all = ["--public"] if public else []
+        steps.append(("push", "fetch", ["stoker", "export", merged, "--push", uri, *as_is, *to_all]))
+    if gguf is not None:
+        steps.append(("gguf", _CONVERTS, ["stoker", "export", merged, *as_is, "--gguf", str(_on_claim(gguf, options))]))
     if not steps:
-        raise RunError(ExitCode.USAGE, "nothing to do: add --push URI, or drop --as-it-is")
+        raise RunError(ExitCode.USAGE, "nothing to do: add --push URI or --gguf FILE, or drop --as-it-is")
     print_job("export", steps, options)

@@ -82,6 +82,8 @@ def reported(command: Callable[P, int | None]) -> Callable[P, NoReturn]:
             report_error(
                 f"{error.filename or 'the output of this command'} cannot be used ({error.strerror}): it must exist, "
                 f"have free space, and be open to UID {os.geteuid()}, GID {os.getegid()}"
+                if error.strerror
+                else " ".join(str(error).split())  # of a library, not of the system
             )
             sys.exit(ExitCode.NO_INPUT if isinstance(error, FileNotFoundError) else ExitCode.CONFIG)
         except KeyboardInterrupt:

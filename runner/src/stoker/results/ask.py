@@ -70,7 +70,8 @@ class Talk:
         if most is not None and length >= most:
             self._messages.pop()
             raise RunError(
-                ExitCode.BAD_DATA, f"the conversation has {length} tokens, and the model reads {most}: begin anew"
+                ExitCode.BAD_DATA,
+                f"the conversation has {length} tokens, and the model reads {most}: write less, or begin anew (/new)",
             )
         room = self._asking.max_tokens if most is None else min(self._asking.max_tokens, most - length)
         warm = self._asking.temperature > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -116,7 +117,8 @@ def held_out_on_server(result: Result, tokenizer: Any, url: str, model: str, row
     # TRL's trainer reads the rows, and needs some model for it: the server has the one that counts.
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     stand_in = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=len(tokenizer), **sizes))
-    server = Server(url, timeout=300.0, key=os.environ.get("OPENAI_API_KEY", ""))
+    key = os.environ.get("OPENAI_API_KEY", "")
+    server = Server(url, timeout=300.0, key=key, proxies=urllib.request.getproxies())
     loss, right, count = 0.0, 0, 0
     with _reader(result, stand_in, tokenizer, rows) as trainer:
         batches = (trainer.data_collator([row]) for row in trainer.train_dataset)

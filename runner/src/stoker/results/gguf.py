@@ -16,11 +16,11 @@ from stoker.contract.words import say
 from stoker.results.packages import needing
 
 CONVERTER = "convert_hf_to_gguf.py"
-_PACKAGE, _VERSION = "llama-cpp-python", "0.3.36"
+PACKAGE, VERSION = "llama-cpp-python", "0.3.36"
 _DIGEST = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 # Where the converter lies in the package, and what it imports from beside itself.
-_FOLDER = f"llama_cpp_python-{_VERSION}/vendor/llama.cpp"
-_PARTS = (CONVERTER, "conversion/", "gguf-py/")
+_FOLDER = f"llama_cpp_python-{VERSION}/vendor/llama.cpp"
+_PARTS = (CONVERTER, "conversion/", "gguf-py/", "LICENSE")
 
 
 def converter() -> Path:
@@ -30,10 +30,10 @@ def converter() -> Path:
         RunError: the converter or what it imports is missing (78), or cannot be fetched (69).
     """
     if on_path := shutil.which(CONVERTER):
-        return Path(on_path)
+        return Path(on_path).resolve()  # what it imports lies beside the file, and not beside a link to it
     with needing("gguf"):
         import sentencepiece  # noqa: F401
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoker" / f"llama.cpp-{_VERSION}"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoker" / f"llama.cpp-{VERSION}"
     if not cache.is_dir():
         if find_spec("pip") is None:
             raise RunError(
@@ -41,7 +41,7 @@ def converter() -> Path:
                 f"{CONVERTER} is not on the PATH, and this Python has no pip to fetch it: put that of a checkout of "
                 "https://github.com/ggml-org/llama.cpp there, or run this command where pip is",
             )
-        _fetch(cache)
+        fetch(cache)
     return cache / CONVERTER
 
 
@@ -51,11 +51,12 @@ def convert(script: Path, folder: Path, target: Path) -> None:
     Args:
         script: the converter.
         folder: the model.
-        target: the file.
+        target: the file. Its folder is made if missing.
 
     Raises:
         RunError: it failed (70).
     """
+    target.parent.mkdir(parents=True, exist_ok=True)
     # A script's first line may name another Python.
     words = [sys.executable, str(script), str(folder), "--outfile", str(target), "--outtype", "auto"]
     done = subprocess.run(words, check=False)
@@ -67,19 +68,24 @@ def convert(script: Path, folder: Path, target: Path) -> None:
         )
 
 
-def _fetch(cache: Path) -> None:
-    say(f"fetching llama.cpp's converter with {_PACKAGE} {_VERSION} (77 MB, once, about a minute)")
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache.parent) as temporary:
+def fetch(folder: Path) -> None:
+    """Fetch the converter and what it imports from beside itself into a folder, with this Python's pip.
+
+    Raises:
+        RunError: pip cannot fetch it (69).
+    """
+    say(f"fetching llama.cpp's converter with {PACKAGE} {VERSION} (77 MB, once, about a minute)")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         wanted = Path(temporary) / "requirements.txt"
-        wanted.write_text(f"{_PACKAGE}=={_VERSION} --hash=sha256:{_DIGEST}\n")
+        wanted.write_text(f"{PACKAGE}=={VERSION} --hash=sha256:{_DIGEST}\n")
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
         words = [*pip, "--require-hashes", "--requirement", str(wanted), "--dest", temporary]
         done = subprocess.run(words, check=False, capture_output=True, text=True)
         if done.returncode:
             raise RunError(
                 ExitCode.UNAVAILABLE,
-                f"pip could not fetch {_PACKAGE} {_VERSION}, which holds llama.cpp's converter: check its index "
+                f"pip could not fetch {PACKAGE} {VERSION}, which holds llama.cpp's converter: check its index "
                 f"(pip config list), or put {CONVERTER} on the PATH ({done.stderr.strip()[-300:]})",
             )
         (package,) = Path(temporary).glob("*.tar.gz")
@@ -88,5 +94,5 @@ def _fetch(cache: Path) -> None:
             members = [member for member in archive if member.name.startswith(parts)]
             archive.extractall(temporary, members, filter="data")
         # Another process may have been faster.
-        if not cache.is_dir():
-            (Path(temporary) / _FOLDER).rename(cache)
+        if not folder.is_dir():
+            (Path(temporary) / _FOLDER).rename(folder)

@@ -72,6 +72,27 @@ def manager_of(tasks: Tasks) -> Any:
     return manager
 
 
+def fetch_data(tasks: Tasks, manager: Any) -> None:
+    """Load the data of all tasks, before a model is.
+
+    Raises:
+        RunError: it cannot be had, or a task's file is wrong (66).
+    """
+    from lm_eval.tasks import get_task_dict
+
+    for name in tasks.names:
+        try:
+            get_task_dict([name], manager)
+        except Exception as error:
+            # A file of tasks can hold anything, and the Hub's clients raise types of their own.
+            raise RunError(
+                ExitCode.NO_INPUT,
+                f"--tasks: {name} cannot be loaded ({type(error).__name__}: {' '.join(str(error).split())[:200]}): "
+                "tasks of the package fetch their data from the Hub (HF_ENDPOINT names a mirror); without it, name a "
+                "folder with tasks and data of your own with --include-path",
+            ) from error
+
+
 def on_model(tasks: Tasks, manager: Any, model: Any, tokenizer: Any) -> dict[str, dict[str, float | None]]:
     """Return what each task measures of a model, by task and metric."""
     with needing("evaluate"):
