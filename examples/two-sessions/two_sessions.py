@@ -43,6 +43,11 @@ class Tools:
         """Run a command of Stoker's, whose progress the user sees, and return what it printed."""
         return _output([sys.executable, "-m", "stoker", *words, *self._stoker])
 
+    def there(self) -> list[str]:
+        """Return what has the name of one of the sessions, or is the claim of an earlier one."""
+        named = [f"trainjob/{name}" for name in NAMES] + [f"persistentvolumeclaim/initializer-{name}" for name in NAMES]
+        return _output(["kubectl", "get", *named, "--ignore-not-found", "--output", "name", *self._kubectl]).split()
+
     def left(self, *, devices: bool) -> list[str]:
         """Return what carries the label of one of the sessions, or has one for an owner.
 
@@ -113,6 +118,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     tools = Tools(args.namespace, args.context)
     code = 1
     try:
+        if there := tools.there():
+            raise FailedError(
+                f"{', '.join(there)} is there already: fetch what you need with `stoker get`, end each session with "
+                "`stoker rl down NAME --purge`, or choose another --namespace"
+            )
+    except FailedError as error:
+        print(f"two_sessions.py: error: {error}", file=sys.stderr)
+        return code
+    try:
         found = train(tools, args)
         for name, rewards in found.items():
             print(summary(name, rewards))
@@ -122,15 +136,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FailedError as error:
         print(f"two_sessions.py: error: {error}", file=sys.stderr)
     finally:
-        code = code if args.keep else max(code, _end(tools, devices=bool(args.device_claim)))
+        # What a run that failed has written is wanted still.
+        code = code if args.keep else max(code, _end(tools, devices=bool(args.device_claim), purge=not code))
     return code
 
 
-def _end(tools: Tools, *, devices: bool) -> int:
-    """End both sessions, and return 0 if nothing of them is left."""
+def _end(tools: Tools, *, devices: bool, purge: bool) -> int:
+    """End both sessions, with `purge` their results too, and return 0 if nothing of them is left."""
     try:
         for name in NAMES:
-            tools.stoker("rl", "down", name, "--purge")
+            tools.stoker("rl", "down", name, *(["--purge"] if purge else []))
         left = tools.left(devices=devices)
     except FailedError as error:
         print(f"two_sessions.py: error: {error}", file=sys.stderr)

@@ -269,11 +269,19 @@ def test_down_leaves_nothing_and_says_what_stays(rl: Rl, cluster: Cluster) -> No
     assert told.stderr.endswith("session sums: nothing else is left\n")
     refused = rl("up", "sums", *SUMS, "--wait", "0")
     assert refused.exit_code == 64
-    assert "claim initializer-sums of an earlier session sums still exists" in refused.stderr
+    assert "claim initializer-sums of an earlier session or run still exists" in refused.stderr
     assert rl("down", "sums", "--purge").exit_code == 0
     assert names(cluster) == []
     again = rl("down", "sums")
     assert (again.exit_code, "session sums does not exist" in again.stderr) == (0, True)
+
+
+def test_purge_deletes_no_claim_that_may_be_an_ordinary_runs(rl: Rl, cluster: Cluster) -> None:
+    cluster.add("persistentvolumeclaims", {"metadata": {"name": "initializer-tune"}})
+    refused = rl("down", "tune", "--purge")
+    assert (refused.exit_code, "claim initializer-tune may be an ordinary run's" in refused.stderr) == (64, True)
+    assert "`kubectl delete pvc initializer-tune --namespace ml`" in refused.stderr
+    assert names(cluster) == [("persistentvolumeclaims", "initializer-tune")]
 
 
 def test_purge_deletes_a_claim_that_jobset_makes_anew(
@@ -751,6 +759,10 @@ def test_no_more_sessions_than_the_limit_use_a_device(rl: Rl, cluster: Cluster, 
     assert users(cluster) == ["one", "two"]
     assert "three  trl-grpo-async  queued" in rl("list").stdout
     cluster.objects["trainjobs", "ml", "one"]["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    # Its last pod still has the device.
+    cluster.add("pods", sampler(0, session="one"))
+    assert "because 2 of 2 sessions use ResourceClaim" in rl("up", "three", *SUMS, *LIMITED).stderr
+    cluster.objects.pop(("pods", "ml", "one-sampler-0-0-x"))
     assert rl("up", "three", *SUMS, *LIMITED).exit_code == 0
     assert in_state(cluster, "three") == (False, False)
     assert users(cluster) == ["one", "two", "three"]

@@ -14,7 +14,7 @@ from stoker.runs.errors import NotFoundError, RightsError
 from stoker.runs.getter import ResultLocation
 from stoker.runs.kinds import CLAIMS, DEVICE_CLAIMS, JOBS, JOBSETS, PODS, TRAINJOBS, Kind
 from stoker.sessions import render
-from stoker.sessions.folder import clear, remember, remembered, shared_folder
+from stoker.sessions.folder import clear, mark_claim, may_delete_claim, remember, remembered, shared_folder
 from stoker.sessions.kinds import ALL, LEASES, OWN
 from stoker.sessions.render import LABEL
 from stoker.sessions.show import rows
@@ -82,8 +82,8 @@ def down(client: Client, name: str, seconds: float, *, purge: bool = False) -> N
             call did not get to delete that folder, this one goes on, though the TrainJob is gone.
 
     Raises:
-        RunError: the TrainJob of that name is not a session (64), or something is left (75, or what keeps the pod from
-            starting that deletes a folder): the message names it.
+        RunError: the TrainJob of that name is not a session, or its claim may be an ordinary run's (64), or something
+            is left (75, or what keeps the pod from starting that deletes a folder): the message names it.
     """
     trainjob = client.find(TRAINJOBS, name)
     if trainjob is not None and not render.is_session(trainjob):
@@ -92,10 +92,18 @@ def down(client: Client, name: str, seconds: float, *, purge: bool = False) -> N
             f"TrainJob {name} is not a session: it lacks the label {LABEL}={name}: delete it with kubectl, or correct "
             "the name",
         )
+    if trainjob is None and purge and not may_delete_claim(client, name):
+        claim = render.claim_of(name)
+        raise RunError(
+            ExitCode.USAGE,
+            f"there is no session {name}, and claim {claim} may be an ordinary run's: fetch what you need with `stoker "
+            f"get {name} FOLDER`, then `kubectl delete pvc {claim} --namespace {client.namespace}`",
+        )
     uid = str(trainjob["metadata"]["uid"]) if trainjob else ""
     place = _place(client, name, trainjob, purge=purge)
     before = left_of(client, name, uid)
     if trainjob is not None:
+        mark_claim(client, name)
         if purge and place is not None and not remember(client, name, place):
             place = None
         client.delete(TRAINJOBS, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
@@ -13,6 +14,7 @@ from stoker.runs.getter import CONTAINER, MOUNT, ResultLocation, node_of, place_
 from stoker.runs.kinds import CLAIMS, PODS
 from stoker.runs.read import read_run
 from stoker.sessions import render
+from stoker.sessions.render import LABEL
 
 # On a claim, with a session's name behind it: what `--purge` needs to go on once the TrainJob is gone.
 PURGE = "purge.stoker.dev"
@@ -26,6 +28,21 @@ _CLEAR = (
     '[ $code -eq 0 ] && cd / && rmdir "$0" 2>/dev/null; exit $code'
 )
 _SECONDS_BETWEEN_LINES = 30.0
+
+
+def mark_claim(client: Client, name: str) -> None:
+    """Note on a session's own claim that it is one, so that `--purge` never deletes that of an ordinary run.
+
+    Who may not change claims, or has none yet, marks nothing.
+    """
+    with suppress(NotFoundError, RightsError):
+        client.patch(CLAIMS, render.claim_of(name), {"metadata": {"annotations": {LABEL: name}}})
+
+
+def may_delete_claim(client: Client, name: str) -> bool:
+    """Return whether the claim of a session whose TrainJob is gone was marked, or is gone too."""
+    claim = client.find(CLAIMS, render.claim_of(name))
+    return claim is None or (claim["metadata"].get("annotations") or {}).get(LABEL) == name
 
 
 def shared_folder(client: Client, name: str) -> ResultLocation | None:

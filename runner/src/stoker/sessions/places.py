@@ -7,7 +7,7 @@ without a place is a suspended TrainJob, which has no pods.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
@@ -62,12 +62,14 @@ def waits(trainjob: Mapping[str, Any]) -> bool:
     return bool(awaited_claim(trainjob))
 
 
-def check_place(claim: Mapping[str, Any], running: Iterable[Mapping[str, Any]]) -> None:
+def check_place(claim: Mapping[str, Any], running: Iterable[Mapping[str, Any]], busy: Collection[str] = ()) -> None:
     """Refuse one more session at a claim that as many use as may.
 
     Args:
         claim: the ResourceClaim.
         running: the TrainJobs of its namespace that have not ended.
+        busy: names of the sessions with pods. One that has ended, or is deleted, keeps the device until its last pod
+            is gone.
 
     Raises:
         NoPlaceError: names those that use it.
@@ -76,8 +78,9 @@ def check_place(claim: Mapping[str, Any], running: Iterable[Mapping[str, Any]]) 
     limit = limit_of(claim)
     if limit is None:
         return
-    owners = {one["uid"] for one in claim["metadata"].get("ownerReferences") or ()}
-    users = sorted(one["metadata"]["name"] for one in running if one["metadata"]["uid"] in owners)
+    uids = {one["metadata"]["uid"] for one in running}
+    owners = claim["metadata"].get("ownerReferences") or ()
+    users = sorted({str(one["name"]) for one in owners if one["uid"] in uids or one["name"] in busy})
     if len(users) >= limit:
         raise NoPlaceError(
             f"{len(users)} of {limit} sessions use ResourceClaim {claim['metadata']['name']}: {', '.join(users)}"

@@ -17,6 +17,8 @@ from stoker.sessions import places, render
 from stoker.sessions.kinds import LEASES
 from stoker.sessions.render import LABEL
 
+# Phases of pods whose containers have all ended.
+_OVER = ("Succeeded", "Failed")
 _SECONDS_BETWEEN_LOOKS = 2.0
 # To become one of the owners, of which many may come at once.
 _SHARE_SECONDS = 60.0
@@ -240,7 +242,9 @@ def _share(client: Client, kind: Kind, made: Mapping[str, Any], trainjob: Mappin
             if render.SHARED not in (metadata.get("labels") or {}) or own["uid"] in [one["uid"] for one in owners]:
                 return  # without the label it is an administrator's, which no session deletes
             if places.waits(trainjob):
-                places.check_place(there, (one for one in client.list(TRAINJOBS) if not render.ending_of(one)))
+                running = [one for one in client.list(TRAINJOBS) if not render.ending_of(one)]
+                pods = [pod for pod in client.list(PODS, LABEL) if pod["status"].get("phase") not in _OVER]
+                places.check_place(there, running, {pod["metadata"]["labels"][LABEL] for pod in pods})
             version = metadata.get("resourceVersion")
             patch = {"ownerReferences": [*owners, own], **({"resourceVersion": version} if version else {})}
             client.patch(kind, name, {"metadata": patch})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
@@ -96,6 +97,8 @@ def up(
             held = take_place(client, there, runtime, claim, turns=turns)
         except BaseException:
             client.delete(TRAINJOBS, name)
+            with suppress(RunError):  # JobSet may have made it by now, empty
+                client.delete(CLAIMS, render.claim_of(name))
             raise
         say(f"session {name}: made in namespace {client.namespace}")
     else:
@@ -159,6 +162,7 @@ def wait(
         ready = sum(1 for pod in pods if role_of(pod) == "sampler" and is_ready(pod))
         serving = not endpoint or any(role_of(pod) == "node" and is_ready(pod) for pod in pods)
         if ready >= count and serving:
+            folder.mark_claim(client, name)
             return
         why = held or "; ".join(dict.fromkeys(_state(pod) for pod in pods)) or _without_pods(client, trainjob)
         now = f"{ready} of {count} samplers ready; {'' if serving else 'the endpoint is not; '}{why}"
@@ -235,8 +239,8 @@ def _refuse_remains(client: Client, name: str) -> None:
     if client.find(CLAIMS, claim) is not None:
         raise RunError(
             ExitCode.USAGE,
-            f"claim {claim} of an earlier session {name} still exists: choose another name, or delete the claim and "
-            f"the run folder in it with `stoker rl down {name} --purge`",
+            f"claim {claim} of an earlier session or run still exists: choose another name, or fetch what you need "
+            f"with `stoker get {name} FOLDER` and delete it with `stoker rl down {name} --purge`",
         )
     half = folder.remembered(client, name)
     if half is not None:
