@@ -25,7 +25,7 @@ def main() -> None:
         max_new_tokens=8, batch_size=32, mini_batch_size=16, learning_rate=5e-4, save_steps=5, output_dir="rlhf_output"
     )
     with Policy(model, LoRATrainConfig(target_modules="all-linear")) as policy:
-        # Run the script again with resume=True to go on from the newest checkpoint.
+        # To go on from the newest checkpoint, run it again with resume=True and more steps.
         trained = RLHF(policy, digits, config).train(
             PROMPTS, num_steps=10, on_step=lambda seen: print(f"step {seen['step']}: reward {seen['reward']:.3f}")
         )

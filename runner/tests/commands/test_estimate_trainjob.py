@@ -49,6 +49,14 @@ def test_memory_tokens_and_time(job: Path, tmp_path: Path) -> None:
     assert told["fits"] is True
 
 
+def test_a_trainjob_may_be_json(job: Path, tmp_path: Path) -> None:
+    made, runtime = yaml.safe_load_all(job.read_text())
+    (tmp_path / "trainjob.json").write_text(json.dumps(made))
+    (tmp_path / "runtime.yaml").write_text(yaml.safe_dump(runtime))
+    asked = ("--model", str(tmp_path), "--runtime", str(tmp_path / "runtime.yaml"), str(tmp_path / "trainjob.json"))
+    assert "lora, not sharded" in invoke("estimate", *asked).stdout
+
+
 @pytest.mark.parametrize(("batch", "code"), [("8", 78), ("4", 0)], ids=["the same run", "another batch"])
 def test_the_measured_peak_of_the_same_run_decides(job: Path, tmp_path: Path, batch: str, code: int) -> None:
     made, runtime = yaml.safe_load_all(job.read_text())

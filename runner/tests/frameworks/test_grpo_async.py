@@ -87,6 +87,11 @@ def test_a_run_without_an_adapter_trains_all_weights(more: tuple[str, ...]) -> N
             ("trl.scripts.grpo_async", "--samplers", "role", "--use_peft", "--reward_funcs", "math_answer", "exact"),
             "--reward_funcs exact names no function: write module:name, or one of accuracy_reward, ",
         ),
+        ((*RUN, "--temperature", "0"), "--temperature 0 samples without probabilities: write a number above 0"),
+        (
+            (*RUN, "--reward_weights", "1", "2"),
+            "--reward_weights (args) has 2 numbers for 1 --reward_funcs: write one for each",
+        ),
         ((*RUN, "--tools", "my tools"), "--tools my tools names no function: write module:name"),
         ((*RUN, "--environment_factory", "a=my:Room", "my:Hall"), "my:Hall is one of several: give it a name"),
         ((*RUN, "--dataset_streaming"), "leave it out, each row has its number in the schedule"),

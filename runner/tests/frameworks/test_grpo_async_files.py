@@ -280,6 +280,12 @@ def test_the_longest_prompt_is_measured_with_what_its_row_has() -> None:
     assert len(measured) < len(rows), "most rows are never encoded"
 
 
+def test_a_row_without_a_prompt_is_named() -> None:
+    with pytest.raises(RunError, match=r"row 1 of the data set has the prompt None: write a text or messages") as told:
+        longest_prompt([{"prompt": "a"}, {"prompt": None}], lambda _: [0])
+    assert told.value.code is ExitCode.BAD_DATA
+
+
 def test_the_longest_prompt_is_not_the_one_with_the_most_characters() -> None:
     rows = [{"prompt": "a" * 100} for _ in range(100)]
     rows[40] = {"prompt": "数" * 50}

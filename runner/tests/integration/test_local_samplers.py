@@ -115,6 +115,7 @@ def test_the_values_of_kubetorchs_example_run_to_their_end(local: Local) -> None
     steps = local.metrics()
     assert [line["step"] for line in steps] == list(range(1, 101))
     assert max(line["staleness/max"] for line in steps) <= 5
+    assert 0.8 < steps[-1]["rollout/length_bias"] < 1.25, "long answers are trained as short ones are"
     assert {line["publish/version"] % 5 for line in steps if "publish/version" in line} == {0}
     assert {reward for sample in local.samples() for reward in sample["rewards"]} == {1.0, -0.2}
     assert not any(name.startswith("sampling/importance") for name in steps[-1]), "nothing is corrected"

@@ -113,6 +113,10 @@ def main() -> None:
     other = get_peft_model(AutoModelForCausalLM.from_config(small), LoraConfig(**CONFIG.lora_arguments()))
     other.save_pretrained(str(FOLDER / "other"))
     refused(lambda: trainer.generate(["1"], str(FOLDER / "other")), "its matrices do not fit", ExitCode.BAD_DATA)
+    nowhere = Policy("org/nowhere", LoRATrainConfig())
+    refused(lambda: nowhere.generate(["1"]), "vLLM does not start with org/nowhere (")
+    misspelt = Policy(MODEL, LoRATrainConfig(), engine={"gpu_memory_utilisation": 0.5})
+    refused(lambda: misspelt.generate(["1"]), "the engine's arguments (gpu_memory_utilisation)")
 
     if SHARED:
         (engine_model,) = trainer._vllm._started().apply_model(lambda model: model)

@@ -131,6 +131,11 @@ def test_a_reward_that_compares_needs_something_to_compare_with(tmp_path: Path) 
     write(tmp_path / "dataset", {"train.jsonl": [{"prompt": TALK}]})
     _, text = refusal(tmp_path, "grpo", "--reward_funcs", "accuracy_reward")
     assert "needs the column solution" in text
+    samplers = ("--samplers", "http://samplers:8000", "--use_peft")
+    for reward in ("math_answer", "get_math_answer(wrong=0.0)"):
+        code, text = refusal(tmp_path, "grpo_async", *samplers, "--reward_funcs", reward)
+        assert code is ExitCode.BAD_DATA
+        assert "needs the right answer in the column answer or solution or ground_truth" in text
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from stoker.rollouts.rewards import functions_among
         ),
         ("get_cosine_scaled_reward(max_len=9)", "trl.rewards", "get_cosine_scaled_reward", {"max_len": 9}),
         ("math_answer", "stoker.rollouts.verifiers", "math_answer", None),
+        ("get_math_answer", "stoker.rollouts.verifiers", "get_math_answer", {}),
         ("get_math_answer(wrong=0.0)", "stoker.rollouts.verifiers", "get_math_answer", {"wrong": 0.0}),
     ],
 )

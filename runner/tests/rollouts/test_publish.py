@@ -260,6 +260,26 @@ def test_a_run_that_stops_waits_for_no_sampler(
     assert run.versions() == []
 
 
+def test_a_write_that_outlasts_the_end_leaves_no_version(
+    replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stoker.rollouts.publish._CLOSE_SECONDS", 0.01)
+    run = run_of(replicas.start(1))
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def slow(draft: Path) -> None:
+        begun.set()
+        goes_on.wait(30)
+        write(draft)
+
+    run.publisher.publish(1, slow)
+    assert begun.wait(30)
+    run.publisher.close()
+    goes_on.set()
+    until(lambda: not run.publisher._thread.is_alive())
+    assert run.versions() == []
+
+
 def test_runs_that_share_samplers_do_not_disturb_each_other(
     replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]
 ) -> None:

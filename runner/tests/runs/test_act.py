@@ -80,6 +80,25 @@ def test_if_one_cannot_be_made_after_all_none_is(
     assert [key for key in catalogue.objects if key[0] == "trainjobs"] == []
 
 
+def test_a_trainjob_that_may_not_be_taken_back_is_named(
+    catalogue: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = Client.create
+
+    def full(self: Client, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> builders.Manifest:
+        if not dry_run and body["metadata"]["name"] == "b":
+            raise ObjectRefusedError(ExitCode.CONFIG, "exceeded quota")
+        return create(self, kind, body, dry_run=dry_run)
+
+    monkeypatch.setattr(Client, "create", full)
+    catalogue.refusals["DELETE", "trainjobs"] = forbidden("delete", "trainjobs")
+    path = written(tmp_path / "job.yaml", builders.trainjob("a"), builders.trainjob("b"))
+    told = stoker("submit", path, code=ExitCode.CONFIG).stderr
+    assert "exceeded quota" in told
+    assert "a was submitted before and stays (" in told
+    assert "kubectl delete trainjob a --namespace ml" in told
+
+
 def test_a_trainjob_is_submitted(catalogue: Cluster, tmp_path: Path) -> None:
     path = written(tmp_path / "job.yaml", builders.trainjob("a"), builders.trainjob("b"))
     assert stoker("submit", path).stdout.splitlines()[0] == (

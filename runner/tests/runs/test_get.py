@@ -115,6 +115,10 @@ def test_two_runs_never_mix(finished: Cluster, tmp_path: Path) -> None:
     finished.objects["persistentvolumeclaims", "ml", "initializer-tune"]["metadata"]["uid"] = "another"
     result = stoker("get", "tune", str(tmp_path / "out"), code=ExitCode.USAGE)
     assert "has the files of another run, tune (claim initializer-tune): name another folder" in result.stderr
+    model = stoker("get", "tune", str(tmp_path / "model"), "--path", "output/deeper")
+    assert model.exit_code == 0
+    again = stoker("get", "tune", str(tmp_path / "model"), code=ExitCode.USAGE)
+    assert "has the files of output/deeper of this run: name another folder" in again.stderr
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").touch()
     assert "has files already" in stoker("get", "tune", str(tmp_path / "mine"), code=ExitCode.USAGE).stderr

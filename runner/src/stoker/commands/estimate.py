@@ -74,9 +74,9 @@ def estimate_command(
     MODEL is a config.json or a folder with one. TRAINER_ARGS are TRL's flags, such as --use_peft; `stoker plan` counts
     in the same way. The output lists what is not counted, such as activations. Options of this command come first.
 
-    TRAINJOB is a file (*.yaml) with a TrainJob, which sets devices, method and flags itself. The command reads its
-    runtime from the cluster, or from --runtime. With --measured, it estimates tokens and time from a finished run on
-    the same data, model and kind of devices, assuming that speed grows with the number of processes.
+    TRAINJOB is a file (*.yaml, *.json) with a TrainJob, which sets devices, method and flags itself. The command reads
+    its runtime from the cluster, or from --runtime. With --measured, it estimates tokens and time from a finished run
+    on the same data, model and kind of devices, assuming that speed grows with the number of processes.
     """
     from stoker.cluster.pods import quantity
     from stoker.commands import describe
@@ -86,10 +86,12 @@ def estimate_command(
     from stoker.plan.model_shape import FAMILIES
     from stoker.plan.resolve import read_request, resolve_plan
 
-    if model.suffix in (".yaml", ".yml"):
+    if model.suffix in (".yaml", ".yml", ".json") and model.name != "config.json":
         return _of_trainjob(model, runtimes, config, measured, device_memory, output, trainer_args)
     if runtimes or config or measured:
-        raise RunError(ExitCode.USAGE, "--runtime, --model and --measured are for a TrainJob: name its file (*.yaml)")
+        raise RunError(
+            ExitCode.USAGE, "--runtime, --model and --measured are for a TrainJob: name its file (*.yaml, *.json)"
+        )
     folder = model.parent if model.name == "config.json" else model
     if not (folder / "config.json").is_file():
         raise RunError(ExitCode.NO_INPUT, f"{folder} has no config.json: name the model's folder, or its config.json")

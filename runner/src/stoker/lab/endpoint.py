@@ -27,6 +27,7 @@ _FLOAT32, _INT64 = 1, 2
 _HEARTBEAT_SECONDS = 10.0
 _PROBE_SECONDS = 10.0
 _ASK_AGAIN = 408
+_NOT_YET = 500
 # The checkpoint that holds a model while its gradients are forgotten.
 _INTERRUPTED = "interrupted"
 
@@ -65,7 +66,9 @@ class EndpointClient:
         try:
             with urllib.request.urlopen(f"{self.url}/api/v1/healthz", timeout=_PROBE_SECONDS) as answer:
                 return bool(json.loads(answer.read()) == {"status": "ok"})
-        except (urllib.error.HTTPError, ValueError):
+        except urllib.error.HTTPError as error:
+            return None if error.code >= _NOT_YET else False  # a proxy whose endpoint still starts
+        except ValueError:
             return False
         except (OSError, HTTPException):
             return None
@@ -178,10 +181,19 @@ class EndpointClient:
             fix = f": set {KEY} to the session's key" if error.code == 401 else ""
             raise LabError(f"{self.url} answered {error.code}: {told}{fix}") from error
         except (OSError, HTTPException) as error:
-            raise LabError(
-                f"{self.url} does not answer ({error}): is the session up, and can this machine reach it?",
-                ExitCode.UNAVAILABLE,
-            ) from error
+            raise no_answer(self.url, error) from error
+
+
+def no_answer(url: str, error: Exception | None = None) -> LabError:
+    """Return what to say of an address that does not answer.
+
+    Args:
+        url: the address.
+        error: why it does not; None if that is not known.
+    """
+    why = f" ({error})" if error else ""
+    told = f"{url} does not answer{why}: is the session up, and can this machine reach it?"
+    return LabError(told, ExitCode.UNAVAILABLE)
 
 
 def _datum(row: Passed) -> bytes:

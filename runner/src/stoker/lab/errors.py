@@ -17,13 +17,15 @@ class LabError(RunError, ValueError):
         super().__init__(code, message)
 
 
-def closed(what: str) -> LabError:
+def closed(what: str, *, trains: bool = True) -> LabError:
     """Return what to say to a use of something after its end.
 
     Args:
         what: its kind, such as `policy`.
+        trains: whether it had an adapter in this process.
     """
-    return LabError(f"this {what} is closed: make a new one, with adapter=FOLDER to go on from what save_lora wrote")
+    rest = ", with adapter=FOLDER to go on from what save_lora wrote" if trains else ""
+    return LabError(f"this {what} is closed: make a new one{rest}")
 
 
 def refuse(problems: Iterable[str], code: ExitCode = ExitCode.CONFIG) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -223,7 +223,8 @@ class AdapterEngine:
 
                 os.environ[_PROCESSES] = "0"  # memory is shared in one process only
                 chosen["load_format"] = LOAD_FORMAT
-            self._llm = LLM(**{**chosen, **self._options})
+            with starting(self._model, self._options):
+                self._llm = LLM(**{**chosen, **self._options})
         return self._llm
 
 
@@ -286,6 +287,25 @@ def vllm_refusal(error: Exception, options: Mapping[str, Any]) -> LabError:
     elif "logprobs" in told and "max allowed" in told:
         fix = "ask for fewer, or raise the engine's max_logprobs"
     return LabError(f"generate: vLLM refuses: {told}: {fix}")
+
+
+@contextmanager
+def starting(model: str, options: Mapping[str, Any]) -> Iterator[None]:
+    """Say of an engine that does not start what to write instead.
+
+    Args:
+        model: its model's folder or Hub id.
+        options: its arguments that the user chose.
+
+    Raises:
+        LabError: it does not start.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, OSError) as error:
+        reason = " ".join(str(error).split())[:300].rstrip(". ")
+        chosen = f", and the engine's arguments ({', '.join(options)})" if options else ""
+        raise LabError(f"vLLM does not start with {model} ({reason}): check the model's name{chosen}") from error
 
 
 def _refuse_quantized(model: str, quantization: object) -> None:

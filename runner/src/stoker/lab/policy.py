@@ -16,10 +16,10 @@ from stoker.contract.files import read_json
 from stoker.contract.manifest import ADAPTER_CONFIG, write_manifest
 from stoker.lab import job
 from stoker.lab.config import LoRATrainConfig
-from stoker.lab.endpoint import EndpointClient
+from stoker.lab.endpoint import EndpointClient, no_answer
 from stoker.lab.errors import LabError, closed, refuse
 from stoker.lab.generation import Completion, Prompt, completions
-from stoker.lab.machine import TRAINING
+from stoker.lab.machine import TRAINING, need
 from stoker.lab.remote import Served
 from stoker.lab.session import RemoteSession
 from stoker.lab.trainer import LoRATrainer, Trained
@@ -145,7 +145,7 @@ class Policy:
     @property
     def positions(self) -> int | None:
         """The longest sequence that the model takes; None if it is not known."""
-        session = self.session
+        session = self._there()
         return self._local("look at its model").positions if session is None else session.positions
 
     @property
@@ -156,7 +156,7 @@ class Policy:
     @property
     def tokenizer(self) -> Any:
         """The model's tokenizer."""
-        session = self.session
+        session = self._there()
         return self._local("look at its tokenizer").tokenizer if session is None else session.tokenizer
 
     def train(self, rows: Any) -> Trained:
@@ -169,7 +169,7 @@ class Policy:
         Raises:
             LabError: the rows are wrong, or this machine cannot train.
         """
-        if (session := self.session) is not None:
+        if (session := self._there()) is not None:
             return session.train(_loaded(rows) if isinstance(rows, str) else rows)
         trainer = self.trainer
         dataset = rows if isinstance(rows, str) else None
@@ -289,7 +289,18 @@ class Policy:
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise closed("policy")
+            raise closed("policy", trains=self._url is None)
+
+    def _there(self) -> RemoteSession | None:
+        """Return the session; None if there is none.
+
+        Raises:
+            LabError: the address does not answer, so it is not known.
+        """
+        session = self.session
+        if self._url is not None and self._trains is None:
+            raise no_answer(self._url)
+        return session
 
     def _local(self, what: str) -> LoRATrainer:
         self._refuse_closed()
@@ -409,13 +420,19 @@ def _record_of(run: _Run, model: str, own: Mapping[str, Any] | None) -> Mapping[
 
 def _loaded(name: str) -> Any:
     """Return the data set of a name: rows of its training part."""
-    from datasets import load_dataset
+    try:
+        from datasets import load_dataset
+        from datasets.exceptions import DatasetGenerationError
+    except ModuleNotFoundError as error:
+        need(error.name)
+        raise
 
     try:
         return load_dataset(name, split="train")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, DatasetGenerationError) as error:
+        why = " ".join(str(error).split())
         raise LabError(
-            f"the data set {name!r} cannot be loaded ({error}): write a folder with JSON or Parquet files, an id on "
-            "the Hub, or a list of rows",
+            f"the data set {name!r} cannot be loaded ({why}): write a folder with JSON or Parquet files, an id on the "
+            "Hub, or a list of rows",
             ExitCode.NO_INPUT,
         ) from error

@@ -14,17 +14,17 @@ from stoker.rollouts import verifiers
 
 REWARDS, TOOLS, ENVIRONMENTS = "--reward_funcs", "--tools", "--environment_factory"
 
-# What TRL's script makes of a bare name (trl/scripts/grpo.py), and ours.
+# What a bare name stands for: TRL's rewards and ours. What returns a reward is called.
 _TRL = "trl.rewards"
 _BARE: Mapping[str, tuple[str, Mapping[str, Any] | None]] = {
     "accuracy_reward": (_TRL, None),
     "reasoning_accuracy_reward": (_TRL, None),
     "think_format_reward": (_TRL, None),
     "get_soft_overlong_punishment": (_TRL, {"max_completion_len": 1280, "soft_punish_cache": 256}),
-    "get_cosine_scaled_reward": (_TRL, None),
-    "get_repetition_penalty_reward": (_TRL, None),
+    "get_cosine_scaled_reward": (_TRL, {}),
+    "get_repetition_penalty_reward": (_TRL, {}),
     "math_answer": (verifiers.__name__, None),
-    "get_math_answer": (verifiers.__name__, None),
+    "get_math_answer": (verifiers.__name__, {}),
 }
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 

@@ -107,16 +107,26 @@ class Publisher(Generic[Job]):
         return found
 
     def close(self) -> None:
-        """End the thread and remove the run's versions. What is half done is given up."""
+        """End the thread, which then removes the run's versions. What is half done is given up.
+
+        A write that takes long is not waited for: what remains to be done of the run is time for it to end.
+        """
         with self._changed:
             self._closing, self._waiting = True, []
             self._changed.notify()
         self._thread.join(_CLOSE_SECONDS)
-        if not self._thread.is_alive():  # else the disk does not answer
-            with suppress(OSError):
-                self._store.clear()
+        if self._thread.is_alive():
+            say(
+                f"a version of {self._fleet.name} is still being written: if that outlasts the run, delete what is "
+                "left of it where the samplers read versions"
+            )
 
     def _run(self) -> None:
+        self._work()
+        with suppress(OSError):  # the disk may not answer
+            self._store.clear()
+
+    def _work(self) -> None:
         while True:
             with self._changed:
                 if not self._waiting and not self._closing:

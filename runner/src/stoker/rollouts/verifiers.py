@@ -19,7 +19,8 @@ _NUMBER = re.compile(
 )
 # What makes the number before it a part of something else: 1/2, 7:30, 1,23, 1.2.3, 1 234.
 _GOES_ON = re.compile(r"[ \t]*(?:[/^:][ \t]*)?\d|[,.]\d")
-_COLUMNS = ("answer", "solution", "ground_truth")
+# Columns that may hold the right answer; the first that is there counts.
+ANSWERS = ("answer", "solution", "ground_truth")
 
 
 def math_answer(completions: Sequence[Any], **columns: Any) -> list[float | None]:
@@ -46,12 +47,12 @@ def answer_in(text: str) -> Decimal | None:
 
 
 def _judged(completions: Sequence[Any], columns: dict[str, Any], right: float, wrong: float) -> list[float | None]:
-    for name in _COLUMNS:
+    for name in ANSWERS:
         if name in columns:
             truths = columns[name]
             break
     else:
-        raise KeyError(f"math_answer needs a column with the right answer: {', '.join(_COLUMNS)}")
+        raise KeyError(f"math_answer needs a column with the right answer: {', '.join(ANSWERS)}")
     rewards: list[float | None] = []
     for completion, truth in zip(completions, truths, strict=True):
         expected = answer_in(str(truth)) if _MARK in str(truth) else _number(str(truth))

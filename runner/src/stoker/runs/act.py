@@ -57,9 +57,16 @@ def submit(client: Client, path: Path, check: bool, namespace: str | None = None
         for job in jobs:
             metadata = client.create(TRAINJOBS, job)["metadata"]
             made.append((str(metadata.get("namespace")), str(metadata["name"])))
-    except ClusterError:  # such as a quota, which a dry run does not use up
+    except ClusterError as error:  # such as a quota, which a dry run does not use up
         for namespace, name in made:
-            client.delete(TRAINJOBS, name, namespace=namespace)
+            try:
+                client.delete(TRAINJOBS, name, namespace=namespace)
+            except ClusterError as kept:
+                raise RunError(
+                    error.code,
+                    f"{error.message}\n{name} was submitted before and stays ({kept.message}): kubectl delete trainjob "
+                    f"{name} --namespace {namespace}",
+                ) from error
         raise
     return made
 

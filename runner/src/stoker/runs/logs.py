@@ -158,7 +158,10 @@ def follow(
             if failures > _GIVE_UP:
                 raise
         else:
-            for source in sources_of(run.pods, roles):
+            found = sources_of(run.pods, roles)
+            if first and run.pods and not found:
+                say(f"{name} has no pod {' or '.join(roles)} yet: `stoker status {name}` lists its pods")
+            for source in found:
                 if source not in readers:
                     # Of pods that come later nothing has been shown yet.
                     wanted = (client, source, tail if first else None, lines.put)

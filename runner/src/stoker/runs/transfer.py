@@ -134,8 +134,11 @@ def claim_folder(folder: Path, identity: dict[str, str]) -> None:
     if before is None and any(folder.iterdir()):
         raise RunError(ExitCode.USAGE, f"{folder} has files already: name a new or empty folder")
     if before is not None and before != identity:
-        other = f"{before.get('run')} (claim {before.get('claim')})" if isinstance(before, dict) else "something else"
-        raise RunError(ExitCode.USAGE, f"{folder} has the files of another run, {other}: name another folder")
+        told = before if isinstance(before, dict) else {}
+        other = f"another run, {told.get('run')} (claim {told.get('claim')})" if told else "something else"
+        if {**told, "path": ""} == {**identity, "path": ""}:
+            other = f"{told.get('path')} of this run"
+        raise RunError(ExitCode.USAGE, f"{folder} has the files of {other}: name another folder")
     write_json(folder / MARK, identity)
 
 

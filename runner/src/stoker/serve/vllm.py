@@ -34,18 +34,22 @@ class Server:
         address: such as `http://127.0.0.1:8000`.
         timeout: seconds to wait for an answer.
         key: sent as a bearer token; empty for none.
+        proxies: of requests, by scheme; by default none, because the server is in this pod, whatever proxy the
+            environment may name.
     """
 
-    def __init__(self, address: str, timeout: float = 60.0, key: str = "") -> None:
+    def __init__(
+        self, address: str, timeout: float = 60.0, key: str = "", *, proxies: Mapping[str, str] | None = None
+    ) -> None:
         self._address = address.rstrip("/")
         self._timeout, self._key = timeout, key
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        # The server is in this pod, so requests never go through a proxy that the environment may name.
-        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+        self._proxies = dict(proxies or {})
+        self._open = urllib.request.build_opener(urllib.request.ProxyHandler(self._proxies)).open
 
     def patient(self, timeout: float) -> Server:
         """Return the same server, which may take more seconds to answer."""
-        return Server(self._address, timeout, self._key)
+        return Server(self._address, timeout, self._key, proxies=self._proxies)
 
     def models(self) -> dict[str, tuple[str, bool]]:
         """Return every name that it serves: its folder, and whether it is an adapter.

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
+
+from stoker.contract.exits import ExitCode, RunError
 
 
 class WebServer(ThreadingHTTPServer):
@@ -31,6 +35,23 @@ class WebServer(ThreadingHTTPServer):
         # Not HTTPServer's own: it asks DNS for the name of this machine.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+
+@contextmanager
+def port_errors(host: str, port: int) -> Iterator[None]:
+    """Say of a server that cannot listen what to do.
+
+    Raises:
+        RunError: the address is not this machine's, or the port is taken (78).
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"cannot listen on port {port} of {host or 'this machine'} ({error.strerror}): give a --host of this "
+            "machine and a free --port",
+        ) from error
 
 
 class Handler(BaseHTTPRequestHandler):

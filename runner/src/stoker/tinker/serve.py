@@ -15,6 +15,7 @@ from stoker.contract.samplers import Traffic, api_key, request_path
 from stoker.contract.variables import workspace_of
 from stoker.contract.words import say
 from stoker.fetch.selection import RECORD
+from stoker.serve.web import port_errors
 from stoker.tinker.checkpoints import Checkpoints
 from stoker.tinker.options import TinkerOptions, checked_key, fetched_from
 from stoker.tinker.samplers import Samplers
@@ -87,7 +88,9 @@ def serve(
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    with Endpoint((options.host, options.port), service, key) as endpoint:
+    with port_errors(options.host, options.port):
+        made = Endpoint((options.host, options.port), service, key)
+    with made as endpoint:
         threading.Thread(target=endpoint.serve_forever, name="http", daemon=True).start()
         say(f"serving {name} to tinker clients at port {endpoint.server_address[1]}")
         code = _watch(service, options, ended)

@@ -295,6 +295,9 @@ def a_reward_model_judges() -> None:
     refused(lambda: run(reward="./nothing"), "is not there")
     AutoModelForSequenceClassification.from_pretrained(MODEL, num_labels=2).save_pretrained(FOLDER / "two")
     refused(lambda: run(reward=str(FOLDER / "two")), "has 2 labels")
+    # Of a name on the Hub nothing is known before it is asked for: before the policy is loaded.
+    unknown = run(reward="org/nowhere")
+    refused(lambda: unknown.train(PROMPTS, 1), "the model org/nowhere cannot be loaded (", ExitCode.NO_INPUT)
 
 
 def bad_input_is_refused_before_the_model_is_loaded() -> None:

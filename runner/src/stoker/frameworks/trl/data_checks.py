@@ -11,6 +11,7 @@ from stoker.contract.exits import ExitCode
 from stoker.frameworks.trl.dataset_formats import COLUMNS, FLAG, formats_of
 from stoker.plan.arguments import NONE, Setting
 from stoker.plan.inputs import DatasetColumns, ModelFolder
+from stoker.rollouts.verifiers import ANSWERS
 
 _PAIRS = (("chosen", "rejected"),)
 # Method → the sets of columns that it can train on.
@@ -29,6 +30,7 @@ _NEEDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 _CONVERSATIONS = ("messages", "prompt", "chosen", "rejected", "completion", "conversations")
 # TRL's rewards that read the content of a message, and those that compare with a solution.
 _REWARDS_OF_MESSAGES = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward")
+_REWARDS_OF_ANSWERS = ("math_answer", "get_math_answer")
 _REWARDS_OF_SOLUTIONS = ("accuracy_reward", "reasoning_accuracy_reward")
 _LENGTHS = ("max_length", "max_completion_length")
 
@@ -105,6 +107,15 @@ def _wrong_rewards(settings: Mapping[str, Setting], data: DatasetColumns) -> Ite
                 (
                     f"--reward_funcs {name} needs the column solution, but {data.path} only has "
                     f"{', '.join(data.columns)}: add the column, or choose another reward"
+                ),
+            )
+        judges = name.partition("(")[0] in _REWARDS_OF_ANSWERS
+        if judges and "prompt" in data.columns and not {*ANSWERS} & data.columns.keys():
+            yield (
+                ExitCode.BAD_DATA,
+                (
+                    f"--reward_funcs {name} needs the right answer in the column {' or '.join(ANSWERS)}, but "
+                    f"{data.path} only has {', '.join(data.columns)}: rename the column, or choose another reward"
                 ),
             )
 

@@ -15,7 +15,7 @@ from stoker.lab.config import LoRATrainConfig
 from stoker.lab.engine.parallel import Shards
 from stoker.lab.engine.sampling import AnswerSampling
 from stoker.lab.engine.views import model_of_views
-from stoker.lab.generation import Completion, Prompt, completions, vllm_refusal
+from stoker.lab.generation import Completion, Prompt, completions, starting, vllm_refusal
 from stoker.lab.lora.injector import LoRAInjector
 from stoker.lab.lora.layers import TrainableLoRALinear
 
@@ -54,7 +54,7 @@ class VllmBackend:
         ranks = arguments.get("tensor_parallel_size", 1)
         if ranks > 1:
             arguments = {**arguments, "distributed_executor_backend": "external_launcher"}
-        with _in_this_process():
+        with _in_this_process(), starting(model_name, arguments):
             self.llm = LLM(
                 model=model_name,
                 load_format=LOAD_FORMAT,

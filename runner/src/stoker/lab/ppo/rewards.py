@@ -14,7 +14,7 @@ from stoker.contract.files import read_json
 from stoker.contract.words import say
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.errors import LabError
-from stoker.lab.machine import dtype_of, model_facts, positions_of
+from stoker.lab.machine import dtype_of, loading, model_facts, positions_of
 from stoker.lab.rows import is_conversation
 from stoker.rollouts.classify import RewardModel
 from stoker.rollouts.failures import UserCodeError
@@ -173,7 +173,12 @@ class ModelJudge:
             self._refuse_other(str(kinds[0]), len(described.get("id2label") or "01"))
 
     def check(self, answers: Answers) -> None:
-        """Everything that can be known was looked at before."""
+        """Refuse a model of another kind: of one on the Hub this reads config.json alone."""
+        from transformers import AutoConfig
+
+        with loading(self._model):
+            config = AutoConfig.from_pretrained(self._model)
+        self._refuse_other((config.architectures or [_KIND])[0], config.num_labels)
 
     def score(self, answers: Answers) -> Sequence[float | None]:
         """Return the model's score of each answer."""
@@ -206,12 +211,13 @@ class ModelJudge:
             from stoker.lab.data import pad_token_id
 
             device = "cuda" if torch.cuda.is_available() else "cpu"
-            model = AutoModelForSequenceClassification.from_pretrained(
-                self._model, dtype=getattr(torch, dtype_of(self._config))
-            )
+            with loading(self._model):
+                model = AutoModelForSequenceClassification.from_pretrained(
+                    self._model, dtype=getattr(torch, dtype_of(self._config))
+                )
+                tokenizer = AutoTokenizer.from_pretrained(self._model)
             self._refuse_other(type(model).__name__, model.config.num_labels)
             self._positions = positions_of(self._facts)
-            tokenizer = AutoTokenizer.from_pretrained(self._model)
             # The model reads its score at the last token that does not pad.
             model.config.pad_token_id = pad_token_id(tokenizer)
             if tokenizer.pad_token_id is None:

@@ -27,6 +27,7 @@ from stoker.serve.fleet.member import Member
 from stoker.serve.fleet.weights import ReplicaWeights
 from stoker.serve.slices.reloads import Reloads
 from stoker.serve.vllm import Server, ServerError
+from stoker.serve.web import port_errors
 from stoker.serve.weights import workers
 from stoker.serve.weights.watch import WeightsWatch
 
@@ -285,14 +286,8 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
 
     signal.signal(signal.SIGTERM, stopped)
     signal.signal(signal.SIGINT, stopped)
-    try:
+    with port_errors(*listen):
         web = Endpoints(listen, lambda: watch.state, look, watch.sees)
-    except OSError as error:
-        raise RunError(
-            ExitCode.CONFIG,
-            f"cannot listen on port {listen[1]} of {listen[0] or 'this machine'} ({error.strerror}): "
-            "give a --host of this machine and a free --port",
-        ) from error
     threading.Thread(target=web.serve_forever, daemon=True).start()
     watched = settings.weights or settings.folder or settings.listed or "the server"
     say(f"watching {watched}; state on port {listen[1]}, /adapters")

@@ -13,6 +13,7 @@ from stoker.serve.fleet.control import Control, reminding
 from stoker.serve.fleet.endpoints import FleetServer
 from stoker.serve.fleet.log import Log
 from stoker.serve.fleet.replicas import Lookup, Replicas
+from stoker.serve.web import port_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +57,8 @@ def run(fleet: FleetService, listen: tuple[str, int]) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    try:
+    with port_errors(*listen):
         web = FleetServer(listen, control, lambda path: Path(path).is_absolute() and Path(path).is_dir())
-    except OSError as error:
-        raise RunError(
-            ExitCode.CONFIG,
-            f"cannot listen on port {listen[1]} of {listen[0]} ({error.strerror}): give a --host of this machine and a "
-            "free --port",
-        ) from error
     for work in (web.serve_forever, reminding(control, fleet.interval, stop)):
         threading.Thread(target=work, daemon=True).start()
     say(f"generation {newest.generation} of {fleet.folder}; calls on port {listen[1]}")

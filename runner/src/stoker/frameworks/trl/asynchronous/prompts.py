@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from stoker.contract.exits import ExitCode, RunError
+
 # Prompts with the most bytes, which are measured in tokens: to encode all of a large data set takes minutes.
 _MEASURED = 64
 
@@ -17,7 +19,17 @@ def longest_prompt(
     Args:
         rows: the data, with a column `prompt`.
         encode: gives the tokens of a row's prompt.
+
+    Raises:
+        RunError: a row has no prompt (65).
     """
+    for number, row in enumerate(rows):
+        if not isinstance(row["prompt"], str | list):
+            raise RunError(
+                ExitCode.BAD_DATA,
+                f"row {number} of the data set has the prompt {row['prompt']!r}: write a text or messages, or leave "
+                "the row out",
+            )
     most = sorted((_bytes(row["prompt"]), number) for number, row in enumerate(rows))[-_MEASURED:]
     return max(((len(encode(rows[number])), number) for _, number in most), default=(0, 0))
 

@@ -80,6 +80,14 @@ def refusals(
     yield from steps(settings, number)
     yield from _batch(asked.world_size, settings, number)
     yield from _correction(settings, number, on)
+    if number("temperature") == 0:
+        yield "--temperature 0 samples without probabilities: write a number above 0"
+    rewards, weights = _words(settings, "reward_funcs"), _words(settings, "reward_weights")
+    if rewards and weights and len(weights) != len(rewards):
+        yield (
+            f"--reward_weights ({settings['reward_weights'].source}) has {len(weights)} numbers for {len(rewards)} "
+            "--reward_funcs: write one for each"
+        )
 
 
 def _missing(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iterator[str]:
@@ -233,8 +241,6 @@ def _correction(settings: Mapping[str, Setting], number: Number, on: Callable[[s
             f"--correction {UNCORRECTED} trains samples of older policies as if they were new: write --correction "
             f"{DECOUPLED}, or --max_staleness 0"
         )
-    if _text(settings, "correction") == BEHAVIOUR and number("temperature") == 0:
-        yield "--temperature 0 samples without probabilities: write a number above 0"
 
 
 def _text(settings: Mapping[str, Setting], name: str) -> str:
