@@ -79,7 +79,7 @@ def fetch(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         wanted = Path(temporary) / "requirements.txt"
         wanted.write_text(f"{PACKAGE}=={VERSION} --hash=sha256:{_DIGEST}\n")
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", PACKAGE]
         words = [*pip, "--require-hashes", "--requirement", str(wanted), "--dest", temporary]
         done = subprocess.run(words, check=False, capture_output=True, text=True)
         if done.returncode:
@@ -91,8 +91,13 @@ def fetch(folder: Path) -> None:
         (package,) = Path(temporary).glob("*.tar.gz")
         with tarfile.open(package) as archive:
             parts = tuple(f"{_FOLDER}/{part}" for part in _PARTS)
-            members = [member for member in archive if member.name.startswith(parts)]
-            archive.extractall(temporary, members, filter="data")
+            for member in archive:
+                data = archive.extractfile(member) if member.name.startswith(parts) else None
+                if data is not None:
+                    target = Path(temporary) / member.name
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(data.read())
+                    target.chmod(member.mode)
         # Another process may have been faster.
         if not folder.is_dir():
             (Path(temporary) / _FOLDER).rename(folder)
