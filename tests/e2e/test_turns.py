@@ -15,7 +15,7 @@ import yaml
 
 from charts.helm import ROOT
 from cluster import Cluster
-from e2e.kube import Kube
+from e2e.kube import Kube, condition
 from e2e.registry import Image
 from e2e.rollouts import ENDLESS, VALUES, Installs, SumsRun, example_trainjob
 from e2e.sharing import LEASE, holder
@@ -86,6 +86,17 @@ def pods_of(kube: Kube, name: str, role: str) -> list[dict[str, Any]]:
 def has_learnt(run: SumsRun, steps: int) -> bool:
     """Return whether a run has trained more steps than so many."""
     return len(run.metrics()) > steps
+
+
+def test_without_its_lease_a_run_fails(runtimes: None, trainjob: Callable[[str], str], kube: Kube) -> None:
+    job = yaml.safe_load(Path(trainjob(TURNS)).read_text())
+    name = job["metadata"]["name"]
+    kube.create(job)
+    try:
+        kube.until("the run to fail", lambda: condition(kube.get("trainjob", name) or {}, "Failed"), 400)
+    finally:
+        kube.delete("trainjob", name)
+        kube.delete("pvc", f"initializer-{name}")
 
 
 def test_samplers_of_two_sessions_take_turns_and_both_learn(

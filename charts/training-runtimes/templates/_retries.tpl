@@ -31,12 +31,12 @@ rules:
       operator: In
       values: [64, 65, 66, 78]
   {{- with .server }}
-  {{- /* 3: flags that its parser refuses */}}
+  {{- /* 3: flags that its parser refuses; a device that it may never use */}}
   - action: FailJob
     onExitCodes:
       containerName: {{ . }}
       operator: In
-      values: [2]
+      values: [2, 78]
   {{- end }}
 {{- end }}
 

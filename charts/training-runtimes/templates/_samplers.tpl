@@ -194,37 +194,8 @@ initContainers:
       - name: settings
         mountPath: /settings
         readOnly: true
-  - name: adapters
-    image: {{ $fetch | quote }}
-    imagePullPolicy: {{ .root.Values.imagePullPolicy }}
-    restartPolicy: Always
-    command: [stoker, adapters, watch, --settings, /config/adapters.yaml]
-    args: [--host, 127.0.0.1, --port, "8081"{{ if $samplers.slice }}, --slice, /slice{{ end }}]
-    {{- if .runtime.workspace.existingClaim }}
-    env: {{- /* for the mount */}}
-      {{- include "training-runtimes.jobIdentity" . | nindent 6 }}
-    {{- end }}
-    readinessProbe:
-      httpGet: {path: /readyz, port: 8080}
-      periodSeconds: 2
-      failureThreshold: 3
-      timeoutSeconds: 5
-    livenessProbe:
-      httpGet: {path: /healthz, port: 8080}
-      periodSeconds: 10
-      failureThreshold: 6
-      timeoutSeconds: 5
-    {{- include "training-runtimes.samplerContainer" (dict "memory" "1Gi") | nindent 4 }}
-    volumeMounts:
-      {{- include "training-runtimes.samplerWorkspace" .runtime | nindent 6 }}
-      - name: config
-        mountPath: /config
-        readOnly: true
-      {{- if $samplers.slice }}
-      - name: slice
-        mountPath: /slice
-      {{- end }}
   {{- with $samplers.slice }}
+  {{- /* Not last: while the last one is down, the kubelet does not see that vLLM has ended. */}}
   - name: guard
     image: {{ $fetch | quote }}
     imagePullPolicy: {{ $.root.Values.imagePullPolicy }}
@@ -260,6 +231,36 @@ initContainers:
         mountPath: /var/run/secrets/kubernetes.io/serviceaccount
         readOnly: true
   {{- end }}
+  - name: adapters
+    image: {{ $fetch | quote }}
+    imagePullPolicy: {{ .root.Values.imagePullPolicy }}
+    restartPolicy: Always
+    command: [stoker, adapters, watch, --settings, /config/adapters.yaml]
+    args: [--host, 127.0.0.1, --port, "8081"{{ if $samplers.slice }}, --slice, /slice{{ end }}]
+    {{- if .runtime.workspace.existingClaim }}
+    env: {{- /* for the mount */}}
+      {{- include "training-runtimes.jobIdentity" . | nindent 6 }}
+    {{- end }}
+    readinessProbe:
+      httpGet: {path: /readyz, port: 8080}
+      periodSeconds: 2
+      failureThreshold: 3
+      timeoutSeconds: 5
+    livenessProbe:
+      httpGet: {path: /healthz, port: 8080}
+      periodSeconds: 10
+      failureThreshold: 6
+      timeoutSeconds: 5
+    {{- include "training-runtimes.samplerContainer" (dict "memory" "1Gi") | nindent 4 }}
+    volumeMounts:
+      {{- include "training-runtimes.samplerWorkspace" .runtime | nindent 6 }}
+      - name: config
+        mountPath: /config
+        readOnly: true
+      {{- if $samplers.slice }}
+      - name: slice
+        mountPath: /slice
+      {{- end }}
 containers:
   - name: vllm
     image: {{ $samplers.image | quote }}

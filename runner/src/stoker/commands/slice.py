@@ -103,39 +103,40 @@ def slice_run_command(
     """
     from stoker.serve.slices import hooks as engines
     from stoker.serve.slices.leases import ACCOUNT, Leases
-    from stoker.serve.slices.permits import Permits
+    from stoker.serve.slices.permits import Permits, telling_the_guard
     from stoker.serve.slices.reloads import Reloads
     from stoker.serve.slices.sharing import Journal, Sharing
     from stoker.serve.slices.turns import Rules, Turns
 
-    rules = Rules.within(lease_seconds, quantum)
-    stop = threading.Event()
-    hooks: engines.Hooks
-    if engine is not None and park_command is None and use_command is None:
-        weights = engines.check_level(sleep_level, config)
-        load_seconds = rules.renew if by_load else None
-        hooks = engines.VllmHooks(engine, sleep_level, hook_seconds, start_seconds, load_seconds, weights=weights)
-    elif engine is None and park_command and use_command and not by_load:
-        if engines.check_level(0, config):  # commands put their engine to sleep as they like
-            raise RunError(ExitCode.CONFIG, f"{config} has worker-extension-cls: {engines.COMMANDS_LOAD_NOTHING}")
-        hooks = engines.CommandHooks(park_command, use_command, hook_seconds, os.environ)
-    else:
-        raise RunError(
-            ExitCode.USAGE,
-            "name the engine: --engine for vLLM, else --park-command and --use-command (without --by-load)",
-        )
-    leases = Leases.of_the_pod(os.environ, api, namespace, account or ACCOUNT, rules.renew)
-    if not folder.is_dir():
-        raise RunError(
-            ExitCode.CONFIG, f"--folder {folder} is not a folder: mount one that the engine's guard sees too"
-        )
-    # A process that was started again must not be taken for the one before it.
-    me = f"{name or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    turns = Turns(me, rules)
-    permits, reloads, notes = Permits(folder), Reloads(folder), Journal(journal, lease, me)
-    Sharing(leases, lease, turns, hooks, permits, reloads, notes, idle_seconds if by_load else None).run(stop)
+    with telling_the_guard(folder):
+        rules = Rules.within(lease_seconds, quantum)
+        stop = threading.Event()
+        hooks: engines.Hooks
+        if engine is not None and park_command is None and use_command is None:
+            weights = engines.check_level(sleep_level, config)
+            load_seconds = rules.renew if by_load else None
+            hooks = engines.VllmHooks(engine, sleep_level, hook_seconds, start_seconds, load_seconds, weights=weights)
+        elif engine is None and park_command and use_command and not by_load:
+            if engines.check_level(0, config):  # commands put their engine to sleep as they like
+                raise RunError(ExitCode.CONFIG, f"{config} has worker-extension-cls: {engines.COMMANDS_LOAD_NOTHING}")
+            hooks = engines.CommandHooks(park_command, use_command, hook_seconds, os.environ)
+        else:
+            raise RunError(
+                ExitCode.USAGE,
+                "name the engine: --engine for vLLM, else --park-command and --use-command (without --by-load)",
+            )
+        leases = Leases.of_the_pod(os.environ, api, namespace, account or ACCOUNT, rules.renew)
+        if not folder.is_dir():
+            raise RunError(
+                ExitCode.CONFIG, f"--folder {folder} is not a folder: mount one that the engine's guard sees too"
+            )
+        # A process that was started again must not be taken for the one before it.
+        me = f"{name or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        turns = Turns(me, rules)
+        permits, reloads, notes = Permits(folder), Reloads(folder), Journal(journal, lease, me)
+        Sharing(leases, lease, turns, hooks, permits, reloads, notes, idle_seconds if by_load else None).run(stop)
 
 
 @slice_group.command(

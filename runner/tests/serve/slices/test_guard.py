@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.contract.exits import ExitCode, RunError
 from stoker.serve.slices import guard
 from stoker.serve.slices.guard import (
     ENDED,
@@ -26,7 +27,7 @@ from stoker.serve.slices.guard import (
     Permit,
     Sight,
 )
-from stoker.serve.slices.permits import Fencing, Permits, way_to_park
+from stoker.serve.slices.permits import Fencing, Permits, telling_the_guard, way_to_park
 
 ENGINE_OF = "import os, time, pathlib, sys; pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(600)"
 
@@ -131,6 +132,19 @@ def test_the_engine_goes_with_its_guard(tmp_path: Path, guarded: subprocess.Pope
     # Nobody can say so any more, but the kernel knows.
     assert permits.end(60)
     assert sight_of(tmp_path).state != ENDED
+
+
+def test_a_guard_ends_if_no_permit_will_ever_come(tmp_path: Path, guarded: subprocess.Popen[bytes]) -> None:
+    with pytest.raises(RunError, match="no such Lease"), telling_the_guard(tmp_path):
+        raise RunError(ExitCode.CONFIG, "no such Lease")
+    assert guarded.wait(10) == ExitCode.CONFIG
+
+
+def test_an_engine_that_had_a_permit_is_not_ended_by_a_later_error(tmp_path: Path) -> None:
+    Permits(tmp_path).parked()
+    with pytest.raises(RunError, match="the Lease is gone"), telling_the_guard(tmp_path):
+        raise RunError(ExitCode.CONFIG, "the Lease is gone")
+    assert guard.read_permit(tmp_path) == Permit(PARKED)
 
 
 def test_a_stop_ends_engine_and_guard(tmp_path: Path, guarded: subprocess.Popen[bytes]) -> None:

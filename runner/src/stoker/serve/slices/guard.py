@@ -23,8 +23,10 @@ from typing import TypeVar
 
 # States of a permit. While it is STARTING something may yet let the engine run; RUNNING: nothing is under way; LOADING:
 # the engine is paused to load weights, and then let go on; PARKING: it is asked to park. One that ends while it is
-# LOADING or PARKING must not start again: what it is told next is not for the one after it.
+# LOADING or PARKING must not start again: what it is told next is not for the one after it. REFUSED: whoever asks for
+# the device has ended for good before it had it, so no permit will come.
 PARKED, STARTING, RUNNING, LOADING, PARKING, STOP = "parked", "starting", "running", "loading", "parking", "stop"
+REFUSED = "refused"
 # States of the guard: no engine, an engine, and no engine any more because the guard is ending.
 IDLE, ENGINE, ENDED = "idle", "engine", "ended"
 
@@ -33,7 +35,7 @@ _BEAT_SECONDS = 0.5
 # Without a sign of life for so long the guard does not count.
 SILENT_SECONDS = 3.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_STOPPED = 75
+_STOPPED, _CONFIG = 75, 78
 
 
 _Kind = TypeVar("_Kind")
@@ -44,7 +46,7 @@ class Permit:
     """What the engine may do.
 
     Attributes:
-        state: PARKED, STARTING, RUNNING, LOADING, PARKING or STOP.
+        state: PARKED, STARTING, RUNNING, LOADING, PARKING, STOP or REFUSED.
         until: when to end the engine, by `now`.
         term: number of the turn.
         order: number of the permit; a larger one is newer.
@@ -164,7 +166,7 @@ class PermitGuard:
         self._lock = -1
 
     def run(self) -> int:
-        """Guard until the engine ends by itself or a signal comes; return the exit code."""
+        """Guard until the engine ends by itself, none may ever start, or a signal comes; return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         self._lock = os.open(lock_path(self._folder), os.O_RDWR | os.O_CREAT, 0o666)
@@ -196,6 +198,9 @@ class PermitGuard:
     def _look(self) -> int | None:
         # A permit that cannot be read changes nothing: the last one runs out.
         self._permit = read_permit(self._folder) or self._permit
+        if self._engine is None and self._permit is not None and self._permit.state == REFUSED:
+            print("[stoker] no engine starts: `stoker slice run` beside it says why", file=sys.stderr, flush=True)
+            return _CONFIG
         if self._engine is not None and must_end(self._permit, now()):
             self._kill()
         elif self._engine is not None and (code := self._engine.poll()) is not None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
+from stoker.contract.exits import RunError
 from stoker.serve.slices import guard
 from stoker.serve.slices.guard import (
     ENDED,
@@ -16,6 +19,7 @@ from stoker.serve.slices.guard import (
     LOADING,
     PARKED,
     PARKING,
+    REFUSED,
     RUNNING,
     SILENT_SECONDS,
     STARTING,
@@ -48,6 +52,21 @@ def way_to_park(permit: Permit | None, sight: Sight | None, started: float) -> F
     asked = permit is not None and permit.state == RUNNING and sight is not None and sight.state == ENGINE
     # What may still be told to go on, or starts anew, is not to be trusted with an answer.
     return Fencing.ASK if asked and sight is not None and sight.since == started else Fencing.END
+
+
+@contextmanager
+def telling_the_guard(folder: Path) -> Iterator[None]:
+    """Let the guard end, and the pod with it, if the body fails for good before the first permit.
+
+    Args:
+        folder: shared with the guard.
+    """
+    try:
+        yield
+    except RunError as error:
+        if error.code.is_final and folder.is_dir():
+            Permits(folder).refused()
+        raise
 
 
 class Permits:
@@ -95,6 +114,12 @@ class Permits:
     def parked(self) -> None:
         """Note that the engine does not use the device."""
         self._give(Permit(PARKED))
+
+    def refused(self) -> None:
+        """Note that no permit will come, if none has come yet."""
+        with self._lock:
+            if self._permit is None:
+                self._write(Permit(REFUSED))
 
     def way(self) -> Fencing:
         """Return how the engine stops for sure."""
