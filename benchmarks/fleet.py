@@ -9,7 +9,7 @@ rows:
   url       the one URL ÷ its replicas' own proxies, asked straight: tokens per second of as many clients (goal: at
             least 0.98), and the median time of a request for one token, one at a time (goal: at most 2 ms more). Both
             proxies run the chart's configuration. Without the URL each client has a replica of its own, which is the
-            best that can be had
+            best that can be had; one that is alone asks both in turn, as it does through the URL
   pause     gaps between streamed tokens with reloads of an adapter, and of all weights, and without: 99 of 100 of the
             longest gaps that a reload fell into, one for each client, over 99 of 100 gaps without reloads; goal: at
             most 100 ms more

@@ -22,8 +22,8 @@ def ask(order: dict[str, Any]) -> dict[str, Any]:
     """Ask for streamed completions, some at a time.
 
     Args:
-        order: urls, key, model, requests, concurrency, tokens. Who asks some at a time asks one url: the first asks the
-            first, and so on, over and over.
+        order: urls, key, model, requests, concurrency, tokens. Of several who ask at a time each has a url of its own,
+            as far as there are as many; one who is alone asks all of them in turn, as a balancer does.
 
     Returns:
         tokens_per_second of all requests together; first_token and request, seconds, one for each request.
@@ -34,8 +34,8 @@ def ask(order: dict[str, Any]) -> dict[str, Any]:
     left = iter(range(order["requests"]))
     lock = threading.Lock()
 
-    def work(url: str) -> None:
-        while True:
+    def work(own: list[str]) -> None:
+        for url in itertools.cycle(own):
             with lock:
                 number = next(left, None)
             if number is None:
@@ -59,8 +59,9 @@ def ask(order: dict[str, Any]) -> dict[str, Any]:
                 first.append(arrived - started)
                 whole.append(time.perf_counter() - started)
 
-    urls = itertools.islice(itertools.cycle(order["urls"]), order["concurrency"])
-    threads = [threading.Thread(target=work, args=(url,)) for url in urls]
+    urls, count = order["urls"], order["concurrency"]
+    listed = [*itertools.islice(itertools.cycle(urls), max(len(urls), count))]
+    threads = [threading.Thread(target=work, args=(listed[number::count],)) for number in range(count)]
     started = time.perf_counter()
     for thread in threads:
         thread.start()
