@@ -22,7 +22,7 @@ PUBLIC_MIRROR = "http://deb.debian.org/debian"
 
 _COMPILE = (
     "python3", "-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash", "/usr/lib/python3",
-    "/usr/lib/python3.11",
+    f"/usr/lib/python{PYTHON[0]}.{PYTHON[1]}",
 )  # fmt: skip
 
 _LEAVINGS = (

@@ -64,9 +64,9 @@ def test_two_of_one_name_and_another_namespace_are_refused(catalogue: Cluster, t
     assert [key for key in catalogue.objects if key[0] == "trainjobs"] == []
 
 
-def test_if_one_cannot_be_made_after_all_none_is(
-    catalogue: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quota without room for the TrainJob `b`, of which a dry run knows nothing."""
     create = Client.create
 
     def full(self: Client, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> builders.Manifest:
@@ -75,22 +75,17 @@ def test_if_one_cannot_be_made_after_all_none_is(
         return create(self, kind, body, dry_run=dry_run)
 
     monkeypatch.setattr(Client, "create", full)
+
+
+@pytest.mark.usefixtures("quota")
+def test_if_one_cannot_be_made_after_all_none_is(catalogue: Cluster, tmp_path: Path) -> None:
     path = written(tmp_path / "job.yaml", builders.trainjob("a"), builders.trainjob("b"))
     assert "exceeded quota" in stoker("submit", path, code=ExitCode.CONFIG).stderr
     assert [key for key in catalogue.objects if key[0] == "trainjobs"] == []
 
 
-def test_a_trainjob_that_may_not_be_taken_back_is_named(
-    catalogue: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create = Client.create
-
-    def full(self: Client, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> builders.Manifest:
-        if not dry_run and body["metadata"]["name"] == "b":
-            raise ObjectRefusedError(ExitCode.CONFIG, "exceeded quota")
-        return create(self, kind, body, dry_run=dry_run)
-
-    monkeypatch.setattr(Client, "create", full)
+@pytest.mark.usefixtures("quota")
+def test_a_trainjob_that_may_not_be_taken_back_is_named(catalogue: Cluster, tmp_path: Path) -> None:
     catalogue.refusals["DELETE", "trainjobs"] = forbidden("delete", "trainjobs")
     path = written(tmp_path / "job.yaml", builders.trainjob("a"), builders.trainjob("b"))
     told = stoker("submit", path, code=ExitCode.CONFIG).stderr

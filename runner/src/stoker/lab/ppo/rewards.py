@@ -173,7 +173,9 @@ class ModelJudge:
             self._refuse_other(str(kinds[0]), len(described.get("id2label") or "01"))
 
     def check(self, answers: Answers) -> None:
-        """Refuse a model of another kind: of one on the Hub this reads config.json alone."""
+        """Refuse a model of another kind that was not here to look at before: this fetches its config.json alone."""
+        if self._facts.folder is not None:
+            return
         from transformers import AutoConfig
 
         with loading(self._model):
