@@ -70,8 +70,9 @@ def test_torchs_flash_attention_is_told_where_each_sample_begins(trainer_python:
 @pytest.mark.gpu
 def test_torchs_flash_attention_keeps_samples_apart(cuda_python: Path) -> None:
     for line in families(cuda_python, "cuda", VARLEN).values():
-        assert {abs(line["alone"] - line[how]) < 1e-3 for how in APART} == {True}, line
-        # bfloat16 has eight bits.
+        assert max(abs(line["alone"] - line[how]) for how in ("packed", "by positions")) < 1e-3, line
+        # bfloat16 has eight bits, and the products of padded rows are summed in another order.
+        assert line["padded"] == pytest.approx(line["alone"], rel=5e-4), line
         assert line["gradients"] < 2e-2, line
 
 

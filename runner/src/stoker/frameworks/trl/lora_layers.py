@@ -32,8 +32,8 @@ def scale_small() -> None:
     """Have adapters scale what lies between their two matrices, which has few columns, and not what comes out.
 
     Only by powers of two, as with alpha = 2 r: that rounds nothing within the range of a type, so the result is the
-    same. It saves a pass over the
-    output of each layer, and one over its gradient: 4 % of a step's time (Qwen3 8B, 16,384 tokens, H200).
+    same. It saves a pass over the output of each layer, and one over its gradient: 4 % of a step's time (Qwen3 8B,
+    16,384 tokens, H200).
     """
     usual = Linear.forward
 
