@@ -89,6 +89,7 @@ class Storage:
         torch.frombuffer(data, dtype=torch.int32).random_()
         self._tensors = named(torch.frombuffer(data, dtype=torch.bfloat16))
         self._kept: Path | None = None
+        self._sampler = in_vllm.Shadow()
 
     def write(self, side: str) -> float:
         """Write all bytes to the disk; return the bytes per second."""
@@ -115,8 +116,12 @@ class Storage:
         if side == "dd":
             command = ["dd", f"if={file}", "of=/dev/null", _BLOCK, "status=none"]
             return self._size / seconds_of(lambda: subprocess.run(command, check=True))
-        folder = self._kept
-        return self._size / seconds_of(lambda: in_vllm.taken(folder, "", {}))
+        folder = str(self._kept)
+        took = seconds_of(lambda: (self._sampler.stage([folder]), self._sampler.wait()))
+        if self._sampler.staged is None:
+            raise RuntimeError(f"it could not be read: {self._sampler.problem}")
+        self._sampler.hold(*self._sampler.staged)
+        return self._size / took
 
 
 class Delta:

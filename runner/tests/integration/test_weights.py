@@ -110,6 +110,12 @@ def test_a_worker_that_has_dropped_its_weights_has_the_same_ones_again(formats: 
     assert formats["restored"] == [["", "its own"], ["run:0", {"w": [1.0, 1.0]}]]
 
 
+def test_a_version_takes_the_memory_of_the_last_but_one_unless_the_engine_has_it(formats: dict[str, Any]) -> None:
+    copied, kept = formats["places"]
+    assert copied == {"places": [0, 1, 0, 1, 0], "is": True}
+    assert kept == {"places": [0, 1, 2, 1, 2], "is": True}
+
+
 def test_a_worker_that_still_reads_a_version_loads_nothing_and_waits_for_no_disk(formats: dict[str, Any]) -> None:
     found = formats["unread"]
     assert found["at once"] == ["", None]

@@ -118,18 +118,27 @@ def doubts() -> dict[str, Any]:
 
 
 class Worker(in_vllm.Weights):
-    """A worker of vLLM that has weights and forgets them."""
+    """A worker of vLLM that has weights and forgets them.
 
-    def __init__(self) -> None:
+    Args:
+        model: whose empty parameters become the tensors that are loaded first, and stay that.
+    """
+
+    def __init__(self, model: torch.nn.Module | None = None) -> None:
         self.has: Any = None
+        self._model = model or torch.nn.Module()
 
     def reload_weights(self, weights_iterator: Any = None) -> None:
         """Load weights, by default those that it started with."""
-        self.has = "its own" if weights_iterator is None else {name: one.tolist() for name, one in weights_iterator}
+        tensors = None if weights_iterator is None else dict(weights_iterator)
+        self.has = "its own" if tensors is None else {name: one.tolist() for name, one in tensors.items()}
+        for name, parameter in self._model.named_parameters():
+            if not parameter.numel():
+                parameter.data = (tensors or {})[name]
 
     def get_model(self) -> torch.nn.Module:
-        """Return a model without layers."""
-        return torch.nn.Module()
+        """Return the model."""
+        return self._model
 
 
 def restored(folder: Path) -> list[Any]:
@@ -167,7 +176,35 @@ def unread(folder: Path) -> dict[str, Any]:
     return {**found, "then": [worker.stoker_swap("run:0")["name"], worker.has]}
 
 
+def places(folder: Path, *, kept: bool) -> dict[str, Any]:
+    """Have a worker take four whole versions, then a difference; return where each lies, and whether the last is right.
+
+    Args:
+        folder: gets the versions.
+        kept: the engine keeps the tensors of the first version.
+    """
+    model = torch.nn.Module()
+    if kept:
+        model.w = torch.nn.Parameter(torch.zeros(0))
+    worker, found = Worker(model), []
+    jobs = [TensorSnapshot({"w": torch.arange(64.0) + version, "b": torch.ones(3)}) for version in range(4)]
+    jobs.append(TensorSnapshot({name: tensor.clone() for name, tensor in jobs[3].tensors.items()}))
+    jobs[4].tensors["w"][5] = -1
+    for version, job in enumerate(jobs):
+        earlier = ("run:3", job.since(jobs[3])) if version == 4 else ()
+        (folder / str(version)).mkdir(parents=True)
+        job.write(folder / str(version), f"run:{version}", *earlier)
+        worker.stoker_stage([str(folder / str(version))])
+        while not worker.stoker_staged()["done"]:
+            time.sleep(0.01)
+        assert worker.stoker_swap(f"run:{version}")["name"] == f"run:{version}"
+        assert worker.stoker_checksums() == job.checksums
+        found.append(worker._stoker_shadow().tensors["w"].data_ptr())
+    return {"places": [found.index(place) for place in found], "is": worker.has["w"] == jobs[4].tensors["w"].tolist()}
+
+
 if __name__ == "__main__":
     scratch = Path(sys.argv[1])
     cases = {"round": round_trip(scratch), "damages": damages(scratch), "doubts": doubts()}
+    cases["places"] = [places(scratch / str(kept), kept=kept) for kept in (False, True)]
     print(json.dumps({**cases, "restored": restored(scratch / "restored"), "unread": unread(scratch / "unread")}))

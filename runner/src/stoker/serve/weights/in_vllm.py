@@ -5,7 +5,8 @@ Stoker. Its methods are called by vLLM's `/collective_rpc`; each worker answers 
 
 A version is read and checked in a thread, while vLLM generates. Only then is generation paused, and the weights are
 loaded as vLLM loads a checkpoint. vLLM for CPUs keeps weights in a packed form alone, so a copy in the checkpoint's
-form stays in host memory, to which differences are applied.
+form stays in host memory, to which differences are applied. The memory of the version before stays too, for the next
+one: to get new memory takes longer than to read from a good disk.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ SCHEMA_VERSION = 2  # of the file of checksums
 # Which elements of a tensor have changed, one bit each, and their new values.
 _MASK, _VALUES = "#mask", "#values"
 THREADS = min(8, os.cpu_count() or 1)
+_READERS = 8  # they wait for the disk, so more than there are processors
 _CHUNK = 16 * 2**20
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -55,11 +57,13 @@ class Shadow:
         name: the version, `RUN:VERSION`, or a model's folder; empty for the weights that vLLM started with.
         digest: of all checksums of a version.
         tensors: by their names in a checkpoint.
+        spare: tensors of the version before, whose memory the next one takes.
     """
 
     def __init__(self) -> None:
         self.name, self.digest = "", ""
         self.tensors: Tensors = {}
+        self.spare: Tensors = {}
         self.staged: tuple[str, str, Tensors] | None = None
         self.problem: dict[str, str] | None = None
         self._thread: threading.Thread | None = None
@@ -78,6 +82,19 @@ class Shadow:
         self._thread = threading.Thread(target=read, args=arguments, daemon=True)
         self._thread.start()
 
+    def hold(self, name: str, digest: str, tensors: Tensors, used: Iterable[torch.Tensor] = ()) -> None:
+        """Have these weights from now on.
+
+        Args:
+            name: of the version or the model.
+            digest: of a version; empty for a model, whose files stay where they are, and which no difference follows.
+            tensors: its own.
+            used: tensors of the engine. What lies in their memory is no spare.
+        """
+        taken_places = {_place(tensor) for tensor in (*used, *tensors.values())}
+        self.spare = {key: one for key, one in self.tensors.items() if _place(one) not in taken_places}
+        self.name, self.digest, self.tensors = name, digest, tensors if digest else {}
+
     def busy(self) -> bool:
         """Return whether files are being read."""
         return self._thread is not None and self._thread.is_alive()
@@ -91,7 +108,7 @@ class Shadow:
         name, digest, tensors = self.name, self.digest, dict(self.tensors)
         for folder in folders:
             try:
-                name, digest, tensors = taken(folder, name, tensors)
+                name, digest, tensors = taken(folder, name, tensors, self.spare)
             except WrongWeightsError as error:
                 self.problem = {"file": folder.name, "problem": error.problem}
                 break
@@ -163,8 +180,7 @@ class Weights:
             if not shadow.tensors:
                 shadow.name = shadow.digest = ""
             return {**self.stoker_held(), "problem": f"vLLM cannot load it: {type(error).__name__}: {error}"}
-        # A model's files stay where they are, and no difference to them will come.
-        shadow.name, shadow.digest, shadow.tensors = name, digest, tensors if digest else {}
+        shadow.hold(name, digest, tensors, worker.get_model().parameters())
         return self.stoker_held()
 
     def _stoker_shadow(self) -> Shadow:
@@ -203,13 +219,14 @@ def model_tensors(files: Sequence[Path]) -> Tensors:
     return found
 
 
-def taken(folder: Path, name: str, tensors: Tensors) -> tuple[str, str, Tensors]:
+def taken(folder: Path, name: str, tensors: Tensors, spare: Tensors | None = None) -> tuple[str, str, Tensors]:
     """Return the name, the digest and the tensors of a version, from its files and the version before.
 
     Args:
         folder: its files.
         name: of the version before; empty if there is none.
         tensors: of the version before, which stay as they are.
+        spare: tensors whose memory may be taken; those that are taken are removed.
 
     Raises:
         WrongWeightsError: the files are damaged, of another format, or follow on another version.
@@ -227,8 +244,9 @@ def taken(folder: Path, name: str, tensors: Tensors) -> tuple[str, str, Tensors]
         earlier, wanted = listed["earlier"], listed["checksums"]
         if earlier and earlier != name:
             raise WrongWeightsError(folder, f"it is the difference to {earlier}, not to {name or 'the base model'}")
-        given, read = _read(folder / _TENSORS)
-        new = _applied(given, tensors if earlier else {})
+        spare = {} if spare is None else spare
+        given, read = _read(folder / _TENSORS, spare)
+        new = _applied(given, tensors if earlier else {}, spare)
     except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
         raise WrongWeightsError(folder, f"it is damaged ({type(error).__name__}: {error})") from error
     if set(new) != set(wanted):
@@ -240,8 +258,8 @@ def taken(folder: Path, name: str, tensors: Tensors) -> tuple[str, str, Tensors]
     return listed["name"], digest_of(computed), new
 
 
-def _read(file: Path) -> tuple[Tensors, dict[str, str]]:
-    """Return the tensors of a file, in memory of their own because the file will be removed; and their checksums.
+def _read(file: Path, spare: Tensors) -> tuple[Tensors, dict[str, str]]:
+    """Return the tensors of a file, in other memory because the file will be removed; and their checksums.
 
     Several threads read, one tensor each, and compute its checksum while others wait for the disk. Reading a mapped
     file page by page would use a part of what the disk can do.
@@ -258,7 +276,7 @@ def _read(file: Path) -> tuple[Tensors, dict[str, str]]:
         header = json.loads(stream.read(length))
 
     def read(name: str) -> tuple[torch.Tensor, str]:
-        tensor = torch.empty_like(parts[name], memory_format=torch.contiguous_format)
+        tensor = _room(name, parts[name], spare)
         left = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
         with file.open("rb", buffering=0) as stream:
             stream.seek(8 + length + header[name]["data_offsets"][0])
@@ -268,28 +286,41 @@ def _read(file: Path) -> tuple[Tensors, dict[str, str]]:
                 left = left[count:]
         return tensor, checksum(tensor)
 
-    with ThreadPoolExecutor(THREADS) as threads:
+    with ThreadPoolExecutor(_READERS) as threads:
         found = dict(zip(parts, threads.map(read, parts), strict=True))
     return {name: tensor for name, (tensor, _) in found.items()}, {name: of for name, (_, of) in found.items()}
 
 
-def _applied(given: Tensors, before: Tensors) -> Tensors:
+def _room(name: str, like: torch.Tensor, spare: Tensors) -> torch.Tensor:
+    """Return a tensor with any values, in memory that is spare or new."""
+    found = spare.pop(name, None)
+    if found is not None and (found.shape, found.dtype) == (like.shape, like.dtype) and found.is_contiguous():
+        return found
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Return where a tensor's memory begins."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _applied(given: Tensors, before: Tensors, spare: Tensors) -> Tensors:
     new = dict(before)
     for key, tensor in given.items():
         name, sign, kind = key.rpartition("#")
         if not sign:
             new[key] = tensor
         elif f"#{kind}" == _MASK:
-            new[name] = _changed(before[name], tensor, given[name + _VALUES])
+            new[name] = _room(name, before[name], spare).copy_(before[name])
+            new[name].view(-1).masked_scatter_(_bits(tensor, new[name].numel()), given[name + _VALUES])
     return new
 
 
-def _changed(before: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with new values where the bits of a mask are set."""
+def _bits(mask: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the bits of a mask, each as a boolean."""
     import numpy as np
 
-    bits = torch.from_numpy(np.unpackbits(mask.numpy(), count=before.numel())).bool()
-    return before.reshape(-1).masked_scatter(bits, values).reshape(before.shape)
+    return torch.from_numpy(np.unpackbits(mask.numpy(), count=count)).view(torch.bool)
 
 
 def change(before: torch.Tensor, after: torch.Tensor) -> tuple[Tensors, int]:
