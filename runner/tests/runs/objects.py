@@ -216,7 +216,7 @@ def event(
     }
 
 
-def job(run: str = "tune", role: str = "node") -> Object:
+def job(run: str = "tune", role: str = "node", **status: Any) -> Object:
     """Return the Job of a role."""
     name = f"{run}-{role}-0"
     labels = {"jobset.sigs.k8s.io/jobset-name": run}
@@ -225,7 +225,7 @@ def job(run: str = "tune", role: str = "node") -> Object:
         "kind": "Job",
         "metadata": {"name": name, "namespace": "ml", "uid": f"uid-job-{name}", "labels": labels},
         "spec": {},
-        "status": {},
+        "status": status,
     }
 
 

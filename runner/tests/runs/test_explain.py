@@ -46,6 +46,7 @@ class Case:
         workload: what Kueue keeps of it.
         others: what Kueue keeps of other runs in its queue.
         lacks: the ResourceClaims that do not exist.
+        jobs: the JobSet's Jobs.
     """
 
     cause: str
@@ -58,10 +59,11 @@ class Case:
     workload: Object | None = None
     others: tuple[Object, ...] = ()
     lacks: tuple[str, ...] = ()
+    jobs: tuple[Object, ...] = field(default_factory=lambda: (job(),))
 
     def found(self) -> list[Finding]:
         """Return the causes."""
-        parts = (self.trainjob, self.jobset, (job(),), tuple(self.pods), tuple(self.claims), tuple(self.events))
+        parts = (self.trainjob, self.jobset, self.jobs, tuple(self.pods), tuple(self.claims), tuple(self.events))
         seen = Seen(*parts, workload=self.workload, others=self.others, lacks=self.lacks)
         return explain(seen, datetime.fromisoformat(NOW))
 
@@ -422,6 +424,30 @@ CASES = {
         "vllm ended with exit code 1",
         "stoker logs tune --role sampler",
         [pod(), terminated(1, "no memory", role="sampler")],
+    ),
+    "a sampler that ended the run": Case(
+        "vllm ended with exit code 78 wrong configuration: no Lease",
+        "correct what it names",
+        [terminated(143), terminated(78, "no Lease", role="sampler")],
+        trainjob(**ended("Failed", "FailedJobs")),
+    ),
+    "a sampler that ended the run and is gone": Case(
+        "vllm ended with exit code 78 wrong configuration, in pod tune-sampler-0-0-x2k7c, which is gone",
+        "correct what it names",
+        [],
+        trainjob(**ended("Failed", "FailedJobs")),
+        jobs=(
+            job(),
+            job(
+                role="sampler",
+                **ended(
+                    "Failed",
+                    "PodFailurePolicy",
+                    "Container vllm for pod ml/tune-sampler-0-0-x2k7c failed with exit code 78 matching FailJob "
+                    "rule at index 2",
+                ),
+            ),
+        ),
     ),
     "old samples": Case(
         "its samples are 6.0 steps old",

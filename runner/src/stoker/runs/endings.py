@@ -44,11 +44,21 @@ def advice_on(run: str, pod: Pod, ending: Ending, names: FlagNames) -> str:
         )
     if pod.fetches:
         return f"correct what it names; `stoker logs {run} --role {pod.role}` shows all of it"
+    return advice_on_code(run, ending.code)
+
+
+def advice_on_code(run: str, code: int) -> str:
+    """Return what to do about an exit code, if that is all that is known.
+
+    Args:
+        run: the run's name.
+        code: the exit code.
+    """
     known = {int(code): text for code, text in _CODES.items()}
-    if ending.code in known:
-        return known[ending.code]
-    if ending.code == 137:
+    if code in known:
+        return known[code]
+    if code == 137:
         return "something killed it (SIGKILL): the node's memory, a stop that took too long, or a person"
-    if ending.code == 143:
+    if code == 143:
         return "something stopped it (SIGTERM), and the program did not handle it"
     return f"`stoker logs {run}` shows what it said last"
