@@ -77,9 +77,15 @@ class Shadow:
         self._begin(self._read_model, [*map(Path, files)], name)
 
     def _begin(self, read: Callable[..., None], *arguments: Any) -> None:
-        self.wait()
-        self.staged = self.problem = None
-        self._thread = threading.Thread(target=read, args=arguments, daemon=True)
+        before = self._thread
+
+        def begin() -> None:
+            if before is not None:
+                before.join()  # here, because the caller is the loop that generates
+            self.staged = self.problem = None
+            read(*arguments)
+
+        self._thread = threading.Thread(target=begin, daemon=True)
         self._thread.start()
 
     def hold(self, name: str, digest: str, tensors: Tensors, used: Iterable[torch.Tensor] = ()) -> None:
