@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import threading
 import time
@@ -158,17 +159,25 @@ def restored(folder: Path) -> list[Any]:
 
 
 def unread(folder: Path) -> dict[str, Any]:
-    """Ask a worker to load a version that it still reads, from a disk that takes long, and then again."""
+    """Order a version twice, from a disk that takes long, and have it loaded while it is read and after that."""
     worker, version = Worker(), folder / "w0"
     version.mkdir(parents=True)
     TensorSnapshot({"w": torch.ones(2)}).write(version, "run:0")
-    text = (version / files.CHECKSUMS).read_text()
-    (version / files.CHECKSUMS).unlink()
-    os.mkfifo(version / files.CHECKSUMS)
-    disk = threading.Timer(5.0, (version / files.CHECKSUMS).write_text, [text])
+    listed = version / files.CHECKSUMS
+    listed.rename(folder / "listed")
+    os.mkfifo(listed)
+
+    def arrive() -> None:
+        with listed.open("w") as stream:  # the first reader waits for it
+            shutil.copy(folder / "listed", folder / "copy")
+            (folder / "copy").rename(listed)
+            stream.write(listed.read_text())
+
+    disk = threading.Timer(5.0, arrive)
     disk.start()
-    worker.stoker_stage([str(version)])
     began = time.monotonic()
+    for _ in range(2):
+        worker.stoker_stage([str(version)])
     found = {"at once": [worker.stoker_swap("run:0")["name"], worker.has], "seconds": time.monotonic() - began}
     disk.join()
     while not worker.stoker_staged()["done"]:
