@@ -116,8 +116,8 @@ class Storage:
         if side == "dd":
             command = ["dd", f"if={file}", "of=/dev/null", _BLOCK, "status=none"]
             return self._size / seconds_of(lambda: subprocess.run(command, check=True))
-        folder = str(self._kept)
-        took = seconds_of(lambda: (self._sampler.stage([folder]), self._sampler.wait()))
+        self._sampler.stage([str(self._kept)])
+        took = seconds_of(self._sampler.wait)
         if self._sampler.staged is None:
             raise RuntimeError(f"it could not be read: {self._sampler.problem}")
         self._sampler.hold(*self._sampler.staged)

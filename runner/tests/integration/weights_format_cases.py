@@ -214,6 +214,6 @@ def places(folder: Path, *, kept: bool) -> dict[str, Any]:
 
 if __name__ == "__main__":
     scratch = Path(sys.argv[1])
-    cases = {"round": round_trip(scratch), "damages": damages(scratch), "doubts": doubts()}
+    cases: dict[str, Any] = {"round": round_trip(scratch), "damages": damages(scratch), "doubts": doubts()}
     cases["places"] = [places(scratch / str(kept), kept=kept) for kept in (False, True)]
     print(json.dumps({**cases, "restored": restored(scratch / "restored"), "unread": unread(scratch / "unread")}))

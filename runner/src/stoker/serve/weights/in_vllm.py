@@ -307,7 +307,7 @@ def _room(name: str, like: torch.Tensor, spare: Tensors) -> torch.Tensor:
 
 def _place(tensor: torch.Tensor) -> int:
     """Return where a tensor's memory begins."""
-    return tensor.untyped_storage().data_ptr()
+    return int(tensor.untyped_storage().data_ptr())
 
 
 def _applied(given: Tensors, before: Tensors, spare: Tensors) -> Tensors:
