@@ -10,7 +10,7 @@ from runner.tests.samples import pod, resolve
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.samplers import SamplerRequest
-from stoker.frameworks.trl.asynchronous.request import versions_needed
+from stoker.frameworks.trl.asynchronous.request import seconds_to_wait, versions_needed
 from stoker.plan.plan import Plan
 
 METHOD = ("trl.scripts.grpo_async", "--samplers", "role", "--reward_funcs", "math_answer")
@@ -41,6 +41,12 @@ def test_a_run_needs_samplers_and_a_reward_and_no_more() -> None:
     assert plan.samplers == SamplerRequest(
         "/workspace/model", "base", "/workspace/adapters", None, 16, 6, dtype="float32", revision="main"
     )
+
+
+def test_a_run_waits_longer_for_its_own_samplers_than_kubernetes_to_replace_one() -> None:
+    assert seconds_to_wait("role", None) >= 600 + 1800, "the longest pause, and the longest start of vLLM"
+    assert seconds_to_wait("http://a:8080", None) == 600
+    assert seconds_to_wait("role", 0.0) == 0
 
 
 @pytest.mark.parametrize("more", [(), ("--use_peft", "false"), ("--publish_whole_every", "5")])

@@ -108,9 +108,14 @@ class GRPOAsyncConfig(GRPOConfig):
         default=300.0,
         metadata={"help": "How long the rewards of the samples of one prompt may take, reward models included."},
     )
-    fleet_wait_seconds: float = field(
-        default=600.0,
-        metadata={"help": "How long to wait while no sampler is ready, before the run ends with 75."},
+    fleet_wait_seconds: float | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "How long to wait while no sampler is ready, before the run ends with 75. None: 2400 with `--samplers "
+                "role`, whose pods Kubernetes starts anew after up to 10 minutes, and 600 otherwise."
+            )
+        },
     )
     rollout_wait_seconds: float = field(
         default=1800.0,

@@ -10,6 +10,9 @@ from stoker.frameworks.trl.asynchronous.refusals import METHOD
 from stoker.plan.arguments import NONE, FlagTable, Setting, is_true
 from stoker.plan.interfaces import Asked
 
+# Kubernetes makes the n-th lost sampler of a Job anew after 10 s, 20 s, 40 s and so on, 10 minutes at most. Then vLLM
+# may take as long as its startup probe allows.
+_WAIT_SECONDS, _OWN_WAIT_SECONDS = 600.0, 600.0 + 1800.0
 # What requests call version 0.
 _BASE = "base"
 _TYPES = ("float32", "bfloat16", "float16")
@@ -48,6 +51,18 @@ def steps_between_evaluations(strategy: str, steps: float, total: int) -> int | 
     if strategy != "steps":
         return 0 if strategy == "epoch" else None
     return int(steps) if steps >= 1 else max(1, math.ceil(steps * total))
+
+
+def seconds_to_wait(samplers: str | None, asked: float | None) -> float:
+    """Return how long a run waits while no sampler is ready.
+
+    Args:
+        samplers: `--samplers`.
+        asked: `--fleet_wait_seconds`; None for what suits these samplers.
+    """
+    if asked is not None:
+        return asked
+    return _OWN_WAIT_SECONDS if samplers == OF_THE_JOB else _WAIT_SECONDS
 
 
 def sampler_request(asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> SamplerRequest | None:

@@ -19,7 +19,7 @@ from stoker.frameworks.trl.asynchronous.handout import Ranks
 from stoker.frameworks.trl.asynchronous.metrics import Lengths
 from stoker.frameworks.trl.asynchronous.probes import asked, rows_from
 from stoker.frameworks.trl.asynchronous.prompts import longest_prompt
-from stoker.frameworks.trl.asynchronous.request import steps_between_evaluations, versions_needed
+from stoker.frameworks.trl.asynchronous.request import seconds_to_wait, steps_between_evaluations, versions_needed
 from stoker.frameworks.trl.asynchronous.rows import Row
 from stoker.frameworks.trl.asynchronous.trainer import RolloutStart
 from stoker.plan.plan import Plan
@@ -115,7 +115,7 @@ class Rollouts:
             addresses,
             name,
             self._needs(start, chat),
-            wait_seconds=settings.fleet_wait_seconds,
+            wait_seconds=seconds_to_wait(settings.samplers, settings.fleet_wait_seconds),
             key=key,
         )
         try:
