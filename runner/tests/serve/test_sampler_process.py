@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.contract.exits import ExitCode, RunError
 from stoker.serve import sampler_process
 from stoker.serve.sampler_process import SamplerProcess
 
@@ -64,6 +65,27 @@ with http.server.HTTPServer(("127.0.0.1", port), Once) as server:
     server.handle_request()
 time.sleep(60)
 """
+
+
+REFUSES = """#!/bin/sh
+echo "usage: vllm serve" >&2
+echo "vllm serve: error: unrecognized arguments: $*" >&2
+exit 2
+"""
+
+
+def test_a_server_that_refuses_its_flags_is_not_started_again(tmp_path: Path) -> None:
+    server = tmp_path / "vllm"
+    server.write_text(REFUSES)
+    server.chmod(0o755)
+    sampler = SamplerProcess(str(server), tmp_path, 1, 2, ("--no-flag",), {"PATH": os.environ["PATH"]})
+    stop = threading.Event()
+    timer = threading.Timer(60, stop.set)  # else it tries for ever
+    timer.daemon = True
+    timer.start()
+    with pytest.raises(RunError, match=r"\(vllm serve: error: unrecognized arguments: .*--no-flag\): correct") as ended:
+        sampler.run(stop)
+    assert ended.value.code is ExitCode.CONFIG
 
 
 def test_a_server_that_no_longer_answers_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

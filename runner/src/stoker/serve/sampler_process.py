@@ -9,9 +9,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
+from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.serve.vllm import Server
 from stoker.serve.weights.workers import PYTHON
@@ -32,6 +35,10 @@ _STOP_SECONDS = 10.0
 _SILENT_SECONDS, _LOOK_SECONDS, _ANSWER_SECONDS = 60.0, 5.0, 2.0
 # A socket's path has at most 107 characters, and vLLM adds 37 to that of the temporary folder.
 _LONGEST_FOLDER = 50
+# With this vLLM ends for flags that its parser refuses; the same again would fail again.
+_WRONG_FLAGS = 2
+# Of the end of what vLLM says.
+_KEPT_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,11 @@ class SamplerProcess:
     environ: Mapping[str, str]
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until the stop; what ends by itself, and a vLLM that no longer answers, is started again."""
+        """Serve until the stop; what ends by itself, and a vLLM that no longer answers, is started again.
+
+        Raises:
+            RunError: vLLM refuses its flags (78).
+        """
         usual = tempfile.gettempdir()
         # vLLM leaves its sockets behind.
         with tempfile.TemporaryDirectory(
@@ -68,6 +79,7 @@ class SamplerProcess:
         paths = (str(self.config / PYTHON), self.environ.get("PYTHONPATH", ""))
         own = {"vLLM": {"PYTHONPATH": os.pathsep.join(filter(None, paths))}, "the watcher": dict[str, str]()}
         running: dict[str, subprocess.Popen[bytes]] = {}
+        errors = _Errors()
         health = _Health(self.port)
         try:
             while not stop.is_set():
@@ -76,9 +88,17 @@ class SamplerProcess:
                     running["vLLM"].kill()
                 for name, command in commands.items():
                     if name not in running:
-                        running[name] = subprocess.Popen(command, env={**environ, **own[name]})
-                        health = _Health(self.port) if name == "vLLM" else health
+                        told = subprocess.PIPE if name == "vLLM" else None
+                        running[name] = subprocess.Popen(command, env={**environ, **own[name]}, stderr=told)
+                        if name == "vLLM":
+                            health, errors = _Health(self.port), _Errors(running[name].stderr)
                     elif (code := running[name].poll()) is not None:
+                        if name == "vLLM" and code == _WRONG_FLAGS:
+                            raise RunError(
+                                ExitCode.CONFIG,
+                                f"vLLM does not start with its flags ({errors.last_line()}): correct samplers.args of "
+                                "the runtime, or what `stoker sampler` has after --",
+                            )
                         say(f"{name} ended with {code}: starting it again")
                         del running[name]
                         stop.wait(_PAUSE_SECONDS)
@@ -94,6 +114,31 @@ class SamplerProcess:
         here = ["--server", f"http://127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", str(self.watch_port)]
         settings = ["--settings", str(self.config / "adapters.yaml")]
         return [sys.executable, "-m", "stoker", "adapters", "watch", *settings, *here]
+
+
+class _Errors:
+    """What a process writes to its standard error: passes it on, and keeps the end.
+
+    Args:
+        stream: the process's; None for a process that writes nothing.
+    """
+
+    def __init__(self, stream: IO[bytes] | None = None) -> None:
+        self._kept = b""
+        self._reader = threading.Thread(target=self._pass_on, args=(stream,), daemon=True)
+        self._reader.start()
+
+    def last_line(self) -> str:
+        """Return the last line of a process that has ended."""
+        self._reader.join(_STOP_SECONDS)
+        lines = self._kept.decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it says nothing")
+
+    def _pass_on(self, stream: IO[bytes] | None) -> None:
+        while stream is not None and (said := os.read(stream.fileno(), _KEPT_BYTES)):
+            with suppress(OSError):  # nobody reads ours any more: vLLM must not wait for that
+                os.write(sys.stderr.fileno(), said)
+            self._kept = (self._kept + said)[-_KEPT_BYTES:]
 
 
 class _Health:
