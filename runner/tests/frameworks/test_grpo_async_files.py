@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -275,18 +276,26 @@ def test_the_longest_prompt_is_measured_with_what_its_row_has() -> None:
         text = row["prompt"] if isinstance(row["prompt"], str) else row["prompt"][0]["content"]
         return [0] * (len(text) + row["tools"])
 
-    assert longest_prompt(rows, encode) == (103, 98)
+    assert longest_prompt(rows, encode, may_be_empty=True) == (103, "row 98 of the data set")
     assert rows[40] in measured
     assert len(measured) < len(rows), "most rows are never encoded"
 
 
-def test_a_row_without_a_prompt_is_named() -> None:
-    with pytest.raises(RunError, match=r"row 1 of the data set has the prompt None: write a text or messages") as told:
-        longest_prompt([{"prompt": "a"}, {"prompt": None}], lambda _: [0])
+@pytest.mark.parametrize("prompt", [None, 5, "", []])
+def test_a_row_without_a_prompt_is_named(prompt: Any) -> None:
+    said = rf"row 1 of the evaluation data has the prompt {re.escape(repr(prompt))}: write a text or messages"
+    with pytest.raises(RunError, match=said) as told:
+        longest_prompt([{"prompt": "a"}, {"prompt": prompt}], lambda row: [*row["prompt"]], "the evaluation data")
     assert told.value.code is ExitCode.BAD_DATA
+
+
+def test_a_prompt_may_be_empty_where_a_template_or_an_environment_adds_to_it() -> None:
+    spoken = [{"prompt": [{"role": "user", "content": ""}]}]
+    assert longest_prompt(spoken, lambda _: [1, 2]) == (2, "row 0 of the data set")
+    assert longest_prompt([{"prompt": ""}], lambda _: [], may_be_empty=True) == (0, "row 0 of the data set")
 
 
 def test_the_longest_prompt_is_not_the_one_with_the_most_characters() -> None:
     rows = [{"prompt": "a" * 100} for _ in range(100)]
     rows[40] = {"prompt": "数" * 50}
-    assert longest_prompt(rows, lambda row: row["prompt"].encode()) == (150, 40)
+    assert longest_prompt(rows, lambda row: row["prompt"].encode()) == (150, "row 40 of the data set")

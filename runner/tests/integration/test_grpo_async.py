@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -262,9 +263,14 @@ def sampler(job: LocalJob) -> Iterator[Sampler]:
 def told(job: LocalJob) -> dict[str, str]:
     """Return the variables of a job, whose reward is in a module of the user."""
     (job.folder / "my_rewards.py").write_text(MY_REWARDS)
+    data = job.folder / "prompts"
+    if not data.exists():
+        shutil.copytree(job.inputs / "prompts", data)
+        # No sampler takes the second one.
+        (data / "test.jsonl").write_text("".join(json.dumps({"prompt": "1+" * size}) + "\n" for size in (1, 200)))
     return {
         "STOKER_METHOD": "grpo_async",
-        "STOKER_ARG_DATASET_NAME": str(job.inputs / "prompts"),
+        "STOKER_ARG_DATASET_NAME": str(data),
         "PYTHONPATH": str(job.folder),
         "STOKER_SAMPLERS_API_KEY": KEY,
     }
@@ -443,14 +449,15 @@ def test_a_job_whose_samplers_are_gone_says_so_stops_within_the_grace_period_and
     ("code", "asked", "said"),
     [
         # The samplers take 128 tokens, see `tiny_sampler.py`.
-        (78, ("--max_completion_length", "126"), r"it takes 128 tokens, but the longest prompt \(row \d+\) has"),
+        (78, ("--max_completion_length", "126"), r"it takes 128 tokens, but the longest prompt \(row \d+ of the data"),
+        (78, ("--eval_strategy", "steps"), r"128 tokens, but the longest prompt \(row 1 of the evaluation data\) has"),
         (78, ("--max_staleness", "8"), "it has room for 8 adapters at a time, but the run needs 10: raise lora.max"),
         (78, ("--lora_r", "32"), "it takes adapters up to rank 16, but the run's have 32: raise lora.maxRank"),
         (78, ("--tools", "my_rewards:add"), "the chat template of .* cannot show tool calls: use an instruction-tuned"),
         (64, ("--reward_funcs", "my_rewards:long"), "my_rewards has no long"),
         (69, ("--reward_funcs", "http://127.0.0.1:9", "--reward_seconds", "1"), "the reward model at http://127.0.0.1"),
     ],
-    ids=["long prompt", "max_loras", "rank", "template", "reward", "reward model"],
+    ids=["long prompt", "long prompt to evaluate", "max_loras", "rank", "template", "reward", "reward model"],
 )
 def test_what_cannot_work_is_one_message_before_the_first_step(
     job: LocalJob, sampler: Sampler, code: int, asked: tuple[str, ...], said: str

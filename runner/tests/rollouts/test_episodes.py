@@ -13,7 +13,7 @@ from runner.tests.rollouts.episode_parts import Script, characters, group, seeds
 from stoker.contract.exits import ExitCode, RunError
 from stoker.rollouts.chat import Chat
 from stoker.rollouts.episodes import Episodes, Sampling
-from stoker.rollouts.records import Group, Judged, Sample
+from stoker.rollouts.records import Group, Judged, Request, Sample
 from stoker.rollouts.rewards import Judges, functions_among
 from stoker.rollouts.tooling import Tooling
 from stoker.rollouts.user_code import Functions, Limits, UserCode
@@ -88,6 +88,25 @@ def test_an_answer_has_the_room_that_the_samplers_have() -> None:
         write(Episodes(sampler, Lengths(), characters(), SAMPLING, context=4))
     assert ended.value.code is ExitCode.BAD_DATA
     assert "the prompt of row 5 of epoch 1 (group 7) has 4 tokens, but the samplers take 4" in str(ended.value)
+
+
+@pytest.mark.parametrize("code", [ExitCode.CONFIG, ExitCode.CRASHED, ExitCode.STOPPED])
+def test_the_row_that_a_sampler_refuses_is_named(code: ExitCode) -> None:
+    def refuse(_: Request) -> str:
+        raise RunError(code, "sampler a refuses it")
+
+    with pytest.raises(RunError) as ended:
+        write(Episodes(Script(refuse), Lengths(), characters(), SAMPLING))
+    where = "" if code is ExitCode.STOPPED else "row 5 of epoch 1 (group 7): "  # nobody is there for any row
+    assert (ended.value.code, ended.value.message) == (code, f"{where}sampler a refuses it")
+
+
+def test_a_prompt_without_tokens_is_named_before_a_sampler_is_asked() -> None:
+    sampler = Script(lambda _: ".")
+    with pytest.raises(RunError, match=r"the prompt of row 5 of epoch 1 \(group 7\) has no tokens: write") as ended:
+        write(Episodes(sampler, Lengths(), characters(), SAMPLING), group(prompt=""))
+    assert ended.value.code is ExitCode.BAD_DATA
+    assert not sampler.requests
 
 
 def test_a_row_without_a_prompt_is_named() -> None:

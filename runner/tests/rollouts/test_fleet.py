@@ -315,9 +315,9 @@ def test_a_sampler_that_takes_less_than_the_longest_prompt_is_refused(
     replicas: Replicas, fleet_of: Callable[..., Fleet]
 ) -> None:
     (replica,) = replicas.start(length=127)
-    said = r"it takes 127 tokens, but the longest prompt \(row 5\) has 100 and an answer up to 28"
+    said = r"it takes 127 tokens, but the longest prompt \(row 5 of the data set\) has 100 and an answer up to 28"
     with pytest.raises(RunError, match=said):
-        fleet_of([replica], replace(NEEDS, row=5)).check()
+        fleet_of([replica], replace(NEEDS, row="row 5 of the data set")).check()
     replica.length = 128
     fleet_of([replica], NEEDS).check()
 

@@ -152,9 +152,7 @@ class Episodes:
         completion: list[Message] = []
         turns: list[Turn] = []
         while True:
-            turns.append(
-                await self._completer.complete(self._request(group, index, len(turns), seeds, sampling, trail))
-            )
+            turns.append(await self._turn(group, self._request(group, index, len(turns), seeds, sampling, trail)))
             trail.wrote(turns[-1])
             if not is_conversation(prompt):
                 break
@@ -168,6 +166,14 @@ class Episodes:
             completion += answers
         return _Played(prompt, completion or self._chat.decode(trail.completion_ids), trail, turns, episode, began)
 
+    async def _turn(self, group: Group, request: Request) -> Turn:
+        try:
+            return await self._completer.complete(request)
+        except RunError as error:
+            if error.code is ExitCode.STOPPED:  # nobody answers, whatever is asked
+                raise
+            raise RunError(error.code, f"{_row(group)}: {error.message}") from error
+
     def _prompt(self, group: Group) -> Prompt:
         if "prompt" in group.columns:
             return group.columns["prompt"]
@@ -178,6 +184,12 @@ class Episodes:
     def _request(self, group: Group, index: int, turn: int, seeds: Seeds, sampling: Sampling, trail: Trail) -> Request:
         tokens = trail.tokens
         room = sampling.max_tokens - trail.spent
+        if not tokens:
+            raise RunError(
+                ExitCode.BAD_DATA,
+                f"the prompt of {_row(group)} has no tokens: write a text or messages, or let the environment's reset "
+                "return a text",
+            )
         if self._context is not None and len(tokens) >= self._context:
             raise RunError(
                 ExitCode.BAD_DATA,

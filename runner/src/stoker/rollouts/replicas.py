@@ -32,7 +32,7 @@ class Needs:
         revision: its revision there; empty if not known.
         fingerprint: of its base model (see `stoker.serve.adapters.fingerprint`); empty if not known.
         prompt: tokens of its longest prompt.
-        row: of that prompt in the data; None if not known.
+        row: where that prompt is, such as `row 5 of the data set`; empty if not known.
         answer: tokens of its longest answer.
         loras: versions that requests may name at the same time; 0 if it publishes none.
         rank: of its adapters.
@@ -46,7 +46,7 @@ class Needs:
     answer: int = 0
     loras: int = 0
     rank: int = 0
-    row: int | None = None
+    row: str = ""
     weights: bool = False
 
 
@@ -203,7 +203,7 @@ def misfit(base: Base, shown: Shown, needs: Needs) -> str:
     if differs := difference(needs.fingerprint, str(server.get("fingerprint") or "")):
         return f"it serves another base model ({base.name}: {differs}): {same}"
     if base.length is not None and base.length < needs.prompt + needs.answer:
-        where = "" if needs.row is None else f" (row {needs.row})"
+        where = f" ({needs.row})" if needs.row else ""
         return (
             f"it takes {base.length} tokens, but the longest prompt{where} has {needs.prompt} and an answer up to "
             f"{needs.answer}: raise the samplers' max-model-len, lower --max_completion_length, or shorten the prompts"

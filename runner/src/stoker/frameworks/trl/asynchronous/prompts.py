@@ -12,26 +12,37 @@ _MEASURED = 64
 
 
 def longest_prompt(
-    rows: Sequence[Mapping[str, Any]], encode: Callable[[Mapping[str, Any]], Sequence[int]]
-) -> tuple[int, int]:
-    """Return the tokens of the longest prompt, and its row.
+    rows: Sequence[Mapping[str, Any]],
+    encode: Callable[[Mapping[str, Any]], Sequence[int]],
+    data: str = "the data set",
+    *,
+    may_be_empty: bool = False,
+) -> tuple[int, str]:
+    """Return the tokens of the longest prompt, and where it is, such as `row 5 of the data set`.
 
     Args:
         rows: the data, with a column `prompt`.
         encode: gives the tokens of a row's prompt.
+        data: what messages call it.
+        may_be_empty: an environment adds to the prompts.
 
     Raises:
         RunError: a row has no prompt (65).
     """
+    sizes = []
     for number, row in enumerate(rows):
-        if not isinstance(row["prompt"], str | list):
+        prompt = row.get("prompt")
+        size = _bytes(prompt) if isinstance(prompt, str | list) else None
+        # A chat template makes tokens of an empty message too.
+        if size is None or (size == 0 and not may_be_empty and not encode(row)):
             raise RunError(
                 ExitCode.BAD_DATA,
-                f"row {number} of the data set has the prompt {row['prompt']!r}: write a text or messages, or leave "
-                "the row out",
+                f"row {number} of {data} has the prompt {prompt!r}: write a text or messages, or leave the row out",
             )
-    most = sorted((_bytes(row["prompt"]), number) for number, row in enumerate(rows))[-_MEASURED:]
-    return max(((len(encode(rows[number])), number) for _, number in most), default=(0, 0))
+        sizes.append((size, number))
+    most = sorted(sizes)[-_MEASURED:]
+    length, number = max(((len(encode(rows[number])), number) for _, number in most), default=(0, 0))
+    return length, f"row {number} of {data}"
 
 
 def _bytes(prompt: Any) -> int:

@@ -58,6 +58,7 @@ class RolloutStart:
         state: what the checkpoint kept; None at the first step.
         rows: the data.
         tokenizer: the model's.
+        evaluation: data to evaluate, by what messages call it.
     """
 
     settings: GRPOAsyncConfig
@@ -66,6 +67,7 @@ class RolloutStart:
     state: RolloutState | None
     rows: Sequence[Mapping[str, Any]]
     tokenizer: Any
+    evaluation: Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 class GRPOAsyncTrainer(GRPOTrainer):
@@ -204,7 +206,13 @@ class GRPOAsyncTrainer(GRPOTrainer):
 
         def collect(waiting: Waiting) -> None:
             start = RolloutStart(
-                self.args, step, self.state.max_steps, self._state, self.train_dataset, self.processing_class
+                settings=self.args,
+                step=step,
+                total=self.state.max_steps,
+                state=self._state,
+                rows=self.train_dataset,
+                tokenizer=self.processing_class,
+                evaluation=_named(self.eval_dataset),
             )
             self._collector = self._collect(start, waiting)
 
@@ -444,6 +452,13 @@ def _numbered(data: Any) -> Any:
     if isinstance(data, Mapping):
         return {name: _numbered(one) for name, one in data.items()}
     return data if data is None else data.add_column(_NUMBER, [*range(len(data))])
+
+
+def _named(data: Any) -> dict[str, Any]:
+    """Return data to evaluate by what messages call it."""
+    if isinstance(data, Mapping):
+        return {f"the evaluation data {name}": one for name, one in data.items()}
+    return {} if data is None else {"the evaluation data": data}
 
 
 class _Counter(Sampler[int]):

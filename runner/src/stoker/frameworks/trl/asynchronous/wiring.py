@@ -174,7 +174,13 @@ class Rollouts:
             return chat.encode(row["prompt"], offered)
 
         # Without the column an environment makes the prompt, whose length nobody knows.
-        prompt, row = longest_prompt(start.rows, encode) if "prompt" in self._columns else (0, None)
+        prompt, row = 0, ""
+        if "prompt" in self._columns:
+            filled = tooling is not None and bool(tooling.environments)
+            prompt, row = max(
+                longest_prompt(rows, encode, data, may_be_empty=filled)
+                for data, rows in {"the data set": start.rows, **start.evaluation}.items()
+            )
         folder = Path(self._model.model_name_or_path)
         evaluate_every = steps_between_evaluations(settings.eval_strategy, settings.eval_steps or 0, start.total)
         loras = versions_needed(settings.max_staleness, settings.publish_every, evaluate_every)
