@@ -392,6 +392,13 @@ def test_it_dies_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             ExitCode.BAD_DATA,
             "needs the column solution, but the data only has",
         ),
+        (
+            "def judge(prompt, answer): ...",
+            "mine:judge",
+            ExitCode.CONFIG,
+            "needs prompt, which no reward function gets: name the argument prompts, a list with one for each sample",
+        ),
+        ("def judge(completion): ...", "mine:judge", ExitCode.CONFIG, "name the argument completions"),
         ("def judge(trainer_state): ...", "mine:judge", ExitCode.CONFIG, "needs trainer_state"),
         ("import os; os.kill(os.getpid(), 9)", "mine:judge", ExitCode.CONFIG, "was killed (most likely, memory"),
     ],

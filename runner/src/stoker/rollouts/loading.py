@@ -18,6 +18,8 @@ from stoker.rollouts.names import Named
 
 # What a reward function gets beside the columns, as TRL hands it over.
 _GIVEN = ("prompts", "completions", "completion_ids", "environments", "log_extra", "log_metric")
+# What it never gets, though the data may have columns of these names: they are of each sample. And what to use instead.
+OF_SAMPLES = {"prompt": "prompts", "completion": "completions"}
 # The methods of an environment that are no tools.
 _OWN_METHODS = ("reset", "get_reward")
 
@@ -86,6 +88,12 @@ def reward_function(named: Named, columns: Collection[str] | None) -> Callable[.
         raise RunError(
             ExitCode.CONFIG,
             f"{spelled} needs trainer_state, which is not known where samples are judged: give it a default",
+        )
+    for name in (name for name in OF_SAMPLES if name in needed):
+        raise RunError(
+            ExitCode.CONFIG,
+            f"{spelled} needs {name}, which no reward function gets: name the argument {OF_SAMPLES[name]}, a list with "
+            "one for each sample",
         )
     missing = [name for name in needed if columns is not None and name not in _GIVEN and name not in columns]
     if missing:

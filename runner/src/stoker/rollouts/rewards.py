@@ -12,12 +12,13 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.rollouts.background import together
 from stoker.rollouts.classify import RewardModel
 from stoker.rollouts.failures import UserCodeError
+from stoker.rollouts.loading import OF_SAMPLES
 from stoker.rollouts.names import is_address, unreadable
 from stoker.rollouts.records import Judged
 from stoker.rollouts.user_code import UserCode
 
 # What TRL keeps away from reward functions: they get these of each sample.
-_OF_SAMPLES = ("prompt", "completion", "completion_ids")
+_OF_SAMPLES = (*OF_SAMPLES, "completion_ids")
 
 
 class Judges:
