@@ -135,6 +135,13 @@ def test_a_run_without_an_adapter_trains_all_weights(more: tuple[str, ...]) -> N
             (*RUN, "--lr_scheduler_type", "reduce_lr_on_plateau", "--eval_strategy", "steps"),
             "--lr_scheduler_type reduce_lr_on_plateau looks at losses, which tell nothing of rewards: choose another",
         ),
+        (
+            (*RUN, "--loss_type", "vespo", "--vllm_importance_sampling_mode", "sequence_mask"),
+            (
+                "--vllm_importance_sampling_mode sequence_mask (args) gives one ratio for a whole answer, and "
+                "--loss_type vespo needs one for each token: write token_truncate or token_mask"
+            ),
+        ),
         ((*RUN, "--correction", "none"), "--correction none trains samples of older policies as if they were new"),
     ],
 )
@@ -159,6 +166,18 @@ def test_what_makes_probabilities_incomparable_needs_a_switch(args: tuple[str, s
     assert line.endswith(f"{instead}, or add --allow_incomparable_logprobs, which turns the correction off")
     plan = planned(*RUN, *args, "--allow_incomparable_logprobs")
     assert settings(plan)[args[0][2:]] == args[1]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--loss_type", "vespo"),
+        ("--loss_type", "grpo", "--vllm_importance_sampling_mode", "sequence_mask"),
+        ("--loss_type", "vespo", "--vllm_importance_sampling_mode", "sequence_mask", "--correction", "behaviour"),
+    ],
+)
+def test_a_ratio_for_a_whole_answer_is_refused_where_it_is_used_for_tokens_alone(args: tuple[str, ...]) -> None:
+    assert settings(planned(*RUN, *args))["loss_type"] == args[1]
 
 
 def test_the_samplers_of_the_job_serve_what_the_flags_say() -> None:

@@ -236,6 +236,14 @@ def _correction(settings: Mapping[str, Setting], number: Number, on: Callable[[s
             f"--{flag} {settings[flag].value} ({settings[flag].source}) makes the probabilities of trainer and "
             f"samplers incomparable: {instead}, or add --{SWITCH}, which turns the correction off"
         )
+    mode = _text(settings, "vllm_importance_sampling_mode")
+    decoupled = _text(settings, "correction") in ("", DECOUPLED)
+    if decoupled and mode.startswith("sequence_") and _text(settings, "loss_type") == "vespo":
+        yield (
+            f"--vllm_importance_sampling_mode {mode} ({settings['vllm_importance_sampling_mode'].source}) gives one "
+            "ratio for a whole answer, and --loss_type vespo needs one for each token: write token_truncate or "
+            "token_mask"
+        )
     if _text(settings, "correction") == UNCORRECTED and (number("max_staleness") or 0) > 0:
         yield (
             f"--correction {UNCORRECTED} trains samples of older policies as if they were new: write --correction "
