@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -17,9 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from runner.tests.integration.local_sampler import sampler
 
 import stoker
 from stoker.cluster.processes import free_ports
+from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.samplers import SamplerRequest, request_path
 from stoker.rollouts.addresses import addresses_in
 from stoker.rollouts.fleet import Fleet
@@ -242,6 +245,34 @@ def test_a_sampler_that_is_killed_loses_nothing_and_comes_back_with_the_newest_v
     assert {turn.replica for turn in turns} == set(run.fleet.ready())
     for turn, (_, one, _) in zip(turns, scores, strict=True):
         assert max(abs(a - b) for a, b in zip(turn.logprobs, one, strict=True)) < 0.02
+
+
+def test_a_sampler_starts_with_the_context_that_its_memory_holds(inputs: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(inputs / "model", model)
+    config = json.loads((model / "config.json").read_text())
+    # One sequence of 40,960 tokens needs 1.25 GiB, and VLLM has 1 GiB.
+    config |= {"max_position_embeddings": 40_960, "hidden_size": 2048, "num_hidden_layers": 2, "layer_types": None}
+    config |= {"num_attention_heads": 16, "num_key_value_heads": 16}
+    (model / "config.json").write_text(json.dumps(config))
+    request = SamplerRequest(str(model), "policy", str(tmp_path / "adapters"), None, 8, versions=2, dtype="float32")
+    request.write(request_path(tmp_path, "job", 0))
+    port, watcher = free_ports(2)
+    with sampler(tmp_path, port, watcher, "--load-format=dummy"):
+        fleet = Fleet(
+            addresses_in(f"http://127.0.0.1:{port};watcher=http://127.0.0.1:{watcher}"),
+            live.claim(tmp_path / "adapters", "run", "job"),
+            Needs(prompt=39_960, answer=1000, loras=2, rank=8),
+            wait_seconds=1800,
+        )
+        try:
+            with pytest.raises(RunError) as refused:
+                fleet.check()
+        finally:
+            fleet.close()
+    assert refused.value.code is ExitCode.CONFIG, (tmp_path / f"sampler-{port}.log").read_text()[-5000:]
+    (length,) = map(int, re.findall(r"it takes (\d+) tokens, but the longest prompt", refused.value.message))
+    assert 30_000 < length < 40_960
 
 
 def _copy(source: Path, draft: Path) -> None:

@@ -4,49 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from runner.tests.integration.local_sampler import sampler
 
 import stoker
 from stoker.cluster.processes import free_ports
 from stoker.contract.samplers import SamplerRequest, request_path
 
-ROOT = Path(__file__).parents[3]
 SOURCE = str(Path(stoker.__file__).parents[1])
-VLLM = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-
-
-@contextmanager
-def sampler(folder: Path, port: int, watcher: int) -> Iterator[None]:
-    """Have a sampler of the run in a folder."""
-    made = subprocess.run([ROOT / "images/vllm/venv"], check=True, stdout=subprocess.PIPE, text=True)
-    command = [sys.executable, "-m", "stoker", "sampler", "--output", str(folder / f"config-{port}")]
-    own = ["--vllm", f"{made.stdout.strip()}/bin/vllm", "--port", str(port), "--watch-port", str(watcher)]
-    told = {
-        "PYTHONPATH": SOURCE, "HOME": str(folder), "STOKER_WORKSPACE": str(folder),
-        "STOKER_JOB_ID": "job", "STOKER_RESTART_ATTEMPT": "0",
-    }  # fmt: skip
-    with (folder / f"sampler-{port}.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, *own, "--", "--enforce-eager", "--max-num-seqs=16"],
-            env={**os.environ, **VLLM, **told}, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
-    try:
-        yield
-    finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(30)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +37,13 @@ def served(trainer_python: Path, inputs: Path, tmp_path_factory: pytest.TempPath
     command = [str(trainer_python), script, str(model), str(folder), addresses]
     with (
         (folder / "cases.log").open("w") as log,
-        sampler(folder, *ports[:2]),
+        sampler(folder, ports[0], ports[1]),
         subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=log, text=True) as cases,
     ):
         try:
             while not (folder / "second").exists() and cases.poll() is None:
                 time.sleep(0.1)
-            with sampler(folder, *ports[2:]):
+            with sampler(folder, ports[2], ports[3]):
                 out, _ = cases.communicate(timeout=900)
         finally:
             cases.kill()

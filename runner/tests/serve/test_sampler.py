@@ -65,8 +65,13 @@ def test_vllm_has_room_for_every_version_that_requests_may_name() -> None:
 
 
 def test_a_run_that_trains_the_whole_model_needs_no_adapters() -> None:
-    names = {flag.name for flag in flags_of(replace(REQUEST, rank=None, length=None))}
-    assert not names & {"enable-lora", "max-loras", "max-lora-rank", "max-cpu-loras", "max-model-len"}
+    names = {flag.name for flag in flags_of(replace(REQUEST, rank=None))}
+    assert not names & {"enable-lora", "max-loras", "max-lora-rank", "max-cpu-loras"}
+
+
+def test_vllm_shortens_a_context_that_nobody_asks_for_to_what_its_memory_holds() -> None:
+    flags = {flag.name: flag.value for flag in flags_of(replace(REQUEST, length=None))}
+    assert flags["max-model-len"] == -1
 
 
 def test_vllm_gets_what_takes_whole_weights(workspace: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class SamplerRequest:
         model: folder of the base model, as the pods see it.
         name: what requests call the base model.
         adapters: folder in which the run publishes its versions.
-        length: tokens of the longest prompt and answer together; None for the model's own limit.
+        length: tokens of the longest prompt and answer together; None for the most that a sampler's memory holds.
         rank: the largest rank of an adapter; None if the run trains the whole model.
         versions: how many versions requests may name at the same time.
         dtype: the type of the weights, in vLLM's words.

@@ -206,7 +206,8 @@ def misfit(base: Base, shown: Shown, needs: Needs) -> str:
         where = f" ({needs.row})" if needs.row else ""
         return (
             f"it takes {base.length} tokens, but the longest prompt{where} has {needs.prompt} and an answer up to "
-            f"{needs.answer}: raise the samplers' max-model-len, lower --max_completion_length, or shorten the prompts"
+            f"{needs.answer}: give the samplers more memory, or raise their max-model-len; or lower "
+            "--max_completion_length, or shorten the prompts"
         )
     if needs.weights and not server.get("weights"):
         return (

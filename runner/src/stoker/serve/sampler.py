@@ -56,7 +56,10 @@ def flags_of(request: SamplerRequest) -> tuple[VllmFlag, ...]:
     ]
     if request.rank is None:
         found.append(VllmFlag("worker-extension-cls", workers.CLASS, "the run trains all weights, which vLLM reloads"))
-    if request.length is not None:
+    if request.length is None:
+        # Otherwise vLLM refuses to start where one sequence of the model's own limit does not fit.
+        found.append(VllmFlag("max-model-len", -1, "as much context as the model has and the memory holds"))
+    else:
         found.append(VllmFlag("max-model-len", request.length, "the run's longest prompt and answer"))
     if request.rank is not None:
         room = snapped(request.rank)

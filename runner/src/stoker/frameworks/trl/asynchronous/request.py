@@ -88,7 +88,7 @@ def sampler_request(asked: Asked, table: FlagTable, settings: Mapping[str, Setti
         model=text("model_name_or_path"),
         name=_BASE,
         adapters=text("adapters") or f"{asked.workspace}/adapters",
-        # The data decides the length of the prompts, so the model's own limit holds.
+        # The data decides the length of the prompts. The trainer compares it with what the samplers then have.
         length=None,
         rank=int(text("lora_r")) if adapted else None,
         versions=versions if adapted else 1,
