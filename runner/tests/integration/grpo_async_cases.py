@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from stoker.contract.exits import RunError
+from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json
 from stoker.frameworks.command_line import FLAG_NAMES
 from stoker.frameworks.trl.asynchronous import guard
@@ -45,7 +45,7 @@ from stoker.frameworks.trl.callback import RunCallback
 from stoker.frameworks.trl.sharded import prepare_sharding
 from stoker.frameworks.trl.sharding import FULL, sharding_recipe
 from stoker.plan.interfaces import Asked
-from stoker.rank.checkpoints import SEAL
+from stoker.rank.checkpoints import SEAL, read_checkpoints
 from stoker.rank.endings import ending_of
 from stoker.rank.job import Outcome, StopRequested
 from stoker.rank.pulse import Pulse
@@ -394,8 +394,10 @@ def pair(model: str, folder: Path) -> dict[str, Any]:
         except StopRequested as stop:
             found["stopped"] = str(stop)
         flag.unlink(missing_ok=True)
+    found["lost"] = guard_ranks(lost(model, folder / "lost", rank))
     found["full disk"] = guard_ranks(code_of(OSError(errno.ENOSPC, "No space left on device")))
     found["step"] = run.trainer.state.global_step
+    found["kept"] = [one.step for one in read_checkpoints(folder / "lost") if not one.flaw]
     found["seal"] = sorted(json.loads((output / "checkpoint-3" / SEAL).read_text())["files"])
     found["state"] = read_json(output / "checkpoint-3" / "rollouts.json")
     found["metrics"] = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
@@ -403,6 +405,22 @@ def pair(model: str, folder: Path) -> dict[str, Any]:
     found["evaluated"] = [line for line in run.trainer.state.log_history if "eval_reward" in line]
     found["weights"] = guard_ranks(weights_of(run.trainer))
     return found
+
+
+def lost(model: str, output: Path, rank: int) -> str:
+    """Return what ends a rank whose samplers are gone for good after three steps."""
+    fleet = TinyFleet(model, AutoTokenizer.from_pretrained(model), GENERATIONS)
+    own = {"samplers": "none", "max_steps": 5, "guard_every": 2, "per_device_train_batch_size": 4}
+    args = settings(GRPOAsyncConfig, output, save_strategy="steps", save_steps=2, **own)
+    run = Ours(model, args, fleet.answer, fleet.take, lag=1)
+    pulse = Pulse(output / "ranks", rank)
+    run.trainer.add_callback(RunCallback(output / "stop", {"fingerprint": {}}, Outcome(), pulse, lambda: None))
+    run.trainer.add_callback(LosesSamplers(run, after=3))
+    try:
+        run.trainer.train()
+    except RunError as error:
+        return f"{error.code.name}: {error.message}"
+    return "none"
 
 
 def code_of(failure: Exception) -> str:
@@ -509,6 +527,18 @@ class StopsWhileWaiting(TrainerCallback):
         """Ask rank 1 to stop, too late for this step."""
         if state.global_step == self._at and self._flag.name == "stop-1":
             self._flag.touch()
+
+
+class LosesSamplers(TrainerCallback):
+    """Takes the samplers away after a step."""
+
+    def __init__(self, run: Ours, after: int) -> None:
+        self._run, self._after = run, after
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Let the next batch never come."""
+        if state.global_step == self._after and self._run.engine is not None:
+            self._run.engine.failure = RunError(ExitCode.STOPPED, "no sampler is there")
 
 
 def guarded(run: Ours) -> dict[str, Any]:

@@ -78,6 +78,7 @@ class InOrder:
         self._first = step
         self._next = step * groups
         self.waits = 0
+        self.failure: RunError | None = None
         self.stopped = False
 
     def start(self, version: int) -> None:
@@ -91,6 +92,8 @@ class InOrder:
         """Write a batch."""
         for _ in range(self.waits):
             waiting("the test says so")
+        if self.failure is not None:
+            raise self.failure
         version = max(self._first, step - self._lag)
         written = tuple(self._write(ordinal, version) for ordinal in range(self._next, self._next + self._groups))
         self._next += self._groups

@@ -98,6 +98,11 @@ def test_two_ranks_stop_while_they_wait_and_resume_where_they_were(pair: dict[st
     assert {line["eval_rows"] for line in pair["evaluated"]} == {3}
 
 
+def test_two_ranks_that_lose_their_samplers_keep_the_last_step(pair: dict[str, Any]) -> None:
+    assert pair["lost"] == ["STOPPED: no sampler is there"] * 2
+    assert pair["kept"] == [3, 2]
+
+
 def test_a_failure_of_rank_0_ends_every_rank_with_the_same_code(pair: dict[str, Any]) -> None:
     assert pair["full disk"] == ["CONFIG", "CONFIG"]
 
@@ -442,6 +447,25 @@ def test_a_job_whose_samplers_are_gone_says_so_stops_within_the_grace_period_and
     assert step == len(metrics(job.output))
     state = json.loads((job.output / f"checkpoint-{step}" / "rollouts.json").read_text())
     assert state["step"] == step
+
+
+@pytest.mark.full
+def test_a_job_that_loses_its_samplers_for_good_ends_with_75_and_keeps_every_step(
+    job: LocalJob, sampler: Sampler
+) -> None:
+    asked = ("--max_steps", "1000", "--fleet_wait_seconds", "3")
+    process = job.start(*args(sampler.address, *asked), env=told(job))
+    job.wait_for(lambda: (job.output / "metrics.jsonl").exists() and len(metrics(job.output)) > 1, process)
+    sampler.process.kill()
+    sampler.process.wait()
+    last = job.output / "last-error.json"
+    error = job.wait_for(lambda: last.exists() and json.loads(last.read_text()), process)
+    process.send_signal(signal.SIGTERM)  # the next attempt waits for samplers too
+    job.end(process)
+    assert (error["code"], "for 3 s: " in error["message"]) == (75, True), error
+    step = job.sealed()[0]
+    assert step == len(metrics(job.output)) > 1
+    assert json.loads((job.output / f"checkpoint-{step}" / "rollouts.json").read_text())["step"] == step
 
 
 @pytest.mark.full

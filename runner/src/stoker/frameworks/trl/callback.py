@@ -200,11 +200,23 @@ class RunCallback(TrainerCallback):
         """
         step = state.global_step
         self._stopping, self._outcome.step = True, step
-        seal = Path(str(args.output_dir)) / f"checkpoint-{step}" / checkpoints.SEAL
-        if step and not any_rank(seal.exists(), args.device):
-            save()
+        self.keep(args, state, save)
         self._close()
         raise StopRequested(step, "checkpoint saved" if step else "before the first step")
+
+    def keep(self, args: TrainingArguments, state: TrainerState, save: Callable[[], None]) -> None:
+        """Save the last step, unless its checkpoint is there. Every rank must call this at the same point.
+
+        Args:
+            args: the trainer's arguments.
+            state: of the last step.
+            save: saves a checkpoint and calls the callbacks.
+        """
+        step = state.global_step
+        seal = Path(str(args.output_dir)) / f"checkpoint-{step}" / checkpoints.SEAL
+        if step and not any_rank(seal.exists(), args.device):
+            self._pulse.beat(SAVING, step)
+            save()
 
     def _write(self, state: TrainerState, numbers: Mapping[str, float]) -> None:
         if self.metrics is not None:

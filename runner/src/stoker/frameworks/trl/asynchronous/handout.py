@@ -21,7 +21,8 @@ Attend = Callable[[str], bool]
 # Given to what rank 0 does: to be called about once a second with what it waits for.
 Waiting = Callable[[str], None]
 
-_WAITING, _DONE, _FAILED = "waiting", "done", "failed"
+# Rank 0 ended with an error that it raised itself, or failed in some other way.
+_WAITING, _DONE, _ENDED, _FAILED = "waiting", "done", "ended", "failed"
 
 
 class StoppedWaitingError(BaseException):
@@ -40,12 +41,16 @@ class Ranks:
         self.rank = dist.get_rank() if several else 0
         self._group = dist.new_group(backend="gloo") if several else None
 
-    def share(self, produce: Callable[[Waiting], T], attend: Attend) -> T:
+    def share(
+        self, produce: Callable[[Waiting], T], attend: Attend, ended: Callable[[RunError], None] = lambda error: None
+    ) -> T:
         """Let rank 0 do something that may take long, and return its result on every rank.
 
         Args:
             produce: what rank 0 does.
             attend: called on every rank while it lasts.
+            ended: called on every rank with the `RunError` of rank 0, before that is raised. All ranks are at the same
+                point then, which nobody knows after any other error.
 
         Raises:
             StoppedWaitingError: some rank must stop.
@@ -57,13 +62,14 @@ class Ranks:
             self._stop_together(attend(reason))
 
         if self.rank:
-            return self._follow(attend)  # type: ignore[no-any-return]
+            return self._follow(attend, ended)  # type: ignore[no-any-return]
         try:
             found = produce(waiting)
         except StoppedWaitingError:
             raise
         except RunError as error:
-            self._tell(_FAILED, (int(error.code), error.message))
+            self._tell(_ENDED, (int(error.code), error.message))
+            ended(error)
             raise
         except BaseException as error:
             verdict = ending_of(error, FLAG_NAMES)
@@ -80,13 +86,16 @@ class Ranks:
         dist.all_gather_object(everybodys, found, group=self._group)
         return everybodys
 
-    def _follow(self, attend: Attend) -> Any:
+    def _follow(self, attend: Attend, ended: Callable[[RunError], None]) -> Any:
         while True:
             kind, value = self._hear()
             if kind == _WAITING:
                 self._stop_together(attend(value))
-            elif kind == _FAILED:
-                raise RunError(ExitCode(value[0]), value[1])
+            elif kind in (_ENDED, _FAILED):
+                error = RunError(ExitCode(value[0]), value[1])
+                if kind == _ENDED:
+                    ended(error)
+                raise error
             else:
                 return value
 

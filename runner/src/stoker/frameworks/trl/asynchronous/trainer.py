@@ -45,6 +45,8 @@ _NUMBER = "stoker_number"
 _SECONDS_BETWEEN_LINES = 30.0
 # In the status of the TrainJob: seconds that the trainer waits for samplers by now.
 _WAITING, _SECONDS_UNTIL_SHOWN = "rollout/waiting", 5.0
+# What ends an attempt and nothing else: no sampler or no reward model has been there for too long.
+_PASSING = (ExitCode.STOPPED, ExitCode.UNAVAILABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,9 +288,16 @@ class GRPOAsyncTrainer(GRPOTrainer):
         """Let rank 0 do something while all ranks wait, and stop if one is told to."""
         self._waiting_since = self._said = time.monotonic()
         try:
-            return self._ranks.share(produce, self._attend)
+            return self._ranks.share(produce, self._attend, self._ended)
         except StoppedWaitingError:
-            self._stop()
+            for callback in self._callbacks():
+                callback.stop(self.args, self.state, self._save_now)
+
+    def _ended(self, error: RunError) -> None:
+        """Keep this step, which all ranks have completed, if the next attempt can go on from it."""
+        if error.code in _PASSING:
+            for callback in self._callbacks():
+                callback.keep(self.args, self.state, self._save_now)
 
     def _attend(self, reason: str) -> bool:
         now = time.monotonic()
@@ -304,15 +313,9 @@ class GRPOAsyncTrainer(GRPOTrainer):
     def _callbacks(self) -> list[RunCallback]:
         return [callback for callback in self.callback_handler.callbacks if isinstance(callback, RunCallback)]
 
-    def _stop(self) -> None:
-        """Save this step, which all ranks have completed, and leave."""
-
-        def save() -> None:
-            self._save_checkpoint(self.model, trial=None)
-            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
-
-        for callback in self._callbacks():
-            callback.stop(self.args, self.state, save)
+    def _save_now(self) -> None:
+        self._save_checkpoint(self.model, trial=None)
+        self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
     # Evaluation
 
