@@ -55,7 +55,7 @@ class Trained:
         idle: share of the time in which no sampler had a request.
         depth: the depth of most steps of the second half.
         staleness: the largest.
-        dropped: samples that were written and never trained.
+        dropped: answers that samplers completed, less those that are trained or were in flight at the end.
         spread: seconds from each version's write until the samplers served it.
         tokens: trained, per second.
         curve: seconds from before the first step to the end of each, and its reward.
@@ -161,7 +161,7 @@ class Ours:
             "lora_target_modules": "all-linear",
             "seed": str(seed),
             "logging_steps": "1",
-            # The checkpoint at the end says which prompts were trained.
+            # The checkpoint at the end says what was being written then.
             "save_steps": str(size.steps),
             **(more or {}),
         }
@@ -214,8 +214,7 @@ def trained(run: Run, output: Path, size: Size, idle: Idle, began: float) -> Tra
         idle=idle.share(end - seconds, end),
         depth=depths.most_common(1)[0][0],
         staleness=int(max(line["staleness/max"] for line in lines)),
-        # Each group up to the last trained one is trained, or it was dropped.
-        dropped=(max([kept["frontier"] - 1, *kept["above"]]) + 1 - size.steps * size.groups) * size.samples,
+        dropped=max(0, idle.answers - (size.steps * size.groups + len(kept["in_flight"])) * size.samples),
         spread=tuple(line["publish/spread_seconds"] for line in lines if line.get("publish/spread_seconds")),
         tokens=tokens / seconds if tokens else None,
         curve=tuple(zip(_since(run, seconds), rewards, strict=True)),

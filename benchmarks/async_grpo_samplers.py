@@ -49,13 +49,15 @@ class _Sampler:
 
 @dataclass(slots=True)
 class Idle:
-    """When samplers had nothing to do.
+    """When samplers had nothing to do, and what they did.
 
     Attributes:
         looks: time of each look, and whether any sampler had a request then.
+        answers: that samplers wrote to their end, as they count them themselves.
     """
 
     looks: list[tuple[float, bool]] = field(default_factory=list)
+    answers: int = 0
 
     def share(self, begin: float, end: float) -> float | None:
         """Return the share of looks between two times at which no sampler had a request; None without a look."""
@@ -158,12 +160,15 @@ class Samplers:
                     found.looks.append((time.monotonic(), any(_requests_at(port) for port in ports)))
 
         thread = threading.Thread(target=look, daemon=True)
+        before = sum(map(_answers_of, ports))
         thread.start()
         try:
             yield found
         finally:
             over.set()
             thread.join()
+            with suppress(OSError):
+                found.answers = sum(map(_answers_of, ports)) - before
 
 
 def _spawn(command: Sequence[str], told: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
@@ -188,6 +193,12 @@ def _requests_at(port: int) -> float:
     """Return how many requests a vLLM works at."""
     text = _ask(f"http://127.0.0.1:{port}/metrics")
     return sum(float(value) for value in re.findall(r"^vllm:num_requests_(?:running|waiting)\{.*\} (\S+)$", text, re.M))
+
+
+def _answers_of(port: int) -> int:
+    """Return how many answers a vLLM has written to their end since it started."""
+    counters = r'^vllm:request_success_total\{.*finished_reason="(?:stop|length)".*\} (\S+)$'
+    return int(sum(map(float, re.findall(counters, _ask(f"http://127.0.0.1:{port}/metrics"), re.M))))
 
 
 def _ask(url: str) -> str:

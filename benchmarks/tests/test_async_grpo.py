@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benchmarks import async_grpo
+from benchmarks import async_grpo, async_grpo_samplers
 from benchmarks.async_grpo import NOTHING_WAITS, ROWS, SIDES, WAITS, Bench, attempt, main, report, spread
 from benchmarks.async_grpo_parts import barrier_of, costs_of, publishing
 from benchmarks.async_grpo_rewards import after, right_sum, wait_of
@@ -115,17 +115,30 @@ def test_a_run_is_read_from_what_it_left(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "checkpoint-3").mkdir()
     kept = tmp_path / "checkpoint-3" / "rollouts.json"
-    kept.write_text(json.dumps({"frontier": 6, "above": []}))
-    idle = Idle([(105.0, False), (115.0, True), (130.0, False), (141.0, False)])
+    kept.write_text(json.dumps({"in_flight": []}))
+    idle = Idle([(105.0, False), (115.0, True), (130.0, False), (141.0, False)], answers=24)
     found = trained(ENDED, tmp_path, size, idle, began=100.0)
     assert replace(found, waited=round(found.waited or 0, 6)) == Trained(
         ENDED, 30.5, 30.0, 15.0, 0.5, 0.3, 0.5, 2, 2, 0, (0.05,), 2.0, ((0.5, 0.5), (10.5, 0.5), (30.5, 0.5)), 1
     )
-    # The group 5 is not among the trained ones, but 6 is.
-    kept.write_text(json.dumps({"frontier": 5, "above": [6]}))
+    # The samplers wrote 32, of which 24 are trained.
+    idle.answers = 32
+    assert trained(ENDED, tmp_path, size, idle, began=100.0).dropped == 8
+    kept.write_text(json.dumps({"in_flight": [[6, 2]]}))
     assert trained(ENDED, tmp_path, size, idle, began=100.0).dropped == 4
     assert trained(HUNG, tmp_path, size, idle, began=100.0) == Trained(HUNG)
     assert times(replace(ENDED, steps=())) is None
+
+
+def test_answers_are_counted_as_samplers_count_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = """# TYPE vllm:request_success_total counter
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="base"} 40.0
+vllm:request_success_total{engine="0",finished_reason="length",model_name="base"} 2.0
+vllm:request_success_total{engine="0",finished_reason="abort",model_name="base"} 7.0
+vllm:num_requests_running{engine="0",model_name="base"} 1.0
+"""
+    monkeypatch.setattr(async_grpo_samplers, "_ask", lambda _url: shown)
+    assert async_grpo_samplers._answers_of(8000) == 42
 
 
 def test_waits_have_the_mean_that_is_asked_for() -> None:
