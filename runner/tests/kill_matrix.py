@@ -50,10 +50,12 @@ restart, or what the restart cost on the cluster (counted: against `maxRestarts`
 | finishing | all steps are done, the model is being written |
 """
 _OF_ROLLOUTS = """
-Jobs of `grpo_async` have two nodes and two samplers with vLLM. A lost sampler is replaced while they train. After a
-lost node a cluster makes the samplers anew too, and the cell says how long it took from the loss to the next step.
-After each of their cases all groups are trained once, no sample is older than it may be, and no process and no version
-is left. A full disk ends a run on a cluster as Failed, with its newest checkpoint whole.
+Jobs of `grpo_async` have two nodes and two samplers with vLLM. A lost sampler is replaced while they train. After each
+of their cases all groups are trained once, no sample is older than it may be, and no process and no version is left.
+"""
+_OF_ROLLOUTS_ON_A_CLUSTER = """\
+After a lost node a cluster makes the samplers anew too, and the cell says how long it took from the loss to the next
+step. A full disk ends a run there as Failed, with its newest checkpoint whole.
 """
 _ROLLOUTS_HEAD = "| what happens | exit codes and restarts |\n|---|---|"
 _HEAD = f"| signal | while | {' | '.join(TARGETS)} |\n|---|---|---|---|---|"
@@ -193,6 +195,8 @@ def table(sections: Sections) -> str:
     text = _INTRODUCTION
     if any(heading.startswith(f"{ROLLOUTS}, ") for heading in sections):
         text += _OF_ROLLOUTS
+    if f"{ROLLOUTS}, {CLUSTER}" in sections:
+        text += _OF_ROLLOUTS_ON_A_CLUSTER
     for heading, cells in sorted(sections.items()):
         if heading.startswith(f"{ROLLOUTS}, "):
             cases = LOCAL_CASES if heading.endswith(LOCAL) else ROLLOUT_CASES

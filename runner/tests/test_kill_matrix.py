@@ -61,12 +61,16 @@ def test_cases_with_samplers_have_rows_where_they_can_happen(tmp_path: Path, mon
     monkeypatch.setattr(kill_matrix, "REPORT", str(path))
     first, *_, disk = ROLLOUT_CASES
     assert disk.hit == DISK
-    for case, where in ((first, LOCAL), (disk, LOCAL), (CASES[0], LOCAL), (first, CLUSTER)):
+    of_clusters = "After a lost node a cluster makes the samplers anew"
+    for case, where in ((first, LOCAL), (disk, LOCAL), (CASES[0], LOCAL), (CASES[0], CLUSTER), (first, CLUSTER)):
+        assert not path.exists() or of_clusters not in path.read_text(), "no table has such a cell yet"
         with recorded(case, where) as record:
             record.append("0, no restart")
+    assert of_clusters in path.read_text()
     seen = read_table(path.read_text())
-    assert [*seen] == ["grpo_async, as local processes", "grpo_async, as pods of a cluster", "trl, as local processes"]
-    local, cluster, _ = seen.values()
+    headings = [f"{framework}, {where}" for framework in ("grpo_async", "trl") for where in (LOCAL, CLUSTER)]
+    assert [*seen] == headings
+    local, cluster, *_ = seen.values()
     assert ([*local], [*cluster]) == ([case.key for case in LOCAL_CASES], [case.key for case in ROLLOUT_CASES])
     assert not any(PROXY in key for key in local)
     assert (local[first.key], local[disk.key]) == ("0, no restart", "0, no restart")
