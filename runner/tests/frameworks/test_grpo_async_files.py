@@ -175,6 +175,9 @@ class Publisher:
         self.failure: RunError | None = None
         self.closed = False
 
+    def make_room(self) -> None:
+        """Do nothing: no version waits."""
+
     def publish(self, version: int, job: Any, *, needed: bool = False, after: After | None = None) -> None:
         self.usable(version)
         if after is not None:

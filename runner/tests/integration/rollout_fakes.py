@@ -32,6 +32,9 @@ class Versions:
         self._usable = usable
         self._take = take
 
+    def make_room(self) -> None:
+        """Do nothing: no version waits."""
+
     def publish(self, version: int, job: Any, *, needed: bool = False, after: After | None = None) -> None:
         """Write the version and use it; all weights are given in memory."""
         if isinstance(job, TensorSnapshot):

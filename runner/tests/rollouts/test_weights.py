@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +29,7 @@ from stoker.serve.adapters import live
 from stoker.serve.weights import files
 
 
-@dataclass
+@dataclass(eq=False)
 class Difference:
     """What differs between two versions of nothing."""
 
@@ -35,7 +38,7 @@ class Difference:
     numbers: Mapping[str, float] = field(default_factory=lambda: {"changed": 0.1})
 
 
-@dataclass
+@dataclass(eq=False)
 class Nothing:
     """Weights of nothing."""
 
@@ -216,6 +219,61 @@ def test_a_version_that_is_needed_is_not_left_out(
     until(lambda: 4 in run.usable)
     assert 2 in run.usable
     assert 3 not in run.usable
+
+
+@pytest.mark.parametrize(("needed", "most"), [(False, 2), (True, 3)])
+def test_what_waits_is_let_go_before_the_next_copy_is_made(
+    replicas: Replicas, run_of: Callable[[list[FakeReplica]], Run], needed: bool, most: int
+) -> None:
+    goes_on = threading.Event()
+    begun = threading.Event()
+
+    class Slow(Nothing):
+        def write(self, folder: Path, name: str, earlier: str = "", change: Change | None = None) -> None:
+            begun.set()
+            goes_on.wait(30)
+            super().write(folder, name, earlier, change)
+
+    run = run_of(replicas.start(weights=True))
+    copies = weakref.WeakSet[Nothing]()
+
+    def publish(version: int, copy: Nothing, *, needed: bool = False) -> None:
+        copies.add(copy)
+        run.publisher.publish(version, copy, needed=needed)
+
+    publish(0, Nothing())
+    until(lambda: 0 in run.usable)
+    publish(1, Slow())
+    assert begun.wait(30)
+    publish(2, Nothing(), needed=needed)
+    gc.collect()
+    assert len(copies) == 3
+    # Now the trainer makes version 3.
+    run.publisher.make_room()
+    gc.collect()
+    assert len(copies) == most, "the one that samplers have, the one that is written, and what is needed"
+    publish(3, Nothing())
+    goes_on.set()
+    until(lambda: 3 in run.usable)
+    assert (2 in run.usable) == needed
+    until(lambda: len(copies) == 1, 5)
+
+
+def test_what_has_changed_is_let_go_where_the_whole_is_written(folder: Path) -> None:
+    class Watching(Nothing):
+        def since(self, earlier: Any) -> Change:
+            found = Difference(bytes=95)
+            changes.add(found)
+            return found
+
+        def write(self, folder: Path, name: str, earlier: str = "", change: Change | None = None) -> None:
+            gc.collect()
+            assert not [*changes]
+            super().write(folder, name, earlier, change)
+
+    changes = weakref.WeakSet[Difference]()
+    store = WholeWeights(folder, "run-a0", every=3)
+    assert [store.write(version, Watching())["whole"] for version in range(2)] == [1, 1]
 
 
 def test_an_answer_under_which_weights_change_has_the_older_version(

@@ -75,6 +75,14 @@ class Publisher(Generic[Job]):
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self._thread.start()
 
+    def make_room(self) -> None:
+        """Let go of versions that wait to be written, unless they are needed, because a newer one is about to be made.
+
+        Each of them may be all weights of a model in memory.
+        """
+        with self._changed:
+            self._waiting = [one for one in self._waiting if one[2]]
+
     def publish(self, version: int, job: Job, *, needed: bool = False, after: After | None = None) -> None:
         """Publish a version, and return at once.
 
@@ -93,7 +101,8 @@ class Publisher(Generic[Job]):
             if version <= self._highest:
                 raise ValueError(f"version {version} comes after {self._highest}: a name is never used twice")
             self._highest = version
-            self._waiting = [*(one for one in self._waiting if one[2]), (version, job, needed, after)]
+            self.make_room()
+            self._waiting.append((version, job, needed, after))
             self._changed.notify()
 
     def failed(self) -> RunError | None:

@@ -170,22 +170,21 @@ class WholeWeights:
         numbers = {} if change is None else dict(change.numbers)
         if change is not None and change.doubt:
             say(f"version {version}: {change.doubt}")
-        earlier = None
         if change is not None and self._since_whole + 1 < self._every and change.bytes < _SMALLER * job.bytes:
             assert self._newest is not None
-            before = earlier = self._newest[0]
+            before = self._newest[0]
             files.place(
                 self._folder,
                 version,
-                earlier,
+                before,
                 lambda draft: job.write(draft, self._named(version), self._named(before), change),
             )
             self._since_whole += 1
         else:
+            change = None  # may be as large as the weights
             self._write_whole(version, job)
         self._newest = (version, job)
-        size = job.bytes if earlier is None or change is None else change.bytes
-        return {**numbers, "bytes": float(size), "whole": float(earlier is None)}
+        return {**numbers, "bytes": float((change or job).bytes), "whole": float(change is None)}
 
     def mend(self, version: int) -> bool:
         """Write the newest version as a whole, unless it is there as one."""

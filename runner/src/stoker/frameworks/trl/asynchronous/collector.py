@@ -46,6 +46,9 @@ class TakesBatches(Protocol):
 class PublishesVersions(Protocol):
     """The publisher, as `stoker.rollouts.publish.Publisher` is one."""
 
+    def make_room(self) -> None:
+        """Let go of what waits to be written, because a newer version is about to be made."""
+
     def publish(self, version: int, job: Any, *, needed: bool, after: After | None) -> None:
         """Write a version and give it to the samplers; returns at once."""
 
@@ -99,6 +102,10 @@ class Collector:
         with self._arrived:
             self._engine.start(max(step, self._newest))
             self._started = True
+
+    def make_room(self) -> None:
+        """Let go of versions that wait to be written, because a newer one is about to be made."""
+        self._publisher.make_room()
 
     def publish(self, version: int, job: Any, *, needed: bool = False, prompts: Prompts = ()) -> None:
         """Give a version to the samplers; returns at once.

@@ -246,6 +246,8 @@ class GRPOAsyncTrainer(GRPOTrainer):
         model = self.accelerator.unwrap_model(self.model)
         job: Any
         watched = False
+        if self._collector is not None:
+            self._collector.make_room()
         if self._copies.adapted:
             self._copies.keep(step)
             job = adapter_of(model)
