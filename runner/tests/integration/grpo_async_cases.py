@@ -395,6 +395,10 @@ def pair(model: str, folder: Path) -> dict[str, Any]:
             found["stopped"] = str(stop)
         flag.unlink(missing_ok=True)
     found["lost"] = guard_ranks(lost(model, folder / "lost", rank))
+    # No checkpoint can be written to what is no folder.
+    (folder / "broken").mkdir(exist_ok=True)
+    (folder / "broken/checkpoint-3").touch()
+    found["lost with the volume"] = guard_ranks(lost(model, folder / "broken", rank))
     found["full disk"] = guard_ranks(code_of(OSError(errno.ENOSPC, "No space left on device")))
     found["step"] = run.trainer.state.global_step
     found["kept"] = [one.step for one in read_checkpoints(folder / "lost") if not one.flaw]

@@ -101,6 +101,7 @@ def test_two_ranks_stop_while_they_wait_and_resume_where_they_were(pair: dict[st
 def test_two_ranks_that_lose_their_samplers_keep_the_last_step(pair: dict[str, Any]) -> None:
     assert pair["lost"] == ["STOPPED: no sampler is there"] * 2
     assert pair["kept"] == [3, 2]
+    assert pair["lost with the volume"] == pair["lost"]
 
 
 def test_a_failure_of_rank_0_ends_every_rank_with_the_same_code(pair: dict[str, Any]) -> None:

@@ -84,14 +84,15 @@ def test_a_version_that_a_newer_one_overtakes_is_not_written(
     replicas: Replicas, run_of: Callable[..., Run], write: Callable[[Path], None]
 ) -> None:
     run = run_of(replicas.start(1))
-    gate = threading.Event()
+    begun, gate = threading.Event(), threading.Event()
 
     def slow(draft: Path) -> None:
-        gate.wait(10)
+        begun.set()
+        gate.wait(30)
         write(draft)
 
     run.publisher.publish(1, slow)
-    time.sleep(0.05)
+    assert begun.wait(30)
     for version in (2, 3):
         run.publisher.publish(version, write)
     gate.set()
@@ -231,6 +232,72 @@ def test_a_disk_that_is_full_for_a_moment_ends_nothing(
     run.publisher.publish(1, full_once)
     until(lambda: run.usable == [1])
     assert (len(set(tries)), run.publisher.failed()) == (2, None)
+
+
+EIO = os.strerror(errno.EIO)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EIO, EIO),
+        OSError(errno.ESTALE, os.strerror(errno.ESTALE)),
+        ValueError(f"Error while serializing: I/O error: {EIO} (os error {errno.EIO})"),  # as safetensors has it
+    ],
+    ids=["EIO", "ESTALE", "safetensors"],
+)
+def test_a_volume_that_is_away_for_a_while_ends_nothing(
+    replicas: Replicas,
+    run_of: Callable[..., Run],
+    write: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    monkeypatch.setattr("stoker.rollouts.publish._PAUSES", (0.01,) * 5)
+    run = run_of(replicas.start(1))
+    tries: list[Path] = []
+
+    def away(draft: Path) -> None:
+        tries.append(draft)
+        if len(tries) <= 5:
+            raise error
+        write(draft)
+
+    run.publisher.publish(1, away)
+    until(lambda: run.usable == [1] or run.publisher.failed() is not None)
+    assert (run.usable, len(tries), run.publisher.failed()) == ([1], 6, None)
+
+
+def test_a_volume_that_stays_away_ends_the_attempt_alone(
+    replicas: Replicas, run_of: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stoker.rollouts.publish._PAUSES", (0.01,) * 5)
+    run = run_of(replicas.start(1))
+
+    def away(_draft: Path) -> None:
+        raise OSError(errno.EIO, EIO)
+
+    run.publisher.publish(1, away)
+    until(lambda: run.publisher.failed() is not None)
+    failure = run.publisher.failed()
+    assert failure is not None
+    assert failure.code is ExitCode.STOPPED
+    assert failure.message.startswith(f"{run.folder} cannot be read or written ({EIO}): look at its volume")
+
+
+def test_a_run_that_ends_waits_for_no_volume(replicas: Replicas, run_of: Callable[..., Run]) -> None:
+    run = run_of(replicas.start(1))
+    tries: list[Path] = []
+
+    def away(draft: Path) -> None:
+        tries.append(draft)
+        raise OSError(errno.EIO, EIO)
+
+    run.publisher.publish(1, away)
+    until(lambda: len(tries) == 3)  # a second's pause follows, and longer ones
+    run.publisher.close()
+    until(lambda: not run.publisher._thread.is_alive())
+    assert len(tries) <= 4
 
 
 def test_an_error_of_the_one_who_writes_ends_the_run(replicas: Replicas, run_of: Callable[..., Run]) -> None:

@@ -13,13 +13,17 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.rollouts.fleet import Fleet
 from stoker.rollouts.stores import Store
+from stoker.serve.adapters.versions import OutageError
 
 Job = TypeVar("Job")
+T = TypeVar("T")
 # Done in the thread of the publisher once a version can be used, and before another is offered; it ends when what it is
 # given returns True.
 After = Callable[[Callable[[], bool]], None]
 
-_RETRY_SECONDS = 0.5
+# Seconds between the tries to write a version where the file system may come back: ten minutes in all. The bound on
+# staleness makes the trainer wait meanwhile.
+_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, *[30.0] * 19)
 _TIDY_SECONDS = 0.25
 _CLOSE_SECONDS = 1.0
 
@@ -161,16 +165,7 @@ class Publisher(Generic[Job]):
         """Write a version and spread it; return whether it can be used."""
         began = time.monotonic()
         self._fleet.offer(version)
-        try:
-            numbers = self._store.write(version, job)
-        except RunError as error:
-            # Old versions may leave room, and a network file system may come back.
-            if error.code is not ExitCode.CONFIG:
-                raise
-            say(f"version {version} could not be written, and is written again: {error}")
-            self._tidy()
-            time.sleep(_RETRY_SECONDS)
-            numbers = self._store.write(version, job)
+        numbers = self._persistently(version, lambda: self._store.write(version, job))
         written = time.monotonic()
         samplers = self._spread(version)
         if not samplers:
@@ -187,15 +182,34 @@ class Publisher(Generic[Job]):
         try:
             samplers = self._fleet.spread(version, self._seconds, lambda: self._closing)
         except RunError as error:
-            if error.code is not ExitCode.CONFIG or not self._store.mend(version):
+            if error.code is not ExitCode.CONFIG or not self._mend(version):
                 raise
             say(f"version {version} is written again, as a whole: {error}")
             return self._fleet.spread(version, self._seconds, lambda: self._closing)
-        if (refusals := self._fleet.refusals(version)) and self._store.mend(version):
+        if (refusals := self._fleet.refusals(version)) and self._mend(version):
             listed = "; ".join(f"sampler {name}: {why}" for name, why in refusals.items())
             say(f"version {version} is written again, as a whole: {listed}")
             self._fleet.remind(version)
         return samplers
+
+    def _mend(self, version: int) -> bool:
+        return self._persistently(version, lambda: self._store.mend(version))
+
+    def _persistently(self, version: int, write: Callable[[], T]) -> T:
+        """Write something of a version, and write it again if it fails and that may help."""
+        for tried, pause in enumerate(_PAUSES):
+            try:
+                return write()
+            except RunError as error:
+                # Old versions may leave room, once; a network file system may come back at any time.
+                hopeful = isinstance(error, OutageError) or (error.code is ExitCode.CONFIG and not tried)
+                if self._closing or not hopeful:
+                    raise
+                say(f"version {version} could not be written, and is written again: {error}")
+            self._tidy()
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing, pause)
+        return write()
 
     def _tidy(self) -> None:
         """Remove versions that nobody needs and that a newer one has replaced a moment ago.

@@ -198,9 +198,13 @@ class WholeWeights:
         begin = max((version for version in self._whole if version <= settled), default=None)
         if begin is None or begin == self._whole[0]:
             return
-        for file in files.read(self._folder):
-            if file.version < begin:
-                files.remove(file)
+        try:
+            old = [file for file in files.read(self._folder) if file.version < begin]
+        except OSError as error:
+            say(f"{self._folder} cannot be tidied, which is tried again: {error}")
+            return
+        for file in old:
+            files.remove(file)
         self._whole = [version for version in self._whole if version >= begin]
 
     def clear(self) -> None:

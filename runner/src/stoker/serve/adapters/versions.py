@@ -27,8 +27,16 @@ _NAME = re.compile(r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")
 _VERSION = re.compile(r"^[1-9][0-9]{0,17}$")
 # Marks the number of a retracted version. A server may still know the number, so it is never used again.
 _RETRACTED = ".retracted-"
-# What safetensors (Rust) makes of a full disk, which is no OSError.
-_FULL = re.compile(r"no space left on device|StorageFull|disk quota exceeded", re.IGNORECASE)
+# What safetensors (Rust) makes of an error of the file system, which is no OSError.
+_FULL_IN_RUST = re.compile(r"no space left on device|StorageFull|disk quota exceeded", re.IGNORECASE)
+_IN_RUST = re.compile(r"\(os error (\d+)\)")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+# Errors that stay until somebody does something. Others, such as EIO and ESTALE, pass when the volume is back.
+_STAYING = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENAMETOOLONG)
+
+
+class OutageError(RunError):
+    """A file system does not answer as it should, and may do so again by itself."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -163,28 +171,35 @@ def file_errors(folder: Path) -> Iterator[None]:
     """Turn errors of the file system into messages.
 
     Raises:
-        RunError: 78, the folder cannot be read or written.
+        RunError: 78, the folder cannot be read or written; 75 and `OutageError`, it cannot for now.
     """
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the error may name the file that is copied
-            raise _full(folder, os.strerror(error.errno)) from error
-        raise RunError(
-            ExitCode.CONFIG,
-            f"{error.filename or folder} cannot be read or written ({error.strerror or error}): "
-            "mount it, writable for group 0, or name another folder",
-        ) from error
+    except RunError:
+        raise
     except Exception as error:
-        if isinstance(error, RunError) or not _FULL.search(str(error)):
+        number = _number_of(error)
+        if number is None and not isinstance(error, OSError):
             raise
-        raise _full(folder, os.strerror(errno.ENOSPC)) from error
+        why = str(error) if number is None else os.strerror(number)
+        if number in _FULL:  # the error may name the file that is copied
+            advice = "enlarge it, or retract old versions (`stoker adapters retract`)"
+            raise RunError(ExitCode.CONFIG, f"{folder} is full ({why}): {advice}") from error
+        what = f"{getattr(error, 'filename', None) or folder} cannot be read or written ({why})"
+        if number is None or number in _STAYING:
+            advice = "mount it, writable for group 0, or name another folder"
+            raise RunError(ExitCode.CONFIG, f"{what}: {advice}") from error
+        raise OutageError(ExitCode.STOPPED, f"{what}: look at its volume, and try again when it is back") from error
 
 
-def _full(folder: Path, why: str) -> RunError:
-    return RunError(
-        ExitCode.CONFIG, f"{folder} is full ({why}): enlarge it, or retract old versions (`stoker adapters retract`)"
-    )
+def _number_of(error: Exception) -> int | None:
+    """Return the number of an error of the file system; None if it has none."""
+    if isinstance(error, OSError):
+        return error.errno
+    if _FULL_IN_RUST.search(str(error)):
+        return errno.ENOSPC
+    found = _IN_RUST.search(str(error))
+    return int(found[1]) if found else None
 
 
 def _copy(output: Path, draft: Path, names: list[str]) -> None:

@@ -45,7 +45,7 @@ _NUMBER = "stoker_number"
 _SECONDS_BETWEEN_LINES = 30.0
 # In the status of the TrainJob: seconds that the trainer waits for samplers by now.
 _WAITING, _SECONDS_UNTIL_SHOWN = "rollout/waiting", 5.0
-# What ends an attempt and nothing else: no sampler or no reward model has been there for too long.
+# What ends an attempt and nothing else: samplers, a reward model or a volume have been away for too long.
 _PASSING = (ExitCode.STOPPED, ExitCode.UNAVAILABLE)
 
 
@@ -297,9 +297,13 @@ class GRPOAsyncTrainer(GRPOTrainer):
 
     def _ended(self, error: RunError) -> None:
         """Keep this step, which all ranks have completed, if the next attempt can go on from it."""
-        if error.code in _PASSING:
+        if error.code not in _PASSING:
+            return
+        try:
             for callback in self._callbacks():
                 callback.keep(self.args, self.state, self._save_now)
+        except Exception as failure:  # noqa: BLE001 - a volume that takes no version may take no checkpoint either
+            say(f"step {self.state.global_step} could not be saved: {type(failure).__name__}: {failure}")
 
     def _attend(self, reason: str) -> bool:
         now = time.monotonic()
