@@ -182,6 +182,15 @@ def test_a_job_is_as_restricted_as_a_namespace_may_ask(words: tuple[str, ...], c
     assert "imagePullSecrets" not in pod
 
 
+def test_no_two_jobs_have_one_name_and_all_go_by_themselves() -> None:
+    words = ("export", "--job", "x" * 49, "--gguf")
+    jobs = [yaml.safe_load(stoker(*words, file).stdout) for file in ("a.gguf", "b.gguf", "b.gguf")]
+    assert len({job["metadata"]["name"] for job in jobs}) == 3
+    for job in jobs:
+        assert len(job["metadata"]["name"]) <= 63
+        assert job["spec"]["ttlSecondsAfterFinished"] > 0
+
+
 def test_a_job_in_export_takes_no_gpu() -> None:
     refused = stoker("export", "--job", "first-run", "--push", "s3://b/p", "--gpu")
     assert (refused.exit_code, refused.stdout) == (64, "")
@@ -301,7 +310,7 @@ def test_a_mirror_has_all_images_of_a_job() -> None:
     ]
 
 
-@pytest.mark.parametrize("run", ["Bad_Name", "x" * 60, ""])
+@pytest.mark.parametrize("run", ["Bad_Name", "x" * 50, ""])
 def test_a_job_needs_the_name_of_a_run(run: str) -> None:
     refused = stoker("export", "--job", run)
     assert (refused.exit_code, "is not the name of a run" in refused.output) == (64, True), refused.output

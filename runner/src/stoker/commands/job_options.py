@@ -84,7 +84,7 @@ def print_job(purpose: str, steps: Sequence[tuple[str, str, Sequence[str]]], opt
     """Print a Job.
 
     Args:
-        purpose: what its name ends with.
+        purpose: what it does, which is in its name.
         steps: for each container its name, which of our images it uses, and what it runs.
         options: what the user wants of it.
 

@@ -1,8 +1,9 @@
-"""A Kubernetes Job that runs a command on a run's claim: as restricted as a namespace may ask for. Pure."""
+"""A Kubernetes Job that runs a command on a run's claim: as restricted as a namespace may ask for."""
 
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,11 @@ from stoker.contract.exits import ExitCode, RunError
 
 WORKSPACE = "/workspace"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_LONGEST = 52
+# The label that Kubernetes makes of the Job's name has 63 characters at most; nodes of a run leave it 48 for its own.
+_LONGEST = 49
 # What our images write to besides the claim (HF_HOME is in /cache), as in the runtimes' pods.
 _SCRATCH = {"cache": "/cache", "tmp": "/tmp"}
+# How long a Job may run, and how long it can be looked at when it has ended.
 _SECONDS = 24 * 3600
 # Our images' user; the group is that of the claims.
 _USER = {"runAsUser": 1001, "runAsGroup": 0, "fsGroup": 0, "fsGroupChangePolicy": "OnRootMismatch"}
@@ -61,10 +64,10 @@ class Around:
 
 
 def job(purpose: str, steps: Sequence[Step], around: Around) -> dict[str, Any]:
-    """Return a Job.
+    """Return a Job, each with a name of its own: Kubernetes never changes what a Job runs, and runs it once.
 
     Args:
-        purpose: what its name ends with.
+        purpose: what it does, which is in its name.
         steps: its containers, one after another.
         around: what surrounds them.
 
@@ -92,10 +95,14 @@ def job(purpose: str, steps: Sequence[Step], around: Around) -> dict[str, Any]:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": f"{around.run}-{purpose}", "labels": {"stoker.dev/result-of": around.run}},
+        "metadata": {
+            "name": f"{around.run}-{purpose}-{secrets.token_hex(2)}",
+            "labels": {"stoker.dev/result-of": around.run},
+        },
         "spec": {
             "backoffLimit": 0,
             "activeDeadlineSeconds": _SECONDS,
+            "ttlSecondsAfterFinished": _SECONDS,
             "template": {"metadata": {"labels": {"stoker.dev/result-of": around.run}}, "spec": pod},
         },
     }
