@@ -227,7 +227,7 @@ CASES = {
     ),
     "too long": Case(
         "longer than spec.activeDeadlineSeconds",
-        "another name",
+        "with a longer activeDeadlineSeconds or none (docs/guides/resume-a-run.md)",
         trainjob=trainjob(**ended("Failed", "DeadlineExceeded")),
     ),
     "no controller": Case("made no JobSet of it yet", "kubeflow-trainer-controller-manager", jobset=None),

@@ -21,8 +21,10 @@ from builders import pod_of as spec_of
 from stoker.contract.exits import ExitCode, RunError
 from stoker.runs import get as module
 from stoker.runs import transfer
+from stoker.runs.client import Client
 from stoker.runs.errors import CommandError
 from stoker.runs.getter import node_of, place_of, pod_of
+from stoker.runs.kinds import PODS
 from stoker.runs.read import Seen
 
 Object = dict[str, Any]
@@ -196,6 +198,42 @@ def test_the_claim_of_a_deleted_run_can_be_read(finished: Cluster, tmp_path: Pat
     assert "the run tune was deleted, but its claim initializer-tune still exists: name an image" in result.stderr
     stoker("get", "tune", str(tmp_path / "out"), "--image", IMAGE)
     assert "stoker.json" in there(tmp_path / "out")
+
+
+@pytest.fixture
+def too_late(finished: Cluster) -> Cluster:
+    """A cluster with a run that came to its deadline, of which only TrainJob and claim are left, and its runtime."""
+    finished.objects.pop(("jobsets", "ml", "tune"))
+    finished.add("trainjobs", trainjob(**ended("Failed", "DeadlineExceeded")))
+    finished.add("clustertrainingruntimes", RUNTIME)
+    return finished
+
+
+def test_a_run_that_came_to_its_deadline_is_read_with_its_runtimes_image(too_late: Cluster, tmp_path: Path) -> None:
+    too_late.starts = False
+    images = []
+
+    def look(client: Client, name: str, *_: str) -> None:
+        images.append(client.get(PODS, name)["spec"]["containers"][0]["image"])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_wait_ready", look)
+        stoker("get", "tune", str(tmp_path / "out"))
+    assert images == [spec_of(replicated_jobs(RUNTIME)[0])["containers"][0]["image"]]
+    assert "stoker.json" in there(tmp_path / "out")
+
+
+@pytest.mark.parametrize("answer", [None, forbidden("get", "clustertrainingruntimes")], ids=["gone", "hidden"])
+def test_without_a_runtime_the_image_is_asked_for(
+    too_late: Cluster, tmp_path: Path, answer: tuple[int, Object] | None
+) -> None:
+    if answer:
+        too_late.refusals["GET", "clustertrainingruntimes"] = answer
+    else:
+        too_late.objects.pop(("clustertrainingruntimes", "ml", RUNTIME["metadata"]["name"]))
+    result = stoker("get", "tune", str(tmp_path / "out"), code=ExitCode.CONFIG)
+    assert "tune has no pod, JobSet or runtime that you can read" in result.stderr
+    stoker("get", "tune", str(tmp_path / "out"), "--image", IMAGE)
 
 
 def test_no_path_leads_out_of_the_folder() -> None:

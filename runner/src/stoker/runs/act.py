@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cluster.grace import told_of_grace
-from stoker.cluster.resources import RUNTIME_KINDS, name_of, read_resources, trainjobs_of
+from stoker.cluster.resources import name_of, read_resources, trainjobs_of
 from stoker.cluster.validate import validate_one
 from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
 from stoker.contract.words import say
 from stoker.runs.client import Client
 from stoker.runs.errors import ClusterError, NotFoundError
-from stoker.runs.kinds import CLUSTER_RUNTIMES, RUNTIMES, TRAINJOBS
-from stoker.runs.read import read_run
+from stoker.runs.kinds import TRAINJOBS
+from stoker.runs.read import read_run, runtime_of
 from stoker.runs.run import QUEUE, State, awaited_claim, part
 
 # Only runtimes of the catalogue say enough for a verdict.
@@ -183,22 +183,10 @@ def _runtime(client: Client, job: Mapping[str, Any]) -> Mapping[str, Any] | None
     Raises:
         RunError: the cluster does not have it.
     """
-    reference = part(part(job, "spec"), "runtimeRef")
-    name, kind = str(reference.get("name") or ""), str(reference.get("kind") or RUNTIME_KINDS[0])
-    if not name or kind not in RUNTIME_KINDS:
-        return None  # the cluster says what is wrong
     try:
-        if kind == RUNTIME_KINDS[0]:
-            return client.get(CLUSTER_RUNTIMES, name)
-        return client.get(RUNTIMES, name, namespace=part(job, "metadata").get("namespace"))
-    except NotFoundError as error:
-        if error.code is ExitCode.CONFIG:
-            raise
-        raise NotFoundError(
-            ExitCode.USAGE,
-            f"{name_of(job)} names the runtime {name}, which the cluster does not have: kubectl get "
-            f"{kind.lower()}s lists those that it has",
-        ) from error
+        return runtime_of(client, job)
+    except NotFoundError:
+        raise
     except ClusterError as error:
         say(
             f"{name_of(job)} is not checked before it is submitted, because its runtime cannot be read: {error.message}"

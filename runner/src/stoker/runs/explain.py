@@ -107,7 +107,8 @@ def _refused_runtime(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
         yield Finding(
             f"TrainJob {run.name}",
             f"it took longer than spec.activeDeadlineSeconds ({seconds}) allows",
-            "submit it under another name with a longer activeDeadlineSeconds, or without one",
+            "let it go on from its newest checkpoint under another name, with a longer activeDeadlineSeconds or none "
+            "(docs/guides/resume-a-run.md)",
         )
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stoker.cluster.patches import patched
 from stoker.contract.exits import ExitCode
 from stoker.contract.words import say
 from stoker.runs.client import Client
-from stoker.runs.errors import ClusterError, NotFoundError
+from stoker.runs.errors import ClusterError, NotFoundError, RightsError
 from stoker.runs.getter import CONTAINER, LABEL, MOUNT, ResultLocation, node_of, place_of, pod_of
 from stoker.runs.kinds import CLAIMS, PODS
-from stoker.runs.read import Seen, read_run
+from stoker.runs.read import Seen, read_run, runtime_of
 from stoker.runs.run import part
 from stoker.runs.run import pod_of as seen_pod
 from stoker.runs.transfer import RemoteFile, bring, chosen, claim_folder, remote_files
@@ -112,7 +113,7 @@ def get(client: Client, name: str, folder: Path, wanted: ResultSelection, watch:
 def _run(client: Client, name: str, wanted: ResultSelection) -> Seen:
     """Return the run; of one that was deleted, what its claim is called after."""
     try:
-        return read_run(client, name)
+        seen = read_run(client, name)
     except NotFoundError as error:
         claim = wanted.claim or f"initializer-{name}"
         if error.code is ExitCode.CONFIG or client.find(CLAIMS, claim) is None:
@@ -124,6 +125,12 @@ def _run(client: Client, name: str, wanted: ResultSelection) -> Seen:
                 "read it, such as the run's, with --image",
             ) from error
         return Seen({"metadata": {"name": name}}, None, (), ())
+    if seen.jobset is None and not seen.pods:
+        # Trainer deletes the JobSet at a run's deadline. Its runtime tells what the pods had.
+        with suppress(NotFoundError, RightsError):
+            if runtime := runtime_of(client, seen.trainjob):
+                return replace(seen, jobset=patched(seen.trainjob, runtime)["spec"]["template"])
+    return seen
 
 
 @contextmanager

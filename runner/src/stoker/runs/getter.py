@@ -60,7 +60,8 @@ def place_of(seen: Seen, image: str = "", claim: str = "") -> ResultLocation:
     found = image or str(part(part(seen.trainjob, "spec"), "trainer").get("image") or container.get("image") or "")
     if not found:
         raise RunError(
-            ExitCode.CONFIG, f"{name} has neither a pod nor a JobSet that tells its image: name one with --image"
+            ExitCode.CONFIG,
+            f"{name} has no pod, JobSet or runtime that you can read and that tells its image: name one with --image",
         )
     mount = _mount(container)
     chosen = claim or _claim(seen, spec, mount, name)

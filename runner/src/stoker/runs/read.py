@@ -10,7 +10,19 @@ from typing import Any
 from stoker.contract.exits import ExitCode
 from stoker.runs.client import Client
 from stoker.runs.errors import NotFoundError, RightsError
-from stoker.runs.kinds import CLAIMS, DEVICE_CLAIMS, EVENTS, JOBS, JOBSETS, PODS, TRAINJOBS, WORKLOADS, Kind
+from stoker.runs.kinds import (
+    CLAIMS,
+    CLUSTER_RUNTIMES,
+    DEVICE_CLAIMS,
+    EVENTS,
+    JOBS,
+    JOBSETS,
+    PODS,
+    RUNTIMES,
+    TRAINJOBS,
+    WORKLOADS,
+    Kind,
+)
 from stoker.runs.run import JOBSET_NAME, QUEUE, Run, part, rows, run_of, runs_of
 
 Object = dict[str, Any]
@@ -126,6 +138,31 @@ def read_all(client: Client, name: str) -> Seen:
         others=others,
         lacks=lacks,
     )
+
+
+def runtime_of(client: Client, trainjob: Mapping[str, Any]) -> Object | None:
+    """Return the runtime that a TrainJob names; None if it names none of a kind that Trainer knows.
+
+    Raises:
+        NotFoundError: the cluster does not have it (64), or has no Trainer (78).
+        ClusterError: it cannot be read.
+    """
+    reference, metadata = part(part(trainjob, "spec"), "runtimeRef"), part(trainjob, "metadata")
+    name = str(reference.get("name") or "")
+    kinds = {kind.kind: kind for kind in (CLUSTER_RUNTIMES, RUNTIMES)}
+    kind = kinds.get(str(reference.get("kind") or CLUSTER_RUNTIMES.kind))
+    if not name or kind is None:
+        return None
+    try:
+        return client.get(kind, name, namespace=metadata.get("namespace"))
+    except NotFoundError as error:
+        if error.code is ExitCode.CONFIG:
+            raise
+        raise NotFoundError(
+            ExitCode.USAGE,
+            f"{metadata.get('name')} names the runtime {name}, which the cluster does not have: kubectl get "
+            f"{kind.plural} lists those that it has",
+        ) from error
 
 
 def workloads_of(
