@@ -431,6 +431,12 @@ CASES = {
         [terminated(143), terminated(78, "no Lease", role="sampler")],
         trainjob(**ended("Failed", "FailedJobs")),
     ),
+    "samplers that crashed too often": Case(
+        "vllm ended with exit code 1: no memory",
+        "stoker logs tune",
+        [terminated(75, "stopped"), terminated(1, "no memory", role="sampler")],
+        trainjob(**ended("Failed", "FailedJobs")),
+    ),
     "a sampler that ended the run and is gone": Case(
         "vllm ended with exit code 78 wrong configuration, in pod tune-sampler-0-0-x2k7c, which is gone",
         "correct what it names",

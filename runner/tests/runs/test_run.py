@@ -53,6 +53,38 @@ STATES: dict[str, tuple[Object, Object | None, list[Object], State, str]] = {
         State.FAILED,
         "exit code 78 wrong configuration",
     ),
+    "a sampler ended it": (
+        trainjob(**ended("Failed", "FailedJobs")),
+        jobset(),
+        [
+            terminated(70, "boom"),
+            terminated(1, "", role="sampler"),
+            terminated(78, "no Lease", role="sampler", index=1),
+        ],
+        State.FAILED,
+        "exit code 78 wrong configuration",
+    ),
+    "its samplers crashed too often": (
+        trainjob(**ended("Failed", "FailedJobs")),
+        jobset(),
+        [terminated(75, "stopped"), terminated(1, "", role="sampler")],
+        State.FAILED,
+        "exit code 1",
+    ),
+    "a sampler that is replaced is not the cause": (
+        trainjob(**ended("Failed", "FailedJobs")),
+        jobset(),
+        [terminated(70, "boom"), terminated(1, "", role="sampler")],
+        State.FAILED,
+        "exit code 70 the trainer crashed",
+    ),
+    "a sampler does not restart the others": (
+        trainjob(),
+        jobset(restarts=1),
+        [terminated(69, "lost a peer"), terminated(78, "", role="sampler")],
+        State.RESTARTING,
+        "exit code 69 a peer or the rendezvous is unavailable",
+    ),
     "out of memory": (
         trainjob(**ended("Failed", "FailedJobs")),
         jobset(),

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from stoker.cluster.volumes import volumes_of_claims
-from stoker.contract.exits import ExitCode
 from stoker.frameworks import flag_names_of
 from stoker.plan.interfaces import FlagNames
 from stoker.runs.endings import advice_on, advice_on_code, told_of
 from stoker.runs.queueing import held_by
 from stoker.runs.read import Seen
-from stoker.runs.run import QUEUE, Ending, Object, Pod, Run, State, awaited_claim, condition, moment, part, rows
+from stoker.runs.run import QUEUE, Ending, Object, Run, State, awaited_claim, causes_of, condition, moment, part, rows
 from stoker.runs.scheduling import causes_in
 
 # A trainer reports every few seconds. After so many without a word something is wrong, or a step is very long.
@@ -23,12 +22,8 @@ _STALE = "staleness/mean"
 # How long the trainers waited for samples in the last step, and how long that step took.
 _WAITED, _STEP_SECONDS = "rollout/wait_seconds", "step_time"
 _MOST_WAITED = 0.5  # of a step
-# A sampler that ends with these ends the run (podFailurePolicy of its Job); otherwise it is replaced.
-_FINAL = (2, ExitCode.USAGE, ExitCode.BAD_DATA, ExitCode.NO_INPUT, ExitCode.CONFIG)
 # Kubernetes' words for a pod that ended its Job by that policy.
 _BY_POLICY = re.compile(r"Container (\S+) for pod \S+/(\S+) failed with exit code (\d+) ")
-# A pod that ended with these lost another one, or was told to stop: the cause is elsewhere.
-_AFTER = (ExitCode.UNAVAILABLE, ExitCode.STOPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,20 +322,10 @@ def _mounts(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
 
 
 def _endings(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
-    ended = [pod for pod in run.pods if pod.ending and pod.ending.code and (not pod.samples or _ended_it(pod, run))]
-    # A peer that was only lost or stopped comes after the one with the cause.
-    ended.sort(key=lambda pod: (not pod.samples, pod.ending and pod.ending.code in _AFTER, pod.role, pod.index))
-    causes = {pod.ending.code for pod in ended if pod.ending} - {*_AFTER}
-    names = flag_names_of(run.framework) if ended else FlagNames()
-    for pod in ended:
-        if pod.ending is None or (causes and pod.ending.code in _AFTER):
-            continue
-        yield Finding(f"pod {pod.name}", told_of(pod.ending), advice_on(run.name, pod, pod.ending, names))
-
-
-def _ended_it(sampler: Pod, run: Run) -> bool:
-    """Return whether a sampler is why its run failed."""
-    return run.state is State.FAILED and sampler.ending is not None and sampler.ending.code in _FINAL
+    ends = causes_of(run.pods, failed=run.state is State.FAILED)
+    names = flag_names_of(run.framework) if ends else FlagNames()
+    for pod, ending in ends:
+        yield Finding(f"pod {pod.name}", told_of(ending), advice_on(run.name, pod, ending, names))
 
 
 def _failed_jobs(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:

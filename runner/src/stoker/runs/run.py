@@ -23,6 +23,10 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 PLACE = "stoker.dev/waits-for-claim"
 # The roles that do not train: a run is Running once one of the others is.
 _FETCHES, _SAMPLES = "-initializer", "sampler"
+# A sampler that ends with these ends the run (podFailurePolicy of its Job); otherwise it is replaced.
+_FINAL = (2, ExitCode.USAGE, ExitCode.BAD_DATA, ExitCode.NO_INPUT, ExitCode.CONFIG)
+# A pod that ended with these lost another one, or was told to stop: the cause is elsewhere.
+_AFTER = (ExitCode.UNAVAILABLE, ExitCode.STOPPED)
 # Reasons of a waiting container that say nothing is wrong yet.
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 
@@ -282,6 +286,24 @@ def rows(thing: Object, name: str) -> list[Object]:
     return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
 
 
+def causes_of(pods: Iterable[Pod], *, failed: bool) -> list[tuple[Pod, Ending]]:
+    """Return which ends of pods explain that a run failed or restarts, the most telling first.
+
+    A peer that was only lost or stopped is left out beside one with a cause. A sampler explains what failed if its code
+    ends the run, or if no other pod does.
+
+    Args:
+        pods: the run's pods.
+        failed: True if the run has failed for good.
+    """
+    ends = [(pod, pod.ending) for pod in pods if pod.ending and pod.ending.code]
+    ends.sort(key=lambda end: (not end[0].samples, end[1].time))
+    others = [end for end in ends if not end[0].samples]
+    final = [end for end in ends if end[0].samples and end[1].code in _FINAL] if failed else []
+    causes = final + [end for end in others if end[1].code not in _AFTER]
+    return causes or (ends if failed else others)
+
+
 def awaited_claim(trainjob: Object) -> str:
     """Return the ResourceClaim that a session waits for a place at; empty for any other run."""
     return str(part(part(trainjob, "metadata"), "annotations").get(PLACE) or "")
@@ -293,7 +315,7 @@ def _state(trainjob: Object, pods: Sequence[Pod], restarts: int) -> tuple[State,
     if condition(trainjob, "Complete"):
         return State.COMPLETE, ""
     if failed := condition(trainjob, "Failed"):
-        return State.FAILED, _why_failed(pods) or str(failed.get("reason") or "")
+        return State.FAILED, _why_failed(pods, failed=True) or str(failed.get("reason") or "")
     if part(trainjob, "spec").get("suspend") is True:
         if any(pod.trains and not pod.ending for pod in pods):
             return State.STOPPING, ""
@@ -312,11 +334,9 @@ def _state(trainjob: Object, pods: Sequence[Pod], restarts: int) -> tuple[State,
     return State.PENDING, waits or _why_failed(pods)
 
 
-def _why_failed(pods: Sequence[Pod]) -> str:
-    """Return how the pod with the cause ended: a peer that was only lost comes after it."""
-    endings = [pod.ending for pod in pods if pod.ending and pod.ending.code and not pod.samples]
-    endings.sort(key=lambda ending: (ending.code in (ExitCode.UNAVAILABLE, ExitCode.STOPPED), ending.time))
-    return f"exit code {endings[0].told}" if endings else ""
+def _why_failed(pods: Sequence[Pod], *, failed: bool = False) -> str:
+    """Return how the pod with the cause ended."""
+    return next((f"exit code {ending.told}" for _, ending in causes_of(pods, failed=failed)), "")
 
 
 def _waits(status: Object) -> tuple[str, str]:
