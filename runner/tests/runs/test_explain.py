@@ -101,10 +101,12 @@ FLAVORS = "couldn't assign flavors to pod set node"
 EXTERNAL = 'Waiting for a volume to be created either by the external provisioner "csi.example.com" or manually'
 
 
-def with_deadline(seconds: int) -> Object:
-    """Return a TrainJob that needs 100 minutes more."""
+def with_deadline(seconds: int, resumed: str = "") -> Object:
+    """Return a TrainJob that needs 100 minutes more, and was stopped and resumed if that has a time."""
     made = trainjob(trainerStatus=progress(left=6000))
     made["spec"]["activeDeadlineSeconds"] = seconds
+    if resumed:
+        made["status"]["conditions"] = [{"type": "Suspended", "status": "False", "lastTransitionTime": resumed}]
     return made
 
 
@@ -469,9 +471,16 @@ CASES = {
     ),
     "a deadline that comes too early": Case(
         "it needs about 100 more minutes, and spec.activeDeadlineSeconds (3600) ends it in 50",
-        "a later deadline or more devices",
+        "stoker stop tune, and stoker resume tune when it has stopped: it goes on from its newest checkpoint, and the "
+        "deadline counts anew",
         [pod()],
         with_deadline(3600),
+    ),
+    "a deadline that comes too early after a resume": Case(
+        "spec.activeDeadlineSeconds (3600) ends it in 55",
+        "a later deadline or more devices",
+        [pod()],
+        with_deadline(3600, resumed="2026-11-22T10:05:00Z"),
     ),
     "silence": Case(
         "no progress for 30 minutes",
@@ -525,6 +534,9 @@ QUIET = {
         events=[event(job(), "FailedCreate", QUOTA, time="2026-11-22T09:59:00Z")],
     ),
     "complete": Case("", "", [terminated(0)], trainjob(**ended("Complete", "AllJobsCompleted"))),
+    "a deadline that counts since it was resumed": Case(
+        "", "", [pod()], with_deadline(6400, resumed="2026-11-22T10:05:00Z")
+    ),
     "a device claim that exists": Case("", "", [pod(**DEVICE)], trainjob(trainerStatus=progress(loss=1))),
     "claim waits for its pod": Case(
         "",

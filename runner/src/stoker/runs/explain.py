@@ -396,18 +396,28 @@ def _starved(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
 
 
 def _late(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
-    limit, took = part(seen.trainjob, "spec").get("activeDeadlineSeconds"), run.seconds(now)
+    limit, began = part(seen.trainjob, "spec").get("activeDeadlineSeconds"), moment(_begun(seen.trainjob))
     left = run.progress.seconds_left if run.progress else None
-    if run.state is not State.RUNNING or not isinstance(limit, int) or took is None or left is None:
+    if run.state is not State.RUNNING or not isinstance(limit, int) or began is None or left is None:
         return
+    took = (now - began).total_seconds()
     if took + left > limit:
         yield Finding(
             f"TrainJob {run.name}",
             f"it is too slow for its deadline: it needs about {left / 60:.0f} more minutes, and "
             f"spec.activeDeadlineSeconds ({limit}) ends it in {max(0.0, limit - took) / 60:.0f}",
-            "let it go on from its newest checkpoint under another name, with a later deadline or more devices "
-            "(docs/guides/resume-a-run.md; `stoker estimate` says what more devices gain)",
+            f"stoker stop {run.name}, and stoker resume {run.name} when it has stopped: it goes on from its newest "
+            "checkpoint, and the deadline counts anew; or continue it under another name, with a later deadline or "
+            "more devices (docs/guides/resume-a-run.md; `stoker estimate` says what more devices gain)",
         )
+
+
+def _begun(trainjob: Object) -> str:
+    """Return since when Trainer counts a run's deadline: since it was last resumed, else since it was submitted."""
+    for found in rows(part(trainjob, "status"), "conditions"):
+        if found.get("type") == "Suspended" and found.get("status") == "False":
+            return str(found.get("lastTransitionTime") or "")
+    return _made(trainjob)
 
 
 def _silent(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
