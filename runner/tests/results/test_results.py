@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 from kubernetes_validate import validate
 from runner.tests.samples import check
 
+from stoker.commands.chat import _questions
 from stoker.commands.main import main
 from stoker.contract.evaluation import EVALUATION, read_evaluations
 from stoker.contract.exits import RunError
@@ -138,6 +140,13 @@ def test_a_reward_model_writes_nothing(tmp_path: Path, words: tuple[str, ...]) -
     name, *rest = words
     refused = stoker(name, result_in(tmp_path / "output", method="reward"), *rest)
     assert (refused.exit_code, "is a reward model" in refused.output) == (64, True), refused.output
+
+
+def test_the_end_of_the_input_ends_a_chat_whose_answers_go_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = iter(["what?\n", "\n", ""])
+    terminal = SimpleNamespace(isatty=lambda: True, readline=lambda: next(typed))
+    monkeypatch.setattr("sys.stdin", terminal)
+    assert [*_questions(None)] == ["what?"]
 
 
 def test_a_missing_package_is_named_with_its_extra() -> None:

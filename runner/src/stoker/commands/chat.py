@@ -76,10 +76,10 @@ def _questions(prompt: str | None) -> Iterator[str]:
     is_terminal = sys.stdin.isatty()
     while True:
         try:
-            line = input("> ") if is_terminal and sys.stdout.isatty() else sys.stdin.readline()
+            line = f"{input('> ')}\n" if is_terminal and sys.stdout.isatty() else sys.stdin.readline()
         except EOFError:
             return
-        if line.strip() == _END or not (line or is_terminal):
+        if not line or line.strip() == _END:
             return
         if line.strip():
             yield line.strip()
