@@ -13,6 +13,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.entry.own_command import OUTPUT, PASS_THROUGH, trainer_arguments
 
 _MODEL = "/workspace/model"
+_LEAST = 1 << 30
 
 
 @click.command(
@@ -78,7 +79,6 @@ def estimate_command(
     its runtime from the cluster, or from --runtime. With --measured, it estimates tokens and time from a finished run
     on the same data, model and kind of devices, assuming that speed grows with the number of processes.
     """
-    from stoker.cluster.pods import quantity
     from stoker.commands import describe
     from stoker.frameworks import TRL
     from stoker.node.read_inputs import read_model
@@ -86,8 +86,9 @@ def estimate_command(
     from stoker.plan.model_shape import FAMILIES
     from stoker.plan.resolve import read_request, resolve_plan
 
+    device_bytes = None if device_memory is None else _bytes_of(device_memory)
     if model.suffix in (".yaml", ".yml", ".json") and model.name != "config.json":
-        return _of_trainjob(model, runtimes, config, measured, device_memory, output, trainer_args)
+        return _of_trainjob(model, runtimes, config, measured, device_bytes, output, trainer_args)
     if runtimes or config or measured:
         raise RunError(
             ExitCode.USAGE, "--runtime, --model and --measured are for a TrainJob: name its file (*.yaml, *.json)"
@@ -120,7 +121,6 @@ def estimate_command(
         raise RunError(
             ExitCode.USAGE, "these flags keep weights outside the devices, where this command does not count"
         )
-    device_bytes = None if device_memory is None else round(quantity(device_memory))
     fits = device_bytes is None or ways[0][1].total <= device_bytes
     if output == "json":
         found = [{"write": write, **asdict(memory), "total": memory.total} for write, memory in ways]
@@ -130,17 +130,32 @@ def estimate_command(
     return ExitCode.FINISHED if fits else ExitCode.CONFIG
 
 
+def _bytes_of(device_memory: str) -> int:
+    """Return the memory of a device.
+
+    Raises:
+        RunError: it is no quantity, or one of a device that trains nothing: the unit is missing (64).
+    """
+    from stoker.cluster.pods import quantity
+
+    found = round(quantity(device_memory))
+    if found < _LEAST:
+        raise RunError(
+            ExitCode.USAGE, f"--device-memory {device_memory} is {found} bytes: write a unit too, such as 80Gi"
+        )
+    return found
+
+
 def _of_trainjob(
     path: Path,
     runtimes: tuple[Path, ...],
     config: Path | None,
     measured: Path | None,
-    device_memory: str | None,
+    device_bytes: int | None,
     output: str,
     trainer_args: tuple[str, ...],
 ) -> int:
     from stoker.cluster.forecast import described, peak_bytes, plan_of
-    from stoker.cluster.pods import quantity
     from stoker.cluster.resources import RUNTIME_KINDS, of_kind, read_resources, runtime_of, trainjobs_of
     from stoker.commands import describe
     from stoker.node.read_inputs import read_model
@@ -153,6 +168,10 @@ def _of_trainjob(
             f"{' '.join(trainer_args)} stands after {path}: write options before the file, and flags of the "
             "trainer into the TrainJob",
         )
+    resources = read_resources(path)
+    job, *others = trainjobs_of(resources, path)
+    if others:
+        raise RunError(ExitCode.USAGE, f"{path} has {len(others) + 1} TrainJobs: keep one")
     if config is None:
         raise RunError(
             ExitCode.USAGE, f"the model of {path} is not on this machine: name a folder with its config.json by --model"
@@ -161,10 +180,6 @@ def _of_trainjob(
     if not (folder / "config.json").is_file():
         raise RunError(ExitCode.NO_INPUT, f"{folder} has no config.json: name the model's folder, or its config.json")
     shape = read_model(folder).shape
-    resources = read_resources(path)
-    job, *others = trainjobs_of(resources, path)
-    if others:
-        raise RunError(ExitCode.USAGE, f"{path} has {len(others) + 1} TrainJobs: keep one")
     known = of_kind([*resources, *(one for file in runtimes for one in read_resources(file))], *RUNTIME_KINDS)
     plan = plan_of(job, runtime_of(job, known), folder)
     if plan.accelerator == "cpu":
@@ -179,7 +194,6 @@ def _of_trainjob(
             f"{', '.join(FAMILIES)}, on devices that hold their weights; for others, run a few steps and read "
             "peak_memory_gib in metrics.jsonl",
         )
-    device_bytes = None if device_memory is None else round(quantity(device_memory))
     earlier = None if measured is None else read_measured(measured)
     # What was measured has activations too, and what they need is not counted here.
     peak = None if earlier is None else peak_bytes(plan, earlier)
