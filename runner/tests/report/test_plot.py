@@ -65,6 +65,8 @@ def test_labels_are_as_short_as_they_can_be(tmp_path: Path) -> None:
         (("--to", "x.png", "tokens"), 65, "a picture shows no metric of tokens: wait until the loss is logged"),
         (("--to", "x.svg", "run"), 64, "--to x.svg is neither a page nor a picture: let it end in .html or .png"),
         (("--to", "missing/x.html", "run"), 0, ""),
+        (("--to", "afile/x.html", "run"), 64, "afile is a file: name a folder"),
+        (("--to", "afile/below/x.html", "run"), 64, "afile is a file: name a folder"),
         ((), 64, "missing argument"),
     ],
 )
@@ -74,6 +76,7 @@ def test_what_cannot_be_drawn_is_one_line(
     monkeypatch.chdir(tmp_path)
     run_in(tmp_path / "run", 1.0)
     run_in(tmp_path / "empty")
+    (tmp_path / "afile").touch()
     write_run(tmp_path / "tokens" / "output", [{"step": 1, "num_tokens": 5}])
     done = plot(*words)
     assert done.exit_code == code, done.output

@@ -66,6 +66,14 @@ def seconds(flag: str, default: float, told: str) -> Callable[[Callable[..., Any
     return click.option(flag, type=above_zero, default=default, show_default=True, help=told)
 
 
+def _file_in_way(error: OSError) -> Path | None:
+    """Return the file that stands where a folder is needed, if that is what is wrong."""
+    if not isinstance(error, FileExistsError | NotADirectoryError) or not isinstance(error.filename, str):
+        return None
+    path = Path(error.filename)
+    return next((one for one in (path, *path.parents) if one.is_file()), None)
+
+
 def reported(command: Callable[P, int | None]) -> Callable[P, NoReturn]:
     """Turn a command's return value, RunError or OSError into an exit code and error lines."""
 
@@ -79,6 +87,9 @@ def reported(command: Callable[P, int | None]) -> Callable[P, NoReturn]:
         except BrokenPipeError:  # `| head`: click ends quietly
             raise
         except OSError as error:
+            if (file := _file_in_way(error)) is not None:
+                report_error(f"{file} is a file: name a folder")
+                sys.exit(ExitCode.USAGE)
             report_error(
                 f"{error.filename or 'the output of this command'} cannot be used ({error.strerror}): it must exist, "
                 f"have free space, and be open to UID {os.geteuid()}, GID {os.getegid()}"
