@@ -236,6 +236,33 @@ def test_without_a_runtime_the_image_is_asked_for(
     stoker("get", "tune", str(tmp_path / "out"), "--image", IMAGE)
 
 
+def test_a_claim_that_is_gone_is_not_a_wrong_name(finished: Cluster, tmp_path: Path) -> None:
+    finished.objects.pop(("persistentvolumeclaims", "ml", "initializer-tune"))
+    words = ("get", "tune", str(tmp_path / "out"))
+    told = stoker(*words, code=ExitCode.NO_INPUT).stderr
+    assert "the claim initializer-tune of tune was deleted, and its result with it; --claim names another" in told
+    assert "no PersistentVolumeClaim mine in" in stoker(*words, "--claim", "mine", code=ExitCode.NO_INPUT).stderr
+    finished.add("trainjobs", trainjob())
+    told = stoker(*words, code=ExitCode.NO_INPUT).stderr
+    assert "tune has no claim initializer-tune yet, and so no result: `stoker explain tune` says why" in told
+
+
+def test_patterns_that_no_file_fits_are_named(finished: Cluster, tmp_path: Path) -> None:
+    words = ("get", "tune", str(tmp_path / "out"), "--only", "nothere", "--only", "*.bin")
+    shutil.rmtree(tmp_path / "claim/output/checkpoint-10")
+    told = stoker(*words, code=ExitCode.NO_INPUT).stderr
+    assert "tune has no files in output that fit --only nothere --only *.bin: a pattern is a file's name" in told
+    assert "--all" not in told
+
+
+def test_a_file_in_place_of_the_folder_is_named(finished: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "afile"
+    file.touch()
+    for folder in (file, file / "below"):
+        told = stoker("get", "tune", str(folder), code=ExitCode.USAGE).stderr
+        assert told.endswith(f"{file} is a file: name a folder\n")
+
+
 def test_no_path_leads_out_of_the_folder() -> None:
     def lies(_: object) -> Any:
         yield b'["../../.bashrc", 1]\n'

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from stoker.cluster.patches import patched
 from stoker.contract.exits import ExitCode
@@ -77,8 +78,9 @@ def get(client: Client, name: str, folder: Path, wanted: ResultSelection, watch:
         RunError: there is no result, it cannot be read, or the folder is not free.
         OSError: the folder cannot be written to.
     """
-    place = place_of(_run(client, name, wanted), wanted.image, wanted.claim)
-    claim = client.get(CLAIMS, place.claim)
+    seen = _run(client, name, wanted)
+    place = place_of(seen, wanted.image, wanted.claim)
+    claim = _claim(client, name, place.claim, seen, wanted)
     claim_folder(
         folder,
         {
@@ -98,16 +100,37 @@ def get(client: Client, name: str, folder: Path, wanted: ResultSelection, watch:
         root = "/".join(filter(None, (MOUNT, place.folder.strip("/"), wanted.path.strip("/"))))
         files = chosen(remote_files(execute, root), wanted.only, wanted.everything)
         if not files:
-            raise ClusterError(
-                ExitCode.NO_INPUT,
-                f"{name} has no such files in {wanted.path}: `--all` brings checkpoints too, `--path .` the whole "
-                "workspace",
+            told = (
+                f" that fit --only {' --only '.join(wanted.only)}: a pattern is a file's name, its path in "
+                f"{wanted.path}, or a folder there, such as '*.json'; --path names another folder"
+                if wanted.only
+                else ", or only checkpoints: `--all` brings these too, `--path .` the whole workspace"
             )
+            raise ClusterError(ExitCode.NO_INPUT, f"{name} has no files in {wanted.path}{told}")
         fetched = sum(
             bring(execute, root, file, folder, watch(file, number, len(files)))
             for number, file in enumerate(files, start=1)
         )
     return Brought(str(folder), tuple(file.path for file in files), fetched, sum(file.size for file in files))
+
+
+def _claim(client: Client, name: str, claim: str, seen: Seen, wanted: ResultSelection) -> Mapping[str, Any]:
+    """Return the claim to read.
+
+    Raises:
+        NotFoundError: it does not exist.
+    """
+    try:
+        return client.get(CLAIMS, claim)
+    except NotFoundError as error:
+        if wanted.claim:
+            raise
+        gone = (
+            f"the claim {claim} of {name} was deleted, and its result with it; --claim names another"
+            if seen.run.state.ended
+            else f"{name} has no claim {claim} yet, and so no result: `stoker explain {seen.named}` says why"
+        )
+        raise NotFoundError(ExitCode.NO_INPUT, gone) from error
 
 
 def _run(client: Client, name: str, wanted: ResultSelection) -> Seen:
