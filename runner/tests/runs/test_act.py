@@ -145,8 +145,24 @@ def test_a_run_is_stopped_and_resumed(cluster: Cluster, kubeconfig: Path) -> Non
     again = json.loads(stoker("stop", "tune", "--output", "json").stdout)
     assert again == {"name": "tune", "told": "tune is stopped already: stoker resume tune"}
     assert stoker("stop", "tune").stdout == "tune is stopped already: stoker resume tune\n"
-    assert stoker("resume", "tune").stdout == "tune goes on: `stoker logs tune --follow`\n"
+    named = stoker("resume", "tune", "--namespace", "ml").stdout
+    assert named == "tune goes on: `stoker logs tune --follow`\n", "it is the context's own"
     assert not suspended(cluster)
+
+
+def test_advice_names_the_namespace_that_is_not_the_contexts(cluster: Cluster, kubeconfig: Path) -> None:
+    for status, state in (({}, "stopped"), (ended("Complete", "AllJobsCompleted"), "complete")):
+        job = trainjob(suspend=True, **status)
+        job["metadata"]["namespace"] = "team-a"
+        cluster.add("trainjobs", job)
+        stopped = stoker("stop", "tune", "--namespace", "team-a").stdout
+        assert ("stoker resume tune --namespace team-a" in stopped) is (state == "stopped")
+        found = json.loads(stoker("explain", "tune", "-n", "team-a", "--output", "json").stdout)
+        verb, rest = ("resume", " lets it") if state == "stopped" else ("get", " FOLDER`")
+        assert f"stoker {verb} tune --namespace team-a{rest}" in found[0]["fix"]
+    assert "`stoker get tune --namespace team-a FOLDER`" in (
+        stoker("resume", "tune", "-n", "team-a", code=ExitCode.USAGE).stderr
+    )
 
 
 def test_a_run_that_is_over_is_neither_stopped_nor_resumed(cluster: Cluster, kubeconfig: Path) -> None:
@@ -154,7 +170,8 @@ def test_a_run_that_is_over_is_neither_stopped_nor_resumed(cluster: Cluster, kub
     assert "is complete already" in stoker("stop", "tune").stdout
     assert "`stoker get tune FOLDER`" in stoker("resume", "tune", code=ExitCode.USAGE).stderr
     cluster.add("trainjobs", trainjob(**ended("Failed", "FailedJobs")))
-    assert "submit it under another name" in stoker("resume", "tune", code=ExitCode.USAGE).stderr
+    told = stoker("resume", "tune", code=ExitCode.USAGE).stderr
+    assert "continue it under another name (docs/guides/resume-a-run.md)" in told
 
 
 @pytest.mark.parametrize("command", ["stop", "resume"])

@@ -103,7 +103,7 @@ def explain_command(name: str, context: str | None, namespace: str | None, outpu
     seen = read_all(connect(context, namespace), name)
     for line in seen.hidden:
         say(line)
-    found = explain(seen, datetime.now(UTC)) or [words.unexplained(seen.run)]
+    found = explain(seen, datetime.now(UTC)) or [words.unexplained(seen)]
     if output == "json":
         show.print_json(found)
     else:
@@ -197,7 +197,7 @@ def logs_command(
         count += 1
         write(line)
     if not count:
-        say(f"the pods of {name} have no such log (any more): `stoker status {name}` lists its pods")
+        say(f"the pods of {name} have no such log (any more): `stoker status {name}{client.options}` lists its pods")
     return ExitCode.FINISHED
 
 

@@ -14,7 +14,7 @@ from stoker.contract.words import say
 from stoker.runs.client import Client
 from stoker.runs.errors import ClusterError, NotFoundError
 from stoker.runs.kinds import TRAINJOBS
-from stoker.runs.read import read_run, runtime_of
+from stoker.runs.read import Seen, read_run, runtime_of
 from stoker.runs.run import QUEUE, State, awaited_claim, part
 
 # Only runtimes of the catalogue say enough for a verdict.
@@ -82,10 +82,10 @@ def stop(client: Client, name: str) -> str:
     if run.state.ended:
         return f"{name} is {run.state.value.lower()} already: there is nothing to stop"
     if run.state in (State.STOPPED, State.STOPPING):
-        return f"{name} is stopped already: stoker resume {name}"
-    _not_others(seen.trainjob, name, "false")
+        return f"{name} is stopped already: stoker resume {seen.named}"
+    _not_others(seen, name, "false")
     client.patch(TRAINJOBS, name, {"spec": {"suspend": True}})
-    return f"{name} stops: its pods save a checkpoint and end; `stoker resume {name}` goes on from there"
+    return f"{name} stops: its pods save a checkpoint and end; `stoker resume {seen.named}` goes on from there"
 
 
 def resume(client: Client, name: str) -> str:
@@ -99,19 +99,19 @@ def resume(client: Client, name: str) -> str:
     if run.state is State.COMPLETE:
         raise RunError(
             ExitCode.USAGE,
-            f"{name} is complete: `stoker get {name} FOLDER` brings its result",
+            f"{name} is complete: `stoker get {seen.named} FOLDER` brings its result",
         )
     if run.state is State.FAILED:
         raise RunError(
             ExitCode.USAGE,
-            f"{name} has failed, and Kubernetes starts no failed TrainJob again: `stoker explain {name}` says why. "
-            "Correct the cause and submit it under another name",
+            f"{name} has failed, and Kubernetes starts no failed TrainJob again: `stoker explain {seen.named}` "
+            "says why. Correct the cause and continue it under another name (docs/guides/resume-a-run.md)",
         )
     if part(seen.trainjob, "spec").get("suspend") is not True:
         return f"{name} is not stopped: it is {run.state.value.lower()}"
-    _not_others(seen.trainjob, name, "true")
+    _not_others(seen, name, "true")
     client.patch(TRAINJOBS, name, {"spec": {"suspend": False}})
-    return f"{name} goes on: `stoker logs {name} --follow`"
+    return f"{name} goes on: `stoker logs {seen.named} --follow`"
 
 
 def _refuse_names(jobs: Sequence[Mapping[str, Any]], path: Path, wanted: str | None) -> None:
@@ -141,25 +141,26 @@ def _told_of_grace(job: Mapping[str, Any]) -> Mapping[str, Any]:
     return told
 
 
-def _not_others(trainjob: Mapping[str, Any], name: str, active: str) -> None:
+def _not_others(seen: Seen, name: str, active: str) -> None:
     """Refuse to change a TrainJob that waits for a device, or that Kueue starts and stops: it would undo the change.
 
     Raises:
         RunError: it has a queue, or waits.
     """
-    if claim := awaited_claim(trainjob):
+    if claim := awaited_claim(seen.trainjob):
         raise RunError(
             ExitCode.USAGE,
-            f"{name} waits for a place at ResourceClaim {claim}: repeat the `stoker rl up {name}` that started it, or "
-            f"`stoker rl down {name}`",
+            f"{name} waits for a place at ResourceClaim {claim}: repeat the `stoker rl up {seen.named}` that started "
+            f"it, or `stoker rl down {seen.named}`",
         )
-    queue = part(part(trainjob, "metadata"), "labels").get(QUEUE)
+    queue = part(part(seen.trainjob, "metadata"), "labels").get(QUEUE)
     if queue:
-        patch = f"""--type=merge --patch '{{"spec": {{"active": {active}}}}}'"""
+        where = f"--namespace {seen.run.namespace}"
+        patch = f"""{where} --type=merge --patch '{{"spec": {{"active": {active}}}}}'"""
         raise RunError(
             ExitCode.USAGE,
             f"{name} is in queue {queue}, so Kueue decides when it runs: kubectl patch workload NAME {patch}, with the "
-            "name that `kubectl get workloads` shows",
+            f"name that `kubectl get workloads {where}` shows",
         )
 
 

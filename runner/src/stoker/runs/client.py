@@ -46,11 +46,13 @@ class Client:
     Args:
         api: the `ApiClient` of the Python package kubernetes.
         namespace: the namespace of all calls that name no other.
+        options: what other commands of `stoker` need to find it too, such as ` --namespace ml`.
     """
 
-    def __init__(self, api: Any, namespace: str) -> None:
+    def __init__(self, api: Any, namespace: str, options: str = "") -> None:
         self._api = api
         self.namespace = namespace
+        self.options = options
 
     @property
     def server(self) -> str:
@@ -369,7 +371,10 @@ def connect(context: str | None = None, namespace: str | None = None) -> Client:
     # What is in the file decides what the package raises: no YAML, a missing key, bad base64.
     except Exception as error:
         raise KubeconfigError(f"the kubeconfig {files} cannot be used ({_reason(error)})") from error
-    return Client(_package("kubernetes.client").ApiClient(configuration), namespace or found or "default")
+    usual = found or "default"
+    options = f" --context {context}" if context else ""
+    options += f" --namespace {namespace}" if namespace and namespace != usual else ""
+    return Client(_package("kubernetes.client").ApiClient(configuration), namespace or usual, options)
 
 
 def _chosen(context: str | None, contexts: list[Object], current: str | None, files: str) -> Object:

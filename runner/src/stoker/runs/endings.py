@@ -31,7 +31,7 @@ def advice_on(run: str, pod: Pod, ending: Ending, names: FlagNames) -> str:
     """Return what to do about an ending.
 
     Args:
-        run: the run's name.
+        run: the run, as a command names it.
         pod: whose container ended.
         ending: how it ended.
         names: how the run's framework spells the settings that the advice names.
@@ -51,7 +51,7 @@ def advice_on_code(run: str, code: int) -> str:
     """Return what to do about an exit code, if that is all that is known.
 
     Args:
-        run: the run's name.
+        run: the run, as a command names it.
         code: the exit code.
     """
     known = {int(code): text for code, text in _CODES.items()}

@@ -74,7 +74,7 @@ def _suspended(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
         yield Finding(
             f"TrainJob {run.name}",
             f"as many sessions as may use ResourceClaim {claim} do so",
-            f"repeat the `stoker rl up {run.name}` that started it: it waits for a place",
+            f"repeat the `stoker rl up {seen.named}` that started it: it waits for a place",
         )
     elif queue and run.state in (State.QUEUED, State.STOPPING):
         yield Finding(
@@ -85,7 +85,7 @@ def _suspended(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
         yield Finding(
             f"TrainJob {run.name}",
             "it is stopped (spec.suspend is true)" if run.state is State.STOPPED else "it is about to stop",
-            f"stoker resume {run.name} lets it go on from its newest checkpoint",
+            f"stoker resume {seen.named} lets it go on from its newest checkpoint",
         )
 
 
@@ -325,7 +325,7 @@ def _endings(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
     ends = causes_of(run.pods, failed=run.state is State.FAILED)
     names = flag_names_of(run.framework) if ends else FlagNames()
     for pod, ending in ends:
-        yield Finding(f"pod {pod.name}", told_of(ending), advice_on(run.name, pod, ending, names))
+        yield Finding(f"pod {pod.name}", told_of(ending), advice_on(seen.named, pod, ending, names))
 
 
 def _failed_jobs(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
@@ -338,7 +338,7 @@ def _failed_jobs(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
             yield Finding(
                 f"Job {_name_of(job)}",
                 f"{told_of(ending)}, in pod {told[2]}, which is gone",
-                advice_on_code(run.name, ending.code),
+                advice_on_code(seen.named, ending.code),
             )
 
 
@@ -356,7 +356,7 @@ def _restarts(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
     yield Finding(
         f"JobSet {run.name}",
         told,
-        f"the last error is on the run's claim: stoker get {run.name} FOLDER --only last-error.json",
+        f"the last error is on the run's claim: stoker get {seen.named} FOLDER --only last-error.json",
     )
 
 
@@ -365,12 +365,12 @@ def _samplers(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
         return
     for pod in run.pods:
         if pod.samples and pod.ending and pod.ending.code:
-            yield Finding(f"pod {pod.name}", told_of(pod.ending), f"`stoker logs {run.name} --role {pod.role}`")
+            yield Finding(f"pod {pod.name}", told_of(pod.ending), f"`stoker logs {seen.named} --role {pod.role}`")
         elif pod.samples and pod.restarts > 2:
             yield Finding(
                 f"pod {pod.name}",
                 f"its containers were restarted {_times(pod.restarts)}",
-                f"`stoker logs {run.name} --role {pod.role}` shows why vLLM ended",
+                f"`stoker logs {seen.named} --role {pod.role}` shows why vLLM ended",
             )
     stale = run.progress.metric(_STALE) if run.progress else None
     if stale is not None and stale >= 4:
@@ -406,7 +406,7 @@ def _late(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
             f"TrainJob {run.name}",
             f"it is too slow for its deadline: it needs about {left / 60:.0f} more minutes, and "
             f"spec.activeDeadlineSeconds ({limit}) ends it in {max(0.0, limit - took) / 60:.0f}",
-            f"stoker stop {run.name}, and stoker resume {run.name} when it has stopped: it goes on from its newest "
+            f"stoker stop {seen.named}, and stoker resume {seen.named} when it has stopped: it goes on from its newest "
             "checkpoint, and the deadline counts anew; or continue it under another name, with a later deadline or "
             "more devices (docs/guides/resume-a-run.md; `stoker estimate` says what more devices gain)",
         )
@@ -428,7 +428,7 @@ def _silent(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
         yield Finding(
             f"TrainJob {run.name}",
             f"its trainer reported no progress for {silent / 60:.0f} minutes",
-            f"`stoker logs {run.name}` shows what it does: a long evaluation or a checkpoint reports nothing. The "
+            f"`stoker logs {seen.named}` shows what it does: a long evaluation or a checkpoint reports nothing. The "
             "runner ends a run that hangs (STOKER_HANG_TIMEOUT_SECONDS)",
         )
 

@@ -160,7 +160,8 @@ def follow(
         else:
             found = sources_of(run.pods, roles)
             if first and run.pods and not found:
-                say(f"{name} has no pod {' or '.join(roles)} yet: `stoker status {name}` lists its pods")
+                status = f"`stoker status {name}{client.options}`"
+                say(f"{name} has no pod {' or '.join(roles)} yet: {status} lists its pods")
             for source in found:
                 if source not in readers:
                     # Of pods that come later nothing has been shown yet.

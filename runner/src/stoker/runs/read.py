@@ -44,6 +44,7 @@ class Seen:
         others: what Kueue keeps of the namespace's other runs in that queue.
         sees_jobsets: whether the user may see JobSets, so that without one there is none.
         lacks: the names of ResourceClaims that its pods name, and that do not exist.
+        options: what commands need to find its namespace, as of :class:`Client`.
     """
 
     trainjob: Object
@@ -57,11 +58,17 @@ class Seen:
     others: tuple[Object, ...] = ()
     sees_jobsets: bool = True
     lacks: tuple[str, ...] = ()
+    options: str = ""
 
     @property
     def run(self) -> Run:
         """The run."""
         return run_of(self.trainjob, self.jobset, self.pods)
+
+    @property
+    def named(self) -> str:
+        """The run as a command names it, such as `tune --namespace ml`."""
+        return f"{part(self.trainjob, 'metadata').get('name')}{self.options}"
 
 
 def read_runs(client: Client, everywhere: bool = False) -> tuple[list[Run], list[str]]:
@@ -106,7 +113,9 @@ def read_run(client: Client, name: str, *, needs_pods: bool = False) -> Seen:
         hidden.append(error.message)
         jobset, sees_jobsets = None, False
     pods = client.list(PODS, selector) if needs_pods else _visible(client, PODS, hidden, selector)
-    return Seen(trainjob, jobset, (), tuple(pods), hidden=tuple(hidden), sees_jobsets=sees_jobsets)
+    return Seen(
+        trainjob, jobset, (), tuple(pods), hidden=tuple(hidden), sees_jobsets=sees_jobsets, options=client.options
+    )
 
 
 def read_all(client: Client, name: str) -> Seen:
@@ -234,5 +243,5 @@ def _not_found(client: Client, name: str, error: NotFoundError) -> NotFoundError
             ExitCode.NO_INPUT, f"{name} in {where} is a JobSet that no TrainJob made: use `kubectl get jobset {name}`"
         )
     close = difflib.get_close_matches(name, names, n=1)
-    advice = f"did you mean {close[0]}?" if close else "`stoker runs` lists those that there are"
+    advice = f"did you mean {close[0]}?" if close else f"`stoker runs{client.options}` lists those that there are"
     return NotFoundError(ExitCode.NO_INPUT, f"there is no run {name} in {where}: {advice}")

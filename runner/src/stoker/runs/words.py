@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from stoker.runs.explain import Finding
+from stoker.runs.read import Seen
 from stoker.runs.run import Pod, Run, State, moment
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -152,9 +153,10 @@ def findings_of(findings: Iterable[Finding]) -> list[str]:
     return [line for found in findings for line in (f"{found.about}: {found.cause}", f"  → {found.fix}")]
 
 
-def unexplained(run: Run) -> Finding:
+def unexplained(seen: Seen) -> Finding:
     """Return what to say of a run that nothing hinders."""
-    get, estimate = f"`stoker get {run.name} FOLDER", "`stoker estimate TRAINJOB --model MODEL --measured OUTPUT`"
+    run = seen.run
+    get, estimate = f"`stoker get {seen.named} FOLDER", "`stoker estimate TRAINJOB --model MODEL --measured OUTPUT`"
     told = {
         State.COMPLETE: ("it is complete", f"{get}` brings its result"),
         State.FAILED: (
@@ -163,12 +165,12 @@ def unexplained(run: Run) -> Finding:
         ),
         State.RUNNING: (
             "it is running normally",
-            f"`stoker top` shows how fast, and {estimate}, with the output of an earlier run, what to expect",
+            f"`stoker top{seen.options}` shows how fast, and {estimate} what to expect, from an earlier run's output",
         ),
     }
     other = (
         f"it is {run.state.value.lower()}, and the cluster reports no problem",
-        f"`stoker logs {run.name} --follow` shows what its pods do",
+        f"`stoker logs {seen.named} --follow` shows what its pods do",
     )
     return Finding(f"TrainJob {run.name}", *told.get(run.state, other))
 
