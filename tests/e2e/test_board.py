@@ -17,6 +17,22 @@ from e2e.trainjobs import LORA_SFT, Run, trainjob
 
 RELEASE = "board"
 NAME = "on-the-board"
+SERVED: dict[str, Any] = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "tuned-vllm-serving", "labels": {"app.kubernetes.io/instance": "tuned"}},
+    "spec": {
+        "replicas": 0,
+        "selector": {"matchLabels": {"app": "tuned"}},
+        "template": {
+            "metadata": {
+                "labels": {"app": "tuned"},
+                "annotations": {"stoker.dev/adapters.yaml": "model: {name: some-base, source: org/some-base}"},
+            },
+            "spec": {"containers": [{"name": "vllm", "image": "registry.example.com/none"}]},
+        },
+    },
+}
 Submit = Callable[[Mapping[str, Any]], Run]
 
 pytestmark = pytest.mark.full
@@ -59,6 +75,8 @@ def test_a_run_is_seen_from_its_claim_with_no_other_right(
 ) -> None:
     run = submit(trainjob(NAME, LORA_SFT, nodes=1))
     run.wait_complete()
+    # A serving release is what its Deployment says; it need not run.
+    kube.apply(SERVED)
     install({"claims": [{"name": f"initializer-{NAME}"}]})
     listed = page(kube)
     assert NAME in words(listed)
@@ -67,6 +85,10 @@ def test_a_run_is_seen_from_its_claim_with_no_other_right(
     shown = page(kube, f"/runs/{kube.namespace}/{NAME}")
     assert shown.count('role="img"') >= 2, "loss and learning rate at least"
     assert "Training report" in page(kube, f"/report?claim=initializer-{NAME}&folder=output")
+    served = words(page(kube, "/serving"))
+    kube.delete("deployment", SERVED["metadata"]["name"])
+    assert "tuned" in served
+    assert "some-base" in served
     # The test of the chart, through the Service.
     printed = helm("test", RELEASE, "--namespace", kube.namespace, "--logs")
     assert "/serving has" in printed

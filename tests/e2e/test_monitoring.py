@@ -79,7 +79,8 @@ def test_a_run_is_found_and_seen_and_its_alerts_are_evaluated(
             panel["title"]: [filled(target["expr"], kube.namespace) for target in panel["targets"]]
             for panel in json.loads(text)["panels"]
         }
-        for title in ("Loss", "Steps done", "Learning rate", "Gradient norm", "Peak memory", "Restarts"):
+        of_sft = ("Loss", "Steps done", "Learning rate", "Gradient norm", "Peak memory", "Restarts")
+        for title in (*of_sft, "Seconds since the last sign of life", "What the nodes do"):
             assert any(prometheus.numbers(expression) for expression in panels[title]), title
 
         (group,) = objects["PrometheusRule"]["spec"]["groups"]
