@@ -250,10 +250,28 @@ def test_what_says_how_rows_are_made_wins_over_what_was(tmp_path: Path, args: tu
         ("--padding_free", "false"),
         ("--packing_strategy", "wrapped"),
         ("--max_length", "none"),
+        ("--truncation_mode", "keep_end"),
+        ("--dataset_streaming",),
+        ("--streaming", "true"),
     ],
 )
 def test_nothing_else_packs_samples(tmp_path: Path, args: tuple[str, ...], packages: tuple[str, ...]) -> None:
     assert "packing" not in chosen(planned(tmp_path, *LORA, *args, kernel_packages=packages))
+
+
+def test_the_end_of_a_long_sample_cannot_be_kept_in_packed_rows(tmp_path: Path) -> None:
+    ends = (*LORA, "--truncation_mode", "keep_end", "--packing")
+    with pytest.raises(RunError, match="keep_end has no effect with --packing, which keeps the start"):
+        planned(tmp_path, *ends)
+    # Nothing is cut off, so nothing is lost.
+    planned(tmp_path, *ends, "--packing_strategy", "wrapped")
+
+
+@pytest.mark.parametrize("flag", ["--dataset_streaming", "--streaming"])
+def test_a_data_set_that_is_not_streamed_gets_workers_and_packing(tmp_path: Path, flag: str) -> None:
+    workers = {"dataset_num_proc", "dataloader_num_workers"}
+    assert {"packing", *workers} <= {*chosen(planned(tmp_path, *LORA, flag, "false"))}
+    assert not workers & {*chosen(planned(tmp_path, *LORA, flag))}
 
 
 @pytest.mark.parametrize("packages", [IMAGE, WITH_FLASH])

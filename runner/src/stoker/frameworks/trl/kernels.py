@@ -157,13 +157,20 @@ def _rows(asked: Asked, table: FlagTable) -> int:
 
 def _is_shaped(asked: Asked) -> bool:
     """Return whether a flag says how rows are made, or makes them in a way that cannot be packed."""
-    names = ("packing", "packing_strategy", "padding_free", "streaming", "dataset_kwargs")
-    return any(name in asked.values for name in names) or _says(asked, "max_length", "none")
+    names = ("packing", "packing_strategy", "padding_free", "dataset_kwargs")
+    # Packing keeps the start of a long sample, whatever truncation_mode says.
+    ends = asked.values.get("truncation_mode") == ("keep_end",)
+    return ends or _streams(asked) or any(name in asked.values for name in names) or _says(asked, "max_length", "none")
+
+
+def _streams(asked: Asked) -> bool:
+    """Return whether rows are read one by one: of one data set, or of a mixture."""
+    return any(_says(asked, name, "true") for name in ("dataset_streaming", "streaming"))
 
 
 def _workers(asked: Asked) -> Recipe:
     machine = asked.machine
-    if asked.method not in _OF_ROWS or machine.cpus is None or "streaming" in asked.values:
+    if asked.method not in _OF_ROWS or machine.cpus is None or _streams(asked):
         return {}
     found: Recipe = {}
     if (share := min(_TOKENIZERS, machine.cpus)) > 1:

@@ -132,6 +132,13 @@ def _of_method(
         yield "distillation needs a teacher: write --teacher_model_name_or_path <folder or Hub id>"
     if on("padding_free") and not on("packing") and asked.method == "sft" and number("max_length") is not None:
         yield "--padding_free without packing cuts no sample to max_length: add --packing, or write --max_length none"
+    ends = _value(settings, "truncation_mode", "") == "keep_end"
+    # Other strategies cut nothing off.
+    if on("packing") and ends and _value(settings, "packing_strategy", "bfd") == "bfd":
+        yield (
+            "--truncation_mode keep_end has no effect with --packing, which keeps the start of a long sample: "
+            "write --packing false, or leave out --truncation_mode"
+        )
     if asked.method == "kto" and _value(settings, "loss_type", "kto") == "kto" and number(_BATCH) == 1:
         yield f"kto estimates its KL term from the batch: write --{_BATCH} 2 or more (accumulated steps do not count)"
 
