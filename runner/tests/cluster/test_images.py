@@ -75,7 +75,6 @@ def test_a_tracker_without_an_account_is_78_as_in_its_pod(tracker: str) -> None:
     verdict = on(CPU, *args)
     assert verdict.code is ExitCode.CONFIG
     assert f"--report_to {tracker} needs an account: set WANDB_API_KEY in spec.trainer.env" in str(verdict)
-    assert on(CPU, *args, WANDB_MODE="offline").problems == ()
     assert verdict.plan is not None
     held = packages_of(CPU) or frozenset()
     in_its_pod = [*account_problems(verdict.plan, {}, lambda name: has_package(held, name))]
@@ -89,6 +88,30 @@ def test_a_tracker_without_an_account_is_78_as_in_its_pod(tracker: str) -> None:
     verdict = validate_one(trainjob(args=args), runtime)
     assert verdict.code is ExitCode.FINISHED
     assert f"the account for --report_to {tracker}" in str(verdict)
+
+
+@pytest.mark.parametrize("mode", ["offline", "disabled", "dryrun"])
+def test_a_tracker_that_reports_to_nobody_needs_no_account(mode: str) -> None:
+    assert on(CPU, "--report_to", "wandb", WANDB_MODE=mode).problems == ()
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"WANDB_MODE": "online"},
+        {"WANDB_MODE": ""},
+        {"WANDB_API_KEY": ""},
+        {"WANDB_API_KEY": "", "WANDB_MODE": "run"},
+        {"WANDB_DISABLED": "true"},
+        {"WANDB_DISABLED": "false"},
+    ],
+)
+def test_what_names_no_account_is_none(env: dict[str, str]) -> None:
+    verdict = on(CPU, "--report_to", "wandb", **env)
+    assert verdict.code is ExitCode.CONFIG
+    assert "or one of WANDB_IDENTITY_TOKEN_FILE, NETRC, WANDB_MODE=offline, WANDB_MODE=dis" in verdict.errors
+    assert verdict.plan is not None
+    assert [*account_problems(verdict.plan, env, lambda name: True)] == [*verdict.problems]
 
 
 def test_all_trackers_need_no_account_where_none_that_needs_one_is_installed() -> None:

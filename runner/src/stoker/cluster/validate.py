@@ -360,7 +360,10 @@ class _Judge:
             return packages is not None and has_package(packages, name)
 
         if not (self.job.has_more_env or self.is_config_unread):
-            variables = [str(entry["name"]) for entry in self.job.env]
+            variables = {
+                str(entry["name"]): None if "valueFrom" in entry else str(entry.get("value") or "")
+                for entry in self.job.env
+            }
             self.problems += account_problems(plan, variables, is_installed)
 
     def _checkpoint(self, plan: Plan) -> None:

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -132,22 +132,29 @@ def package_problems(plan: Plan, is_installed: Callable[[str], bool]) -> Iterato
 
 
 def account_problems(
-    plan: Plan, variables: Container[str], is_installed: Callable[[str], bool]
+    plan: Plan, variables: Mapping[str, str | None], is_installed: Callable[[str], bool]
 ) -> Iterator[tuple[ExitCode, str]]:
     """Yield a problem for each setting that needs an account, if no variable names one.
 
     Args:
         plan: the run.
-        variables: the names of those that are set.
+        variables: the environment; None for a value that only the pod knows.
         is_installed: returns whether a package is there.
     """
     for account in plan.accounts_needed:
         first, *others = account.variables
         if account.only_with and not is_installed(account.only_with):
             continue
-        if not any(name in variables for name in account.variables):
+        if not any(_is_told(one, variables) for one in account.variables):
             text = f"{account.setting} needs an account: set {first} in spec.trainer.env or the runtime, from a Secret,"
             yield ExitCode.CONFIG, f"{text} or one of {', '.join(others)}"
+
+
+def _is_told(one: str, variables: Mapping[str, str | None]) -> bool:
+    """Return whether an environment has one of an account's variables; empty counts as unset."""
+    name, exact, text = one.partition("=")
+    value = variables.get(name, "")
+    return value is None or (value == text if exact else bool(value))
 
 
 def checkpoint_problems(plan: Plan, output: Path) -> Iterator[tuple[ExitCode, str]]:

@@ -175,7 +175,7 @@ class Account:
 
     Attributes:
         setting: the setting, as written.
-        variables: the names of variables that tell of it; one of them must be set.
+        variables: what tells of it; one of them must be set: `NAME` to any text, `NAME=text` to this text.
         only_with: the package without which no account is needed; empty if it always is.
     """
 

@@ -43,7 +43,12 @@ _TRACKERS = {
     "tensorboard": "tensorboard or tensorboardX",
 }
 # Tracker → the variables that tell it whom to report to, or that it need not (wandb/sdk/lib/wbauth, wandb_settings.py).
-_ACCOUNTS = {"wandb": ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DISABLED", "WANDB_IDENTITY_TOKEN_FILE", "NETRC")}
+_ACCOUNTS = {
+    "wandb": (
+        *("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "NETRC"),
+        *(f"WANDB_MODE={mode}" for mode in ("offline", "disabled", "dryrun")),
+    )
+}
 TRACKERS = tuple(sorted({*_TRACKERS, "kubeflow"}))
 # transformers takes a kernel from the Hub instead, if it can fetch one (PreTrainedModel, hub_kernels.py).
 _KERNELS = "kernels"
