@@ -94,12 +94,14 @@ def test_a_launchers_processes_are_split_over_the_nodes_that_the_pod_is_told() -
 
 
 @pytest.mark.parametrize(
-    ("visible", "processes"), [("0", 1), ("1,0", 2), ("0,7", 1), ("", None), ("-1", None), ("GPU-5c1a", 1)]
+    ("visible", "processes"),
+    [("0", 1), ("1,0", 2), ("0,7", 1), ("", None), ("-1", None), ("all", None), ("GPU-5c1a", 1)],
 )
 def test_devices_that_a_variable_hides_are_not_counted(visible: str, processes: int | None) -> None:
     verdict = of("stoker run", gpu_runtime(), env=variables({"CUDA_VISIBLE_DEVICES": visible}))
     if processes is None:
-        assert "the runtime is for nvidia, but this container sees no such device" in verdict.errors
+        hides = f"CUDA_VISIBLE_DEVICES={visible!r} hides all that it has: leave it out, or write the numbers of devices"
+        assert f"the runtime is for nvidia, but this container sees no such device: {hides}" in verdict.errors
     else:
         assert verdict.plan is not None
         assert verdict.plan.world.nproc_per_node == processes

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from stoker.cluster.pods import NodeJob, quantity
 from stoker.contract.variables import kept_variables
-from stoker.plan.devices import left_visible
+from stoker.plan.devices import hidden_by, left_visible
 from stoker.plan.facts import Facts, whole_number
 from stoker.plan.world import DEFAULT_PORT, yields
 
@@ -40,9 +40,11 @@ def assumed_facts(job: NodeJob, environment: Mapping[str, str], shm_bytes: int |
     if job.claims:
         # A claim asks for one device per process of the runtime.
         count = max(count, whole_number(environment.get("STOKER_NPROC_PER_NODE", "")) or 1)
+    mounted = tuple(f"{accelerator}{index}" for index in range(count))
     facts = Facts(
         env=kept_variables(environment),
-        devices=left_visible(accelerator, tuple(f"{accelerator}{index}" for index in range(count)), environment),
+        devices=left_visible(accelerator, mounted, environment),
+        hidden_by=hidden_by(accelerator, mounted, environment),
         cpus=max(1, math.ceil(quantity(job.resources.get("cpu", "1")))),
         shm_bytes=shm_bytes,
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stoker.contract.variables import kept_variables, termination_log_of, workspace_of
 from stoker.plan.device_memory import cuda_generation, device_memory
-from stoker.plan.devices import visible_devices
+from stoker.plan.devices import hidden_by, left_visible, mounted_devices
 
 # Python refuses to read thousands of digits; no number here needs more than these.
 MAX_DIGITS = 18
@@ -28,6 +28,7 @@ class Facts:
     Attributes:
         env: the variables that Stoker reads (see :func:`stoker.contract.variables.kept_variables`), unchanged.
         devices: accelerators the container sees, such as `nvidia0` (see :mod:`stoker.plan.devices`); empty on CPUs.
+        hidden_by: the variable that hides devices from it, such as `CUDA_VISIBLE_DEVICES='0'`; empty without one.
         cpus: CPU cores this process may use.
         shm_bytes: size of /dev/shm in bytes; None without one.
         device_bytes: memory of a device in bytes; None if unknown.
@@ -40,6 +41,7 @@ class Facts:
 
     env: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
+    hidden_by: str = ""
     cpus: int = 1
     shm_bytes: int | None = None
     device_bytes: int | None = None
@@ -103,10 +105,12 @@ def read_facts(environ: Mapping[str, str] | None = None, dev: Path = Path("/dev"
     """
     environ = os.environ if environ is None else environ
     accelerator = environ.get("STOKER_ACCELERATOR") or "nvidia"
-    devices = visible_devices(accelerator, environ, dev)
+    mounted = mounted_devices(accelerator, dev)
+    devices = left_visible(accelerator, mounted, environ)
     return Facts(
         env=kept_variables(environ),
         devices=devices,
+        hidden_by=hidden_by(accelerator, mounted, environ),
         cpus=len(os.sched_getaffinity(0)),
         shm_bytes=_size_of(dev / "shm"),
         device_bytes=device_memory(accelerator) if devices else None,

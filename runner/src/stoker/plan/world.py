@@ -186,10 +186,12 @@ def _nproc_per_node(draft: _Draft) -> int:
     if _is_for_devices(facts):
         found = len(facts.devices)
         if nproc > found:
+            more = f"request {nproc} in resourcesPerNode"
+            if facts.hidden_by:
+                more = f"{facts.hidden_by} hides others, so leave it out, or {more}"
             draft.problems.append(
                 f"{_per_node(nproc)} ({source}) {'needs' if nproc == 1 else 'need'} {nproc} {facts.accelerator} "
-                f"device{'' if nproc == 1 else 's'}, but this container sees {found}: request {nproc} in "
-                "resourcesPerNode, or use fewer processes"
+                f"device{'' if nproc == 1 else 's'}, but this container sees {found}: {more}, or use fewer processes"
             )
         elif nproc < found:
             draft.notices.append(
@@ -245,9 +247,11 @@ def _from_devices(draft: _Draft, source: str) -> int:
         draft.settings.append(Setting("nproc_per_node", str(count), source, f"auto: one per visible device ({count})"))
         return count
     if _is_for_devices(facts):
+        advice = "check resourcesPerNode and the node's device plugin, or choose a runtime for cpu"
+        if facts.hidden_by:
+            advice = f"{facts.hidden_by} hides all that it has: leave it out, or write the numbers of devices, from 0"
         draft.problems.append(
-            f"the runtime is for {facts.accelerator}, but this container sees no such device: "
-            "check resourcesPerNode and the node's device plugin, or choose a runtime for cpu"
+            f"the runtime is for {facts.accelerator}, but this container sees no such device: {advice}"
         )
     draft.settings.append(Setting("nproc_per_node", "1", source, "auto: one process without devices"))
     return 1
