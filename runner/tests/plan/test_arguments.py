@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from stoker.frameworks import get_framework
@@ -235,6 +237,16 @@ def test_the_tables_agree_with_themselves(method: str) -> None:
     assert not table.renamed.keys() & table.flags.keys(), "a flag that exists is not renamed"
     assert not table.removed.keys() & table.flags.keys(), "a flag that exists is not gone"
     assert {flag.type for flag in table.flags.values()} <= {"bool", "int", "float", "str", "json", *IN_FILES, "object"}
+
+
+@pytest.mark.parametrize("method", get_framework("trl").methods)
+def test_advice_for_a_flag_that_is_gone_names_flags_that_the_method_has(method: str) -> None:
+    table = get_framework("trl").flag_table(method)
+    for name, advice in table.removed.items():
+        assert {*re.findall(r"--(\w+)", advice)} <= table.flags.keys(), (name, advice)
+    assert "--max_length" in get_framework("trl").flag_table("sft").removed["max_target_length"]
+    gone = get_framework("trl").flag_table("grpo").refusal("max_target_length")
+    assert gone == "--max_target_length no longer exists in trl 1.16.0 (grpo): leave it out, grpo has no flag for it"
 
 
 def test_a_renamed_flag_whose_new_name_is_another_methods_is_called_that() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from functools import cache, partial
 from importlib import resources
 
@@ -13,6 +15,7 @@ from stoker.plan.arguments import Flag, FlagTable
 VERSION = "1.16.0"
 METHODS = ("sft", "dpo", "kto", "orpo", "grpo", "rloo", "reward", "distillation", "grpo_async")
 
+_NAMED = re.compile(r"--([a-z0-9_]+)")
 _RESERVED = {
     "resume_from_checkpoint": "leave it out and set STOKER_RESUME to auto, never or require",
     "enable_jit_checkpoint": "leave it out, all ranks save the same step when a run is stopped",
@@ -44,8 +47,17 @@ def flag_table(method: str) -> FlagTable:
     others = partial(_other_methods, method)
     translated = TRANSLATED.get(method, {})
     return FlagTable(
-        *(data["trainer"], method, flags, RENAMED, REMOVED, _RESERVED, DEPRECATED, others), translated=translated
+        *(data["trainer"], method, flags, RENAMED, _removed(method, flags), _RESERVED, DEPRECATED, others),
+        translated=translated,
     )
+
+
+def _removed(method: str, flags: Mapping[str, Flag]) -> dict[str, str]:
+    """Return what to do instead of each flag that is gone, with flags that the method has."""
+    return {
+        name: advice if flags.keys() >= {*_NAMED.findall(advice)} else f"leave it out, {method} has no flag for it"
+        for name, advice in REMOVED.items()
+    }
 
 
 def _other_methods(method: str, flag: str) -> tuple[str, ...]:

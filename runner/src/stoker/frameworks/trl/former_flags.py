@@ -38,13 +38,14 @@ RENAMED = {
 TRANSLATED = {"sft": {"max_seq_length": "max_length"}}
 _OVERWRITE = "stoker overwrites nothing, set STOKER_RESUME=never to rename the old output and start over"
 _SET_BY_TORCH = "torch does mixed precision, write --bf16 or --fp16"
+# What to do instead; a method that lacks a flag named here gets `leave it out`.
 REMOVED = {
     # One rule for all three: Stoker resumes from an output folder or renames it, and never overwrites it.
     "overwrite_output_dir": _OVERWRITE,
     "overwrite_cache": "leave it out, TRL prepares the data again when data or settings change",
     "overwrite_hub_revision": _OVERWRITE,
     # TRL
-    "max_prompt_length": "--max_length cuts prompts too, remove longer prompts from the data set",
+    "max_prompt_length": "remove longer prompts from the data set",
     "max_target_length": "write --max_length, which counts prompt and completion together",
     "rpo_alpha": "write --loss_type sigmoid sft and set the weights with --loss_weights",
     "reference_free": "DPO needs a reference model, choose the method orpo to train without one",
