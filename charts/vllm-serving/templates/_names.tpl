@@ -74,18 +74,6 @@ Argument: the root context.
 {{- end }}
 
 {{/*
-vllm-serving.modelSource: what the model is on the Hub, with its revision, a YAML map.
-Argument: the root context.
-*/}}
-{{- define "vllm-serving.modelSource" -}}
-{{- $uri := .Values.model.uri | default "" }}
-{{- $named := regexFind "^hf://[^/@]+/[^/@]+" $uri | trimPrefix "hf://" }}
-{{- $revision := regexFind "@[^/]+" $uri | trimPrefix "@" }}
-source: {{ .Values.model.source | default $named | quote }}
-revision: {{ $revision | quote }}
-{{- end }}
-
-{{/*
 vllm-serving.claims: the claims that models and adapters are read from, each once, a YAML list.
 Argument: the root context.
 */}}

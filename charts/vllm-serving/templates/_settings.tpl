@@ -36,13 +36,12 @@ vllm-serving.settings: what `stoker adapters` is told.
 Argument: the root context.
 */}}
 {{- define "vllm-serving.settings" -}}
-{{- $source := include "vllm-serving.modelSource" . | fromYaml -}}
 model:
   value: {{ include "vllm-serving.modelValue" . | quote }}
   path: {{ include "vllm-serving.modelPath" . | quote }}
   name: {{ include "vllm-serving.modelName" . | quote }}
-  source: {{ $source.source | quote }}
-  revision: {{ $source.revision | quote }}
+  source: {{ .Values.model.source | quote }}
+  uri: {{ .Values.model.uri | quote }}
 adapters:
   {{- range .Values.adapters }}
   - name: {{ .name | quote }}

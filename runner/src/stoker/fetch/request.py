@@ -12,13 +12,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.repositories import repository_in
 from stoker.fetch.fields import Fields, fields_of
 
 KINDS = ("dataset", "model")
 # Names of a runtime's jobs. A pod's host name is <TrainJob>-<job>-<index>-<index>.
 _HOST = re.compile(rf"(?:^|-)({'|'.join(KINDS)})-initializer-\d+-\d+$")
-_REPO_PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
-_LONGEST_REPO = 96
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 # Both or neither.
 CREDENTIALS = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")
@@ -160,46 +159,3 @@ def _parsed(kind: str, uri: str, given: str) -> tuple[str, str, str, str | None]
 def _masked(uri: str) -> str:
     """Return a URI without credentials before an `@` or after a `?`: everybody may read logs."""
     return re.sub(r"\?.*", "?…", re.sub(r"//[^/]*@", "//…@", uri), flags=re.DOTALL)
-
-
-def is_repository(name: str) -> bool:
-    """Return whether the Hub has repositories of such names (huggingface_hub 1.x, validate_repo_id)."""
-    parts = name.split("/")
-    return (
-        len(parts) <= 2
-        and all(_REPO_PART.fullmatch(part) for part in parts)
-        and len(parts[-1]) <= _LONGEST_REPO
-        and not any(text in name for text in ("--", ".."))
-        and not name.endswith(".git")
-    )
-
-
-def repository_in(kind: str, uri: str, given: str) -> tuple[str, str, str | None]:
-    """Return name, path and revision of `hf://…`; `datasets/` may come first, as in the Hub's own URIs.
-
-    Args:
-        kind: `model` or `dataset`.
-        uri: the address.
-        given: what messages call it.
-
-    Raises:
-        RunError: it names no repository (64).
-    """
-    words = uri.partition("://")[2].strip("/").split("/")
-    if words[0] in ("datasets", "models") and len(words) >= 3:
-        if words[0] != f"{kind}s":
-            raise RunError(ExitCode.USAGE, f"{given} {uri!r} is not a {kind}: write hf://ORG/NAME of a {kind}")
-        words = words[1:]
-    # Only the Hub's oldest repositories, such as gpt2, have one word; then a revision follows it.
-    size = 1 if "@" in words[0] else 2
-    name, at, revision = "/".join(words[:size]).partition("@")
-    inside = [unquote(word) for word in words[size:]]
-    if revision == "refs" and inside[:1] in (["pr"], ["convert"]) and len(inside) > 1:
-        revision, inside = "/".join(("refs", *inside[:2])), inside[2:]
-    if not is_repository(name) or (at and not revision) or ".." in inside or "" in inside:
-        raise RunError(
-            ExitCode.USAGE,
-            f"{given} {uri!r} is not a repository: write hf://ORG/NAME, hf://ORG/NAME@REVISION or "
-            "hf://ORG/NAME/FOLDER (write / in a revision as %2F)",
-        )
-    return name, "/".join(inside), unquote(revision) or None

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.manifest import MANIFEST
-from stoker.fetch.request import is_repository
+from stoker.contract.repositories import is_repository
 from stoker.results import oci
 from stoker.results.packages import needing
 

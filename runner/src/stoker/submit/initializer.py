@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlparse
 
-from stoker.fetch.request import repository_in
+from stoker.contract.repositories import repository_in
 
 MODEL = "/workspace/model"
 DATASET = "/workspace/dataset"

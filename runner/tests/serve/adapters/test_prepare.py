@@ -13,8 +13,11 @@ from runner.tests.serve.adapters.samples import BASE, make_adapter
 
 from stoker.commands.main import main
 from stoker.contract.exits import ExitCode, RunError
+from stoker.fetch.request import request_of
 from stoker.serve.adapters.prepare import prepare
 from stoker.serve.adapters.settings import Settings, load
+
+QWEN = "Qwen/Qwen3-0.6B"
 
 
 def run(tmp_path: Path, model: Path, **settings: Any) -> dict[str, Any]:
@@ -54,6 +57,35 @@ def test_an_adapter_that_names_the_servers_model_is_served_from_where_it_is(tmp_
 def test_preparing_twice_is_the_same(tmp_path: Path, model: Path, output: Path) -> None:
     settings = {"adapters": [{"name": "support", "path": str(output)}]}
     assert run(tmp_path, model, **settings) == run(tmp_path, model, **settings)
+
+
+@pytest.mark.parametrize(
+    ("uri", "source", "revision"),
+    [
+        ("hf://Qwen/Qwen3-0.6B", QWEN, ""),
+        ("hf://Qwen/Qwen3-0.6B/folder", QWEN, ""),
+        ("hf://Qwen/Qwen3-0.6B@main/folder", QWEN, "main"),
+        ("hf://Qwen/Qwen3-0.6B@refs/pr/3", QWEN, "refs/pr/3"),
+        ("hf://Qwen/Qwen3-0.6B@refs%2Fpr%2F3/folder", QWEN, "refs/pr/3"),
+        ("hf://models/Qwen/Qwen3-0.6B@v1", QWEN, "v1"),
+        ("hf://gpt2@v1", "gpt2", "v1"),
+    ],
+)
+def test_the_base_model_is_what_its_address_fetches(tmp_path: Path, uri: str, source: str, revision: str) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text(yaml.safe_dump({"model": {"path": "/m", "name": "tiny", "source": "", "uri": uri}}))
+    settings = load(path)
+    assert (settings.source, settings.revision) == (source, revision)
+    fetched = request_of("model", {"STORAGE_URI": uri}, tmp_path)
+    assert fetched is not None
+    assert (fetched.place, fetched.revision or "") == (source, revision)
+
+
+def test_values_say_what_an_address_elsewhere_holds(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    model = {"path": "/m", "name": "tiny", "source": BASE, "uri": "s3://models/tiny@v1"}
+    path.write_text(yaml.safe_dump({"model": model}))
+    assert (load(path).source, load(path).revision) == (BASE, "")
 
 
 def test_a_fleet_without_room_for_adapters_gets_what_loads_whole_weights(tmp_path: Path, model: Path) -> None:
@@ -140,6 +172,7 @@ def test_wrong_settings_are_refused(tmp_path: Path, model: Path, adapters: list[
         (b"model: {path: !!binary aGk=, name: tiny}", "model.path is b'hi': write a text, in quotes"),
         (b'model: {path: "/a\\0b", name: tiny}', "model.path is '/a\\x00b': write a text, in quotes"),
         (b"model: {path: /m, name: 2026}", "model.name is 2026: write a text, in quotes"),
+        (b"model: {path: /m, name: tiny, uri: 7}", "model.uri is 7: write a text, in quotes"),
         (b"model: {path: /m, name: tiny, revision: 123}", "model.revision is 123: write a text, in quotes"),
         (b"model: {path: /m, name: tiny}\nlora: {maxRank: eight}", "lora.maxRank is 'eight': write a whole number"),
         (b"model: {path: /m, name: tiny}\nlora: {maxLoras: true}", "lora.maxLoras is True: write a whole number"),

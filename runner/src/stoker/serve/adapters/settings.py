@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.repositories import repository_in
 from stoker.contract.strict_yaml import not_yaml
 
 # What reading YAML raises for a file that holds something else: nested too deeply, or an impossible date.
@@ -104,6 +105,7 @@ def load(path: Path) -> Settings:
     )
     folder, listed, weights = published.text("folder"), published.text("list"), whole.text("folder")
     states = fleet.text("folder")
+    named, revision = _fetched(model.text("uri"))
     given: dict[str, Any] = {
         "keep": published.number("keep"),
         "max_rank": lora.number("maxRank"),
@@ -115,8 +117,8 @@ def load(path: Path) -> Settings:
     return Settings(
         model=Path(model.needed("path")),
         model_name=model.needed("name"),
-        source=model.text("source"),
-        revision=model.text("revision"),
+        source=model.text("source") or named,
+        revision=model.text("revision") or revision,
         adapters=declared(data.get("adapters"), str(path)),
         folder=Path(folder) if folder else None,
         listed=Path(listed) if listed else None,
@@ -125,6 +127,14 @@ def load(path: Path) -> Settings:
         model_value=model.text("value"),
         **{name: value for name, value in given.items() if value is not None},
     )
+
+
+def _fetched(uri: str) -> tuple[str, str]:
+    """Return repository and revision of the address that the model was fetched from; empty if it is not the Hub's."""
+    if not uri.lower().startswith("hf://"):
+        return "", ""
+    name, _, revision = repository_in("model", uri, "model.uri")
+    return name, revision or ""
 
 
 class _Section:
