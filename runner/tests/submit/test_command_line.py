@@ -19,6 +19,7 @@ from stoker.commands.main import main
 from stoker.contract.exits import ExitCode
 from stoker.submit import trainjob as manifests
 
+CATALOGUE = Path(__file__).parents[3] / "tests/charts/golden/training-runtimes/cpu.yaml"
 ADDRESSES = ("--model", "hf://Qwen/Qwen3-0.6B", "--dataset", "hf://trl-lib/Capybara")
 
 
@@ -40,7 +41,7 @@ def invoke(*arguments: str) -> Result:
 def printed(*arguments: str) -> dict[str, Any]:
     result = invoke(*arguments)
     assert result.exit_code == 0, result.output
-    found: dict[str, Any] = yaml.safe_load(result.output)
+    found: dict[str, Any] = yaml.safe_load(result.stdout)
     return found
 
 
@@ -86,6 +87,34 @@ def test_what_is_printed_is_valid_on_our_runtime() -> None:
     # No layers are named, so that a runtime's choice counts; without one it is the recipe's.
     assert "--lora_target_modules" not in job["spec"]["trainer"]["args"]
     assert settings["lora_target_modules"] == ("all-linear",)
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        ((), ("model", "dataset")),
+        (("--model", "hf://Qwen/Qwen3-0.6B"), ("dataset",)),
+        (("--set", "dataset_name=/data"), ("model",)),
+        (("--env", "STOKER_ARG_MODEL_NAME_OR_PATH=/m", "--env", "STOKER_ARG_DATASET_NAME=/d"), ()),
+        (ADDRESSES, ()),
+    ],
+)
+def test_what_validate_would_miss_is_said_as_the_trainjob_is_printed(
+    words: tuple[str, ...], missing: tuple[str, ...]
+) -> None:
+    result = invoke("sft", "--name", "x", *words)
+    assert result.exit_code == 0
+    assert [line.rpartition(" --")[2] for line in result.stderr.splitlines()] == [
+        f"{part} hf://ORG/NAME" for part in missing
+    ]
+    runtimes = {one["metadata"]["name"]: one for one in yaml.safe_load_all(CATALOGUE.read_text()) if one}
+    verdict = validate_one(yaml.safe_load(result.stdout), runtimes["trl-distributed"])
+    refused = {"model": "/workspace/model is missing", "dataset": "/workspace/dataset is missing"}
+    assert [part for part, text in refused.items() if text in verdict.errors] == [*missing]
+
+
+def test_a_runtime_with_a_model_of_its_own_may_lack_nothing() -> None:
+    assert invoke("sft", "--name", "x", "--runtime", "trl-qwen3-8b").stderr == ""
 
 
 def test_a_run_is_sharded_by_one_word() -> None:

@@ -17,7 +17,8 @@ from stoker.contract.exits import RunError
 from stoker.frameworks.trl.flags import METHODS, flag_table
 from stoker.frameworks.trl.optimizers import ARGUMENTS
 from stoker.frameworks.trl.schedules import SCHEDULES
-from stoker.submit.command_line import TrainJobOptions, render
+from stoker.submit.command_line import TrainJobOptions, trainjob_of
+from stoker.submit.trainjob import to_yaml
 
 # What a method cannot be without, on a runtime that sets none of it.
 NEEDED = {
@@ -96,7 +97,8 @@ def printed_of(method: str, settings: Mapping[str, str]) -> dict[str, Any] | Non
     """Return the TrainJob of a method with these settings and what it cannot be without; None if it is refused."""
     texts = {**NEEDED.get(method, {}), **settings}
     try:
-        text = render(TrainJobOptions(method, "x", settings=tuple(f"{name}={value}" for name, value in texts.items())))
+        words = TrainJobOptions(method, "x", settings=tuple(f"{name}={value}" for name, value in texts.items()))
+        text = to_yaml(trainjob_of(words))
     except RunError:
         return None
     job: dict[str, Any] = yaml.safe_load(text)

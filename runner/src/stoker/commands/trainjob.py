@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from stoker.commands.group import reported
+from stoker.contract.words import say
 
 
 @click.command(
@@ -43,6 +44,10 @@ def trainjob_command(subject: str, adapter: str | None, **words: Any) -> None:
 
     METHOD is a method of TRL, e.g. sft. FILE.py:NAME is a config in a Python file; the command runs the file to get it.
     """
-    from stoker.submit import command_line
+    from stoker.submit.command_line import TrainJobOptions, missing_sources, trainjob_of
+    from stoker.submit.trainjob import to_yaml
 
-    click.echo(command_line.render(command_line.TrainJobOptions(subject, adapter=adapter or "", **words)), nl=False)
+    made = trainjob_of(TrainJobOptions(subject, adapter=adapter or "", **words))
+    for notice in missing_sources(made):
+        say(notice)
+    click.echo(to_yaml(made), nl=False)

@@ -6,17 +6,17 @@ import copy
 import runpy
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.frameworks.trl.framework import TRL
-from stoker.plan.arguments import split_env
+from stoker.plan.arguments import split_args, split_env
 from stoker.submit.base import LLMBackend
-from stoker.submit.initializer import Initializer, Source
-from stoker.submit.trainjob import to_yaml, trainjob
+from stoker.submit.initializer import DATASET, MODEL, Initializer, Source
+from stoker.submit.trainjob import trainjob
 from stoker.submit.trl import TRLConfig
 
 
@@ -55,15 +55,6 @@ class TrainJobOptions:
     sharding: Literal["none", "full"] | None = None
 
 
-def render(options: TrainJobOptions) -> str:
-    """Return the TrainJob as YAML.
-
-    Raises:
-        RunError: the words are wrong (64), or the file is missing (66).
-    """
-    return to_yaml(trainjob_of(options))
-
-
 def trainjob_of(options: TrainJobOptions) -> dict[str, Any]:
     """Return the TrainJob.
 
@@ -90,6 +81,22 @@ def trainjob_of(options: TrainJobOptions) -> dict[str, Any]:
         )
     except ValueError as error:
         raise RunError(ExitCode.USAGE, str(error)) from error
+
+
+def missing_sources(made: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a notice for the model and for the data set, if nothing names it and the runtime is TRL's general one."""
+    spec = made["spec"]
+    if spec["runtimeRef"]["name"] != TRLConfig.generic_runtime:
+        return  # it may bring its own
+    given, _ = split_args(spec["trainer"].get("args", []))
+    told = {entry["name"] for entry in spec["trainer"].get("env", [])}
+    for part, flag, folder in (("model", "model_name_or_path", MODEL), ("dataset", "dataset_name", DATASET)):
+        named = any(name in given or f"STOKER_ARG_{name.upper()}" in told for name in (flag, "config"))
+        if not named and part not in spec.get("initializer", {}):
+            yield (
+                f"notice: no {part} is named, so the run starts only where the workspace already holds {folder}: "
+                f"add --{part} hf://ORG/NAME"
+            )
 
 
 def _from_method(options: TrainJobOptions) -> LLMBackend:
