@@ -312,6 +312,8 @@ def test_other_accelerators_keep_the_trainers_own_defaults(tmp_path: Path, accel
         ("dataloader_num_workers", ("--dataloader_num_workers", "0")),
         ("activation_checkpointing", ("--activation_checkpointing",)),
         ("activation_checkpointing", ("--gradient_checkpointing",)),
+        ("activation_checkpointing", ("--activation_checkpointing_kwargs", '{"use_reentrant": false}')),
+        ("activation_checkpointing", ("--gradient_checkpointing_kwargs", '{"every_n_layers": 2}')),
         ("activation_checkpointing", ("--auto_find_batch_size",)),
     ],
 )

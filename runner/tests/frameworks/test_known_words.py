@@ -86,6 +86,24 @@ def test_a_range_is_two_numbers(value: list[Any]) -> None:
             "--accelerator_config (args) has the unknown key a: choose from split_ba",
         ),
         (["--activation_checkpointing_kwargs", '{"reentrant": true}'], "unknown key reentrant: did you mean use_reent"),
+        (
+            ["--activation_checkpointing_kwargs", '{"every_n_layers": 0}'],
+            "every_n_layers 0: write a whole number",
+        ),
+        (
+            ["trl.scripts.dpo", "--activation_checkpointing_kwargs", '{"every_n_layers": 2}'],
+            "(args) has the key every_n_layers, which dpo does not have: leave it out",
+        ),
+        (
+            ["trl.scripts.reward", "--gradient_checkpointing_kwargs", '{"selective": true}'],
+            "reward does not have",
+        ),
+        (["--activation_checkpointing_kwargs", '{"offload": true}'], "needs a device to move from: leave it out"),
+        (
+            ["--activation_checkpointing", "false", "--activation_checkpointing_kwargs", '{"selective": true}'],
+            "selective in --activation_checkpointing_kwargs needs recomputing, which --activation_checkpointing (args)",
+        ),
+        (["--activation_checkpointing_kwargs", '{"selective": 1, "use_reentrant": 1}'], "not work with use_reentrant"),
         (["--model_init_kwargs", "{"], "--model_init_kwargs (args) is not valid JSON: Expecting property name"),
         (["--lr_scheduler_kwargs", "x.json"], "--lr_scheduler_kwargs (args) must be a mapping, not 'x.json': write"),
         (["--fsdp", "full_shad"], "--fsdp full_shad (args) is unknown: did you mean full_shard?"),
@@ -104,6 +122,9 @@ def test_what_configuration_classes_refuse_or_ignore_is_refused_before(args: lis
     [
         ["--fsdp_config", '{"fsdp_version": 2, "reshard_after_forward": true}'],
         ["--fsdp_config", "/workspace/fsdp.json"],
+        ["--activation_checkpointing_kwargs", '{"every_n_layers": 2, "offload": false}'],
+        ["trl.scripts.reward", "--gradient_checkpointing_kwargs", '{"every_n_layers": 2}'],
+        ["--gradient_checkpointing_kwargs", '{"selective": true, "use_reentrant": false}'],
         ["--fsdp", "full_shard auto_wrap"],
         ["--fsdp"],
         ["--fsdp", "false"],

@@ -87,6 +87,12 @@ def test_recomputing_is_the_users_if_the_user_says_so(flag: str, value: str) -> 
     assert flags_of(plan)[flag] == value
 
 
+def test_how_the_user_recomputes_is_not_lost_to_fsdps() -> None:
+    plan = sharded("--activation_checkpointing_kwargs", '{"every_n_layers": 2}')
+    assert config_of(plan)["activation_checkpointing"] is False
+    assert "activation_checkpointing" not in flags_of(plan)
+
+
 def test_the_users_configuration_wins() -> None:
     plan = sharded("--fsdp_config", '{"cpu_offload": true}', env={"STOKER_ARG_ACTIVATION_CHECKPOINTING": "true"})
     assert config_of(plan) == {"cpu_offload": True}

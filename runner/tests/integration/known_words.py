@@ -1,8 +1,8 @@
 """Prints, as JSON, which words and keys TRL and what it is made of know, by flag.
 
 Run with the trainer's Python: `python known_words.py`. `words`: what a method's source compares flags of text with, but
-for flags whose parser knows their words. `everywhere`: the same for flags that every method has. `keys`: of mappings.
-`schedules`: the keys of each. `optimizers`: those that need a package which this Python lacks.
+for flags whose parser knows their words. `everywhere`: the same for flags that every method has. `keys`: of a method's
+mappings. `schedules`: the keys of each. `optimizers`: those that need a package which this Python lacks.
 `arguments`: what each optimizer of torch reads.
 """
 
@@ -36,9 +36,9 @@ def words_of(method: str) -> dict[str, list[str]]:
     return {name: sorted(words) for name, words in found.items() if len(words) > 1}
 
 
-def _sources(method: str) -> Iterator[ast.Module]:
+def _sources(method: str, package: str = "trl.trainer") -> Iterator[ast.Module]:
     for part in ("trainer", "config"):
-        spec = importlib.util.find_spec(f"trl.trainer.{method}_{part}")
+        spec = importlib.util.find_spec(f"{package}.{method}_{part}")
         if spec is not None and spec.origin is not None:
             yield ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
 
@@ -60,8 +60,8 @@ def everywhere() -> dict[str, list[str]]:
     return {name: sorted(getattr(word, "value", word) for word in known) for name, known in words.items()}
 
 
-def keys() -> dict[str, list[str]]:
-    """Return the keys of flags that hold a mapping, from what takes them."""
+def keys(method: str) -> dict[str, list[str]]:
+    """Return the keys of a method's flags that hold a mapping, from what takes them."""
     import torch.utils.checkpoint
     from transformers import TrainingArguments
     from transformers.trainer_pt_utils import AcceleratorConfig
@@ -72,12 +72,33 @@ def keys() -> dict[str, list[str]]:
     named = {parameter.name for parameter in checkpoint if parameter.kind is parameter.KEYWORD_ONLY}
     # Taken from `**kwargs`.
     named |= {"use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state"}
+    named |= _recomputing(method)
     return {
         "fsdp_config": sorted(fsdp),
         "accelerator_config": sorted(field.name for field in dataclasses.fields(AcceleratorConfig)),
         "activation_checkpointing_kwargs": sorted(named),
         "gradient_checkpointing_kwargs": sorted(named),
     }
+
+
+def _recomputing(method: str) -> set[str]:
+    """Return the keys of recomputing that torch does not have: of transformers, if a trainer keeps them, and of TRL."""
+    from transformers import Trainer
+
+    tree = ast.parse(textwrap.dedent(inspect.getsource(Trainer)))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    taken = {word for call in calls if ast.unparse(call.func) == "gc_kwargs.pop" for word in _texts(call.args[0])}
+    assert taken, "transformers takes keys out of another name"
+    sources = [*_sources(method, "trl.experimental.orpo" if method == "orpo" else "trl.trainer")]
+    assert sources, method
+    of_trl = [node for tree in sources for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    # They hand the whole mapping to torch when they turn recomputing on again.
+    again = {"disable_gradient_checkpointing", "unwrap_model_for_generation"}
+    if any(isinstance(call.func, ast.Name) and call.func.id in again for call in of_trl):
+        taken = set()
+    own = (call for call in of_trl if isinstance(call.func, ast.Attribute) and call.func.attr == "get")
+    mapping = "args.gradient_checkpointing_kwargs or {}"
+    return taken | {word for call in own if ast.unparse(call.func.value) == mapping for word in _texts(call.args[0])}
 
 
 def schedules() -> dict[str, list[str]]:
@@ -146,5 +167,9 @@ def _is_config(node: ast.expr) -> bool:
 
 if __name__ == "__main__":
     found = {method: words_of(method) for method in METHODS}
-    mappings = {"everywhere": everywhere(), "keys": keys(), "schedules": schedules()}
+    mappings = {
+        "everywhere": everywhere(),
+        "keys": {method: keys(method) for method in METHODS if method != "grpo_async"},
+        "schedules": schedules(),
+    }
     print(json.dumps({"words": found, **mappings, "optimizers": optimizers(), "arguments": arguments()}))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from stoker.frameworks.command_line import evaluates
 from stoker.frameworks.trl.known_words import VARLEN
 from stoker.frameworks.trl.memory import ways_of
-from stoker.frameworks.trl.sharding import shards
+from stoker.frameworks.trl.sharding import recomputes_by_choice, shards
 from stoker.plan.arguments import FlagTable, Setting, is_true
 from stoker.plan.estimate import Training, estimate
 from stoker.plan.interfaces import Asked
@@ -32,7 +32,6 @@ _KEPT = 8
 # tokens, torch 2.11). Dropout before an adapter keeps its mask and its result too, for what goes in.
 _KEPT_FUSED, _KEPT_WIDE, _KEPT_DROPPED = 2.5, 3.0, 4.0
 _USABLE = 0.9
-_RECOMPUTING = ("activation_checkpointing", "gradient_checkpointing")
 _RESHAPING = ("fsdp", "deepspeed", "auto_find_batch_size")
 # torch's own attention, transformers' default but for families whose scores it cannot cap; those have the other.
 _SDPA, _EAGER, _CAPPED = "sdpa", "eager", ("gemma2",)
@@ -185,7 +184,7 @@ def _workers(asked: Asked) -> Recipe:
 def _recomputing(asked: Asked, table: FlagTable, recipe: Recipe, fused: bool) -> Recipe:
     """Return no recomputing where the device has room for all activations: it costs a fourth of the speed."""
     shape, device = asked.shape, asked.machine.device_bytes
-    chosen = any(name in asked.values for name in (*_RECOMPUTING, *_RESHAPING))
+    chosen = recomputes_by_choice(asked) or any(name in asked.values for name in _RESHAPING)
     if asked.method != "sft" or shape is None or shape.experts or device is None or chosen or shards(asked):
         return {}
     if (chosen_attention(asked) or (_EAGER if shape.family in _CAPPED else _SDPA)) == _EAGER:

@@ -15,7 +15,7 @@ from stoker.frameworks.trl.asynchronous import refusals
 from stoker.frameworks.trl.evaluation_checks import evaluation_problems
 from stoker.frameworks.trl.kernels import chosen_attention, varlen_problems
 from stoker.frameworks.trl.known_words import VARLEN, unknown_words
-from stoker.frameworks.trl.mappings import mapping_problems
+from stoker.frameworks.trl.mappings import mapping_problems, recomputing_problems
 from stoker.frameworks.trl.optimizers import optimizer_problems, own_optimizer_problems
 from stoker.frameworks.trl.packages import TRACKERS
 from stoker.frameworks.trl.schedules import own_schedule_problems, schedule_problems
@@ -89,6 +89,7 @@ def contradictions(asked: Asked, table: FlagTable, settings: Mapping[str, Settin
     if asked.config is not None and asked.content is None:
         # An unread file may set what is missing here.
         return
+    yield from recomputing_problems(asked.accelerator, settings)
     yield from _exclusive(settings)
     if on("load_in_4bit") or on("load_in_8bit"):
         yield from _quantization(on("use_peft"), asked.accelerator)

@@ -10,17 +10,22 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from stoker.frameworks.trl.fsdp_options import WORDS_OF_1, version_of
+from stoker.frameworks.trl.mappings import RECOMPUTING
 from stoker.plan.arguments import FlagTable, Setting
 from stoker.plan.interfaces import Asked
 
 FULL = "full"
 _WHY = "STOKER_SHARDING=full: all processes share weights, gradients and optimizer"
-_RECOMPUTING = ("activation_checkpointing", "gradient_checkpointing")
 
 
 def shards(asked: Asked) -> bool:
     """Return whether the processes of a run share the model's state; a single process has nobody to share it with."""
     return asked.sharding == FULL and asked.world_size > 1
+
+
+def recomputes_by_choice(asked: Asked) -> bool:
+    """Return whether the user says if, or how, the trainer recomputes activations."""
+    return any(name in asked.values for flag in RECOMPUTING for name in (flag, f"{flag}_kwargs"))
 
 
 def uses_fsdp(settings: Mapping[str, Setting]) -> bool:
@@ -44,7 +49,7 @@ def sharding_recipe(asked: Asked, tuning: str) -> dict[str, tuple[str, str]]:
     if not shards(asked):
         return {}
     # With FSDP's own recomputing, PEFT finds no weight by its name: it would save an empty adapter, and resume none.
-    recomputed = tuning == "full" and not any(flag in asked.values for flag in _RECOMPUTING)
+    recomputed = tuning == "full" and not recomputes_by_choice(asked)
     if "fsdp_config" in asked.values:
         recomputed = _recomputes(" ".join(asked.values["fsdp_config"]))
     config = {
