@@ -68,7 +68,7 @@ def adapters_prepare_command(settings: Path, output: Path) -> None:
     "--slice",
     "slices",
     type=PATH,
-    help="Folder shared with `stoker slice run`, where replicas take turns at a device; it then loads whole weights.",
+    help="Folder shared with `stoker slice run`, where replicas take turns at a device; loads then wait for a turn.",
 )
 @reported
 def adapters_watch_command(

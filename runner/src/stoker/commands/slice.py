@@ -67,7 +67,7 @@ def slice_group() -> None:
 @seconds(
     "--hook-seconds",
     60.0,
-    "Seconds that the engine may take to park, to resume, or to load weights before the guard kills it.",
+    "Seconds that the engine may take to park, to resume or to load something before the guard kills it.",
 )
 @seconds("--start-seconds", 1800.0, "Seconds that vLLM may take to start.")
 @click.option("--journal", type=PATH, help="File that gets a line of JSON for each switch.")
@@ -135,7 +135,7 @@ def slice_run_command(
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         turns = Turns(me, rules)
-        permits, reloads, notes = Permits(folder), Reloads(folder), Journal(journal, lease, me)
+        permits, reloads, notes = Permits(folder), Reloads(folder, hook_seconds), Journal(journal, lease, me)
         Sharing(leases, lease, turns, hooks, permits, reloads, notes, idle_seconds if by_load else None).run(stop)
 
 

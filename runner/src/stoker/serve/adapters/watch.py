@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.serve.adapters import check
-from stoker.serve.adapters.decide import Load, decide
+from stoker.serve.adapters.decide import Action, Load, Unload, decide
 from stoker.serve.adapters.endpoints import Endpoints
 from stoker.serve.adapters.files import BaseModel, read_base_model
 from stoker.serve.adapters.findings import Findings
@@ -40,6 +41,7 @@ class Watch:
         server: the replica's vLLM.
         model: the replica's base model.
         clock: seconds since the epoch.
+        reloads: what tells whether the engine runs where it takes turns at its device; None where it does not.
 
     Attributes:
         state: what the last look found.
@@ -47,9 +49,14 @@ class Watch:
     """
 
     def __init__(
-        self, settings: Settings, server: Server, model: BaseModel, clock: Callable[[], float] = time.time
+        self,
+        settings: Settings,
+        server: Server,
+        model: BaseModel,
+        clock: Callable[[], float] = time.time,
+        reloads: Reloads | None = None,
     ) -> None:
-        self._settings, self._server, self._clock = settings, server, clock
+        self._settings, self._server, self._clock, self._reloads = settings, server, clock, reloads
         self._findings = Findings()
         self._wanted = Wanted(settings, model, self._findings)
         self._replica = ReplicaServer(settings, server, self._findings, clock)
@@ -157,16 +164,33 @@ class Watch:
         self.unfinished = False
         fixed = self._settings.fixed
         self._replica.forget_delays(self._wanted.published)
-        for action in decide(wanted, loaded, fixed | self._replica.others(loaded)):
-            if isinstance(action, Load):
-                self._replica.load(action, self._wanted.published.get(action.name, 0.0), loaded, now)
-            elif unload or action.name in wanted:
-                self._replica.unload(action.name, loaded)
-            else:
+        actions = decide(wanted, loaded, fixed | self._replica.others(loaded))
+        for action in actions:
+            if isinstance(action, Unload) and not unload and action.name not in wanted:
                 self.unfinished = True
+            elif not self._do(action, loaded, now):
+                break
+        if self._reloads and not actions:
+            self._reloads.needs_no_turn()
         for one in self._settings.adapters:
             if one.name not in loaded:
                 self._findings.note(one.name, str(one.path), "vLLM started without it", now)
+
+    def _do(self, action: Action, loaded: dict[str, str], now: float) -> bool:
+        """Load or unload an adapter; return False if that must wait for the engine's turn."""
+        try:
+            with self._reloads.in_turn() if self._reloads else nullcontext(True) as may:
+                if not may:
+                    return False
+                if isinstance(action, Load):
+                    self._replica.load(action, self._wanted.published.get(action.name, 0.0), loaded, now)
+                else:
+                    self._replica.unload(action.name, loaded)
+        except OSError as error:
+            path = action.path if isinstance(action, Load) else loaded[action.name]
+            self._findings.note(action.name, path, f"{error.filename} cannot be written: {error.strerror}", now)
+            return False
+        return True
 
     def _measure(self) -> None:
         """Measure effects without keeping anybody from looking: a busy server takes its time."""
@@ -176,7 +200,7 @@ class Watch:
             # Their run compares each sample with what the trainer computes.
             for name in [*self._wanted.live, *(self._member.newest.adapters if self._member else ())]:
                 probed.pop(name, None)
-            if self._member and self._member.newest.paused:
+            if (self._member and self._member.newest.paused) or (self._reloads and not self._reloads.runs()):
                 return
             names = self._replica.unmeasured(probed, loaded, now) if self.state.up else []
         for name in names:
@@ -255,7 +279,7 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
         address: the replica's vLLM, such as `http://127.0.0.1:8000`.
         listen: host and port for /readyz, /adapters and /metrics.
         interval: seconds between two looks.
-        slices: folder of `stoker slice run`, which loads whole weights; None where the replica takes no turns.
+        slices: folder of `stoker slice run`, in whose turns something is loaded; None where the replica takes none.
 
     Raises:
         RunError: the address is wrong (64), the settings or the model are wrong (78, 66), or the port is taken (78).
@@ -266,11 +290,11 @@ def run(settings: Settings, address: str, listen: tuple[str, int], interval: flo
         )
     model = read_base_model(settings.model, settings.source, settings.revision)
     watch: Watch | WeightsWatch
+    reloads = None if slices is None else Reloads(slices)
     if settings.weights is None:
-        watch = Watch(settings, Server(address), model)
+        watch = Watch(settings, Server(address), model, reloads=reloads)
     else:
         patient, described = Server(address, workers.SECONDS), _base(settings, model)
-        reloads = None if slices is None else Reloads(slices)
         watch = WeightsWatch(settings.weights, settings.model_name, patient, described, reloads=reloads)
     stop, wake = threading.Event(), threading.Event()
 

@@ -1,15 +1,16 @@
-"""How the watcher of whole weights has them loaded where engines take turns, by two files.
+"""How watchers have weights and adapters loaded where engines take turns, by files that they share with the turns.
 
 `stoker slice run` alone pauses an engine and lets it go on. If the watcher did so too, it could wake an engine that has
-just been parked, or one whose weights are half loaded.
+just been parked, or one whose weights are half loaded. The watcher loads adapters itself, without a pause, but only
+into an engine that runs: the device's memory of one that sleeps is not there.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,15 @@ class Reloads:
 
     Args:
         folder: that both share.
+        seconds: how long an adapter may take to load before `stoker slice run` waits for it no more.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, seconds: float = 60.0) -> None:
+        self._folder, self._seconds = folder, seconds
         self._asked, self._answered = folder / "reload.json", folder / "reloaded.json"
+        self._adapters = folder / "adapters.json"
 
-    # The watcher.
+    # The watcher of whole weights.
 
     def wait(self, name: str, seconds: float) -> list[dict[str, Any]] | None:
         """Ask for a reload unless that was done, and wait for the answer as long as the engine may run.
@@ -73,6 +76,39 @@ class Reloads:
         permit = guard.read_permit(self._folder)
         return permit is not None and permit.allows and guard.now() < permit.until
 
+    # The watcher of adapters.
+
+    @contextmanager
+    def in_turn(self) -> Iterator[bool]:
+        """Keep an engine that runs from being parked while an adapter is loaded, or ask for its turn.
+
+        Yields:
+            whether it runs: nothing may be loaded otherwise.
+
+        Raises:
+            OSError: the request cannot be written.
+        """
+        # Before the permit is read: who parks writes the permit before it reads this, so one of them sees the other.
+        _write(self._adapters, {"loads": True})
+        if not self.runs():
+            _write(self._adapters, {"loads": False})
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            self.needs_no_turn()
+
+    def needs_no_turn(self) -> None:
+        """Note that no adapter waits to be loaded."""
+        with suppress(OSError):
+            self._adapters.unlink()
+
+    def runs(self) -> bool:
+        """Return whether the engine has its turn, and nothing is under way that parks or resumes it."""
+        permit = guard.read_permit(self._folder)
+        return permit is not None and permit.state == guard.RUNNING and guard.now() < permit.until
+
     # `stoker slice run`.
 
     def asked(self) -> str:
@@ -92,6 +128,19 @@ class Reloads:
         _write(self._answered, {"name": name, "workers": [dict(one) for one in workers]})
         if self.asked() == name:
             self._asked.unlink(missing_ok=True)
+
+    def wants_turn(self) -> bool:
+        """Return whether adapters wait to be loaded, or one is being loaded."""
+        return self._adapters.exists()
+
+    def settles(self) -> bool:
+        """Wait until no adapter is being loaded, once the permit lets none begin; return whether that was in time."""
+        deadline = time.monotonic() + self._seconds
+        while _read(self._adapters).get("loads"):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_ASK_SECONDS)
+        return True
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Sharing:
         turns: decides.
         hooks: tell the engine.
         permits: tell the guard.
-        reloads: what the watcher of whole weights asks for.
+        reloads: what the watcher asks for.
         journal: of what happened.
         idle_seconds: how long the engine must be without requests to count as idle; None: it always wants the device.
     """
@@ -146,7 +146,8 @@ class Sharing:
             turns.engine_is(EngineState.UNKNOWN, now)
         wish.reload = bool(self._reloads.asked())
         # Requests for a version come when it is loaded, so an engine without requests needs its turn to load it.
-        if self._load is None or self._load > 0 or self._idle_seconds is None or wish.reload:
+        loads = wish.reload or self._reloads.wants_turn()
+        if self._load is None or self._load > 0 or self._idle_seconds is None or loads:
             self._busy = now
             wish.device, wish.idle = True, False
         else:
@@ -245,6 +246,8 @@ class Sharing:
         if way is Fencing.ASK:
             self._permits.parking()
             try:
+                if not self._reloads.settles():
+                    raise HookError("an adapter is still being loaded: raise --hook-seconds if that takes longer")
                 self._hooks.park()
             except HookError as error:
                 say(f"{error}; the guard ends the engine")
