@@ -129,6 +129,7 @@ def test_a_plan_with_samplers_says_what_those_that_sleep_need(model: Path) -> No
     assert "parked    a sampler that sleeps" in shown
     assert "keeps 15.3 GiB of host memory (8,190,735,360 weights × 2 bytes)" in shown
     assert "requests.memory of 17.3 GiB or more" in shown
+    assert "requests.memory of 47.8 GiB" in plan_text(replace(plan, samplers=replace(request, rank=None)))
 
 
 def test_a_pod_reads_the_model_that_its_plan_names(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

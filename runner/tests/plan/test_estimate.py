@@ -151,5 +151,15 @@ def test_the_driver_says_how_old_a_device_is() -> None:
 
 
 def test_a_sampler_that_sleeps_needs_its_weights_and_two_gib() -> None:
-    assert parked(8 * 2**30, "bfloat16").endswith("× 2 bytes): samplers.resources.requests.memory of 18.0 GiB or more")
-    assert "keeps 32.0 GiB of host memory" in parked(8 * 2**30, "float32")
+    adapter = parked(8 * 2**30, "bfloat16", whole=False)
+    assert adapter.endswith("× 2 bytes): samplers.resources.requests.memory of 18.0 GiB or more")
+    assert "keeps 32.0 GiB of host memory" in parked(8 * 2**30, "float32", whole=False)
+
+
+def test_one_whose_weights_change_in_place_needs_two_copies_more_for_each_device() -> None:
+    whole = parked(8 * 2**30, "bfloat16", whole=True)
+    assert "keeps 48.0 GiB of host memory" in whole
+    assert whole.endswith(
+        "× 2 bytes, once, and 2 copies for its device): samplers.resources.requests.memory of 50.0 GiB or more; "
+        "32.0 GiB more for each further device of the sampler"
+    )

@@ -39,11 +39,7 @@ def plan_text(plan: Plan) -> str:
         f"output    {plan.output_dir} (resume: {plan.resume})",
         *([] if plan.memory is None else [_memory(plan.memory, plan.device_bytes)]),
         *([] if plan.samplers is None else [_samplers(plan.samplers)]),
-        *(
-            [f"parked    {parked(plan.memory.model_weights, plan.samplers.dtype)}"]
-            if plan.samplers is not None and plan.memory is not None
-            else []
-        ),
+        *([] if plan.samplers is None or plan.memory is None else [_parked(plan.samplers, plan.memory)]),
         f"stop      {plan.grace_seconds} s from SIGTERM to SIGKILL",
         f"hang      {plan.hang_seconds} s without a step" if plan.hang_seconds else "hang      not looked for",
         *([f"idle      {plan.idle_seconds} s without a request to the samplers"] if plan.idle_seconds else []),
@@ -57,6 +53,10 @@ def plan_text(plan: Plan) -> str:
 def _samplers(request: SamplerRequest) -> str:
     adapter = "the whole model" if request.rank is None else f"adapters of rank {request.rank}"
     return f"samplers  serve {request.model} as {request.name}, and {adapter} from {request.adapters}"
+
+
+def _parked(request: SamplerRequest, memory: Memory) -> str:
+    return f"parked    {parked(memory.model_weights, request.dtype, whole=request.rank is None)}"
 
 
 def _memory(memory: Memory, device_bytes: int | None) -> str:

@@ -18,6 +18,8 @@ NOT_COUNTED = (
 _GIB = 2**30
 # What vLLM needs of its host's memory beside weights that it has parked there.
 _BESIDE_WEIGHTS = 2 * _GIB
+# Copies of the weights in host memory for each device of a sampler whose weights change in place.
+_COPIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +118,22 @@ def misfit(ways: Sequence[tuple[str, Memory]], device_bytes: int | None) -> str:
     return f"the model does not fit: it needs {ways[0][1]}; a device has {gib(device_bytes)}: {remedy}"
 
 
-def parked(model_weights: int, dtype: str) -> str:
+def parked(model_weights: int, dtype: str, *, whole: bool) -> str:
     """Return what a sampler that sleeps keeps in the memory of its host, and what to ask for, in one line.
 
     Args:
         model_weights: the number of the model's weights.
         dtype: their type in vLLM.
+        whole: the run trains all weights.
     """
     each = 4 if dtype == "float32" else 2
     size = model_weights * each
+    copies = _COPIES * size if whole else 0
+    kept = f"{model_weights:,} weights × {each} bytes{f', once, and {_COPIES} copies for its device' if whole else ''}"
+    more = f"; {gib(copies)} more for each further device of the sampler" if whole else ""
     return (
-        f"a sampler that sleeps (samplers.slice, sleep level 1) keeps {gib(size)} of host memory ({model_weights:,} "
-        f"weights × {each} bytes): samplers.resources.requests.memory of {gib(size + _BESIDE_WEIGHTS)} or more"
+        f"a sampler that sleeps (samplers.slice, sleep level 1) keeps {gib(size + copies)} of host memory ({kept}): "
+        f"samplers.resources.requests.memory of {gib(size + copies + _BESIDE_WEIGHTS)} or more{more}"
     )
 
 
