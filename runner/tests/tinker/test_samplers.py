@@ -73,6 +73,14 @@ def test_a_version_that_one_lacks_is_waited_for(tmp_path: Path, two: tuple[Stand
         samplers.wait(name)
 
 
+def test_watchers_are_told_of_a_version(tmp_path: Path, two: tuple[StandIn, StandIn]) -> None:
+    two[0].watches = True  # and does not look by itself; the other has nobody who could
+    samplers = of(tmp_path, NOBODY, two[0].address, two[1].address, seconds=2)
+    name = published(samplers)
+    samplers.wait(name)
+    assert two[0].told == {name}
+
+
 def test_without_any_sampler_the_reason_is_told(tmp_path: Path) -> None:
     samplers = of(tmp_path, NOBODY, seconds=0.5)
     name = published(samplers)

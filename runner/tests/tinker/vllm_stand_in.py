@@ -30,6 +30,8 @@ class StandIn(ThreadingHTTPServer):
         self.folder = folder
         self.requests: list[dict[str, Any]] = []
         self.keys: set[str] = set()
+        self.watches = False  # it has a watcher, and serves what that was told of alone
+        self.told: set[str] = set()
 
     @property
     def address(self) -> str:
@@ -39,7 +41,8 @@ class StandIn(ThreadingHTTPServer):
     def names(self) -> dict[str, Path]:
         """Return the versions by their names in requests."""
         found = (path.parent for path in self.folder.glob("*/*/stoker.json") if not path.parent.name.startswith("."))
-        return {f"{path.parent.name}:{path.name}": path for path in found}
+        there = {f"{path.parent.name}:{path.name}": path for path in found}
+        return {name: path for name, path in there.items() if not self.watches or name in self.told}
 
 
 @contextmanager
@@ -63,6 +66,10 @@ class _Handler(JsonAnswers, BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/look":
+            self.server.told |= {*body["published"]} if self.server.watches else set()
+            self.answer({}, 200 if self.server.watches else 404)
+            return
         self.server.requests.append(body)
         self.server.keys.add(self.headers.get("Authorization", ""))
         if body["model"] not in {BASE, *self.server.names()}:

@@ -86,6 +86,14 @@ class Server:
         """
         self._call("/v1/unload_lora_adapter", {"lora_name": name})
 
+    def look(self, name: str) -> None:
+        """Have the watcher that a proxy has at the same address look for a version now.
+
+        Raises:
+            ServerError: there is no watcher, or it did not look.
+        """
+        self._call("/look", {"published": [name]})
+
     def answers(self, model: str) -> None:
         """Let a model generate one token, or embed a text if it cannot generate.
 

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from stoker.tinker.messages import Sampled
 from stoker.tinker.refusals import RefusedError
 
 _LOOK_SECONDS = 0.2
+_TELL_SECONDS = 5.0
 _AGAIN_SECONDS = 1.0
 # No answer, no such version, too much to do, and what a server or its proxy says when vLLM is gone, ends or starts.
 _ELSEWHERE = frozenset({0, 404, 408, 425, 429, *range(500, 600)})
@@ -100,6 +102,9 @@ class Samplers:
             RefusedError: one has not in time.
         """
         until = time.monotonic() + self._seconds
+        for server in self._servers:
+            with suppress(ServerError):  # a watcher that is not told looks by itself
+                server.patient(_TELL_SECONDS).look(name)
         while True:
             having: list[Server] = []
             lacking: list[Server] = []
