@@ -309,6 +309,15 @@ def awaited_claim(trainjob: Object) -> str:
     return str(part(part(trainjob, "metadata"), "annotations").get(PLACE) or "")
 
 
+def counted_from(trainjob: Object) -> str | None:
+    """Return when Trainer began to count spec.activeDeadlineSeconds (RFC 3339); None while it is suspended."""
+    if part(trainjob, "spec").get("suspend") is True or condition(trainjob, "Suspended"):
+        return None
+    conditions = rows(part(trainjob, "status"), "conditions")
+    resumed = next((one for one in conditions if one.get("type") == "Suspended"), {})
+    return str(resumed.get("lastTransitionTime") or part(trainjob, "metadata").get("creationTimestamp") or "")
+
+
 def _state(trainjob: Object, pods: Sequence[Pod], restarts: int) -> tuple[State, str]:
     if part(trainjob, "metadata").get("deletionTimestamp"):
         return State.DELETING, ""

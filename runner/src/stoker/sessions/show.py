@@ -10,6 +10,7 @@ from typing import Any
 
 from stoker.runs.client import Client
 from stoker.runs.kinds import PODS, TRAINJOBS
+from stoker.runs.run import counted_from
 from stoker.runs.words import Table, duration
 from stoker.sessions import render
 from stoker.sessions.render import LABEL, ending_of
@@ -26,7 +27,7 @@ class SessionRow:
         state: `starting`, `up`, `queued`, `Complete` or `Failed`.
         samplers: ready ones and all.
         age: seconds since it was made.
-        ends_in: seconds that its time limit leaves; None without one.
+        ends_in: seconds that its time limit leaves; None without one, and while nothing counts them.
         url: of its samplers.
     """
 
@@ -65,6 +66,8 @@ def rows(client: Client, now: float | None = None) -> list[SessionRow]:
         ready = sum(map(is_ready, samplers))
         ended, limit = ending_of(one), one["spec"].get("activeDeadlineSeconds")
         age = now - _time(one["metadata"].get("creationTimestamp"), now)
+        since = counted_from(one)
+        counts = limit is not None and not ended and since is not None
         if ended:
             state = ended[0]
         elif one["spec"].get("suspend"):
@@ -78,7 +81,7 @@ def rows(client: Client, now: float | None = None) -> list[SessionRow]:
                 state,
                 (ready, len(samplers)),
                 age,
-                None if limit is None or ended else max(0.0, limit - age),
+                max(0.0, limit - (now - _time(since or None, now))) if counts else None,
                 render.url_of(name, client.namespace),
             )
         )
