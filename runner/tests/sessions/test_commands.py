@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +31,7 @@ from stoker.runs.kinds import DEVICE_CLAIMS, Kind
 from stoker.runs.run import QUEUE
 from stoker.serve.slices.record import record_of
 from stoker.serve.slices.turns import EngineState, Rules, Turns, Write
-from stoker.sessions import down, folder, places, render, sharing, up
+from stoker.sessions import down, folder, places, render, sharing, show, up
 
 Object = dict[str, Any]
 Rl = Callable[..., Result]
@@ -224,6 +225,27 @@ def test_another_number_of_samplers_scales_their_job(rl: Rl, cluster: Cluster) -
     cluster.add("jobs", {"metadata": {"name": "sums-sampler-0"}, "spec": {"parallelism": 2, "completions": 2}})
     assert rl("up", "sums", *SUMS, "--samplers", "3", "--wait", "0").exit_code == 0
     assert cluster.objects["jobs", "ml", "sums-sampler-0"]["spec"] == {"parallelism": 3, "completions": 3}
+
+
+def test_a_session_that_kueue_admits_late_has_the_samplers_that_were_asked_for(
+    rl: Rl, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.add("localqueues", {"metadata": {"name": "gpu-0"}})
+    job = {"metadata": {"name": "sums-sampler-0"}, "spec": {"parallelism": 2, "completions": 2}}
+    waited: list[float] = []
+
+    def slept(seconds: float) -> None:
+        waited.append(time.monotonic())
+        if waited[-1] - waited[0] > 0.2:  # longer than `up` itself waits for the job
+            cluster.add("pods", sampler(0))
+        if waited[-1] - waited[0] > 0.3 and ("jobs", "ml", "sums-sampler-0") not in cluster.objects:
+            cluster.add("jobs", job)
+        time.sleep(seconds)
+
+    monkeypatch.setattr(up, "time", SimpleNamespace(monotonic=time.monotonic, sleep=slept))
+    told = rl("up", "sums", *SUMS, "--queue", "gpu-0", "--samplers", "1", "--wait", "20")
+    assert told.exit_code == 0, told.stderr
+    assert cluster.objects["jobs", "ml", "sums-sampler-0"]["spec"] == {"parallelism": 1, "completions": 1}
 
 
 def test_two_sessions_have_nothing_in_common(rl: Rl, cluster: Cluster) -> None:
@@ -526,6 +548,30 @@ def test_sessions_are_listed(rl: Rl, cluster: Cluster) -> None:
     assert (first["name"], second["state"], second["samplers"]) == ("other", "up", [2, 2])
 
 
+def test_the_time_of_a_session_that_waited_counts_from_when_it_went_on(
+    rl: Rl, cluster: Cluster, client: Client
+) -> None:
+    rl("up", "sums", *SUMS, "--time-limit", "8h", "--wait", "0")
+    trainjob = cluster.objects["trainjobs", "ml", "sums"]
+    trainjob["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    ten, (hour, eight) = datetime(2026, 1, 1, 10, tzinfo=UTC).timestamp(), (3600, 8 * 3600)
+
+    def ends_in(suspend: bool, *conditions: Object) -> float | None:
+        trainjob["spec"]["suspend"], trainjob["status"] = suspend, {"conditions": [*conditions]}
+        (row,) = show.rows(client, ten)
+        assert row.age == 10 * hour
+        return row.ends_in
+
+    def suspended(status: str, when: str) -> Object:
+        return {"type": "Suspended", "status": status, "lastTransitionTime": f"2026-01-01T{when}:00Z"}
+
+    assert ends_in(False) == 0
+    assert ends_in(True, suspended("True", "00:00")) is None
+    assert ends_in(False, suspended("True", "00:00")) is None
+    assert ends_in(False, suspended("False", "09:00")) == eight - hour
+    assert ends_in(True, suspended("False", "09:00")) is None
+
+
 def test_logs_are_those_of_any_run(rl: Rl, cluster: Cluster) -> None:
     rl("up", "sums", *SUMS, "--wait", "0")
     containers = {"containers": [{"name": "vllm"}, {"name": "proxy"}]}
@@ -805,19 +851,70 @@ def test_ten_sessions_at_once_are_never_more_than_the_limit(cluster: Cluster, ku
     assert len(cluster.objects["resourceclaims", "ml", "gpu-0"]["metadata"]["ownerReferences"]) == 3
 
 
-def test_a_limit_is_the_claims_own_and_kueue_counts_for_itself(rl: Rl, cluster: Cluster, runtime: Object) -> None:
+def test_a_limit_is_the_claims_own_and_kueue_does_not_count_beside_it(
+    rl: Rl, cluster: Cluster, runtime: Object
+) -> None:
     let_share(runtime)
+    cluster.add("localqueues", {"metadata": {"name": "gpu-0"}})
+    early = rl("up", "one", *SUMS, *LIMITED, "--queue", "gpu-0")
+    assert early.exit_code == 64
+    assert "queue gpu-0: ResourceClaim gpu-a has a limit of sessions" in early.stderr
+    assert "leave out the queue, or let Kueue's quota count and leave out --device-limit" in early.stderr
     rl("up", "one", *SUMS, *LIMITED)
     other = rl("up", "two", *SUMS, *LIMITED[:2], "--device-limit", "3", "--turns", "--wait", "0")
     assert other.exit_code == 64
     assert f"ResourceClaim {DEVICE} is there, and lets 2 sessions use it at once: drop the option" in other.stderr
-    cluster.add("localqueues", {"metadata": {"name": "gpu-0"}})
-    for name in ("two", "three"):
+    late = rl("up", "two", *SUMS, "--queue", "gpu-0", "--wait", "0")
+    assert late.exit_code == 64
+    assert "remove the limit: `kubectl annotate resourceclaim gpu-a stoker.dev/sessions- --namespace ml`" in late.stderr
+    assert ("trainjobs", "two") not in names(cluster)
+    del cluster.objects["resourceclaims", "ml", DEVICE]["metadata"]["annotations"][places.LIMIT]
+    for name in ("two", "three", "four"):
         assert rl("up", name, *SUMS, "--queue", "gpu-0", "--wait", "0").exit_code == 0
         assert in_state(cluster, name)[1] is False
     cluster.objects["resourceclaims", "ml", DEVICE]["metadata"]["annotations"][places.LIMIT] = "two"
-    wrong = rl("up", "four", *SUMS, "--wait", "0")
+    wrong = rl("up", "five", *SUMS, "--wait", "0")
     assert (wrong.exit_code, "stoker.dev/sessions='two': write a whole number" in wrong.stderr) == (78, True)
+
+
+@pytest.mark.parametrize("words", [(), LIMITED[:4]], ids=["the claim's", "written out"])
+def test_a_limit_of_a_claim_at_which_no_session_counts_is_refused(
+    rl: Rl, cluster: Cluster, runtime: Object, words: tuple[str, ...]
+) -> None:
+    let_share(runtime)
+    claim = render.device_claim(DEVICE, "ml", "gpu.example.com", 2)
+    del claim["metadata"]["labels"]
+    cluster.add("resourceclaims", claim)
+    told = rl("up", "one", *SUMS, *words, "--turns", "--wait", "0")
+    assert told.exit_code == 64
+    label = "kubectl label resourceclaim gpu-a stoker.dev/shared-by-sessions=true --namespace ml"
+    assert f"add the label with `{label}`, or remove the annotation" in told.stderr
+    assert ("trainjobs", "one") not in names(cluster)
+    cluster.objects["resourceclaims", "ml", DEVICE]["metadata"]["labels"] = {render.SHARED: "true"}
+    assert rl("up", "one", *SUMS, *words, "--turns", "--wait", "0").exit_code == 0
+    assert users(cluster) == ["one"]
+
+
+def test_a_dry_run_prints_the_session_that_waits_for_its_place(
+    rl: Rl, cluster: Cluster, runtime: Object, tmp_path: Path
+) -> None:
+    let_share(runtime)
+    file = tmp_path / "runtimes.yaml"
+    file.write_text(yaml.safe_dump(runtime))
+
+    def printed(*words: str) -> Object:
+        told = rl("up", "one", *SUMS, *words, "--dry-run")
+        assert told.exit_code == 0, told.output
+        found: Object = next(iter(yaml.safe_load_all(told.stdout)))
+        return found
+
+    alone = printed(*LIMITED, "--runtimes", str(file), "--namespace", "ml")
+    first = printed(*LIMITED)
+    assert alone == first
+    assert (first["spec"]["suspend"], places.waits(first)) == (True, True)
+    assert rl("up", "two", *SUMS, *LIMITED).exit_code == 0
+    assert places.waits(printed("--turns")), "the claim has a limit of its own"
+    assert rl("up", "one", *SUMS, *LIMITED, "--queue", "gpu-0", "--dry-run").exit_code == 64
 
 
 def taken_after(lease: Object) -> float:

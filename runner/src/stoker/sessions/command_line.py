@@ -19,7 +19,7 @@ from stoker.runs.show import print_json, print_table
 from stoker.runs.words import duration
 from stoker.sessions import render, show
 from stoker.sessions.render import Session, seconds_in
-from stoker.sessions.sharing import claim_in, turns_of
+from stoker.sessions.sharing import check_claims, claim_in, limited, turns_of
 from stoker.sessions.up import key_for, runtime_of, wait
 from stoker.sessions.up import up as make
 from stoker.submit.command_line import TrainJobOptions, trainjob_of
@@ -95,6 +95,7 @@ def up(words: SessionOptions) -> Iterator[str]:
             endpoint=endpoint is not None,
             claim=claim,
             turns=words.turns,
+            scale=session.samplers is not None,
         )
     yield from _lines(words.name, client.namespace, session, count, runtime)
     if endpoint is not None:
@@ -240,11 +241,13 @@ def _printed(words: SessionOptions, session: Session) -> Iterator[str]:
     client = None if words.runtimes is not None else connect(words.context, words.namespace)
     namespace = words.namespace or "default" if client is None else client.namespace
     trainjob, runtime = _asked(words, client)
-    made = [render.session_trainjob(trainjob, session, runtime)]
+    claim = claim_in(words.device_claim, words.device_limit, namespace)
+    claims = [] if client is None else check_claims(client, runtime, claim)
+    made = [limited(render.session_trainjob(trainjob, session, runtime), claims, claim, namespace)]
     made[0]["metadata"] = {**made[0]["metadata"], "namespace": namespace}
     endpoint = render.endpoint_of(runtime)
     made += render.own_objects(words.name, namespace, key_for(endpoint), endpoint)
-    if claim := claim_in(words.device_claim, words.device_limit, namespace):
+    if claim is not None:
         made.append(render.device_claim(claim.name, namespace, claim.device_class, claim.limit))
     if words.turns:
         made.append(render.lease(turns_of(runtime), namespace))

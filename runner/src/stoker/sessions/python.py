@@ -74,8 +74,16 @@ def start_session(
     claim = claim_in(device_claim, device_limit, client.namespace)
     up(client, made, session, claim, turns=turns)
     if wait_seconds:
-        count, with_endpoint = render.samplers_in(session, found), endpoint is not None
-        wait(client, name, count, wait_seconds, endpoint=with_endpoint, claim=claim, turns=turns)
+        wait(
+            client,
+            name,
+            render.samplers_in(session, found),
+            wait_seconds,
+            endpoint=endpoint is not None,
+            claim=claim,
+            turns=turns,
+            scale=session.samplers is not None,
+        )
     if endpoint is None:
         return render.url_of(name, client.namespace)
     return f"http://{render.endpoint_service_of(name)}.{client.namespace}:{endpoint}"

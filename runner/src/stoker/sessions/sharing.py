@@ -13,6 +13,7 @@ from stoker.contract.words import say
 from stoker.runs.client import Client
 from stoker.runs.errors import ConflictError, ExistsError, NotFoundError
 from stoker.runs.kinds import DEVICE_CLAIMS, PODS, TRAINJOBS, Kind
+from stoker.runs.run import QUEUE
 from stoker.sessions import places, render
 from stoker.sessions.kinds import LEASES
 from stoker.sessions.render import LABEL
@@ -91,16 +92,46 @@ def turns_of(runtime: Mapping[str, Any]) -> str:
     return found
 
 
-def limited_claim(claims: Sequence[Object], claim: Claim | None) -> str:
-    """Return the name of a claim that only so many sessions may use at once; empty if there is none.
+def limited(trainjob: Object, claims: Sequence[Object], claim: Claim | None, namespace: str) -> Object:
+    """Return a session's TrainJob as it is made: one that waits for its place where a claim has a limit.
 
     Args:
-        claims: those that are there.
+        trainjob: the session's.
+        claims: those of its runtime that are there.
         claim: the one that the session asks for.
+        namespace: of the session.
 
     Raises:
-        RunError: it has another limit than the session asks for (64), or a wrong one (78).
+        RunError: no session could count at the claim, it has another limit than the session asks for, or Kueue counts
+            too (64); or its limit is wrong (78).
     """
+    name = _limited_claim(claims, claim, namespace)
+    queue = (trainjob["metadata"].get("labels") or {}).get(QUEUE)
+    if not name:
+        return trainjob
+    if queue is not None:  # Kueue starts and stops what is in a queue, so the session would not wait for its place
+        there = name in {one["metadata"]["name"] for one in claims}
+        drop = f"`kubectl annotate resourceclaim {name} {places.LIMIT}- --namespace {namespace}`"
+        raise RunError(
+            ExitCode.USAGE,
+            f"queue {queue}: ResourceClaim {name} has a limit of sessions, and what Kueue admits does not wait for it. "
+            f"Let one of them count: leave out the queue, or let Kueue's quota count and "
+            f"{f'remove the limit: {drop}' if there else 'leave out --device-limit'}",
+        )
+    return places.waiting(trainjob, name)
+
+
+def _limited_claim(claims: Sequence[Object], claim: Claim | None, namespace: str) -> str:
+    """Return the name of a claim that only so many sessions may use at once; empty if there is none."""
+    for one in claims:
+        name, labels = one["metadata"]["name"], one["metadata"].get("labels") or {}
+        if places.limit_of(one) is not None and render.SHARED not in labels:
+            raise RunError(
+                ExitCode.USAGE,
+                f"ResourceClaim {name} has the annotation {places.LIMIT}, but sessions only count as owners of a claim "
+                f"with the label {render.SHARED}, which goes with the last of them: add the label with `kubectl label "
+                f"resourceclaim {name} {render.SHARED}=true --namespace {namespace}`, or remove the annotation",
+            )
     limits = {str(one["metadata"]["name"]): places.limit_of(one) for one in claims}
     if claim is not None:
         limit = limits.setdefault(claim.name, claim.limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +18,7 @@ from stoker.sessions import folder, places, render
 from stoker.sessions.kinds import OWN
 from stoker.sessions.queue import check_queue, held_in
 from stoker.sessions.render import LABEL, Session
-from stoker.sessions.sharing import Claim, check_claims, check_lease, limited_claim, take_place
+from stoker.sessions.sharing import Claim, check_claims, check_lease, limited, take_place
 from stoker.tinker.options import KEY_PREFIX
 
 _SECONDS_BETWEEN_LOOKS = 2.0
@@ -79,12 +79,9 @@ def up(
     """
     runtime = runtime_of(client, trainjob)
     wanted = render.session_trainjob(trainjob, session, runtime)
-    limited = limited_claim(check_claims(client, runtime, claim), claim)
+    wanted = limited(wanted, check_claims(client, runtime, claim), claim, client.namespace)
     if session.queue is not None:
         check_queue(client, session.queue)
-    # Kueue starts and stops what is in a queue.
-    if limited and QUEUE not in wanted["metadata"].get("labels", {}):
-        wanted = places.waiting(wanted, limited)
     check_lease(client, runtime, turns=turns)
     endpoint = render.endpoint_of(runtime)
     name = str(wanted["metadata"]["name"])
@@ -124,6 +121,7 @@ def wait(
     endpoint: bool = False,
     claim: Claim | None = None,
     turns: bool = False,
+    scale: bool = False,
 ) -> None:
     """Wait until all samplers of a session answer, and say what it waits for.
 
@@ -135,6 +133,7 @@ def wait(
         endpoint: wait for its endpoint for the tinker client too.
         claim: as for `up`, for a session that waits for a place at it.
         turns: as for `up`.
+        scale: give its samplers' job that number of pods, once it is there.
 
     Raises:
         RunError: it has failed (70), or is not ready in time (75): it goes on.
@@ -156,12 +155,11 @@ def wait(
         held = ""
         if places.waits(trainjob):
             held = take_place(client, trainjob, runtime_of(client, trainjob), claim, turns=turns)
-            if not held:
-                _scale(client, name, count)
+        scale = scale and not _scaled(client, name, count)
         pods = client.list(PODS, f"{LABEL}={name}")
         ready = sum(1 for pod in pods if role_of(pod) == "sampler" and is_ready(pod))
         serving = not endpoint or any(role_of(pod) == "node" and is_ready(pod) for pod in pods)
-        if ready >= count and serving:
+        if ready >= count and serving and not scale:
             folder.mark_claim(client, name)
             return
         why = held or "; ".join(dict.fromkeys(_state(pod) for pod in pods)) or _without_pods(client, trainjob)
@@ -278,21 +276,22 @@ def _belongs(there: Mapping[str, Any], name: str, uid: str) -> bool:
 
 def _scale(client: Client, name: str, count: int) -> None:
     """Give the samplers' job another number of pods, as soon as it is there."""
-    job = f"{name}-sampler-0"
+    deadline = time.monotonic() + _JOB_SECONDS
     told = False
-    for there in _until(lambda: client.find(JOBS, job), _JOB_SECONDS):
-        if there is None and not told:
+    while not _scaled(client, name, count):
+        if not told:
             say(f"session {name}: waits up to {_JOB_SECONDS:g} s for its samplers' job, to make them {count}")
             told = True
-        if there is not None:
-            if int(there["spec"].get("completions") or 1) != count:
-                client.patch(JOBS, job, {"spec": {"parallelism": count, "completions": count}})
+        if time.monotonic() >= deadline:
+            say(f"session {name}: its samplers' job is not there yet: --wait makes them {count} later, or repeat this")
             return
-    say(f"session {name}: its samplers are as many as the runtime starts until it has left the queue; then repeat this")
-
-
-def _until(find: Callable[[], Object | None], seconds: float) -> Iterator[Object | None]:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        yield find()
         time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _scaled(client: Client, name: str, count: int) -> bool:
+    """Give the samplers' job another number of pods; return whether it is there."""
+    job = f"{name}-sampler-0"
+    there = client.find(JOBS, job)
+    if there is not None and int(there["spec"].get("completions") or 1) != count:
+        client.patch(JOBS, job, {"spec": {"parallelism": count, "completions": count}})
+    return there is not None
