@@ -125,13 +125,13 @@ BENCHMARK_ARGS ?=
 gpu_benchmark = $(python) benchmarks/gpu.py $(BENCHMARK_ARGS)
 
 .PHONY: benchmarks
-benchmarks: benchmark-launch benchmark-async benchmark-lab benchmark-engine benchmark-fleet ## Run all benchmarks that this machine can run (about 100 min, estimated; a GPU or a release adds to it).
+benchmarks: benchmark-launch benchmark-async benchmark-lab benchmark-engine benchmark-fleet ## Run all benchmarks that this machine can run (about 115 min, estimated; a GPU or a release adds to it).
 	@$(gpu_benchmark) || [[ $$? == 77 ]] # there is no GPU, as it has said
 	@if [[ -n "$(RELEASE)" ]]; then $(MAKE) benchmark-serving; \
 	  else echo "benchmark-serving is left out: name a release: make benchmarks NAMESPACE=models RELEASE=chat"; fi
 
 .PHONY: benchmark-launch
-benchmark-launch: ## Compare `stoker run` with bare torchrun, on CPU (about 5 min, estimated).
+benchmark-launch: ## Compare `stoker run` with bare torchrun, on CPU (about 20 min, estimated).
 	@$(python) benchmarks/launch_overhead.py $(BENCHMARK_ARGS)
 
 .PHONY: benchmark-async

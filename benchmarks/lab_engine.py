@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """What an engine that trains costs its answers: the shared engine against itself untouched, and against stock vLLM.
 
-Starts three processes of the lab image's environment on this machine's CPU, with one model of random weights: the
-shared engine; the same engine untouched, with the load format `trainable` but no adapter in any layer; and vLLM as it
-is, with its packed kernels. They answer the same prompts in turn, in pairs. Prints tokens per second with the adapter,
-with the adapter switched off, of the untouched engine, and of stock vLLM; then the time from the end of the optimizer's
-step to the first token by the new weights, beside the time to a first token without a step. Reports, and asserts
-nothing.
+Starts four processes of the lab image's environment on this machine's CPU, with one model of random weights: the
+shared engine; the same engine untouched, with the load format `trainable` but no adapter in any layer; another process
+of the untouched one; and vLLM as it is, with its packed kernels. They answer the same prompts in turn, in pairs. All of
+them are started several times, each time in the other order, because processes of one kind differ too. Prints tokens
+per second with the adapter, with the adapter switched off, of both untouched engines, and of stock vLLM; then the time
+from the end of the optimizer's step to the first token by the new weights, beside the time to a first token without a
+step. Two untouched engines show how far equal sides are from 1. Reports, and asserts nothing.
 
-    benchmarks/lab_engine.py --pairs 5
+    benchmarks/lab_engine.py --pairs 3 --starts 2
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,12 @@ VARIABLES = {
     "HF_HUB_OFFLINE": "1",
 }
 PROMPT = list(range(5, 37))
-KINDS = ("shared", "untouched", "stock")
+KINDS = ("shared", "untouched", "again", "stock")
 # Each pair: its line's name, its two sides as the process and what it is asked, and the unit.
 PAIRS = [
     ("adapter to untouched", ("shared adapter", "untouched base"), " tokens/s"),
+    ("untouched to itself", ("untouched base", "again base"), " tokens/s"),
+    ("none to untouched", ("shared base", "untouched base"), " tokens/s"),
     ("adapter against none", ("shared adapter", "shared base"), " tokens/s"),
     ("none against packed", ("shared base", "stock base"), " tokens/s"),
     ("a step, then one token", ("shared step", "shared first"), " ms"),
@@ -66,9 +69,10 @@ def main() -> None:
     """Read the command line, start the processes and print what they measured."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
-    add("--pairs", type=whole(1), default=5, help="pairs of each kind (default %(default)s)")
+    add("--pairs", type=whole(1), default=3, help="pairs of each kind and start (default %(default)s)")
+    add("--starts", type=whole(1), default=2, help="how often each process is started (default %(default)s)")
     add("--sequences", type=whole(1), default=8, help="prompts that are answered at once (default %(default)s)")
-    add("--tokens", type=whole(1), default=32, help="tokens of each answer (default %(default)s)")
+    add("--tokens", type=whole(1), default=128, help="tokens of each answer (default %(default)s)")
     add("--hidden", type=whole(128), default=1024, help="width of the model, a multiple of 128 (default %(default)s)")
     add("--serve", nargs=2, metavar=("KIND", "MODEL"), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -86,16 +90,28 @@ def main() -> None:
         size = f"'llama', hidden_size={args.hidden}, intermediate_size={3 * args.hidden}, num_hidden_layers=4, "
         heads = f"num_attention_heads={args.hidden // 64}, num_key_value_heads={args.hidden // 128}, head_dim=64)"
         subprocess.run([python, "-c", write + size + heads], check=True, env={**os.environ, **VARIABLES})
-        say("starts the engines")
-        with ExitStack() as stack:
-            asked = {kind: stack.enter_context(worker(python, kind, model)) for kind in KINDS}
-            print(f"{args.pairs} pairs, {args.sequences} answers of {args.tokens} tokens, width {args.hidden}")
-            for line in measure(asked, args.pairs, args.sequences, args.tokens):
-                print(line, flush=True)
+        found: dict[str, list[tuple[float, float]]] = {}
+        for number in range(args.starts):
+            say(f"start {number + 1} of {args.starts}: starts the engines")
+            with ExitStack() as stack:
+                asked = {kind: stack.enter_context(worker(python, kind, model)) for kind in ordered(number)}
+                for what, measured in measure(asked, args.pairs, args.sequences, args.tokens):
+                    found.setdefault(what, []).extend(measured)
+    of_each = f"{args.starts} starts, {args.pairs} pairs of each"
+    print(f"{of_each}, {args.sequences} answers of {args.tokens} tokens, width {args.hidden}")
+    for line in lines(found):
+        print(line)
 
 
-def measure(workers: dict[str, Any], pairs: int, sequences: int, tokens: int) -> Iterator[str]:
-    """Ask both sides of each kind of pair in turn, and yield a line for each kind.
+def ordered(number: int) -> Sequence[str]:
+    """Return the kinds of processes in the order of a start: every other one begins with the last."""
+    return KINDS[::-1] if number % 2 else KINDS
+
+
+def measure(
+    workers: dict[str, Any], pairs: int, sequences: int, tokens: int
+) -> Iterator[tuple[str, list[tuple[float, float]]]]:
+    """Ask both sides of each kind of pair in turn, and yield each kind's name with what was measured.
 
     Args:
         workers: the processes by name.
@@ -110,14 +126,23 @@ def measure(workers: dict[str, Any], pairs: int, sequences: int, tokens: int) ->
         workers[name].stdin.flush()
         return float(workers[name].stdout.readline())
 
-    for what, sides, unit in PAIRS:
+    for what, sides, _ in PAIRS:
         for side in sides:
             run(side, -1)  # the first time is not like the others
-        found = list(run_pairs(pairs, sides, run))
-        line = ratio_line(what, sides, found, unit)
+        yield what, list(run_pairs(pairs, sides, run))
+
+
+def lines(measured: Mapping[str, Sequence[tuple[float, float]]]) -> Iterator[str]:
+    """Yield a line for each kind of pair.
+
+    Args:
+        measured: the pairs of all starts, by the names of their kinds.
+    """
+    for what, sides, unit in PAIRS:
+        line = ratio_line(what, sides, measured[what], unit)
         if what in GOALS:
             goal, bound, its, value = GOALS[what]
-            line += verdict(goal, bound, [value(one, other) for one, other in found], its)
+            line += verdict(goal, bound, [value(one, other) for one, other in measured[what]], its)
         yield line
 
 
@@ -142,7 +167,7 @@ def serve(kind: str, model: str) -> None:
     """Measure whatever a line of standard input asks for, in the environment of the lab image."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # vLLM logs to standard output
-    engine: Any = {"shared": _Shared, "untouched": _Untouched, "stock": _Stock}[kind](model)
+    engine: Any = {"shared": _Shared, "stock": _Stock}.get(kind, _Untouched)(model)
     print("ready", file=answers)
     for line in sys.stdin:
         what, sequences, tokens = json.loads(line)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 from benchmarks import lab_engine
-from benchmarks.lab_engine import KINDS, PAIRS, main, measure, to_first_token
+from benchmarks.lab_engine import KINDS, PAIRS, lines, main, measure, ordered, to_first_token
 
 # Answers as a worker does, with the number of letters in what it is asked for.
 WORKER = "import json, sys\nfor line in sys.stdin: print(float(len(json.loads(line)[0])), flush=True)"
@@ -21,16 +22,51 @@ def test_each_kind_of_pair_is_a_line() -> None:
         for name in KINDS
     }
     try:
-        lines = list(measure(workers, 2, 1, 1))
+        found = dict(measure(workers, 2, 1, 1))
     finally:
         for process in workers.values():
             process.kill()
             process.communicate()
-    ratios = [line[line.index("ratio") :].split()[1] for line in lines]
-    assert [line.startswith(what) for line, (what, _, _) in zip(lines, PAIRS, strict=True)] == [True] * 4
-    assert ratios == ["1.750", "1.750", "1.000", "0.800"]
-    goals = [line.partition(", goal ")[2] for line in lines]
-    assert goals == ["at least 0.98: met", "", "", "at most 20 ms: met"]
+    told = list(lines(found))
+    ratios = [line[line.index("ratio") :].split()[1] for line in told]
+    assert [line.startswith(what) for line, (what, _, _) in zip(told, PAIRS, strict=True)] == [True] * 6
+    assert ratios == ["1.750", "1.000", "1.000", "1.750", "1.000", "0.800"]
+    goals = [line.partition(", goal ")[2] for line in told]
+    assert goals == ["at least 0.98: met", "", "", "", "", "at most 20 ms: met"]
+
+
+def test_two_untouched_engines_show_how_far_equal_sides_are_from_one() -> None:
+    sides = {what: sides for what, sides, _ in PAIRS}
+    assert sides["untouched to itself"] == ("untouched base", "again base")
+    assert sides["none to untouched"] == ("shared base", "untouched base")
+
+
+def test_each_kind_is_started_first_and_last() -> None:
+    assert [*ordered(0)] == [*reversed(ordered(1))] == [*ordered(2)] == [*KINDS]
+
+
+def test_the_pairs_of_all_starts_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[str] = []
+
+    @contextmanager
+    def worker(python: object, kind: str, model: object) -> Iterator[str]:
+        started.append(kind)
+        yield kind
+
+    def measured(workers: object, pairs: int, *_: object) -> Iterator[tuple[str, list[tuple[float, float]]]]:
+        for what, _, _ in PAIRS:
+            yield what, [(1.0, 1.0)] * pairs
+
+    monkeypatch.setattr(lab_engine, "worker", worker)
+    monkeypatch.setattr(lab_engine, "measure", measured)
+    monkeypatch.setattr(lab_engine.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="venv"))
+    monkeypatch.setattr(sys, "argv", ["lab_engine.py", "--starts", "2", "--pairs", "4"])
+    main()
+    assert started == [*KINDS, *KINDS[::-1]]
+    told = capsys.readouterr().out.splitlines()[1:]
+    assert [" of 8 pairs" in line for line in told] == [True] * 6
 
 
 def test_the_wait_for_a_token_counts_from_the_end_of_the_optimizers_step(monkeypatch: pytest.MonkeyPatch) -> None:
