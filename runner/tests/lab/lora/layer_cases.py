@@ -168,6 +168,36 @@ def gradcheck() -> dict[str, bool]:
     }
 
 
+def fused_answers() -> dict[str, bool]:
+    """Look at a fused layer that answers: two products serve all parts, with what an optimizer has changed in place."""
+    torch.manual_seed(0)
+    found = {}
+    for name, alphas in {"one scale": (4, 8), "two scales": (4, 4)}.items():
+        loras = [TrainableLoRALinear(5, 3, 2, alphas[0]), TrainableLoRALinear(5, 4, 4, alphas[1])]
+        nn.init.normal_(loras[1].lora_b)  # is kept
+        fused = FusedLoRA([Part("q", loras[0], 1), Part("v", loras[1], 6)])
+        optimizer = torch.optim.AdamW(fused.parameters(), lr=0.1)
+        x, plain = torch.randn(7, 5), torch.randn(7, 12)
+        fused(x, plain.clone()).square().sum().backward()
+        optimizer.step()
+        expected = fused(x, plain.clone()).detach()
+        with torch.no_grad(), torch.profiler.profile() as profile:
+            answered = fused(x, plain.clone())
+        names = [event.name for event in profile.events()]
+        with torch.no_grad():
+            row = fused(x[None], plain[None].clone())
+            half = fused(x, plain.bfloat16())
+        found[name] = (
+            torch.allclose(answered, expected, atol=1e-6, rtol=0)
+            and torch.allclose(row[0], expected, atol=1e-6, rtol=0)
+            and torch.allclose(half.float(), expected, atol=0.1, rtol=0)
+            and not torch.allclose(expected[:, 1:4], plain[:, 1:4], atol=1e-2, rtol=0)
+            and torch.equal(answered[:, 4:6], plain[:, 4:6])
+            and sum(name in ("aten::mm", "aten::addmm", "aten::addmm_") for name in names) == 2
+        )
+    return found
+
+
 def first_steps() -> dict[str, bool]:
     """Look at gradients of a new adapter: it adds nothing, so only its second matrix learns at first."""
     injector, model = injected(base("qwen3"), ATTENTION)
@@ -269,6 +299,7 @@ def main(folder: Path) -> None:
         "half": distances("llama", folder / "half", dtype=torch.bfloat16),
         "round trip": {family: round_trip(family, folder / f"{family}-files") for family in TARGETS},
         "gradcheck": gradcheck(),
+        "fused answers": fused_answers(),
         "first steps": first_steps(),
         "tuple": other_outputs(),
         "all-linear": all_linear(),

@@ -28,6 +28,10 @@ def test_gradients_are_those_of_finite_differences(seen: dict[str, Any]) -> None
     }
 
 
+def test_two_products_serve_all_parts_of_a_fused_layer_as_they_are_now(seen: dict[str, Any]) -> None:
+    assert seen["fused answers"] == {"one scale": True, "two scales": True}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_outputs_and_gradients_are_those_of_peft(seen: dict[str, Any], family: str) -> None:
     _assert_as_peft(seen["distances"][family], 1e-6)
