@@ -63,6 +63,25 @@ def a_session_trains_as_a_notebook_does(setup: Setup) -> None:
             there, ours = evaluate(policy, ROWS), evaluate(served, ROWS)
             assert math.isclose(there["loss"], ours["loss"], rel_tol=1e-4), (there, ours)
             assert there["loss"] < before["loss"] - 0.3
+    for alpha in (16, 32):
+        one_step_is_that_of_a_notebook(setup, alpha)
+
+
+def one_step_is_that_of_a_notebook(setup: Setup, alpha: int) -> None:
+    """From equal weights, one step here and there has one gradient, and leads to one model."""
+    changes = {"alpha": alpha, "num_epochs": 1, "warmup_ratio": 0.0, "logging_steps": 1}
+    config = LoRATrainConfig(**{**vars(CONFIG), **changes, "output_dir": str(FOLDER / f"alpha-{alpha}")})
+    with far(setup, **changes) as policy:
+        policy.generate(["1"], max_tokens=1)
+        begin = setup.sampler.names()[setup.sampler.requests[-1]["model"]]
+        here = LoRATrainer(MODEL, config, adapter=begin)
+        assert here.model.peft_config["default"].lora_alpha == alpha
+        before = evaluate(here, ROWS)["loss"]
+        norms = [side.train(ROWS).history[0]["grad_norm"] for side in (here, policy)]
+        ours, there = evaluate(here, ROWS)["loss"], evaluate(policy, ROWS)["loss"]
+        assert math.isclose(*norms, rel_tol=1e-3), norms
+        assert math.isclose(ours, there, rel_tol=1e-4), (before, ours, there)
+        assert there < before - 0.01, (before, there)
 
 
 def a_step_that_was_interrupted_does_not_reach_the_next(setup: Setup) -> None:
@@ -104,7 +123,6 @@ def what_a_session_cannot_do_is_refused(setup: Setup) -> None:
     refused(lambda: policy.generate(["1"], max_tokens="many"), "max_tokens is missing or not a whole number")
     refused(lambda: policy.save_lora(FOLDER), "not in this process: write Policy(model) to save an adapter")
     refused(lambda: far(setup, target_modules=["q_proj"]).train(ROWS), "a session's adapters are in all layers")
-    refused(lambda: far(setup, alpha=32).train(ROWS), "alpha is 32, but a session decides the scale of its adapters")
     refused(lambda: far(setup, dropout=0.1).train(ROWS), "dropout is 0.1, which a session does not have")
     refused(lambda: far(setup, rank=512).train(ROWS), "rank")
     other = Policy(url=setup.url, config=CONFIG, name=str(FOLDER))

@@ -289,6 +289,7 @@ def bad_input_is_answered_with_what_to_write(setup: Setup) -> None:
     session = {"session_id": caller.session, "model_seq_id": 7}
     base = {"base_model": setup.model}
     nothing = {"rank": 4, "train_attn": False, "train_mlp": False}
+    weightless = {"rank": 4, "alpha": 0}
     # A gigabyte of zeros, a thousandth of that on the wire.
     packer = zlib.compressobj(wbits=31)
     bomb = b"".join(packer.compress(bytes(2**20)) for _ in range(1024)) + packer.flush()
@@ -323,6 +324,7 @@ def bad_input_is_answered_with_what_to_write(setup: Setup) -> None:
         (400, "not a checkpoint", lambda: caller.post("load_weights", {**session, "path": "/etc/passwd"})),
         (400, "--max_rank", lambda: caller.post("create_model", {**session, **base, "lora_config": {"rank": 512}})),
         (400, "set train_attn", lambda: caller.post("create_model", {**session, **base, "lora_config": nothing})),
+        (400, "alpha is 0", lambda: caller.post("create_model", {**session, **base, "lora_config": weightless})),
         (400, "tinker==0.38", lambda: caller.post("create_session", {"sdk_version": "0.22.7"})),
         (400, "tinker==0.38", lambda: caller.post("create_session", {"sdk_version": "1.0"})),
         (413, "send fewer rows", lambda: caller.post("forward_backward", bomb, protobuf, **packed)),

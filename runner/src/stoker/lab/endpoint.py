@@ -82,7 +82,7 @@ class EndpointClient:
         (found,) = self._call("get_server_capabilities", None)["supported_models"]
         return str(found["model_name"]), int(found["max_context_length"])
 
-    def create(self, model: str, rank: int, seed: int, *, attention: bool, feed_forward: bool) -> str:
+    def create(self, model: str, rank: int, alpha: int, seed: int, *, attention: bool, feed_forward: bool) -> str:
         """Return the name of a new LoRA model.
 
         Raises:
@@ -90,7 +90,7 @@ class EndpointClient:
         """
         self._session = str(self._call("create_session", {"sdk_version": f"{CLIENTS}.0"})["session_id"])
         threading.Thread(target=self._live, daemon=True).start()
-        lora = {"rank": rank, "seed": seed, "train_attn": attention, "train_mlp": feed_forward}
+        lora = {"rank": rank, "alpha": alpha, "seed": seed, "train_attn": attention, "train_mlp": feed_forward}
         asked = {"session_id": self._session, "model_seq_id": 0, "base_model": model, "lora_config": lora}
         return str(self._done("create_model", asked)["model_id"])
 

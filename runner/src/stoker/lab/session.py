@@ -30,8 +30,7 @@ class RemoteSession:
 
     Args:
         endpoint: the endpoint.
-        config: the adapter and its training. The endpoint decides the adapter's scale: alpha must be the default, and
-            dropout 0.
+        config: the adapter and its training; dropout must be 0.
         tokenizer: where the tokenizer is; by default, the endpoint's model.
 
     Raises:
@@ -157,6 +156,7 @@ class RemoteSession:
                 self.config.seed,
                 attention=targets == ALL_LINEAR or _ATTENTION[0] in targets,
                 feed_forward=targets == ALL_LINEAR or _FEED_FORWARD[0] in targets,
+                self.config.alpha,
             )
         return self._model_id
 
@@ -169,8 +169,6 @@ def _problems(config: LoRATrainConfig) -> Iterator[str]:
             f"LoRATrainConfig: target_modules is {targets!r}, but a session's adapters are in all layers of attention, "
             f'of the feed-forward part, or both: write {[*_ATTENTION]}, {[*_FEED_FORWARD]} or "{ALL_LINEAR}"'
         )
-    if config.alpha != LoRATrainConfig.alpha:
-        yield f"LoRATrainConfig: alpha is {config.alpha}, but a session decides the scale of its adapters: leave it out"
     if config.dropout:
         yield f"LoRATrainConfig: dropout is {config.dropout}, which a session does not have: write 0"
 

@@ -12,6 +12,9 @@ from stoker.tinker.refusals import RefusedError
 ABOUT = "tinker.json"
 """The file in a checkpoint that says what its model is."""
 
+ALPHA = 32
+"""The scale for clients that do not choose one. As Tinker has it: the learning rate then hardly depends on the rank."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -22,12 +25,14 @@ class Shape:
         seed: of their first values.
         train_mlp: the feed-forward layers have them.
         train_attn: the attention layers have them.
+        alpha: their scale: what they add is multiplied by `alpha / rank`.
     """
 
     rank: int
     seed: int = 0
     train_mlp: bool = True
     train_attn: bool = True
+    alpha: int = ALPHA
 
 
 @dataclass(frozen=True, slots=True)

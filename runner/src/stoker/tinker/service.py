@@ -20,7 +20,7 @@ from stoker.tinker import messages
 from stoker.tinker.checkpoints import SAMPLER_WEIGHTS, WEIGHTS, CheckpointPath, Checkpoints, checked_name, checkpoint_at
 from stoker.tinker.fields import Body, number_in, read_sampling, text_in
 from stoker.tinker.futures import Future, Futures
-from stoker.tinker.lora import Adam, Shape, read_about
+from stoker.tinker.lora import ALPHA, Adam, Shape, read_about
 from stoker.tinker.refusals import RefusedError, refuse_client
 from stoker.tinker.samplers import Samplers
 from stoker.tinker.sources import SampleSource, Sources
@@ -279,6 +279,8 @@ class Service:
             seed=number_in(lora, "seed") if lora.get("seed") is not None else 0,
             train_mlp=bool(lora.get("train_mlp", True)),
             train_attn=bool(lora.get("train_attn", True)),
+            # The client of Tinker does not send it, and stoker.lab does.
+            alpha=number_in(lora, "alpha") if lora.get("alpha") is not None else ALPHA,
         )
 
         def work() -> Answer:

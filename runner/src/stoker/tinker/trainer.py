@@ -7,7 +7,7 @@ import math
 import pickle
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,6 @@ from stoker.tinker.messages import Datum, ForwardBackward
 from stoker.tinker.refusals import RefusedError
 
 _OPTIMIZER = "optimizer.pt"
-# As Tinker has it: the learning rate then hardly depends on the rank.
-_ALPHA = 32
 # The client's defaults (tinker 0.38) for a ratio that PPO clips.
 _CLIP_LOW, _CLIP_HIGH = 0.8, 1.2
 
@@ -110,8 +108,10 @@ class Trainer:
         """Refuse what cannot be made, whatever else is here.
 
         Raises:
-            RefusedError: it has no layers or too large a rank.
+            RefusedError: it has no layers, too large a rank, or no scale.
         """
+        if shape.alpha < 1:
+            raise RefusedError(f"alpha is {shape.alpha}: write a whole number, 1 or more, or leave it out")
         if not (shape.train_attn or shape.train_mlp):
             raise RefusedError("the model has nothing to train: set train_attn or train_mlp")
         if not 1 <= shape.rank <= self._largest_rank:
@@ -142,7 +142,7 @@ class Trainer:
         targets = self._attention * shape.train_attn + self._feed_forward * shape.train_mlp
         self._made += 1
         name = f"m{self._made}"
-        config = LoraConfig(r=shape.rank, lora_alpha=_ALPHA, lora_dropout=0.0, target_modules=targets)
+        config = LoraConfig(r=shape.rank, lora_alpha=shape.alpha, lora_dropout=0.0, target_modules=targets)
         config.base_model_name_or_path = self._path
         with torch.random.fork_rng():
             torch.manual_seed(shape.seed)
@@ -267,8 +267,11 @@ class Trainer:
             self.create(model_id, shape)
         lora = self._of(model_id)
         here = lora.shape
-        if (shape.rank, shape.train_mlp, shape.train_attn) != (here.rank, here.train_mlp, here.train_attn):
-            raise RefusedError(f"the checkpoint has rank {shape.rank} and other layers than the model: make a new one")
+        if replace(shape, seed=here.seed) != here:
+            raise RefusedError(
+                f"the checkpoint has rank {shape.rank}, alpha {shape.alpha}, and other layers, rank or alpha than the "
+                "model: make a new one"
+            )
         set_peft_model_state_dict(self._net, weights, adapter_name=lora.name)
         self._forget(lora)
         lora.optimizer, lora.broken = None, ""
