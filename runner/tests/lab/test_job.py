@@ -65,7 +65,11 @@ def words(value: Any) -> list[str]:
     return value if isinstance(value, list) else [value if isinstance(value, str) else json.dumps(value)]
 
 
-@pytest.mark.parametrize("methods", [("ppo",), ("sft", "sft"), ("sft", "dpo"), ("sft", "ppo")], ids=" then ".join)
+@pytest.mark.parametrize(
+    "methods",
+    [("ppo",), ("unfinished",), ("sft", "sft"), ("sft", "dpo"), ("sft", "ppo"), ("unfinished", "sft")],
+    ids=" then ".join,
+)
 def test_a_trainjob_is_one_training_on_rows(policy: Policy, methods: Sequence[str]) -> None:
     for method in methods:
         policy.changed(trained(method))

@@ -33,6 +33,7 @@ def test_training_is_trls(trainer_python: Path, inputs: Path, tmp_path: Path) ->
         trainjob = json.loads((tmp_path / f"trainjob-{method}.json").read_text())
         refuse_other_run("the manifest", manifest, planned(trainjob, method))
     check(json.loads((tmp_path / "manifest-both.json").read_text()), "manifest-v1")
+    check(json.loads((tmp_path / "manifest-stopped.json").read_text()), "manifest-v1")
 
 
 def hub(folder: Path) -> dict[str, str]:

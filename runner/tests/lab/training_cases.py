@@ -10,10 +10,12 @@ import json
 import math
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from unittest import mock
 
 import torch
 from datasets import Dataset
@@ -470,6 +472,34 @@ def a_published_version_tells_all_that_shaped_it() -> None:
     (FOLDER / "manifest-both.json").write_text(json.dumps(manifest))
 
 
+def an_interrupted_training_is_told_to_those_who_publish() -> None:
+    """It refuses the TrainJob, and stands before what followed it; one that had no step yet leaves no trace."""
+    steps = iter(range(10))
+    one_step = SFTTrainer.training_step
+
+    def stops(*words: Any, **more: Any) -> Any:
+        if next(steps) == 4:  # of two batches each
+            raise KeyboardInterrupt
+        return one_step(*words, **more)
+
+    policy = Policy(MODEL, QUICK)
+    with mock.patch.object(SFTTrainer, "__init__", side_effect=KeyboardInterrupt), suppress(KeyboardInterrupt):
+        policy.train(TEXTS)
+    refused(lambda: policy.publish(FOLDER / "adapters", "stopped"), "call train first")
+    with mock.patch.object(SFTTrainer, "training_step", stops), suppress(KeyboardInterrupt):
+        policy.train(TEXTS)
+    refused(lambda: policy.to_trainjob("a", "a/dataset"), "but this policy had unfinished: ")
+    policy.publish(FOLDER / "adapters", "stopped")
+    manifest = json.loads((FOLDER / "adapters/stopped/1" / MANIFEST).read_text())
+    assert (manifest["method"], manifest["steps"]) == ("unfinished", 2), manifest
+    policy.train(TEXTS)
+    refused(lambda: policy.to_trainjob("a", "a/dataset"), "but this policy had unfinished, then sft: ")
+    policy.publish(FOLDER / "adapters", "stopped")
+    found = json.loads((FOLDER / "adapters/stopped/2" / MANIFEST).read_text())["fingerprint"]
+    assert [one["method"] for one in (*found["trained_before"], found)] == ["unfinished", "sft"]
+    (FOLDER / "manifest-stopped.json").write_text(json.dumps(manifest))
+
+
 CASES = (
     tokens_and_masks_are_those_of_trl,
     no_prompt_and_no_padding_is_learned,
@@ -485,6 +515,7 @@ CASES = (
     a_model_says_how_long_rows_may_be_by_any_name,
     what_is_published_is_what_the_trainjob_trains,
     a_published_version_tells_all_that_shaped_it,
+    an_interrupted_training_is_told_to_those_who_publish,
 )
 
 

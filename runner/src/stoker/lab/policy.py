@@ -6,7 +6,7 @@ import copy
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -176,10 +176,9 @@ class Policy:
         given = rows if dataset is None else _loaded(dataset)
         try:
             done = trainer.train(given)
-        except LabError:
-            raise  # nothing was trained
         except BaseException:
-            self.changed()  # what was learned until then stays, and answers
+            if trainer.interrupted is not None:
+                self.changed(trainer.interrupted)  # what was learned until then stays, and answers
             raise
         self.changed(done, dataset)
         return done
@@ -188,11 +187,15 @@ class Policy:
         """Say that the adapter of `model` was changed: the next `generate` answers with it.
 
         Args:
-            done: the training that changed it, for those who publish the adapter.
+            done: the training that changed it, for those who publish the adapter, also if it did not come to its end;
+                None within one.
             dataset: folder or Hub id of its data, if it has one.
         """
         if done is not None:
-            self._runs.append(_Run(done, copy.deepcopy(self.config), dataset))
+            run = _Run(done, copy.deepcopy(self.config), dataset)
+            before = self._runs[-1] if self._runs else None
+            together = before.done.followed_by(done) if before and before.config == run.config else None
+            self._runs = [*self._runs, run] if together is None else [*self._runs[:-1], replace(run, done=together)]
         self._changed = True
         self._forget_saved()
 
@@ -264,8 +267,8 @@ class Policy:
             resources_per_node: resources of each pod, e.g. `{"gpu": 1}`.
 
         Raises:
-            LabError: no data set is named, the policy goes on from an adapter, was trained with rewards or more than
-                once, or the cluster would refuse the TrainJob.
+            LabError: no data set is named, the policy goes on from an adapter, was trained with rewards, more than once
+                or not to the end, or the cluster would refuse the TrainJob.
         """
         made = self._job(dataset, method, num_nodes=num_nodes, resources_per_node=resources_per_node)
         return job.made(made, name, runtime=runtime, namespace=namespace, env=env)
@@ -332,9 +335,9 @@ class Policy:
         methods = [run.done.method for run in self._runs]
         if len(methods) > 1 or not {*methods} <= {*job.METHODS}:
             raise LabError(
-                f"a TrainJob is one training on rows, but this policy had {', then '.join(methods)}: to train on rows, "
-                "write Policy(model, config).to_trainjob(name, dataset=…, method=…); with rewards, use the method "
-                "grpo_async on the cluster (docs/guides/rewards.md)"
+                f"a TrainJob is one whole training on rows, but this policy had {', then '.join(methods)}: to train on "
+                "rows, write Policy(model, config).to_trainjob(name, dataset=…, method=…); with rewards, use the "
+                "method grpo_async on the cluster (docs/guides/rewards.md)"
             )
         run = self._runs[0] if self._runs else None
         data = dataset or (run.dataset if run else None)

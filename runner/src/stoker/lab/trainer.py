@@ -29,6 +29,8 @@ from stoker.lab.rows import Row, RowKind, as_rows, kind_of
 _SHOWN = 3
 # The adapter that DPO compares with, as TRL names it.
 _REFERENCE = "ref"
+# The method of what changed an adapter and did not come to its end.
+_UNFINISHED = "unfinished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Trained:
     """What a training did.
 
     Attributes:
-        method: `sft`, `dpo` or `ppo`.
+        method: `sft`, `dpo` or `ppo`; `unfinished` if it was interrupted.
         steps: updates; with `ppo`, each has several.
         loss: mean loss over all of them.
         seconds: how long it took.
@@ -51,6 +53,22 @@ class Trained:
     world_size: int
     history: tuple[Mapping[str, float], ...]
 
+    @staticmethod
+    def unfinished(steps: int, seconds: float) -> Trained:
+        """Return what a training did that changed the adapter, and did not come to its end.
+
+        Args:
+            steps: updates before its end.
+            seconds: how long it took.
+        """
+        return Trained(_UNFINISHED, steps, float("nan"), seconds, 1, ())
+
+    def followed_by(self, other: Trained) -> Trained | None:
+        """Return both as one: steps of a loop that were each told alone; None if they are two trainings."""
+        if not self.method == other.method == _UNFINISHED:
+            return None
+        return Trained.unfinished(self.steps + other.steps, self.seconds + other.seconds)
+
 
 class LoRATrainer:
     """Trains with TRL and PEFT, generates with vLLM. Nothing is loaded before it is needed.
@@ -61,6 +79,9 @@ class LoRATrainer:
         adapter: folder of an adapter to go on from; a new one by default.
         engine: further arguments of `vllm.LLM`.
         share_weights: train on the weights of vLLM's engine, not on a copy of them; needs vLLM to train.
+
+    Attributes:
+        interrupted: what the last training did, if it did not come to its end.
 
     Raises:
         LabError: the folder has no model, or a quantized one to share; the adapter is for another one, or its rank is
@@ -85,6 +106,7 @@ class LoRATrainer:
         if self._adapter is not None:
             check_adapter(self._adapter, self._facts, train_config.rank)
         self._hf_model: Any = None
+        self.interrupted: Trained | None = None
         self._closed = False
         self._tokenizer: Any = None
         self._shares = share_weights
@@ -167,6 +189,7 @@ class LoRATrainer:
         Raises:
             LabError: the rows are wrong or too long, or as `setup_training`.
         """
+        self.interrupted = None
         need_training()
         rows, kind, max_length = self._read(dataset)
         self.setup_training()
@@ -176,6 +199,9 @@ class LoRATrainer:
             try:
                 done = trainer.train()
             finally:
+            except BaseException:
+                self.interrupted = Trained.unfinished(int(trainer.state.global_step), time.monotonic() - started)
+                raise
                 if _REFERENCE in self._hf_model.peft_config:
                     self._hf_model.delete_adapter(_REFERENCE)
         return Trained(

@@ -188,9 +188,24 @@ def a_resumed_run_is_an_uninterrupted_one() -> None:
         raise KeyboardInterrupt
 
     same: dict[str, Any] = {**changes, "save_steps": 2, "output_dir": str(FOLDER / "resumed")}
+    stopped = run(reward=noisy, **same)
     with suppress(KeyboardInterrupt):
-        run(reward=noisy, **same).train(PROMPTS, 4, on_step=stop)
+        stopped.train(PROMPTS, 4, on_step=stop)
+    told_to_those_who_publish(stopped, 1)
     assert [seen["step"] for seen in run(reward=noisy, **same).train(PROMPTS, 1, resume=True).history] == [1]
+
+
+def told_to_those_who_publish(training: RLHF, steps: int) -> None:
+    """A run that was interrupted, and steps that were made by hand, are one unfinished training."""
+    name = f"unfinished-{steps}"
+    refused(lambda: training.policy.to_trainjob("a", "a/dataset"), "but this policy had unfinished: ")
+    training.policy.publish(FOLDER / "adapters", name)
+    manifest = json.loads((FOLDER / "adapters" / name / "1" / MANIFEST).read_text())
+    assert (manifest["method"], manifest["steps"]) == ("unfinished", steps), manifest
+    if steps == 1:
+        training.ppo_step(PROMPTS[:5])
+        training.ppo_step(PROMPTS[:5])
+        told_to_those_who_publish(training, 3)
 
 
 def weights(training: RLHF) -> list[torch.Tensor]:

@@ -64,6 +64,8 @@ class RLHFTrainer:
         # Where the run is: its steps, the prompts that it took, and a digest of all of them.
         self._step = self._position = 0
         self._digest = self._run = ""
+        # Steps, with those of a checkpoint, that may have changed the policy since it was told of a training.
+        self._learned = 0
 
     @property
     def model_name(self) -> str:
@@ -108,12 +110,21 @@ class RLHFTrainer:
     def ppo_step(self, prompts: Sequence[Any]) -> dict[str, float]:
         """Answer prompts, have the answers judged, and learn from them; return what was seen.
 
+        To those who publish the policy, steps that no `train` has made are an unfinished training.
+
         Args:
             prompts: in the forms of `generate_rollouts`.
 
         Raises:
             LabError: as `train`.
         """
+        started, self._learned = time.monotonic(), 0
+        try:
+            return self._ppo_step(prompts)
+        finally:
+            self._tell(started)
+
+    def _ppo_step(self, prompts: Sequence[Any]) -> dict[str, float]:
         started = time.monotonic()
         rows = self._repeated(as_prompts(prompts))
         learner = self._learning()
@@ -122,6 +133,7 @@ class RLHFTrainer:
         by_judge, total = self._judged(rows, [one.text for one in rollouts], [list(one.ids) for one in rollouts])
         judged = time.monotonic()
         experience = learner.experience(rollouts, total)
+        self._learned += 1
         try:
             updated = learner.update(experience)
         finally:
@@ -165,18 +177,23 @@ class RLHFTrainer:
             self._run = uuid.uuid4().hex
         if self.config.save_steps:
             checkpoint.begin_run(Path(self.config.output_dir), self._run)
-        self._begin(begin)
+        self._learned = 0
         history: list[Mapping[str, float]] = []
         started = time.monotonic()
-        while self._step < num_steps:
-            chosen = next_prompts(len(rows), self.config.batch_size, self._position, self.config.seed)
-            seen = self.ppo_step([rows[number] for number in chosen])
-            self._step, self._position = self._step + 1, self._position + len(chosen)
-            history.append({"step": self._step, **seen})
-            if self.config.save_steps and self._step % self.config.save_steps == 0:
-                self.save_checkpoint(f"step_{self._step}")
-            if on_step is not None:
-                on_step(history[-1])
+        try:
+            self._begin(begin)
+            while self._step < num_steps:
+                chosen = next_prompts(len(rows), self.config.batch_size, self._position, self.config.seed)
+                seen = self._ppo_step([rows[number] for number in chosen])
+                self._step, self._position = self._step + 1, self._position + len(chosen)
+                history.append({"step": self._step, **seen})
+                if self.config.save_steps and self._step % self.config.save_steps == 0:
+                    self.save_checkpoint(f"step_{self._step}")
+                if on_step is not None:
+                    on_step(history[-1])
+        except BaseException:
+            self._tell(started)
+            raise
         loss = sum(seen["loss"] for seen in history) / len(history) if history else float("nan")
         done = Trained(METHOD, self._step, loss, time.monotonic() - started, 1, tuple(history))
         self.policy.changed(done)
@@ -241,8 +258,16 @@ class RLHFTrainer:
         if begin is None:
             set_seed(self.config.seed)
             return
-        checkpoint.read(begin, learner)
-        self.policy.changed()
+        self._learned = self._step
+        try:
+            checkpoint.read(begin, learner)
+        finally:
+            self.policy.changed()
+
+    def _tell(self, started: float) -> None:
+        """Tell the policy of a training that did not come to its end, if it may have changed the adapter."""
+        if self._learned:
+            self.policy.changed(Trained.unfinished(self._learned, time.monotonic() - started))
 
     def _learning(self, head: Any = None) -> Learner:
         if self._learner is None:
