@@ -6,6 +6,7 @@ import argparse
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,6 +58,27 @@ def test_both_samplers_get_all_prompts_and_transformers_its_best_batch(monkeypat
         found = lab_sides.sampled(Sampler("vllm", 16), functools.partial(Sampler, "transformers"), prompts, number)
         assert found == {"vllm": 1.0, "transformers": 1.0, "batch": 16}
         assert asked[-2:] == [(name, len(prompts)) for name in order]
+
+
+def test_a_training_is_timed_from_its_rows_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [3.0]
+    monkeypatch.setattr(lab_sides, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(lab_sides, "Peak", lambda: nullcontext(SimpleNamespace(bytes=2**20)))
+
+    class Trainer:
+        """Is made in 6 seconds, and trains for 2."""
+
+        def __init__(self) -> None:
+            clock[0] += 6
+
+        def train(self) -> float:
+            clock[0] += 2
+            return 2.0
+
+    found = lab_sides.trained(lambda: Trainer().train())
+    assert found == {"speed": len(lab_sides.rows()) * lab_sides.LENGTH / 8, "peak": 1.0}
+    updates = len(lab_sides.rows()) / lab_sides.SHARED["per_device_train_batch_size"]
+    assert updates * lab_sides.SHARED["num_train_epochs"] >= 32
 
 
 def test_short_answers_are_reported_by_their_time() -> None:
