@@ -128,6 +128,11 @@ def test_a_function_judges_as_trls_do() -> None:
     ("function", "told"),
     [
         (lambda **_: [1.0], "returned 1 rewards for 2 completions: return one for each completion"),
+        (lambda **_: None, "the reward <lambda> returned None: return a list with a number for each completion"),
+        (lambda **_: 0.5, "the reward <lambda> returned 0.5: return a list with a number"),
+        (lambda **_: "12", "the reward <lambda> returned '12': return a list with a number"),
+        (lambda **_: ["good", 1.0], "the reward <lambda> returned ['good', 1.0]: return a list with a number"),
+        (lambda **_: [[1.0], [2.0]], "the reward <lambda> returned [[1.0], [2.0]]: return a list"),
         (lambda **_: [1.0, math.inf], "returned inf for completion 1"),
         (lambda **_: [1.0, None], "every reward returned None for answer 1, 'b'"),
     ],

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json
@@ -101,7 +101,21 @@ class FunctionJudge:
         if inspect.isawaitable(found):
             awaited: Awaitable[Any] = found
             found = _waited(lambda: awaited)
-        return [None if value is None else float(value) for value in found]
+        if isinstance(found, str | bytes) or not isinstance(found, Iterable):
+            self._refuse(found)
+        values = list(found)
+        try:
+            return [None if value is None else float(value) for value in values]
+        except (TypeError, ValueError):
+            self._refuse(values)
+
+    def _refuse(self, found: object) -> NoReturn:
+        told = repr(found) if len(repr(found)) < 60 else f"{repr(found)[:60]}…"
+        raise LabError(
+            f"the reward {self.name} returned {told}: return a list with a number for each completion, or with None "
+            "where there is no opinion",
+            ExitCode.BAD_DATA,
+        )
 
     @staticmethod
     def _arguments(answers: Answers) -> dict[str, Any]:
