@@ -143,6 +143,18 @@ def test_rewards_that_are_no_numbers_are_refused(function: Any, told: str) -> No
     assert told in str(caught.value)
 
 
+def test_rewards_of_one_name_are_numbered() -> None:
+    def other(**_: Any) -> list[float]:
+        return [1.0]
+
+    other.__name__ = "judge_2"
+    rewards = [lambda **_: [1.0], lambda **_: [2.0], other, other, lambda **_: [3.0]]
+    names = [judge.name for judge in judges_of(rewards, LoRATrainConfig(), 1)]
+    assert names == ["<lambda>", "<lambda>_2", "judge_2", "judge_2_2", "<lambda>_3"]
+    again = [judge.name for judge in judges_of([other, other], LoRATrainConfig(), 1)]
+    assert again == ["judge_2", "judge_2_2"], "functions keep their own"
+
+
 @pytest.mark.parametrize("reward", [None, 3, "", [], [None]])
 def test_what_is_no_reward_is_refused(reward: Any) -> None:
     with pytest.raises(LabError, match="write a function, a reward model's folder"):

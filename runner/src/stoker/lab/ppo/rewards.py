@@ -276,7 +276,7 @@ def judges_of(reward: Reward | Sequence[Reward], config: LoRATrainConfig, second
     sources: Any = [reward] if isinstance(reward, str) or callable(reward) else reward
     if not isinstance(sources, Sequence) or not sources:
         raise LabError(f"the reward is {reward!r}: {_WRITE}")
-    return [_judge(source, config, seconds) for source in sources]
+    return _with_own_names([_judge(source, config, seconds) for source in sources])
 
 
 def rewards_of(judges: Sequence[RewardSource], answers: Answers) -> list[list[float | None]]:
@@ -301,6 +301,18 @@ def rewards_of(judges: Sequence[RewardSource], answers: Answers) -> list[list[fl
 def _checked(name: str, scores: list[float | None], answers: int) -> list[float | None]:
     _told(lambda: check_rewards(name, scores, answers))
     return scores
+
+
+def _with_own_names(judges: list[RewardSource]) -> list[RewardSource]:
+    """Number the second and further ones of a name: metrics are by name."""
+    taken: set[str] = set()
+    for judge in judges:
+        name, number = judge.name, 1
+        while judge.name in taken:
+            number += 1
+            judge.name = f"{name}_{number}"
+        taken.add(judge.name)
+    return judges
 
 
 def _judge(source: object, config: LoRATrainConfig, seconds: float) -> RewardSource:
