@@ -57,8 +57,8 @@ def a_session_trains_as_a_notebook_does(setup: Setup) -> None:
             assert [answer.prompt for answer in answers] == ["1+1=", "1+1=", [7, 8], [7, 8]]
             assert all(len(answer.token_ids) == len(answer.logprobs or ()) == 3 for answer in answers)
             assert all(answer.text and answer.finish == "length" for answer in answers)
-            asked = setup.sampler.requests[-1]
-            assert (asked["n"], asked["temperature"], asked["prompt"]) == (2, 0.5, [7, 8])
+            (asked,) = (request for request in setup.sampler.requests[-2:] if request["prompt"] == [7, 8])
+            assert (asked["n"], asked["temperature"]) == (2, 0.5)
             served = LoRATrainer(MODEL, CONFIG, adapter=setup.sampler.names()[asked["model"]])
             there, ours = evaluate(policy, ROWS), evaluate(served, ROWS)
             assert math.isclose(there["loss"], ours["loss"], rel_tol=1e-4), (there, ours)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from runner.tests.lab.scripts import failures
@@ -69,6 +75,57 @@ def test_an_address_is_refused_or_does_not_answer() -> None:
     with pytest.raises(LabError, match="does not answer") as caught:
         Policy(url=f"http://127.0.0.1:{port}").generate(["a"])
     assert caught.value.code is ExitCode.UNAVAILABLE
+
+
+def test_prompts_are_asked_together_and_answered_in_their_order() -> None:
+    together = threading.Barrier(3)
+    done = {prompt: threading.Event() for prompt in ("a", "b", "[5, 6]")}
+    before = {"a": "b", "b": "[5, 6]"}
+
+    def serve(body: dict[str, Any]) -> tuple[int, Any]:
+        """Answer when three requests are here, the last prompt first."""
+        prompt = str(body["prompt"])
+        if prompt == "wrong":
+            return 400, {"error": "no"}
+        together.wait(60)
+        if prompt in before:
+            assert done[before[prompt]].wait(60)
+        done[prompt].set()
+        return 200, {"choices": [{"text": f"{prompt}{number}", "finish_reason": "stop"} for number in range(body["n"])]}
+
+    with answering(serve) as url:
+        policy = Policy(url=url, name="x")
+        answers = policy.generate(["a", "b", [5, 6]], n=2)
+        assert [answer.text for answer in answers] == ["a0", "a1", "b0", "b1", "[5, 6]0", "[5, 6]1"]
+        assert [answer.prompt for answer in answers] == ["a", "a", "b", "b", [5, 6], [5, 6]]
+        with pytest.raises(LabError, match=r"answered 400"):
+            policy.generate(["wrong"] * 40, n=2)
+
+
+@contextmanager
+def answering(serve: Callable[[dict[str, Any]], tuple[int, Any]]) -> Iterator[str]:
+    """Answer each POST with what a function returns, and each GET with 404; yield the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def do_POST(self) -> None:
+            code, told = serve(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(json.dumps(told).encode())
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.mark.parametrize("name", ["load_format", "quantization", "tensor_parallel_size"])

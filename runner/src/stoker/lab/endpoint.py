@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -58,7 +59,8 @@ class EndpointClient:
     def __init__(self, url: str, timeout: float = 600.0) -> None:
         self.url, self._timeout = url.rstrip("/"), timeout
         self._session = ""
-        self._count = 0
+        # Numbers of requests, which several threads take.
+        self._numbers = itertools.count(1)
         self._end = threading.Event()
 
     def is_there(self) -> bool | None:
@@ -152,8 +154,7 @@ class EndpointClient:
                 continue
 
     def _next(self) -> int:
-        self._count += 1
-        return self._count
+        return next(self._numbers)
 
     def _done(self, path: str, body: Mapping[str, Any] | bytes) -> Any:
         """Return what comes of a request whose answer comes later."""

@@ -6,15 +6,30 @@ import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
-from typing import Any
+from typing import Any, TypeVar
 
 from stoker.contract.exits import ExitCode
 from stoker.lab.errors import LabError
 from stoker.lab.generation import Completion, Prompt, checked_prompts
 
 _KEY = "OPENAI_API_KEY"
+# Requests that wait for an answer; a server computes them together.
+_AT_ONCE = 32
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+
+def answered(ask: Callable[[Asked], Answer], prompts: Sequence[Asked]) -> list[Answer]:
+    """Ask several at once, and return the answers in the order of the prompts; the first failure is raised."""
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    try:
+        return list(pool.map(ask, prompts))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Served:
@@ -56,10 +71,13 @@ class Served:
         """
         asked = checked_prompts(prompts)
         model = self._model or self.models()[0]
-        found = []
-        for prompt in asked:
+
+        def ask(prompt: Prompt) -> Any:
             body = {"model": model, "prompt": prompt if isinstance(prompt, str) else list(prompt), **sampling}
-            answer = self._call("/v1/completions", {**body, "return_token_ids": True})
+            return self._call("/v1/completions", {**body, "return_token_ids": True})
+
+        found = []
+        for prompt, answer in zip(asked, answered(ask, asked), strict=True):
             for choice in answer["choices"]:
                 scores = (choice.get("logprobs") or {}).get("token_logprobs")
                 found.append(

@@ -6,6 +6,7 @@ import math
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stoker.lab.config import ALL_LINEAR, LoRATrainConfig
@@ -13,6 +14,7 @@ from stoker.lab.endpoint import EndpointClient, Passed
 from stoker.lab.errors import LabError, refuse
 from stoker.lab.generation import Completion, Prompt, checked_prompts
 from stoker.lab.machine import need_training
+from stoker.lab.remote import answered
 from stoker.lab.rows import Row, RowKind, as_rows, kind_of
 from stoker.lab.trainer import Trained, refuse_long_rows
 
@@ -115,10 +117,11 @@ class RemoteSession:
         told = sampling.get("logprobs") is not None
         model_id = self._model()
         self._sampler = self._sampler or self._endpoint.sampler(model_id)
+        ids = [self.tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt) for prompt in asked]
+        ask = partial(self._endpoint.sample, self._sampler, count=sampling.get("n", 1), sampling=given)
         found = []
-        for prompt in asked:
-            ids = self.tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt)
-            for tokens, logprobs, cut in self._endpoint.sample(self._sampler, ids, sampling.get("n", 1), given):
+        for prompt, answers in zip(asked, answered(ask, ids), strict=True):
+            for tokens, logprobs, cut in answers:
                 text = self.tokenizer.decode(tokens, skip_special_tokens=True)
                 finish = "length" if cut else "stop"
                 found.append(Completion(prompt, text, tokens, logprobs if told else None, finish))
@@ -153,10 +156,10 @@ class RemoteSession:
             self._model_id = self._endpoint.create(
                 self.model_name,
                 self.config.rank,
+                self.config.alpha,
                 self.config.seed,
                 attention=targets == ALL_LINEAR or _ATTENTION[0] in targets,
                 feed_forward=targets == ALL_LINEAR or _FEED_FORWARD[0] in targets,
-                self.config.alpha,
             )
         return self._model_id
 
