@@ -17,14 +17,14 @@ class LabError(RunError, ValueError):
         super().__init__(code, message)
 
 
-def closed(what: str, *, trains: bool = True) -> LabError:
+def closed(what: str, *, again: str = "adapter=FOLDER") -> LabError:
     """Return what to say to a use of something after its end.
 
     Args:
         what: its kind, such as `policy`.
-        trains: whether it had an adapter in this process.
+        again: what brings its adapter back into a new one; empty if it had none in this process.
     """
-    rest = ", with adapter=FOLDER to go on from what save_lora wrote" if trains else ""
+    rest = f", with {again} to go on from what save_lora wrote" if again else ""
     return LabError(f"this {what} is closed: make a new one{rest}")
 
 

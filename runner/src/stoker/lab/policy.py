@@ -292,7 +292,7 @@ class Policy:
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise closed("policy", trains=self._url is None)
+            raise closed("policy", again="" if self._url is not None else "adapter=FOLDER")
 
     def _there(self) -> RemoteSession | None:
         """Return the session; None if there is none.

@@ -5,10 +5,12 @@ Runs in an environment with transformers and without vLLM.
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,8 @@ def main(folder: Path) -> None:
         "no labels": lambda: engine.train_step({"input_ids": ids, "labels": torch.full_like(ids, -100)}),
         "no batch": lambda: engine.train_step([]),
         "no column": lambda: engine.train_step({"input_ids": ids}),
+        "lists": lambda: engine.train_step({"input_ids": ids.tolist(), "labels": ids.tolist()}),
+        "one row": lambda: engine.train_step({"input_ids": ids[0], "labels": ids[0]}, loss=lambda model, _: model(ids)),
         "long row": lambda: engine.train_step({"input_ids": long, "labels": long}),
         "long prompt": lambda: engine.generate(["2+3=", long[0].tolist()], max_tokens=4),
         "sampling": lambda: engine.generate(["2+3="], max_tokens=0, temperature=-1.0),
@@ -74,15 +78,39 @@ def main(folder: Path) -> None:
         "other base": lambda: engine.load_lora(folder / "adapter"),
         "vLLM itself": lambda: engine.llm,
     }
+    said = told(attempts)
+    unchanged = all(torch.equal(a, b) for a, b in zip(before, engine.injector.get_trainable_params(), strict=True))
+    auto = str(start(half, dtype="auto").model.dtype)
+    print(json.dumps({"said": said, "unchanged": unchanged, "auto": auto, "closed": after_its_end(engine, folder)}))
+
+
+def told(attempts: Mapping[str, Callable[[], object]]) -> dict[str, str]:
+    """Return what is said of each attempt that is refused."""
     said = {}
     for name, attempt in attempts.items():
         try:
             attempt()
         except LabError as error:
             said[name] = str(error)
-    unchanged = all(torch.equal(a, b) for a, b in zip(before, engine.injector.get_trainable_params(), strict=True))
-    auto = str(start(half, dtype="auto").model.dtype)
-    print(json.dumps({"said": said, "unchanged": unchanged, "auto": auto}))
+    return said
+
+
+def after_its_end(engine: TrainableEngine, folder: Path) -> dict[str, Any]:
+    """Close an engine, and return whether its model is gone, and what is said of each use."""
+    ids = torch.tensor([[5, 6, 7]])
+    model = weakref.ref(engine.model)
+    engine.close()
+    engine.close()
+    gc.collect()
+    uses: dict[str, Callable[[], object]] = {
+        "train_step": lambda: engine.train_step({"input_ids": ids, "labels": ids}),
+        "generate": lambda: engine.generate(["2+3="]),
+        "save_lora": lambda: engine.save_lora(folder / "closed"),
+        "load_lora": lambda: engine.load_lora(folder / "adapter"),
+        **{name: lambda name=name: getattr(engine, name) for name in ("llm", "model", "tokenizer", "injector")},  # type: ignore[misc]
+    }
+    said = told(uses)
+    return {"gone": model() is None, "uses": len(uses), "said": [*said.values()]}
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ SAID = {
     "no labels": "the batch has no label to learn: give one that is not -100",
     "no batch": "the batch has no label to learn: give one that is not -100",
     "no column": "the batch has input_ids, but needs input_ids, labels: add labels",
+    "lists": "input_ids, labels must be tensors with a row for each example: let CausalLMCollator make the batch",
+    "one row": "input_ids must be tensors with a row for each example: let CausalLMCollator make the batch",
     "long row": "the batch has rows of 513 tokens, but the model takes 512: shorten them",
     "long prompt": "prompt 1 has 513 tokens, but the model takes 512, of which max_tokens=4 are for the answer",
     "sampling": "generate: max_tokens is 0: it must be a whole number, 1 or more\ngenerate: temperature is -1.0",
@@ -52,6 +54,12 @@ def test_it_says_what_to_do(seen: dict[str, Any], case: str) -> None:
 
 def test_a_step_that_fails_leaves_the_adapter_as_it_was(seen: dict[str, Any]) -> None:
     assert seen["unchanged"]
+
+
+def test_a_closed_engine_forgets_its_model_and_refuses_every_use(seen: dict[str, Any]) -> None:
+    assert seen["closed"]["gone"]
+    refusal = "this engine is closed: make a new one, with load_lora(FOLDER) to go on from what save_lora wrote"
+    assert seen["closed"]["said"] == [refusal] * seen["closed"]["uses"]
 
 
 def test_a_model_in_bfloat16_trains_in_float32_where_bfloat16_has_no_kernels(seen: dict[str, Any]) -> None:

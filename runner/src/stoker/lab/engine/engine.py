@@ -16,7 +16,7 @@ from torch import nn
 from stoker.contract.exits import ExitCode
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.engine.sampling import AnswerSampling
-from stoker.lab.errors import LabError, refuse
+from stoker.lab.errors import LabError, closed, refuse
 from stoker.lab.generation import Completion, Prompt, checked_prompts
 from stoker.lab.lora import files
 from stoker.lab.lora.injector import LoRAInjector
@@ -32,6 +32,8 @@ from stoker.lab.machine import (
 from stoker.lab.rows import some
 
 IGNORED = -100  # a label that is not learned
+# What an engine holds until it is closed.
+_HELD = ("_backend", "model", "optimizer", "tokenizer", "injector")
 Batch = Mapping[str, torch.Tensor]
 Loss = Callable[[Any, Batch], torch.Tensor]
 
@@ -91,6 +93,7 @@ class TrainableEngine:
         backend: Literal["vllm", "transformers"] = "vllm",
         **arguments: Any,
     ) -> None:
+        self._closed = False
         train_config.validate()
         facts = model_facts(model_name)
         refuse(_problems(facts, backend, arguments))
@@ -108,6 +111,17 @@ class TrainableEngine:
         )
 
     @property
+    def __getattr__(self, name: str) -> Any:
+        """Refuse what a closed engine has no more.
+
+        Raises:
+            LabError: the engine is closed.
+            AttributeError: no engine has this.
+        """
+        if name in _HELD and self._closed:
+            raise closed("engine", again="load_lora(FOLDER)")
+        raise AttributeError(f"{type(self).__name__} has no {name}")
+
     def llm(self) -> Any:
         """The `vllm.LLM` that generates.
 
@@ -226,8 +240,12 @@ class TrainableEngine:
         self._backend.weights_changed()
 
     def close(self) -> None:
-        """End the engine."""
-        self._backend.close()
+        """Forget the model, end the engine and give their memory back. A closed engine refuses what is asked of it."""
+        if not self._closed:
+            self._closed = True
+            self._backend.close()
+            for name in _HELD:
+                delattr(self, name)
 
     def __enter__(self) -> TrainableEngine:
         """Return the engine, to be closed at the end."""
@@ -246,6 +264,11 @@ class TrainableEngine:
                 has = ", ".join(one) or "nothing"
                 yield f"train_step: the batch has {has}, but needs {', '.join(needed)}: add {', '.join(missing)}"
             elif self.positions is not None and (length := one["input_ids"].shape[-1]) > self.positions:
+            elif odd := [name for name in needed if not _has_rows(one[name])]:
+                yield (
+                    f"train_step: {', '.join(odd)} must be tensors with a row for each example: let CausalLMCollator "
+                    "make the batch, or write torch.tensor([token ids])"
+                )
                 yield (
                     f"train_step: the batch has rows of {length} tokens, but the model takes {self.positions}: shorten "
                     "them"
@@ -267,6 +290,10 @@ class TrainableEngine:
 
 
 def _unknown(arguments: Iterable[str]) -> Iterator[str]:
+def _has_rows(column: object) -> bool:
+    return isinstance(column, torch.Tensor) and column.dim() == 2
+
+
     known = ", ".join([*(field.name for field in fields(AnswerSampling)), "adapter"])
     for name in arguments:
         yield f"generate: an engine that trains does not know {name}: leave it out, or write one of {known}"
