@@ -472,6 +472,18 @@ def a_published_version_tells_all_that_shaped_it() -> None:
     (FOLDER / "manifest-both.json").write_text(json.dumps(manifest))
 
 
+def a_dataset_is_trained_with_its_own_tokenizer() -> None:
+    """What `CausalLMDataset` and `PreferenceDataset` show is what is learned."""
+    kinds = (
+        (SFTTrainer, CausalLMDataset(FORMATS["messages"], chatty())),
+        (DPOTrainer, PreferenceDataset(PAIRS, chatty())),
+    )
+    for kind, data in kinds:
+        with mock.patch.object(kind, "__init__", side_effect=KeyboardInterrupt) as made, suppress(KeyboardInterrupt):
+            LoRATrainer(MODEL, QUICK).train(data)
+        assert made.call_args.kwargs["processing_class"] is chatty()
+
+
 def an_interrupted_training_is_told_to_those_who_publish() -> None:
     """It refuses the TrainJob, and stands before what followed it; one that had no step yet leaves no trace."""
     steps = iter(range(10))
@@ -515,6 +527,7 @@ CASES = (
     a_model_says_how_long_rows_may_be_by_any_name,
     what_is_published_is_what_the_trainjob_trains,
     a_published_version_tells_all_that_shaped_it,
+    a_dataset_is_trained_with_its_own_tokenizer,
     an_interrupted_training_is_told_to_those_who_publish,
 )
 

@@ -23,7 +23,7 @@ from stoker.lab.machine import (
     positions_of,
     quantization_problems,
 )
-from stoker.lab.rows import Row, RowKind, as_rows, kind_of
+from stoker.lab.rows import RowKind, as_rows, kind_of
 
 # How many rows that are too long one message names.
 _SHOWN = 3
@@ -191,17 +191,18 @@ class LoRATrainer:
         """
         self.interrupted = None
         need_training()
-        rows, kind, max_length = self._read(dataset)
+        read = self._read(dataset)
+        kind: RowKind = read.kind
         self.setup_training()
-        trainer = self._trainer(rows, kind, max_length)
+        trainer = self._trainer(read)
         started = time.monotonic()
         with _as_it_was(self._hf_model):
             try:
                 done = trainer.train()
-            finally:
             except BaseException:
                 self.interrupted = Trained.unfinished(int(trainer.state.global_step), time.monotonic() - started)
                 raise
+            finally:
                 if _REFERENCE in self._hf_model.peft_config:
                     self._hf_model.delete_adapter(_REFERENCE)
         return Trained(
@@ -280,8 +281,8 @@ class LoRATrainer:
                 ExitCode.BAD_DATA,
             ) from error
 
-    def _read(self, dataset: Any) -> tuple[list[Row], RowKind, int]:
-        """Return the rows of a data set, their kind and the tokens to cut them to."""
+    def _read(self, dataset: Any) -> Any:
+        """Return a data set as a `CausalLMDataset` or a `PreferenceDataset`."""
         from stoker.lab.data import CausalLMDataset, PreferenceDataset
 
         if isinstance(dataset, CausalLMDataset | PreferenceDataset):
@@ -291,16 +292,16 @@ class LoRATrainer:
             whole = PreferenceDataset if kind_of(rows) is RowKind.PREFERENCE else CausalLMDataset
             made = whole(rows, self.tokenizer, self.config.max_length)
         refuse_long_rows(made, self.positions)
-        return made.data, made.kind, made.max_length
+        return made
 
-    def _trainer(self, rows: Sequence[Row], kind: RowKind, max_length: int) -> Any:
+    def _trainer(self, read: Any) -> Any:
         import torch
         from datasets import Dataset
         from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
         arguments = {
             **self.config.training_arguments(),
-            "max_length": max_length,
+            "max_length": read.max_length,
             "bf16": dtype_of(self.config) == "bfloat16",
             "use_cpu": not torch.cuda.is_available(),
             "save_strategy": "epoch",
@@ -309,9 +310,9 @@ class LoRATrainer:
             "disable_tqdm": True,
             **({} if torch.cuda.is_available() else {"dataloader_pin_memory": False}),
         }
-        shared = {"model": self._hf_model, "processing_class": self.tokenizer}
-        data = Dataset.from_list([dict(row) for row in rows])
-        if kind is RowKind.PREFERENCE:
+        shared = {"model": self._hf_model, "processing_class": read.tokenizer}
+        data = Dataset.from_list([dict(row) for row in read.data])
+        if read.kind is RowKind.PREFERENCE:
             return DPOTrainer(args=DPOConfig(**arguments, beta=self.config.beta), train_dataset=data, **shared)
         return SFTTrainer(args=SFTConfig(**arguments), train_dataset=data, **shared)
 
