@@ -265,10 +265,17 @@ def refusals(folder: Path) -> dict[str, str]:
                      ATTENTION)[0]  # fmt: skip
     files.write(folder / "wider", wider.lora_layers, wider.config, "other")
     files.write(folder / "another", layers, injector.config, "org/another")
+    for name in ("cut", "no JSON"):
+        files.write(folder / name, layers, injector.config, "")
+    weights = folder / "cut" / files.WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-100])
+    (folder / "no JSON" / files.CONFIG).write_text("{")
     named = copy.deepcopy(model)
     named.name_or_path = "org/one"
     attempts: dict[str, Callable[[], object]] = {
         "no files": lambda: files.read(folder / "none", layers),
+        "cut": lambda: files.read(folder / "cut", layers),
+        "no JSON": lambda: files.read(folder / "no JSON", layers),
         "dora": lambda: files.read(adapter(use_dora=True), layers),
         "rslora": lambda: files.read(adapter(use_rslora=True), layers),
         "scale": lambda: files.read(adapter(lora_alpha=16), layers),

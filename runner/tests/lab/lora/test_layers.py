@@ -77,6 +77,8 @@ def test_all_linear_is_what_it_is_to_peft(seen: dict[str, Any], family: str) -> 
     ("wrong", "message"),
     [
         ("no files", "none has no adapter_config.json: name the folder of an adapter"),
+        ("cut", "/cut is damaged: adapter_model.safetensors: "),
+        ("no JSON", "is damaged: adapter_config.json is not a JSON object: write one that is whole"),
         ("dora", "use_dora is True: these layers read plain LoRA only"),
         ("rslora", "use_rslora is True: these layers read plain LoRA only"),
         ("scale", "r is 4 and lora_alpha 16, but the layers scale by 2.0: make them with the rank and alpha"),

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from stoker.contract.exits import ExitCode
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.errors import refuse
 from stoker.lab.lora.layers import TrainableLoRALinear
 from stoker.lab.machine import origin_problems
+from stoker.serve.adapters.files import read_adapter
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -74,11 +76,13 @@ def read(folder: str | Path, layers: Mapping[str, TrainableLoRALinear], base_mod
         base_model: name or path of the model that they belong to; empty if it is not known.
 
     Raises:
-        LabError: the files are missing, hold another kind of adapter, or one of another model.
+        LabError: the files are missing or damaged, hold another kind of adapter, or one of another model.
     """
     folder = Path(folder)
     refuse(f"{folder} has no {name}: name the folder of an adapter" for name in (CONFIG, WEIGHTS) if not
            (folder / name).is_file())  # fmt: skip
+    damage = read_adapter(folder).damage
+    refuse((f"the adapter {folder} is damaged: {flaw}: write one that is whole" for flaw in damage), ExitCode.BAD_DATA)
     description = json.loads((folder / CONFIG).read_text())
     own = dict(_tensors(layers))
     saved = load_file(folder / WEIGHTS)
