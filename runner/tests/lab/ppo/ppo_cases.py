@@ -239,11 +239,11 @@ def rewards_rise() -> None:
 
 
 def three_seeds_reach_the_bar() -> None:
-    """Whatever the seed, in five steps in a row nearly all that could be rewarded is; the value head learns too."""
+    """Whatever the seed, in the last five steps nearly all that could be rewarded is; the value head learns too."""
     for seed in (1, 2, 3):
         config = {"batch_size": 32, "mini_batch_size": 16, "ppo_epochs": 4, "kl_coef": 0.001}
         history = run(seed, **config).train(PROMPTS, 60).history
-        reached = max(fmean(seen["reward"] for seen in history[at : at + 5]) for at in range(len(history) - 4))
+        reached = fmean(seen["reward"] for seen in history[-5:])
         assert reached >= 0.95, (seed, [round(seen["reward"], 2) for seen in history])
         assert history[-1]["value_loss"] < history[0]["value_loss"]
 
