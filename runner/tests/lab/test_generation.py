@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -13,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runner.tests.lab import scripts
 from runner.tests.lab.scripts import failures
 from runner.tests.lab.servers import VLLM, server
 
 from stoker.cluster.processes import free_ports
 from stoker.contract.exits import ExitCode
 from stoker.lab import LabError, Policy
-from stoker.lab.generation import vllm_refusal
+from stoker.lab.generation import starting, vllm_refusal
 from stoker.lab.machine import quantization_problems
 
 CASES = Path(__file__).with_name("generation_cases.py")
@@ -158,7 +160,7 @@ ODD = "Token id 99999 is out of vocabulary"
 @pytest.mark.parametrize(
     ("said", "options", "fix"),
     [
-        (LONG, {}, "input tokens: shorten the prompt"),
+        (LONG, {}, "input tokens: shorten the prompt, or raise the engine's memory, if the model takes longer ones"),
         (FULL, {"max_model_len": 128}, "of 128: shorten the prompt, or raise the engine's max_model_len"),
         (MANY, {}, "value=50): ask for fewer, or raise the engine's max_logprobs"),
         (ODD, {}, "vocabulary: change what it names"),
@@ -166,3 +168,48 @@ ODD = "Token id 99999 is out of vocabulary"
 )
 def test_a_refusal_of_vllm_ends_with_the_fix(said: str, options: dict[str, int], fix: str) -> None:
     assert str(vllm_refusal(ValueError(said), options)).endswith(fix)
+
+
+SMALL = (
+    "To serve at least one request with the model's max seq len (131072), (48.00 GiB KV cache is needed, which is "
+    "larger than the available KV cache memory (1.0 GiB). Based on the available memory, the estimated maximum model "
+    "length is 2720. Try increasing `gpu_memory_utilization` (which also controls CPU memory on the CPU backend) or "
+    "decreasing `max_model_len` when initializing the engine."
+)
+NONE = "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine."
+TAKEN = (
+    "Free memory on device cuda:0 (1.0/80.0 GiB) on startup is less than desired GPU memory utilization (0.4, 32.0 "
+    "GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
+)
+NODE = (
+    "Available memory on node 0 (4.0/23.5 GiB) on kv cache allocation is less than requested memory for kv (48.0 GiB). "
+    "Reduce CPU memory used by other processes."
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "options", "told"),
+    [
+        (SMALL, {}, "maximum model length is 2720): lower the engine's max_model_len, or raise its gpu_memory_util"),
+        (NONE, {"seed": 1}, "the cache blocks): lower the engine's max_model_len, or raise its gpu_memory_utilization"),
+        (TAKEN, {}, "(0.4, 32.0 GiB)): lower the engine's gpu_memory_utilization or kv_cache_memory_bytes, or end"),
+        (NODE, {}, "(48.0 GiB)): lower the engine's gpu_memory_utilization or kv_cache_memory_bytes, or end what else"),
+        ("no such model", {}, "vLLM does not start with a/model (no such model): check the model's name"),
+        ("what", {"seed": 1}, "(what): check the model's name, and the engine's arguments (seed)"),
+    ],
+)
+def test_an_engine_that_does_not_start_says_what_to_change(said: str, options: dict[str, int], told: str) -> None:
+    with pytest.raises(LabError) as caught, starting("a/model", options):
+        raise ValueError(said)
+    assert told in str(caught.value)
+    assert not re.search("Try|Decrease|Reduce", str(caught.value))
+
+
+@pytest.mark.full
+def test_a_model_of_a_long_context_starts_with_what_memory_allows(lab_python: Path, tmp_path: Path) -> None:
+    seen = scripts.seen(lab_python, Path(__file__).with_name("start_cases.py"), tmp_path, told=scripts.SERVING)
+    for lengths in (seen["policy"], seen["engine"]):
+        assert 16 <= lengths["takes"] < lengths["model"]
+        assert lengths["answered"] == 2
+    assert "max_model_len, or raise its gpu_memory_utilization or kv_cache_memory_bytes" in seen["too long"]
+    assert seen["wrong"].endswith("check the model's name, and the engine's arguments (kv_cache_memory_bytes, nothing)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +25,11 @@ _EVERYWHERE = {_PROCESSES: "0", "VLLM_NO_USAGE_STATS": "1"}
 _ON_CPUS = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "TORCHDYNAMO_DISABLE": "1"}
 # On a GPU the trainer has its own copy of the model; vLLM would take almost all memory.
 _GPU_SHARE = 0.4
+# As long as a model takes, or less if the memory for the cache is not enough: without it, vLLM would not start then.
+AS_MEMORY_ALLOWS = -1
+_SAID = 600
+# What vLLM begins its advice with.
+_ADVICE = re.compile(r" (?:Try increasing|Decrease|Reduce|Replace) ")
 # Arguments of vLLM that share no weights with a model in this process.
 _ALONE = ("load_format", "quantization", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
@@ -215,6 +221,7 @@ class AdapterEngine:
                 "max_lora_rank": engine_rank(self._config),
                 "max_loras": 1,
                 "dtype": dtype_of(self._config),
+                "max_model_len": AS_MEMORY_ALLOWS,
                 "seed": self._config.seed,
                 **({"gpu_memory_utilization": _GPU_SHARE} if gpu else {"enforce_eager": True}),
             }
@@ -282,8 +289,9 @@ def vllm_refusal(error: Exception, options: Mapping[str, Any]) -> LabError:
     """
     told, fix = str(error).rstrip(". "), "change what it names"
     if "maximum context length" in told or "maximum model length" in told:
-        # Without the option, the engine takes what the model does.
-        fix = "shorten the prompt" + (", or raise the engine's max_model_len" if "max_model_len" in options else "")
+        # Without the option, the engine takes what the model does, or what its memory has room for.
+        more = "max_model_len" if "max_model_len" in options else "memory, if the model takes longer ones"
+        fix = f"shorten the prompt, or raise the engine's {more}"
     elif "logprobs" in told and "max allowed" in told:
         fix = "ask for fewer, or raise the engine's max_logprobs"
     return LabError(f"generate: vLLM refuses: {told}: {fix}")
@@ -303,9 +311,22 @@ def starting(model: str, options: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, OSError) as error:
-        reason = " ".join(str(error).split())[:300].rstrip(". ")
-        chosen = f", and the engine's arguments ({', '.join(options)})" if options else ""
-        raise LabError(f"vLLM does not start with {model} ({reason}): check the model's name{chosen}") from error
+        said = " ".join(str(error).split())
+        fix = _memory_fix(said)
+        if fix is None:
+            fix = "check the model's name" + (f", and the engine's arguments ({', '.join(options)})" if options else "")
+        else:  # vLLM's own advice names flags of its server
+            said = _ADVICE.split(said)[0]
+        raise LabError(f"vLLM does not start with {model} ({said[:_SAID].rstrip('. ')}): {fix}") from error
+
+
+def _memory_fix(said: str) -> str | None:
+    """Return what to change if memory is what an engine lacks; None if it is something else."""
+    if "Free memory" in said or "memory on node" in said:
+        return "lower the engine's gpu_memory_utilization or kv_cache_memory_bytes, or end what else takes the memory"
+    if "KV cache" in said or "cache blocks" in said or "auto-fit" in said:
+        return "lower the engine's max_model_len, or raise its gpu_memory_utilization or kv_cache_memory_bytes"
+    return None
 
 
 def _refuse_quantized(model: str, quantization: object) -> None:

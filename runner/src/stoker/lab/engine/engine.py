@@ -101,7 +101,8 @@ class TrainableEngine:
         self.config = train_config
         # vLLM's own "auto" is the files' type, which this machine may have no kernels to train in.
         asked = {name: value for name, value in arguments.items() if (name, value) != ("dtype", "auto")}
-        self._backend = _backend(backend)(model_name, train_config, {"dtype": dtype_of(train_config), **asked})
+        self._backend: EngineBackend
+        self._backend = _backend(backend)(model_name, train_config, dtype_of(train_config), asked)
         self.model = self._backend.model
         self.tokenizer = self._backend.tokenizer
         self.injector = self._backend.injector
@@ -110,7 +111,6 @@ class TrainableEngine:
             self.injector.get_trainable_params(), lr=train_config.learning_rate, weight_decay=0.0
         )
 
-    @property
     def __getattr__(self, name: str) -> Any:
         """Refuse what a closed engine has no more.
 
@@ -122,6 +122,7 @@ class TrainableEngine:
             raise closed("engine", again="load_lora(FOLDER)")
         raise AttributeError(f"{type(self).__name__} has no {name}")
 
+    @property
     def llm(self) -> Any:
         """The `vllm.LLM` that generates.
 
@@ -263,12 +264,12 @@ class TrainableEngine:
             if missing:
                 has = ", ".join(one) or "nothing"
                 yield f"train_step: the batch has {has}, but needs {', '.join(needed)}: add {', '.join(missing)}"
-            elif self.positions is not None and (length := one["input_ids"].shape[-1]) > self.positions:
             elif odd := [name for name in needed if not _has_rows(one[name])]:
                 yield (
                     f"train_step: {', '.join(odd)} must be tensors with a row for each example: let CausalLMCollator "
                     "make the batch, or write torch.tensor([token ids])"
                 )
+            elif self.positions is not None and (length := one["input_ids"].shape[-1]) > self.positions:
                 yield (
                     f"train_step: the batch has rows of {length} tokens, but the model takes {self.positions}: shorten "
                     "them"
@@ -289,11 +290,11 @@ class TrainableEngine:
         return loss
 
 
-def _unknown(arguments: Iterable[str]) -> Iterator[str]:
 def _has_rows(column: object) -> bool:
     return isinstance(column, torch.Tensor) and column.dim() == 2
 
 
+def _unknown(arguments: Iterable[str]) -> Iterator[str]:
     known = ", ".join([*(field.name for field in fields(AnswerSampling)), "adapter"])
     for name in arguments:
         yield f"generate: an engine that trains does not know {name}: leave it out, or write one of {known}"
@@ -347,7 +348,7 @@ def _problems(facts: ModelFacts, backend: str, arguments: Mapping[str, Any]) -> 
     yield from (f"TrainableEngine: {line}" for line in quantization_problems(facts.name, quantized))
 
 
-def _backend(name: str) -> Callable[[str, LoRATrainConfig, dict[str, Any]], EngineBackend]:
+def _backend(name: str) -> Callable[[str, LoRATrainConfig, str, dict[str, Any]], EngineBackend]:
     if name == "vllm":
         from stoker.lab.engine.vllm_backend import VllmBackend
 

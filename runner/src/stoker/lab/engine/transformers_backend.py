@@ -27,6 +27,7 @@ class TransformersBackend:
     Args:
         model_name: name or path of the base model.
         config: the adapters.
+        dtype: of the weights, unless the arguments name one.
         arguments: of `AutoModelForCausalLM.from_pretrained`.
 
     Attributes:
@@ -35,13 +36,13 @@ class TransformersBackend:
         tokenizer: the model's.
     """
 
-    def __init__(self, model_name: str, config: LoRATrainConfig, arguments: dict[str, Any]) -> None:
+    def __init__(self, model_name: str, config: LoRATrainConfig, dtype: str, arguments: dict[str, Any]) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         known = {name: arguments[name] for name in ("revision", "trust_remote_code") if name in arguments}
         self.tokenizer = AutoTokenizer.from_pretrained(model_name, **known)
         self.injector = LoRAInjector(config)
-        model = AutoModelForCausalLM.from_pretrained(model_name, **arguments)
+        model = AutoModelForCausalLM.from_pretrained(model_name, **{"dtype": dtype, **arguments})
         if torch.cuda.is_available() and "device_map" not in arguments:
             model = model.to("cuda")
         self.model = self.injector.inject(model)

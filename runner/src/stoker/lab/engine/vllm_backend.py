@@ -15,7 +15,7 @@ from stoker.lab.config import LoRATrainConfig
 from stoker.lab.engine.parallel import Shards
 from stoker.lab.engine.sampling import AnswerSampling
 from stoker.lab.engine.views import model_of_views
-from stoker.lab.generation import Completion, Prompt, completions, starting, vllm_refusal
+from stoker.lab.generation import AS_MEMORY_ALLOWS, Completion, Prompt, completions, starting, vllm_refusal
 from stoker.lab.lora.injector import LoRAInjector
 from stoker.lab.lora.layers import TrainableLoRALinear
 
@@ -31,6 +31,7 @@ class VllmBackend:
     Args:
         model_name: name or path of the base model.
         config: the adapters.
+        dtype: of the weights, unless the arguments name one.
         arguments: of `vllm.LLM`.
 
     Attributes:
@@ -40,20 +41,20 @@ class VllmBackend:
         tokenizer: the model's.
     """
 
-    def __init__(self, model_name: str, config: LoRATrainConfig, arguments: dict[str, Any]) -> None:
+    def __init__(self, model_name: str, config: LoRATrainConfig, dtype: str, arguments: dict[str, Any]) -> None:
         from transformers import AutoConfig
         from vllm import LLM
 
         from stoker.lab.engine.loader import LOAD_FORMAT
 
+        chosen: dict[str, Any] = {"dtype": dtype, "max_model_len": AS_MEMORY_ALLOWS}
         if not arguments.keys() & {"gpu_memory_utilization", "kv_cache_memory_bytes"}:
             gpu = torch.cuda.is_available()
-            room = {"gpu_memory_utilization": _GPU_SHARE} if gpu else {"kv_cache_memory_bytes": _CPU_CACHE}
-            arguments = {**arguments, **room}
+            chosen |= {"gpu_memory_utilization": _GPU_SHARE} if gpu else {"kv_cache_memory_bytes": _CPU_CACHE}
         self._arguments = arguments
         ranks = arguments.get("tensor_parallel_size", 1)
         if ranks > 1:
-            arguments = {**arguments, "distributed_executor_backend": "external_launcher"}
+            chosen["distributed_executor_backend"] = "external_launcher"
         with _in_this_process(), starting(model_name, arguments):
             self.llm = LLM(
                 model=model_name,
@@ -62,7 +63,7 @@ class VllmBackend:
                 # The adapters are switched on and off in Python.
                 enforce_eager=True,
                 logprobs_mode="processed_logprobs",
-                **arguments,
+                **{**chosen, **arguments},
             )
         (self.engine_model,) = self.llm.apply_model(lambda model: model)
         trust = arguments.get("trust_remote_code", False)
