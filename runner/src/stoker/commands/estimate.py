@@ -134,7 +134,7 @@ def _bytes_of(device_memory: str) -> int:
     """Return the memory of a device.
 
     Raises:
-        RunError: it is no quantity, or one of a device that trains nothing: the unit is missing (64).
+        RunError: it is not a quantity, or so small that its unit must be missing (64).
     """
     from stoker.cluster.pods import quantity
 
