@@ -96,9 +96,8 @@ def _recomputing(method: str) -> set[str]:
     again = {"disable_gradient_checkpointing", "unwrap_model_for_generation"}
     if any(isinstance(call.func, ast.Name) and call.func.id in again for call in of_trl):
         taken = set()
-    own = (call for call in of_trl if isinstance(call.func, ast.Attribute) and call.func.attr == "get")
-    mapping = "args.gradient_checkpointing_kwargs or {}"
-    return taken | {word for call in own if ast.unparse(call.func.value) == mapping for word in _texts(call.args[0])}
+    own = [call for call in of_trl if ast.unparse(call.func) == "(args.gradient_checkpointing_kwargs or {}).get"]
+    return taken | {word for call in own for word in _texts(call.args[0])}
 
 
 def schedules() -> dict[str, list[str]]:
