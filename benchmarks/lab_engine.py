@@ -90,16 +90,16 @@ def main() -> None:
         size = f"'llama', hidden_size={args.hidden}, intermediate_size={3 * args.hidden}, num_hidden_layers=4, "
         heads = f"num_attention_heads={args.hidden // 64}, num_key_value_heads={args.hidden // 128}, head_dim=64)"
         subprocess.run([python, "-c", write + size + heads], check=True, env={**os.environ, **VARIABLES})
-        found: dict[str, list[tuple[float, float]]] = {}
+        pairs: dict[str, list[tuple[float, float]]] = {}
         for number in range(args.starts):
             say(f"start {number + 1} of {args.starts}: starts the engines")
             with ExitStack() as stack:
                 asked = {kind: stack.enter_context(worker(python, kind, model)) for kind in ordered(number)}
                 for what, measured in measure(asked, args.pairs, args.sequences, args.tokens):
-                    found.setdefault(what, []).extend(measured)
+                    pairs.setdefault(what, []).extend(measured)
     of_each = f"{args.starts} starts, {args.pairs} pairs of each"
     print(f"{of_each}, {args.sequences} answers of {args.tokens} tokens, width {args.hidden}")
-    for line in lines(found):
+    for line in lines(pairs):
         print(line)
 
 

@@ -56,12 +56,12 @@ def test_the_pairs_of_all_starts_are_one_line(
         yield kind
 
     def measured(workers: object, pairs: int, *_: object) -> Iterator[tuple[str, list[tuple[float, float]]]]:
-        for what, _, _ in PAIRS:
-            yield what, [(1.0, 1.0)] * pairs
+        for pair in PAIRS:
+            yield pair[0], [(1.0, 1.0)] * pairs
 
     monkeypatch.setattr(lab_engine, "worker", worker)
     monkeypatch.setattr(lab_engine, "measure", measured)
-    monkeypatch.setattr(lab_engine.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="venv"))
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="venv"))
     monkeypatch.setattr(sys, "argv", ["lab_engine.py", "--starts", "2", "--pairs", "4"])
     main()
     assert started == [*KINDS, *KINDS[::-1]]

@@ -15,7 +15,7 @@ from runner.tests.lab.engine import tiny
 from stoker.lab import LabError, LoRATrainConfig, Policy, TrainableEngine
 
 POSITIONS = 2**17
-MEMORY = {"kv_cache_memory_bytes": 2**23}
+MEMORY: dict[str, Any] = {"kv_cache_memory_bytes": 2**23}
 
 
 def lengths(llm: Any, answered: int) -> dict[str, int]:
@@ -27,7 +27,8 @@ def main(folder: Path) -> None:
     """Start engines that have room for less than the model takes."""
     path = str(tiny.write(folder / "model", "llama", max_position_embeddings=POSITIONS))
     said: dict[str, Any] = {}
-    for name, more in {"too long": {"max_model_len": POSITIONS}, "wrong": {"nothing": 1}}.items():
+    wrong: dict[str, dict[str, Any]] = {"too long": {"max_model_len": POSITIONS}, "wrong": {"nothing": 1}}
+    for name, more in wrong.items():
         try:
             TrainableEngine(path, LoRATrainConfig(), **MEMORY, **more)
         except LabError as error:
