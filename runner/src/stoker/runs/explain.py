@@ -13,7 +13,20 @@ from stoker.plan.interfaces import FlagNames
 from stoker.runs.endings import advice_on, advice_on_code, told_of
 from stoker.runs.queueing import held_by
 from stoker.runs.read import Seen
-from stoker.runs.run import QUEUE, Ending, Object, Run, State, awaited_claim, causes_of, condition, moment, part, rows
+from stoker.runs.run import (
+    QUEUE,
+    Ending,
+    Object,
+    Run,
+    State,
+    awaited_claim,
+    causes_of,
+    condition,
+    counted_from,
+    moment,
+    part,
+    rows,
+)
 from stoker.runs.scheduling import causes_in
 
 # A trainer reports every few seconds. After so many without a word something is wrong, or a step is very long.
@@ -396,7 +409,8 @@ def _starved(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
 
 
 def _late(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
-    limit, began = part(seen.trainjob, "spec").get("activeDeadlineSeconds"), moment(_begun(seen.trainjob))
+    limit = part(seen.trainjob, "spec").get("activeDeadlineSeconds")
+    began = moment(counted_from(seen.trainjob) or "")
     left = run.progress.seconds_left if run.progress else None
     if run.state is not State.RUNNING or not isinstance(limit, int) or began is None or left is None:
         return
@@ -410,14 +424,6 @@ def _late(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
             "checkpoint, and the deadline counts anew; or continue it under another name, with a later deadline or "
             "more devices (docs/guides/resume-a-run.md; `stoker estimate` says what more devices gain)",
         )
-
-
-def _begun(trainjob: Object) -> str:
-    """Return since when Trainer counts a run's deadline: since it was last resumed, else since it was submitted."""
-    for found in rows(part(trainjob, "status"), "conditions"):
-        if found.get("type") == "Suspended" and found.get("status") == "False":
-            return str(found.get("lastTransitionTime") or "")
-    return _made(trainjob)
 
 
 def _silent(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
