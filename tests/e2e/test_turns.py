@@ -88,12 +88,17 @@ def has_learnt(run: SumsRun, steps: int) -> bool:
     return len(run.metrics()) > steps
 
 
-def test_without_its_lease_a_run_fails(runtimes: None, trainjob: Callable[[str], str], kube: Kube) -> None:
+def test_without_its_lease_a_run_fails_and_explain_says_why(
+    stoker: Stoker, trainjob: Callable[[str], str], kube: Kube
+) -> None:
     job = yaml.safe_load(Path(trainjob(TURNS)).read_text())
     name = job["metadata"]["name"]
     kube.create(job)
     try:
         kube.until("the run to fail", lambda: condition(kube.get("trainjob", name) or {}, "Failed"), 400)
+        told = stoker("explain", name, "--namespace", kube.namespace, check=False).stdout
+        assert "ended with exit code 78" in told, told
+        assert f"{name}-sampler-0" in told, told
     finally:
         kube.delete("trainjob", name)
         kube.delete("pvc", f"initializer-{name}")
