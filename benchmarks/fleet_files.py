@@ -117,11 +117,15 @@ class Storage:
             command = ["dd", f"if={file}", "of=/dev/null", _BLOCK, "status=none"]
             return self._size / seconds_of(lambda: subprocess.run(command, check=True))
         self._sampler.stage([str(self._kept)])
-        took = seconds_of(self._sampler.wait)
+        took = seconds_of(self._until_read)
         if self._sampler.staged is None:
             raise RuntimeError(f"it could not be read: {self._sampler.problem}")
         self._sampler.hold(*self._sampler.staged)
         return self._size / took
+
+    def _until_read(self) -> None:
+        while self._sampler.busy():
+            time.sleep(0.001)
 
 
 class Delta:

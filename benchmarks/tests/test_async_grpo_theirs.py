@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks.async_grpo_runs import Size, Theirs
 from runner.tests.integration.environments import environment, made_once
-from runner.tests.json_answers import JsonAnswers
+from runner.tests.json_answers import JsonAnswers, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = Size(steps=4, groups=2, samples=2, staleness=1)
@@ -70,13 +69,8 @@ def _choice(prompt: list[int]) -> dict[str, Any]:
 def made_up() -> Iterator[str]:
     """Have the server, and give its address."""
     MadeUp.loaded, MadeUp.seen = {}, []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), MadeUp)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(MadeUp) as url:
+        yield url
 
 
 def test_trls_trainer_trains_run_after_run_on_one_server(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from runner.tests.json_answers import JsonAnswers, serving
 from runner.tests.lab import scripts
 from runner.tests.lab.scripts import failures
 from runner.tests.lab.servers import VLLM, server
@@ -108,26 +109,16 @@ def test_prompts_are_asked_together_and_answered_in_their_order() -> None:
 def answering(serve: Callable[[dict[str, Any]], tuple[int, Any]]) -> Iterator[str]:
     """Answer each POST with what a function returns, and each GET with 404; yield the address."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(JsonAnswers, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_error(404)
 
         def do_POST(self) -> None:
             code, told = serve(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(code)
-            self.end_headers()
-            self.wfile.write(json.dumps(told).encode())
+            self.answer(told, code)
 
-        def log_message(self, *_: Any) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(Handler) as url:
+        yield url
 
 
 @pytest.mark.parametrize("name", ["load_format", "quantization", "tensor_parallel_size"])

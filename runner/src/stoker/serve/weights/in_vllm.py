@@ -105,11 +105,6 @@ class Shadow:
         """Return whether files are being read."""
         return self._thread is not None and self._thread.is_alive()
 
-    def wait(self) -> None:
-        """Wait until files are read."""
-        if self._thread is not None:
-            self._thread.join()
-
     def _read(self, folders: Sequence[Path]) -> None:
         name, digest, tensors = self.name, self.digest, dict(self.tensors)
         for folder in folders:
