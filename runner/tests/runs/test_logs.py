@@ -190,6 +190,40 @@ def test_following_a_run_that_prints_steadily_asks_no_more_often(
     assert len(looks) <= (time.monotonic() - begun) / seconds + 1
 
 
+def test_following_shows_all_that_a_finished_run_has_written(trained: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_LOOK_SECONDS", 0.1)
+
+    def slow(*words: Any, **more: Any) -> Iterator[bytes]:
+        for number in range(100):
+            time.sleep(0.01)
+            yield f"2026-11-22T10:00:00Z {number}".encode()
+
+    monkeypatch.setattr(Client, "log", slow)
+    shown = stoker("logs", "tune", "--follow", "--role", "node-0").stdout
+    assert shown.splitlines() == [f"node-0 | {number}" for number in range(100)]
+
+
+def test_a_sampler_that_writes_on_does_not_keep_a_follower(
+    trained: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_LAST_SECONDS", 0.3)
+    written = threading.Event()
+
+    def endless(*words: Any, **more: Any) -> Iterator[bytes]:
+        yield b"2026-11-22T10:00:00Z while it trained"
+        while not written.wait(0.01):
+            yield b"2026-11-22T10:30:00Z later"
+
+    monkeypatch.setattr(Client, "log", endless)
+    shown: list[str] = []
+    words = ("tune", ("sampler-0/vllm",), None, lambda line: shown.append(line.text), lambda run: None)
+    try:
+        assert logs.follow(client, *words) is State.COMPLETE
+    finally:
+        written.set()
+    assert shown[:2] == ["while it trained", "later"]
+
+
 def test_a_source_is_each_container() -> None:
     two = pod_of(pod("sampler", spec={"containers": [{"name": "vllm"}, {"name": "proxy"}]}))
     found = sources_of([pod_of(pod()), two])

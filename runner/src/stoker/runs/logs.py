@@ -7,7 +7,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -17,11 +17,13 @@ from stoker.runs.client import Client
 from stoker.runs.errors import ClusterError, NotFoundError, ObjectRefusedError, UnreachableError
 from stoker.runs.kinds import PODS
 from stoker.runs.read import read_run
-from stoker.runs.run import Pod, Run, State, part, rows
+from stoker.runs.run import Pod, Run, State, moment, part, rows
 
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 # How long a follower waits before it looks for new pods, and before it asks again for a log that broke off.
 _LOOK_SECONDS, _AGAIN_SECONDS = 2.0, 2.0
+# How long the logs of a run that is over may be silent before they are left, and how long to wait for each line.
+_LAST_SECONDS, _POLL_SECONDS = 10.0, 0.1
 _GIVE_UP = 30
 
 
@@ -171,9 +173,7 @@ def follow(
             first = False
             over = run.state.ended or run.state is State.STOPPED
             if over:
-                for reader in readers.values():
-                    reader.join(_LOOK_SECONDS)
-                _show_rest(lines, show)
+                _show_last(lines, readers.values(), moment(run.ended) or datetime.now(UTC), show)
             if told != (run.state, run.reason):
                 told = (run.state, run.reason)
                 tell(run)
@@ -190,10 +190,23 @@ def _show_for(seconds: float, lines: queue.Queue[LogLine], show: Callable[[LogLi
             show(lines.get(timeout=left))
 
 
-def _show_rest(lines: queue.Queue[LogLine], show: Callable[[LogLine], None]) -> None:
-    """Show the lines that have come."""
-    while not lines.empty():
-        show(lines.get())
+def _show_last(
+    lines: queue.Queue[LogLine],
+    readers: Collection[threading.Thread],
+    end: datetime,
+    show: Callable[[LogLine], None],
+) -> None:
+    """Show the lines that still come after a run's end, until all logs are read or have been silent for long."""
+    silent_since = time.monotonic()
+    while any(reader.is_alive() for reader in readers) or not lines.empty():
+        with suppress(queue.Empty):
+            line = lines.get(timeout=_POLL_SECONDS)
+            show(line)
+            # A sampler may write on and on: what is newer than the end is not worth waiting for.
+            if line.time <= end:
+                silent_since = time.monotonic()
+        if time.monotonic() - silent_since > _LAST_SECONDS:
+            return
 
 
 def _follow_one(client: Client, source: LogSource, tail: int | None, put: Callable[[LogLine], None]) -> None:
