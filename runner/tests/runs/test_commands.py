@@ -68,6 +68,16 @@ def test_json_is_the_whole_run(busy: Cluster) -> None:
     assert one == runs[1]
 
 
+@pytest.mark.parametrize("loss", ["nan", "inf"])
+def test_what_is_no_number_is_left_out(busy: Cluster, loss: str) -> None:
+    busy.add("trainjobs", trainjob(trainerStatus=progress(loss=float(loss), step=7)))
+    assert stoker("top", "--times", "1").stdout.splitlines()[-1].split()[:5] == ["tune", "Running", "42", "%", "7"]
+    for command in (("runs",), ("status", "tune"), ("top", "--times", "1")):
+        told = stoker(*command, "--output", "json").stdout
+        json.loads(told, parse_constant=pytest.fail)
+        assert '"step": 7.0' in told
+
+
 def test_one_run_is_shown(busy: Cluster) -> None:
     output = stoker("status", "tune").output
     assert "state      Running\n" in output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -138,7 +139,7 @@ class ReportedProgress:
     Attributes:
         percent: of the steps; None if unknown.
         seconds_left: estimated; None if unknown.
-        metrics: name → value.
+        metrics: name → value; only finite ones.
         time: when it was reported (RFC 3339).
     """
 
@@ -399,9 +400,11 @@ def _progress(status: Object) -> ReportedProgress | None:
     metrics = {}
     for row in rows(reported, "metrics"):
         try:
-            metrics[str(row.get("name"))] = float(row.get("value", ""))
+            value = float(row.get("value", ""))
         except (TypeError, ValueError):
             continue  # a runtime of somebody else may report words
+        if math.isfinite(value):  # JSON knows no other numbers, nor has a curve a place for them
+            metrics[str(row.get("name"))] = value
     percent, left = reported.get("progressPercentage"), reported.get("estimatedRemainingSeconds")
     return ReportedProgress(
         percent=percent if isinstance(percent, int) else None,
