@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.runs import get as module
 from stoker.runs import transfer
 from stoker.runs.client import Client
-from stoker.runs.errors import CommandError
+from stoker.runs.errors import ClusterError, CommandError
 from stoker.runs.getter import node_of, place_of, pod_of
 from stoker.runs.kinds import PODS
 from stoker.runs.read import Seen
+from stoker.runs.transfer import RemoteFile
 
 Object = dict[str, Any]
 
@@ -110,6 +112,28 @@ def test_a_damaged_part_is_brought_anew(finished: Cluster, tmp_path: Path) -> No
     (tmp_path / "out/stoker.json.part").write_bytes(b"y")
     stoker("get", "tune", str(tmp_path / "out"), "--only", "stoker.json")
     assert there(tmp_path / "out") == {"stoker.json": b"{}\n"}
+
+
+@pytest.mark.parametrize(("name", "comes"), [("metrics.jsonl", True), ("model.bin", False)])
+def test_of_files_that_a_run_still_writes_only_those_that_it_appends_to_come(
+    tmp_path: Path, name: str, comes: bool
+) -> None:
+    growing = tmp_path / name
+    growing.write_bytes(b"1\n2\n")
+
+    def execute(command: Sequence[str]) -> Iterator[bytes]:
+        yield subprocess.run(command, check=True, capture_output=True).stdout
+        with growing.open("ab") as stream:
+            stream.write(b"3\n")
+
+    file, folder = RemoteFile(name, 4), tmp_path / "out"
+    if comes:
+        assert transfer.bring(execute, str(tmp_path), file, folder, lambda _: None)
+        assert there(folder) == {name: b"1\n2\n"}
+        assert not transfer.bring(execute, str(tmp_path), file, folder, lambda _: None)
+    else:
+        with pytest.raises(ClusterError, match="the run still writes it"):
+            transfer.bring(execute, str(tmp_path), file, folder, lambda _: None)
 
 
 def test_two_runs_never_mix(finished: Cluster, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from stoker.runs.errors import ClusterError, UnreachableError
 
 # What ran on before a result: large, and rarely wanted.
 LEFT_OUT = ("checkpoint-*", "set-aside-*", "earlier-output-*")
+# What a run appends to while it goes on: as much of it comes as there was in the list.
+_GROWING = ("*.jsonl", "*.tfevents.*")
 # The client keeps what one command sends in memory.
 _RANGE = 32 << 20
 _BLOCK = 1 << 20
@@ -43,10 +46,11 @@ with open(sys.argv[1], "rb") as file:
 """
 _SUM = """
 import hashlib, sys
-total, count = hashlib.sha256(), 0
+total, left, count = hashlib.sha256(), int(sys.argv[2]), 0
 with open(sys.argv[1], "rb") as file:
-    while data := file.read(1 << 20):
+    while left > 0 and (data := file.read(min(left, 1 << 20))):
         total.update(data)
+        left -= len(data)
         count += 1
         if count % 1024 == 0:
             sys.stderr.write("\\n")
@@ -160,9 +164,11 @@ def bring(execute: Execute, root: str, file: RemoteFile, folder: Path, told: Cal
         OSError: the file cannot be written.
     """
     target, source = folder / file.path, f"{root}/{file.path}"
+    growing = any(fnmatchcase(target.name, pattern) for pattern in _GROWING)
+    summed = file.size if growing else sys.maxsize
     target.parent.mkdir(parents=True, exist_ok=True)
     whole = target if target.exists() else None
-    if whole and whole.stat().st_size == file.size and _sum(whole) == _remote_sum(execute, source):
+    if whole and whole.stat().st_size == file.size and _sum(whole) == _remote_sum(execute, source, summed):
         told(file.size)
         return False
     draft = target.with_name(f"{target.name}.part")
@@ -171,7 +177,7 @@ def bring(execute: Execute, root: str, file: RemoteFile, folder: Path, told: Cal
     for attempt in range(_TRIES):
         try:
             _append(execute, source, file.size, draft, told)
-            if draft.stat().st_size == file.size and _sum(draft) == _remote_sum(execute, source):
+            if draft.stat().st_size == file.size and _sum(draft) == _remote_sum(execute, source, summed):
                 draft.replace(target)
                 return True
             draft.unlink()
@@ -206,8 +212,9 @@ def _sum(path: Path) -> str:
     return total.hexdigest()
 
 
-def _remote_sum(execute: Execute, source: str) -> str:
-    return _said(execute, _python(_SUM, source)).strip()
+def _remote_sum(execute: Execute, source: str, size: int) -> str:
+    """Return the SHA-256 of a file's first so many bytes."""
+    return _said(execute, _python(_SUM, source, str(size))).strip()
 
 
 def _said(execute: Execute, command: Sequence[str]) -> str:
