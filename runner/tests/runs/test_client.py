@@ -90,6 +90,18 @@ def test_a_token_is_sent(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.M
         assert raised.value.code == ExitCode.CONFIG
 
 
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit])
+def test_what_ends_a_command_is_no_broken_connection(
+    client: Client, monkeypatch: pytest.MonkeyPatch, ends: type[BaseException]
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise ends
+
+    monkeypatch.setattr("kubernetes.stream.ws_client.WSClient", interrupted)
+    with pytest.raises(ends):
+        list(client.exec("a", "get", ["true"]))
+
+
 # Which cluster.
 
 

@@ -323,6 +323,9 @@ class Client:
         try:
             yield
         except failed as error:
+            # The package catches what ends the command too, while it opens a websocket.
+            if isinstance(error.__context__, KeyboardInterrupt | SystemExit):
+                raise error.__context__ from None
             if match := re.search(r"Handshake status (\d{3})", str(error.reason)):
                 raise refusal(int(match[1]), {}, asked) from error
             if not error.status:  # refused before an answer, for example a certificate
