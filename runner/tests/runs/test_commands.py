@@ -20,6 +20,7 @@ from runner.tests.runs.objects import (
     pod,
     progress,
     queued,
+    terminated,
     trainjob,
     unschedulable,
     workload,
@@ -83,6 +84,15 @@ def test_one_run_is_shown(busy: Cluster) -> None:
     assert "state      Running\n" in output
     assert "loss 1.5" in output
     assert [line.split()[:2] for line in output.splitlines()[-2:]] == [["node-0", "Running"], ["node-1", "Running"]]
+
+
+def test_what_pods_say_does_not_steer_the_terminal(busy: Cluster) -> None:
+    # Both ways to begin an escape sequence: ESC, and its form in one character.
+    busy.add("pods", terminated(65, message="\x1b]0;x\x07\x1b[2Jbad\x9b31m row"))
+    for command in ("status", "explain"):
+        told = stoker(command, "tune").stdout
+        assert "[2Jbad" in told
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", told)
 
 
 def test_a_run_is_explained(busy: Cluster) -> None:

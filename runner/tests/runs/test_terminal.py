@@ -65,10 +65,11 @@ def test_a_narrow_terminal_gets_tables_that_fit_and_have_the_state(busy: Cluster
     assert not re.search(r"\x1b\[[\d;]*3\d", text), "a colour, in spite of NO_COLOR"
 
 
-def test_a_terminal_gets_colours_and_what_pods_say_is_no_markup(busy: Cluster) -> None:
+def test_a_terminal_gets_colours_and_what_pods_say_is_text(busy: Cluster) -> None:
+    busy.add("pods", unschedulable("0/3 nodes are available: [x]\x1b[8m", run="wait-for-a-node"))
     code, text = on_terminal(["status", "wait-for-a-node"], COLUMNS="120")
     assert code == 0
-    assert "0/3 nodes are available: [x]" in text
+    assert "0/3 nodes are available: [x]\N{REPLACEMENT CHARACTER}[8m" in text
     assert "\x1b[" in text
 
 

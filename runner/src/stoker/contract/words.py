@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from datetime import UTC, datetime
@@ -13,11 +14,19 @@ from stoker.contract.secrets import hide
 
 # Kubernetes keeps at most 4096 bytes of a termination message.
 _MESSAGE_BYTES = 4000
+# Characters that a terminal obeys, but for tabs and ends of lines.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+REPLACED = "\N{REPLACEMENT CHARACTER}"
+
+
+def printable(text: str) -> str:
+    """Return a text without what a terminal obeys: pods, models and files may hold escape sequences."""
+    return _CONTROLS.sub(REPLACED, text.replace("\r\n", "\n"))
 
 
 def say(text: str) -> None:
     """Print a progress line, told apart from the trainer's output by its prefix."""
-    write_line(sys.stderr, f"[stoker] {hide(text)}")
+    write_line(sys.stderr, f"[stoker] {printable(hide(text))}")
 
 
 def report_error(message: str) -> None:
@@ -27,7 +36,7 @@ def report_error(message: str) -> None:
         message: one line for each problem; every line gets the prefix.
     """
     for line in hide(message).splitlines():
-        write_line(sys.stderr, f"stoker: error: {line}")
+        write_line(sys.stderr, f"stoker: error: {printable(line)}")
 
 
 def report_traceback() -> None:

@@ -6,10 +6,10 @@ import re
 from html import escape
 
 from stoker.contract.secrets import hide
+from stoker.contract.words import REPLACED, printable
 
-# Control characters, halves of characters, and marks that turn the direction of what follows.
-_UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-_REPLACED = "\ufffd"
+# Halves of characters, and marks that turn the direction of what follows.
+_UNFIT = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 def shown(value: object, most: int = 200) -> str:
@@ -21,4 +21,4 @@ def shown(value: object, most: int = 200) -> str:
     """
     text = hide(str(value))
     cut = text if len(text) <= most else f"{text[:most]} …"
-    return escape(_UNFIT.sub(_REPLACED, cut.replace("\r\n", "\n")))
+    return escape(_UNFIT.sub(REPLACED, printable(cut)))

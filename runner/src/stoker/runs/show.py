@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from stoker.contract.secrets import hide
-from stoker.contract.words import say
+from stoker.contract.words import printable, say
 from stoker.runs.errors import NotInstalledError
 from stoker.runs.words import Table, size_of
 
@@ -53,8 +53,7 @@ def print_table(table: Table) -> None:
     if on_terminal():
         console().print(rich_table(table))
     else:
-        for line in table.plain():
-            click.echo(hide(line))
+        print_lines(table.plain())
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
@@ -63,7 +62,7 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     if on_terminal():
         grid = _rich("rich.table").Table.grid(padding=(0, 2))
         for name, text in facts:
-            grid.add_row(name, _text(hide(text)), style=None)
+            grid.add_row(name, _text(_shown(text)), style=None)
         console().print(grid)
     else:
         print_lines(f"{name:<{size}}  {text}" for name, text in facts)
@@ -72,11 +71,11 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 def print_lines(lines: Iterable[str]) -> None:
     """Print lines."""
     for line in lines:
-        click.echo(hide(line))
+        click.echo(_shown(line))
 
 
 def print_line(line: str) -> None:
-    """Print a line at once: somebody may wait for it."""
+    """Print a line of a log as it is, colours too, and at once: somebody may wait for it."""
     click.echo(hide(line))
 
 
@@ -119,7 +118,7 @@ def progress() -> Iterator[Callable[[str, int], Callable[[int], None]]]:
     with rich.Progress(*columns, console=terminal, expand=True) as bars:
 
         def add(name: str, size: int) -> Callable[[int], None]:
-            task = bars.add_task(hide(name), total=size)
+            task = bars.add_task(_shown(name), total=size)
             return lambda count: bars.advance(task, count)
 
         yield add
@@ -138,7 +137,7 @@ def rich_table(table: Table, width: int | None = None) -> Any:
         # A name folds, because one that is cut cannot be copied.
         made.add_column(head, overflow="fold", no_wrap=head not in ("NAMESPACE", "NAME", "POD", "REASON"))
     for row in fits.rows:
-        made.add_row(*(_text(hide(text), _STYLES.get(text, "")) for text in row))
+        made.add_row(*(_text(_shown(text), _STYLES.get(text, "")) for text in row))
     return made
 
 
@@ -150,7 +149,7 @@ def screen(table: Table, problem: str) -> Any:
         problem: a line above it; empty for none.
     """
     terminal = console()
-    above = [_text(hide(problem), "red")] if problem else []
+    above = [_text(_shown(problem), "red")] if problem else []
 
     def view(count: int) -> Any:
         more = len(table.rows) - count
@@ -162,6 +161,10 @@ def screen(table: Table, problem: str) -> Any:
     while count and len(terminal.render_lines(view(count))) > terminal.height:
         count -= 1
     return view(count)
+
+
+def _shown(text: str) -> str:
+    return printable(hide(text))
 
 
 def _text(text: str, style: str = "") -> Any:
