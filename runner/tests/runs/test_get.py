@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -163,6 +164,24 @@ def test_no_right_to_run_commands_is_named_and_the_pod_goes(finished: Cluster, t
     result = stoker("get", "tune", str(tmp_path / "out"), code=ExitCode.CONFIG)
     assert "you may not get pods/exec in namespace ml" in result.stderr
     expect_no_pod(finished)
+
+
+@pytest.mark.parametrize("status", [404, 400], ids=["gone", "ended"])
+def test_a_pod_that_ends_on_the_way_is_no_wrong_name(finished: Cluster, tmp_path: Path, status: int) -> None:
+    finished.refusals["GET", "pods/exec"] = (status, {})
+    told = stoker("get", "tune", str(tmp_path / "out"), code=ExitCode.UNAVAILABLE).stderr
+    assert re.search(r"pod tune-get-\w+, which reads the claim, is gone or has ended: repeat the command", told)
+    expect_no_pod(finished)
+
+
+def test_a_pod_that_goes_before_it_starts_is_no_wrong_name(
+    finished: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        module, "say", lambda _: finished.objects.pop(next(key for key in finished.objects if key[0] == "pods"))
+    )
+    told = stoker("get", "tune", str(tmp_path / "out"), code=ExitCode.UNAVAILABLE).stderr
+    assert "is gone or has ended: repeat the command" in told
 
 
 def test_the_right_to_make_pods_is_named(finished: Cluster, tmp_path: Path) -> None:

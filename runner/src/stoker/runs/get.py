@@ -14,7 +14,7 @@ from stoker.cluster.patches import patched
 from stoker.contract.exits import ExitCode
 from stoker.contract.words import say
 from stoker.runs.client import Client
-from stoker.runs.errors import ClusterError, NotFoundError, RightsError
+from stoker.runs.errors import ClusterError, NotFoundError, ObjectRefusedError, RightsError
 from stoker.runs.getter import CONTAINER, LABEL, MOUNT, ResultLocation, node_of, place_of, pod_of
 from stoker.runs.kinds import CLAIMS, PODS
 from stoker.runs.read import Seen, read_run, runtime_of
@@ -171,7 +171,7 @@ def pod_with(
         writes: True to have the claim writable.
 
     Raises:
-        ClusterError: the pod cannot be made, or does not start.
+        ClusterError: the pod cannot be made, does not start, or ends before the body does.
     """
     for left in client.list(PODS, f"{LABEL}={run[:63]}"):
         # Of an earlier call that was killed: its pod has ended by itself.
@@ -183,10 +183,28 @@ def pod_with(
     try:
         client.create(PODS, body)
         say(f"{'changing' if writes else 'reading'} claim {place.claim} through pod {name}")
-        _wait_ready(client, name, f"{'changes' if writes else 'reads'} the claim", advice)
-        yield name
+        does = f"{'changes' if writes else 'reads'} the claim"
+        with _needing(name, does):
+            _wait_ready(client, name, does, advice)
+            yield name
     finally:
         client.delete(PODS, name, grace_seconds=0)
+
+
+@contextmanager
+def _needing(pod: str, does: str) -> Iterator[None]:
+    """Say what it means that a pod of ours is not found (404), or refuses commands (400).
+
+    Raises:
+        ClusterError: it is gone or has ended.
+    """
+    try:
+        yield
+    except (NotFoundError, ObjectRefusedError) as error:
+        raise ClusterError(
+            ExitCode.UNAVAILABLE,
+            f"pod {pod}, which {does}, is gone or has ended: repeat the command, which goes on where it was",
+        ) from error
 
 
 def _wait_ready(client: Client, name: str, does: str, advice: str) -> None:
