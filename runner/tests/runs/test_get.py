@@ -82,6 +82,13 @@ def test_the_result_comes_without_checkpoints_and_the_pod_goes(finished: Cluster
     assert there(tmp_path / "out") == FILES
 
 
+def test_the_whole_workspace_comes_without_what_only_root_may_read(finished: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "claim/lost+found").mkdir()
+    (tmp_path / "claim/lost+found/#12").write_bytes(b"of nobody")
+    stoker("get", "tune", str(tmp_path / "out"), "--path", ".", "--all")
+    assert there(tmp_path / "out") == {f"output/{path}": data for path, data in FILES.items()}
+
+
 def test_a_part_comes(finished: Cluster, tmp_path: Path) -> None:
     output = stoker("get", "tune", str(tmp_path / "out"), "--only", "*.json", "--output", "json").stdout
     assert json.loads(output)["files"] == ["stoker.json"]

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.contract.files import read_json, write_json
+from stoker.contract.files import LOST_AND_FOUND, read_json, write_json
 from stoker.runs.errors import ClusterError, UnreachableError
 
 # What ran on before a result: large, and rarely wanted.
@@ -29,7 +29,7 @@ MARK = ".stoker-get.json"
 _LIST = """
 import json, os, sys
 for folder, folders, names in os.walk(sys.argv[1], onerror=lambda error: sys.exit(str(error))):
-    folders.sort()
+    folders[:] = sorted(name for name in folders if name != sys.argv[2])
     for name in sorted(names):
         path = os.path.join(folder, name)
         if os.path.isfile(path) and not os.path.islink(path):
@@ -83,7 +83,7 @@ def remote_files(execute: Execute, root: str) -> list[RemoteFile]:
         RunError: there is no such folder, or a path leads out of it.
     """
     try:
-        text = _said(execute, _python(_LIST, root))
+        text = _said(execute, _python(_LIST, root, LOST_AND_FOUND))
     except ClusterError as error:
         if "No such file" in error.message:
             raise RunError(
