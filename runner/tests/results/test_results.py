@@ -142,6 +142,34 @@ def test_a_reward_model_writes_nothing(tmp_path: Path, words: tuple[str, ...]) -
     assert (refused.exit_code, "is a reward model" in refused.output) == (64, True), refused.output
 
 
+class OutOfMemoryError(RuntimeError):
+    """As torch raises it."""
+
+
+@pytest.mark.parametrize(
+    ("words", "loads", "told"),
+    [
+        (("evaluate", "--data", "x"), False, "lower --batch-size, or hide the device (CUDA_VISIBLE_DEVICES=)"),
+        (("evaluate", "--data", "x"), True, "lower --batch-size"),
+        (("chat", "--prompt", "x"), False, "end what else uses it"),
+        (("chat", "--prompt", "x"), True, "lower --max-tokens"),
+    ],
+)
+def test_a_device_without_room_is_said_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], loads: bool, told: str
+) -> None:
+    def full(*_: object, **__: object) -> Any:
+        raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr("stoker.results.load.load", (lambda *_: (None, None)) if loads else full)
+    monkeypatch.setattr("stoker.results.evaluate.read_rows", lambda _: SimpleNamespace(column_names=[]))
+    monkeypatch.setattr("stoker.results.evaluate.held_out", full)
+    monkeypatch.setattr("stoker.results.ask.Talk.ask", full)
+    name, *rest = words
+    refused = stoker(name, result_in(tmp_path / "output"), *rest)
+    assert (refused.exit_code, f"out of device memory: {told}" in refused.stderr) == (78, True), refused.output
+
+
 def test_the_end_of_the_input_ends_a_chat_whose_answers_go_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     typed = iter(["what?\n", "\n", ""])
     terminal = SimpleNamespace(isatty=lambda: True, readline=lambda: next(typed))

@@ -24,9 +24,9 @@ _FORGET, _END = "/new", "/exit"
     "\b\nExit codes:\n"
     "   0  answered\n"
     "  64  wrong arguments\n"
-    "  65  the files are not those that the run left, or the conversation is too long\n"
+    "  65  the files are not those that the run left, the conversation is too long, or a question is not UTF-8\n"
     "  66  not a finished run's result, or the base model is missing\n"
-    "  78  another base model, or a missing package\n",
+    "  78  another base model, a missing package, or too little device memory\n",
 )
 @click.argument("output", type=PATH)
 @click.option("--base", default="", metavar="MODEL", help="Base model: a folder or a Hub name; by default the run's.")
@@ -49,19 +49,21 @@ def chat_command(output: Path, base: str, prompt: str | None, system: str, max_t
     """
     from stoker.results.ask import Asking, Talk
     from stoker.results.folder import base_of, read_result
-    from stoker.results.load import load
+    from stoker.results.load import device_memory, load
 
     result = read_result(output)
     if result.is_classifier:
         raise RunError(ExitCode.USAGE, f"{result.path} is a reward model, which scores texts and does not write them")
-    model, tokenizer = load(result, base_of(result, base) if result.is_adapter else None)
+    with device_memory("end what else uses it"):
+        model, tokenizer = load(result, base_of(result, base) if result.is_adapter else None)
     talk = Talk(model, tokenizer, Asking(max_tokens, temperature, system))
     for question in _questions(prompt):
         if question == _FORGET:
             talk.forget()
             continue
         try:
-            talk.ask(question, lambda piece: click.echo(piece, nl=False))
+            with device_memory("lower --max-tokens, or begin anew (/new)"):
+                talk.ask(question, lambda piece: click.echo(piece, nl=False))
         except RunError as error:
             if prompt is not None or not sys.stdin.isatty():
                 raise

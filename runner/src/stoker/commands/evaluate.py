@@ -35,7 +35,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
     "  65  the rows, or the files of the result, are not as they should be\n"
     "  66  no result, base model or data there\n"
     "  69  the server does not answer\n"
-    "  78  another base model, a missing package, or rows longer than the server's context\n",
+    "  78  another base model, a missing package, too little device memory, or rows longer than the server's context\n",
 )
 @click.argument("output", type=PATH, required=False)
 @click.option("--base", default="", metavar="MODEL", help="Base model: a folder or a Hub name; by default the run's.")
@@ -102,7 +102,7 @@ def _measure(output: Path, words: dict[str, Any]) -> dict[str, Any]:
     from stoker.results.evaluate import Rows, held_out, held_out_on_server, read_rows
     from stoker.results.folder import base_of, read_result
     from stoker.results.harness import OpenAIServer, Tasks, fetch_data, manager_of, on_model, on_server
-    from stoker.results.load import has_tokenizer, load, tokenizer_of, tokenizer_source
+    from stoker.results.load import device_memory, has_tokenizer, load, tokenizer_of, tokenizer_source
     from stoker.results.record import record
 
     result = read_result(output)
@@ -124,20 +124,21 @@ def _measure(output: Path, words: dict[str, Any]) -> dict[str, Any]:
     if words["limit"]:
         measured["limit"] = words["limit"]
     url, name = (words["server"] or "").rstrip("/").removesuffix("/v1"), words["model"]
-    model, tokenizer = (None, tokenizer_of(result, base)) if url else load(result, base)
-    if rows is not None:
-        found = (
-            held_out_on_server(result, tokenizer, url, name, rows)
-            if url
-            else held_out(result, model, tokenizer, rows, words["batch_size"])
-        )
-        measured["held_out"] = {"data": words["data"], "split": words["split"], **found}
-    if names:
-        measured["tasks"] = (
-            on_server(tasks, manager, OpenAIServer(url, name, *tokenizer_source(result, base)))
-            if url
-            else on_model(tasks, manager, model, tokenizer)
-        )
+    with device_memory("lower --batch-size"):
+        model, tokenizer = (None, tokenizer_of(result, base)) if url else load(result, base)
+        if rows is not None:
+            found = (
+                held_out_on_server(result, tokenizer, url, name, rows)
+                if url
+                else held_out(result, model, tokenizer, rows, words["batch_size"])
+            )
+            measured["held_out"] = {"data": words["data"], "split": words["split"], **found}
+        if names:
+            measured["tasks"] = (
+                on_server(tasks, manager, OpenAIServer(url, name, *tokenizer_source(result, base)))
+                if url
+                else on_model(tasks, manager, model, tokenizer)
+            )
     return record(result, measured)
 
 

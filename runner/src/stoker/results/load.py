@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
@@ -15,6 +17,27 @@ _TOKENIZER_FILES = ("token*", "vocab*", "*.model")
 _NEWEST = "main"
 # Seldom more than a line is of use.
 _CHARACTERS = 300
+
+
+@contextmanager
+def device_memory(advice: str) -> Iterator[None]:
+    """Say what to do if the body needs more memory than the device has.
+
+    Args:
+        advice: what to change.
+
+    Raises:
+        RunError: it does (78).
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's: by its name, because torch may not be installed
+            raise
+        raise RunError(
+            ExitCode.CONFIG,
+            f"out of device memory: {advice}, or hide the device (CUDA_VISIBLE_DEVICES=) to compute on the CPU",
+        ) from error
 
 
 def load(result: Result, base: AdapterBase | None, *, on_device: bool = True) -> tuple[Any, Any]:
