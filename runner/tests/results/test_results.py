@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from runner.tests.samples import check
 from stoker.commands.chat import _questions
 from stoker.commands.main import main
 from stoker.contract.evaluation import EVALUATION, read_evaluations
-from stoker.contract.exits import RunError
+from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.manifest import MANIFEST, changed_files, write_manifest
 from stoker.report.page import report_page
 from stoker.report.runs import RecordedRun
@@ -175,6 +176,14 @@ def test_the_end_of_the_input_ends_a_chat_whose_answers_go_to_a_file(monkeypatch
     terminal = SimpleNamespace(isatty=lambda: True, readline=lambda: next(typed))
     monkeypatch.setattr("sys.stdin", terminal)
     assert [*_questions(None)] == ["what?"]
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_questions_that_are_not_utf8_are_refused(monkeypatch: pytest.MonkeyPatch, errors: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Gr\xfc\xdfe?\n"), "utf-8", errors))
+    with pytest.raises(RunError, match="the questions are not UTF-8: convert them, such as with iconv") as raised:
+        next(_questions(None))
+    assert raised.value.code == ExitCode.BAD_DATA
 
 
 def test_a_missing_package_is_named_with_its_extra() -> None:

@@ -79,8 +79,13 @@ def _questions(prompt: str | None) -> Iterator[str]:
     while True:
         try:
             line = f"{input('> ')}\n" if is_terminal and sys.stdout.isatty() else sys.stdin.readline()
+            line.encode()  # where the locale names no encoding, Python lets other bytes through as surrogates
         except EOFError:
             return
+        except UnicodeError as error:
+            raise RunError(
+                ExitCode.BAD_DATA, "the questions are not UTF-8: convert them, such as with iconv"
+            ) from error
         if not line or line.strip() == _END:
             return
         if line.strip():
