@@ -106,6 +106,15 @@ def test_two_namespaces(cluster: Cluster, kubeconfig: Path, start: Start, tmp_pa
     assert 'role="img"' not in board.get("/runs/other/done").body
 
 
+def test_advice_names_the_namespace_of_the_run(cluster: Cluster, kubeconfig: Path, start: Start) -> None:
+    stopped = trainjob(suspend=True)
+    stopped["metadata"] |= {"namespace": "other"}
+    cluster.add("trainjobs", stopped)
+    page = start("--namespace", "other").get("/runs/other/tune")
+    assert "stoker resume tune --namespace other lets it" in page.text
+    assert "stoker get tune --namespace other FOLDER" in page.text
+
+
 def test_folders_without_a_cluster(start: Start, tmp_path: Path) -> None:
     write_run(tmp_path / "first", lines())
     board = start("--folder", str(tmp_path / "first"), KUBECONFIG=str(tmp_path / "none"))

@@ -54,8 +54,14 @@ class Look:
     def causes(self, run: Run) -> list[Finding]:
         """Return what hinders a run, as far as its TrainJob and its pods tell."""
         trainjob, pods = self.objects[run.namespace, run.name]
-        # Rules about what this page may not see would only guess.
-        seen = Seen(dict(trainjob), None, (), tuple(dict(pod) for pod in pods), sees_jobsets=False)
+        seen = Seen(
+            dict(trainjob),
+            None,
+            (),
+            tuple(dict(pod) for pod in pods),
+            sees_jobsets=False,  # rules about what this page may not see would only guess
+            options=f" --namespace {run.namespace}",  # whoever reads this may have another one in the kubeconfig
+        )
         return explain(seen, self.time)
 
 
