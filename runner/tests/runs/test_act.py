@@ -165,6 +165,19 @@ def test_advice_names_the_namespace_that_is_not_the_contexts(cluster: Cluster, k
     )
 
 
+def test_advice_names_the_context_as_a_shell_takes_it(catalogue: Cluster, kubeconfig: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load(kubeconfig.read_text())
+    config["contexts"].append({**config["contexts"][0], "name": "team a"})
+    kubeconfig.write_text(yaml.safe_dump(config))
+    path = written(tmp_path / "job.yaml", builders.trainjob("tune", spec={"suspend": True}))
+    assert stoker("submit", path, "--context", "team a").stdout == (
+        "tune is submitted to namespace ml: stoker logs tune --follow --context 'team a' --namespace ml\n"
+    )
+    assert stoker("resume", "tune", "--context", "team a").stdout == (
+        "tune goes on: `stoker logs tune --context 'team a' --follow`\n"
+    )
+
+
 def test_a_run_that_is_over_is_neither_stopped_nor_resumed(cluster: Cluster, kubeconfig: Path) -> None:
     cluster.add("trainjobs", trainjob(**ended("Complete", "AllJobsCompleted")))
     assert "is complete already" in stoker("stop", "tune").stdout

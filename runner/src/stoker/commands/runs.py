@@ -283,14 +283,15 @@ def submit_command(trainjob: Path, context: str | None, namespace: str | None, c
     """Submit the TrainJobs in file TRAINJOB (`-` is standard input), all of them or none."""
     from stoker.runs import show
     from stoker.runs.act import submit
-    from stoker.runs.client import connect
+    from stoker.runs.client import connect, context_option
 
     made = submit(connect(context, namespace), trainjob, check, namespace)
     if output == "json":
         show.print_json([{"namespace": where, "name": name} for where, name in made])
         return
     for where, name in made:
-        click.echo(f"{name} is submitted to namespace {where}: stoker logs {name} --follow --namespace {where}")
+        logs = f"stoker logs {name} --follow{context_option(context)} --namespace {where}"
+        click.echo(f"{name} is submitted to namespace {where}: {logs}")
 
 
 @click.command("stop", epilog="\b\nExamples:\n  stoker stop tune")

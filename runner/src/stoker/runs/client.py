@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -375,9 +376,14 @@ def connect(context: str | None = None, namespace: str | None = None) -> Client:
     except Exception as error:
         raise KubeconfigError(f"the kubeconfig {files} cannot be used ({_reason(error)})") from error
     usual = found or "default"
-    options = f" --context {context}" if context else ""
+    options = context_option(context)
     options += f" --namespace {namespace}" if namespace and namespace != usual else ""
     return Client(_package("kubernetes.client").ApiClient(configuration), namespace or usual, options)
+
+
+def context_option(context: str | None) -> str:
+    """Return what another command needs to find the same cluster, such as ` --context prod`; empty for the current."""
+    return f" --context {shlex.quote(context)}" if context else ""
 
 
 def _chosen(context: str | None, contexts: list[Object], current: str | None, files: str) -> Object:
