@@ -31,6 +31,21 @@ def test_a_kind_is_told_by_its_columns(row: dict[str, Any], kind: RowKind) -> No
 
 
 @pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (RowKind.TEXT, "text tools chat_template_kwargs"),
+        (RowKind.MESSAGES, "messages tools chat_template_kwargs"),
+        (RowKind.COMPLETION, "prompt completion tools chat_template_kwargs"),
+        (RowKind.PREFERENCE, "prompt chosen rejected tools chat_template_kwargs"),
+    ],
+)
+def test_only_the_columns_of_its_kind_are_read_of_a_row(kind: RowKind, names: str) -> None:
+    columns = "text messages prompt completion chosen rejected tools chat_template_kwargs input_ids labels images"
+    assert [*kind.read_of(dict.fromkeys(columns.split()))] == names.split()
+    assert [*kind.read_of({**dict.fromkeys(kind.value), "id": 1})] == [*kind.value]
+
+
+@pytest.mark.parametrize(
     ("rows", "told"),
     [
         ([], "there are no rows"),

@@ -472,6 +472,13 @@ def a_published_version_tells_all_that_shaped_it() -> None:
     (FOLDER / "manifest-both.json").write_text(json.dumps(manifest))
 
 
+def handed_to(kind: Any, trainer: LoRATrainer, data: Any) -> dict[str, Any]:
+    """Return what a trainer of TRL is made with for rows."""
+    with mock.patch.object(kind, "__init__", side_effect=KeyboardInterrupt) as made, suppress(KeyboardInterrupt):
+        trainer.train(data)
+    return dict(made.call_args.kwargs)
+
+
 def a_dataset_is_trained_with_its_own_tokenizer() -> None:
     """What `CausalLMDataset` and `PreferenceDataset` show is what is learned."""
     kinds = (
@@ -479,9 +486,24 @@ def a_dataset_is_trained_with_its_own_tokenizer() -> None:
         (DPOTrainer, PreferenceDataset(PAIRS, chatty())),
     )
     for kind, data in kinds:
-        with mock.patch.object(kind, "__init__", side_effect=KeyboardInterrupt) as made, suppress(KeyboardInterrupt):
-            LoRATrainer(MODEL, QUICK).train(data)
-        assert made.call_args.kwargs["processing_class"] is chatty()
+        assert handed_to(kind, LoRATrainer(MODEL, QUICK), data)["processing_class"] is chatty()
+
+
+def columns_of_other_kinds_do_not_reach_trl() -> None:
+    """Rows may have more than is trained on: TRL would take them for another kind, or refuse the types of others."""
+    others: list[dict[str, Any]] = [{"input_ids": [1], "labels": [1], "image": "a", "id": 1}, {"id": "b"}]
+    kinds: tuple[tuple[Any, dict[str, Any], list[str]], ...] = (
+        (SFTTrainer, {"text": "1+1=2", "label": "2"}, ["text"]),
+        (SFTTrainer, {"prompt": "1+1=", "completion": "2", "text": "1+1=2"}, ["prompt", "completion"]),
+        (SFTTrainer, {"messages": TURNS, "prompt": "9"}, ["messages"]),
+        (SFTTrainer, {"messages": TURNS, "tools": [TOOL], "text": ""}, ["messages", "tools"]),
+        (DPOTrainer, {**PAIRS[0], "completion": "2", "messages": TURNS}, ["prompt", "chosen", "rejected"]),
+        (DPOTrainer, {**PREFERENCES["text without its prompt"][0], "text": "2"}, ["chosen", "rejected"]),
+    )
+    trainer = LoRATrainer(MODEL, QUICK)
+    for kind, row, names in kinds:
+        data = handed_to(kind, trainer, [{**row, **more} for more in others])["train_dataset"]
+        assert data.column_names == names, (row, data)
 
 
 def an_interrupted_training_is_told_to_those_who_publish() -> None:
@@ -528,6 +550,7 @@ CASES = (
     what_is_published_is_what_the_trainjob_trains,
     a_published_version_tells_all_that_shaped_it,
     a_dataset_is_trained_with_its_own_tokenizer,
+    columns_of_other_kinds_do_not_reach_trl,
     an_interrupted_training_is_told_to_those_who_publish,
 )
 

@@ -13,10 +13,12 @@ Row = Mapping[str, Any]
 
 # How many wrong rows one message names.
 _SHOWN = 3
+# What a chat template gets besides the messages.
+_TEMPLATE = ("tools", "chat_template_kwargs")
 
 
 class RowKind(Enum):
-    """The kinds of rows, each by the columns that TRL 1.16 reads of it."""
+    """The kinds of rows, each by the columns that it needs."""
 
     TEXT = ("text",)
     MESSAGES = ("messages",)
@@ -27,6 +29,15 @@ class RowKind(Enum):
     def method(self) -> str:
         """The training method for such rows: `sft` or `dpo`."""
         return "dpo" if self is RowKind.PREFERENCE else "sft"
+
+    def read_of(self, row: Row) -> dict[str, Any]:
+        """Return the columns of a row that it is trained on: TRL would read others too, such as `text` or `input_ids`.
+
+        Args:
+            row: a row of this kind.
+        """
+        prompt = ("prompt",) if self is RowKind.PREFERENCE else ()
+        return {name: row[name] for name in (*prompt, *self.value, *_TEMPLATE) if name in row}
 
 
 def as_rows(data: object) -> list[Row]:

@@ -311,7 +311,7 @@ class LoRATrainer:
             **({} if torch.cuda.is_available() else {"dataloader_pin_memory": False}),
         }
         shared = {"model": self._hf_model, "processing_class": read.tokenizer}
-        data = Dataset.from_list([dict(row) for row in read.data])
+        data = Dataset.from_list([read.kind.read_of(row) for row in read.data])
         if read.kind is RowKind.PREFERENCE:
             return DPOTrainer(args=DPOConfig(**arguments, beta=self.config.beta), train_dataset=data, **shared)
         return SFTTrainer(args=SFTConfig(**arguments), train_dataset=data, **shared)
