@@ -21,7 +21,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from runner.tests.lab.cases import refused, report
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config, set_seed
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config, TrainingArguments, set_seed
 from transformers.loss.loss_utils import ForCausalLMLoss
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
@@ -506,6 +506,24 @@ def columns_of_other_kinds_do_not_reach_trl() -> None:
         assert data.column_names == names, (row, data)
 
 
+def one_process_trains_on_one_gpu() -> None:
+    """Where more are visible, TRL would refuse to train."""
+    devices = TrainingArguments._setup_devices.func
+
+    def with_two_gpus(args: Any) -> Any:
+        found = devices(args)
+        args._n_gpu = 2
+        return found
+
+    changed = functools.cached_property(with_two_gpus)
+    changed.__set_name__(TrainingArguments, "_setup_devices")
+    with mock.patch.object(TrainingArguments, "_setup_devices", changed):
+        assert SFTConfig(**PLAIN, output_dir=str(FOLDER / "plain")).n_gpu == 2
+        for kind, rows in ((SFTTrainer, TEXTS), (DPOTrainer, PAIRS)):
+            args = handed_to(kind, LoRATrainer(MODEL, QUICK), rows)["args"]
+            assert (args.n_gpu, args.train_batch_size) == (1, QUICK.batch_size)
+
+
 def an_interrupted_training_is_told_to_those_who_publish() -> None:
     """It refuses the TrainJob, and stands before what followed it; one that had no step yet leaves no trace."""
     steps = iter(range(10))
@@ -551,6 +569,7 @@ CASES = (
     a_published_version_tells_all_that_shaped_it,
     a_dataset_is_trained_with_its_own_tokenizer,
     columns_of_other_kinds_do_not_reach_trl,
+    one_process_trains_on_one_gpu,
     an_interrupted_training_is_told_to_those_who_publish,
 )
 

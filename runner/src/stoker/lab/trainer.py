@@ -310,11 +310,16 @@ class LoRATrainer:
             "disable_tqdm": True,
             **({} if torch.cuda.is_available() else {"dataloader_pin_memory": False}),
         }
-        shared = {"model": self._hf_model, "processing_class": read.tokenizer}
-        data = Dataset.from_list([read.kind.read_of(row) for row in read.data])
-        if read.kind is RowKind.PREFERENCE:
-            return DPOTrainer(args=DPOConfig(**arguments, beta=self.config.beta), train_dataset=data, **shared)
-        return SFTTrainer(args=SFTConfig(**arguments), train_dataset=data, **shared)
+        preference = read.kind is RowKind.PREFERENCE
+        args: Any = DPOConfig(**arguments, beta=self.config.beta) if preference else SFTConfig(**arguments)
+        # One process trains on one GPU, as Trainer sets it for a model on several: TRL refuses DataParallel.
+        args._n_gpu = min(args.n_gpu, 1)
+        return (DPOTrainer if preference else SFTTrainer)(
+            model=self._hf_model,
+            args=args,
+            train_dataset=Dataset.from_list([read.kind.read_of(row) for row in read.data]),
+            processing_class=read.tokenizer,
+        )
 
 
 def refuse_long_rows(dataset: Any, positions: int | None) -> None:
