@@ -552,6 +552,15 @@ def an_interrupted_training_is_told_to_those_who_publish() -> None:
     (FOLDER / "manifest-stopped.json").write_text(json.dumps(manifest))
 
 
+def a_dpo_that_ends_before_its_first_step_leaves_no_adapter() -> None:
+    """TRL adds the one that it compares with before it reads the rows, and refuses a model that has it already."""
+    trainer = LoRATrainer(MODEL, replace(QUICK, num_epochs=1))
+    with mock.patch.object(DPOTrainer, "_prepare_dataset", side_effect=KeyboardInterrupt), suppress(KeyboardInterrupt):
+        trainer.train(PAIRS)
+    assert set(trainer.model.peft_config) == {"default"}
+    assert trainer.train(PAIRS[:8]).steps == 1
+
+
 CASES = (
     tokens_and_masks_are_those_of_trl,
     no_prompt_and_no_padding_is_learned,
@@ -571,6 +580,7 @@ CASES = (
     columns_of_other_kinds_do_not_reach_trl,
     one_process_trains_on_one_gpu,
     an_interrupted_training_is_told_to_those_who_publish,
+    a_dpo_that_ends_before_its_first_step_leaves_no_adapter,
 )
 
 

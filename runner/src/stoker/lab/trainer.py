@@ -194,17 +194,14 @@ class LoRATrainer:
         read = self._read(dataset)
         kind: RowKind = read.kind
         self.setup_training()
-        trainer = self._trainer(read)
-        started = time.monotonic()
         with _as_it_was(self._hf_model):
+            trainer = self._trainer(read)
+            started = time.monotonic()
             try:
                 done = trainer.train()
             except BaseException:
                 self.interrupted = Trained.unfinished(int(trainer.state.global_step), time.monotonic() - started)
                 raise
-            finally:
-                if _REFERENCE in self._hf_model.peft_config:
-                    self._hf_model.delete_adapter(_REFERENCE)
         return Trained(
             kind.method,
             int(done.global_step),
@@ -368,6 +365,8 @@ def _as_it_was(model: Any) -> Iterator[None]:
     try:
         yield
     finally:
+        if _REFERENCE in model.peft_config:
+            model.delete_adapter(_REFERENCE)
         for module in wrapped:
             vars(module).pop("forward", None)
             vars(module).pop("_original_forward", None)
