@@ -19,6 +19,7 @@ from runner.tests.lab.cases import refused, report
 from runner.tests.lab.scripts import ROOT
 from runner.tests.tinker.endpoint_cases import KEY, Setup, endpoint
 
+from stoker.contract.exits import ExitCode
 from stoker.lab import LoRATrainConfig, LoRATrainer, Policy, evaluate
 from stoker.lab.endpoint import KEY as VARIABLE
 from stoker.lab.endpoint import EndpointClient
@@ -100,6 +101,15 @@ def a_step_that_was_interrupted_does_not_reach_the_next(setup: Setup) -> None:
         assert all(map(functools.partial(math.isclose, rel_tol=1e-4), *norms)), norms
 
 
+def rows_without_a_token_to_learn_are_left_out_as_in_a_notebook(setup: Setup) -> None:
+    """A prompt that fills `max_length` leaves no room for its answer: no step is of such rows alone."""
+    filled = {"prompt": "7" * 20, "completion": "1"}
+    with far(setup, max_length=8, batch_size=1, gradient_accumulation_steps=1, num_epochs=1) as policy:
+        told = "no row has a token to learn after it was cut: raise max_length"
+        refused(functools.partial(policy.train, [filled] * 2), told, ExitCode.BAD_DATA)
+        assert policy.train([filled, ROWS[0], filled]).steps == 1
+
+
 def the_example_takes_an_address_for_a_model(setup: Setup) -> None:
     """The script that trains in this process trains in a session, when it is given an address."""
     done = subprocess.run([sys.executable, EXAMPLE, setup.url], check=False, capture_output=True, text=True, cwd=FOLDER)
@@ -138,6 +148,7 @@ if __name__ == "__main__":
         cases = (
             a_session_trains_as_a_notebook_does,
             a_step_that_was_interrupted_does_not_reach_the_next,
+            rows_without_a_token_to_learn_are_left_out_as_in_a_notebook,
             the_example_takes_an_address_for_a_model,
             what_a_session_cannot_do_is_refused,
         )

@@ -538,6 +538,9 @@ def an_interrupted_training_is_told_to_those_who_publish() -> None:
     with mock.patch.object(SFTTrainer, "__init__", side_effect=KeyboardInterrupt), suppress(KeyboardInterrupt):
         policy.train(TEXTS)
     refused(lambda: policy.publish(FOLDER / "adapters", "stopped"), "call train first")
+    with mock.patch.object(SFTTrainer, "training_step", side_effect=KeyboardInterrupt), suppress(KeyboardInterrupt):
+        policy.train(TEXTS)
+    refused(lambda: policy.publish(FOLDER / "adapters", "stopped"), "call train first")
     with mock.patch.object(SFTTrainer, "training_step", stops), suppress(KeyboardInterrupt):
         policy.train(TEXTS)
     refused(lambda: policy.to_trainjob("a", "a/dataset"), "but this policy had unfinished: ")
@@ -561,6 +564,19 @@ def a_dpo_that_ends_before_its_first_step_leaves_no_adapter() -> None:
     assert trainer.train(PAIRS[:8]).steps == 1
 
 
+def rows_without_a_token_to_learn_are_left_out_or_refused() -> None:
+    """A prompt that fills `max_length` leaves no room for its answer; a refusal leaves nothing to publish."""
+    filled: dict[str, Any] = {"prompt": "7" * 20, "completion": "1", "chosen": "1", "rejected": "2"}
+    kept = {**PAIRS[0], "completion": "2"}
+    for names in (("prompt", "completion"), ("prompt", "chosen", "rejected")):
+        rows = [{name: row[name] for name in names} for row in (filled, kept)]
+        policy = Policy(MODEL, replace(QUICK, max_length=8, num_epochs=1))
+        told = "no row has a token to learn after it was cut: raise max_length"
+        refused(functools.partial(policy.train, rows[:1]), told, ExitCode.BAD_DATA)
+        refused(functools.partial(policy.publish, FOLDER / "adapters", "filled"), "call train first")
+        assert policy.train(rows).steps == 1
+
+
 CASES = (
     tokens_and_masks_are_those_of_trl,
     no_prompt_and_no_padding_is_learned,
@@ -581,6 +597,7 @@ CASES = (
     one_process_trains_on_one_gpu,
     an_interrupted_training_is_told_to_those_who_publish,
     a_dpo_that_ends_before_its_first_step_leaves_no_adapter,
+    rows_without_a_token_to_learn_are_left_out_or_refused,
 )
 
 

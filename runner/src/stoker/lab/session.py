@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stoker.lab.config import ALL_LINEAR, LoRATrainConfig
 from stoker.lab.endpoint import EndpointClient, Passed
@@ -16,10 +16,7 @@ from stoker.lab.generation import Completion, Prompt, checked_prompts
 from stoker.lab.machine import need_training
 from stoker.lab.remote import answered
 from stoker.lab.rows import Row, RowKind, as_rows, kind_of
-from stoker.lab.trainer import Trained, refuse_long_rows
-
-if TYPE_CHECKING:
-    from stoker.lab.data import CausalLMDataset
+from stoker.lab.trainer import Trained, refuse_long_rows, refuse_nothing_to_learn
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
@@ -69,15 +66,19 @@ class RemoteSession:
     def train(self, rows: Any) -> Trained:
         """Train on rows, as TRL does: in an order of the seed, with a learning rate that rises and then falls.
 
+        Rows that are cut before their first token to learn are left out.
+
         Raises:
-            LabError: the rows are wrong or too long, or the endpoint refuses.
+            LabError: the rows are wrong, too long or all left out, or the endpoint refuses.
         """
         found = as_rows(rows)
         if kind_of(found) is RowKind.PREFERENCE:
             raise LabError("a session trains no preferences: write text, completions or messages, or Policy(model)")
-        dataset, config = self._dataset(found), self.config
+        config = self.config
+        learned = [row for row in self._passed(found) if any(row.weights)]
+        refuse_nothing_to_learn(learned)
         size = config.batch_size * config.gradient_accumulation_steps
-        updates = math.ceil(len(dataset) / size) * config.num_epochs
+        updates = math.ceil(len(learned) / size) * config.num_epochs
         warmup = math.ceil(updates * config.warmup_ratio)
         started, history = time.monotonic(), list[Mapping[str, float]]()
         model_id = self._model()
@@ -86,14 +87,12 @@ class RemoteSession:
             self._endpoint.forget(model_id)
         order = random.Random(config.seed)
         for _ in range(config.num_epochs):
-            turn = order.sample(range(len(dataset)), len(dataset))
+            turn = order.sample(learned, len(learned))
             for first in range(0, len(turn), size):
                 done = len(history)
                 part = done / warmup if done < warmup else (updates - done) / max(updates - warmup, 1)
-                passed = [_passed(*dataset.tokens(row), config.max_length) for row in turn[first : first + size]]
+                passed = turn[first : first + size]
                 count = sum(sum(row.weights) for row in passed)
-                if not count:
-                    raise LabError("rows have no token to learn after they were cut: raise max_length")
                 mean = [Passed(row.tokens, row.targets, [one / count for one in row.weights]) for row in passed]
                 self._half_done = True
                 logprobs = self._endpoint.forward(model_id, mean, learn=True)
@@ -129,8 +128,7 @@ class RemoteSession:
 
     def likelihood(self, rows: Any, size: int) -> tuple[float, int]:
         """Return the mean negative log-probability of the tokens that would be learned, and their number."""
-        dataset = self._dataset(as_rows(rows))
-        passed = [_passed(*dataset.tokens(row), self.config.max_length) for row in range(len(dataset))]
+        passed = self._passed(as_rows(rows))
         count = round(sum(sum(row.weights) for row in passed))
         total = 0.0
         for first in range(0, len(passed), size):
@@ -142,13 +140,15 @@ class RemoteSession:
         """Leave the endpoint."""
         self._endpoint.close()
 
-    def _dataset(self, rows: list[Row]) -> CausalLMDataset:
+    def _passed(self, rows: list[Row]) -> list[Passed]:
+        """Return rows as the endpoint takes them."""
         need_training()
         from stoker.lab.data import CausalLMDataset
 
-        dataset = CausalLMDataset(rows, self.tokenizer, self.config.max_length)
+        longest = self.config.max_length
+        dataset = CausalLMDataset(rows, self.tokenizer, longest)
         refuse_long_rows(dataset, self.positions)
-        return dataset
+        return [_passed(*dataset.tokens(row), longest) for row in range(len(dataset))]
 
     def _model(self) -> str:
         if not self._model_id:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +81,7 @@ class LoRATrainer:
         share_weights: train on the weights of vLLM's engine, not on a copy of them; needs vLLM to train.
 
     Attributes:
-        interrupted: what the last training did, if it did not come to its end.
+        interrupted: what the last training did, if it changed the adapter and did not come to its end.
 
     Raises:
         LabError: the folder has no model, or a quantized one to share; the adapter is for another one, or its rank is
@@ -181,13 +181,14 @@ class LoRATrainer:
     def train(self, dataset: Any) -> Trained:
         """Train the adapter on rows; a second call goes on from the first one's.
 
-        Rows of preferences train with DPO against the adapter as it is now, all others with supervised training.
+        Rows of preferences train with DPO against the adapter as it is now, all others with supervised training. Rows
+        that are cut before their first token to learn are left out.
 
         Args:
             dataset: a list of rows, a Hugging Face data set, a `CausalLMDataset` or a `PreferenceDataset`.
 
         Raises:
-            LabError: the rows are wrong or too long, or as `setup_training`.
+            LabError: the rows are wrong, too long or all left out, or as `setup_training`.
         """
         self.interrupted = None
         need_training()
@@ -196,11 +197,13 @@ class LoRATrainer:
         self.setup_training()
         with _as_it_was(self._hf_model):
             trainer = self._trainer(read)
+            refuse_nothing_to_learn(trainer.train_dataset)
             started = time.monotonic()
             try:
                 done = trainer.train()
             except BaseException:
-                self.interrupted = Trained.unfinished(int(trainer.state.global_step), time.monotonic() - started)
+                if trainer.state.global_step:
+                    self.interrupted = Trained.unfinished(int(trainer.state.global_step), time.monotonic() - started)
                 raise
         return Trained(
             kind.method,
@@ -339,6 +342,19 @@ def refuse_long_rows(dataset: Any, positions: int | None) -> None:
             f"{named} tokens{more}, but the model takes {positions}: shorten them, or leave them out",
             ExitCode.BAD_DATA,
         )
+
+
+def refuse_nothing_to_learn(rows: Sized) -> None:
+    """Refuse to train if no row is left.
+
+    Args:
+        rows: those that were not cut before their first token to learn.
+
+    Raises:
+        LabError: there are none.
+    """
+    if not rows:
+        raise LabError("no row has a token to learn after it was cut: raise max_length", ExitCode.BAD_DATA)
 
 
 def _lengths(dataset: Any, positions: int) -> Iterator[tuple[int, int]]:
