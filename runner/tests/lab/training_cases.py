@@ -407,6 +407,15 @@ def bad_input_is_refused_before_the_model_is_loaded() -> None:
         refused(use, "the model org/nowhere cannot be loaded (", ExitCode.NO_INPUT)
     wrong = LoRATrainer(MODEL, LoRATrainConfig(target_modules=["nothing"]))
     refused(wrong.setup_training, "target_modules is ['nothing']")
+    strict = LoRATrainer(MODEL, QUICK)
+    strict.tokenizer.chat_template = "{{ raise_exception('no system here') }}"
+    for attempt in (
+        functools.partial(strict.train, FORMATS["messages"]),
+        functools.partial(strict.train, PREFERENCES["conversation"]),
+        functools.partial(evaluate, strict, FORMATS["messages"]),
+    ):
+        told = "the chat template of the model refuses a conversation (no system here): change its roles or their order"
+        refused(attempt, told, ExitCode.BAD_DATA)
     # Rows that are cut need no refusal.
     cut = LoRATrainConfig(max_length=8, num_epochs=1, output_dir=str(FOLDER / "output"))
     assert LoRATrainer(MODEL, cut).train([{"text": "7" * 100}, {"text": "1"}]).steps == 1

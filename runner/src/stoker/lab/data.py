@@ -7,10 +7,12 @@ with the tokenizer's end of text; in a conversation the chat template says what 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from torch.utils.data import Dataset
 
 from stoker.contract.exits import ExitCode
@@ -188,14 +190,40 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def token_ids(tokenizer: Any, said: Any, row: Row | None = None, **more: Any) -> list[int]:
-    """Return the token ids of a text or of messages."""
+    """Return the token ids of a text or of messages.
+
+    Raises:
+        LabError: the chat template refuses the messages.
+    """
     if not is_conversation(said):
         return list(tokenizer(text=said)["input_ids"])
     row = row or {}
     tools = row.get("tools")
     options = {"tools": json.loads(tools) if isinstance(tools, str) else tools, **row.get("chat_template_kwargs", {})}
-    made = tokenizer.apply_chat_template(said, tokenize=True, return_dict=True, **options, **more)
+    with chat_template():
+        made = tokenizer.apply_chat_template(said, tokenize=True, return_dict=True, **options, **more)
     return list(made["input_ids"])
+
+
+@contextmanager
+def chat_template(model: str = "the model", other: str = "set tokenizer.chat_template") -> Iterator[None]:
+    """Say of a conversation that a chat template refuses what to write instead.
+
+    Args:
+        model: whose template it is.
+        other: how to take another template.
+
+    Raises:
+        LabError: the template refuses.
+    """
+    try:
+        yield
+    except TemplateError as error:
+        raise LabError(
+            f"the chat template of {model} refuses a conversation ({error}): change its roles or their order, or "
+            f"{other}",
+            ExitCode.BAD_DATA,
+        ) from error
 
 
 def _ended(text: str, tokenizer: Any) -> str:

@@ -192,11 +192,14 @@ class LoRATrainer:
         """
         self.interrupted = None
         need_training()
+        from stoker.lab.data import chat_template
+
         read = self._read(dataset)
         kind: RowKind = read.kind
         self.setup_training()
         with _as_it_was(self._hf_model):
-            trainer = self._trainer(read)
+            with chat_template():
+                trainer = self._trainer(read)
             refuse_nothing_to_learn(trainer.train_dataset)
             started = time.monotonic()
             try:

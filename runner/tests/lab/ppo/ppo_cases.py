@@ -294,10 +294,15 @@ def a_reward_model_judges() -> None:
     torch.manual_seed(0)
     judge = AutoModelForSequenceClassification.from_pretrained(MODEL, num_labels=1)
     judge.save_pretrained(FOLDER / "judge")
-    AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER / "judge")
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    tokenizer.chat_template = "{{ raise_exception('no user here') }}"
+    tokenizer.save_pretrained(FOLDER / "judge")
     training = run(reward=str(FOLDER / "judge"))
     prompts, said = ["a", "abcd", "abc"], ["1", "23", "x" * 9]
     found = training.compute_rewards(prompts, said).tolist()
+    turn = [{"role": "user", "content": "a"}]
+    told = f"the chat template of the reward model {FOLDER / 'judge'} refuses a conversation (no user here): "
+    refused(lambda: training.compute_rewards([turn], ["1"]), told, ExitCode.BAD_DATA)
     tokenizer = training.policy.tokenizer
     for prompt, answer, score in zip(prompts, said, found, strict=True):
         with torch.no_grad():

@@ -250,7 +250,10 @@ class ModelJudge:
                 f"the reward model {self._model} has no chat template for conversations: use another one, or prompts "
                 "that are texts"
             )
-        return [tokenizer.apply_chat_template([*prompt, *completion], tokenize=False) for prompt, completion in pairs]
+        from stoker.lab.data import chat_template
+
+        with chat_template(f"the reward model {self._model}", "use another reward model"):
+            return [tokenizer.apply_chat_template([*said, *answer], tokenize=False) for said, answer in pairs]
 
     def _refuse_other(self, kind: str, labels: int) -> None:
         if not kind.endswith(_KIND):
