@@ -110,6 +110,25 @@ def rows_without_a_token_to_learn_are_left_out_as_in_a_notebook(setup: Setup) ->
         assert policy.train([filled, ROWS[0], filled]).steps == 1
 
 
+def an_answer_leaves_out_the_text_that_ended_it(setup: Setup) -> None:
+    """As vLLM's answers in a notebook do; the endpoint's tokens have it."""
+    with far(setup) as policy:
+        ids = tuple(policy.tokenizer("1+2=3", add_special_tokens=False).input_ids)
+        for stop, cut, text in (
+            ("=3", False, "1+2"),
+            (["=3", "+", "2"], False, "1"),
+            (["2=", "="], False, "1+"),
+            (["=", "2="], False, "1+2"),
+            (["7"], False, "1+2=3"),
+            ([ids[-1]], False, "1+2=3"),
+            (None, False, "1+2=3"),
+            ("+", True, "1+2=3"),
+        ):
+            with mock.patch.object(EndpointClient, "sample", return_value=[(ids, (-1.0,) * len(ids), cut)]):
+                (answer,) = policy.generate(["1"], stop=stop)
+            assert (answer.text, answer.token_ids) == (text, ids), (stop, answer)
+
+
 def the_example_takes_an_address_for_a_model(setup: Setup) -> None:
     """The script that trains in this process trains in a session, when it is given an address."""
     done = subprocess.run([sys.executable, EXAMPLE, setup.url], check=False, capture_output=True, text=True, cwd=FOLDER)
@@ -149,6 +168,7 @@ if __name__ == "__main__":
             a_session_trains_as_a_notebook_does,
             a_step_that_was_interrupted_does_not_reach_the_next,
             rows_without_a_token_to_learn_are_left_out_as_in_a_notebook,
+            an_answer_leaves_out_the_text_that_ended_it,
             the_example_takes_an_address_for_a_model,
             what_a_session_cannot_do_is_refused,
         )

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from stoker.lab.config import ALL_LINEAR, LoRATrainConfig
@@ -121,8 +122,8 @@ class RemoteSession:
         found = []
         for prompt, answers in zip(asked, answered(ask, ids), strict=True):
             for tokens, logprobs, cut in answers:
-                text = self.tokenizer.decode(tokens, skip_special_tokens=True)
-                finish = "length" if cut else "stop"
+                whole = self.tokenizer.decode(tokens, skip_special_tokens=True)
+                text, finish = (whole, "length") if cut else (_before(given.get("stop"), whole), "stop")
                 found.append(Completion(prompt, text, tokens, logprobs if told else None, finish))
         return found
 
@@ -182,6 +183,13 @@ def _passed(ids: Sequence[int], labels: Sequence[int], longest: int) -> Passed:
 
     ids, labels = ids[:longest], labels[:longest]
     return Passed(ids[:-1], ids[1:], [float(label != IGNORED) for label in labels[1:]])
+
+
+def _before(stop: str | Sequence[str | int] | None, text: str) -> str:
+    """Return an answer without the text that ended it, as vLLM has it: the one of several that is complete first."""
+    stops = [stop] if isinstance(stop, str) else [one for one in stop or () if isinstance(one, str)]
+    ends = [(at + len(one), at) for one in stops if (at := text.find(one)) >= 0]
+    return text[: min(ends, key=itemgetter(0))[1]] if ends else text
 
 
 def _sum(rows: Sequence[Passed], logprobs: Sequence[Sequence[float]]) -> float:
