@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable, Iterable
+from typing import Any
+from unittest import mock
 
 from stoker.contract.exits import ExitCode
 from stoker.lab import LabError
@@ -31,3 +33,21 @@ def refused(what: Callable[[], object], told: str, code: ExitCode | None = None)
         raise AssertionError(f"not refused: {told}")
     assert told in str(found), str(found)
     assert code is None or found.code is code
+
+
+def interrupted(llm: Any, ask: Callable[[], object]) -> None:
+    """Interrupt a call of a `vllm.LLM` before the second step of its engine."""
+    engine, steps = llm.llm_engine, iter((True, False))
+    step = engine.step
+
+    def once() -> Any:
+        if next(steps):
+            return step()
+        raise KeyboardInterrupt
+
+    with mock.patch.object(engine, "step", once):
+        try:
+            ask()
+        except KeyboardInterrupt:
+            return
+    raise AssertionError("it came to its end")

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from runner.tests.lab.cases import refused
+from runner.tests.lab.cases import interrupted, refused
 from runner.tests.lab.engine.storage import outside
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -87,6 +87,12 @@ def main() -> None:
         assert min(distances(answers[-1], None)) >= 0.5
     # The second answer is the second model's, by far.
     assert max(distances(answers[1], folders[0])) >= 0.5
+
+    # What was interrupted is not answered later.
+    llm = policy.trainer._vllm._started()
+    interrupted(llm, lambda: policy.generate(PROMPTS, n=2, max_tokens=4))
+    assert llm.llm_engine.get_num_unfinished_requests() == 0
+    assert [answer.text for answer in policy.generate(PROMPTS, **GREEDY)] == [text] * len(PROMPTS)
 
     # A folder that is written anew is read anew, and two folders are two adapters.
     trainer = policy.trainer

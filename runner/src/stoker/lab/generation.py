@@ -154,10 +154,11 @@ class AdapterEngine:
         llm = self._started()
         request = None if adapter is None else self._request(adapter)
         try:
-            found: list[Any] = llm.generate(
-                [text if isinstance(text, str) else {"prompt_token_ids": list(text)} for text in asked],
-                sampling_params=parameters, lora_request=request, use_tqdm=False,
-            )  # fmt: skip
+            with taken_back(llm):
+                found: list[Any] = llm.generate(
+                    [text if isinstance(text, str) else {"prompt_token_ids": list(text)} for text in asked],
+                    sampling_params=parameters, lora_request=request, use_tqdm=False,
+                )  # fmt: skip
         except (ValueError, VLLMClientError) as error:  # a prompt is too long, for example
             raise vllm_refusal(error, self._options) from error
         return found
@@ -295,6 +296,21 @@ def vllm_refusal(error: Exception, options: Mapping[str, Any]) -> LabError:
     elif "logprobs" in told and "max allowed" in told:
         fix = "ask for fewer, or raise the engine's max_logprobs"
     return LabError(f"generate: vLLM refuses: {told}: {fix}")
+
+
+@contextmanager
+def taken_back(llm: Any) -> Iterator[None]:
+    """Take requests back whose call does not come to its end: an engine would answer them in the next one.
+
+    Args:
+        llm: the `vllm.LLM` that is asked.
+    """
+    try:
+        yield
+    except BaseException:
+        engine = llm.llm_engine
+        engine.abort_request([*engine.output_processor.request_states], internal=True)
+        raise
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from peft import PeftModel
+from runner.tests.lab.cases import interrupted
 from runner.tests.lab.engine import tiny
 from runner.tests.lab.engine.storage import outside
 from safetensors.torch import load_file
@@ -144,6 +145,9 @@ def main(family: str, backend: Any, folder: Path) -> None:
             engine.generate([[5] * (ENGINE["max_model_len"] + 1)])
         except LabError as error:
             seen["refused"] = str(error)
+        interrupted(engine.llm, lambda: engine.generate(PROMPTS, max_tokens=8))
+        engine.load_lora(folder / "adapter")
+        seen["interrupted"] = greedy(engine) == after
         seen["outside"] = outside(engine.model, engine_model)
         seen["fused"] = fused(engine, engine_model)
         planted = "model.layers.1.mlp.down_proj"
@@ -151,6 +155,11 @@ def main(family: str, backend: Any, folder: Path) -> None:
         layer = getattr(layer, "base_layer", layer)
         layer.weight.data = layer.weight.data.clone()
         seen["planted"] = outside(engine.model, engine_model)
+        interrupted(engine.llm, lambda: engine.llm.generate([{"prompt_token_ids": [5] * 40}], use_tqdm=False))
+        try:
+            engine.load_lora(folder / "adapter")
+        except LabError as error:
+            seen["unfinished"] = str(error)
     engine.close()
     print(json.dumps(seen))
 

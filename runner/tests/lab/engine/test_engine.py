@@ -63,6 +63,13 @@ def test_a_prompt_longer_than_the_engine_takes_is_refused_with_the_fix(seen: dic
     assert seen["refused"].endswith(": shorten the prompt, or raise the engine's max_model_len")
 
 
+def test_what_was_interrupted_is_not_answered_later(seen: dict[str, Any]) -> None:
+    if seen["backend"] == "transformers":
+        return  # nothing outlives a call
+    assert seen["interrupted"]
+    assert "vLLM has requests that are not finished" in seen["unfinished"]
+
+
 def test_every_parameter_lies_in_the_engine_and_a_copy_is_noticed(seen: dict[str, Any]) -> None:
     if seen["backend"] == "transformers":
         return  # there is one model

@@ -15,7 +15,16 @@ from stoker.lab.config import LoRATrainConfig
 from stoker.lab.engine.parallel import Shards
 from stoker.lab.engine.sampling import AnswerSampling
 from stoker.lab.engine.views import model_of_views
-from stoker.lab.generation import AS_MEMORY_ALLOWS, Completion, Prompt, completions, starting, vllm_refusal
+from stoker.lab.errors import LabError
+from stoker.lab.generation import (
+    AS_MEMORY_ALLOWS,
+    Completion,
+    Prompt,
+    completions,
+    starting,
+    taken_back,
+    vllm_refusal,
+)
 from stoker.lab.lora.injector import LoRAInjector
 from stoker.lab.lora.layers import TrainableLoRALinear
 
@@ -85,7 +94,8 @@ class VllmBackend:
 
         parameters = SamplingParams(**asdict(sampling), logprobs=0)
         try:
-            outputs = self.llm.generate([{"prompt_token_ids": ids} for ids in tokens], parameters, use_tqdm=False)
+            with taken_back(self.llm):
+                outputs = self.llm.generate([{"prompt_token_ids": ids} for ids in tokens], parameters, use_tqdm=False)
         except (ValueError, VLLMClientError) as error:  # a prompt is longer than max_model_len, for example
             raise vllm_refusal(error, self._arguments) from error
         return completions(outputs, prompts)
@@ -106,8 +116,16 @@ class VllmBackend:
             self._shards.take(whole)
 
     def weights_changed(self) -> None:
-        """Forget what was computed with other weights."""
-        self.llm.reset_prefix_cache()
+        """Forget what was computed with other weights.
+
+        Raises:
+            LabError: vLLM still uses it for requests.
+        """
+        if not self.llm.reset_prefix_cache():
+            raise LabError(
+                "TrainableEngine: vLLM has requests that are not finished, and would go on with what it computed with "
+                "the weights before: let engine.llm finish them, or call save_lora, and load_lora of a new engine"
+            )
 
     def close(self) -> None:
         """End vLLM."""
