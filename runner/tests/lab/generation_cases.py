@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import shutil
 import sys
 import traceback
@@ -15,11 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from runner.tests.lab.cases import interrupted, refused
 from runner.tests.lab.engine.storage import outside
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, set_seed
 
 from stoker.contract.exits import ExitCode
 from stoker.lab import CausalLMDataset, Completion, LabError, LoRATrainConfig, LoRATrainer, Policy, evaluate
@@ -62,9 +64,21 @@ def distances(answers: Sequence[Completion], adapter: Path | None) -> list[float
     return [abs(one - other) for one, other in zip(ours, scores(answers, adapter), strict=True)]
 
 
+def drawn() -> list[float]:
+    """Return the next random number of each kind."""
+    return [random.random(), float(numpy.random.random()), float(torch.rand(1))]
+
+
 def main() -> None:
     """Train twice and ask twice, with one engine."""
     base = LoRATrainer(MODEL, CONFIG)
+    # A start leaves the process's random numbers as they are, which decide what a training does next.
+    set_seed(7)
+    expected = drawn()
+    set_seed(7)
+    base.check_request(["1+1="], {})
+    base._vllm._started()
+    assert drawn() == expected
     # Nothing was saved: the plan's own class answers with the base model, and with what it is told.
     (plain,) = base.generate(["1+1="], max_tokens=4, temperature=0.0)
     assert base._hf_model is None

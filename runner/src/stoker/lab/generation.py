@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -231,7 +232,7 @@ class AdapterEngine:
 
                 os.environ[_PROCESSES] = "0"  # memory is shared in one process only
                 chosen["load_format"] = LOAD_FORMAT
-            with starting(self._model, self._options):
+            with starting(self._model, self._options), _same_random_numbers():
                 self._llm = LLM(**{**chosen, **self._options})
         return self._llm
 
@@ -334,6 +335,23 @@ def starting(model: str, options: Mapping[str, Any]) -> Iterator[None]:
         else:  # vLLM's own advice names flags of its server
             said = _ADVICE.split(said)[0]
         raise LabError(f"vLLM does not start with {model} ({said[:_SAID].rstrip('. ')}): {fix}") from error
+
+
+@contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Keep the random numbers of this process as they are: vLLM seeds all of them when it starts."""
+    import numpy
+    import torch
+
+    # A process that has not used CUDA yet has nothing to keep there, and vLLM may still fork it.
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    python, arrays = random.getstate(), numpy.random.get_state()
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(python)
+        numpy.random.set_state(arrays)
 
 
 def _memory_fix(said: str) -> str | None:
