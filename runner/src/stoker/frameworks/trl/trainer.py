@@ -6,6 +6,7 @@ import runpy
 import sys
 from typing import Any
 
+import numpy as np
 from transformers import Trainer, trainer
 from trl import TrlParser
 
@@ -13,6 +14,7 @@ from stoker.contract.exits import ExitCode
 from stoker.frameworks.trl.callback import GuardCallback, RunCallback
 from stoker.frameworks.trl.configuration import REFUSALS, build, refusal
 from stoker.frameworks.trl.dataset_formats import FLAG
+from stoker.frameworks.trl.flags import flag_table
 from stoker.frameworks.trl.known_words import VARLEN
 from stoker.frameworks.trl.lists import read_lists
 from stoker.frameworks.trl.sharded import prepare_sharding
@@ -61,6 +63,8 @@ def train(job: Job) -> Outcome:
     _skip_steps_after_the_last()
     _take_lists()
     _convert_data(job.plan)
+    # The script splits a mixture by numpy's state before the Trainer seeds it: all ranks and attempts must split alike.
+    np.random.seed(_seed(job.plan))
     if any(setting.name == "fsdp" for setting in job.plan.settings):
         prepare_sharding()
     if any(VARLEN in str(setting.value) for setting in job.plan.settings):
@@ -95,6 +99,12 @@ def _convert_data(plan: Plan) -> None:
             splits.add(settings.get("dataset_test_split", "test"))
         dataset, config = settings.get("dataset_name", ""), settings.get("dataset_config")
         convert_loaded(settings[FLAG], plan.method, dataset, config, splits)
+
+
+def _seed(plan: Plan) -> int:
+    """Return the seed of a run: its own, or else the method's."""
+    settings = {setting.name: str(setting.value) for setting in plan.settings}
+    return int(settings.get("seed", str(flag_table(plan.method).flags["seed"].default)))
 
 
 def _is_refusal(error: BaseException) -> bool:
