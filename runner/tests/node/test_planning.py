@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from runner.tests.samples import pod, saved
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import write_json
 from stoker.contract.manifest import MANIFEST
+from stoker.fetch.selection import RECORD
 from stoker.node import launch
 from stoker.node.planning import plan_from
 from stoker.plan.facts import Facts
@@ -142,6 +144,50 @@ def test_a_workspace_that_is_no_folder_is_left_to_the_check_of_folders(facts: Fa
     (tmp_path / "output").touch()
     for resume in ("auto", "never"):
         assert is_packed(plan_from(replace(facts, env={**facts.env, "STOKER_RESUME": resume}), []))
+
+
+def fetched(folder: Path, digest: str = "sha256:ab", **more: str) -> None:
+    """Leave what an initializer records of a data set with one file."""
+    folder.mkdir(exist_ok=True)
+    file = {"path": "train.jsonl", "bytes": 9, "tag": "t", "digest": digest, **more}
+    write_json(folder / RECORD, {"uri": "s3://b/d", "files": [file], "time": str(time.time_ns())})
+
+
+@pytest.fixture
+def fetched_facts(facts: Facts, tmp_path: Path) -> Facts:
+    """A pod whose data set was fetched, and is a folder of it."""
+    fetched(tmp_path / "dataset")
+    return replace(facts, env={**facts.env, "STOKER_ARG_DATASET_NAME": str(tmp_path / "dataset" / "chats")})
+
+
+def test_a_data_set_that_was_replaced_is_another_run(fetched_facts: Facts, tmp_path: Path) -> None:
+    before = plan_from(fetched_facts, ["--max_steps", "5"])
+    output = tmp_path / "output"
+    saved(output, 5, record=left_by(before))
+    write_json(output / MANIFEST, {**left_by(before), "budget": before.budget, "steps": 5})
+
+    fetched(tmp_path / "dataset", tag="another time")
+    again = plan_from(fetched_facts, ["--max_steps", "5"])
+    assert again.record == before.record
+    assert launch._already_finished(again) is not None
+
+    fetched(tmp_path / "dataset", digest="sha256:cd")
+    now = plan_from(fetched_facts, ["--max_steps", "5"])
+    for refuse in (launch._already_finished, lambda plan: choose(output, plan.record, plan.resume, anew=False)):
+        with pytest.raises(RunError, match=r": content of the data set was \w{12}, now \w{12}\.") as refused:
+            refuse(now)
+        assert refused.value.code is ExitCode.CONFIG
+    anew = plan_from(replace(fetched_facts, env={**fetched_facts.env, "STOKER_RESUME": "never"}), ["--max_steps", "5"])
+    assert launch._already_finished(anew) is None
+
+
+def test_content_that_was_not_recorded_is_not_compared(fetched_facts: Facts, tmp_path: Path) -> None:
+    before = plan_from(fetched_facts, [])
+    saved(tmp_path / "output", 2, record=left_by(before, "content of the data set"))
+    assert choose(tmp_path / "output", before.record, before.resume, anew=False)[0] is not None
+    for content in ("{", "[]", '{"files": [1]}', '{"files": []}'):
+        (tmp_path / "dataset" / RECORD).write_text(content)
+        assert "content of the data set" not in plan_from(fetched_facts, []).fixed
 
 
 @pytest.mark.parametrize("late", [0, 1])

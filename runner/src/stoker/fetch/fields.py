@@ -53,7 +53,8 @@ def fields_of(kind: str, user: str) -> Fields:
             space="enlarge the workspace's claim",
             volume="mount the volume `initializer` there, writable for group 0",
             another="Checkpoints in this workspace may come from it: use another workspace, or set "
-            f"STOKER_FETCH_REPLACE=true in {job}.env to replace it",
+            f"STOKER_FETCH_REPLACE=true in {job}.env, and STOKER_RESUME=never in spec.trainer.env, to replace it and "
+            "train anew",
         )
     if user == "serving":
         return Fields(

@@ -190,6 +190,21 @@ class Staging:
         return total
 
 
+def recorded_content(path: Path) -> str:
+    """Return a short digest of what was fetched to a path or to a folder above it, the same for the same content.
+
+    Empty if nothing was fetched there.
+    """
+    records = (read_json(folder / RECORD) for folder in (path, *path.parents))
+    record: Any = next((found for found in records if found is not None), {})
+    try:
+        # A tag may change where the content stays.
+        files = [(file["path"], file["bytes"], file["digest"] or file["tag"]) for file in record["files"]]
+    except (KeyError, TypeError):
+        return ""
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:12] if files else ""
+
+
 def mismatch(file: File, path: Path) -> str | None:
     """Return how a fetched file differs from its description in the source; None if it does not.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.strict_yaml import not_yaml, read_yaml
 from stoker.contract.words import write_termination_message
+from stoker.fetch.target import recorded_content
 from stoker.frameworks import get_framework
 from stoker.node.read_inputs import read_model
 from stoker.plan.facts import Facts, read_facts
@@ -48,7 +50,7 @@ def plan_pod(args: Sequence[str], world: Mapping[str, str] | None = None) -> Pla
 
 
 def plan_from(facts: Facts, args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
-    """Read the `--config` file, the model's folder and what an earlier attempt left, and make the plan.
+    """Read the `--config` file, the inputs' folders and what an earlier attempt left, and make the plan.
 
     Args:
         facts: the facts of the container.
@@ -63,9 +65,15 @@ def plan_from(facts: Facts, args: Sequence[str], world: Mapping[str, str] | None
     plan = resolve_plan(request, config)
     # Only the plan says where the model lies, and what the run may go on from.
     model = None if plan.model is None else Path(plan.model)
-    if model is None or not model.is_dir():
-        return plan
-    return resolve_plan(request, config, read_model(model), _former(plan))
+    if model is not None and model.is_dir():
+        plan = resolve_plan(request, config, read_model(model), _former(plan))
+    return replace(plan, fixed={**plan.fixed, **_contents(plan)})
+
+
+def _contents(plan: Plan) -> dict[str, str]:
+    """Return what was fetched as each input: it may be replaced, and the path stays."""
+    contents = {check.what: recorded_content(Path(check.path)) for check in plan.checks if check.kind == "exists"}
+    return {f"content of the {what}": content for what, content in contents.items() if content}
 
 
 def _former(plan: Plan) -> Mapping[str, Any] | None:
