@@ -75,6 +75,28 @@ def test_a_preference_method_keeps_a_reference_unless_it_is_computed_before(mode
     assert total("--use_peft") == total("--use_peft", "--precompute_ref_log_probs")
 
 
+@pytest.mark.parametrize(
+    ("method", "args", "without"),
+    [("rloo", (), ("--beta", "0")), ("grpo", ("--beta", "0.04"), ()), ("grpo_async", ("--beta", "0.04"), ())],
+)
+def test_a_penalty_needs_a_reference(model: Path, method: str, args: tuple[str, ...], without: tuple[str, ...]) -> None:
+    def total(*args: str) -> int:
+        samplers = ("--samplers", "http://a:8000") if method == "grpo_async" else ()
+        memory = planned(model, "--reward_funcs", "think_format_reward", *samplers, *args, method=method).memory
+        assert memory is not None
+        return memory.total
+
+    assert total(*args) - total(*without) == 4 * 8_190_735_360
+    if method != "grpo_async":
+        assert total("--use_peft", *args) == total("--use_peft", *without)
+
+
+def test_a_reference_keeps_its_type_in_a_sharded_run(model: Path) -> None:
+    memory = planned(model, "--dtype", "bfloat16", env={"STOKER_SHARDING": "full"}, method="dpo").memory
+    assert memory is not None
+    assert memory.total == (16 + 2) * 8_190_735_360 // 8
+
+
 def test_an_adapters_bytes_depend_on_what_it_is_on(model: Path) -> None:
     lora, qlora = planned(model, "--use_peft").memory, planned(model, "--use_peft", "--load_in_4bit").memory
     assert lora is not None

@@ -79,8 +79,8 @@ def test_only_linear_layers_are_quantized() -> None:
 
 
 def test_a_reference_model_is_there_once_more() -> None:
-    one, two = (estimate(shape(), Training("full", 4, 4, 8, copies=copies)) for copies in (0, 1))
-    assert two.total - one.total == 4 * 8_190_735_360
+    one, two = (estimate(shape(), Training("full", 4, 4, 8, reference_bytes=width)) for width in (0, 2))
+    assert two.total - one.total == 2 * 8_190_735_360
 
 
 def test_an_unknown_optimizer_is_not_counted() -> None:

@@ -13,7 +13,8 @@ from stoker.plan.model_shape import ModelShape
 
 NOT_COUNTED = (
     "activations and logits, which grow with batch size and length; layers that a sharded run gathers; buffers for "
-    "communication; teacher and reward models; vLLM; what CUDA and fragmentation take"
+    "communication; teacher and reward models; modules that are trained whole beside an adapter; vLLM; what CUDA and "
+    "fragmentation take"
 )
 _GIB = 2**30
 # What vLLM needs of its host's memory beside weights that it has parked there.
@@ -34,7 +35,7 @@ class Training:
         rank: the adapter's rank.
         adapter_bytes: bytes of an adapter's weight.
         targets: the linear layers with an adapter; empty for all.
-        copies: how often the frozen weights are there once more, for example 1 for a reference model.
+        reference_bytes: bytes of a weight of the frozen copy that a reference model is; 0 without one.
         sharers: how many processes share the model's state; 1 if each holds all of it.
     """
 
@@ -45,7 +46,7 @@ class Training:
     rank: int = 0
     adapter_bytes: float = 4
     targets: Sequence[str] = ()
-    copies: int = 0
+    reference_bytes: float = 0
     sharers: int = 1
 
 
@@ -153,10 +154,11 @@ def estimate(shape: ModelShape, training: Training) -> Memory:
     frozen = linear * training.linear_bytes + (shape.weights - linear) * training.weight_bytes
     if training.tuning == "full":
         trained, width = shape.weights, training.weight_bytes
-        weights = frozen * (1 + training.copies)
+        weights = frozen
     else:
         trained, width = _adapter(shape, training), training.adapter_bytes
-        weights = frozen * (1 + training.copies) + trained * width
+        weights = frozen + trained * width
+    weights += shape.weights * training.reference_bytes
     optimizer = None if training.optimizer is None else trained * training.optimizer
     return Memory(
         shape.weights,

@@ -26,8 +26,9 @@ _OPTIMIZERS: Mapping[str, Callable[[float], float]] = {
 # bitsandbytes keeps a float32 for each 64 weights of 4 bits; nested, a byte for each, and a float32 for 256 of those.
 _FOUR_BITS = 0.5 + 4 / 64
 _FOUR_BITS_NESTED = 0.5 + 1 / 64 + 4 / (64 * 256)
-# Methods that keep a frozen copy of a model that is trained whole.
+# Methods that keep a frozen copy of a model that is trained whole, and those that do so for a penalty (beta).
 _WITH_REFERENCE = ("dpo", "kto")
+_WITH_PENALTY = ("grpo", "grpo_async", "rloo")
 # Bytes that an adapter's weight has beside quantized weights (TRL makes it bfloat16), and else (PEFT makes it float32).
 _QUANTIZED_ADAPTER, _ADAPTER = 2, 4
 
@@ -79,10 +80,13 @@ def _training(asked: Asked, values: Mapping[str, str], shape: ModelShape, target
     width = float(BYTES.get(shape.dtype if dtype in ("auto", "") else dtype, BYTES["float32"]))
     optimizer = _OPTIMIZERS.get(values.get("optim", ""))
     if not on("use_peft"):
+        # It stays in its type where accelerate keeps the trained weights of a sharded run in float32.
+        reference = width if _has_reference(asked.method, values) else 0
         if sharers > 1 and (on("bf16") or on("fp16")):
-            width = BYTES["float32"]  # accelerate keeps the trained weights of a sharded run so
-        copies = int(asked.method in _WITH_REFERENCE and not on("precompute_ref_log_probs"))
-        return Training("full", width, width, optimizer and optimizer(width), copies=copies, sharers=sharers)
+            width = BYTES["float32"]
+        return Training(
+            "full", width, width, optimizer and optimizer(width), reference_bytes=reference, sharers=sharers
+        )
     quantized = on("load_in_4bit") or on("load_in_8bit")
     linear = width
     if quantized:
@@ -99,6 +103,13 @@ def _training(asked: Asked, values: Mapping[str, str], shape: ModelShape, target
         targets=tuple(targets),
         sharers=sharers,
     )
+
+
+def _has_reference(method: str, values: Mapping[str, str]) -> bool:
+    """Return whether TRL loads a second model to compare the trained one with."""
+    if method in _WITH_PENALTY:
+        return float(values.get("beta") or 0) != 0
+    return method in _WITH_REFERENCE and not is_true(values.get("precompute_ref_log_probs", ""))
 
 
 def _offloads(values: Mapping[str, str]) -> bool:
