@@ -132,6 +132,18 @@ def test_it_is_chosen_only_where_it_works_and_refused_elsewhere(
     assert f"attn_implementation varlen_attention {problem}: leave it out" in caught.value.message
 
 
+def test_a_flag_says_more_of_dropped_scores_than_the_model(tmp_path: Path) -> None:
+    dropping = {**QWEN_8B, "attention_dropout": 0.1}
+    more, none = (("--model_init_kwargs", json.dumps({"attention_dropout": rate})) for rate in (0.1, 0.0))
+    assert "attn_implementation" not in chosen(planned(tmp_path, *LORA, *more))
+    named = ("--attn_implementation", "varlen_attention")
+    with pytest.raises(
+        RunError, match=r"cannot drop scores \(attention_dropout in --model_init_kwargs\): leave it out"
+    ):
+        planned(tmp_path, *LORA, *more, *named)
+    assert chosen(planned(tmp_path, *LORA, *none, model=dropping))["attn_implementation"] == "varlen_attention"
+
+
 @pytest.mark.parametrize(
     "named",
     [

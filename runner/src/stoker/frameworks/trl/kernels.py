@@ -35,6 +35,7 @@ _USABLE = 0.9
 _RESHAPING = ("fsdp", "deepspeed", "auto_find_batch_size")
 # torch's own attention, transformers' default but for families whose scores it cannot cap; those have the other.
 _SDPA, _EAGER, _CAPPED = "sdpa", "eager", ("gemma2",)
+_DROPOUT = "attention_dropout"
 # The first torch whose FlashAttention of packed rows takes fewer keys than queries, and the heads that it takes.
 _VARLEN_TORCH, _VARLEN_HEADS = (2, 13), range(8, 257, 8)
 # Masked attention may add this much to the linear layers' arithmetic. Padding seldom costs so little.
@@ -121,8 +122,14 @@ def varlen_problems(asked: Asked) -> Iterator[str]:
         yield "computes in bfloat16 or float16 only, and --bf16 is false"
     if shape is not None and shape.family in _CAPPED:
         yield f"cannot cap the scores of {shape.family}"
-    if shape is not None and shape.drops_attention:
-        yield "cannot drop scores (attention_dropout in the model's config.json)"
+    options = _model_options(asked)
+    if _DROPOUT in options:
+        # It replaces the one in config.json.
+        drops, where = bool(options[_DROPOUT]), "--model_init_kwargs"
+    else:
+        drops, where = shape is not None and shape.drops_attention, "the model's config.json"
+    if drops:
+        yield f"cannot drop scores ({_DROPOUT} in {where})"
     if shape is not None and shape.head_size not in _VARLEN_HEADS:
         largest = _VARLEN_HEADS[-1]
         yield f"takes heads of up to {largest} numbers, a multiple of 8, and the model's have {shape.head_size}"
