@@ -229,6 +229,25 @@ def test_a_sequence_longer_than_the_model_is_78(tmp_path: Path) -> None:
     assert "write 128 or less" in text
 
 
+@pytest.mark.parametrize(
+    ("options", "is_longer"),
+    [
+        ({"max_position_embeddings": 256}, True),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e6}}, True),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, True),
+        ({"attention_dropout": 0.1}, False),
+    ],
+)
+def test_a_flag_may_give_the_model_more_positions(tmp_path: Path, options: dict[str, Any], is_longer: bool) -> None:
+    files = {"model/config.json": '{"max_position_embeddings": 128}', "dataset/train.jsonl": [{"text": "a"}]}
+    write(tmp_path, {**files, "model/weights.pt": "whole"})
+    args = ("sft", "--max_length", "256", "--model_init_kwargs", json.dumps(options))
+    if is_longer:
+        check_start(plan_on(tmp_path, *args))
+    else:
+        assert "write 128 or less" in refusal(tmp_path, *args)[1]
+
+
 CARD = """---
 configs:
 - config_name: one

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from stoker.contract.exits import ExitCode
 from stoker.frameworks.trl.dataset_formats import COLUMNS, FLAG, formats_of
+from stoker.frameworks.trl.mappings import mapping_in
 from stoker.plan.arguments import NONE, Setting
 from stoker.plan.inputs import DatasetColumns, ModelFolder
 from stoker.rollouts.verifiers import ANSWERS
@@ -33,6 +34,8 @@ _REWARDS_OF_MESSAGES = ("accuracy_reward", "reasoning_accuracy_reward", "think_f
 _REWARDS_OF_ANSWERS = ("math_answer", "get_math_answer")
 _REWARDS_OF_SOLUTIONS = ("accuracy_reward", "reasoning_accuracy_reward")
 _LENGTHS = ("max_length", "max_completion_length")
+# Options of the model that give it other positions than its config.json says.
+_POSITIONS = ("max_position_embeddings", "rope_parameters", "rope_scaling")
 
 Problem = tuple[ExitCode, str]
 
@@ -145,6 +148,8 @@ def _no_template(
 
 
 def _too_long(settings: Mapping[str, Setting], model: ModelFolder, positions: int) -> Iterator[Problem]:
+    if {*_POSITIONS} & mapping_in(settings, "model_init_kwargs").keys():
+        return
     for flag in _LENGTHS:
         setting = settings.get(flag)
         if setting is None or isinstance(setting.value, tuple) or setting.value == NONE:

@@ -36,6 +36,15 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 _FILES = ("fsdp_config", "accelerator_config", "deepspeed")
 
 
+def mapping_in(settings: Mapping[str, Setting], flag: str) -> Mapping[str, Any]:
+    """Return what a flag with a mapping holds; empty without it, and if it is not JSON, which another check refuses."""
+    try:
+        content = json.loads(str(settings[flag].value)) if flag in settings else {}
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def mapping_problems(table: FlagTable, settings: Mapping[str, Setting]) -> Iterator[str]:
     """Yield one problem for each text that is no mapping, and for each key that nobody reads."""
     for name, setting in settings.items():

@@ -5,9 +5,9 @@ The rules are those of TRL 1.16 and transformers 5, which look for a package onl
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 
+from stoker.frameworks.trl.mappings import mapping_in
 from stoker.plan.arguments import Setting
 from stoker.plan.interfaces import Account
 
@@ -90,7 +90,7 @@ def needed_packages(settings: Mapping[str, Setting]) -> dict[str, str]:
         if package is not None:
             needed[package] = f"--{flag} {word}"
     for flag in _OF_MODELS:
-        attention = _attention_in(settings[flag]) if flag in settings else ""
+        attention = str(mapping_in(settings, flag).get(_ATTENTION_FLAG) or "")
         package = _package_of(_ATTENTION_FLAG, attention)
         if package is not None:
             needed[package] = f"--{flag} with {_ATTENTION_FLAG} {attention}"
@@ -121,12 +121,3 @@ def _package_of(flag: str, word: str) -> str | None:
         if "/" in word:  # a repository on the Hub
             return _KERNELS
     return _WITH_ANY_VALUE.get(flag) or PACKAGES[flag].get(word)
-
-
-def _attention_in(setting: Setting) -> str:
-    """Return the attention that a flag with the model's own options names; empty if it names none."""
-    try:
-        options = json.loads(str(setting.value))
-    except (ValueError, RecursionError):
-        return ""  # another check refuses it
-    return str(options.get(_ATTENTION_FLAG) or "") if isinstance(options, dict) else ""

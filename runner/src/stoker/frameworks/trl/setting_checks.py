@@ -7,7 +7,6 @@ configs' `__post_init__`) and transformers 5 (`TrainingArguments`).
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from stoker.frameworks.command_line import evaluates
@@ -15,7 +14,7 @@ from stoker.frameworks.trl.asynchronous import refusals
 from stoker.frameworks.trl.evaluation_checks import evaluation_problems
 from stoker.frameworks.trl.kernels import chosen_attention, varlen_problems
 from stoker.frameworks.trl.known_words import VARLEN, unknown_words
-from stoker.frameworks.trl.mappings import mapping_problems, recomputing_problems
+from stoker.frameworks.trl.mappings import mapping_in, mapping_problems, recomputing_problems
 from stoker.frameworks.trl.optimizers import optimizer_problems, own_optimizer_problems
 from stoker.frameworks.trl.packages import TRACKERS
 from stoker.frameworks.trl.schedules import own_schedule_problems, schedule_problems
@@ -270,11 +269,7 @@ def _ignored_epochs(settings: Mapping[str, Setting]) -> Iterator[str]:
 def _laid_over(settings: Mapping[str, Setting]) -> Iterator[str]:
     """Yield one problem for each key that would load another model or type than plan and manifest say."""
     for flag, keys in _LAID_OVER.items():
-        try:
-            options = json.loads(str(settings[flag].value)) if flag in settings else {}
-        except (ValueError, RecursionError):
-            continue  # TRL refuses it
-        for key in options if isinstance(options, dict) else ():
+        for key in mapping_in(settings, flag):
             if key in keys:
                 yield f"--{flag} ({settings[flag].source}) sets {key}, which has its own flag: write --{keys[key]}"
 
