@@ -290,6 +290,31 @@ def test_the_pod_starts_as_many_processes_as_validate_says(resources: Mapping[st
         assert resolve_world(Facts(env=env, devices=devices)).nproc_per_node == plan.world.nproc_per_node
 
 
+def runtime_without_devices() -> dict[str, Any]:
+    """Return a runtime for GPUs whose TrainJobs say which."""
+    runtime = gpu_runtime()
+    container(runtime)["resources"] = deepcopy(CPU)
+    return runtime
+
+
+@pytest.mark.parametrize(
+    ("partitions", "count"),
+    [({"nvidia.com/mig-3g.40gb": 2}, 2), ({"nvidia.com/mig-1g.10gb": "1", "nvidia.com/mig-2g.20gb": "2"}, 3)],
+)
+def test_several_partitions_of_a_gpu_are_78(partitions: Mapping[str, Any], count: int) -> None:
+    verdict = of(runtime=runtime_without_devices(), resourcesPerNode={"limits": partitions})
+    assert verdict.code is ExitCode.CONFIG
+    assert verdict.errors == (
+        f"sft: the pods ask for {count} partitions of a GPU, and a process can use only one: request one, or whole "
+        "devices (nvidia.com/gpu)"
+    )
+
+
+def test_one_partition_of_a_gpu_is_a_device() -> None:
+    verdict = of(runtime=runtime_without_devices(), resourcesPerNode={"limits": {"nvidia.com/mig-3g.40gb": 1}})
+    assert said(verdict) == ["sft: valid: trl sft on 1 nodes × 1 processes"]
+
+
 GOLDENS = sorted((ROOT / "tests/charts/golden/training-runtimes").glob("*.yaml"))
 
 

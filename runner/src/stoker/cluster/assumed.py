@@ -12,10 +12,12 @@ from stoker.plan.devices import hidden_by, left_visible
 from stoker.plan.facts import Facts, whole_number
 from stoker.plan.world import DEFAULT_PORT, yields
 
+# Partitions of an NVIDIA GPU, of which CUDA gives a process one.
+_PARTITIONS = "nvidia.com/mig-"
 # Extended resources whose count is the number of devices, by the accelerator profile.
 _RESOURCES = {
     # Not all of a vendor's: network operators offer RDMA devices, and device plugins shares of memory, there too.
-    "nvidia": ("nvidia.com/gpu", "nvidia.com/mig-"),
+    "nvidia": ("nvidia.com/gpu", _PARTITIONS),
     "amd": ("amd.com/gpu", *(f"amd.com/{mode}_" for mode in ("spx", "dpx", "tpx", "qpx", "cpx"))),
     "intel": ("gpu.intel.com/i915", "gpu.intel.com/xe", "habana.ai/gaudi"),
     "tpu": ("google.com/tpu",),
@@ -34,9 +36,7 @@ def assumed_facts(job: NodeJob, environment: Mapping[str, str], shm_bytes: int |
         shm_bytes: size of its /dev/shm; None if it is not known.
     """
     accelerator = environment.get("STOKER_ACCELERATOR") or "nvidia"
-    prefixes = _RESOURCES.get(accelerator, ())
-    amounts = {**job.resources, **job.limits}
-    count = sum(int(quantity(amounts[name])) for name in amounts if name.startswith(prefixes or ("?",)))
+    count = _requested(job, _RESOURCES.get(accelerator, ()))
     if job.claims:
         # A claim asks for one device per process of the runtime.
         count = max(count, whole_number(environment.get("STOKER_NPROC_PER_NODE", "")) or 1)
@@ -52,6 +52,23 @@ def assumed_facts(job: NodeJob, environment: Mapping[str, str], shm_bytes: int |
         # Unlike a pod, we know that Trainer chose this number, not the user: there is nothing to note.
         return replace(facts, env={**facts.env, "PET_NPROC_PER_NODE": "auto"})
     return facts
+
+
+def partition_problem(job: NodeJob, accelerator: str) -> str:
+    """Return why a node's processes could not use all partitions of GPUs that it requests; empty if they could."""
+    count = _requested(job, (_PARTITIONS,)) if accelerator == "nvidia" else 0
+    if count < 2:
+        return ""
+    return (
+        f"the pods ask for {count} partitions of a GPU, and a process can use only one: request one, or whole devices "
+        "(nvidia.com/gpu)"
+    )
+
+
+def _requested(job: NodeJob, prefixes: tuple[str, ...]) -> int:
+    """Return how many devices a node requests of resources whose names begin so."""
+    amounts = {**job.resources, **job.limits}
+    return sum(int(quantity(amount)) for name, amount in amounts.items() if name.startswith(prefixes))
 
 
 def environment_of(job: NodeJob, node: int) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cluster.admission import admission_of
-from stoker.cluster.assumed import assumed_facts, environment_of, without_unseen
+from stoker.cluster.assumed import assumed_facts, environment_of, partition_problem, without_unseen
 from stoker.cluster.grace import grace_notice, grace_problem
 from stoker.cluster.images import has_package, packages_of
 from stoker.cluster.pods import NodeJob, expand, initializers_of, job_of, rewritten
@@ -240,6 +240,8 @@ class _Judge:
             facts = assumed_facts(job, environment, volumes.shm_bytes)
             if node == 0:
                 self._unknown_image()
+                if problem := partition_problem(job, facts.accelerator):
+                    self.problems.append((ExitCode.CONFIG, problem))
             plan = self._planned(start, facts, volumes)
             if first is None and plan is not None:
                 first = plan
