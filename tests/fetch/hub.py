@@ -114,6 +114,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         self.state.requests += 1
+        # Python's server takes two slashes at the start for one; the hub does not.
+        if self.requestline.split()[1].startswith("//"):
+            self._refuse(404, "")
+            return
         path = unquote(urlsplit(self.path).path)
         for pattern, action in (
             (r"/api/(models|datasets)/(.+)/tree/([^/]+)", self._tree),

@@ -33,9 +33,11 @@ def model(hub: Hub) -> Repository:
 
 
 @pytest.mark.usefixtures("model")
-@pytest.mark.parametrize("variable", ["HF_ENDPOINT", "ENDPOINT"])
-def test_a_model_comes_from_a_mirror_and_is_fetched_once(hub: Hub, initializer: Make, variable: str) -> None:
-    container = initializer(**{variable: hub.address})
+@pytest.mark.parametrize(("variable", "slash"), [("HF_ENDPOINT", ""), ("ENDPOINT", ""), ("HF_ENDPOINT", "/")])
+def test_a_model_comes_from_a_mirror_and_is_fetched_once(
+    hub: Hub, initializer: Make, variable: str, slash: str
+) -> None:
+    container = initializer(**{variable: f"{hub.address}{slash}"})
     code, output = container.run("model", "hf://org/tiny")
     assert code == 0, output
     assert container.files("model") == MODEL

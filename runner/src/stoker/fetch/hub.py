@@ -32,7 +32,8 @@ class Hub(FileSource):
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
         import huggingface_hub
 
-        self._endpoint = request.options.get("ENDPOINT") or os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+        endpoint = request.options.get("ENDPOINT") or os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+        self._endpoint = endpoint.rstrip("/")  # the client puts a slash after it
         self._token = request.options.get("ACCESS_TOKEN")
         self._api = huggingface_hub.HfApi(endpoint=self._endpoint, token=self._token)
         self._commit: str | None = None
