@@ -36,6 +36,7 @@ class Vllm:
         self.weights = self.staged = ""  # the folder that its workers have loaded, and that they have read
         self.swaps: list[bool] = []  # for each time that weights were loaded: whether it was paused
         self.unreadable: set[str] = set()  # folders that its workers cannot read
+        self.reading: set[str] = set()  # folders that its workers take long to read
         self.stubborn: set[str] = set()  # paths that it refuses
         self.raw: dict[str, bytes] = {}  # path → what comes over the wire in the place of an answer
         self.address = ""
@@ -98,6 +99,8 @@ class Vllm:
             assert bool(files) == bool(name)
             self.staged = name
             return None
+        if method == "stoker_staged" and self.staged in self.reading:
+            return {"done": False}
         if method == "stoker_staged":
             bad = self.staged in self.unreadable
             return {"done": True, "name": self.staged, **({"file": self.staged, "problem": "it is cut"} if bad else {})}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,9 @@ from runner.tests.serve.adapters.samples import make_model
 from runner.tests.serve.fleet.members import Members, members_in
 
 from stoker.serve.fleet import control as control_module
-from stoker.serve.fleet import desired
+from stoker.serve.fleet import desired, replicas
 from stoker.serve.fleet.control import Call, Control
-from stoker.serve.fleet.desired import CallRefusedError, Desired
+from stoker.serve.fleet.desired import CallRefusedError, Desired, Held
 from stoker.serve.fleet.endpoints import calls
 from stoker.serve.fleet.weights import written
 
@@ -35,6 +37,13 @@ def reload(control: Control, folder: Path | str) -> Desired:
 
 def served(members: Members) -> list[str]:
     return [one.vllm.weights for one in members.all]
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30.0
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_every_replica_loads_them_while_it_is_paused(whole: Members, tmp_path: Path) -> None:
@@ -65,6 +74,44 @@ def test_what_one_cannot_load_is_loaded_by_none(whole: Members, tmp_path: Path) 
         reload(control, bad)
     assert found.value.replicas == {whole.all[1].name: f"{bad}: it is cut"}
     assert served(whole) == [str(good)] * 2
+
+
+def test_one_that_goes_back_to_the_weights_before_is_not_ready_meanwhile(
+    whole: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "_SECONDS", 0.5)
+    (good, bad), path = whole.all, str(make_model(tmp_path / "v1"))
+    bad.vllm.unreadable.add(path)
+    bad.vllm.reading.add(path)
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(reload, whole.control(), path)
+        wait_for(lambda: good.watch.state.held == Held(1, 1, ready=True))
+        good.vllm.reading.add("")  # the model's own weights, to which it goes back
+        bad.vllm.reading.clear()
+        with pytest.raises(CallRefusedError, match=f"; still rolling back, or not answering: .*{good.name}"):
+            call.result(60)
+    assert (good.vllm.weights, good.watch.state.ready) == (path, False)
+    shown = whole.control().shown()["replicas"][good.name]
+    why = f"it still has the weights in {path}, which are no longer wanted"
+    assert shown == {"listed": True, "ready": False, "generation": 0, "problem": why}
+    good.vllm.reading.clear()
+    wait_for(lambda: good.watch.state.ready)
+    assert served(whole) == ["", ""]
+
+
+def test_what_is_taken_back_while_one_reads_it_is_not_loaded(
+    whole: Members, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "_SECONDS", 0.5)
+    (slow, bad), path = whole.all, str(make_model(tmp_path / "v1"))
+    bad.vllm.unreadable.add(path)
+    slow.vllm.reading.add(path)
+    with pytest.raises(CallRefusedError, match=f"; still rolling back, or not answering: .*{slow.name}"):
+        reload(whole.control(), path)
+    assert slow.watch.state.ready, "it has the weights before"
+    slow.vllm.reading.clear()
+    wait_for(lambda: slow.watch.state.held == Held(2, 2, ready=True))
+    assert (slow.vllm.swaps, served(whole)) == ([], ["", ""])
 
 
 def test_another_model_is_refused_before_anything_is_read(whole: Members, tmp_path: Path) -> None:

@@ -69,7 +69,6 @@ class Watch:
         self._asked = 0  # how many looks were asked for
         self._answered = 0  # how many of these the looks so far have answered
         self._told: set[str] = set()
-        self._generation = 0  # of the fleet's desired state, as somebody told
         self._wanted_names: tuple[str, ...] = ()  # what the last look wanted
         self.state = ReplicaState(server=_described(settings, model))
 
@@ -96,7 +95,8 @@ class Watch:
             self._asked += 1
             mine = self._asked
             self._told.update(told)
-            self._generation = max(self._generation, generation)
+            if self._member:
+                self._member.tell(generation)
         with self._looking:
             if self._answered < mine:
                 asked, names = self._news()
@@ -130,7 +130,9 @@ class Watch:
             self._say(f"the model does not answer: {error}")
             return replace(self.state, up=False, settled=False, time=now)
         if self._member:
-            self._member.read(self._generation)
+            self._member.read()
+            if outdated := self._member.outdated():  # loading others may take minutes, and probes come meanwhile
+                self.state = replace(self.state, held=outdated)
         ordered = self._member.newest.adapters if self._member else {}
         try:
             wanted = self._wanted.read(now, loaded, told, ordered)

@@ -200,7 +200,7 @@ class Control:
         undone = self._keep(before, tried.generation)
         left = self._await(undone.generation, time.monotonic() + _UNDO_SECONDS, undo=True) if undone else {}
         say(f"{call.what}: undone; {missing}")
-        later = f"; still rolling back, and receiving no requests: {', '.join(left)}" if left else ""
+        later = f"; still rolling back, or not answering: {', '.join(left)}" if left else ""
         raise CallRefusedError(502, f"not every replica could {call.what}; all keep the state before{later}", missing)
 
     def _checked(self, now: Desired, call: Call, deadline: float) -> Desired:
@@ -225,12 +225,11 @@ class Control:
             seen = {name: answer for name, answer in seen.items() if name in names}
             seen |= self._replicas.ask([name for name in names if not _has(seen.get(name), generation)], generation)
             missing = lacking(generation, seen, self._replicas.ready())
-            if undo:
-                missing = {name: why for name, why in missing.items() if isinstance(seen.get(name), ReplicaStatus)}
+            awaited = [name for name in missing if not undo or isinstance(seen.get(name), ReplicaStatus)]
             now = time.monotonic()
             unable = {name: unable.get(name, now) for name in missing if _cannot(seen.get(name), generation)}
             doubted = not undo and any(now - since >= _DOUBT_SECONDS for since in unable.values())
-            if not missing or now >= deadline or doubted:
+            if not awaited or now >= deadline or doubted:
                 return missing
             time.sleep(_PAUSE_SECONDS)
 

@@ -28,6 +28,7 @@ class Member:
     def __init__(self, folder: Path, server: Server, weights: ReplicaWeights | None = None) -> None:
         self._log, self._server, self._weights = Log(folder), server, weights
         self.newest = self.kept = Desired()
+        self._told = 0  # a generation that is there, as somebody said
         self._resets: int | None = None  # how often the cache was dropped; None for a server that is new
         self._names: set[str] = set()  # adapters of the state before
         self._gone: set[str] = set()  # adapters that were unloaded
@@ -43,15 +44,15 @@ class Member:
         if self._weights:
             self._weights.restarted()
 
-    def read(self, told: int) -> None:
-        """Read the desired state. If it cannot be read, the last one stays.
+    def tell(self, generation: int) -> None:
+        """Note a generation that is there, as somebody says: the next read finds it."""
+        self._told = max(self._told, generation)
 
-        Args:
-            told: a generation that is there as somebody says.
-        """
+    def read(self) -> None:
+        """Read the desired state. If it cannot be read, the last one stays."""
         problem = ""
         try:
-            newest, kept = self._log.newest(told)
+            newest, kept = self._log.newest(self._told)
             if newest.generation >= self.newest.generation:  # else the file system shows an old content
                 self.newest, self.kept = newest, kept
         except (OSError, ValueError) as error:
@@ -59,6 +60,13 @@ class Member:
         if problem and problem != self._problem:
             say(problem)
         self._problem = problem
+
+    def outdated(self) -> Held | None:
+        """Return what a replica has that must not answer before it has other weights; None if it may."""
+        if self._weights is None or self._weights.held in (self.newest.weights, self.kept.weights):
+            return None
+        has = self._weights.held or "its model"
+        return Held(self.newest.generation, problem=f"it still has the weights in {has}, which are no longer wanted")
 
     def apply(self, loaded: Mapping[str, str], left: Collection[str], problems: Mapping[str, str]) -> Held:
         """Load weights, pause, resume and drop what is cached, and return what the replica has then.
@@ -68,10 +76,11 @@ class Member:
             left: names that it serves and should not.
             problems: what is wrong with adapters, by name.
         """
-        wanted, problem = self.newest, self._problem
-        paused, resets = not wanted.paused, 0
+        problem = self._problem
+        paused, resets = not self.newest.paused, 0
         try:
-            problem = problem or self._take(wanted)
+            problem = problem or self._take(self.newest)
+            wanted = self.newest  # another one may have come while weights were read
             paused = self._server.is_paused()
             if paused != wanted.paused:
                 (self._server.pause if wanted.paused else self._server.resume)()
@@ -80,7 +89,7 @@ class Member:
             resets = wanted.resets
         except ServerError as error:
             problem = problem or f"vLLM: {error}"
-        wrong = [f"{name}: {problems[name]}" for name in sorted(wanted.adapters) if name in problems]
+        wrong = [f"{name}: {problems[name]}" for name in sorted(self.newest.adapters) if name in problems]
         return held(
             self.newest,
             self.kept,
@@ -94,8 +103,13 @@ class Member:
 
     def _take(self, wanted: Desired) -> str:
         if self._weights:
-            return self._weights.take(wanted)
+            return self._weights.take(wanted, self._wants)
         return NO_WEIGHTS if wanted.weights else ""
+
+    def _wants(self, weights: str) -> bool:
+        """Return whether the desired state, read anew, has these weights."""
+        self.read()
+        return self.newest.weights == weights
 
     def _reset(self, wanted: Desired) -> None:
         """Drop the cache if that is wanted, and if a name means other weights than before: vLLM caches by name."""

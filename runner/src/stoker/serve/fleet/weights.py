@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from stoker.contract.exits import RunError
@@ -54,8 +55,12 @@ class ReplicaWeights:
         """
         self.held = workers.held(self._server)
 
-    def take(self, wanted: Desired) -> str:
+    def take(self, wanted: Desired, wants: Callable[[str], bool]) -> str:
         """Load the weights that a fleet wants if the replica does not have them; return why it cannot, else nothing.
+
+        Args:
+            wanted: the desired state.
+            wants: returns whether the fleet still wants the weights of a folder: reading may take minutes.
 
         Raises:
             ServerError: vLLM does not answer.
@@ -64,7 +69,7 @@ class ReplicaWeights:
             return ""
         path = Path(wanted.weights)
         problem = self._unfit(path, wanted.written) if wanted.weights else ""
-        return problem or self._load(wanted.weights, weight_files(path) if wanted.weights else [], wanted.paused)
+        return problem or self._load(wanted, weight_files(path) if wanted.weights else [], wants)
 
     def _unfit(self, path: Path, when: int) -> str:
         """Return why the weights in a folder are not for this model; empty if they are."""
@@ -81,13 +86,17 @@ class ReplicaWeights:
             return f"the model in {path} is another than {self._model.source or self._model.path}: see {differs}"
         return ""
 
-    def _load(self, path: str, files: list[Path], paused: bool) -> str:
+    def _load(self, wanted: Desired, files: list[Path], wants: Callable[[str], bool]) -> str:
+        path = wanted.weights
         name = path or "the model's own weights"
         self._server.workers("stoker_stage_model", files=[*map(str, files)], name=path)
         if problems := [str(one["problem"]) for one in workers.staged(self._server) if "problem" in one]:
             return f"{name}: {problems[0]}"
+        if not wants(path):
+            say(f"{name} read, but not loaded: no longer wanted")
+            return ""
         began = time.monotonic()
-        found = workers.swapped(self._server, path, resume=not paused)
+        found = workers.swapped(self._server, path, resume=not wanted.paused)
         self.held = workers.agreed(found)
         if problems := [str(one["problem"]) for one in found if "problem" in one]:
             return f"{name}: {problems[0]}"
