@@ -92,6 +92,17 @@ def test_a_pause_that_fails_somewhere_pauses_nobody(members: Members) -> None:
     assert [one.vllm.paused for one in (good, bad)] == [False, False]
 
 
+def test_a_cache_is_dropped_again_after_a_call_that_was_undone(members: Members) -> None:
+    good, bad = members.start(2)
+    control = members.control()
+    bad.vllm.stubborn.add("/reset_prefix_cache")
+    with pytest.raises(CallRefusedError, match="drop caches; all keep the state before"):
+        control.change(RESET)
+    bad.vllm.stubborn.clear()
+    control.change(RESET)
+    assert (good.vllm.resets, bad.vllm.resets) == (2, 1)
+
+
 def test_an_adapter_that_cannot_be_served_is_refused_by_the_check(members: Members) -> None:
     members.start(2)
     folder = members.adapter("a")

@@ -17,7 +17,7 @@ def test_calls_change_what_they_name_and_nothing_else() -> None:
     assert desired.unload("a")(now).adapters == {}
     assert desired.pause(now).paused
     assert not desired.resume(desired.pause(now)).paused
-    assert desired.reset_cache(now).resets == 1
+    assert desired.reset_cache(now).resets == 4
     assert now == Desired(3, adapters={"a": "/a"})
 
 

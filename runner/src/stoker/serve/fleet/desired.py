@@ -34,7 +34,8 @@ class Desired:
         generation: grows with each change.
         kept: False while it is tried: it may be taken back.
         paused: no token is generated.
-        resets: how often cached keys and values were to be dropped.
+        resets: the generation that was the last to drop cached keys and values; 0 for none. One that was taken back
+            does not come again, so replicas that had dropped theirs for it do not skip the next one.
         adapters: folder of each adapter that a call has loaded, by name.
         weights: folder of the weights that a call has loaded; empty for the model's own.
         written: when these were written, in nanoseconds since the epoch; 0 for the model's own.
@@ -151,7 +152,7 @@ def resume(now: Desired) -> Desired:
 
 def reset_cache(now: Desired) -> Desired:
     """Drop cached keys and values."""
-    return replace(now, resets=now.resets + 1)
+    return replace(now, resets=now.generation + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ def held(
         loaded: folder of each adapter that it serves, by name.
         left: names that it serves and should not.
         paused: whether it is paused.
-        resets: how often its cache was dropped, as the desired state counts.
+        resets: for which generation its cache was dropped last.
         weights: folder of the weights that it serves; empty for the model's own.
         problem: why something could not be done; empty if all could.
     """

@@ -29,7 +29,7 @@ class Member:
         self._log, self._server, self._weights = Log(folder), server, weights
         self.newest = self.kept = Desired()
         self._told = 0  # a generation that is there, as somebody said
-        self._resets: int | None = None  # how often the cache was dropped; None for a server that is new
+        self._resets: int | None = None  # for which generation the cache was dropped; None for a server that is new
         self._names: set[str] = set()  # adapters of the state before
         self._gone: set[str] = set()  # adapters that were unloaded
         self._problem = ""
