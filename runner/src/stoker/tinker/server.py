@@ -77,8 +77,35 @@ def _handler(service: Service, key: bytes) -> type[BaseHTTPRequestHandler]:
             if self.close_connection:
                 self._drain()
 
+        def do_DELETE(self) -> None:
+            """Refuse it."""
+            self._refuse_method()
+
+        def do_PUT(self) -> None:
+            """Refuse it."""
+            self._refuse_method()
+
+        def do_PATCH(self) -> None:
+            """Refuse it."""
+            self._refuse_method()
+
         def log_message(self, format: str, *args: Any) -> None:
             """Log nothing per request."""
+
+        def _refuse_method(self) -> None:
+            """Refuse a method that changes what is there. After 501, http.server's own, the client repeats it."""
+
+            def refuse(headers: Mapping[str, str]) -> None:
+                self._path(headers)
+                raise RefusedError(
+                    f"{self.command} is not supported: to delete a checkpoint, delete its folder in output/checkpoints "
+                    "of the run folder",
+                    405,
+                )
+
+            self.close_connection = True  # a body is not read
+            self._respond(refuse)
+            self._drain()
 
         def _drain(self) -> None:
             """Read what a refused client still sends: closing before that would take the answer from it."""
@@ -128,6 +155,8 @@ def _handler(service: Service, key: bytes) -> type[BaseHTTPRequestHandler]:
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
+                if status == 405:
+                    self.send_header("Allow", "GET, POST")
                 if self.close_connection:
                     self.send_header("Connection", "close")
                 self.end_headers()
