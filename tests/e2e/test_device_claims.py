@@ -213,16 +213,21 @@ def crowd(cluster: Cluster, helm: Callable[..., str], tmp_path: Path) -> Iterato
         helm("uninstall", CROWD, "--namespace", kube.namespace)
 
 
+def _crowded() -> builders.Manifest:
+    """Return the TrainJob of a session whose pods are placed on that node."""
+    pods = builders.patches(*(builders.job_of_pod(job, **POD) for job in ("node", "sampler")))
+    kind = "TrainingRuntime"
+    return builders.trainjob("session", runtime="trl-grpo-async", kind=kind, spec=pods, args=builders.GRPO)
+
+
 @pytest.mark.usefixtures("kueue")
 def test_no_more_sessions_than_the_limit_share_a_device_and_the_others_wait_whole(crowd: Kube, tmp_path: Path) -> None:
     stoker = stoker_in(crowd)
-    pods = builders.patches(*(builders.job_of_pod(job, **POD) for job in ("node", "sampler")))
     # Each session has two pods, so the limit is the half of the quota.
     quota = {"pods": str(2 * LIMIT), "cpu": "100", "memory": "1Ti"}
     with queue(crowd, SHARED, quota, {"nodeLabels": LABEL}, preempts=False) as name:
-        job = builders.trainjob("session", runtime="trl-grpo-async", kind="TrainingRuntime", spec=pods)
         file = tmp_path / "trainjob.yaml"
-        file.write_text(yaml.safe_dump(queued(job, name)))
+        file.write_text(yaml.safe_dump(queued(_crowded(), name)))
         sessions = [f"session-{number}" for number in range(SESSIONS)]
         words = (str(file), "--device-claim", f"{SHARED}={CROWD_CLASS}", "--wait", "0")
         with ThreadPoolExecutor(SESSIONS) as pool:
@@ -252,10 +257,8 @@ def test_no_more_sessions_than_the_limit_share_a_device_and_the_others_wait_whol
 
 def test_a_claim_limits_its_sessions_without_kueue_too(crowd: Kube, tmp_path: Path) -> None:
     stoker = stoker_in(crowd)
-    pods = builders.patches(*(builders.job_of_pod(job, **POD) for job in ("node", "sampler")))
     file = tmp_path / "trainjob.yaml"
-    job = builders.trainjob("session", runtime="trl-grpo-async", kind="TrainingRuntime", spec=pods)
-    file.write_text(yaml.safe_dump(job))
+    file.write_text(yaml.safe_dump(_crowded()))
     words = (str(file), "--device-claim", f"{SHARED}={CROWD_CLASS}", "--device-limit", str(LIMIT), "--wait", "0")
     left = {f"session-{number}" for number in range(SESSIONS)}
     while left:

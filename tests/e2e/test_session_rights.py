@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builders import trainjob
+from builders import GRPO, trainjob
 from charts.helm import ROOT
 from cluster import Cluster
 from e2e.kube import Kube, restricted_namespace
@@ -111,7 +111,7 @@ def users(cluster: Cluster, kube: Kube, tmp_path_factory: pytest.TempPathFactory
 def sessions(users: dict[str, User], kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A session of each user, made by themselves. Nothing of it runs, because its TrainJob is suspended."""
     file = tmp_path_factory.mktemp("session") / "trainjob.yaml"
-    file.write_text(json.dumps(trainjob("any", runtime=RUNTIME, spec={"suspend": True}, numNodes=1)))
+    file.write_text(json.dumps(trainjob("any", runtime=RUNTIME, spec={"suspend": True}, numNodes=1, args=GRPO)))
     for name, session in SESSIONS.items():
         made = users[name].rl("up", session, str(file), "--wait", "0")
         assert made.returncode == 0, made.stderr

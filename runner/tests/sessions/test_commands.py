@@ -35,7 +35,7 @@ from stoker.sessions import down, folder, places, render, sharing, show, up
 
 Object = dict[str, Any]
 Rl = Callable[..., Result]
-SUMS = ("--model", "hf://org/model", "--set", "reward_funcs=accuracy_reward")
+SUMS = ("--model", "hf://org/model", "--set", "reward_funcs=think_format_reward")
 MADE = [
     ("networkpolicies", "sums-session-nodes"),
     ("networkpolicies", "sums-session-samplers"),
@@ -171,7 +171,7 @@ def test_a_trainjob_of_another_shape_is_refused_in_words(
 
 def test_fields_without_a_value_are_as_if_they_were_not_there(rl: Rl, tmp_path: Path) -> None:
     file = tmp_path / "trainjob.yaml"
-    trainjob = builders.trainjob("a", runtime="trl-grpo-async", env=None)
+    trainjob = builders.trainjob("a", runtime="trl-grpo-async", env=None, args=builders.GRPO)
     trainjob["metadata"]["labels"] = trainjob["spec"]["runtimePatches"] = None
     file.write_text(yaml.safe_dump(trainjob))
     made = rl("up", "sums", str(file), "--wait", "0")
@@ -590,7 +590,7 @@ def test_a_dry_run_prints_the_objects_and_asks_no_cluster(
     rl: Rl, cluster: Cluster, runtime: Object, tmp_path: Path
 ) -> None:
     file = tmp_path / "runtimes.yaml"
-    file.write_text(yaml.safe_dump(runtime))
+    file.write_text(json.dumps(runtime))
     told = rl("up", "sums", *SUMS, "--dry-run", "--runtimes", str(file), "--namespace", "team")
     assert told.exit_code == 0, told.output
     kinds = [one["kind"] for one in yaml.safe_load_all(told.stdout)]
@@ -603,7 +603,7 @@ def test_a_dry_run_prints_the_objects_and_asks_no_cluster(
 
 def test_a_trainjob_of_ones_own_becomes_a_session(rl: Rl, cluster: Cluster, tmp_path: Path) -> None:
     file = tmp_path / "trainjob.yaml"
-    trainjob = builders.trainjob("whatever", runtime="trl-grpo-async", numNodes=2)
+    trainjob = builders.trainjob("whatever", runtime="trl-grpo-async", numNodes=2, args=builders.GRPO)
     trainjob["metadata"]["labels"] = {"team": "a"}
     file.write_text(yaml.safe_dump(trainjob))
     assert rl("up", "sums", str(file), "--wait", "0").exit_code == 0
@@ -674,7 +674,7 @@ def test_a_queue_must_be_there_or_nothing_limits_the_session(
 def test_python_starts_a_session_that_shares_a_device(cluster: Cluster, kubeconfig: Path, runtime: Object) -> None:
     let_share(runtime)
     cluster.add("localqueues", {"metadata": {"name": "gpu-0"}})
-    config = TRLConfig(method="grpo_async", extra_args={"reward_funcs": "accuracy_reward"})
+    config = TRLConfig(method="grpo_async", extra_args={"reward_funcs": "think_format_reward"})
     fetched = Initializer(model=Source("hf://org/model"), dataset=Source("hf://org/data"))
     sdk.start_session(
         *(config, "sums"),
@@ -692,7 +692,7 @@ def test_python_starts_a_session_that_shares_a_device(cluster: Cluster, kubeconf
 def test_python_starts_and_ends_a_session(cluster: Cluster, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(down, "_SECONDS_BETWEEN_LOOKS", 0.01)
     cluster.add("pods", sampler(0), sampler(1))
-    config = TRLConfig(method="grpo_async", extra_args={"reward_funcs": "accuracy_reward"})
+    config = TRLConfig(method="grpo_async", extra_args={"reward_funcs": "think_format_reward"})
     fetched = Initializer(model=Source("hf://org/model"), dataset=Source("hf://org/data", "token"))
     url = sdk.start_session(config, "sums", initializer=fetched, time_limit=3600, idle_limit=600)
     assert url == "http://sums-samplers.ml:8080"
@@ -900,7 +900,7 @@ def test_a_dry_run_prints_the_session_that_waits_for_its_place(
 ) -> None:
     let_share(runtime)
     file = tmp_path / "runtimes.yaml"
-    file.write_text(yaml.safe_dump(runtime))
+    file.write_text(json.dumps(runtime))
 
     def printed(*words: str) -> Object:
         told = rl("up", "one", *SUMS, *words, "--dry-run")

@@ -75,6 +75,14 @@ def test_what_it_trains_on_is_not_for_the_session_to_say(endpoint: Cluster) -> N
     assert not [name for plural, _, name in endpoint.objects if plural != "clustertrainingruntimes"]
 
 
+def test_what_its_pod_would_refuse_is_refused_before_anything_is_made(endpoint: Cluster) -> None:
+    wrong = (*UP, "--set", "max_rnk=64")
+    for words in (wrong, (*wrong[:-2], "--dry-run", *wrong[-2:])):
+        told = rl(*words)
+        assert (told.exit_code, "--max_rnk" in told.stderr, told.stdout) == (64, True, ""), told.output
+    assert not [name for plural, _, name in endpoint.objects if plural != "clustertrainingruntimes"]
+
+
 def test_it_waits_for_the_endpoint_too(endpoint: Cluster) -> None:
     def pod(role: str, ready: bool) -> Object:
         labels = {"stoker.dev/session": "loops", "stoker.dev/role": role}
@@ -109,6 +117,6 @@ def test_python_starts_it_too(endpoint: Cluster) -> None:
     fetched = Initializer(model=Source("hf://org/model", "token"))
     with pytest.raises(RunError, match="the runtime has no job 'model-initializer'"):
         sdk.start_session(None, "more", runtime="trl-tinker", initializer=fetched, wait_seconds=0)
-    config = TRLConfig(method="grpo_async", extra_args={"reward_funcs": "accuracy_reward"})
+    config = TRLConfig(method="grpo_async", extra_args={"reward_funcs": "think_format_reward"})
     with pytest.raises(RunError, match="trl-tinker serves the tinker client: write None as config"):
         sdk.start_session(config, "sums", runtime="trl-tinker", initializer=fetched, wait_seconds=0)

@@ -29,7 +29,7 @@ def env_of(trainjob: Object) -> Object:
 
 
 def test_a_session_is_a_trainjob_that_the_cluster_takes(runtime: Object) -> None:
-    options = TrainJobOptions("grpo_async", "sums", "trl-grpo-async", settings=("reward_funcs=accuracy_reward",))
+    options = TrainJobOptions("grpo_async", "sums", "trl-grpo-async", settings=("reward_funcs=think_format_reward",))
     made = render.session_trainjob(trainjob_of(options), Session(4, 28800, 1800), runtime)
     assert admission_of(made, runtime).problems == ()
     assert made["metadata"]["labels"] == {LABEL: "sums"}

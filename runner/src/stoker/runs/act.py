@@ -47,8 +47,8 @@ def submit(client: Client, path: Path, check: bool, namespace: str | None = None
     _refuse_names(jobs, path, namespace)
     jobs = [_told_of_grace(job) for job in jobs]
     for job in jobs:
-        if check:
-            _validate(client, job)
+        if check and (runtime := _runtime(client, job)) is not None:
+            refuse_invalid(job, runtime)
     # The cluster's own checks, before the first one is made.
     for job in jobs:
         client.create(TRAINJOBS, job, dry_run=True)
@@ -69,6 +69,19 @@ def submit(client: Client, path: Path, check: bool, namespace: str | None = None
                 ) from error
         raise
     return made
+
+
+def refuse_invalid(job: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+    """Refuse a TrainJob that its pods would refuse.
+
+    Raises:
+        RunError: it is wrong, with the exit code that its pods would end with.
+    """
+    if not part(part(runtime, "metadata"), "labels").get(_OURS):
+        return
+    verdict = validate_one(job, runtime)
+    if verdict.problems:
+        raise RunError(min((code for code, _ in verdict.problems), key=PRECEDENCE.index), verdict.errors)
 
 
 def stop(client: Client, name: str) -> str:
@@ -162,20 +175,6 @@ def _not_others(seen: Seen, name: str, active: str) -> None:
             f"{name} is in queue {queue}, so Kueue decides when it runs: kubectl patch workload NAME {patch}, with the "
             f"name that `kubectl get workloads {where}` shows",
         )
-
-
-def _validate(client: Client, job: Mapping[str, Any]) -> None:
-    """Refuse a TrainJob that its pods would refuse.
-
-    Raises:
-        RunError: it is wrong, with the exit code that its pods would end with.
-    """
-    runtime = _runtime(client, job)
-    if runtime is None or not part(part(runtime, "metadata"), "labels").get(_OURS):
-        return
-    verdict = validate_one(job, runtime)
-    if verdict.problems:
-        raise RunError(min((code for code, _ in verdict.problems), key=PRECEDENCE.index), verdict.errors)
 
 
 def _runtime(client: Client, job: Mapping[str, Any]) -> Mapping[str, Any] | None:

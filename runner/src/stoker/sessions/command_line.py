@@ -14,6 +14,7 @@ from stoker.cluster.kubernetes_yaml import read_kubernetes_yaml
 from stoker.cluster.schema import without_nulls
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
+from stoker.runs.act import refuse_invalid
 from stoker.runs.client import Client, connect
 from stoker.runs.show import print_json, print_table
 from stoker.runs.words import duration
@@ -244,6 +245,7 @@ def _printed(words: SessionOptions, session: Session) -> Iterator[str]:
     claim = claim_in(words.device_claim, words.device_limit, namespace)
     claims = [] if client is None else check_claims(client, runtime, claim)
     made = [limited(render.session_trainjob(trainjob, session, runtime), claims, claim, namespace)]
+    refuse_invalid(made[0], runtime)
     made[0]["metadata"] = {**made[0]["metadata"], "namespace": namespace}
     endpoint = render.endpoint_of(runtime)
     made += render.own_objects(words.name, namespace, key_for(endpoint), endpoint)

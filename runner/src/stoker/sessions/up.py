@@ -10,6 +10,7 @@ from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
+from stoker.runs.act import refuse_invalid
 from stoker.runs.client import Client
 from stoker.runs.errors import ExistsError
 from stoker.runs.kinds import CLAIMS, CLUSTER_RUNTIMES, JOBS, PODS, RUNTIMES, TRAINJOBS
@@ -74,8 +75,8 @@ def up(
         its TrainJob, as the cluster has it.
 
     Raises:
-        RunError: it cannot be made: what the user wrote is wrong (64), something is missing (66, 78), or the cluster
-            refuses.
+        RunError: it cannot be made: what the user wrote is wrong (64, or the exit code that its pods would end with),
+            something is missing (66, 78), or the cluster refuses.
     """
     runtime = runtime_of(client, trainjob)
     wanted = render.session_trainjob(trainjob, session, runtime)
@@ -88,6 +89,7 @@ def up(
     there = client.find(TRAINJOBS, name)
     if there is None:
         _refuse_remains(client, name)
+        refuse_invalid(wanted, runtime)
         there = client.create(TRAINJOBS, wanted)
         try:
             _complete(client, there, endpoint)
