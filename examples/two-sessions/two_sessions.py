@@ -43,6 +43,10 @@ class Tools:
         """Run a command of Stoker's, whose progress the user sees, and return what it printed."""
         return _output([sys.executable, "-m", "stoker", *words, *self._stoker])
 
+    def states(self) -> dict[str, str]:
+        """Return the state of each session that is there."""
+        return {row["name"]: row["state"] for row in json.loads(self.stoker("rl", "list", "--output", "json"))}
+
     def there(self) -> list[str]:
         """Return what has the name of one of the sessions, or is the claim of an earlier one."""
         named = [f"trainjob/{name}" for name in NAMES] + [f"persistentvolumeclaim/initializer-{name}" for name in NAMES]
@@ -86,6 +90,8 @@ def train(tools: Tools, args: argparse.Namespace) -> dict[str, list[float]]:
     shared += ["--turns"] if args.turns else []
     for wait in ("0", str(args.wait)):  # both start before the first is waited for
         for name in NAMES:
+            if wait != "0" and tools.states().get(name) == "Complete":  # `rl up` refuses a session that has ended
+                continue
             told = tools.stoker(
                 "rl", "up", name, str(args.trainjob), "--time-limit", args.time_limit, "--wait", wait, *shared
             )
@@ -94,7 +100,7 @@ def train(tools: Tools, args: argparse.Namespace) -> dict[str, list[float]]:
     running = set(NAMES)
     while running:
         time.sleep(LOOK_SECONDS)
-        states = {row["name"]: row["state"] for row in json.loads(tools.stoker("rl", "list", "--output", "json"))}
+        states = tools.states()
         for name in sorted(running):
             state = states.get(name, "gone")
             if state == "Complete":
