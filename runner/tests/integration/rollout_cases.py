@@ -300,7 +300,7 @@ def rewards_of_trl_judge_as_in_trl() -> None:
         "get_soft_overlong_punishment",
         "get_repetition_penalty_reward(ngram_size=2,max_penalty=-1.0)",
     )
-    code = UserCode(Functions(names), ("prompt",))
+    code = UserCode(Functions(names), {"the data": ("prompt",)})
     loaded = code.start()
     completions = [[{"role": "assistant", "content": f"<think>\na b a b\n</think>\n{n}"}] for n in range(2)]
     ids = [[1] * 1200, [1] * 10]

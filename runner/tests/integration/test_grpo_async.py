@@ -217,6 +217,9 @@ MY_REWARDS = '''
 def short(completions, **kwargs):
     return [-len(completion) / 10 for completion in completions]
 
+def solved(completions, solution):
+    return [float(text == right) for text, right in zip(completions, solution)]
+
 def add(a: int, b: int) -> int:
     """Add two numbers.
 
@@ -480,9 +483,23 @@ def test_a_job_that_loses_its_samplers_for_good_ends_with_75_and_keeps_every_ste
         (78, ("--lora_r", "32"), "it takes adapters up to rank 16, but the run's have 32: raise lora.maxRank"),
         (78, ("--tools", "my_rewards:add"), "the chat template of .* cannot show tool calls: use an instruction-tuned"),
         (64, ("--reward_funcs", "my_rewards:long"), "my_rewards has no long"),
+        (
+            65,
+            ("--eval_strategy", "steps", "--reward_funcs", "my_rewards:solved"),
+            "my_rewards:solved needs the column solution, but the evaluation data only has prompt: add the column",
+        ),
         (69, ("--reward_funcs", "http://127.0.0.1:9", "--reward_seconds", "1"), "the reward model at http://127.0.0.1"),
     ],
-    ids=["long prompt", "long prompt to evaluate", "max_loras", "rank", "template", "reward", "reward model"],
+    ids=[
+        "long prompt",
+        "long prompt to evaluate",
+        "max_loras",
+        "rank",
+        "template",
+        "reward",
+        "column to evaluate",
+        "reward model",
+    ],
 )
 def test_what_cannot_work_is_one_message_before_the_first_step(
     job: LocalJob, sampler: Sampler, code: int, asked: tuple[str, ...], said: str

@@ -43,7 +43,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[UserCode
         text: str, *rewards: str, limits: Limits | None = None, columns: tuple[str, ...] = ("answer",)
     ) -> UserCode:
         write_module(tmp_path, monkeypatch, text)
-        made = UserCode(Functions(rewards or ("mine:judge",)), columns, limits)
+        made = UserCode(Functions(rewards or ("mine:judge",)), {"the data": columns}, limits)
         started.append(made)
         made.start()
         return made
@@ -120,7 +120,7 @@ def test_a_process_knows_its_names_and_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[UserCode]
 ) -> None:
     write_module(tmp_path, monkeypatch, "class Judge:\n    def __call__(self, **kwargs): return []\n")
-    made = UserCode(Functions(("mine:Judge()", "math_answer")), ("answer",))
+    made = UserCode(Functions(("mine:Judge()", "math_answer")), {"the data": ("answer",)})
     started.append(made)
     assert made.start().rewards == ("Judge", "math_answer")
 
@@ -408,9 +408,17 @@ def test_what_cannot_be_called_is_refused_before_the_first_step(
 ) -> None:
     write_module(tmp_path, monkeypatch, text)
     with pytest.raises(RunError) as refused:
-        UserCode(Functions((reward,)), ("answer", "prompt")).start()
+        UserCode(Functions((reward,)), {"the data": ("answer", "prompt")}).start()
     assert refused.value.code is code
     assert message in str(refused.value)
+
+
+def test_a_reward_finds_its_columns_in_the_evaluation_data_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_module(tmp_path, monkeypatch, "def judge(answer): ...")
+    columns = {"the data set": ("answer", "prompt"), "the evaluation data": ("prompt",)}
+    with pytest.raises(RunError, match="needs the column answer, but the evaluation data only has prompt") as refused:
+        UserCode(Functions(("mine:judge",)), columns).start()
+    assert refused.value.code is ExitCode.BAD_DATA
 
 
 def test_an_import_that_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,12 +62,12 @@ def load(named: Named) -> Any:
         ) from error
 
 
-def reward_function(named: Named, columns: Collection[str] | None) -> Callable[..., Any]:
+def reward_function(named: Named, columns: Mapping[str, Collection[str]]) -> Callable[..., Any]:
     """Import a reward function.
 
     Args:
         named: its name.
-        columns: names of the data's columns; None if they are not known.
+        columns: what messages call some data → the names of its columns.
 
     Raises:
         RunError: it is not there, cannot be called, or needs what it would not get.
@@ -95,13 +95,13 @@ def reward_function(named: Named, columns: Collection[str] | None) -> Callable[.
             f"{spelled} needs {name}, which no reward function gets: name the argument {OF_SAMPLES[name]}, a list with "
             "one for each sample",
         )
-    missing = [name for name in needed if columns is not None and name not in _GIVEN and name not in columns]
-    if missing:
-        raise RunError(
-            ExitCode.BAD_DATA,
-            f"{spelled} needs the column {missing[0]}, but the data only has {', '.join(sorted(columns or ()))}: add "
-            "the column, or choose another reward",
-        )
+    for data, names in columns.items():
+        for name in (name for name in needed if name not in _GIVEN and name not in names):
+            raise RunError(
+                ExitCode.BAD_DATA,
+                f"{spelled} needs the column {name}, but {data} only has {', '.join(sorted(names))}: add the column, "
+                "or choose another reward",
+            )
     checked: Callable[..., Any] = function
     return checked
 

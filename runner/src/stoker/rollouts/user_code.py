@@ -79,7 +79,7 @@ class UserCode:
 
     Args:
         functions: what it runs.
-        columns: names of the data's columns; None if they are not known.
+        columns: what messages call some data → the names of its columns; None if they are not known.
         limits: what it may take.
         python: the interpreter.
 
@@ -90,7 +90,7 @@ class UserCode:
     def __init__(
         self,
         functions: Functions,
-        columns: Collection[str] | None = None,
+        columns: Mapping[str, Collection[str]] | None = None,
         limits: Limits | None = None,
         python: str = sys.executable,
     ) -> None:
@@ -218,7 +218,7 @@ class UserCode:
             "rewards": list(self.functions.rewards),
             "tools": list(self.functions.tools),
             "environments": dict(self.functions.environments),
-            "columns": None if self._columns is None else sorted(self._columns),
+            "columns": {data: list(names) for data, names in (self._columns or {}).items()},
         }
         try:
             process.stdin.write(frames.packed(request))

@@ -25,6 +25,7 @@ def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
     """
     from trl import get_peft_config
 
+    from stoker.frameworks.trl.asynchronous.prompts import TRAINED, evaluated_by_name
     from stoker.frameworks.trl.asynchronous.trainer import GRPOAsyncTrainer
     from stoker.frameworks.trl.asynchronous.wiring import Rollouts
     from stoker.frameworks.trl.script_data import script_data
@@ -41,15 +42,17 @@ def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
     }
     dataset = script_data(script_args, dataset_args)
     rows = dataset[script_args.dataset_train_split]
-    evaluating = training_args.eval_strategy != "no"
-    with Rollouts(training_args, model_args, script_args.reward_funcs or [], rows.column_names) as rollouts:
+    evaluated = dataset[script_args.dataset_test_split] if training_args.eval_strategy != "no" else None
+    data = {TRAINED: rows, **evaluated_by_name(evaluated)}
+    columns = {name: one.column_names for name, one in data.items()}
+    with Rollouts(training_args, model_args, script_args.reward_funcs or [], columns) as rollouts:
         trainer = GRPOAsyncTrainer(
             model=model_args.model_name_or_path,
             args=training_args,
             reward_names=rollouts.reward_names,
             collect=rollouts.collect,
             train_dataset=rows,
-            eval_dataset=dataset[script_args.dataset_test_split] if evaluating else None,
+            eval_dataset=evaluated,
             peft_config=get_peft_config(model_args),
         )
         trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)

@@ -11,6 +11,7 @@ from typing import Literal
 from trl import GRPOConfig
 
 from stoker.frameworks.trl.asynchronous.refusals import FSDP_1
+from stoker.frameworks.trl.asynchronous.request import OWN_WAIT_SECONDS, WAIT_SECONDS
 
 
 @dataclass
@@ -112,8 +113,9 @@ class GRPOAsyncConfig(GRPOConfig):
         default=None,
         metadata={
             "help": (
-                "How long to wait while no sampler is ready, before the run ends with 75. None: 2400 with `--samplers "
-                "role`, whose pods Kubernetes starts anew after up to 10 minutes, and 600 otherwise."
+                "How long to wait while no sampler is ready, before the run ends with 75. None: "
+                f"{OWN_WAIT_SECONDS:g} with `--samplers role`, whose pods Kubernetes starts anew after up to 10 "
+                f"minutes, and {WAIT_SECONDS:g} otherwise."
             )
         },
     )

@@ -1,4 +1,4 @@
-"""The longest prompt of the data, which every sampler must have room for. Pure."""
+"""What messages call the data, and its longest prompt, which every sampler must have room for. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
 
+TRAINED = "the data set"
+
 # Prompts with the most bytes, which are measured in tokens: to encode all of a large data set takes minutes.
 _MEASURED = 64
 
@@ -14,7 +16,7 @@ _MEASURED = 64
 def longest_prompt(
     rows: Sequence[Mapping[str, Any]],
     encode: Callable[[Mapping[str, Any]], Sequence[int]],
-    data: str = "the data set",
+    data: str = TRAINED,
     *,
     may_be_empty: bool = False,
 ) -> tuple[int, str]:
@@ -43,6 +45,13 @@ def longest_prompt(
     most = sorted(sizes)[-_MEASURED:]
     length, number = max(((len(encode(rows[number])), number) for _, number in most), default=(0, 0))
     return length, f"row {number} of {data}"
+
+
+def evaluated_by_name(data: Any) -> dict[str, Any]:
+    """Return data to evaluate, None, one set or several, by what messages call it."""
+    if isinstance(data, Mapping):
+        return {f"the evaluation data {name}": one for name, one in data.items()}
+    return {} if data is None else {"the evaluation data": data}
 
 
 def _bytes(prompt: Any) -> int:

@@ -12,7 +12,7 @@ from stoker.plan.interfaces import Asked
 
 # Kubernetes makes the n-th lost sampler of a Job anew after 10 s, 20 s, 40 s and so on, 10 minutes at most. Then vLLM
 # may take as long as its startup probe allows.
-_WAIT_SECONDS, _OWN_WAIT_SECONDS = 600.0, 600.0 + 1800.0
+WAIT_SECONDS, OWN_WAIT_SECONDS = 600.0, 600.0 + 1800.0
 # What requests call version 0.
 _BASE = "base"
 _TYPES = ("float32", "bfloat16", "float16")
@@ -62,7 +62,7 @@ def seconds_to_wait(samplers: str | None, asked: float | None) -> float:
     """
     if asked is not None:
         return asked
-    return _OWN_WAIT_SECONDS if samplers == OF_THE_JOB else _WAIT_SECONDS
+    return OWN_WAIT_SECONDS if samplers == OF_THE_JOB else WAIT_SECONDS
 
 
 def sampler_request(asked: Asked, table: FlagTable, settings: Mapping[str, Setting]) -> SamplerRequest | None:

@@ -28,6 +28,7 @@ from stoker.frameworks.trl.asynchronous.guard import IdentityGuard, scorer
 from stoker.frameworks.trl.asynchronous.handout import Ranks, StoppedWaitingError
 from stoker.frameworks.trl.asynchronous.metrics import RATIO_EDGES, SamplesFile, numbers_of
 from stoker.frameworks.trl.asynchronous.probes import PROBES
+from stoker.frameworks.trl.asynchronous.prompts import evaluated_by_name
 from stoker.frameworks.trl.asynchronous.refusals import BEHAVIOUR, DECOUPLED
 from stoker.frameworks.trl.asynchronous.rows import Handout, Row, rows_of, scored, slice_of, trained_groups
 from stoker.frameworks.trl.asynchronous.snapshot import Copies, adapter_of
@@ -214,7 +215,7 @@ class GRPOAsyncTrainer(GRPOTrainer):
                 state=self._state,
                 rows=self.train_dataset,
                 tokenizer=self.processing_class,
-                evaluation=_named(self.eval_dataset),
+                evaluation=evaluated_by_name(self.eval_dataset),
             )
             self._collector = self._collect(start, waiting)
 
@@ -461,13 +462,6 @@ def _numbered(data: Any) -> Any:
     if isinstance(data, Mapping):
         return {name: _numbered(one) for name, one in data.items()}
     return data if data is None else data.add_column(_NUMBER, [*range(len(data))])
-
-
-def _named(data: Any) -> dict[str, Any]:
-    """Return data to evaluate by what messages call it."""
-    if isinstance(data, Mapping):
-        return {f"the evaluation data {name}": one for name, one in data.items()}
-    return {} if data is None else {"the evaluation data": data}
 
 
 class _Counter(Sampler[int]):

@@ -18,7 +18,7 @@ from stoker.frameworks.trl.asynchronous.collector import Collector, Prompts, Wai
 from stoker.frameworks.trl.asynchronous.handout import Ranks
 from stoker.frameworks.trl.asynchronous.metrics import Lengths
 from stoker.frameworks.trl.asynchronous.probes import asked, rows_from
-from stoker.frameworks.trl.asynchronous.prompts import longest_prompt
+from stoker.frameworks.trl.asynchronous.prompts import TRAINED, longest_prompt
 from stoker.frameworks.trl.asynchronous.request import seconds_to_wait, steps_between_evaluations, versions_needed
 from stoker.frameworks.trl.asynchronous.rows import Row
 from stoker.frameworks.trl.asynchronous.trainer import RolloutStart
@@ -47,15 +47,15 @@ class Rollouts:
         settings: `GRPOAsyncConfig`.
         model: `trl.ModelConfig`.
         rewards: as the user named them.
-        columns: of the data.
+        columns: of the data to train on (`TRAINED`) and to evaluate, by what messages call it.
 
     Attributes:
         reward_names: for metrics and weights, the same on every rank.
     """
 
-    def __init__(self, settings: Any, model: Any, rewards: Sequence[str], columns: Sequence[str]) -> None:
+    def __init__(self, settings: Any, model: Any, rewards: Sequence[str], columns: Mapping[str, Sequence[str]]) -> None:
         self._settings, self._model = settings, model
-        self._rewards, self._columns = tuple(rewards), tuple(columns)
+        self._rewards, self._columns = tuple(rewards), columns
         self._code: UserCode | None = None
         self._judges: Judges | None = None
         self._loaded: Loaded | None = None
@@ -175,11 +175,11 @@ class Rollouts:
 
         # Without the column an environment makes the prompt, whose length nobody knows.
         prompt, row = 0, ""
-        if "prompt" in self._columns:
+        if "prompt" in self._columns[TRAINED]:
             filled = tooling is not None and bool(tooling.environments)
             prompt, row = max(
                 longest_prompt(rows, encode, data, may_be_empty=filled)
-                for data, rows in {"the data set": start.rows, **start.evaluation}.items()
+                for data, rows in {TRAINED: start.rows, **start.evaluation}.items()
             )
         folder = Path(self._model.model_name_or_path)
         evaluate_every = steps_between_evaluations(settings.eval_strategy, settings.eval_steps or 0, start.total)
