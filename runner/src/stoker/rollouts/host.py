@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
@@ -12,6 +14,21 @@ from stoker.rollouts import loading
 from stoker.rollouts.calls import Calls, Clock
 from stoker.rollouts.failures import UserCodeError, said_by
 from stoker.rollouts.names import ENVIRONMENTS, REWARDS, TOOLS, named
+
+
+@dataclass(frozen=True, slots=True)
+class _Episode:
+    """An open episode.
+
+    Attributes:
+        name: of its environment.
+        environment: the environment.
+        turn: held by a method that is not async. An answer's calls of such methods follow each other, as in TRL.
+    """
+
+    name: str
+    environment: Any
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Host:
@@ -25,7 +42,7 @@ class Host:
         self._idle: dict[str, list[Any]] = {}
         # Classes of environments that judge themselves.
         self._judging: list[type] = []
-        self._episodes: dict[int, tuple[str, Any]] = {}
+        self._episodes: dict[int, _Episode] = {}
         self._calls = Calls()
 
     def load(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,14 +83,14 @@ class Host:
             case "close":
                 for number in request["episodes"]:
                     if number in self._episodes:
-                        name, environment = self._episodes.pop(number)
-                        self._idle[name].append(environment)
+                        episode = self._episodes.pop(number)
+                        self._idle[episode.name].append(episode.environment)
         return None
 
     async def _score(self, request: Mapping[str, Any]) -> Any:
         count = len(request["prompts"])
         logged: list[tuple[str, float]] = []
-        environments = [self._episodes[number][1] for number in request["episodes"]]
+        environments = [self._episodes[number].environment for number in request["episodes"]]
         arguments = {
             **{name: [value] * count for name, value in request["columns"].items()},
             "prompts": request["prompts"],
@@ -114,20 +131,24 @@ class Host:
             raise UserCodeError("the data", f"names the environment {name!r}, which does not exist", advice=advice)
         idle, factory = self._idle[name], self._factories[name]
         environment = idle.pop() if idle else await self._calls.call(loading.name_of(factory), factory, clock)
-        self._episodes[request["episode"]] = (name, environment)
+        self._episodes[request["episode"]] = _Episode(name, environment)
         reset = f"{type(environment).__name__}.reset"
         shown = await self._calls.call(reset, environment.reset, clock, **request["columns"])
         return shown if shown is None or isinstance(shown, list) else str(shown)
 
     async def _tool(self, request: Mapping[str, Any]) -> Any:
         """Call a tool as TRL does: what it raises is told to the policy, which may have called it wrongly."""
-        name, number = request["name"], request["episode"]
-        methods = loading.tools_of(self._episodes[number][1]) if number in self._episodes else []
+        name, episode = request["name"], self._episodes.get(request["episode"])
+        methods = [] if episode is None else loading.tools_of(episode.environment)
         tool = {tool.__name__: tool for tool in [*self._tools, *methods]}.get(name)
         try:
             if tool is None:
                 raise ValueError(f"Tool {name} not found.")
-            result = await self._calls.call(name, tool, _clock(request), told=True, **request["arguments"])
+            turn: AbstractAsyncContextManager[None] = nullcontext()
+            if episode is not None and tool in methods and not loading.is_async(tool):
+                turn = episode.turn
+            async with turn:
+                result = await self._calls.call(name, tool, _clock(request), told=True, **request["arguments"])
         except UserCodeError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the policy is told

@@ -96,7 +96,9 @@ class Episode:
         return self._tooling.calls is None or self._rounds <= self._tooling.calls
 
     async def call(self, calls: Sequence[Mapping[str, Any]]) -> list[Message]:
-        """Run the tools that an answer calls, all at once; return their messages in the same order.
+        """Run the tools that an answer calls; return their messages in the same order.
+
+        They run at once, but for methods of the environment that are not async: these follow each other.
 
         Raises:
             UserCodeError: one took too long. What a tool raises is told to the policy, as in TRL.
