@@ -1,4 +1,4 @@
-"""How the process of users' code calls the tools of an answer: in which order, and which of them at once."""
+"""How the process of users' code calls the tools of an answer: in which order, which of them at once, how long."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from stoker.rollouts.failures import UserCodeError
 from stoker.rollouts.host import Host
 
 
@@ -21,7 +24,7 @@ class Room:
     def double(self) -> int:
         """Double the value."""
         before = self.value
-        time.sleep(0.1)
+        time.sleep(0.3)
         self.value = 2 * before
         return self.value
 
@@ -33,25 +36,27 @@ class Room:
         return "met"
 
 
-def called_twice(name: str, *tools: Callable[..., Any]) -> list[str]:
+def called_twice(name: str, *tools: Callable[..., Any], seconds: float = 10, threads: int = 4) -> list[dict[str, Any]]:
     """Return the answers to two calls at once in one episode, with a `Room` and other tools."""
+    limited = {"seconds": seconds, "limit": "the limit", "episode": 0}
 
-    async def call(host: Host) -> str:
-        asked = {"do": "tool", "name": name, "episode": 0, "arguments": {}, "seconds": 10, "limit": "the limit"}
-        answer = await host.do(asked)
-        return str(answer["content"])
-
-    async def twice() -> list[str]:
+    async def twice() -> list[dict[str, Any]]:
         host = Host()
         host._tools, host._factories, host._idle = [*tools], {"": Room}, {"": []}
-        await host.do({"do": "open", "name": "", "episode": 0, "columns": {}, "seconds": 10, "limit": "the limit"})
-        return [*await asyncio.gather(call(host), call(host))]
+        host._calls._threads = asyncio.Semaphore(threads)
+        await host.do({"do": "open", "name": "", "columns": {}, **limited})
+        call = {"do": "tool", "name": name, "arguments": {}, **limited}
+        return [*await asyncio.gather(host.do(call), host.do(call))]
 
     return asyncio.run(twice())
 
 
+def contents(answers: list[dict[str, Any]]) -> list[str]:
+    return [answer["content"] for answer in answers]
+
+
 def test_methods_of_an_environment_that_are_not_async_follow_each_other() -> None:
-    assert called_twice("double") == ["2", "4"]
+    assert contents(called_twice("double")) == ["2", "4"]
 
 
 def test_async_methods_and_other_tools_run_at_once() -> None:
@@ -61,4 +66,17 @@ def test_async_methods_and_other_tools_run_at_once() -> None:
         barrier.wait(10)
         return "met"
 
-    assert called_twice("meet") == called_twice("alone", alone) == ["met", "met"]
+    assert contents(called_twice("meet")) == contents(called_twice("alone", alone)) == ["met", "met"]
+
+
+def test_the_time_of_a_call_begins_when_it_has_a_thread() -> None:
+    def alone() -> None:
+        time.sleep(0.3)
+
+    first, second = (answer["ran"] for answer in called_twice("alone", alone, threads=1))
+    assert second[0][0] >= first[0][1]
+
+
+def test_methods_that_follow_each_other_share_the_time_that_is_left() -> None:
+    with pytest.raises(UserCodeError, match="took longer than the limit"):
+        called_twice("double", seconds=0.5)

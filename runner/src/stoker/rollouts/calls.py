@@ -7,9 +7,10 @@ import functools
 import inspect
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,17 @@ THREADS = 512
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How long a function may take.
+    """How long functions may take, and when they ran.
 
     Attributes:
-        seconds: from its start.
+        seconds: from the start of each.
         limit: the same in words.
+        ran: when each began and when it ended, by `time.monotonic`. The wait for a thread comes before.
     """
 
     seconds: float
     limit: str
+    ran: list[tuple[float, float]] = field(default_factory=list)
 
 
 class Calls:
@@ -74,7 +77,9 @@ class _EndedError(Exception):
 
 
 async def _result(name: str, future: asyncio.Future[Any], clock: Clock, told: bool, stack: Callable[[], str]) -> Any:
+    began = time.monotonic()
     done, _ = await asyncio.wait([future], timeout=clock.seconds)
+    clock.ran.append((began, time.monotonic()))
     if not done:
         where = stack()
         future.cancel()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
@@ -16,7 +16,7 @@ from stoker.rollouts.failures import UserCodeError, said_by
 from stoker.rollouts.names import ENVIRONMENTS, REWARDS, TOOLS, named
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Episode:
     """An open episode.
 
@@ -24,11 +24,24 @@ class _Episode:
         name: of its environment.
         environment: the environment.
         turn: held by a method that is not async. An answer's calls of such methods follow each other, as in TRL.
+        spent: seconds that these methods took.
     """
 
     name: str
     environment: Any
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    spent: float = 0.0
+
+    @asynccontextmanager
+    async def in_turn(self, clock: Clock) -> AsyncIterator[Clock]:
+        """Wait for the methods that were called before; what they take meanwhile is taken off the clock."""
+        before = self.spent
+        async with self.turn:
+            left = clock.seconds - (self.spent - before)
+            try:
+                yield replace(clock, seconds=left)
+            finally:
+                self.spent += sum(ended - began for began, ended in clock.ran)
 
 
 class Host:
@@ -134,26 +147,26 @@ class Host:
         self._episodes[request["episode"]] = _Episode(name, environment)
         reset = f"{type(environment).__name__}.reset"
         shown = await self._calls.call(reset, environment.reset, clock, **request["columns"])
-        return shown if shown is None or isinstance(shown, list) else str(shown)
+        return {"shown": shown if shown is None or isinstance(shown, list) else str(shown), "ran": clock.ran}
 
     async def _tool(self, request: Mapping[str, Any]) -> Any:
         """Call a tool as TRL does: what it raises is told to the policy, which may have called it wrongly."""
-        name, episode = request["name"], self._episodes.get(request["episode"])
+        name, episode, clock = request["name"], self._episodes.get(request["episode"]), _clock(request)
         methods = [] if episode is None else loading.tools_of(episode.environment)
         tool = {tool.__name__: tool for tool in [*self._tools, *methods]}.get(name)
         try:
             if tool is None:
                 raise ValueError(f"Tool {name} not found.")
-            turn: AbstractAsyncContextManager[None] = nullcontext()
             if episode is not None and tool in methods and not loading.is_async(tool):
-                turn = episode.turn
-            async with turn:
-                result = await self._calls.call(name, tool, _clock(request), told=True, **request["arguments"])
+                async with episode.in_turn(clock) as left:
+                    result = await self._calls.call(name, tool, left, told=True, **request["arguments"])
+            else:
+                result = await self._calls.call(name, tool, clock, told=True, **request["arguments"])
         except UserCodeError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the policy is told
-            return {"content": str({"error": str(error)}), "failed": True}
-        return {"content": result if isinstance(result, list) else str(result), "failed": False}
+            return {"content": str({"error": str(error)}), "failed": True, "ran": clock.ran}
+        return {"content": result if isinstance(result, list) else str(result), "failed": False, "ran": clock.ran}
 
 
 def _clock(request: Mapping[str, Any]) -> Clock:

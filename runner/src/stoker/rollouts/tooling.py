@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,9 +85,9 @@ class Episode:
         if not self._tooling.environments:
             return prompt
         arguments = self._tooling.arguments_of(self._columns)
-        with self._clock():
-            shown = await self._ask("open", name=self._name, columns=arguments)
-        return prompt if shown is None else _observed(prompt, shown)
+        answer = await self._ask("open", name=self._name, columns=arguments)
+        self._left -= seconds_of(answer["ran"])
+        return prompt if answer["shown"] is None else _observed(prompt, answer["shown"])
 
     def may_call(self) -> bool:
         """Return whether the policy may call tools once more, and count it."""
@@ -104,16 +103,18 @@ class Episode:
             UserCodeError: one took too long. What a tool raises is told to the policy, as in TRL.
             UserCodeLostError: the process is gone.
         """
-        with self._clock():
-            return list(await together([self._call(call) for call in calls]))
+        answers = await together([self._call(call) for call in calls])
+        self._left -= seconds_of(span for _, ran in answers for span in ran)
+        return [message for message, _ in answers]
 
-    async def _call(self, call: Mapping[str, Any]) -> Message:
+    async def _call(self, call: Mapping[str, Any]) -> tuple[Message, list[list[float]]]:
+        """Return the message of a tool, and when it ran."""
         function = call.get("function", {})
         name = str(function.get("name", "unknown"))
         answer = await self._ask("tool", name=name, arguments=function.get("arguments") or {})
         self.metrics["tools/calls"] += 1
         self.metrics["tools/failures"] += answer["failed"]
-        return {"role": "tool", "name": name, "content": answer["content"]}
+        return {"role": "tool", "name": name, "content": answer["content"]}, answer["ran"]
 
     async def _ask(self, do: str, **request: Any) -> Any:
         code = self._tooling.code
@@ -122,11 +123,18 @@ class Episode:
         limit = f"the {code.limits.episode_seconds:g} s that an episode has (--episode_seconds)"
         return await code.ask(do, max(self._left, 0.0), limit, episode=self.number, **request)
 
-    @contextmanager
-    def _clock(self) -> Iterator[None]:
-        began = time.monotonic()
-        yield
-        self._left -= time.monotonic() - began
+
+def seconds_of(spans: Iterable[list[float]]) -> float:
+    """Return for how many seconds at least one function ran.
+
+    Args:
+        spans: when each began and when it ended, in seconds.
+    """
+    total, until = 0.0, -math.inf
+    for began, ended in sorted(spans):
+        total += max(0.0, ended - max(began, until))
+        until = max(until, ended)
+    return total
 
 
 def _observed(prompt: Prompt, shown: Any) -> Prompt:
