@@ -100,6 +100,15 @@ def test_a_server_that_stays_away_ends_the_run_as_a_missing_peer(server: Server)
     assert "gave no answer in 0.5 s (--reward_seconds): 503" in str(ended.value)
 
 
+def test_the_time_of_a_request_begins_when_it_is_sent(server: Server) -> None:
+    server.pause = 1.5
+    model = RewardModel(server.address, 3)
+    model._slots = asyncio.Semaphore(1)
+    prompt = [{"role": "user", "content": "abc"}]
+    completions = [[{"role": "assistant", "content": text}] for text in ("d", "de", "def")]
+    assert asyncio.run(model.score([prompt] * 3, completions)) == [-6.0, -5.0, -4.0]
+
+
 def test_a_server_that_hangs_does_not_hold_up_a_stop(server: Server) -> None:
     server.pause = 20
 

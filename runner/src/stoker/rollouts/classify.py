@@ -31,7 +31,7 @@ class RewardModel:
 
     Args:
         address: of its server, such as `http://reward-model:8000`; `?model=NAME` names one of several.
-        seconds: how long to try to have a group judged.
+        seconds: how long to try to have a request answered, from when it is first sent.
         setting: what the user sets the seconds with, for messages.
 
     Attributes:
@@ -88,8 +88,8 @@ class RewardModel:
 
     async def _ask(self, body: dict[str, Any]) -> list[float | None]:
         body = {**body, "use_activation": False, **({"model": self._model} if self._model else {})}
-        end, pause = time.monotonic() + self._seconds, _FIRST_PAUSE
         async with self._slots:
+            end, pause = time.monotonic() + self._seconds, _FIRST_PAUSE
             while True:
                 left = end - time.monotonic()
                 try:

@@ -107,7 +107,11 @@ class GRPOAsyncConfig(GRPOConfig):
     )
     reward_seconds: float = field(
         default=300.0,
-        metadata={"help": "How long the rewards of the samples of one prompt may take, reward models included."},
+        metadata={
+            "help": (
+                "How long reward functions may take for the samples of one prompt, and a reward model for one request."
+            )
+        },
     )
     fleet_wait_seconds: float | None = field(
         default=None,
