@@ -292,6 +292,19 @@ def test_a_row_without_a_prompt_is_named(prompt: Any) -> None:
     assert told.value.code is ExitCode.BAD_DATA
 
 
+def test_a_row_that_the_chat_template_refuses_is_named() -> None:
+    def encode(row: Any) -> list[int]:
+        if row["prompt"][0]["role"] == "system":
+            raise ValueError("System role not supported")
+        return [1]
+
+    rows = [{"prompt": [{"role": role, "content": "a"}]} for role in ("user", "system")]
+    said = r"the prompt of row 1 of the data set cannot be made into tokens \(ValueError: System role not supported\): "
+    with pytest.raises(RunError, match=said) as told:
+        longest_prompt(rows, encode)
+    assert told.value.code is ExitCode.BAD_DATA
+
+
 def test_a_prompt_may_be_empty_where_a_template_or_an_environment_adds_to_it() -> None:
     spoken = [{"prompt": [{"role": "user", "content": ""}]}]
     assert longest_prompt(spoken, lambda _: [1, 2]) == (2, "row 0 of the data set")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,19 @@ def test_a_prompt_without_tokens_is_named_before_a_sampler_is_asked() -> None:
         write(Episodes(sampler, Lengths(), characters(), SAMPLING), group(prompt=""))
     assert ended.value.code is ExitCode.BAD_DATA
     assert not sampler.requests
+
+
+def test_a_row_that_the_chat_template_refuses_is_named() -> None:
+    def refuse(prompt: Any, tools: Any) -> list[int]:
+        raise ValueError("System role not supported")
+
+    chat = replace(characters(), encode=refuse)
+    with pytest.raises(RunError) as ended:
+        write(Episodes(Script(lambda _: "."), Lengths(), chat, SAMPLING))
+    assert ended.value.code is ExitCode.BAD_DATA
+    assert ended.value.message.startswith(
+        "the prompt of row 5 of epoch 1 (group 7) cannot be made into tokens (ValueError: System role not supported): "
+    )
 
 
 def test_a_row_without_a_prompt_is_named() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.rollouts.failures import said_by
 
 Message = dict[str, Any]
 Tools = Sequence[Mapping[str, Any]]
@@ -35,6 +37,26 @@ class Chat:
 def is_conversation(prompt: Prompt) -> bool:
     """Return whether a prompt is messages, as TRL tells it from a text."""
     return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], Mapping) and "role" in prompt[0]
+
+
+@contextmanager
+def encoding(row: str) -> Iterator[None]:
+    """Name the row whose prompt is made into tokens, if this fails.
+
+    Args:
+        row: which one, such as `row 5 of the data set`.
+
+    Raises:
+        RunError: the tokenizer or its chat template refuses the prompt (65).
+    """
+    try:
+        yield
+    except Exception as error:
+        raise RunError(
+            ExitCode.BAD_DATA,
+            f"the prompt of {row} cannot be made into tokens ({said_by(error)}): write what the model's chat template "
+            "takes, such as without a system message, or leave the row out",
+        ) from error
 
 
 def chat_of(tokenizer: Any, tools: bool = False, template_kwargs: Mapping[str, Any] | None = None) -> Chat:

@@ -13,7 +13,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.secrets import hide
 from stoker.contract.words import write_line
 from stoker.rollouts.background import together
-from stoker.rollouts.chat import Chat, Message, Prompt, is_conversation
+from stoker.rollouts.chat import Chat, Message, Prompt, encoding, is_conversation
 from stoker.rollouts.failures import UserCodeError, UserCodeLostError
 from stoker.rollouts.records import Completer, Group, Judged, Request, Rewards, Sample, Scorer, Seeds, Turn
 from stoker.rollouts.tooling import Episode, Tooling
@@ -148,7 +148,8 @@ class Episodes:
         if episode is not None:
             prompt = await episode.begin(prompt)
         tools = episode.tools if episode is not None else ()
-        trail = Trail(tuple(self._chat.encode(prompt, tools)))
+        with encoding(_row(group)):
+            trail = Trail(tuple(self._chat.encode(prompt, tools)))
         completion: list[Message] = []
         turns: list[Turn] = []
         while True:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.rollouts.chat import encoding
 
 TRAINED = "the data set"
 
@@ -29,21 +30,26 @@ def longest_prompt(
         may_be_empty: an environment adds to the prompts.
 
     Raises:
-        RunError: a row has no prompt (65).
+        RunError: a row has no prompt, or one that cannot be made into tokens (65).
     """
+
+    def tokens(number: int) -> int:
+        with encoding(f"row {number} of {data}"):
+            return len(encode(rows[number]))
+
     sizes = []
     for number, row in enumerate(rows):
         prompt = row.get("prompt")
         size = _bytes(prompt) if isinstance(prompt, str | list) else None
         # A chat template makes tokens of an empty message too.
-        if size is None or (size == 0 and not may_be_empty and not encode(row)):
+        if size is None or (size == 0 and not may_be_empty and not tokens(number)):
             raise RunError(
                 ExitCode.BAD_DATA,
                 f"row {number} of {data} has the prompt {prompt!r}: write a text or messages, or leave the row out",
             )
         sizes.append((size, number))
     most = sorted(sizes)[-_MEASURED:]
-    length, number = max(((len(encode(rows[number])), number) for _, number in most), default=(0, 0))
+    length, number = max(((tokens(number), number) for _, number in most), default=(0, 0))
     return length, f"row {number} of {data}"
 
 
