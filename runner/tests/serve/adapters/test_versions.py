@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,18 @@ import pytest
 from runner.tests.serve.adapters.samples import make_adapter
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.serve.adapters import versions
 from stoker.serve.adapters.files import read_adapter
 from stoker.serve.adapters.versions import publish, read_published, retract, retract_all
+from stoker.serve.weights import files
 
 
 def names(folder: Path) -> list[str]:
     return [version.name for version in read_published(folder)]
+
+
+def fill(draft: Path) -> None:
+    (draft / "file").write_text("text")
 
 
 def test_versions_count_up(output: Path, tmp_path: Path) -> None:
@@ -116,6 +123,30 @@ def test_a_number_that_no_server_looks_at_is_refused(output: Path, tmp_path: Pat
     with pytest.raises(RunError, match="is wrong: use a number from 1, with at most 18 digits") as ending:
         publish(output, tmp_path / "adapters", "support", number)
     assert ending.value.code is ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (lambda folder: versions.place(folder, "run", 3, fill), "3"),
+        (lambda folder: versions.place(folder, "run", None, fill), "1"),
+        (lambda folder: files.place(folder / "run", 3, None, fill), "w3"),
+    ],
+    ids=["number", "next number", "weights"],
+)
+def test_a_rename_whose_answer_was_lost_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Callable[[Path], Any], name: str
+) -> None:
+    rename = Path.rename
+
+    def lost(draft: Path, path: Path) -> None:
+        rename(draft, path)
+        rename(draft, path)  # the repetition, which finds no draft
+
+    monkeypatch.setattr(Path, "rename", lost)
+    assert place(tmp_path).path == tmp_path / "run" / name
+    assert [entry.name for entry in (tmp_path / "run").iterdir()] == [name]
+    assert (tmp_path / "run" / name / "file").read_text() == "text"
 
 
 def test_another_user_of_the_group_can_publish_the_next_version(output: Path, tmp_path: Path) -> None:

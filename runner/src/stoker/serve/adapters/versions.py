@@ -216,6 +216,21 @@ def settle(file: Path) -> None:
         os.fsync(stream.fileno())
 
 
+def reveal(draft: Path, path: Path) -> None:
+    """Give a draft its name.
+
+    If the answer to a rename is lost, NFS asks again, and is told that there is no such draft.
+
+    Raises:
+        OSError: the draft keeps its name.
+    """
+    try:
+        draft.rename(path)
+    except FileNotFoundError:
+        if draft.exists() or not path.exists():
+            raise
+
+
 def _place(draft: Path, target: Path, number: int | None) -> int:
     """Give a draft its number. If another publisher takes the number first, the rename fails."""
     while True:
@@ -227,7 +242,7 @@ def _place(draft: Path, target: Path, number: int | None) -> int:
                 ExitCode.CONFIG, f"{target.name}:{chosen} was retracted, and a version never changes: use a new number"
             )
         try:
-            draft.rename(target / str(chosen))
+            reveal(draft, target / str(chosen))
         except OSError as error:
             if not (target / str(chosen)).exists():
                 raise

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.contract.words import say
-from stoker.serve.adapters.versions import file_errors, settle, share
+from stoker.serve.adapters.versions import file_errors, reveal, settle, share
 from stoker.serve.adapters.versions import remove as remove_folder
 
 CHECKSUMS, TENSORS = "weights.json", "weights.safetensors"
@@ -121,7 +121,7 @@ def place(folder: Path, version: int, earlier: int | None, write: Callable[[Path
             for file in draft.iterdir():
                 settle(file)
             draft.chmod(0o775)
-            draft.rename(folder / name)
+            reveal(draft, folder / name)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     return WeightsFile(version, earlier, folder / name)
