@@ -8,9 +8,10 @@ Only training processes import this module, because it imports torch and trl.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -472,8 +473,8 @@ class _Counter(Sampler[int]):
         steps = -(-rows // args.groups_per_step)
         self._length: int = steps * args.generation_batch_size * args.steps_per_generation
 
-    def __iter__(self) -> Any:
-        return iter([0] * self._length)
+    def __iter__(self) -> Iterator[int]:
+        return itertools.repeat(0, self._length)
 
     def __len__(self) -> int:
         return self._length
