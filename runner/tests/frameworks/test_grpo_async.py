@@ -95,6 +95,10 @@ def test_a_run_without_an_adapter_trains_all_weights(more: tuple[str, ...]) -> N
         ),
         ((*RUN, "--temperature", "0"), "--temperature 0 samples without probabilities: write a number above 0"),
         (
+            (*RUN, "--skip_flat_groups", "--beta", "0.04"),
+            "--skip_flat_groups also leaves out the KL term of these groups: leave it out, or write --beta 0",
+        ),
+        (
             (*RUN, "--reward_weights", "1", "2"),
             "--reward_weights (args) has 2 numbers for 1 --reward_funcs: write one for each",
         ),
@@ -239,6 +243,8 @@ def test_the_switch_and_a_correction_exclude_each_other() -> None:
         ("--max_staleness", "0", "--correction", "none"),
         ("--max_staleness", "6", "--depth", "2", "--publish_every", "5"),
         ("--generation_batch_size", "16"),
+        ("--skip_flat_groups",),
+        ("--beta", "0.04"),
         ("--vllm_importance_sampling_mode", "token_mask", "--vllm_importance_sampling_clip_min", "0.5"),
         ("--correction", "behaviour", "--loss_type", "cispo", "--epsilon_high", "5"),
         ("--environment_factory", "tasks:Task"),

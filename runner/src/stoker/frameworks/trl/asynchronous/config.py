@@ -132,7 +132,9 @@ class GRPOAsyncConfig(GRPOConfig):
         metadata={
             "help": (
                 "Leave groups whose samples all have the same reward out of the step. They teach "
-                "nothing, but the loss is then the mean over fewer tokens."
+                "nothing, but the loss is then the mean over fewer tokens, and with `--scale_rewards batch` or "
+                "`--multi_objective_aggregation normalize_then_sum` the standard deviation is that of the kept groups. "
+                "Not with --beta above 0."
             )
         },
     )

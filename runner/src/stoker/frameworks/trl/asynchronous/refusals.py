@@ -82,6 +82,8 @@ def refusals(
     yield from _correction(settings, number, on)
     if number("temperature") == 0:
         yield "--temperature 0 samples without probabilities: write a number above 0"
+    if on("skip_flat_groups") and (number("beta") or 0) > 0:
+        yield "--skip_flat_groups also leaves out the KL term of these groups: leave it out, or write --beta 0"
     rewards, weights = _words(settings, "reward_funcs"), _words(settings, "reward_weights")
     if rewards and weights and len(weights) != len(rewards):
         yield (
