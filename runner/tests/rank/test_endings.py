@@ -197,6 +197,21 @@ def test_a_missing_split_is_bad_data(tmp_path: Path) -> None:
     assert ending_of(raised.value, FlagNames()).message == "the data has no split 'nowhere': name an existing split"
 
 
+def test_a_split_without_rows_is_bad_data(tmp_path: Path) -> None:
+    told = ending_of(ValueError('Instruction "test" corresponds to no data!'), TRL.flag_names)
+    # The reader of JSON Lines ends with a bare StopIteration for an empty file, told apart by the file that raises it.
+    module = tmp_path / "packaged_modules" / "json" / "json.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("next(iter(()))")
+    with pytest.raises(StopIteration) as raised:
+        runpy.run_path(str(module))
+    verdict = ending_of(raised.value, TRL.flag_names)
+    assert told.code is verdict.code is ExitCode.BAD_DATA
+    assert told.message.startswith('the data has no rows (Instruction "test" corresponds to no data!): give each split')
+    assert verdict.message == "the data has no rows: give each split that is used at least one"
+    assert ending_of(StopIteration(), TRL.flag_names).code is ExitCode.CRASHED
+
+
 def test_the_error_behind_an_error_counts() -> None:
     error = RuntimeError("loading failed")
     error.__cause__ = named("DatasetNotFoundError", "no such data")

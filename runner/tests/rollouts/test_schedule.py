@@ -201,12 +201,6 @@ def test_each_epoch_has_each_row_in_an_order_of_its_own() -> None:
     assert orders[0] == [5, 6, 1, 2, 3, 4, 0]
 
 
-def test_data_without_rows_is_refused() -> None:
-    with pytest.raises(RunError, match="no rows") as refused:
-        Places(0, shuffled(0, 1))
-    assert refused.value.code is ExitCode.BAD_DATA
-
-
 def test_each_answer_has_a_seed_of_its_own_that_servers_take() -> None:
     seeds = {seed_of(*which) for which in product((0, 1), (-1, 0, 11), (0, 1), (0, 1))}
     assert len(seeds) == 24

@@ -64,7 +64,9 @@ _BAD_DATA = {
     "DatasetGenerationCastError",
     "UnexpectedSplitsError",
 }
-# datasets, about a configuration that the data set lacks.
+# datasets, about a split without rows.
+_NO_ROWS = re.compile(r'Instruction ".*" corresponds to no data')
+# The same, about a configuration that the data set lacks.
 _NO_CONFIGURATION = re.compile(r"BuilderConfig .* not found")
 
 
@@ -116,6 +118,9 @@ def ending_of(error: BaseException, names: FlagNames, attempt: int = 0) -> Verdi
     if _is_missing_split(error):
         where = f" in {names.split}" if names.split else ""
         return Verdict(ExitCode.BAD_DATA, f"the data has no split {text}: name an existing split{where}")
+    if _is_without_rows(error, text):
+        why = f" ({text[:400]})" if text else ""
+        return Verdict(ExitCode.BAD_DATA, f"the data has no rows{why}: give each split that is used at least one")
     if _NO_CONFIGURATION.search(text):
         return Verdict(ExitCode.BAD_DATA, f"the data has no such configuration: {text[:400]}. Name one that it has")
     if _named(error) & _BAD_DATA:
@@ -184,6 +189,13 @@ def _is_missing_split(error: BaseException) -> bool:
     # `dataset["test"]` raises a bare KeyError; only its origin identifies it.
     frames = traceback.extract_tb(error.__traceback__)
     return isinstance(error, KeyError) and bool(frames) and Path(frames[-1].filename).name == "dataset_dict.py"
+
+
+def _is_without_rows(error: BaseException, text: str) -> bool:
+    # The reader of JSON Lines ends with a bare StopIteration if the first file is empty.
+    frames = traceback.extract_tb(error.__traceback__)
+    in_reader = bool(frames) and "packaged_modules" in Path(frames[-1].filename).parts
+    return bool(_NO_ROWS.search(text)) or (isinstance(error, StopIteration) and in_reader)
 
 
 def _of_system_exit(error: SystemExit) -> Verdict:

@@ -51,7 +51,7 @@ class Engine:
         """Prepare; nothing runs before `start`.
 
         Args:
-            rows: the data, one prompt each.
+            rows: the data, one prompt each; at least one.
             bounds: what the schedule keeps to.
             writer: writes the groups; called in the engine's thread alone.
             seed: of the order of rows and of all answers.
@@ -62,7 +62,7 @@ class Engine:
             clock: the time in seconds.
 
         Raises:
-            RunError: there are no rows (code 65), or the checkpoint is of another run (code 78).
+            RunError: the checkpoint is of another run (code 78).
         """
         if state is not None:
             state.require(batch=bounds.batch, rows=len(rows), seed=seed)

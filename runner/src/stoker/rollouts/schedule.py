@@ -52,8 +52,6 @@ class Places:
     """Finds the epoch and the row of a group by its ordinal."""
 
     def __init__(self, rows: int, order: Shuffle) -> None:
-        if rows < 1:
-            raise RunError(ExitCode.BAD_DATA, "the data has no rows: give a data set with at least one prompt")
         self._rows = rows
         # Groups under way are of two epochs, unless an epoch is shorter than what is under way.
         self._order = lru_cache(maxsize=2)(order)
