@@ -71,7 +71,7 @@ def schema(chart: Path) -> str:
         return written.read_text()
 
 
-USERS_MAPS = {"accelerators", "monitoring.dashboardLabels", "policies.namespaceSelector"}
+USERS_MAPS = {"accelerators", "monitoring.dashboardLabels"}
 """The maps whose keys users may take away as they add their own."""
 
 

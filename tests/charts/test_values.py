@@ -143,11 +143,6 @@ REFUSED = [
     Refused("policies.mode", "audit", "at '/policies/mode': value must be one of 'warn', 'deny'"),
     Refused("policies.catalogueRuntimes.enabled", None, "at '/policies/catalogueRuntimes': missing property 'enabled'"),
     Refused("initializers.resources.limits.memory", None, "/initializers/resources/limits': missing property 'memory'"),
-    Refused(
-        "policies",
-        {"enabled": True, "namespaceSelector": {"stoker.dev/policies": None}},
-        "policies.namespaceSelector has no label, so the rules would hold in every namespace. Set one, such as",
-    ),
     Refused("policies.maxNodes.limit", 3, "at '/policies/maxNodes': additional properties 'limit' not allowed"),
     Refused(f"{OVERRIDE}.method", "stf", f'{OVERRIDE}.method: "stf" is not a method of trl. Use one of: sft, dpo,'),
     Refused(f"{OVERRIDE}.args.lr", "1e-4", "write --learning_rate"),

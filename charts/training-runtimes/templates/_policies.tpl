@@ -105,6 +105,15 @@ Argument: the root context.
 {{- end }}
 
 {{/*
+training-runtimes.policyNamespaces: labels of the namespaces in which the rules apply. Not a default in values.yaml: Helm
+would add it to the labels that values give instead.
+Argument: the root context.
+*/}}
+{{- define "training-runtimes.policyNamespaces" -}}
+{{- toYaml (.Values.policies.namespaceSelector | default (dict "stoker.dev/policies" "enabled")) }}
+{{- end }}
+
+{{/*
 training-runtimes.policyName: name of a rule's policy and binding, which belong to no namespace. Those of two releases
 differ, also where the releases have one name in two namespaces: no namespace has a dot in its name.
 Argument: a list of the root context and the rule.

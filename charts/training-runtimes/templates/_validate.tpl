@@ -24,7 +24,6 @@ Argument: the root context.
   {{- include "training-runtimes.validateSharing" $catalogue }}
   {{- include "training-runtimes.validateLabels" . }}
   {{- include "training-runtimes.validateMonitoring" . }}
-  {{- include "training-runtimes.validatePolicies" . }}
   {{- include "training-runtimes.validateInitializers" . }}
   {{- include "stoker.validateOutbound" . }}
   {{- include "stoker.validateServiceAccount" . }}
@@ -439,13 +438,6 @@ a TrainJob makes it.
   {{- end }}
 {{- end }}
 {{- include "stoker.refuseOwnKeys" $given }}
-{{- end }}
-
-{{- /* training-runtimes.validatePolicies: a selector without labels is of all namespaces. Argument: the root context. */}}
-{{- define "training-runtimes.validatePolicies" -}}
-{{- if and .Values.policies.enabled (not .Values.policies.namespaceSelector) }}
-  {{- fail "\n\npolicies.namespaceSelector has no label, so the rules would hold in every namespace. Set one, such as stoker.dev/policies: enabled.\n" }}
-{{- end }}
 {{- end }}
 
 {{- /* training-runtimes.difference: the words of the first list that are not in the second, with commas. */}}
