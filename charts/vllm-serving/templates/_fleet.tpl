@@ -27,12 +27,21 @@ Argument: the root context.
 {{- end }}
 
 {{/*
+vllm-serving.fleetDrain: seconds in which a pod of the one URL answers what has begun: the longest generation, or a call
+with the ten seconds in which the fleet takes it back.
+Argument: the root context.
+*/}}
+{{- define "vllm-serving.fleetDrain" -}}
+{{- max (int .Values.drain.seconds) (add (int .Values.fleet.timeoutSeconds) 10) }}
+{{- end }}
+
+{{/*
 vllm-serving.fleetCaddyfile: the configuration of the proxy in front of all replicas.
 Argument: the root context.
 */}}
 {{- define "vllm-serving.fleetCaddyfile" -}}
 {{- include "stoker.caddyOptions" (dict
-      "listens" (dict "clients" ":8080" "probes" ":8082") "grace" (printf "%ds" (int .Values.drain.seconds))) }}
+      "listens" (dict "clients" ":8080" "probes" ":8082") "grace" (printf "%ss" (include "vllm-serving.fleetDrain" .))) }}
 
 (replicas) {
 	reverse_proxy {
@@ -157,7 +166,7 @@ Argument: the root context.
 {{- $claim := .Values.published.claim -}}
 automountServiceAccountToken: false
 enableServiceLinks: false
-terminationGracePeriodSeconds: {{ add (int .Values.drain.seconds) 15 }}
+terminationGracePeriodSeconds: {{ add (include "vllm-serving.fleetDrain" .) 15 }}
 securityContext:
   {{- include "stoker.podSecurityContext" .Values.podSecurityContext | nindent 2 }}
 {{- with .Values.imagePullSecrets }}

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -44,14 +48,15 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     assert "cannot be read" in found.output
 
 
-def test_it_answers_until_it_is_told_to_stop(members: Members, tmp_path: Path) -> None:
-    (one,) = members.start(1)
-    (port,) = free_ports(1)
+@contextmanager
+def process_of(members: Members, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Run the command for the fleet's first replica; yields the process, once it answers, and its address."""
+    (port,), one = free_ports(1), members.all[0]
     command = [
         *(sys.executable, "-m", "stoker", "fleet", "--folder", str(members.log.folder), "--port", str(port)),
         *("--ready", one.name, "--known", one.name, "--interval", "0.2"),
     ]
-    log, source = tmp_path / "log", str(Path(stoker.__file__).parents[1])
+    source = str(Path(stoker.__file__).parents[1])
     with log.open("wb") as stream:
         process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": source}, stdout=stream, stderr=stream)
     try:
@@ -65,12 +70,56 @@ def test_it_answers_until_it_is_told_to_stop(members: Members, tmp_path: Path) -
                 assert process.poll() is None, log.read_text()
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/pause", method="POST")
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            assert json.load(answer) == {"status": "paused"}
-        assert one.vllm.paused
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        yield process, f"127.0.0.1:{port}"
     finally:
         process.kill()
         process.wait()
+
+
+def called(address: str, path: str, body: object) -> str:
+    """Return the answer to a POST that is answered with 200."""
+    request = urllib.request.Request(f"http://{address}{path}", json.dumps(body).encode(), method="POST")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 200
+        return str(answer.read(), "utf-8")
+
+
+def listens(address: str) -> bool:
+    """Return whether a connection is accepted there."""
+    host, _, port = address.partition(":")
+    with socket.socket() as found:
+        return found.connect_ex((host, int(port))) == 0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_it_answers_until_it_is_told_to_stop(members: Members, tmp_path: Path) -> None:
+    (one,) = members.start(1)
+    with process_of(members, tmp_path / "log") as (process, address):
+        assert json.loads(called(address, "/pause", {})) == {"status": "paused"}
+        assert one.vllm.paused
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def test_a_call_under_way_is_answered_and_kept_before_it_ends(members: Members, tmp_path: Path) -> None:
+    (one,) = members.start(1)
+    order = {"lora_name": "a", "lora_path": members.adapter("a")}
+    with process_of(members, tmp_path / "log") as (process, address), ThreadPoolExecutor(1) as threads:
+        before = one.vllm.counted["/v1/models"]
+        one.vllm.gate_models.clear()  # the replica cannot see whether it has the adapter
+        answer = threads.submit(called, address, "/v1/load_lora_adapter", order)
+        wait_for(lambda: one.vllm.counted["/v1/models"] > before)
+        process.send_signal(signal.SIGTERM)
+        wait_for(lambda: not listens(address))
+        one.vllm.gate_models.set()
+        assert answer.result(30) == "Success: LoRA adapter 'a' added successfully."
+        assert process.wait(10) == 0
+    newest, _ = members.log.newest()
+    assert (newest.kept, dict(newest.adapters)) == (True, {"a": order["lora_path"]})

@@ -106,7 +106,7 @@ def _text(body: Body, key: str) -> str:
 
 
 class FleetServer(ThreadingHTTPServer):
-    """A web server for the calls.
+    """A web server for the calls. Closing it waits until those under way are answered.
 
     Args:
         listen: host and port.
@@ -117,7 +117,7 @@ class FleetServer(ThreadingHTTPServer):
         OSError: it cannot listen there.
     """
 
-    daemon_threads = True
+    daemon_threads = False
 
     def __init__(self, listen: tuple[str, int], control: Control, exists: Callable[[str], bool]) -> None:
         if ":" in listen[0]:

@@ -38,7 +38,7 @@ class FleetService:
 
 
 def run(fleet: FleetService, listen: tuple[str, int]) -> None:
-    """Answer until SIGTERM.
+    """Answer until SIGTERM; calls that have begun by then are answered too.
 
     Raises:
         RunError: an address is wrong (64), the folder cannot be read, or the port is taken (78).
@@ -54,13 +54,15 @@ def run(fleet: FleetService, listen: tuple[str, int]) -> None:
         raise RunError(ExitCode.CONFIG, f"the state in {fleet.folder} cannot be read: {error}") from error
     replicas = Replicas(Lookup(fleet.ready), Lookup(fleet.known), fleet.key)
     control = Control(log, replicas, fleet.timeout)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     with port_errors(*listen):
         web = FleetServer(listen, control, lambda path: Path(path).is_absolute() and Path(path).is_dir())
+    ends, stop = {signal.SIGTERM, signal.SIGINT}, threading.Event()
+    # A signal waits for sigwait then. A handler would be late for one that comes just before this thread falls asleep.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     for work in (web.serve_forever, reminding(control, fleet.interval, stop)):
         threading.Thread(target=work, daemon=True).start()
     say(f"generation {newest.generation} of {fleet.folder}; calls on port {listen[1]}")
-    stop.wait()
+    signal.sigwait(ends)
+    stop.set()
     web.shutdown()
+    web.server_close()  # waits for calls under way: one that is cut is neither kept nor undone
