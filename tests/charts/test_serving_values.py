@@ -227,6 +227,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "outbound.caBundle: there are two bundles, configMap and secret. Remove one of them.",
     ),
     ({"model.env": {"STORAGE_URI": "a"}}, "model.env.STORAGE_URI: the chart sets this variable itself. Remove it."),
+    (
+        {"accelerator": "nvidia", "resources": {"limits": {"memory": "16Gi"}}},
+        "resources or accelerators.nvidia.resources: requests.memory is 64Gi and limits.memory is 16Gi.",
+    ),
     ({"resources.limits": {"rdma/ib": 0}}, "at '/resources/limits/rdma~1ib': minimum: got 0, want 1"),
     ({"resources.limits": {"gpus": "1"}}, "at '/resources/limits': additional properties 'gpus' not allowed"),
     (

@@ -47,6 +47,33 @@ Arguments: as above.
 {{- end }}
 
 {{/*
+stoker.validateResources: refuses requests above limits, which Kubernetes refuses too, pod by pod. Renders nothing.
+Argument: a list of the resources' owner, for messages, and the resources.
+*/}}
+{{- define "stoker.validateResources" -}}
+{{- $resources := index . 1 }}
+{{- range $name, $limit := $resources.limits }}
+  {{- with get $resources.requests $name | toString }}
+    {{- $limit := toString $limit }}
+    {{- if gt (include "stoker.quantity" . | float64) (include "stoker.quantity" $limit | float64) }}
+      {{- fail (printf "\n\n%s: requests.%s is %s and limits.%s is %s. A pod cannot request more than its limit. Raise the limit.\n"
+            (index $ 0) $name . $name $limit) }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+stoker.quantity: a Kubernetes quantity as a number.
+Argument: the quantity.
+*/}}
+{{- define "stoker.quantity" -}}
+{{- $units := dict "" 1 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15
+      "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 }}
+{{- mulf (regexFind "^[0-9.]+" . | float64) (get $units (regexFind "[A-Za-z]*$" .)) }}
+{{- end }}
+
+{{/*
 stoker.variables: environment that values give.
 Argument: a map from name to a string, or to a reference to a secret or ConfigMap.
 */}}

@@ -12,6 +12,7 @@ Argument: the root context.
       (list "podLabels" .Values.podLabels (include "stoker-board.podLabels" . | fromYaml))
       (list "podAnnotations" .Values.podAnnotations $container)) }}
 {{- include "stoker.validateServiceAccount" . }}
+{{- include "stoker.validateResources" (list "resources" .Values.resources) }}
 {{- if not (include "stoker-board.account" .) }}
   {{- fail "\n\nserviceAccount: without one of its own, every pod of the namespace would have the page's rights. Set serviceAccount.name, or serviceAccount.create=true.\n" }}
 {{- end }}

@@ -11,7 +11,7 @@ Argument: the root context.
   {{- range $name, $runtime := $catalogue }}
     {{- $arguments := dict "root" $ "runtime" $runtime "runner" $runner }}
     {{- include "training-runtimes.validateDevices" $arguments }}
-    {{- include "training-runtimes.validateResources" (list (printf "Runtime %q" $name) $runtime.resources) }}
+    {{- include "stoker.validateResources" (list (printf "Runtime %q" $name) $runtime.resources) }}
     {{- include "training-runtimes.validateMethod" $arguments }}
     {{- include "training-runtimes.validateEnv" $arguments }}
     {{- include "training-runtimes.validateVolumes" $arguments }}
@@ -27,7 +27,7 @@ Argument: the root context.
   {{- include "training-runtimes.validateInitializers" . }}
   {{- include "stoker.validateOutbound" . }}
   {{- include "stoker.validateServiceAccount" . }}
-  {{- include "training-runtimes.validateResources" (list "initializers" .Values.initializers.resources) }}
+  {{- include "stoker.validateResources" (list "initializers" .Values.initializers.resources) }}
   {{- include "training-runtimes.validateInitializersEnv" (dict "env" .Values.initializers.env "runner" $runner) }}
   {{- include "training-runtimes.validateUpgrade" (dict "root" $ "catalogue" $catalogue) }}
 {{- end }}
@@ -181,27 +181,6 @@ much memory of the device as it finds. Argument: the resolved runtimes by name.
 {{- end }}
 {{- end }}
 
-{{- /* Argument: a list of the resources' owner, for messages, and the resources. */}}
-{{- define "training-runtimes.validateResources" -}}
-{{- $resources := index . 1 }}
-{{- range $name, $limit := $resources.limits }}
-  {{- with get $resources.requests $name | toString }}
-    {{- $limit := toString $limit }}
-    {{- if gt (include "training-runtimes.quantity" . | float64) (include "training-runtimes.quantity" $limit | float64) }}
-      {{- fail (printf "\n\n%s: requests.%s is %s and limits.%s is %s. A pod cannot request more than its limit. Raise the limit.\n"
-            (index $ 0) $name . $name $limit) }}
-    {{- end }}
-  {{- end }}
-{{- end }}
-{{- end }}
-
-{{- /* training-runtimes.quantity: a Kubernetes quantity as a number. */}}
-{{- define "training-runtimes.quantity" -}}
-{{- $units := dict "" 1 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15
-      "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 }}
-{{- mulf (regexFind "^[0-9.]+" . | float64) (get $units (regexFind "[A-Za-z]*$" .)) }}
-{{- end }}
-
 {{- define "training-runtimes.validateMethod" -}}
 {{- $runtime := .runtime }}
 {{- if $runtime.endpoint }}
@@ -270,7 +249,7 @@ much memory of the device as it finds. Argument: the resolved runtimes by name.
     {{- fail (printf "\n\nruntimes.%s.samplers.maxCount is %d, and a run starts with %d samplers: write %d or more.\n"
           $runtime.entry (int .maxCount) (int .count) (int .count)) }}
   {{- end }}
-  {{- include "training-runtimes.validateResources" (list (printf "runtimes.%s.samplers" $runtime.entry) .resources) }}
+  {{- include "stoker.validateResources" (list (printf "runtimes.%s.samplers" $runtime.entry) .resources) }}
   {{- include "training-runtimes.validateDevices" (dict "root" $.root
         "runtime" (include "training-runtimes.ofSamplers" $runtime | fromYaml)) }}
   {{- with .slice }}

@@ -56,6 +56,8 @@ Arguments, a list: the root context, the accelerator's profile.
     {{- fail (printf "\n\naccelerators.%s.resources.%s is missing. Set it: a profile of your own needs it.\n" $root.Values.accelerator .) }}
   {{- end }}
 {{- end }}
+{{- $where := printf "resources or accelerators.%s.resources" $root.Values.accelerator }}
+{{- include "stoker.validateResources" (list $where $resources) }}
 {{- $devices := dict }}
 {{- if and $profile.resourceName (not $profile.deviceClassName) (not $root.Values.deviceClaims) }}
   {{- $_ := set $devices $profile.resourceName (toString $root.Values.devices) }}
@@ -66,7 +68,7 @@ Arguments, a list: the root context, the accelerator's profile.
 {{- end }}
 {{- include "stoker.resources" (dict
       "resources" $resources "devices" $devices "claims" $claims
-      "where" (printf "resources or accelerators.%s.resources" $root.Values.accelerator)) }}
+      "where" $where) }}
 {{- end }}
 
 {{/*
