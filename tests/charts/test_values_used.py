@@ -129,7 +129,7 @@ REACH: list[dict[str, tuple[Any, str]]] = [
 REMOVAL: dict[str, tuple[Any, str]] = {
     "enabled": (False, "kind: ClusterTrainingRuntime\n"),
     "initializers.enabled": (False, "name: dataset-initializer\n"),
-    "networkPolicy.enabled": (False, "kind: NetworkPolicy\n"),
+    "networkPolicy.enabled": (False, "training-runtimes/templates/networkpolicy-samplers.yaml"),
     "policies.catalogueRuntimes": ({"enabled": False, "mode": ""}, f"{POLICY}catalogue-runtimes.default\n"),
     "policies.enabled": (False, POLICY),
     "policies.nameLength": ({"enabled": False, "mode": ""}, f"{POLICY}name-length.default\n"),
