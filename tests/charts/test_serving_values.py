@@ -407,6 +407,19 @@ def test_every_example_in_the_document_renders() -> None:
         assert manifests(template(VLLM_SERVING, settings=settings(example)))
 
 
+def test_rules_for_identities_in_the_document_are_in_the_policy() -> None:
+    document = (ROOT / "docs" / "guides" / "serving.md").read_text()
+    rules = [yaml.safe_load(text) for text in re.findall(r"`(\{to: .*?\})`", document)]
+    assert {rule["to"][0]["ipBlock"]["cidr"]: [port["port"] for port in rule["ports"]] for rule in rules} == {
+        "169.254.169.254/32": [80, 8080],
+        "169.254.169.252/32": [987, 988],
+        "169.254.170.23/32": [80],
+    }
+    objects = manifests(template(VLLM_SERVING, settings=settings({**GOOD, "networkPolicy.egress": rules})))
+    (policy,) = (item for item in objects if item["kind"] == "NetworkPolicy")
+    assert [rule for rule in policy["spec"]["egress"] if "to" in rule and "ipBlock" in rule["to"][0]] == rules
+
+
 def test_the_adapter_of_the_document_has_the_metrics_that_the_autoscaler_asks_for() -> None:
     (adapter,) = (example for example in examples_in_the_document() if "rules" in example)
     (rule,) = adapter["rules"]
