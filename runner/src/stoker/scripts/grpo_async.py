@@ -25,7 +25,7 @@ def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
     """
     from trl import get_peft_config
 
-    from stoker.frameworks.trl.asynchronous.prompts import TRAINED, evaluated_by_name
+    from stoker.frameworks.trl.asynchronous.prompts import TRAINED, columns_of, evaluated_by_name
     from stoker.frameworks.trl.asynchronous.trainer import GRPOAsyncTrainer
     from stoker.frameworks.trl.asynchronous.wiring import Rollouts
     from stoker.frameworks.trl.script_data import script_data
@@ -44,7 +44,7 @@ def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
     rows = dataset[script_args.dataset_train_split]
     evaluated = dataset[script_args.dataset_test_split] if training_args.eval_strategy != "no" else None
     data = {TRAINED: rows, **evaluated_by_name(evaluated)}
-    columns = {name: one.column_names for name, one in data.items()}
+    columns = {name: columns_of(one) for name, one in data.items()}
     with Rollouts(training_args, model_args, script_args.reward_funcs or [], columns) as rollouts:
         trainer = GRPOAsyncTrainer(
             model=model_args.model_name_or_path,

@@ -60,6 +60,11 @@ def evaluated_by_name(data: Any) -> dict[str, Any]:
     return {} if data is None else {"the evaluation data": data}
 
 
+def columns_of(data: Any) -> list[str]:
+    """Return the columns that have a value: `datasets` gives each split the columns of all, filled with None."""
+    return [name for name in data.column_names if data.data.column(name).null_count < data.data.num_rows]
+
+
 def _bytes(prompt: Any) -> int:
     """Return the bytes of a prompt's texts: a character of some languages is several tokens."""
     contents = [message.get("content") for message in prompt if isinstance(message, Mapping)]
