@@ -7,14 +7,13 @@ import sys
 from typing import Any
 
 import numpy as np
-from transformers import Trainer, trainer
+from transformers import Trainer, TrainingArguments, trainer
 from trl import TrlParser
 
 from stoker.contract.exits import ExitCode
 from stoker.frameworks.trl.callback import GuardCallback, RunCallback
 from stoker.frameworks.trl.configuration import REFUSALS, build, refusal
 from stoker.frameworks.trl.dataset_formats import FLAG
-from stoker.frameworks.trl.flags import flag_table
 from stoker.frameworks.trl.known_words import VARLEN
 from stoker.frameworks.trl.lists import read_lists
 from stoker.frameworks.trl.sharded import prepare_sharding
@@ -102,9 +101,9 @@ def _convert_data(plan: Plan) -> None:
 
 
 def _seed(plan: Plan) -> int:
-    """Return the seed of a run: its own, or else the method's."""
+    """Return the seed of a run: its own, or else the Trainer's."""
     settings = {setting.name: str(setting.value) for setting in plan.settings}
-    return int(settings.get("seed", str(flag_table(plan.method).flags["seed"].default)))
+    return int(settings.get("seed", TrainingArguments.seed))
 
 
 def _is_refusal(error: BaseException) -> bool:
