@@ -22,9 +22,6 @@ from stoker.rank.same_run import refuse_other_run
 
 GIB = 2**30
 LORA = ("--use_peft", "--per_device_train_batch_size", "2")
-# A mixture of data sets, and the file that names it.
-MIXTURE = {"datasets": [{"path": "a/b"}]}
-MIXED = ("--config", "/c.yaml")
 IMAGE = ("liger-kernel",)
 OLD_TORCH = (2, 12)
 WITH_FLASH = ("flash-attn", "liger-kernel")
@@ -267,16 +264,11 @@ def test_what_says_how_rows_are_made_wins_over_what_was(tmp_path: Path, args: tu
         ("--max_length", "none"),
         ("--truncation_mode", "keep_end"),
         ("--dataset_streaming",),
+        ("--streaming", "true"),
     ],
 )
 def test_nothing_else_packs_samples(tmp_path: Path, args: tuple[str, ...], packages: tuple[str, ...]) -> None:
     assert "packing" not in chosen(planned(tmp_path, *LORA, *args, kernel_packages=packages))
-
-
-@pytest.mark.parametrize("packages", [IMAGE, WITH_FLASH])
-def test_a_mixture_that_is_streamed_is_not_packed(tmp_path: Path, packages: tuple[str, ...]) -> None:
-    args = (*LORA, *MIXED, "--streaming", "true")
-    assert "packing" not in chosen(planned(tmp_path, *args, config=MIXTURE, kernel_packages=packages))
 
 
 def test_the_end_of_a_long_sample_cannot_be_kept_in_packed_rows(tmp_path: Path) -> None:
@@ -287,17 +279,11 @@ def test_the_end_of_a_long_sample_cannot_be_kept_in_packed_rows(tmp_path: Path) 
     planned(tmp_path, *ends, "--packing_strategy", "wrapped")
 
 
-@pytest.mark.parametrize(
-    ("args", "config"),
-    [((*LORA, "--dataset_streaming"), None), ((*LORA, *MIXED, "--streaming"), MIXTURE)],
-    ids=["one data set", "mixture"],
-)
-def test_data_that_is_not_streamed_gets_workers_and_packing(
-    tmp_path: Path, args: tuple[str, ...], config: dict[str, Any] | None
-) -> None:
+@pytest.mark.parametrize("flag", ["--dataset_streaming", "--streaming"])
+def test_a_data_set_that_is_not_streamed_gets_workers_and_packing(tmp_path: Path, flag: str) -> None:
     workers = {"dataset_num_proc", "dataloader_num_workers"}
-    assert {"packing", *workers} <= {*chosen(planned(tmp_path, *args, "false", config=config))}
-    assert not workers & {*chosen(planned(tmp_path, *args, config=config))}
+    assert {"packing", *workers} <= {*chosen(planned(tmp_path, *LORA, flag, "false"))}
+    assert not workers & {*chosen(planned(tmp_path, *LORA, flag))}
 
 
 @pytest.mark.parametrize("packages", [IMAGE, WITH_FLASH])

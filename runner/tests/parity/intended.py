@@ -89,9 +89,6 @@ REFUSED = {
     "without evaluations TRL's scripts hand over no data that an evaluation at the start could use": (
         *("0354 reward", "0431 kto"),
     ),
-    "TRL reads these flags for a mixture of data sets alone": (
-        *("0100 orpo", "0307 grpo", "0368 reward", "0665 reward", "0692 kto", "0898 distillation"),
-    ),
     "`debug` knows two words": ("0093 grpo", "0205 dpo", "0283 sft", "0543 grpo"),
     "TRL takes a number, a list or a mapping of a file as it is, where it needs text": (
         *("0178 rloo", "0221 rloo", "0306 grpo", "0321 dpo", "0407 rloo", "0437 distillation", "0484 reward"),

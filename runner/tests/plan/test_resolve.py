@@ -320,20 +320,6 @@ def test_an_empty_variable_is_unset() -> None:
         ),
         ({"STOKER_ARG_USE_DORA": "yes"}, [], None, ExitCode.USAGE, "--use_dora (TrainJob env) has no effect without"),
         ({}, ["--config", "/c"], {"lora_alpha": 8}, ExitCode.USAGE, "--lora_alpha (config file) has no effect without"),
-        (
-            {},
-            ["--streaming"],
-            None,
-            ExitCode.USAGE,
-            "only on a mixture (datasets in a --config file): write --dataset_streaming, or leave it out",
-        ),
-        (
-            {},
-            ["--config", "/c"],
-            {"test_split_size": 0.1},
-            ExitCode.USAGE,
-            "--test_split_size (config file) has no effect on a single data set",
-        ),
         ({}, ["--bnb_4bit_quant_type", "fp4"], None, ExitCode.USAGE, "has no effect without --load_in_4bit"),
         ({"STOKER_ACCELERATOR": "cpu"}, ["--ddp_backend", "nccl"], None, ExitCode.USAGE, "nccl needs GPUs: leave it"),
         (
@@ -527,14 +513,6 @@ def test_a_token_reaches_the_trainer_and_nobody_else(args: list[str]) -> None:
     shown = plan.to_json()["trainer_argv"]
     assert shown[shown.index("--hub_token") + 1] == "(not shown)"
     assert "hunter2" not in describe.plan_text(plan) + json.dumps(plan.to_json())
-
-
-def test_flags_of_a_mixture_are_taken_with_one_and_where_they_change_nothing() -> None:
-    mixture = {"datasets": [{"path": "a/b"}], "streaming": False, "test_split_size": 0.1}
-    plan_of("--config", "/c.yaml", config=mixture)
-    plan_of("--streaming", "false", "--test_split_size", "none")
-    told = {"STOKER_ARG_TEST_SPLIT_SIZE": "0.1"}
-    plan_of(env={**told, "STOKER_RUNTIME_DEFAULTS": json.dumps(told)})
 
 
 def test_a_mixture_needs_no_data_set_of_the_runtime() -> None:

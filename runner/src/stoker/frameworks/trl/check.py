@@ -10,7 +10,7 @@ from stoker.frameworks.trl.dataset_formats import FLAG
 from stoker.frameworks.trl.decide import inputs_of
 from stoker.frameworks.trl.file_checks import config_problems
 from stoker.frameworks.trl.setting_checks import contradictions, self_contradictions
-from stoker.plan.arguments import NONE, FlagTable, Setting, is_true
+from stoker.plan.arguments import FlagTable, Setting, is_true
 from stoker.plan.inputs import DatasetColumns, ModelFolder
 from stoker.plan.interfaces import Asked, Checker
 
@@ -19,8 +19,6 @@ _UNSAFE = {
     "save_only_model": "without the state of optimizer and scheduler, a stopped run cannot resume where it was",
     "save_on_each_node": "all nodes share one output folder and would write the same files at once",
 }
-# Flags of a mixture → what to write for a single data set; empty if that has no such flag.
-_OF_MIXTURES = {"streaming": "dataset_streaming", "test_split_size": ""}
 # load_dataset takes folders, and names on the Hub.
 _DATA_FILES = (".csv", ".json", ".jsonl", ".parquet", ".tsv")
 
@@ -40,7 +38,6 @@ class TRLChecker(Checker):
             *config_problems(asked.content or {}, table, f"--config {asked.config}"),
             *_addresses(table, settings),
             *_format_of_mixture(settings, config_keys),
-            *_without_mixture(settings, config_keys),
         ]
 
     def check_inputs(
@@ -99,22 +96,6 @@ def _format_of_mixture(settings: Mapping[str, Setting], config_keys: Sequence[st
     """Yield a problem if a format is named for a mixture, whose data sets may differ in it."""
     if FLAG in settings and "datasets" in config_keys:
         yield f"--{FLAG} ({settings[FLAG].source}) is for --dataset_name, not for a mixture (datasets): leave one out"
-
-
-def _without_mixture(settings: Mapping[str, Setting], config_keys: Sequence[str]) -> Iterator[str]:
-    """Yield a problem for each flag that TRL reads for a mixture alone, if the run has none."""
-    if "datasets" in {*settings, *config_keys}:
-        return
-    for name, instead in _OF_MIXTURES.items():
-        setting = settings.get(name)
-        # A runtime may set them for users who bring a mixture.
-        if setting is None or setting.source == "runtime" or setting.value in ("false", NONE):
-            continue
-        advice = f"write --{instead}, or leave it out" if instead else "leave it out"
-        yield (
-            f"--{name} ({setting.source}) has no effect on a single data set, only on a mixture (datasets in a "
-            f"--config file): {advice}"
-        )
 
 
 def _addresses(table: FlagTable, settings: Mapping[str, Setting]) -> Iterator[str]:
