@@ -39,7 +39,8 @@ pytest = $(venv) "$$venv/bin/python" -m pytest -v
 two = -n 2
 three = -n 3
 fast = -m "not full and not matrix and not gpu"
-full = -m "(full or gpu) and not matrix and not learning"
+# More of the slowest tests than usual: this run is the one to shorten.
+full = -m "(full or gpu) and not matrix and not learning" --durations=100
 kills = export KILL_MATRIX_REPORT=docs/reference/kill-matrix.md;
 
 ##@ Start here
