@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -18,6 +19,14 @@ from stoker.serve.fleet.control import Control
 from stoker.serve.fleet.log import Log
 from stoker.serve.fleet.replicas import Replicas
 from stoker.serve.vllm import Server
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 class Member:

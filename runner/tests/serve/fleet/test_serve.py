@@ -10,14 +10,14 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from runner.tests.serve.fleet.members import Members
+from runner.tests.serve.fleet.members import Members, wait_for
 
 import stoker
 from stoker.cluster.processes import free_ports
@@ -89,14 +89,6 @@ def listens(address: str) -> bool:
     host, _, port = address.partition(":")
     with socket.socket() as found:
         return found.connect_ex((host, int(port))) == 0
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_it_answers_until_it_is_told_to_stop(members: Members, tmp_path: Path) -> None:

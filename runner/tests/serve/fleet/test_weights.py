@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from runner.tests.serve.adapters.samples import make_model
-from runner.tests.serve.fleet.members import Members, members_in
+from runner.tests.serve.fleet.members import Members, members_in, wait_for
 
 from stoker.serve.fleet import control as control_module
 from stoker.serve.fleet import desired, replicas
@@ -37,13 +36,6 @@ def reload(control: Control, folder: Path | str) -> Desired:
 
 def served(members: Members) -> list[str]:
     return [one.vllm.weights for one in members.all]
-
-
-def wait_for(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30.0
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_every_replica_loads_them_while_it_is_paused(whole: Members, tmp_path: Path) -> None:
