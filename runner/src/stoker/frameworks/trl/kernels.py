@@ -6,11 +6,12 @@ TRL 1.16 and transformers 5. Fused AdamW is TRL's own default.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from stoker.frameworks.command_line import evaluates
 from stoker.frameworks.trl.known_words import VARLEN
+from stoker.frameworks.trl.mappings import mapping_of
 from stoker.frameworks.trl.memory import ways_of
 from stoker.frameworks.trl.sharding import recomputes_by_choice, shards
 from stoker.plan.arguments import FlagTable, Setting, is_true
@@ -237,13 +238,9 @@ def chosen_attention(asked: Asked) -> str:
     return words[0].lower()
 
 
-def _model_options(asked: Asked) -> dict[str, object]:
-    """Return what `model_init_kwargs` holds; empty if it is not JSON, which another check refuses."""
-    try:
-        options = json.loads(" ".join(asked.values.get("model_init_kwargs", ("{}",))))
-    except (ValueError, RecursionError):
-        return {}
-    return options if isinstance(options, dict) else {}
+def _model_options(asked: Asked) -> Mapping[str, Any]:
+    """Return what `model_init_kwargs` holds."""
+    return mapping_of(" ".join(asked.values.get("model_init_kwargs", ("{}",))))
 
 
 def _says(asked: Asked, flag: str, value: str) -> bool:

@@ -37,9 +37,14 @@ _FILES = ("fsdp_config", "accelerator_config", "deepspeed")
 
 
 def mapping_in(settings: Mapping[str, Setting], flag: str) -> Mapping[str, Any]:
-    """Return what a flag with a mapping holds; empty without it, and if it is not JSON, which another check refuses."""
+    """Return what a flag with a mapping holds, as `mapping_of`; empty without it."""
+    return mapping_of(str(settings[flag].value)) if flag in settings else {}
+
+
+def mapping_of(text: str) -> Mapping[str, Any]:
+    """Return a mapping that is written as JSON; empty if it is none, which another check refuses."""
     try:
-        content = json.loads(str(settings[flag].value)) if flag in settings else {}
+        content = json.loads(text)
     except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
