@@ -12,6 +12,7 @@ from stoker.lab.rows import RowKind, as_rows, kind_of
 
 TURN = [{"role": "user", "content": "2+3="}]
 ANSWER = [{"role": "assistant", "content": "5"}]
+PREFERENCE = {"prompt": "2+3=", "chosen": "5", "rejected": "6"}
 
 
 @pytest.mark.parametrize(
@@ -21,13 +22,18 @@ ANSWER = [{"role": "assistant", "content": "5"}]
         ({"prompt": "2+3=", "completion": "5"}, RowKind.COMPLETION),
         ({"prompt": TURN, "completion": ANSWER}, RowKind.COMPLETION),
         ({"messages": TURN + ANSWER}, RowKind.MESSAGES),
-        ({"prompt": "2+3=", "chosen": "5", "rejected": "6"}, RowKind.PREFERENCE),
+        (PREFERENCE, RowKind.PREFERENCE),
         ({"chosen": TURN + ANSWER, "rejected": TURN}, RowKind.PREFERENCE),
         ({"text": "left out", "prompt": "2+3=", "chosen": "5", "rejected": "6"}, RowKind.PREFERENCE),
     ],
 )
 def test_a_kind_is_told_by_its_columns(row: dict[str, Any], kind: RowKind) -> None:
     assert kind_of(as_rows([row])) is kind
+
+
+@pytest.mark.parametrize("tools", [None, [], [{"name": "add"}], '[{"name": "add"}]', "null"])
+def test_a_row_may_have_tools(tools: Any) -> None:
+    assert kind_of([{"messages": TURN, "tools": tools, "chat_template_kwargs": {}}]) is RowKind.MESSAGES
 
 
 @pytest.mark.parametrize(
@@ -56,7 +62,7 @@ def test_only_the_columns_of_its_kind_are_read_of_a_row(kind: RowKind, names: st
         ([{}], "the rows have the columns of nothing, but need text, or messages, or prompt and completion, or"),
         ([{"question": "a", "answer": "b"}], "the rows have the columns question, answer, but need text"),
         ([{"prompt": "a"}], "the rows have the columns prompt, but need"),
-        ([{"text": "a"}, {"prompt": "b"}], "row 1 has no text, which row 0 has"),
+        ([{"text": "a"}, {"prompt": "b"}], "row 1 has no text, which other rows have"),
         ([{"text": "a"}, {"text": ""}, {"text": ""}], "text of row 1, row 2 is empty"),
         ([{"text": "a"}, {"text": None}], "text of row 1 must be text like the others, not NoneType"),
         ([{"text": "a"}, {"text": TURN}], "text of row 1 must be text like the others, not list"),
@@ -64,6 +70,12 @@ def test_only_the_columns_of_its_kind_are_read_of_a_row(kind: RowKind, names: st
         ([{"messages": []}], "messages of row 0 is empty"),
         ([{"messages": "a"}], "messages of row 0 must be a list of messages, not str"),
         ([{"messages": [{"content": "a"}]}], "messages of row 0 must hold messages with role and content"),
+        # TRL takes the columns of the first row, and loses what only later rows have.
+        ([{"messages": TURN}, {"messages": TURN, "tools": []}], "row 0 has no tools, which other rows have"),
+        ([{"chosen": "a", "rejected": "b"}, PREFERENCE], "row 0 has no prompt, which other rows have"),
+        ([{"messages": TURN, "tools": "no JSON"}], "tools of row 0 is text that is not JSON"),
+        ([{"messages": TURN, "tools": {"name": "a"}}], "tools of row 0 must be a list of tools"),
+        ([{"messages": TURN, "chat_template_kwargs": None}], "chat_template_kwargs of row 0 must be a mapping"),
     ],
 )
 def test_wrong_rows_are_refused(rows: Any, told: str) -> None:

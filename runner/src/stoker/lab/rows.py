@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -13,8 +14,6 @@ Row = Mapping[str, Any]
 
 # How many wrong rows one message names.
 _SHOWN = 3
-# What a chat template gets besides the messages.
-_TEMPLATE = ("tools", "chat_template_kwargs")
 
 
 class RowKind(Enum):
@@ -96,25 +95,45 @@ def is_conversation(value: object) -> bool:
 
 
 def _problems(rows: Sequence[Row], kind: RowKind) -> Iterator[str]:
-    columns = (*kind.value, *(("prompt",) if kind is RowKind.PREFERENCE and "prompt" in rows[0] else ()))
+    names = [*dict.fromkeys(name for row in rows for name in kind.read_of(row))]
+    missing = {name: [f"row {number}" for number, row in enumerate(rows) if name not in row] for name in names}
+    for name, lacking in missing.items():
+        if lacking:
+            yield f"{some(lacking)} has no {name}, which other rows have: write it in every row"
+    if any(missing.values()):
+        return
+    columns = [name for name in names if name not in _TEMPLATE]
     either = kind in (RowKind.COMPLETION, RowKind.PREFERENCE)
-    wants_messages = {
-        name: kind is RowKind.MESSAGES or (either and is_conversation(rows[0].get(name))) for name in columns
-    }
+    wants_messages = {name: kind is RowKind.MESSAGES or (either and is_conversation(rows[0][name])) for name in columns}
     if len({*wants_messages.values()}) > 1:
         yield (
             f"row 0 has text in {', '.join(n for n, is_list in wants_messages.items() if not is_list)} and messages in "
             f"{', '.join(n for n, is_list in wants_messages.items() if is_list)}: write the same in all of them"
         )
         return
-    for name in columns:
-        lacking = [f"row {number}" for number, row in enumerate(rows) if name not in row]
-        if lacking:
-            yield f"{some(lacking)} has no {name}, which row 0 has: write it in every row"
-        check = messages_problem if wants_messages[name] else text_problem
-        wrong = [(number, check(row[name])) for number, row in enumerate(rows) if name in row]
+    for name in names:
+        check = _TEMPLATE.get(name) or (messages_problem if wants_messages[name] else text_problem)
+        wrong = [(number, check(row[name])) for number, row in enumerate(rows)]
         for text in dict.fromkeys(text for _, text in wrong if text):
             yield f"{name} of {some([f'row {number}' for number, found in wrong if found == text])} {text}"
+
+
+def tools_problem(value: object) -> str:
+    """Return what is wrong with a row's tools; empty if nothing is."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return "is text that is not JSON: write a list of tools"
+    if found is None or (isinstance(found, Sequence) and not isinstance(found, str)):
+        return ""
+    return f"must be a list of tools, or None in a row without any, not {type(found).__name__}"
+
+
+def settings_problem(value: object) -> str:
+    """Return what is wrong with a row's settings of the chat template; empty if nothing is."""
+    if isinstance(value, Mapping):
+        return ""
+    return f"must be a mapping, {{}} in a row without any, not {type(value).__name__}"
 
 
 def text_problem(value: object) -> str:
@@ -141,3 +160,7 @@ def some(names: Sequence[str]) -> str:
     """Return the first few names, and how many more there are."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
+
+
+# What a chat template gets besides the messages, each with what finds its faults.
+_TEMPLATE: dict[str, Callable[[object], str]] = {"tools": tools_problem, "chat_template_kwargs": settings_problem}

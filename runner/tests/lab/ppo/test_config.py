@@ -76,7 +76,8 @@ def test_every_field_is_checked_and_all_problems_are_told_at_once() -> None:
         (["a", TURN], "the prompt of row 1 must be text like the others, not list"),
         ([TURN, []], "the prompt of row 1 is empty"),
         ([{"prompt": "a"}, {"text": "b"}], "row 1 has the columns text, but needs prompt: rename the column"),
-        ([{"prompt": "a", "answer": "1"}, {"prompt": "b"}], "row 1 has no answer, which row 0 has"),
+        ([{"prompt": "a", "answer": "1"}, {"prompt": "b"}], "row 1 has no answer, which other rows have"),
+        ([{"prompt": "a"}, {"prompt": "b", "answer": "1"}], "row 0 has no answer, which other rows have"),
         ([{"prompt": "a", "completions": "1"}], "column name completions is reserved"),
     ],
 )

@@ -74,9 +74,9 @@ def _problems(rows: Sequence[Row]) -> Iterator[str]:
     wrong = [(number, check(row["prompt"])) for number, row in enumerate(rows)]
     for told in dict.fromkeys(text for _, text in wrong if text):
         yield f"the prompt of {some([f'row {number}' for number, text in wrong if text == told])} {told}"
-    for name in rows[0]:
+    for name in dict.fromkeys(name for row in rows for name in row):
         without = [f"row {number}" for number, row in enumerate(rows) if name not in row]
         if without:
-            yield f"{some(without)} has no {name}, which row 0 has: write it in every row"
+            yield f"{some(without)} has no {name}, which other rows have: write it in every row"
     for name in sorted({*rows[0]} & {*_TAKEN}):
         yield f"column name {name} is reserved for reward functions: rename it"
