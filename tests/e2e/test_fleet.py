@@ -124,7 +124,7 @@ def test_no_request_fails_while_a_replica_goes_and_another_comes(server: Replica
     with client.busy(server.url, "base", "run-v1") as load:
         server.kube.kubectl("delete", "pod", gone, "--wait=false")
         server.kube.until("the pod to go", lambda: gone not in [pod["metadata"]["name"] for pod in server.ready()], 180)
-        server.wait_ready(2)
+        server.wait_ready(2, seconds=600)
     assert load["failures"] == []
     assert load["requests"] > 20
     assert {model: len(texts) for model, texts in load["said"].items()} == {"base": 1, "run-v1": 1}

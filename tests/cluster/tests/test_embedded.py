@@ -175,6 +175,13 @@ def test_cgroup_hierarchies_are_read_from_mountinfo() -> None:
     assert cgroups.hierarchies(mountinfo) == [Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup/unified")]
 
 
+@pytest.mark.parametrize(("name", "weight"), [("cpu.shares", "4096"), ("cpu.weight", "400")])
+def test_pods_weigh_as_much_as_several_processes(tmp_path: Path, name: str, weight: str) -> None:
+    (tmp_path / name).write_text("1")
+    cgroups.weigh(tmp_path)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {name: weight}
+
+
 def test_a_reused_process_id_is_not_taken_for_the_daemon(tmp_path: Path) -> None:
     pidfile = tmp_path / "daemon"
     pidfile.write_text(f"{os.getpid()} {processes.start_time(os.getpid())}\n")
