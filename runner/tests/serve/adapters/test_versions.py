@@ -149,6 +149,22 @@ def test_a_rename_whose_answer_was_lost_is_done(
     assert (tmp_path / "run" / name / "file").read_text() == "text"
 
 
+def test_a_version_is_removed_though_the_answer_to_a_rename_is_lost(
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def lost(version: Path, path: Path) -> None:
+        rename(version, path)
+        rename(version, path)
+
+    folder = tmp_path / "adapters"
+    publish(output, folder, "support")
+    monkeypatch.setattr(Path, "rename", lost)
+    retract(folder, "support", 1)
+    assert [entry.name for entry in (folder / "support").iterdir() if entry.is_dir()] == []
+
+
 def test_another_user_of_the_group_can_publish_the_next_version(output: Path, tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:

@@ -92,6 +92,16 @@ def test_a_pause_that_fails_somewhere_pauses_nobody(members: Members) -> None:
     assert [one.vllm.paused for one in (good, bad)] == [False, False]
 
 
+def test_a_pause_that_fails_after_caches_were_dropped_pauses_nobody(members: Members) -> None:
+    good, bad = members.start(2)
+    control = members.control()
+    control.change(RESET)
+    bad.vllm.stubborn.add("/pause")
+    with pytest.raises(CallRefusedError, match="pause; all keep the state before"):
+        control.change(PAUSE)
+    assert [one.vllm.paused for one in (good, bad)] == [False, False]
+
+
 def test_a_cache_is_dropped_again_after_a_call_that_was_undone(members: Members) -> None:
     good, bad = members.start(2)
     control = members.control()

@@ -55,6 +55,19 @@ def test_old_states_are_removed_and_half_written_ones_not_read(log: Log) -> None
     assert log.newest()[0].generation == 39
 
 
+def test_a_state_is_written_though_another_process_removes_the_old_ones(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(entry: Path) -> None:
+        raise FileNotFoundError(entry)
+
+    for generation in range(1, 17):
+        log.append(Desired(generation))
+    monkeypatch.setattr("stoker.serve.fleet.log.remove", gone)
+    log.append(Desired(17))
+    assert log.newest()[0].generation == 17
+
+
 def test_a_state_that_is_told_is_found_where_the_listing_is_old(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.append(Desired(1))
     listed = [*log.folder.iterdir()]

@@ -6,17 +6,20 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from runner.tests.serve.adapters.samples import make_model
 from runner.tests.serve.fleet.members import Members, members_in, wait_for
 
+from stoker.serve.adapters.files import read_base_model
 from stoker.serve.fleet import control as control_module
 from stoker.serve.fleet import desired, replicas
 from stoker.serve.fleet.control import Call, Control
 from stoker.serve.fleet.desired import CallRefusedError, Desired, Held
 from stoker.serve.fleet.endpoints import calls
-from stoker.serve.fleet.weights import written
+from stoker.serve.fleet.weights import ReplicaWeights, written
 
 
 @pytest.fixture
@@ -66,6 +69,22 @@ def test_what_one_cannot_load_is_loaded_by_none(whole: Members, tmp_path: Path) 
         reload(control, bad)
     assert found.value.replicas == {whole.all[1].name: f"{bad}: it is cut"}
     assert served(whole) == [str(good)] * 2
+
+
+def test_workers_that_do_not_agree_have_what_no_fleet_wants(tmp_path: Path) -> None:
+    """One of two could not swap, and went back to the model's own weights: the fleet may want these again."""
+    model = make_model(tmp_path / "v1")
+    answers = {
+        "stoker_stage_model": [{}, {}],
+        "stoker_staged": [{"done": True}] * 2,
+        "stoker_swap": [{"name": str(model)}, {"name": "", "problem": "out of memory"}],
+    }
+    server: Any = SimpleNamespace(workers=lambda method, **_: answers[method], pause=lambda: None, resume=lambda: None)
+    weights = ReplicaWeights(server, read_base_model(model))
+    assert "out of memory" in weights.take(
+        Desired(1, False, weights=str(model), written=written(model)), lambda _: True
+    )
+    assert weights.held not in ("", str(model))
 
 
 def test_one_that_goes_back_to_the_weights_before_is_not_ready_meanwhile(

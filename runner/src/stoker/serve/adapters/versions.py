@@ -217,12 +217,12 @@ def settle(file: Path) -> None:
 
 
 def reveal(draft: Path, path: Path) -> None:
-    """Give a draft its name.
+    """Give a draft its name, or a version that of a draft.
 
-    If the answer to a rename is lost, NFS asks again, and is told that there is no such draft.
+    If the answer to a rename is lost, NFS asks again, and is told that there is no such folder.
 
     Raises:
-        OSError: the draft keeps its name.
+        OSError: it keeps its name.
     """
     try:
         draft.rename(path)
@@ -292,5 +292,5 @@ def remove(version: Path) -> None:
         OSError: the folder around it cannot be written to.
     """
     gone = version.with_name(f".draft-retracted-{version.name}-{os.getpid()}")
-    version.rename(gone)
+    reveal(version, gone)
     shutil.rmtree(gone)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stoker.contract.exits import RunError
-from stoker.serve.adapters.versions import file_errors, place, remove, settle
+from stoker.serve.adapters.versions import place, remove, settle
 from stoker.serve.fleet.desired import Desired
 
 _STATE = "state.json"
@@ -72,7 +72,7 @@ class Log:
             if (self.folder / str(number)).is_dir():
                 raise TakenError(f"generation {number} is another's") from error
             raise
-        with suppress(OSError), file_errors(self.folder):
+        with suppress(OSError):  # another process may remove them too
             for entry in [*self.folder.iterdir()]:
                 if entry.name.isdecimal() and int(entry.name) <= number - _KEEP:
                     remove(entry)

@@ -77,7 +77,7 @@ class Member:
             problems: what is wrong with adapters, by name.
         """
         problem = self._problem
-        paused, resets = not self.newest.paused, 0
+        paused = not self.newest.paused
         try:
             problem = problem or self._take(self.newest)
             wanted = self.newest  # another one may have come while weights were read
@@ -86,7 +86,6 @@ class Member:
                 (self._server.pause if wanted.paused else self._server.resume)()
                 paused = wanted.paused
             self._reset(wanted)
-            resets = wanted.resets
         except ServerError as error:
             problem = problem or f"vLLM: {error}"
         wrong = [f"{name}: {problems[name]}" for name in sorted(self.newest.adapters) if name in problems]
@@ -96,7 +95,7 @@ class Member:
             loaded,
             left,
             paused=paused,
-            resets=resets,
+            resets=self._resets or 0,
             weights=self._weights.held if self._weights else "",
             problem=problem or "; ".join(wrong),
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from stoker.contract.exits import RunError
 from stoker.contract.words import say
@@ -32,6 +33,11 @@ def written(folder: Path) -> int:
     return max(file.stat().st_mtime_ns for file in files)
 
 
+def _held(answers: Sequence[Mapping[str, Any]]) -> str:
+    """Return the folder whose weights all workers have; if they differ, what no fleet wants, so that all load anew."""
+    return workers.agreed(answers) if len({str(one.get("name", "")) for one in answers}) == 1 else "several folders"
+
+
 class ReplicaWeights:
     """The weights of one replica.
 
@@ -53,7 +59,7 @@ class ReplicaWeights:
         Raises:
             ServerError: it does not answer.
         """
-        self.held = workers.held(self._server)
+        self.held = _held(self._server.workers("stoker_held"))
 
     def take(self, wanted: Desired, wants: Callable[[str], bool]) -> str:
         """Load the weights that a fleet wants if the replica does not have them; return why it cannot, else nothing.
@@ -97,7 +103,7 @@ class ReplicaWeights:
             return ""
         began = time.monotonic()
         found = workers.swapped(self._server, path, resume=not wanted.paused)
-        self.held = workers.agreed(found)
+        self.held = _held(found)
         if problems := [str(one["problem"]) for one in found if "problem" in one]:
             return f"{name}: {problems[0]}"
         say(f"{name} loaded; generation paused for {time.monotonic() - began:.3f} s")
