@@ -17,6 +17,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import write_json
 from stoker.contract.manifest import MANIFEST
 from stoker.fetch.selection import RECORD
+from stoker.fetch.target import recorded_content
 from stoker.node import launch
 from stoker.node.planning import plan_from
 from stoker.plan.facts import Facts
@@ -179,6 +180,38 @@ def test_a_data_set_that_was_replaced_is_another_run(fetched_facts: Facts, tmp_p
         assert refused.value.code is ExitCode.CONFIG
     anew = plan_from(replace(fetched_facts, env={**fetched_facts.env, "STOKER_RESUME": "never"}), ["--max_steps", "5"])
     assert launch._already_finished(anew) is None
+
+
+def test_what_is_written_for_people_is_no_content(tmp_path: Path) -> None:
+    def content(*files: tuple[str, str]) -> str:
+        told = [{"path": path, "bytes": 9, "tag": "t", "digest": digest} for path, digest in files]
+        write_json(tmp_path / RECORD, {"uri": "hf://a/b", "files": told})
+        return recorded_content(tmp_path)
+
+    weights = ("model.safetensors", "sha256:ab")
+    first = content(weights, ("README.md", "git:1"), ("LICENSE", "git:2"), (".gitattributes", "git:3"))
+    assert content(weights, ("README.md", "git:9"), ("LICENSE.txt", "git:8")) == first != ""
+    assert content(("model.safetensors", "sha256:cd")) != first
+    assert content(weights, ("licenses.json", "git:1"), ("vocab.txt", "git:1")) != first
+
+
+def test_a_mixture_that_was_replaced_is_another_run(facts: Facts, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(
+        f"datasets:\n- path: {tmp_path}/chats\n- path: {tmp_path}/sums/more\n- path: owner/name\n"
+    )
+    args = ["--config", str(tmp_path / "config.yaml")]
+    for name in ("chats", "sums"):
+        fetched(tmp_path / name)
+    before = plan_from(facts, args)
+    assert [check.path for check in before.checks if check.what == "data set"] == [
+        f"{tmp_path}/chats",
+        f"{tmp_path}/sums/more",
+    ]
+    saved(tmp_path / "output", 5, record=left_by(before))
+    fetched(tmp_path / "sums", digest="sha256:cd")
+    now = plan_from(facts, args)
+    with pytest.raises(RunError, match=r": content of the data set was \w{12}, now \w{12}, \w{12}\. To resume it, let"):
+        choose(tmp_path / "output", now.record, now.resume, anew=False)
 
 
 def test_content_that_was_not_recorded_is_not_compared(fetched_facts: Facts, tmp_path: Path) -> None:

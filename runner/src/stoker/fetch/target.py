@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,8 @@ from stoker.fetch.request import FetchRequest
 from stoker.fetch.selection import RECORD, File, Selection
 
 _LOCK_POLL_SECONDS = 1.0
+# No trainer reads these. A data set's card only names files, whose content counts.
+_FOR_PEOPLE = re.compile(r"(^|/)(licen[sc]e|\.gitattributes)[^/]*$|\.md$", re.IGNORECASE)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -193,13 +196,18 @@ class Staging:
 def recorded_content(path: Path) -> str:
     """Return a short digest of what was fetched to a path or to a folder above it, the same for the same content.
 
-    Empty if nothing was fetched there.
+    What is written for people, such as a model card, does not count. Another kind of store may name the same content
+    otherwise. Empty if nothing was fetched there.
     """
     records = (read_json(folder / RECORD) for folder in (path, *path.parents))
     record: Any = next((found for found in records if found is not None), {})
     try:
         # A tag may change where the content stays.
-        files = [(file["path"], file["bytes"], file["digest"] or file["tag"]) for file in record["files"]]
+        files = [
+            (file["path"], file["bytes"], file["digest"] or file["tag"])
+            for file in record["files"]
+            if not _FOR_PEOPLE.search(file["path"])
+        ]
     except (KeyError, TypeError):
         return ""
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:12] if files else ""

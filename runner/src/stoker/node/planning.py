@@ -20,6 +20,7 @@ from stoker.plan.plan import Plan
 from stoker.plan.resolve import read_request, resolve_plan
 from stoker.rank import checkpoints
 from stoker.rank.endings import ending_of
+from stoker.rank.same_run import CONTENT
 
 
 def plan_here(args: Sequence[str], world: Mapping[str, str] | None = None) -> Plan:
@@ -72,8 +73,12 @@ def plan_from(facts: Facts, args: Sequence[str], world: Mapping[str, str] | None
 
 def _contents(plan: Plan) -> dict[str, str]:
     """Return what was fetched as each input: it may be replaced, and the path stays."""
-    contents = {check.what: recorded_content(Path(check.path)) for check in plan.checks if check.kind == "exists"}
-    return {f"content of the {what}": content for what, content in contents.items() if content}
+    contents: dict[str, list[str]] = {}
+    for check in plan.checks:
+        content = recorded_content(Path(check.path)) if check.kind == "exists" else ""
+        if content:
+            contents.setdefault(f"{CONTENT}{check.what}", []).append(content)
+    return {name: ", ".join(dict.fromkeys(found)) for name, found in contents.items()}
 
 
 def _former(plan: Plan) -> Mapping[str, Any] | None:

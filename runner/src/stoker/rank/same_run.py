@@ -13,6 +13,8 @@ from typing import Any
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.secrets import hidden
 
+# What the name of an input's content begins with, of which a digest is recorded.
+CONTENT = "content of the "
 # How many names a notice lists.
 _NAMED = 5
 
@@ -42,11 +44,14 @@ def refuse_other_run(
     ]
     if found:
         told = "; ".join(f"{_said(*each)}{_source(each[0], sources or {})}" for each in found)
+        values = [name for name, _, _ in found if not name.startswith(CONTENT)]
+        ways = [f"write the former {'value' if len(values) == 1 else 'values'}"] if values else []
+        if len(values) < len(found):
+            ways.append("let the initializer fetch what it fetched then, such as hf://OWNER/NAME@REVISION")
         raise RunError(
             ExitCode.CONFIG,
-            f"{what} belongs to another run: {told}. To resume it, write the former "
-            f"{'value' if len(found) == 1 else 'values'}; for the new, give this run its own workspace or output_dir, "
-            "or set STOKER_RESUME=never to start anew",
+            f"{what} belongs to another run: {told}. To resume it, {' and '.join(ways)}; for the new, give this run "
+            "its own workspace or output_dir, or set STOKER_RESUME=never to start anew",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -132,7 +133,15 @@ def inputs_of(table: FlagTable, settings: Mapping[str, Setting]) -> tuple[Input,
         replaced = flag == "dataset_name" and "datasets" in settings
         if setting is not None and isinstance(setting.value, str) and not replaced:
             found.append(Input(setting.value, what, initializer, table.spell(flag)))
+    for path in _paths_of_mixture(settings):
+        found.append(Input(path, "data set", "spec.initializer.dataset", "datasets in --config"))
     return tuple(found)
+
+
+def _paths_of_mixture(settings: Mapping[str, Setting]) -> list[str]:
+    """Return the folders of a mixture of data sets; others are Hub ids, or names of formats."""
+    mixture = json.loads(str(settings["datasets"].value)) if "datasets" in settings else []
+    return [path for one in mixture if (path := str(one["path"])).startswith("/")]
 
 
 def _configurations(table: FlagTable, settings: Mapping[str, Setting]) -> Iterator[Input]:
