@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from runner.tests.samples import pod, resolve
@@ -17,9 +18,10 @@ METHOD = ("trl.scripts.grpo_async", "--samplers", "role", "--reward_funcs", "mat
 RUN = (*METHOD, "--use_peft")
 
 
-def planned(*args: str, env: Mapping[str, str] | None = None) -> Plan:
+def planned(*args: str, env: Mapping[str, str] | None = None, config: Mapping[str, Any] | None = None) -> Plan:
     """Return the plan of a run on two nodes."""
-    return resolve(pod({"STOKER_SAMPLERS": "http://run-sampler-0-0.run:8080", **(env or {})}), args)
+    facts = pod({"STOKER_SAMPLERS": "http://run-sampler-0-0.run:8080", **(env or {})})
+    return resolve(facts, args, config=config)
 
 
 def refused(*args: str, env: Mapping[str, str] | None = None) -> list[str]:
@@ -152,6 +154,14 @@ def test_a_run_without_an_adapter_trains_all_weights(more: tuple[str, ...]) -> N
 def test_what_cannot_work_is_refused_with_what_to_write(args: tuple[str, ...], message: str) -> None:
     lines = refused(*args)
     assert any(message in line for line in lines), lines
+
+
+def test_a_mixture_is_not_streamed() -> None:
+    with pytest.raises(
+        RunError, match=r"--streaming \(config file\) has no place .* each row has its number in the schedule"
+    ):
+        planned(*RUN, "--config", "/c.yaml", config={"datasets": [{"path": "a/b"}], "streaming": True})
+    planned(*RUN, "--streaming")
 
 
 @pytest.mark.parametrize(

@@ -486,7 +486,7 @@ def test_a_job_that_loses_its_samplers_for_good_ends_with_75_and_keeps_every_ste
         (
             65,
             ("--eval_strategy", "steps", "--reward_funcs", "my_rewards:solved"),
-            "my_rewards:solved needs the column solution, but the evaluation data only has prompt: add the column",
+            "my_rewards:solved needs the column solution, but the evaluation data only has values in prompt: add",
         ),
         (69, ("--reward_funcs", "http://127.0.0.1:9", "--reward_seconds", "1"), "the reward model at http://127.0.0.1"),
     ],

@@ -390,7 +390,7 @@ def test_it_dies_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             "def judge(solution): ...",
             "mine:judge",
             ExitCode.BAD_DATA,
-            "needs the column solution, but the data only has",
+            "needs the column solution, but the data only has values in",
         ),
         (
             "def judge(prompt, answer): ...",
@@ -416,7 +416,9 @@ def test_what_cannot_be_called_is_refused_before_the_first_step(
 def test_a_reward_finds_its_columns_in_the_evaluation_data_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_module(tmp_path, monkeypatch, "def judge(answer): ...")
     columns = {"the data set": ("answer", "prompt"), "the evaluation data": ("prompt",)}
-    with pytest.raises(RunError, match="needs the column answer, but the evaluation data only has prompt") as refused:
+    with pytest.raises(
+        RunError, match=r"the column answer, but the evaluation data only has values in prompt: .* a default if it"
+    ) as refused:
         UserCode(Functions(("mine:judge",)), columns).start()
     assert refused.value.code is ExitCode.BAD_DATA
 

@@ -99,8 +99,8 @@ def reward_function(named: Named, columns: Mapping[str, Collection[str]]) -> Cal
         for name in (name for name in needed if name not in _GIVEN and name not in names):
             raise RunError(
                 ExitCode.BAD_DATA,
-                f"{spelled} needs the column {name}, but {data} only has {', '.join(sorted(names))}: add the column, "
-                "or choose another reward",
+                f"{spelled} needs the column {name}, but {data} only has values in {', '.join(sorted(names))}: add the "
+                "column, give the argument a default if it may be empty, or choose another reward",
             )
     checked: Callable[..., Any] = function
     return checked

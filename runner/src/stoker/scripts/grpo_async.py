@@ -43,8 +43,8 @@ def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
     dataset = script_data(script_args, dataset_args)
     rows = dataset[script_args.dataset_train_split]
     evaluated = dataset[script_args.dataset_test_split] if training_args.eval_strategy != "no" else None
-    data = {TRAINED: rows, **evaluated_by_name(evaluated)}
-    columns = {name: columns_of(one) for name, one in data.items()}
+    columns = {TRAINED: rows.column_names}
+    columns |= {name: columns_of(one) for name, one in evaluated_by_name(evaluated).items()}
     with Rollouts(training_args, model_args, script_args.reward_funcs or [], columns) as rollouts:
         trainer = GRPOAsyncTrainer(
             model=model_args.model_name_or_path,

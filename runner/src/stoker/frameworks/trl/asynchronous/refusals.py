@@ -80,6 +80,9 @@ def refusals(
     yield from steps(settings, number)
     yield from _batch(asked.world_size, settings, number)
     yield from _correction(settings, number, on)
+    if on("streaming") and (asked.content or {}).get("datasets"):
+        source = settings["streaming"].source
+        yield f"--streaming ({source}) has no place in {METHOD}: {_ELSEWHERE['dataset_streaming']}"
     if number("temperature") == 0:
         yield "--temperature 0 samples without probabilities: write a number above 0"
     if on("skip_flat_groups") and (number("beta") or 0) > 0:
