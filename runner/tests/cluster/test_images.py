@@ -63,6 +63,13 @@ def test_a_package_is_found_by_the_name_that_python_imports() -> None:
     assert not has_package(packages_of(CPU) or frozenset(), "clearml")
 
 
+def test_packages_that_a_volume_may_have_are_not_judged() -> None:
+    args = ("trl.scripts.grpo", "--reward_funcs", "accuracy_reward", "--num_generations", "8")
+    verdict = on(CPU, *args, PYTHONPATH="/workspace/packages")
+    assert verdict.problems == ()
+    assert "the package math_verify for --reward_funcs accuracy_reward" in str(verdict)
+
+
 @pytest.mark.parametrize("tracker", ["tensorboard", "wandb", "mlflow", "trackio"])
 def test_the_image_has_the_clients_of_the_trackers_that_the_chart_names(tracker: str) -> None:
     verdict = on(CPU, "--report_to", tracker, WANDB_API_KEY="key")
