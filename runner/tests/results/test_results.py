@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from stoker.contract.manifest import MANIFEST, changed_files, write_manifest
 from stoker.report.page import report_page
 from stoker.report.runs import RecordedRun
 from stoker.results import record as results_record
+from stoker.results.ask import Asking, Talk
 from stoker.results.evaluate import perplexity
 from stoker.results.folder import read_result
 from stoker.results.harness import numbers_of
@@ -150,7 +152,7 @@ class OutOfMemoryError(RuntimeError):
 @pytest.mark.parametrize(
     ("words", "loads", "told"),
     [
-        (("evaluate", "--data", "x"), False, "lower --batch-size, or hide the device (CUDA_VISIBLE_DEVICES=)"),
+        (("evaluate", "--data", "x"), False, "end what else uses it, or hide the device (CUDA_VISIBLE_DEVICES=)"),
         (("evaluate", "--data", "x"), True, "lower --batch-size"),
         (("chat", "--prompt", "x"), False, "end what else uses it"),
         (("chat", "--prompt", "x"), True, "lower --max-tokens"),
@@ -184,6 +186,45 @@ def test_questions_that_are_not_utf8_are_refused(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(RunError, match="the questions are not UTF-8: convert them, such as with iconv") as raised:
         next(_questions(None))
     assert raised.value.code == ExitCode.BAD_DATA
+
+
+@pytest.mark.parametrize("option", ["--prompt", "--system"])
+def test_an_argument_that_is_not_utf8_is_refused(tmp_path: Path, option: str) -> None:
+    refused = stoker("chat", result_in(tmp_path / "output"), option, "Gr\udcfc\udcdfe")
+    assert (refused.exit_code, "are not UTF-8" in refused.stderr) == (ExitCode.BAD_DATA, True), refused.output
+
+
+class FullOnce:
+    """A model whose device has no room for the first answer."""
+
+    device = "cpu"
+    config = SimpleNamespace(max_position_embeddings=100)
+    full = True
+
+    def generate(self, **_: object) -> None:
+        self.full, was = False, self.full
+        if was:
+            raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def test_a_question_without_an_answer_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def template(messages: Any, **_: object) -> Any:
+        asked.append([message["content"] for message in messages])
+        made = {"input_ids": SimpleNamespace(shape=(1, 3))}
+        return type("Inputs", (dict,), {"to": lambda self, device: self})(made)
+
+    streamer = SimpleNamespace(TextStreamer=type("TextStreamer", (), {"__init__": lambda self, *_, **__: None}))
+    monkeypatch.setitem(sys.modules, "transformers", streamer)
+    monkeypatch.setitem(sys.modules, "jinja2", SimpleNamespace(TemplateError=ValueError))
+    tokenizer = SimpleNamespace(chat_template="x", apply_chat_template=template, pad_token_id=1, eos_token_id=1)
+    talk = Talk(FullOnce(), tokenizer, Asking())
+    with pytest.raises(OutOfMemoryError):
+        talk.ask("a", print)
+    talk.ask("b", print)
+    talk.ask("c", print)
+    assert asked == [["a"], ["b"], ["b", "", "c"]]
 
 
 def test_a_missing_package_is_named_with_its_extra() -> None:

@@ -51,6 +51,8 @@ def chat_command(output: Path, base: str, prompt: str | None, system: str, max_t
     from stoker.results.folder import base_of, read_result
     from stoker.results.load import device_memory, load
 
+    for text in (prompt or "", system):
+        _utf8(text)
     result = read_result(output)
     if result.is_classifier:
         raise RunError(ExitCode.USAGE, f"{result.path} is a reward model, which scores texts and does not write them")
@@ -78,15 +80,29 @@ def _questions(prompt: str | None) -> Iterator[str]:
     is_terminal = sys.stdin.isatty()
     while True:
         try:
-            line = f"{input('> ')}\n" if is_terminal and sys.stdout.isatty() else sys.stdin.readline()
-            line.encode()  # where the locale names no encoding, Python lets other bytes through as surrogates
+            line = _utf8(f"{input('> ')}\n" if is_terminal and sys.stdout.isatty() else sys.stdin.readline())
         except EOFError:
             return
         except UnicodeError as error:
-            raise RunError(
-                ExitCode.BAD_DATA, "the questions are not UTF-8: convert them, such as with iconv"
-            ) from error
+            raise _not_utf8() from error
         if not line or line.strip() == _END:
             return
         if line.strip():
             yield line.strip()
+
+
+def _utf8(text: str) -> str:
+    """Return a text. Where it was no UTF-8, Python may have let its bytes through as surrogates.
+
+    Raises:
+        RunError: it was not UTF-8 (65).
+    """
+    try:
+        text.encode()
+    except UnicodeError as error:
+        raise _not_utf8() from error
+    return text
+
+
+def _not_utf8() -> RunError:
+    return RunError(ExitCode.BAD_DATA, "the questions are not UTF-8: convert them, such as with iconv")

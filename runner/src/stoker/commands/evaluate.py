@@ -124,8 +124,9 @@ def _measure(output: Path, words: dict[str, Any]) -> dict[str, Any]:
     if words["limit"]:
         measured["limit"] = words["limit"]
     url, name = (words["server"] or "").rstrip("/").removesuffix("/v1"), words["model"]
-    with device_memory("lower --batch-size"):
+    with device_memory("end what else uses it"):
         model, tokenizer = (None, tokenizer_of(result, base)) if url else load(result, base)
+    with device_memory("lower --batch-size"):
         if rows is not None:
             found = (
                 held_out_on_server(result, tokenizer, url, name, rows)

@@ -54,7 +54,8 @@ class Talk:
             write: takes each piece of the answer as soon as it is known.
 
         Raises:
-            RunError: the conversation is longer than the model can read (65).
+            RunError: the conversation is longer than the model can read, or its template refuses it (65). The
+                conversation is then as it was before.
         """
         from transformers import TextStreamer
 
@@ -64,11 +65,10 @@ class Talk:
                 write(text)
 
         pieces: list[str] = []
-        self._messages.append({"role": "user", "content": question})
-        inputs = self._inputs(self._messages).to(self._model.device)
+        asked = [*self._messages, {"role": "user", "content": question}]
+        inputs = self._inputs(asked).to(self._model.device)
         length, most = inputs["input_ids"].shape[1], getattr(self._model.config, "max_position_embeddings", None)
         if most is not None and length >= most:
-            self._messages.pop()
             raise RunError(
                 ExitCode.BAD_DATA,
                 f"the conversation has {length} tokens, and the model reads {most}: write less, or begin anew (/new)",
@@ -88,7 +88,7 @@ class Talk:
             streamer=Streamer(self._tokenizer, skip_prompt=True, skip_special_tokens=True),
         )
         answer = "".join(pieces)
-        self._messages.append({"role": "assistant", "content": answer})
+        self._messages = [*asked, {"role": "assistant", "content": answer}]
         return answer
 
     def _inputs(self, messages: Sequence[Message]) -> Any:
