@@ -174,10 +174,28 @@ def test_no_right_to_run_commands_is_named_and_the_pod_goes(finished: Cluster, t
 
 
 @pytest.mark.parametrize("status", [404, 400], ids=["gone", "ended"])
-def test_a_pod_that_ends_on_the_way_is_no_wrong_name(finished: Cluster, tmp_path: Path, status: int) -> None:
+def test_a_pod_that_ends_on_the_way_is_no_wrong_name(
+    finished: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    def ends(*_: object) -> None:
+        (key,) = [key for key in finished.objects if key[0] == "pods"]
+        if status == 404:
+            del finished.objects[key]
+        else:
+            finished.objects[key]["status"]["phase"] = "Failed"
+
     finished.refusals["GET", "pods/exec"] = (status, {})
+    monkeypatch.setattr(module, "_wait_ready", ends)
     told = stoker("get", "tune", str(tmp_path / "out"), code=ExitCode.UNAVAILABLE).stderr
     assert re.search(r"pod tune-get-\w+, which reads the claim, is gone or has ended: repeat the command", told)
+    expect_no_pod(finished)
+
+
+def test_a_pod_that_runs_and_refuses_commands_is_not_called_gone(finished: Cluster, tmp_path: Path) -> None:
+    """As behind a proxy that passes no websockets on."""
+    finished.refusals["GET", "pods/exec"] = (400, {"message": "Upgrade request required"})
+    told = stoker("get", "tune", str(tmp_path / "out"), code=ExitCode.USAGE).stderr
+    assert ("is gone" in told, "the cluster refuses to get Pod tune-get-" in told) == (False, True), told
     expect_no_pod(finished)
 
 

@@ -184,7 +184,7 @@ def pod_with(
         client.create(PODS, body)
         say(f"{'changing' if writes else 'reading'} claim {place.claim} through pod {name}")
         does = f"{'changes' if writes else 'reads'} the claim"
-        with _needing(name, does):
+        with _needing(client, name, does):
             _wait_ready(client, name, does, advice)
             yield name
     finally:
@@ -192,8 +192,8 @@ def pod_with(
 
 
 @contextmanager
-def _needing(pod: str, does: str) -> Iterator[None]:
-    """Say what it means that a pod of ours is not found (404), or refuses commands (400).
+def _needing(client: Client, pod: str, does: str) -> Iterator[None]:
+    """Say what it means that a pod of ours is not found (404), or that one which has ended refuses commands (400).
 
     Raises:
         ClusterError: it is gone or has ended.
@@ -201,6 +201,9 @@ def _needing(pod: str, does: str) -> Iterator[None]:
     try:
         yield
     except (NotFoundError, ObjectRefusedError) as error:
+        found = client.find(PODS, pod)
+        if found is not None and seen_pod(found).phase == "Running":
+            raise
         raise ClusterError(
             ExitCode.UNAVAILABLE,
             f"pod {pod}, which {does}, is gone or has ended: repeat the command, which goes on where it was",
