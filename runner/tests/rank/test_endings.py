@@ -208,7 +208,7 @@ def test_a_split_without_rows_is_bad_data(tmp_path: Path) -> None:
     verdict = ending_of(raised.value, TRL.flag_names)
     assert told.code is verdict.code is ExitCode.BAD_DATA
     assert told.message.startswith('the data has no rows (Instruction "test" corresponds to no data!): give each split')
-    assert verdict.message == "the data has no rows: give each split that is used at least one"
+    assert verdict.message == "the data has no rows: give each split at least one, or remove its file"
     assert ending_of(StopIteration(), TRL.flag_names).code is ExitCode.CRASHED
 
 

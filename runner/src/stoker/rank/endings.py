@@ -120,7 +120,9 @@ def ending_of(error: BaseException, names: FlagNames, attempt: int = 0) -> Verdi
         return Verdict(ExitCode.BAD_DATA, f"the data has no split {text}: name an existing split{where}")
     if _is_without_rows(error, text):
         why = f" ({text[:400]})" if text else ""
-        return Verdict(ExitCode.BAD_DATA, f"the data has no rows{why}: give each split that is used at least one")
+        return Verdict(
+            ExitCode.BAD_DATA, f"the data has no rows{why}: give each split at least one, or remove its file"
+        )
     if _NO_CONFIGURATION.search(text):
         return Verdict(ExitCode.BAD_DATA, f"the data has no such configuration: {text[:400]}. Name one that it has")
     if _named(error) & _BAD_DATA:
