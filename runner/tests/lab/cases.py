@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 from unittest import mock
+
+import numpy
+import torch
 
 from stoker.contract.exits import ExitCode
 from stoker.lab import LabError
@@ -21,6 +25,11 @@ def report(cases: Iterable[Callable[[], None]]) -> None:
         except Exception:  # noqa: BLE001 - whatever it is, the case fails
             failed[case.__name__] = traceback.format_exc()
     print(json.dumps(failed))
+
+
+def drawn() -> list[float]:
+    """Return the next random number of each kind."""
+    return [random.random(), float(numpy.random.random()), float(torch.rand(1))]
 
 
 def refused(what: Callable[[], object], told: str, code: ExitCode | None = None) -> None:

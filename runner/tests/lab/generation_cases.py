@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 import shutil
 import sys
 import traceback
@@ -16,10 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from runner.tests.lab.cases import interrupted, refused
+from runner.tests.lab.cases import drawn, interrupted, refused
 from runner.tests.lab.engine.storage import outside
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, set_seed
 
@@ -62,11 +60,6 @@ def distances(answers: Sequence[Completion], adapter: Path | None) -> list[float
     """Return how far vLLM's log-probabilities are from transformers', token by token."""
     ours = [score for answer in answers for score in answer.logprobs or ()]
     return [abs(one - other) for one, other in zip(ours, scores(answers, adapter), strict=True)]
-
-
-def drawn() -> list[float]:
-    """Return the next random number of each kind."""
-    return [random.random(), float(numpy.random.random()), float(torch.rand(1))]
 
 
 def main() -> None:

@@ -120,7 +120,8 @@ def an_answer_leaves_out_the_text_that_ended_it(setup: Setup) -> None:
             (["2=", "="], False, "1+"),
             (["=", "2="], False, "1+2"),
             (["7"], False, "1+2=3"),
-            ([ids[-1]], False, "1+2=3"),
+            ([ids[-1]], False, policy.tokenizer.decode(ids[:-1])),
+            ([ids[-1]], True, "1+2=3"),
             (None, False, "1+2=3"),
             ("+", True, "1+2=3"),
         ):

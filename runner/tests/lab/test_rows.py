@@ -8,7 +8,7 @@ import pytest
 
 from stoker.contract.exits import ExitCode
 from stoker.lab import LabError
-from stoker.lab.rows import RowKind, as_rows, kind_of
+from stoker.lab.rows import RowKind, as_rows, kind_of, with_equal_columns
 
 TURN = [{"role": "user", "content": "2+3="}]
 ANSWER = [{"role": "assistant", "content": "5"}]
@@ -37,18 +37,37 @@ def test_a_row_may_have_tools(tools: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "names"),
+    ("kind", "said", "names"),
     [
-        (RowKind.TEXT, "text tools chat_template_kwargs"),
-        (RowKind.MESSAGES, "messages tools chat_template_kwargs"),
-        (RowKind.COMPLETION, "prompt completion tools chat_template_kwargs"),
-        (RowKind.PREFERENCE, "prompt chosen rejected tools chat_template_kwargs"),
+        (RowKind.TEXT, "2+3=5", "text"),
+        (RowKind.MESSAGES, TURN, "messages tools chat_template_kwargs"),
+        (RowKind.COMPLETION, "5", "prompt completion"),
+        (RowKind.COMPLETION, TURN, "prompt completion tools chat_template_kwargs"),
+        (RowKind.PREFERENCE, TURN, "prompt chosen rejected tools chat_template_kwargs"),
     ],
 )
-def test_only_the_columns_of_its_kind_are_read_of_a_row(kind: RowKind, names: str) -> None:
+def test_only_the_columns_of_its_kind_are_read_of_a_row(kind: RowKind, said: Any, names: str) -> None:
     columns = "text messages prompt completion chosen rejected tools chat_template_kwargs input_ids labels images"
-    assert [*kind.read_of(dict.fromkeys(columns.split()))] == names.split()
-    assert [*kind.read_of({**dict.fromkeys(kind.value), "id": 1})] == [*kind.value]
+    assert [*kind.read_of(dict.fromkeys(columns.split(), said))] == names.split()
+    assert [*kind.read_of({**dict.fromkeys(kind.value, said), "id": 1})] == [*kind.value]
+
+
+def test_rows_get_equal_columns() -> None:
+    """TRL takes the columns of the first row, and loses what only later rows have."""
+    tools, settings = [{"name": "add"}], {"brief": True}
+    rows: list[dict[str, Any]] = [
+        {"messages": TURN},
+        {"messages": TURN, "tools": tools},
+        {"messages": TURN, "tools": None, "chat_template_kwargs": settings},
+    ]
+    assert kind_of(rows) is RowKind.MESSAGES
+    assert with_equal_columns(rows, RowKind.MESSAGES) == [
+        {"messages": TURN, "tools": None, "chat_template_kwargs": {}},
+        {"messages": TURN, "tools": tools, "chat_template_kwargs": {}},
+        {"messages": TURN, "tools": None, "chat_template_kwargs": settings},
+    ]
+    # To a text they are columns like any other.
+    assert kind_of([{"text": "a", "tools": "calculator"}, {"text": "b"}]) is RowKind.TEXT
 
 
 @pytest.mark.parametrize(
@@ -70,12 +89,10 @@ def test_only_the_columns_of_its_kind_are_read_of_a_row(kind: RowKind, names: st
         ([{"messages": []}], "messages of row 0 is empty"),
         ([{"messages": "a"}], "messages of row 0 must be a list of messages, not str"),
         ([{"messages": [{"content": "a"}]}], "messages of row 0 must hold messages with role and content"),
-        # TRL takes the columns of the first row, and loses what only later rows have.
-        ([{"messages": TURN}, {"messages": TURN, "tools": []}], "row 0 has no tools, which other rows have"),
         ([{"chosen": "a", "rejected": "b"}, PREFERENCE], "row 0 has no prompt, which other rows have"),
         ([{"messages": TURN, "tools": "no JSON"}], "tools of row 0 is text that is not JSON"),
         ([{"messages": TURN, "tools": {"name": "a"}}], "tools of row 0 must be a list of tools"),
-        ([{"messages": TURN, "chat_template_kwargs": None}], "chat_template_kwargs of row 0 must be a mapping"),
+        ([{"messages": TURN, "chat_template_kwargs": "a"}], "chat_template_kwargs of row 0 must be a mapping"),
     ],
 )
 def test_wrong_rows_are_refused(rows: Any, told: str) -> None:

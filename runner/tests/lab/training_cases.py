@@ -515,6 +515,17 @@ def columns_of_other_kinds_do_not_reach_trl() -> None:
         assert data.column_names == names, (row, data)
 
 
+def a_row_keeps_its_own_tools_and_settings() -> None:
+    """A table of rows with other tools would give each the fields of all, without values: another prompt."""
+    other = {"type": "function", "function": {"name": "weather", "parameters": {"properties": {"city": {"a": 1}}}}}
+    for more in ({"tools": [TOOL]}, {"chat_template_kwargs": {"brief": True}}):
+        rows: list[dict[str, Any]] = [{"messages": TURNS}, {"messages": TURNS, **more}]
+        rows.append({"messages": TURNS, "tools": [other], "chat_template_kwargs": {"other": 1}})
+        found = handed_to(SFTTrainer, LoRATrainer(MODEL, QUICK), rows)["train_dataset"]
+        nothing: dict[str, Any] = {"tools": None, "chat_template_kwargs": {}}
+        assert [*found] == [{**nothing, **row} for row in rows], more
+
+
 def one_process_trains_on_one_gpu() -> None:
     """Where more are visible, TRL would refuse to train."""
     devices = TrainingArguments._setup_devices.func
@@ -603,6 +614,7 @@ CASES = (
     a_published_version_tells_all_that_shaped_it,
     a_dataset_is_trained_with_its_own_tokenizer,
     columns_of_other_kinds_do_not_reach_trl,
+    a_row_keeps_its_own_tools_and_settings,
     one_process_trains_on_one_gpu,
     an_interrupted_training_is_told_to_those_who_publish,
     a_dpo_that_ends_before_its_first_step_leaves_no_adapter,

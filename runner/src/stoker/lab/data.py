@@ -199,7 +199,8 @@ def token_ids(tokenizer: Any, said: Any, row: Row | None = None, **more: Any) ->
         return list(tokenizer(text=said)["input_ids"])
     row = row or {}
     tools = row.get("tools")
-    options = {"tools": json.loads(tools) if isinstance(tools, str) else tools, **row.get("chat_template_kwargs", {})}
+    settings = row.get("chat_template_kwargs") or {}
+    options = {"tools": json.loads(tools) if isinstance(tools, str) else tools, **settings}
     with chat_template():
         made = tokenizer.apply_chat_template(said, tokenize=True, return_dict=True, **options, **more)
     return list(made["input_ids"])

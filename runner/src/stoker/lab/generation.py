@@ -232,7 +232,7 @@ class AdapterEngine:
 
                 os.environ[_PROCESSES] = "0"  # memory is shared in one process only
                 chosen["load_format"] = LOAD_FORMAT
-            with starting(self._model, self._options), _same_random_numbers():
+            with starting(self._model, self._options), same_random_numbers():
                 self._llm = LLM(**{**chosen, **self._options})
         return self._llm
 
@@ -338,17 +338,19 @@ def starting(model: str, options: Mapping[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _same_random_numbers() -> Iterator[None]:
+def same_random_numbers() -> Iterator[None]:
     """Keep the random numbers of this process as they are: vLLM seeds all of them when it starts."""
     import numpy
     import torch
 
-    # A process that has not used CUDA yet has nothing to keep there, and vLLM may still fork it.
+    # A process that has not used CUDA yet has no numbers there but its seed, and vLLM may still fork it.
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     python, arrays = random.getstate(), numpy.random.get_state()
     try:
         with torch.random.fork_rng(devices):
             yield
+        if not devices and torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(torch.initial_seed())
     finally:
         random.setstate(python)
         numpy.random.set_state(arrays)

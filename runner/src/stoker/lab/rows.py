@@ -36,7 +36,22 @@ class RowKind(Enum):
             row: a row of this kind.
         """
         prompt = ("prompt",) if self is RowKind.PREFERENCE else ()
-        return {name: row[name] for name in (*prompt, *self.value, *_TEMPLATE) if name in row}
+        read = {name: row[name] for name in (*prompt, *self.value) if name in row}
+        if is_conversation(row.get(self.value[-1])):
+            read |= {name: row[name] for name in _TEMPLATE if row.get(name) is not None}
+        return read
+
+
+def with_equal_columns(rows: Sequence[Row], kind: RowKind) -> list[dict[str, Any]]:
+    """Return what each row is trained on, with the same columns in all: a data set has no others than its first row.
+
+    Args:
+        rows: rows of the kind.
+        kind: their kind.
+    """
+    read = [kind.read_of(row) for row in rows]
+    beside = {name: nothing for name, (nothing, _) in _TEMPLATE.items() if any(name in row for row in read)}
+    return [row | {name: row.get(name, nothing) for name, nothing in beside.items()} for row in read]
 
 
 def as_rows(data: object) -> list[Row]:
@@ -96,13 +111,13 @@ def is_conversation(value: object) -> bool:
 
 def _problems(rows: Sequence[Row], kind: RowKind) -> Iterator[str]:
     names = [*dict.fromkeys(name for row in rows for name in kind.read_of(row))]
-    missing = {name: [f"row {number}" for number, row in enumerate(rows) if name not in row] for name in names}
+    columns = [name for name in names if name not in _TEMPLATE]
+    missing = {name: [f"row {number}" for number, row in enumerate(rows) if name not in row] for name in columns}
     for name, lacking in missing.items():
         if lacking:
             yield f"{some(lacking)} has no {name}, which other rows have: write it in every row"
     if any(missing.values()):
         return
-    columns = [name for name in names if name not in _TEMPLATE]
     either = kind in (RowKind.COMPLETION, RowKind.PREFERENCE)
     wants_messages = {name: kind is RowKind.MESSAGES or (either and is_conversation(rows[0][name])) for name in columns}
     if len({*wants_messages.values()}) > 1:
@@ -111,9 +126,10 @@ def _problems(rows: Sequence[Row], kind: RowKind) -> Iterator[str]:
             f"{', '.join(n for n, is_list in wants_messages.items() if is_list)}: write the same in all of them"
         )
         return
+    checks: dict[str, Callable[[object], str]] = {name: check for name, (_, check) in _TEMPLATE.items()}
+    checks |= {name: messages_problem if is_list else text_problem for name, is_list in wants_messages.items()}
     for name in names:
-        check = _TEMPLATE.get(name) or (messages_problem if wants_messages[name] else text_problem)
-        wrong = [(number, check(row[name])) for number, row in enumerate(rows)]
+        wrong = [(number, checks[name](row.get(name))) for number, row in enumerate(rows)]
         for text in dict.fromkeys(text for _, text in wrong if text):
             yield f"{name} of {some([f'row {number}' for number, found in wrong if found == text])} {text}"
 
@@ -126,14 +142,14 @@ def tools_problem(value: object) -> str:
         return "is text that is not JSON: write a list of tools"
     if found is None or (isinstance(found, Sequence) and not isinstance(found, str)):
         return ""
-    return f"must be a list of tools, or None in a row without any, not {type(found).__name__}"
+    return f"must be a list of tools, not {type(found).__name__}"
 
 
 def settings_problem(value: object) -> str:
     """Return what is wrong with a row's settings of the chat template; empty if nothing is."""
-    if isinstance(value, Mapping):
+    if value is None or isinstance(value, Mapping):
         return ""
-    return f"must be a mapping, {{}} in a row without any, not {type(value).__name__}"
+    return f"must be a mapping of settings to values, not {type(value).__name__}"
 
 
 def text_problem(value: object) -> str:
@@ -162,5 +178,8 @@ def some(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-# What a chat template gets besides the messages, each with what finds its faults.
-_TEMPLATE: dict[str, Callable[[object], str]] = {"tools": tools_problem, "chat_template_kwargs": settings_problem}
+# What a chat template gets besides the messages: what stands for nothing, and what finds its faults.
+_TEMPLATE: dict[str, tuple[Any, Callable[[object], str]]] = {
+    "tools": (None, tools_problem),
+    "chat_template_kwargs": ({}, settings_problem),
+}

@@ -122,8 +122,11 @@ class RemoteSession:
         found = []
         for prompt, answers in zip(asked, answered(ask, ids), strict=True):
             for tokens, logprobs, cut in answers:
-                whole = self.tokenizer.decode(tokens, skip_special_tokens=True)
-                text, finish = (whole, "length") if cut else (_before(given.get("stop"), whole), "stop")
+                stop = [] if cut else _stops(given.get("stop"))
+                # vLLM leaves out the text of a token that ended an answer.
+                said = tokens[:-1] if tokens and tokens[-1] in stop else tokens
+                text = _before(stop, self.tokenizer.decode(said, skip_special_tokens=True))
+                finish = "length" if cut else "stop"
                 found.append(Completion(prompt, text, tokens, logprobs if told else None, finish))
         return found
 
@@ -185,10 +188,13 @@ def _passed(ids: Sequence[int], labels: Sequence[int], longest: int) -> Passed:
     return Passed(ids[:-1], ids[1:], [float(label != IGNORED) for label in labels[1:]])
 
 
-def _before(stop: str | Sequence[str | int] | None, text: str) -> str:
+def _stops(stop: str | Sequence[str | int] | None) -> Sequence[str | int]:
+    return [stop] if isinstance(stop, str) else stop or []
+
+
+def _before(stops: Sequence[str | int], text: str) -> str:
     """Return an answer without the text that ended it, as vLLM has it: the one of several that is complete first."""
-    stops = [stop] if isinstance(stop, str) else [one for one in stop or () if isinstance(one, str)]
-    ends = [(at + len(one), at) for one in stops if (at := text.find(one)) >= 0]
+    ends = [(at + len(one), at) for one in stops if isinstance(one, str) and (at := text.find(one)) >= 0]
     return text[: min(ends, key=itemgetter(0))[1]] if ends else text
 
 

@@ -23,7 +23,7 @@ from stoker.lab.machine import (
     positions_of,
     quantization_problems,
 )
-from stoker.lab.rows import RowKind, as_rows, kind_of
+from stoker.lab.rows import RowKind, as_rows, kind_of, with_equal_columns
 
 # How many rows that are too long one message names.
 _SHOWN = 3
@@ -320,7 +320,8 @@ class LoRATrainer:
         return (DPOTrainer if preference else SFTTrainer)(
             model=self._hf_model,
             args=args,
-            train_dataset=Dataset.from_list([read.kind.read_of(row) for row in read.data]),
+            # Rows keep the tools and settings that they have: a table would add those of others, without values.
+            train_dataset=Dataset.from_list(with_equal_columns(read.data, read.kind), on_mixed_types="use_json"),
             processing_class=read.tokenizer,
         )
 

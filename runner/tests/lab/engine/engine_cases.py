@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from runner.tests.lab.cases import interrupted
+from runner.tests.lab.cases import drawn, interrupted
 from runner.tests.lab.engine import tiny
 from runner.tests.lab.engine.storage import outside
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, set_seed
 
 from stoker.lab.config import LoRATrainConfig
 from stoker.lab.engine.engine import TrainableEngine
@@ -95,9 +95,13 @@ def main(family: str, backend: Any, folder: Path) -> None:
     path = tiny.write(folder / "model", family)
     config = LoRATrainConfig(rank=4, alpha=8, target_modules=tiny.FAMILIES[family][1], learning_rate=3e-2)
     arguments = ENGINE if backend == "vllm" else {"dtype": "float32"}
+    set_seed(7)
+    expected = drawn()
+    set_seed(7)
     engine = TrainableEngine(str(path), config, backend, **arguments)
+    unchanged = drawn() == expected
     stock = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-    seen: dict[str, Any] = {}
+    seen: dict[str, Any] = {"random numbers": unchanged}
     ids = torch.tensor([engine.tokenizer(PROMPTS[1]).input_ids])
     with torch.no_grad():
         seen["logits"] = (engine.model(input_ids=ids).logits - stock(input_ids=ids).logits).abs().max().item()

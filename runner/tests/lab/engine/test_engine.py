@@ -57,6 +57,10 @@ def test_a_step_of_several_batches_is_a_step_of_their_labels(seen: dict[str, Any
     assert seen["own loss"] > 0
 
 
+def test_the_start_of_vllm_leaves_random_numbers_as_they_are(seen: dict[str, Any]) -> None:
+    assert seen["random numbers"] or seen["backend"] == "transformers"  # which makes its adapters in this process
+
+
 def test_a_prompt_longer_than_the_engine_takes_is_refused_with_the_fix(seen: dict[str, Any]) -> None:
     if seen["backend"] == "transformers":
         return  # it takes what the model does

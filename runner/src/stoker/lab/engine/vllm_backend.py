@@ -21,6 +21,7 @@ from stoker.lab.generation import (
     Completion,
     Prompt,
     completions,
+    same_random_numbers,
     starting,
     taken_back,
     vllm_refusal,
@@ -64,7 +65,7 @@ class VllmBackend:
         ranks = arguments.get("tensor_parallel_size", 1)
         if ranks > 1:
             chosen["distributed_executor_backend"] = "external_launcher"
-        with _in_this_process(), starting(model_name, arguments):
+        with _in_this_process(), starting(model_name, arguments), same_random_numbers():
             self.llm = LLM(
                 model=model_name,
                 load_format=LOAD_FORMAT,
