@@ -140,6 +140,11 @@ _FILE = Change(
 )
 _NULL = Change(_NONE, _value("'null'", "'none'", "'none'"))
 _FLAGS = Change("the tables tell JSON from text, and what only a file can hold", (r"sha256: .*",))
+_DATA_SET = r"({'kind': 'exists', [^{}]*'what': 'data set', [^{}]*})?"
+_OF_MIXTURE = re.compile(
+    rf"plan\.checks: .* gone \[{_DATA_SET}\], new \[{_DATA_SET}\]"
+    r"|plan\.checks\.\d+\.path: '/\w+/dataset' before, '/data/c' now"
+)
 # Configuration → why its output is another, and where.
 CHANGED = {
     **{f"flags {method}": _FLAGS for method in TRL_METHODS},
@@ -173,9 +178,8 @@ def _fits(change: Change, line: str) -> bool:
 
 
 def _is_for_mixtures(line: str, after: Outcome) -> bool:
-    """Return whether a data set is looked for no more, because a mixture of data sets stands in its place."""
-    gone = line.startswith("plan.checks: ") and line.count("'kind'") == 1 and "'what': 'data set'" in line
-    return gone and line.endswith("], new []") and "datasets" in after["plan"]["fingerprint"]["data"]
+    """Return whether the folder of a mixture of data sets is looked for, and no more the data set that it replaces."""
+    return bool(_OF_MIXTURE.fullmatch(line)) and "datasets" in after["plan"]["fingerprint"]["data"]
 
 
 def _refuses_more(before: Outcome, after: Outcome) -> bool:

@@ -92,7 +92,7 @@ def _questions(prompt: str | None) -> Iterator[str]:
 
 
 def _utf8(text: str) -> str:
-    """Return a text. Where it was no UTF-8, Python may have let its bytes through as surrogates.
+    """Return a text. If it was not UTF-8, Python may have let its bytes through as surrogates.
 
     Raises:
         RunError: it was not UTF-8 (65).
