@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -51,8 +52,8 @@ def chat_command(output: Path, base: str, prompt: str | None, system: str, max_t
     from stoker.results.folder import base_of, read_result
     from stoker.results.load import device_memory, load
 
-    for text in (prompt or "", system):
-        _utf8(text)
+    with _utf8_only():
+        f"{prompt}{system}".encode()
     result = read_result(output)
     if result.is_classifier:
         raise RunError(ExitCode.USAGE, f"{result.path} is a reward model, which scores texts and does not write them")
@@ -80,29 +81,25 @@ def _questions(prompt: str | None) -> Iterator[str]:
     is_terminal = sys.stdin.isatty()
     while True:
         try:
-            line = _utf8(f"{input('> ')}\n" if is_terminal and sys.stdout.isatty() else sys.stdin.readline())
+            with _utf8_only():
+                line = f"{input('> ')}\n" if is_terminal and sys.stdout.isatty() else sys.stdin.readline()
+                line.encode()
         except EOFError:
             return
-        except UnicodeError as error:
-            raise _not_utf8() from error
         if not line or line.strip() == _END:
             return
         if line.strip():
             yield line.strip()
 
 
-def _utf8(text: str) -> str:
-    """Return a text. If it was not UTF-8, Python may have let its bytes through as surrogates.
+@contextmanager
+def _utf8_only() -> Iterator[None]:
+    """Refuse text that is not UTF-8. Python may let its bytes through as surrogates, which cannot be encoded.
 
     Raises:
-        RunError: it was not UTF-8 (65).
+        RunError: it is not UTF-8 (65).
     """
     try:
-        text.encode()
+        yield
     except UnicodeError as error:
-        raise _not_utf8() from error
-    return text
-
-
-def _not_utf8() -> RunError:
-    return RunError(ExitCode.BAD_DATA, "the questions are not UTF-8: convert them, such as with iconv")
+        raise RunError(ExitCode.BAD_DATA, "the questions are not UTF-8: convert them, such as with iconv") from error

@@ -125,6 +125,17 @@ def test_a_number_that_no_server_looks_at_is_refused(output: Path, tmp_path: Pat
     assert ending.value.code is ExitCode.USAGE
 
 
+def lose_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every rename happen, and then be asked for again, as NFS does if the answer is lost."""
+    rename = Path.rename
+
+    def twice(folder: Path, path: Path) -> None:
+        rename(folder, path)
+        rename(folder, path)  # finds nothing to rename
+
+    monkeypatch.setattr(Path, "rename", twice)
+
+
 @pytest.mark.parametrize(
     ("place", "name"),
     [
@@ -137,13 +148,7 @@ def test_a_number_that_no_server_looks_at_is_refused(output: Path, tmp_path: Pat
 def test_a_rename_whose_answer_was_lost_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Callable[[Path], Any], name: str
 ) -> None:
-    rename = Path.rename
-
-    def lost(draft: Path, path: Path) -> None:
-        rename(draft, path)
-        rename(draft, path)  # the repetition, which finds no draft
-
-    monkeypatch.setattr(Path, "rename", lost)
+    lose_answers(monkeypatch)
     assert place(tmp_path).path == tmp_path / "run" / name
     assert [entry.name for entry in (tmp_path / "run").iterdir()] == [name]
     assert (tmp_path / "run" / name / "file").read_text() == "text"
@@ -152,15 +157,9 @@ def test_a_rename_whose_answer_was_lost_is_done(
 def test_a_version_is_removed_though_the_answer_to_a_rename_is_lost(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rename = Path.rename
-
-    def lost(version: Path, path: Path) -> None:
-        rename(version, path)
-        rename(version, path)
-
     folder = tmp_path / "adapters"
     publish(output, folder, "support")
-    monkeypatch.setattr(Path, "rename", lost)
+    lose_answers(monkeypatch)
     retract(folder, "support", 1)
     assert [entry.name for entry in (folder / "support").iterdir() if entry.is_dir()] == []
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from stoker.contract.exits import RunError
 from stoker.contract.words import say
@@ -15,6 +14,8 @@ from stoker.serve.vllm import Server
 from stoker.serve.weights import workers
 
 NO_WEIGHTS = "it serves adapters, and vLLM cannot load whole weights beside them: leave lora.maxRank and adapters out"
+# What workers hold that do not hold the same. No fleet wants it, so all of them load anew.
+_DIFFERENT = "several folders"
 
 
 def written(folder: Path) -> int:
@@ -31,11 +32,6 @@ def written(folder: Path) -> int:
     if not files:
         raise ValueError("it has no model.safetensors: save the model with save_pretrained")
     return max(file.stat().st_mtime_ns for file in files)
-
-
-def _held(answers: Sequence[Mapping[str, Any]]) -> str:
-    """Return the folder whose weights all workers have; if they differ, what no fleet wants, so that all load anew."""
-    return workers.agreed(answers) if len({str(one.get("name", "")) for one in answers}) == 1 else "several folders"
 
 
 class ReplicaWeights:
@@ -59,7 +55,7 @@ class ReplicaWeights:
         Raises:
             ServerError: it does not answer.
         """
-        self.held = _held(self._server.workers("stoker_held"))
+        self.held = workers.held(self._server, _DIFFERENT)
 
     def take(self, wanted: Desired, wants: Callable[[str], bool]) -> str:
         """Load the weights that a fleet wants if the replica does not have them; return why it cannot, else nothing.
@@ -103,7 +99,7 @@ class ReplicaWeights:
             return ""
         began = time.monotonic()
         found = workers.swapped(self._server, path, resume=not wanted.paused)
-        self.held = _held(found)
+        self.held = workers.agreed(found, _DIFFERENT)
         if problems := [str(one["problem"]) for one in found if "problem" in one]:
             return f"{name}: {problems[0]}"
         say(f"{name} loaded; generation paused for {time.monotonic() - began:.3f} s")

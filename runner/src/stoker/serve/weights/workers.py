@@ -72,16 +72,25 @@ def swapped(server: Server, name: str, *, resume: bool = True) -> list[dict[str,
                 server.resume()
 
 
-def held(server: Server) -> str:
-    """Return the name of the weights that all workers have; empty if they have vLLM's own, or not the same.
+def held(server: Server, otherwise: str = "") -> str:
+    """Return the name of the weights that all workers have; empty if they have vLLM's own.
+
+    Args:
+        server: whose workers.
+        otherwise: what to return if they do not have the same.
 
     Raises:
         ServerError: they do not answer.
     """
-    return agreed(server.workers("stoker_held"))
+    return agreed(server.workers("stoker_held"), otherwise)
 
 
-def agreed(answers: Iterable[Mapping[str, Any]]) -> str:
-    """Return the name that all workers have said that they have; empty if they have not said the same."""
+def agreed(answers: Iterable[Mapping[str, Any]], otherwise: str = "") -> str:
+    """Return the name that all workers have said that they have.
+
+    Args:
+        answers: of the workers.
+        otherwise: what to return if they have not said the same.
+    """
     names = {str(one.get("name", "")) for one in answers}
-    return names.pop() if len(names) == 1 else ""
+    return names.pop() if len(names) == 1 else otherwise
