@@ -119,13 +119,14 @@ class RemoteSession:
         self._sampler = self._sampler or self._endpoint.sampler(model_id)
         ids = [self.tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt) for prompt in asked]
         ask = partial(self._endpoint.sample, self._sampler, count=sampling.get("n", 1), sampling=given)
+        stops = _stops(given.get("stop"))
         found = []
         for prompt, answers in zip(asked, answered(ask, ids), strict=True):
             for tokens, logprobs, cut in answers:
-                stop = [] if cut else _stops(given.get("stop"))
+                ended = [] if cut else stops
                 # vLLM leaves out the text of a token that ended an answer.
-                said = tokens[:-1] if tokens and tokens[-1] in stop else tokens
-                text = _before(stop, self.tokenizer.decode(said, skip_special_tokens=True))
+                said = tokens[:-1] if tokens and tokens[-1] in ended else tokens
+                text = _before(ended, self.tokenizer.decode(said, skip_special_tokens=True))
                 finish = "length" if cut else "stop"
                 found.append(Completion(prompt, text, tokens, logprobs if told else None, finish))
         return found
