@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.jobs import ROOT, JobFailed, kill
@@ -26,12 +27,15 @@ class Child:
     Args:
         command: of it.
         patience: seconds that an answer may take.
+        variables: of its environment, beside this program's.
     """
 
-    def __init__(self, command: Sequence[str | Path], patience: float) -> None:
+    def __init__(
+        self, command: Sequence[str | Path], patience: float, variables: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self._name, self._patience, self._read = Path(command[1]).name, patience, b""
         paths = (ROOT, ROOT / "runner" / "src", ROOT / "tests")
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "HF_HUB_OFFLINE": "1"}
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "HF_HUB_OFFLINE": "1", **variables}
         self._answers, theirs = os.pipe()
         env[_ANSWERS] = str(theirs)
         try:

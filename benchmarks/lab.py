@@ -8,33 +8,32 @@ docs/reference/benchmarks.md says what the rows are.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.jobs import JobFailed, environment  # noqa: E402
+from benchmarks.children import Child  # noqa: E402
+from benchmarks.jobs import environment  # noqa: E402
 from benchmarks.paired import ratio_line, run_pairs, say, seconds, verdict, whole  # noqa: E402
 from benchmarks.rows import end, parsed, parser_of, run_rows  # noqa: E402
 
 SIDES = ("stoker.lab", "TRL alone")
+WITH_REWARDS = ("RLHF", "training")
 SAMPLERS = ("vLLM", "transformers")
 _SCRIPT = Path(__file__).with_name("lab_sides.py")
-_OF_SIDE = dict(zip(SIDES, ("ours", "plain"), strict=True))
+_OF_SIDE = dict(zip((*SIDES, *WITH_REWARDS), ("ours", "plain", "rlhf", "ours"), strict=True))
 # Nothing is compiled, and no process pins itself to cores that the other side would use too.
 _VARIABLES = {
-    "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
     "TORCHDYNAMO_DISABLE": "1",
 }
 
@@ -53,66 +52,61 @@ class Bench:
         self.folder, self.args = folder, args
         self._python: Path | None = None
 
-    def run(self, side: str, *words: str) -> list[Told]:
-        """Run a side and return what it told.
+    def once(self, side: str) -> Told:
+        """Return what a process measures of a side.
 
         Raises:
             JobFailed: it failed, or took too long.
         """
+        with self._child(side) as child:
+            return cast(Told, child.ask("measure"))
+
+    def pairs(self, side: str) -> Iterator[Told]:
+        """Yield what a process measures of both sides, pair by pair, and tell it.
+
+        Raises:
+            JobFailed: it failed, or took too long.
+        """
+        with self._child(side) as child:
+            for number in range(1, self.args.pairs + 1):
+                pair = child.ask("measure")
+                say(f"pair {number} of {self.args.pairs}: {pair}")
+                yield pair
+
+    def _child(self, side: str) -> Child:
         if self._python is None:
             say("finds the environment of trainers and vLLM, or makes it")
             self._python = environment("--with-runner", image="lab")
-        env = {**os.environ, **_VARIABLES, "PYTHONPATH": str(ROOT)}
-        try:
-            done = subprocess.run(
-                [self._python, _SCRIPT, side, self.folder, *words], check=False, capture_output=True, text=True,
-                env=env, timeout=self.args.patience,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise JobFailed(f"{side} did not end within {self.args.patience:g} s") from error
-        if done.returncode:
-            raise JobFailed(f"{done.stderr}\n{side} ended with {done.returncode}")
-        return told(done.stdout)
-
-
-def told(printed: str) -> list[Told]:
-    """Return the JSON lines among what a side printed; a trainer's log lines look alike, but are not JSON."""
-    return [json.loads(line) for line in printed.splitlines() if line.startswith('{"')]
+        return Child([self._python, _SCRIPT, side, self.folder], self.args.patience, _VARIABLES)
 
 
 def training(bench: Bench) -> None:
     """Print how fast and how large training is, against TRL alone."""
-    pairs: list[tuple[Told, Told]] = []
-
-    def run(side: str, _: int) -> Told:
-        return bench.run(_OF_SIDE[side])[-1]
-
-    try:
-        for pair in run_pairs(bench.args.pairs, SIDES, run):
-            pairs.append(pair)
-    finally:
-        print(*of_training(pairs), sep="\n", flush=True)
+    _print(of_training, run_pairs(bench.args.pairs, SIDES, lambda side, _: bench.once(_OF_SIDE[side])))
 
 
 def memory(bench: Bench) -> None:
     """Print how large training with rewards is, against training on rows: it has one copy of the model, too."""
-    pairs = []
-    for _ in range(bench.args.pairs):
-        pairs.append((bench.run("rlhf")[-1]["peak"], bench.run("ours")[-1]["peak"]))
-        say(f"pair {len(pairs)} of {bench.args.pairs}: {pairs[-1][0]:.0f} and {pairs[-1][1]:.0f} MiB")
-    print(ratio_line("memory of RLHF", ("RLHF", "training"), pairs, " MiB"), flush=True)
+    _print(of_memory, run_pairs(bench.args.pairs, WITH_REWARDS, lambda side, _: bench.once(_OF_SIDE[side])))
 
 
 def rollouts(bench: Bench) -> None:
     """Print how fast answers are sampled by vLLM, against transformers at its best batch."""
-    say(f"{bench.args.pairs} pairs run in one process")
-    print(*of_rollouts(bench.run("rollouts", str(bench.args.pairs))), sep="\n", flush=True)
+    say("transformers' best batch is looked for first, for some minutes")
+    _print(of_rollouts, bench.pairs("rollouts"))
 
 
 def latency(bench: Bench) -> None:
     """Print how long a short answer of a policy takes, against that of its engine alone."""
-    say(f"{bench.args.pairs} pairs run in one process")
-    print(*of_latency(bench.run("latency", str(bench.args.pairs))), sep="\n", flush=True)
+    _print(of_latency, bench.pairs("latency"))
+
+
+def _print(lines: Callable[[Sequence[Any]], Iterator[str]], measured: Iterable[Any]) -> None:
+    pairs: list[Any] = []
+    try:
+        pairs.extend(measured)
+    finally:  # what was measured before a pair is lost
+        print(*lines(pairs), sep="\n", flush=True)
 
 
 ROWS: dict[str, Callable[[Bench], None]] = {
@@ -133,6 +127,15 @@ def of_training(pairs: Sequence[tuple[Told, Told]]) -> Iterator[str]:
         ("memory of training", "peak", " MiB", "at most", 1.02),
     ):
         yield _judged(what, SIDES, [(one[name], other[name]) for one, other in pairs], unit, goal, bound)
+
+
+def of_memory(pairs: Sequence[tuple[Told, Told]]) -> Iterator[str]:
+    """Yield what pairs of trainings say of their memory, the one with rewards first."""
+    if not pairs:
+        yield "memory of RLHF           not measured: no pair ended"
+        return
+    both = [(one["peak"], other["peak"]) for one, other in pairs]
+    yield ratio_line("memory of RLHF", WITH_REWARDS, both, " MiB")
 
 
 def of_rollouts(pairs: Sequence[Told]) -> Iterator[str]:
@@ -166,7 +169,7 @@ def main() -> None:
     parser = parser_of(__doc__, ROWS)
     add: Any = parser.add_argument
     add("--pairs", type=whole(1), default=5, help="runs of each side (default %(default)s)")
-    add("--patience", type=seconds, default=3600, help="seconds that a side may take (default %(default)s)")
+    add("--patience", type=seconds, default=3600, help="seconds that one measurement may take (default %(default)s)")
     args = parsed(parser, ROWS)
     lost: list[str] = []
     with tempfile.TemporaryDirectory(prefix="stoker-benchmark-") as scratch:

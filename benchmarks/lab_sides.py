@@ -1,19 +1,21 @@
-"""The sides of benchmarks/lab.py, each in a process of its own: `python lab_sides.py SIDE FOLDER` prints JSON lines.
+"""The sides of benchmarks/lab.py, each in a process of its own: `python lab_sides.py SIDE FOLDER` measures when asked.
 
 FOLDER gets a model with random weights where it has none. Runs in the environment with the trainers and vLLM.
 """
 
 from __future__ import annotations
 
-import json
+import itertools
 import random
 import string
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from benchmarks.children import answer
 from runner.tests.lab.peak import Peak
 
 # About 25 million parameters.
@@ -115,8 +117,11 @@ def rlhf(model: str, folder: Path) -> dict[str, float]:
     return trained(train)
 
 
-def rollouts(model: str, pairs: int) -> None:
-    """Print the speed of both samplers with the same prompts, pair by pair; transformers has its best batch."""
+def rollouts(model: str) -> Generator[dict[str, float], None, None]:
+    """Yield the speed of both samplers with the same prompts, pair by pair, with the batch that transformers has.
+
+    That batch is looked for once, because this takes as long as some pairs.
+    """
     from stoker.lab import Policy, RLHFConfig
     from stoker.lab.ppo.rollouts import TransformersSampler, VllmSampler
 
@@ -131,12 +136,15 @@ def rollouts(model: str, pairs: int) -> None:
     def theirs(size: int) -> TransformersSampler:
         return TransformersSampler(policy, config, size)
 
-    vllm = VllmSampler(policy, config)
-    speed(vllm, prompts(-1)[:8])
-    speed(theirs(8), prompts(-1)[:8])
-    for number in range(pairs):
-        print(json.dumps(sampled(vllm, theirs, prompts(number), number)), flush=True)
-    policy.close()
+    try:
+        vllm = VllmSampler(policy, config)
+        speed(vllm, prompts(-1)[:8])
+        speed(theirs(8), prompts(-1)[:8])
+        batch = best(theirs, prompts(-2))
+        for number in itertools.count():
+            yield {**sampled(vllm, theirs(batch), prompts(number), number), "batch": batch}
+    finally:
+        policy.close()
 
 
 def speed(sampler: Any, asked: Sequence[list[int]]) -> float:
@@ -146,22 +154,31 @@ def speed(sampler: Any, asked: Sequence[list[int]]) -> float:
     return tokens / (time.monotonic() - began)
 
 
-def sampled(vllm: Any, theirs: Callable[[int], Any], asked: Sequence[list[int]], number: int) -> dict[str, float]:
-    """Return the speed of both samplers with all prompts, and the batch that was best for transformers.
+def best(theirs: Callable[[int], Any], asked: Sequence[list[int]]) -> int:
+    """Return how many prompts at a time are fastest for transformers.
+
+    Args:
+        theirs: makes what samples with transformers, so many prompts at a time.
+        asked: the prompts; a small batch is tried with some of them.
+    """
+    return max(BATCHES, key=lambda size: speed(theirs(size), asked[: max(size, FEWEST)]))
+
+
+def sampled(vllm: Any, transformers: Any, asked: Sequence[list[int]], number: int) -> dict[str, float]:
+    """Return the speed of both samplers with all prompts.
 
     Args:
         vllm: samples with vLLM.
-        theirs: makes what samples with transformers, so many prompts at a time.
+        transformers: samples with transformers.
         asked: the prompts.
         number: of the pair; who goes first alternates.
     """
-    batch = max(BATCHES, key=lambda size: speed(theirs(size), asked[: max(size, FEWEST)]))
-    sides = [("vllm", vllm), ("transformers", theirs(batch))]
-    return {**{name: speed(one, asked) for name, one in (reversed(sides) if number % 2 else sides)}, "batch": batch}
+    sides = [("vllm", vllm), ("transformers", transformers)]
+    return {name: speed(one, asked) for name, one in (reversed(sides) if number % 2 else sides)}
 
 
-def latency(model: str, pairs: int) -> None:
-    """Print the milliseconds of a short answer with an adapter, by a policy and by its engine alone, pair by pair."""
+def latency(model: str) -> Generator[dict[str, float], None, None]:
+    """Yield the milliseconds of a short answer with an adapter, by a policy and by its engine alone, pair by pair."""
     from vllm import SamplingParams
     from vllm.lora.request import LoRARequest
 
@@ -171,47 +188,50 @@ def latency(model: str, pairs: int) -> None:
     policy.changed()  # its new adapter answers, though nothing was trained
     sampling: dict[str, Any] = {"max_tokens": 16, "temperature": 0.0, "ignore_eos": True}
 
-    def milliseconds(answer: Callable[[], object]) -> float:
+    def milliseconds(ask: Callable[[], object]) -> float:
         began = time.perf_counter()
-        answer()
+        ask()
         return 1000 * (time.perf_counter() - began)
 
     def ours(text: str) -> float:
         return milliseconds(lambda: policy.generate([text], **sampling))
 
-    ours(texts([32], -1)[0])
-    engine, folder = policy.trainer._vllm, policy._current()
-    assert folder is not None
-    llm = engine._started()
-    # The same name and number: vLLM has room for one adapter, and would load another one each time.
-    request = LoRARequest(*engine._names.of(Path(folder)), folder)
-    parameters = SamplingParams(**sampling)
+    try:
+        ours(texts([32], -1)[0])
+        engine, folder = policy.trainer._vllm, policy._current()
+        assert folder is not None
+        llm = engine._started()
+        # The same name and number: vLLM has room for one adapter, and would load another one each time.
+        request = LoRARequest(*engine._names.of(Path(folder)), folder)
+        parameters = SamplingParams(**sampling)
 
-    def plain(text: str) -> float:
-        return milliseconds(lambda: llm.generate([text], parameters, lora_request=request, use_tqdm=False))
+        def plain(text: str) -> float:
+            return milliseconds(lambda: llm.generate([text], parameters, lora_request=request, use_tqdm=False))
 
-    plain(texts([32], -2)[0])
-    for number in range(pairs):
-        one, other = texts([32, 32], number)
-        theirs = plain(other) if number % 2 else 0.0
-        mine = ours(one)
-        print(json.dumps({"ours": mine, "plain": theirs or plain(other)}), flush=True)
-    policy.close()
+        plain(texts([32], -2)[0])
+        for number in itertools.count():
+            one, other = texts([32, 32], number)
+            theirs = plain(other) if number % 2 else 0.0
+            mine = ours(one)
+            yield {"ours": mine, "plain": theirs or plain(other)}
+    finally:
+        policy.close()
 
 
-def main(side: str, folder: Path, pairs: str = "1") -> None:
-    """Run a side."""
+def main(side: str, folder: Path) -> None:
+    """Measure a side each time that it is asked for."""
     from runner.tests.lab.engine.tiny import write
 
     model = folder / "model"
     if not model.exists():
         write(model, "llama", **SIZE)
-    by_pairs = {"latency": latency, "rollouts": rollouts}
-    if side in by_pairs:
-        by_pairs[side](str(model), int(pairs))
+    if pairs := {"latency": latency, "rollouts": rollouts}.get(side):
+        with closing(pairs(str(model))) as measured:
+            answer({"measure": lambda: next(measured)})
     else:
-        print(json.dumps({"ours": ours, "plain": plain, "rlhf": rlhf}[side](str(model), folder)), flush=True)
+        train = {"ours": ours, "plain": plain, "rlhf": rlhf}[side]
+        answer({"measure": lambda: train(str(model), folder)})
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+    main(sys.argv[1], Path(sys.argv[2]))
