@@ -526,6 +526,15 @@ def a_row_keeps_its_own_tools_and_settings() -> None:
         assert [*found] == [{**nothing, **row} for row in rows], more
 
 
+def a_message_keeps_its_text() -> None:
+    """Beside messages with lists of parts, text that looks like JSON is text: `5` is no number, and `{}` not empty."""
+    asked = {"role": "user", "content": [{"type": "text", "text": "2+3="}]}
+    for said in ("5", "null", '{"a": 1}', "naïve 🙂"):
+        row = {"messages": [asked, {"role": "assistant", "content": said}]}
+        found = handed_to(SFTTrainer, LoRATrainer(MODEL, QUICK), [row, {"messages": TURNS}])["train_dataset"]
+        assert [*found] == [row, {"messages": TURNS}], said
+
+
 def one_process_trains_on_one_gpu() -> None:
     """Where more are visible, TRL would refuse to train."""
     devices = TrainingArguments._setup_devices.func
@@ -615,6 +624,7 @@ CASES = (
     a_dataset_is_trained_with_its_own_tokenizer,
     columns_of_other_kinds_do_not_reach_trl,
     a_row_keeps_its_own_tools_and_settings,
+    a_message_keeps_its_text,
     one_process_trains_on_one_gpu,
     an_interrupted_training_is_told_to_those_who_publish,
     a_dpo_that_ends_before_its_first_step_leaves_no_adapter,

@@ -23,7 +23,7 @@ from stoker.lab.machine import (
     positions_of,
     quantization_problems,
 )
-from stoker.lab.rows import RowKind, as_rows, kind_of, with_equal_columns
+from stoker.lab.rows import Row, RowKind, as_rows, is_conversation, kind_of, with_equal_columns
 
 # How many rows that are too long one message names.
 _SHOWN = 3
@@ -299,7 +299,6 @@ class LoRATrainer:
 
     def _trainer(self, read: Any) -> Any:
         import torch
-        from datasets import Dataset
         from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
         arguments = {
@@ -320,10 +319,27 @@ class LoRATrainer:
         return (DPOTrainer if preference else SFTTrainer)(
             model=self._hf_model,
             args=args,
-            # Rows keep the tools and settings that they have: a table would add those of others, without values.
-            train_dataset=Dataset.from_list(with_equal_columns(read.data, read.kind), on_mixed_types="use_json"),
+            train_dataset=_data_set(read.data, read.kind),
             processing_class=read.tokenizer,
         )
+
+
+def _data_set(rows: Sequence[Row], kind: RowKind) -> Any:
+    """Return rows as a data set of which each is read as it was written.
+
+    Left to itself, a data set gives a message the keys that others have, without values, and reads text as JSON where
+    other messages have lists instead.
+    """
+    from datasets import Dataset, Features, Json, List, Value
+
+    equal = with_equal_columns(rows, kind)
+
+    def feature(name: str, value: object) -> Any:
+        if name not in ("prompt", *kind.value):
+            return Json()
+        return List(Json()) if is_conversation(value) else Value("string")
+
+    return Dataset.from_list(equal, features=Features({name: feature(name, value) for name, value in equal[0].items()}))
 
 
 def refuse_long_rows(dataset: Any, positions: int | None) -> None:

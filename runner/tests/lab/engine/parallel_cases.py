@@ -30,6 +30,7 @@ def main(model: Path, folder: Path) -> None:
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     config = LoRATrainConfig(rank=4, alpha=8, target_modules="all-linear", learning_rate=1e-2)
     options = {**OPTIONS, "tensor_parallel_size": ranks}
+    torch.manual_seed(int(os.environ.get("RANK", "0")))  # as scripts do that give each process its own
     engine = TrainableEngine(str(model), config, **options)
     ids = torch.tensor([engine.tokenizer("2+3=5. " * 4).input_ids])
     steps = [engine.train_step({"input_ids": ids, "labels": ids}) for _ in range(6)]
@@ -40,11 +41,13 @@ def main(model: Path, folder: Path) -> None:
             matrix.zero_()
     engine.load_lora(folder)
     (again,) = engine.generate(["2+3="], max_tokens=6, temperature=0.0)
+    (drawn,) = engine.generate(["2+3="], max_tokens=6)
     seen = {
         "losses": [step["loss"] for step in steps],
         "norms": [step["grad_norm"] for step in steps],
         "logprobs": answer.logprobs,
         "loaded": again == answer,
+        "drawn": drawn.token_ids,
     }
     engine.close()
     print(json.dumps(seen))

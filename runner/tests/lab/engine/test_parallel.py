@@ -29,11 +29,13 @@ def test_two_ranks_train_and_answer_as_one(lab_python: Path, tmp_path: Path, fam
     model = tmp_path / "model"
     printed(lab_python, CASES, "write", family, model, told=SERVING)
     (alone,) = _train(lab_python, model, tmp_path / "one", 1)
-    for rank in _train(lab_python, model, tmp_path / "two", 2):
+    ranks = _train(lab_python, model, tmp_path / "two", 2)
+    for rank in ranks:
         assert rank["losses"] == pytest.approx(alone["losses"], abs=1e-5)
         assert rank["norms"] == pytest.approx(alone["norms"], rel=1e-4)
         assert rank["logprobs"] == pytest.approx(alone["logprobs"], abs=1e-3)
         assert rank["loaded"]
+        assert rank["drawn"] == ranks[0]["drawn"]
     assert alone["losses"][-1] < alone["losses"][0] - 0.1
     assert float(printed(lab_python, "-c", COMPARE, tmp_path / "one", tmp_path / "two")) <= 1e-3
 

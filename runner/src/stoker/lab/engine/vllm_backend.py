@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -65,7 +65,9 @@ class VllmBackend:
         ranks = arguments.get("tensor_parallel_size", 1)
         if ranks > 1:
             chosen["distributed_executor_backend"] = "external_launcher"
-        with _in_this_process(), starting(model_name, arguments), same_random_numbers():
+        # Each rank draws the tokens by itself, and must draw those of the others: vLLM has seeded all of them alike.
+        seeded = ranks > 1 or "seed" in arguments
+        with _in_this_process(), starting(model_name, arguments), nullcontext() if seeded else same_random_numbers():
             self.llm = LLM(
                 model=model_name,
                 load_format=LOAD_FORMAT,
