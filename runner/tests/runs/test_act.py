@@ -85,13 +85,13 @@ def test_if_one_cannot_be_made_after_all_none_is(catalogue: Cluster, tmp_path: P
 
 
 @pytest.mark.usefixtures("quota")
-def test_a_trainjob_that_may_not_be_taken_back_is_named(catalogue: Cluster, tmp_path: Path) -> None:
+def test_a_trainjob_that_may_not_be_taken_back_is_named(catalogue: Cluster, other_context: str, tmp_path: Path) -> None:
     catalogue.refusals["DELETE", "trainjobs"] = forbidden("delete", "trainjobs")
     path = written(tmp_path / "job.yaml", builders.trainjob("a"), builders.trainjob("b"))
-    told = stoker("submit", path, code=ExitCode.CONFIG).stderr
+    told = stoker("submit", path, "--context", other_context, code=ExitCode.CONFIG).stderr
     assert "exceeded quota" in told
     assert "a was submitted before and stays (" in told
-    assert "kubectl delete trainjob a --namespace ml" in told
+    assert "kubectl delete trainjob a --context 'team a' --namespace ml" in told
 
 
 def test_a_trainjob_is_submitted(catalogue: Cluster, tmp_path: Path) -> None:
@@ -123,10 +123,37 @@ def test_what_is_no_trainjob_is_refused(catalogue: Cluster, tmp_path: Path) -> N
     stoker("submit", str(tmp_path / "missing.yaml"), code=ExitCode.NO_INPUT)
 
 
-def test_a_runtime_that_is_missing_is_named(catalogue: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        (None, "kubectl get clustertrainingruntimes --context 'team a' lists"),
+        ("TrainingRuntime", "kubectl get trainingruntimes --context 'team a' --namespace ml lists"),
+    ],
+)
+@pytest.mark.usefixtures("catalogue")
+def test_a_runtime_that_is_missing_is_named(other_context: str, tmp_path: Path, kind: str | None, command: str) -> None:
+    path = written(tmp_path / "job.yaml", builders.trainjob("a", runtime="none", kind=kind))
+    told = stoker("submit", path, "--context", other_context, code=ExitCode.USAGE).stderr
+    assert f"a names the runtime none, which the cluster does not have: {command}" in told
+
+
+@pytest.mark.parametrize(
+    ("named", "there"),
+    [(None, "TrainingRuntime"), ("TrainingRuntime", "ClusterTrainingRuntime")],
+)
+def test_the_kind_of_a_runtime_is_corrected(catalogue: Cluster, tmp_path: Path, named: str | None, there: str) -> None:
+    kept = builders.kept(builders.RUNTIME)
+    catalogue.add(f"{there.lower()}s", {**kept, "kind": there, "metadata": {**kept["metadata"], "name": "own"}})
+    path = written(tmp_path / "job.yaml", builders.trainjob("a", runtime="own", kind=named))
+    told = stoker("submit", path, code=ExitCode.USAGE).stderr
+    assert f"a names the {named or 'ClusterTrainingRuntime'} own, but it is a {there}: " in told
+    assert f"write spec.runtimeRef.kind: {there}\n" in told
+
+
+def test_a_kind_of_runtimes_that_the_user_may_not_read_is_passed_over(catalogue: Cluster, tmp_path: Path) -> None:
+    catalogue.refusals["GET", "trainingruntimes"] = forbidden("get", "trainingruntimes")
     path = written(tmp_path / "job.yaml", builders.trainjob("a", runtime="none"))
-    result = stoker("submit", path, code=ExitCode.USAGE)
-    assert "a names the runtime none, which the cluster does not have" in result.stderr
+    assert "which the cluster does not have" in stoker("submit", path, code=ExitCode.USAGE).stderr
 
 
 def test_a_runtime_that_the_user_may_not_read_is_said(catalogue: Cluster, tmp_path: Path) -> None:
@@ -165,15 +192,13 @@ def test_advice_names_the_namespace_that_is_not_the_contexts(cluster: Cluster, k
     )
 
 
-def test_advice_names_the_context_as_a_shell_takes_it(catalogue: Cluster, kubeconfig: Path, tmp_path: Path) -> None:
-    config = yaml.safe_load(kubeconfig.read_text())
-    config["contexts"].append({**config["contexts"][0], "name": "team a"})
-    kubeconfig.write_text(yaml.safe_dump(config))
+@pytest.mark.usefixtures("catalogue")
+def test_advice_names_the_context_as_a_shell_takes_it(other_context: str, tmp_path: Path) -> None:
     path = written(tmp_path / "job.yaml", builders.trainjob("tune", spec={"suspend": True}))
-    assert stoker("submit", path, "--context", "team a").stdout == (
+    assert stoker("submit", path, "--context", other_context).stdout == (
         "tune is submitted to namespace ml: stoker logs tune --follow --context 'team a' --namespace ml\n"
     )
-    assert stoker("resume", "tune", "--context", "team a").stdout == (
+    assert stoker("resume", "tune", "--context", other_context).stdout == (
         "tune goes on: `stoker logs tune --context 'team a' --follow`\n"
     )
 
@@ -197,12 +222,14 @@ def test_a_session_that_waits_for_a_device_is_left_to_rl_up(cluster: Cluster, co
 
 
 @pytest.mark.parametrize("command", ["stop", "resume"])
-def test_what_kueue_decides_is_left_to_kueue(cluster: Cluster, kubeconfig: Path, command: str) -> None:
+def test_what_kueue_decides_is_left_to_kueue(cluster: Cluster, other_context: str, command: str) -> None:
     queued = trainjob(suspend=command == "resume")
     queued["metadata"]["labels"] = {QUEUE: "research"}
     cluster.add("trainjobs", queued)
-    result = stoker(command, "tune", code=ExitCode.USAGE)
-    assert f'"active": {"true" if command == "resume" else "false"}' in result.stderr
+    told = stoker(command, "tune", "--context", other_context, code=ExitCode.USAGE).stderr
+    assert f'"active": {"true" if command == "resume" else "false"}' in told
+    assert "kubectl patch workload NAME --context 'team a' --namespace ml --type=merge" in told
+    assert "`kubectl get workloads --context 'team a' --namespace ml`" in told
     assert suspended(cluster) is (command == "resume")
 
 

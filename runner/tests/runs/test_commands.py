@@ -103,10 +103,19 @@ def test_a_run_is_explained(busy: Cluster) -> None:
     assert all(line.startswith("  → ") for line in lines[1::2])
 
 
+def test_each_line_with_kubectl_names_the_context(busy: Cluster, other_context: str) -> None:
+    busy.add("events", event(job("wait"), "FailedCreate", 'pods "x" is forbidden: exceeded quota: small, used: pods=2'))
+    told = stoker("explain", "wait", "--context", other_context).output
+    lines = [line for line in told.splitlines() if "kubectl" in line]
+    assert "kubectl describe resourcequota --context 'team a' --namespace ml; " in lines[0]
+    assert "(`stoker runs --context 'team a'`)" in lines[0]
+    assert "kubectl get nodes --selector gpu=h200 --context 'team a' lists" in lines[1]
+
+
 @pytest.mark.parametrize(
     ("status", "cause", "fix"),
     [
-        ({}, "it is running normally", "`stoker top` shows how fast"),
+        ({}, "it is running normally", "`stoker estimate --model MODEL --measured OUTPUT TRAINJOB`"),
         (ended("Complete", "AllJobsCompleted"), "it is complete", "`stoker get tune FOLDER`"),
         (ended("Failed", "FailedJobs"), "it has failed, and its pods are gone", "--only last-error.json` brings"),
     ],
@@ -174,9 +183,11 @@ def test_a_misspelled_name(busy: Cluster) -> None:
     assert "`stoker runs` lists" in stoker("explain", "zzz", code=ExitCode.NO_INPUT).stderr
 
 
-def test_a_run_of_another_tool(busy: Cluster) -> None:
+def test_a_run_of_another_tool(busy: Cluster, other_context: str) -> None:
     busy.add("jobsets", jobset("theirs"))
-    assert "is a JobSet that no TrainJob made" in stoker("status", "theirs", code=ExitCode.NO_INPUT).stderr
+    told = stoker("status", "theirs", "--context", other_context, code=ExitCode.NO_INPUT).stderr
+    assert "is a JobSet that no TrainJob made" in told
+    assert "`kubectl get jobset theirs --context 'team a' --namespace ml`" in told
 
 
 @pytest.mark.parametrize("kind", ["jobsets", "pods"])

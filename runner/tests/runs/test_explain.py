@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -61,10 +62,16 @@ class Case:
     lacks: tuple[str, ...] = ()
     jobs: tuple[Object, ...] = field(default_factory=lambda: (job(),))
 
-    def found(self) -> list[Finding]:
-        """Return the causes."""
+    def found(self, cluster: str = "") -> list[Finding]:
+        """Return the causes.
+
+        Args:
+            cluster: what commands need to find the cluster; empty for the current one.
+        """
         parts = (self.trainjob, self.jobset, self.jobs, tuple(self.pods), tuple(self.claims), tuple(self.events))
-        seen = Seen(*parts, workload=self.workload, others=self.others, lacks=self.lacks)
+        seen = Seen(
+            *parts, workload=self.workload, others=self.others, lacks=self.lacks, options=cluster, cluster=cluster
+        )
         return explain(seen, datetime.fromisoformat(NOW))
 
 
@@ -76,6 +83,13 @@ def unjudged() -> Object:
 def deleted() -> Object:
     made = trainjob()
     made["metadata"] |= {"deletionTimestamp": NOW, "finalizers": ["example.com/keep"]}
+    return made
+
+
+def with_own_runtime(**status: Any) -> Object:
+    """Return a TrainJob that names a runtime of its namespace."""
+    made = trainjob(**status)
+    made["spec"]["runtimeRef"]["kind"] = "TrainingRuntime"
     return made
 
 
@@ -227,12 +241,23 @@ CASES = {
         "kubectl get clustertrainingruntimes",
         trainjob=trainjob(**ended("Failed", "TrainingRuntimeNotSupported", "no such")),
     ),
+    "no runtime in the namespace": Case(
+        "Trainer cannot use the runtime trl-distributed: no such",
+        "kubectl get trainingruntimes --namespace ml",
+        trainjob=with_own_runtime(**ended("Failed", "TrainingRuntimeNotSupported", "no such")),
+    ),
     "too long": Case(
         "longer than spec.activeDeadlineSeconds",
         "with a longer activeDeadlineSeconds or none (docs/guides/resume-a-run.md)",
         trainjob=trainjob(**ended("Failed", "DeadlineExceeded")),
     ),
     "no controller": Case("made no JobSet of it yet", "kubeflow-trainer-controller-manager", jobset=None),
+    "no controller, and a runtime of the namespace": Case(
+        "made no JobSet of it yet",
+        "kubectl get trainingruntimes trl-distributed --namespace ml, and kubectl logs --namespace kubeflow-system",
+        trainjob=with_own_runtime(),
+        jobset=None,
+    ),
     "quota": Case(
         "quota is used up: small, requested: pods=1", "resourcequota", events=[event(job(), "FailedCreate", QUOTA)]
     ),
@@ -246,6 +271,11 @@ CASES = {
         'refuses its pods: "restricted:latest": allowPrivilegeEscalation',
         "runtimePatches",
         events=[event(job(), "FailedCreate", SECURITY)],
+    ),
+    "limit range": Case(
+        "a LimitRange of the namespace refuses its pods",
+        "kubectl describe limitrange --namespace ml",
+        events=[event(job(), "FailedCreate", 'pods "x" is forbidden: maximum cpu usage per Container is 2')],
     ),
     "service account": Case(
         "its service account models does not exist",
@@ -349,6 +379,16 @@ CASES = {
             )
         ],
     ),
+    "claim without a volume": Case(
+        "it waits for a claim that has no volume",
+        "kubectl get pvc --namespace ml",
+        [unschedulable("0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims.")],
+    ),
+    "cordoned": Case(
+        "1 of 1 nodes are cordoned",
+        "kubectl uncordon NODE",
+        [unschedulable("0/1 nodes are available: 1 node(s) were unschedulable.")],
+    ),
     "another zone": Case(
         "in a place that no fitting node can reach",
         "ReadWriteMany",
@@ -361,13 +401,18 @@ CASES = {
     ),
     "no image": Case(
         "ImagePullBackOff: Back-off pulling image",
-        "imagePullSecrets",
+        "(kubectl describe pod tune-node-0-0-x0k0c --namespace ml shows it)",
         [waiting("ImagePullBackOff", 'Back-off pulling image "registry.example.com/x"')],
     ),
     "no secret": Case(
         'CreateContainerConfigError: secret "hugging-face" not found',
         "create the Secret",
         [waiting("CreateContainerConfigError", 'secret "hugging-face" not found', role="model-initializer")],
+    ),
+    "ends again and again": Case(
+        "CrashLoopBackOff: back-off 40s",
+        "`stoker logs tune` shows what it said last",
+        [waiting("CrashLoopBackOff", "back-off 40s restarting failed container", role="sampler")],
     ),
     "attached elsewhere": Case(
         "attached to another node: Multi-Attach",
@@ -390,6 +435,32 @@ CASES = {
         "node ended with exit code 64 wrong arguments: stoker: error: --lr: did you mean --learning_rate?",
         "stoker validate",
         [terminated(64, "stoker: error: --lr: did you mean --learning_rate?"), terminated(69, "lost", index=1)],
+        trainjob(**ended("Failed", "FailedJobs")),
+    ),
+    "crashed": Case(
+        "node ended with exit code 70",
+        "Kubernetes starts all pods again from the newest checkpoint, up to the runtime's retries.maxRestarts; "
+        "`stoker logs tune` shows the traceback",
+        [terminated(70, "ValueError: x")],
+    ),
+    "crashed too often": Case(
+        "node ended with exit code 70",
+        "it has no restart left: `stoker logs tune` shows why; correct the cause and continue it under another name "
+        "(docs/guides/resume-a-run.md)",
+        [terminated(70, "ValueError: x")],
+        trainjob(**ended("Failed", "FailedJobs")),
+        jobset(restarts=3, counted=3),
+    ),
+    "lost too often": Case(
+        "node ended with exit code 69",
+        "it has no restart left: `stoker logs tune` shows why",
+        [terminated(69, "lost")],
+        trainjob(**ended("Failed", "FailedJobs")),
+    ),
+    "stopped as the run failed": Case(
+        "node ended with exit code 75",
+        "it was told to stop and has saved a checkpoint: continue it under another name",
+        [terminated(75, "stopped")],
         trainjob(**ended("Failed", "FailedJobs")),
     ),
     "memory": Case(
@@ -498,6 +569,33 @@ def test_a_cause_and_its_remedy(name: str) -> None:
     assert case.cause in first.cause
     assert case.fix in first.fix
     assert "\n" not in f"{first.about}{first.cause}{first.fix}"
+
+
+# Commands that ask the cluster.
+COMMAND = re.compile(r"\bkubectl\b|\bstoker (?:get|logs|resume|runs|stop)\b")
+CONTEXT = " --context 'team a'"
+
+
+def test_each_command_of_a_remedy_names_the_context() -> None:
+    fixes = [found.fix for case in CASES.values() for found in case.found(CONTEXT)]
+    commands = [command for fix in fixes for command in COMMAND.split(fix)[1:]]
+    assert commands
+    assert [command for command in commands if CONTEXT not in command] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("claim that is lost", f"kubectl delete pvc initializer-tune{CONTEXT} --namespace ml, then"),
+        ("no runtime", f"kubectl get clustertrainingruntimes{CONTEXT}"),
+        ("missing label", f"kubectl get nodes --selector gpu=h200,kubernetes.io/arch=amd64{CONTEXT} lists"),
+        ("a queue without quota", f"kubectl describe clusterqueues{CONTEXT} says"),
+    ],
+)
+def test_only_what_is_in_a_namespace_is_asked_for_with_one(name: str, command: str) -> None:
+    fix = CASES[name].found(CONTEXT)[0].fix
+    assert command in fix
+    assert fix.count("--namespace") == command.count("--namespace")
 
 
 def of_framework(name: str | None) -> Case:

@@ -256,6 +256,7 @@ def test_a_pod_that_does_not_start_goes(finished: Cluster, tmp_path: Path, monke
     finished.starts = False
     result = stoker("get", "tune", str(tmp_path / "out"), code=ExitCode.UNAVAILABLE)
     assert "the pod that reads the claim does not start" in result.stderr
+    assert "see `kubectl get events --namespace ml`" in result.stderr
     expect_no_pod(finished)
 
 

@@ -292,6 +292,8 @@ def test_down_leaves_nothing_and_says_what_stays(rl: Rl, cluster: Cluster) -> No
     refused = rl("up", "sums", *SUMS, "--wait", "0")
     assert refused.exit_code == 64
     assert "claim initializer-sums of an earlier session or run still exists" in refused.stderr
+    # Without its TrainJob, nothing but the user knows the image.
+    assert "`stoker get sums FOLDER --image IMAGE` (IMAGE is that of its runtime)" in refused.stderr
     assert rl("down", "sums", "--purge").exit_code == 0
     assert names(cluster) == []
     again = rl("down", "sums")
@@ -532,6 +534,35 @@ def test_the_list_names_what_cleans_up_after_an_ended_session(rl: Rl, cluster: C
     told = rl("list")
     assert told.stdout.splitlines()[1].split()[:3] == ["sums", "trl-grpo-async", "Failed"]
     assert "sums has ended, and keeps its key, address and policies: `stoker rl down sums`" in told.stderr
+
+
+def test_advice_names_the_sessions_namespace(rl: Rl, cluster: Cluster) -> None:
+    there = ("--namespace", "other")
+    told = rl("up", "sums", *SUMS, "--wait", "0", *there)
+    assert "starting since now: stoker rl list --namespace other" in told.stdout
+    other = rl("up", "sums", *SUMS, "--time-limit", "9h", "--wait", "0", *there)
+    assert "`stoker rl down sums --namespace other` first" in other.stderr
+    waited = rl("up", "sums", *SUMS, "--wait", "0.1", *there)
+    assert waited.exit_code == 75
+    assert "`stoker rl list --namespace other` shows it" in waited.stderr
+    assert "`stoker rl down sums --namespace other` ends it" in waited.stderr
+    failed = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "it took too long"}
+    cluster.objects["trainjobs", "other", "sums"]["status"] = {"conditions": [failed]}
+    assert "policies: `stoker rl down sums --namespace other`" in rl("list", *there).stderr
+    waited = rl("up", "sums", *SUMS, "--wait", "0.1", *there)
+    assert "has ended (Failed): `stoker rl down sums --namespace other` first" in waited.stderr
+
+
+@pytest.mark.parametrize("may_list", [True, False])
+def test_a_runtime_of_the_namespace_goes_into_a_file(rl: Rl, cluster: Cluster, runtime: Object, may_list: bool) -> None:
+    cluster.objects.pop(("clustertrainingruntimes", "ml", runtime["metadata"]["name"]))
+    cluster.add("trainingruntimes", runtime | {"kind": "TrainingRuntime"})
+    if not may_list:
+        cluster.refusals["GET", "clustertrainingruntimes"] = forbidden("list", "clustertrainingruntimes")
+    told = rl("up", "sums", *SUMS, "--wait", "0")
+    assert told.exit_code == 64, told.output
+    reference = "`runtimeRef: {name: trl-grpo-async, kind: TrainingRuntime}`"
+    assert f"the runtime trl-grpo-async is one of namespace ml: write a TrainJob with {reference} into" in told.stderr
 
 
 def test_sessions_are_listed(rl: Rl, cluster: Cluster) -> None:

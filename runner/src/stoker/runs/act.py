@@ -11,7 +11,7 @@ from stoker.cluster.resources import name_of, read_resources, trainjobs_of
 from stoker.cluster.validate import validate_one
 from stoker.contract.exits import PRECEDENCE, ExitCode, RunError
 from stoker.contract.words import say
-from stoker.runs.client import Client
+from stoker.runs.client import Client, namespace_options
 from stoker.runs.errors import ClusterError, NotFoundError
 from stoker.runs.kinds import TRAINJOBS
 from stoker.runs.read import Seen, read_run, runtime_of
@@ -65,7 +65,7 @@ def submit(client: Client, path: Path, check: bool, namespace: str | None = None
                 raise RunError(
                     error.code,
                     f"{error.message}\n{name} was submitted before and stays ({kept.message}): kubectl delete trainjob "
-                    f"{name} --namespace {namespace}",
+                    f"{name}{namespace_options(client.cluster, namespace)}",
                 ) from error
         raise
     return made
@@ -168,12 +168,11 @@ def _not_others(seen: Seen, name: str, active: str) -> None:
         )
     queue = part(part(seen.trainjob, "metadata"), "labels").get(QUEUE)
     if queue:
-        where = f"--namespace {seen.run.namespace}"
-        patch = f"""{where} --type=merge --patch '{{"spec": {{"active": {active}}}}}'"""
+        patch = f"""{seen.there} --type=merge --patch '{{"spec": {{"active": {active}}}}}'"""
         raise RunError(
             ExitCode.USAGE,
-            f"{name} is in queue {queue}, so Kueue decides when it runs: kubectl patch workload NAME {patch}, with the "
-            f"name that `kubectl get workloads {where}` shows",
+            f"{name} is in queue {queue}, so Kueue decides when it runs: kubectl patch workload NAME{patch}, with the "
+            f"name that `kubectl get workloads{seen.there}` shows",
         )
 
 

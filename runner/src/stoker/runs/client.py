@@ -48,17 +48,24 @@ class Client:
         api: the `ApiClient` of the Python package kubernetes.
         namespace: the namespace of all calls that name no other.
         options: what other commands of `stoker` need to find it too, such as ` --namespace ml`.
+        cluster: what they and kubectl need to find the cluster, such as ` --context prod`; empty for the current one.
     """
 
-    def __init__(self, api: Any, namespace: str, options: str = "") -> None:
+    def __init__(self, api: Any, namespace: str, options: str = "", cluster: str = "") -> None:
         self._api = api
         self.namespace = namespace
         self.options = options
+        self.cluster = cluster
 
     @property
     def server(self) -> str:
         """The API server's address."""
         return str(self._api.configuration.host)
+
+    @property
+    def there(self) -> str:
+        """What kubectl and stoker need to find it from anywhere, such as ` --context prod --namespace ml`."""
+        return namespace_options(self.cluster, self.namespace)
 
     def list(
         self,
@@ -376,14 +383,24 @@ def connect(context: str | None = None, namespace: str | None = None) -> Client:
     except Exception as error:
         raise KubeconfigError(f"the kubeconfig {files} cannot be used ({_reason(error)})") from error
     usual = found or "default"
-    options = context_option(context)
-    options += f" --namespace {namespace}" if namespace and namespace != usual else ""
-    return Client(_package("kubernetes.client").ApiClient(configuration), namespace or usual, options)
+    cluster = context_option(context)
+    options = namespace_options(cluster, namespace) if namespace and namespace != usual else cluster
+    return Client(_package("kubernetes.client").ApiClient(configuration), namespace or usual, options, cluster)
 
 
 def context_option(context: str | None) -> str:
     """Return what another command needs to find the same cluster, such as ` --context prod`; empty for the current."""
     return f" --context {shlex.quote(context)}" if context else ""
+
+
+def namespace_options(cluster: str, namespace: str) -> str:
+    """Return what a command needs to find a namespace from anywhere, such as ` --context prod --namespace ml`.
+
+    Args:
+        cluster: what it needs to find the cluster, such as ` --context prod`; empty for the current one.
+        namespace: the namespace.
+    """
+    return f"{cluster} --namespace {namespace}"
 
 
 def _chosen(context: str | None, contexts: list[Object], current: str | None, files: str) -> Object:

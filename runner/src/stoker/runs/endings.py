@@ -6,7 +6,7 @@ from stoker.contract.exits import ExitCode
 from stoker.plan.interfaces import FlagNames
 from stoker.runs.run import Ending, Pod
 
-_CODES = {
+_CODES: dict[int, str] = {
     ExitCode.USAGE: "correct the argument that it names, and submit the run under another name; `stoker validate` "
     "finds it before you submit",
     ExitCode.BAD_DATA: "make the data fit the method, or choose the method that they are for",
@@ -15,9 +15,17 @@ _CODES = {
     ExitCode.UNAVAILABLE: "a pod of the run was lost, or the network between its pods does not work; Kubernetes starts "
     "all pods again, up to the runtime's retries.maxRestarts",
     ExitCode.CRASHED: "Kubernetes starts all pods again from the newest checkpoint, up to the runtime's "
-    "retries.maxRestarts; `stoker logs` shows the traceback",
+    "retries.maxRestarts; `stoker logs {run}` shows the traceback",
     ExitCode.STOPPED: "it was told to stop and has saved a checkpoint; Kubernetes starts it again without counting",
     ExitCode.CONFIG: "correct what it names: no retry can help",
+}
+# Kubernetes starts no failed run again: what these codes mean then.
+_NEXT = "continue it under another name (docs/guides/resume-a-run.md)"
+_NO_RESTART = f"it has no restart left: `stoker logs {{run}}` shows why; correct the cause and {_NEXT}"
+_FAILED: dict[int, str] = {
+    ExitCode.UNAVAILABLE: _NO_RESTART,
+    ExitCode.CRASHED: _NO_RESTART,
+    ExitCode.STOPPED: f"it was told to stop and has saved a checkpoint: {_NEXT}",
 }
 
 
@@ -27,7 +35,7 @@ def told_of(ending: Ending) -> str:
     return f"{ending.container} ended with exit code {ending.told}" + (f": {message}" if message else "")
 
 
-def advice_on(run: str, pod: Pod, ending: Ending, names: FlagNames) -> str:
+def advice_on(run: str, pod: Pod, ending: Ending, names: FlagNames, *, failed: bool) -> str:
     """Return what to do about an ending.
 
     Args:
@@ -35,6 +43,7 @@ def advice_on(run: str, pod: Pod, ending: Ending, names: FlagNames) -> str:
         pod: whose container ended.
         ending: how it ended.
         names: how the run's framework spells the settings that the advice names.
+        failed: True if the run has failed for good.
     """
     if ending.reason == "OOMKilled":
         return (
@@ -44,19 +53,20 @@ def advice_on(run: str, pod: Pod, ending: Ending, names: FlagNames) -> str:
         )
     if pod.fetches:
         return f"correct what it names; `stoker logs {run} --role {pod.role}` shows all of it"
-    return advice_on_code(run, ending.code)
+    return advice_on_code(run, ending.code, failed=failed)
 
 
-def advice_on_code(run: str, code: int) -> str:
+def advice_on_code(run: str, code: int, *, failed: bool) -> str:
     """Return what to do about an exit code, if that is all that is known.
 
     Args:
         run: the run, as a command names it.
         code: the exit code.
+        failed: True if the run has failed for good.
     """
-    known = {int(code): text for code, text in _CODES.items()}
+    known = _CODES | _FAILED if failed else _CODES
     if code in known:
-        return known[code]
+        return known[code].format(run=run)
     if code == 137:
         return "something killed it (SIGKILL): the node's memory, a stop that took too long, or a person"
     if code == 143:

@@ -11,8 +11,9 @@ from stoker.cluster.volumes import volumes_of_claims
 from stoker.frameworks import flag_names_of
 from stoker.plan.interfaces import FlagNames
 from stoker.runs.endings import advice_on, advice_on_code, told_of
+from stoker.runs.kinds import CLUSTER_RUNTIMES
 from stoker.runs.queueing import held_by
-from stoker.runs.read import Seen
+from stoker.runs.read import Seen, kind_of_runtime
 from stoker.runs.run import (
     QUEUE,
     Ending,
@@ -92,7 +93,15 @@ def _suspended(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
     elif queue and run.state in (State.QUEUED, State.STOPPING):
         yield Finding(
             f"TrainJob {run.name}",
-            *held_by(seen.workload, seen.others, queue, run.namespace, run.state is State.QUEUED),
+            *held_by(
+                seen.workload,
+                seen.others,
+                queue,
+                run.namespace,
+                run.state is State.QUEUED,
+                cluster=seen.cluster,
+                options=seen.options,
+            ),
         )
     elif run.state in (State.STOPPED, State.STOPPING):
         yield Finding(
@@ -108,7 +117,7 @@ def _refused_runtime(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
         yield Finding(
             f"TrainJob {run.name}",
             f"Trainer cannot use the runtime {run.runtime}: {failed.get('message')}",
-            "name an installed runtime in spec.runtimeRef: kubectl get clustertrainingruntimes",
+            f"name an installed runtime in spec.runtimeRef: {_runtimes(seen)}",
         )
     elif failed.get("reason") == "DeadlineExceeded":
         seconds = part(seen.trainjob, "spec").get("activeDeadlineSeconds")
@@ -133,7 +142,7 @@ def _not_begun(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
         yield Finding(
             f"TrainJob {run.name}",
             "Kubeflow Trainer has made no JobSet of it yet",
-            f"if it stays so: kubectl get clustertrainingruntime {run.runtime}, and kubectl logs --namespace "
+            f"if it stays so: {_runtimes(seen, run.runtime)}, and kubectl logs{seen.cluster} --namespace "
             "kubeflow-system deployment/kubeflow-trainer-controller-manager",
         )
 
@@ -151,7 +160,7 @@ def _no_pods(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
             yield Finding(
                 _about(event),
                 f"the namespace's quota is used up: {_after(text, 'exceeded quota: ')}",
-                f"kubectl describe resourcequota --namespace {run.namespace}; stop other runs (`stoker runs`), ask for "
+                f"kubectl describe resourcequota{seen.there}; stop other runs (`stoker runs{seen.options}`), ask for "
                 "less in spec.trainer.resourcesPerNode or numNodes, or have the quota raised",
             )
         elif "violates PodSecurity" in text:
@@ -164,14 +173,13 @@ def _no_pods(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
             yield Finding(
                 _about(event),
                 f"a LimitRange of the namespace refuses its pods: {text}",
-                f"kubectl describe limitrange --namespace {run.namespace}, and ask for what it allows in "
-                "spec.trainer.resourcesPerNode",
+                f"kubectl describe limitrange{seen.there}, and ask for what it allows in spec.trainer.resourcesPerNode",
             )
         elif match := re.search(r'serviceaccount "([^"]+)" not found', text):
             yield Finding(
                 _about(event),
                 f"its service account {match[1]} does not exist",
-                f"kubectl create serviceaccount {match[1]} --namespace {run.namespace}, or list the namespace in the "
+                f"kubectl create serviceaccount {match[1]}{seen.there}, or list the namespace in the "
                 "catalogue's values (namespaces)",
             )
         else:
@@ -181,6 +189,7 @@ def _no_pods(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
 def _claims(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
     if run.state.ended:
         return
+    classes = f"kubectl get storageclass{seen.cluster}"
     for claim in seen.claims:
         phase, name = part(claim, "status").get("phase"), part(claim, "metadata").get("name")
         spec = part(claim, "spec")
@@ -190,7 +199,7 @@ def _claims(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
             yield Finding(
                 f"claim {name}",
                 "its volume is gone",
-                f"kubectl delete pvc {name} --namespace {run.namespace}, then submit the run again: its data are lost",
+                f"kubectl delete pvc {name}{seen.there}, then submit the run again: its data are lost",
             )
         if phase != "Pending":
             continue
@@ -199,7 +208,7 @@ def _claims(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
             yield Finding(
                 f"claim {name}",
                 f"no volume can be made for it ({asked}, class {storage or 'of the cluster'}): {failed}",
-                "choose a storage class that can (kubectl get storageclass; value workspace.storageClassName of the "
+                f"choose a storage class that can ({classes}; value workspace.storageClassName of the "
                 f"catalogue), or an access mode that it has (workspace.accessModes); then delete the run and {name}",
             )
         elif any("no storage class" in text or "no persistent volumes available" in text for text in words) or not (
@@ -208,7 +217,7 @@ def _claims(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
             yield Finding(
                 f"claim {name}",
                 "it has no storage class, and the cluster has no default one" if not storage else words[-1],
-                "set workspace.storageClassName of the catalogue (kubectl get storageclass lists what there is); then "
+                f"set workspace.storageClassName of the catalogue ({classes} lists what there is); then "
                 f"delete the run and {name}, and submit the run again",
             )
         elif not any("first consumer" in text or "pod to be scheduled" in text for text in words):
@@ -216,7 +225,7 @@ def _claims(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
             yield Finding(
                 f"claim {name}",
                 f"it has no volume yet ({asked}, class {storage}){told}",
-                f"kubectl describe pvc {name} --namespace {run.namespace}; if it stays so, the provisioner of class "
+                f"kubectl describe pvc {name}{seen.there}; if it stays so, the provisioner of class "
                 f"{storage} does not work, or has no room",
             )
 
@@ -231,7 +240,7 @@ def _unschedulable(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
             gates = ", ".join(str(gate.get("name")) for gate in rows(spec, "schedulingGates"))
             yield Finding(about, f"it is held back by {gates}", "wait, or ask who set the gate: Kueue sets its own")
             continue
-        causes = [*causes_in(text, spec, run.namespace)]
+        causes = [*causes_in(text, spec, seen)]
         causes = causes or [(f"no node takes it: {text}", "change what the message names")]
         yield from (Finding(about, cause, fix) for cause, fix in causes)
 
@@ -269,17 +278,17 @@ def _devices(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
 
 def _waiting(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
     for pod in run.pods:
-        advice = _WAITING.get(pod.waits)
-        if run.state.ended or (advice is None and (not pod.waits or pod.waits in _TOLD_ELSEWHERE)):
+        if run.state.ended or not pod.waits or pod.waits in _TOLD_ELSEWHERE:
             continue
         text = f"{pod.waits}: {pod.message}" if pod.message else pod.waits
-        yield Finding(f"pod {pod.name}", text, advice or "correct what the message names")
+        advice = _WAITING.get(pod.waits, "correct what the message names")
+        yield Finding(f"pod {pod.name}", text, advice.format(pod=pod.name, there=seen.there, run=seen.named))
 
 
 # By Kubernetes' word for why a container waits.
 _IMAGE = (
-    "correct the image's name (kubectl describe pod shows it), push it to that registry, or name the registry's secret "
-    "in imagePullSecrets of the catalogue"
+    "correct the image's name (kubectl describe pod {pod}{there} shows it), push it to that registry, or name the "
+    "registry's secret in imagePullSecrets of the catalogue"
 )
 _WAITING = {
     "ImagePullBackOff": _IMAGE,
@@ -290,7 +299,7 @@ _WAITING = {
     "name",
     "CreateContainerError": "correct what the message names: a command or mount that the image does not have",
     "RunContainerError": "correct what the message names: a command that the image does not have",
-    "CrashLoopBackOff": "its container ends again and again: `stoker logs` shows what it said last",
+    "CrashLoopBackOff": "its container ends again and again: `stoker logs {run}` shows what it said last",
     "Evicted": "the node ran out of what the message names; Kubernetes starts the run again from its checkpoint. Ask "
     "for as much as the run uses (requests in the catalogue's values)",
 }
@@ -335,10 +344,11 @@ def _mounts(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
 
 
 def _endings(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
-    ends = causes_of(run.pods, failed=run.state is State.FAILED)
+    failed = run.state is State.FAILED
+    ends = causes_of(run.pods, failed=failed)
     names = flag_names_of(run.framework) if ends else FlagNames()
     for pod, ending in ends:
-        yield Finding(f"pod {pod.name}", told_of(ending), advice_on(seen.named, pod, ending, names))
+        yield Finding(f"pod {pod.name}", told_of(ending), advice_on(seen.named, pod, ending, names, failed=failed))
 
 
 def _failed_jobs(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
@@ -351,7 +361,7 @@ def _failed_jobs(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
             yield Finding(
                 f"Job {_name_of(job)}",
                 f"{told_of(ending)}, in pod {told[2]}, which is gone",
-                advice_on_code(seen.named, ending.code),
+                advice_on_code(seen.named, ending.code, failed=run.state is State.FAILED),
             )
 
 
@@ -459,6 +469,13 @@ _RULES: tuple[_Rule, ...] = (
     _late,
     _silent,
 )
+
+
+def _runtimes(seen: Seen, name: str = "") -> str:
+    """Return the command that shows a runtime of the kind that the TrainJob names; without a name, all of them."""
+    kind = kind_of_runtime(seen.trainjob) or CLUSTER_RUNTIMES
+    named = f"{kind.plural} {name}" if name else kind.plural
+    return f"kubectl get {named}{seen.there if kind.namespaced else seen.cluster}"
 
 
 def _events(seen: Seen, *kinds: str) -> list[Mapping[str, object]]:

@@ -221,6 +221,6 @@ def _wait_ready(client: Client, name: str, does: str, advice: str) -> None:
             told = f"{pod.waits}: {pod.message}" if pod.waits else pod.ending.told if pod.ending else "no reason given"
             raise ClusterError(
                 ExitCode.UNAVAILABLE,
-                f"the pod that {does} does not start ({told}): {advice}; see `kubectl get events`",
+                f"the pod that {does} does not start ({told}): {advice}; see `kubectl get events{client.there}`",
             )
         time.sleep(_LOOK_SECONDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from stoker.runs.client import namespace_options
 from stoker.runs.run import Object, condition, part, rows
 
 _PRIORITY = "kueue.x-k8s.io/priority-class"
@@ -12,7 +13,14 @@ _CLAIMS = re.compile(r"use of resource claims|uses DRA resources|DeviceClass \S+
 
 
 def held_by(
-    workload: Object | None, others: tuple[Object, ...], queue: str, namespace: str, stopped: bool
+    workload: Object | None,
+    others: tuple[Object, ...],
+    queue: str,
+    namespace: str,
+    stopped: bool,
+    *,
+    cluster: str = "",
+    options: str = "",
 ) -> tuple[str, str]:
     """Return why a run that has a queue does not run, and what to do.
 
@@ -23,10 +31,13 @@ def held_by(
         queue: its queue.
         namespace: of both.
         stopped: False while its pods still end.
+        cluster: what kubectl needs to find the cluster, such as ` --context prod`; empty for the current one.
+        options: what stoker needs to find the namespace too, such as ` --namespace ml`.
     """
+    there = namespace_options(cluster, namespace)
     if workload is None:
         fix = (
-            f"kubectl get workloads --namespace {namespace} shows what it waits for: quota, or runs before it; "
+            f"kubectl get workloads{there} shows what it waits for: quota, or runs before it; "
             f"{_PRIORITY} on the TrainJob changes the order. If there is none for this run, Kueue is not "
             "installed, or trainer.kubeflow.org/trainjob is not among the frameworks of its configuration"
         )
@@ -36,7 +47,7 @@ def held_by(
         patch = """--type=merge --patch '{"spec": {"active": true}}'"""
         return (
             f"Kueue holds it in queue {queue}, because its workload is not active",
-            f"kubectl patch workload {name} --namespace {namespace} {patch}",
+            f"kubectl patch workload {name}{there} {patch}",
         )
     if not stopped:
         return (
@@ -48,7 +59,7 @@ def held_by(
     cause += f": {told or evicted}" if told or evicted else f", behind {_explained(others)}"
     if told and evicted:
         cause += f". It was stopped before: {evicted}"
-    return cause, _remedy(told, queue, namespace, name)
+    return cause, _remedy(told, queue, name, there, cluster, options)
 
 
 def _explained(others: tuple[Object, ...]) -> str:
@@ -80,16 +91,16 @@ def _evicted(workload: Object) -> str:
     return str(found.get("message") or found.get("reason") or "")
 
 
-def _remedy(told: str, queue: str, namespace: str, name: str) -> str:
+def _remedy(told: str, queue: str, name: str, there: str, cluster: str, options: str) -> str:
     if "checks are not passed" in told:
-        return f"kubectl describe workload {name} --namespace {namespace} shows each check and what it waits for"
+        return f"kubectl describe workload {name}{there} shows each check and what it waits for"
     if "LocalQueue" in told:
         return (
-            f"kubectl get localqueues --namespace {namespace} lists the queues: name one in the label "
+            f"kubectl get localqueues{there} lists the queues: name one in the label "
             f"kueue.x-k8s.io/queue-name, or have {queue} set up"
         )
     if told.startswith("ClusterQueue "):
-        return f"kubectl describe clusterqueues says what is wrong with the quota behind queue {queue}"
+        return f"kubectl describe clusterqueues{cluster} says what is wrong with the quota behind queue {queue}"
     if _CLAIMS.search(told):
         return (
             "Kueue does not count the devices that its pods claim: have its feature gates KueueDRAIntegration and "
@@ -100,9 +111,9 @@ def _remedy(told: str, queue: str, namespace: str, name: str) -> str:
     if "maximum capacity" in told:
         return (
             "it can never fit: ask for less in spec.trainer.resourcesPerNode or numNodes, or have the quota raised "
-            "(kubectl describe clusterqueues)"
+            f"(kubectl describe clusterqueues{cluster})"
         )
     return (
-        f"wait until a run before it ends (`stoker runs`), or give it another {_PRIORITY}; "
-        f"kubectl describe workload {name} --namespace {namespace} tells more"
+        f"wait until a run before it ends (`stoker runs{options}`), or give it another {_PRIORITY}; "
+        f"kubectl describe workload {name}{there} tells more"
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from stoker.contract.exits import ExitCode
-from stoker.runs.client import Client
+from stoker.runs.client import Client, namespace_options
 from stoker.runs.errors import NotFoundError, RightsError
 from stoker.runs.kinds import (
     CLAIMS,
@@ -26,6 +27,9 @@ from stoker.runs.kinds import (
 from stoker.runs.run import JOBSET_NAME, QUEUE, Run, part, rows, run_of, runs_of
 
 Object = dict[str, Any]
+
+# A TrainJob that says nothing means the first.
+_RUNTIME_KINDS = (CLUSTER_RUNTIMES, RUNTIMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class Seen:
         sees_jobsets: whether the user may see JobSets, so that without one there is none.
         lacks: the names of ResourceClaims that its pods name, and that do not exist.
         options: what commands need to find its namespace, as of :class:`Client`.
+        cluster: what they need to find its cluster, as of :class:`Client`.
     """
 
     trainjob: Object
@@ -59,6 +64,7 @@ class Seen:
     sees_jobsets: bool = True
     lacks: tuple[str, ...] = ()
     options: str = ""
+    cluster: str = ""
 
     @property
     def run(self) -> Run:
@@ -69,6 +75,11 @@ class Seen:
     def named(self) -> str:
         """The run as a command names it, such as `tune --namespace ml`."""
         return f"{part(self.trainjob, 'metadata').get('name')}{self.options}"
+
+    @property
+    def there(self) -> str:
+        """What kubectl and stoker need to find its namespace from anywhere, as of :class:`Client`."""
+        return namespace_options(self.cluster, str(part(self.trainjob, "metadata").get("namespace") or ""))
 
 
 def read_runs(client: Client, everywhere: bool = False) -> tuple[list[Run], list[str]]:
@@ -114,7 +125,14 @@ def read_run(client: Client, name: str, *, needs_pods: bool = False) -> Seen:
         jobset, sees_jobsets = None, False
     pods = client.list(PODS, selector) if needs_pods else _visible(client, PODS, hidden, selector)
     return Seen(
-        trainjob, jobset, (), tuple(pods), hidden=tuple(hidden), sees_jobsets=sees_jobsets, options=client.options
+        trainjob,
+        jobset,
+        (),
+        tuple(pods),
+        hidden=tuple(hidden),
+        sees_jobsets=sees_jobsets,
+        options=client.options,
+        cluster=client.cluster,
     )
 
 
@@ -153,25 +171,48 @@ def runtime_of(client: Client, trainjob: Mapping[str, Any]) -> Object | None:
     """Return the runtime that a TrainJob names; None if it names none of a kind that Trainer knows.
 
     Raises:
-        NotFoundError: the cluster does not have it (64), or has no Trainer (78).
+        NotFoundError: the cluster does not have it, or has one of that name of another kind (64), or has no Trainer
+            (78).
         ClusterError: it cannot be read.
     """
-    reference, metadata = part(part(trainjob, "spec"), "runtimeRef"), part(trainjob, "metadata")
-    name = str(reference.get("name") or "")
-    kinds = {kind.kind: kind for kind in (CLUSTER_RUNTIMES, RUNTIMES)}
-    kind = kinds.get(str(reference.get("kind") or CLUSTER_RUNTIMES.kind))
+    name, kind = str(_runtime_reference(trainjob).get("name") or ""), kind_of_runtime(trainjob)
     if not name or kind is None:
         return None
+    metadata = part(trainjob, "metadata")
+    namespace = str(metadata.get("namespace") or client.namespace)
     try:
-        return client.get(kind, name, namespace=metadata.get("namespace"))
+        return client.get(kind, name, namespace=namespace)
     except NotFoundError as error:
         if error.code is ExitCode.CONFIG:
             raise
-        raise NotFoundError(
-            ExitCode.USAGE,
-            f"{metadata.get('name')} names the runtime {name}, which the cluster does not have: kubectl get "
-            f"{kind.plural} lists those that it has",
-        ) from error
+        if other := _other_kind(client, name, namespace, kind):
+            told = f"{kind.kind} {name}, but it is a {other.kind}: write spec.runtimeRef.kind: {other.kind}"
+        else:
+            there = namespace_options(client.cluster, namespace) if kind.namespaced else client.cluster
+            told = (
+                f"runtime {name}, which the cluster does not have: kubectl get {kind.plural}{there} lists those that "
+                "it has"
+            )
+        raise NotFoundError(ExitCode.USAGE, f"{metadata.get('name')} names the {told}") from error
+
+
+def kind_of_runtime(trainjob: Mapping[str, Any]) -> Kind | None:
+    """Return the kind of the runtime that a TrainJob names; None for one that Trainer does not know."""
+    named = str(_runtime_reference(trainjob).get("kind") or CLUSTER_RUNTIMES.kind)
+    return next((kind for kind in _RUNTIME_KINDS if kind.kind == named), None)
+
+
+def _runtime_reference(trainjob: Mapping[str, Any]) -> Mapping[str, Any]:
+    return part(part(trainjob, "spec"), "runtimeRef")
+
+
+def _other_kind(client: Client, name: str, namespace: str, kind: Kind) -> Kind | None:
+    """Return the other kind of runtimes, if it has one of that name that the user may see."""
+    (other,) = (one for one in _RUNTIME_KINDS if one is not kind)
+    with suppress(RightsError):
+        if client.find(other, name, namespace=namespace) is not None:
+            return other
+    return None
 
 
 def workloads_of(
@@ -240,7 +281,8 @@ def _not_found(client: Client, name: str, error: NotFoundError) -> NotFoundError
     where = f"namespace {client.namespace}"
     if others:
         return NotFoundError(
-            ExitCode.NO_INPUT, f"{name} in {where} is a JobSet that no TrainJob made: use `kubectl get jobset {name}`"
+            ExitCode.NO_INPUT,
+            f"{name} in {where} is a JobSet that no TrainJob made: use `kubectl get jobset {name}{client.there}`",
         )
     close = difflib.get_close_matches(name, names, n=1)
     advice = f"did you mean {close[0]}?" if close else f"`stoker runs{client.options}` lists those that there are"

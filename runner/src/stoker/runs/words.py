@@ -156,7 +156,7 @@ def findings_of(findings: Iterable[Finding]) -> list[str]:
 def unexplained(seen: Seen) -> Finding:
     """Return what to say of a run that nothing hinders."""
     run = seen.run
-    get, estimate = f"`stoker get {seen.named} FOLDER", "`stoker estimate TRAINJOB --model MODEL --measured OUTPUT`"
+    get, estimate = f"`stoker get {seen.named} FOLDER", "`stoker estimate --model MODEL --measured OUTPUT TRAINJOB`"
     told = {
         State.COMPLETE: ("it is complete", f"{get}` brings its result"),
         State.FAILED: (

@@ -98,12 +98,13 @@ def up(words: SessionOptions) -> Iterator[str]:
             turns=words.turns,
             scale=session.samplers is not None,
         )
-    yield from _lines(words.name, client.namespace, session, count, runtime)
+    yield from _lines(words.name, client, session, count, runtime)
     if endpoint is not None:
-        yield from _client_lines(words, client.namespace, endpoint)
+        yield from _client_lines(words, client, endpoint)
     if words.seconds == 0:
         state = "queued" if made["spec"].get("suspend") else "starting"
-        yield f"state     {state} since {made['metadata'].get('creationTimestamp', 'now')}: stoker rl list"
+        since = made["metadata"].get("creationTimestamp", "now")
+        yield f"state     {state} since {since}: stoker rl list{client.options}"
 
 
 def print_list(output: str, namespace: str | None, context: str | None) -> None:
@@ -120,7 +121,8 @@ def print_list(output: str, namespace: str | None, context: str | None) -> None:
         print_table(show.table(found))
         for row in found:
             if row.has_ended:
-                say(f"{row.name} has ended, and keeps its key, address and policies: `stoker rl down {row.name}`")
+                ends = f"`stoker rl down {row.name}{client.options}`"
+                say(f"{row.name} has ended, and keeps its key, address and policies: {ends}")
     else:
         say(f"there are no sessions in namespace {client.namespace}: --namespace selects another namespace")
 
@@ -264,12 +266,13 @@ def _runtime_in(path: Path, name: str) -> dict[str, Any]:
     return known[name]
 
 
-def _lines(name: str, namespace: str, session: Session, count: int, runtime: dict[str, Any]) -> Iterator[str]:
+def _lines(name: str, client: Client, session: Session, count: int, runtime: dict[str, Any]) -> Iterator[str]:
+    there = client.there
     claim, folder = render.folder_of(name, runtime)
     yield f"session   {name}"
-    yield f"samplers  {render.url_of(name, namespace)} ({count} samplers)"
+    yield f"samplers  {render.url_of(name, client.namespace)} ({count} samplers)"
     yield (
-        f"key       kubectl get secret {render.secret_of(name)} --namespace {namespace} "
+        f"key       kubectl get secret {render.secret_of(name)}{there} "
         f"--output jsonpath='{{.data.{render.KEY}}}' | base64 --decode"
     )
     yield f"folder    claim {claim}{f', folder {folder}' if folder else ''}: /workspace in the pods"
@@ -277,20 +280,21 @@ def _lines(name: str, namespace: str, session: Session, count: int, runtime: dic
         yield f"ends      {duration(session.time_limit)} after it began"
     if session.idle_limit is not None:
         yield f"idle      ends {duration(session.idle_limit)} after the last request and step"
-    yield f"end it    stoker rl down {name} --namespace {namespace}"
+    yield f"end it    stoker rl down {name}{there}"
 
 
-def _client_lines(words: SessionOptions, namespace: str, port: int) -> Iterator[str]:
+def _client_lines(words: SessionOptions, client: Client, port: int) -> Iterator[str]:
     """Yield how to use the tinker client."""
-    name, service = words.name, render.endpoint_service_of(words.name)
+    name, service, there = words.name, render.endpoint_service_of(words.name), client.there
+    address = f"http://{service}.{client.namespace}:{port}"
     hub = (words.model or "").removeprefix("hf://").partition("@")[0]
     model = hub if hub and "://" not in hub else "MODEL"
-    yield f"endpoint  http://{service}.{namespace}:{port} (for the tinker client, in pods with the session's label)"
+    yield f"endpoint  {address} (for the tinker client, in pods with the session's label)"
     yield (
-        f"use it    kubectl port-forward service/{service} {port} --namespace {namespace} &\n"
+        f"use it    kubectl port-forward service/{service} {port}{there} &\n"
         f"          pip install 'tinker=={CLIENTS}.*'\n"
         f"          export TINKER_BASE_URL=http://127.0.0.1:{port}\n"
-        f"          export TINKER_API_KEY=$(kubectl get secret {render.secret_of(name)} --namespace {namespace} "
+        f"          export TINKER_API_KEY=$(kubectl get secret {render.secret_of(name)}{there} "
         f"--output jsonpath='{{.data.{render.KEY}}}' | base64 --decode)\n"
         "          python -c 'import tinker; "
         f'print(tinker.ServiceClient().create_lora_training_client(base_model="{model}", rank=8).result())\''

@@ -97,7 +97,8 @@ def down(client: Client, name: str, seconds: float, *, purge: bool = False) -> N
         raise RunError(
             ExitCode.USAGE,
             f"there is no session {name}, and claim {claim} may be an ordinary run's: fetch what you need with `stoker "
-            f"get {name} FOLDER`, then `kubectl delete pvc {claim} --namespace {client.namespace}`",
+            f"get {name} FOLDER --image IMAGE{client.options}` (IMAGE is that of its runtime), then `kubectl delete "
+            f"pvc {claim}{client.there}`",
         )
     uid = str(trainjob["metadata"]["uid"]) if trainjob else ""
     place = _place(client, name, trainjob, purge=purge)
@@ -120,7 +121,7 @@ def down(client: Client, name: str, seconds: float, *, purge: bool = False) -> N
         if any(kind in _WRITING for kind, _ in left.objects):
             lines.append(
                 f"session {name}: its folder {name} of claim {place.claim} stays until these are gone: repeat "
-                f"`stoker rl down {name} --purge` then"
+                f"`stoker rl down {name} --purge{client.options}` then"
             )
         else:
             clear(client, name, place)
@@ -194,7 +195,7 @@ def _say_what_stays(client: Client, name: str, place: ResultLocation | None, *, 
     if kept:
         say(
             f"session {name}: claim {claim} keeps the run folder with all that is in it, published adapters too; "
-            f"`stoker rl down {name} --purge` deletes it"
+            f"`stoker rl down {name} --purge{client.options}` deletes it"
         )
     left = "nothing else" if kept or place is not None else "nothing"
     say(f"session {name}: {left} is left" if there else f"session {name} does not exist")

@@ -133,7 +133,7 @@ def clear(client: Client, name: str, place: ResultLocation) -> None:
     Raises:
         RunError: the pod does not start, or may not delete it; the message says what stays.
     """
-    again = f"`stoker rl down {name} --purge`"
+    again = f"`stoker rl down {name} --purge{client.options}`"
     advice = f"remove what keeps it from starting, then repeat {again}"
     try:
         node = node_of(client.get(CLAIMS, place.claim), client.list(PODS))

@@ -12,7 +12,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.words import say
 from stoker.runs.act import refuse_invalid
 from stoker.runs.client import Client
-from stoker.runs.errors import ExistsError
+from stoker.runs.errors import ExistsError, RightsError
 from stoker.runs.kinds import CLAIMS, CLUSTER_RUNTIMES, JOBS, PODS, RUNTIMES, TRAINJOBS
 from stoker.runs.run import QUEUE
 from stoker.sessions import folder, places, render
@@ -39,19 +39,36 @@ def runtime_of(client: Client, trainjob: Mapping[str, Any]) -> Object:
     """Return the runtime of a TrainJob.
 
     Raises:
-        RunError: there is none of that name (66), or the cluster cannot be asked.
+        RunError: there is none of that name (66), it is one of the namespace and the TrainJob does not say so (64), or
+            the cluster cannot be asked.
     """
     reference = trainjob["spec"]["runtimeRef"]
     name = str(reference["name"])
     if reference.get("kind", CLUSTER_RUNTIMES.kind) == RUNTIMES.kind:
         return client.get(RUNTIMES, name)
-    known = {str(one["metadata"]["name"]): one for one in client.list(CLUSTER_RUNTIMES, everywhere=True)}
+    try:
+        known = {str(one["metadata"]["name"]): one for one in client.list(CLUSTER_RUNTIMES, everywhere=True)}
+    except RightsError:
+        _refuse_own(client, name)
+        raise
     if name not in known:
+        _refuse_own(client, name)
         there = ", ".join(sorted(known)) or "none at all"
         raise RunError(
             ExitCode.NO_INPUT, f"the cluster has no runtime {name}: choose another --runtime (it has {there})"
         )
     return known[name]
+
+
+def _refuse_own(client: Client, name: str) -> None:
+    """Say how to use a runtime of the namespace, if there is one of that name."""
+    with suppress(RightsError):
+        if client.find(RUNTIMES, name) is not None:
+            raise RunError(
+                ExitCode.USAGE,
+                f"the runtime {name} is one of namespace {client.namespace}: write a TrainJob with `runtimeRef: "
+                f"{{name: {name}, kind: {RUNTIMES.kind}}}` into a file, and name the file: `stoker rl up NAME FILE`",
+            )
 
 
 def up(
@@ -101,7 +118,7 @@ def up(
             raise
         say(f"session {name}: made in namespace {client.namespace}")
     else:
-        _refuse_others(there, wanted)
+        _refuse_others(there, wanted, client.options)
         _complete(client, there, endpoint)
         held = take_place(client, there, runtime, claim, turns=turns)
         say(f"session {name}: already exists with these values")
@@ -152,7 +169,8 @@ def wait(
                 return
             raise RunError(
                 ExitCode.CRASHED,
-                f"session {name} has failed: {why}; see `stoker logs {name}`, then `stoker rl down {name}`",
+                f"session {name} has failed: {why}; see `stoker logs {name}{client.options}`, then `stoker rl down "
+                f"{name}{client.options}`",
             )
         held = ""
         if places.waits(trainjob):
@@ -173,8 +191,8 @@ def wait(
             raise RunError(
                 ExitCode.STOPPED,
                 f"session {name} is not ready after {seconds:g} s: {now}. "
-                f"{'The same command waits again' if held else 'It goes on'}: `stoker rl list` shows it, and "
-                f"`stoker rl down {name}` ends it",
+                f"{'The same command waits again' if held else 'It goes on'}: `stoker rl list{client.options}` shows "
+                f"it, and `stoker rl down {name}{client.options}` ends it",
             )
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
@@ -199,7 +217,7 @@ def _without_pods(client: Client, trainjob: Mapping[str, Any]) -> str:
     who, why = "the controller has made none", ""
     if queue:
         who, why = f"queue {queue} has not admitted it", held_in(client, trainjob, queue)
-    more = f"`stoker explain {metadata['name']}` tells more"
+    more = f"`stoker explain {metadata['name']}{client.options}` tells more"
     return f"there are no pods yet: {who} ({f'{why}; ' if why else ''}{more})"
 
 
@@ -215,18 +233,19 @@ def _state(pod: Mapping[str, Any]) -> str:
     return f"{role_of(pod)}: {status.get('phase') or 'Pending'}"
 
 
-def _refuse_others(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def _refuse_others(there: Mapping[str, Any], wanted: Mapping[str, Any], options: str) -> None:
     name = there["metadata"]["name"]
+    down = f"`stoker rl down {name}{options}`"
     if not render.is_session(there):
         raise RunError(
             ExitCode.USAGE, f"TrainJob {name} exists but is not a session: choose another name, or delete the TrainJob"
         )
-    again = f"`stoker rl down {name}` first, or choose another name"
+    again = f"{down} first, or choose another name"
     ended = render.ending_of(there)
     if ended:
         raise RunError(ExitCode.USAGE, f"session {name} has ended ({ended[0]}): {again}")
     if there["metadata"].get("deletionTimestamp"):
-        raise RunError(ExitCode.USAGE, f"session {name} is being deleted: wait for `stoker rl down {name}`")
+        raise RunError(ExitCode.USAGE, f"session {name} is being deleted: wait for {down}")
     changed = render.differences(there, wanted)
     if changed:
         raise RunError(
@@ -240,14 +259,15 @@ def _refuse_remains(client: Client, name: str) -> None:
         raise RunError(
             ExitCode.USAGE,
             f"claim {claim} of an earlier session or run still exists: choose another name, or fetch what you need "
-            f"with `stoker get {name} FOLDER` and delete it with `stoker rl down {name} --purge`",
+            f"with `stoker get {name} FOLDER --image IMAGE{client.options}` (IMAGE is that of its runtime) and delete "
+            f"it with `stoker rl down {name} --purge{client.options}`",
         )
     half = folder.remembered(client, name)
     if half is not None:
         raise RunError(
             ExitCode.USAGE,
             f"the folder {name} of claim {half.claim} is only half deleted: finish it with `stoker rl down {name} "
-            "--purge`, or choose another name",
+            f"--purge{client.options}`, or choose another name",
         )
 
 
