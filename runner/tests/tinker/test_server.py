@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -23,6 +24,17 @@ def url() -> Iterator[str]:
     with Endpoint(("127.0.0.1", 0), cast("Service", None), KEY) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_all_addresses_are_those_of_both_families() -> None:
+    """A kubelet asks a pod at the first of its addresses, which may be IPv6."""
+    with Endpoint(("", 0), cast("Service", None), KEY) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        for host in ("127.0.0.1", "[::1]"):
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                urllib.request.urlopen(f"http://{host}:{server.server_address[1]}/api/v1/healthz", timeout=30)
         server.shutdown()
 
 

@@ -15,6 +15,7 @@ from stoker.contract.packages import from_checkout, not_installed
 from stoker.contract.words import say
 from stoker.runs.client import Client, connect
 from stoker.runs.errors import KubeconfigError
+from stoker.serve.web import port_errors
 
 # What the extra `stoker[board]` brings.
 PACKAGES = ("jinja2", "kubernetes", "starlette", "uvicorn")
@@ -143,11 +144,5 @@ def _client(board: Board) -> tuple[Client | None, str]:
 def _listen(board: Board) -> socket.socket:
     every = not board.host and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if every or ":" in board.host else socket.AF_INET
-    try:
+    with port_errors(board.host, board.port):
         return socket.create_server((board.host, board.port), family=family, dualstack_ipv6=every)
-    except OSError as error:
-        raise RunError(
-            ExitCode.CONFIG,
-            f"cannot listen on port {board.port} of {board.host} ({error.strerror}): give a --host of this machine and "
-            "a free --port",
-        ) from error

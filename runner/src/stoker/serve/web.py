@@ -22,7 +22,7 @@ class WebServer(ThreadingHTTPServer):
         OSError: it cannot listen there.
     """
 
-    def __init__(self, listen: tuple[str, int], handler: type[Handler]) -> None:
+    def __init__(self, listen: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         host, port = listen
         if ":" in host or (not host and socket.has_dualstack_ipv6()):
             self.address_family = socket.AF_INET6

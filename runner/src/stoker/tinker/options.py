@@ -51,7 +51,7 @@ FLAGS = (
     TinkerFlag("key_file", f"File with the key that clients set as TINKER_API_KEY; by default {API_KEY}."),
     TinkerFlag("samplers_key_file", f"File with the samplers' key; by default {API_KEY}."),
     TinkerFlag("run", "Name of the published versions.", "tinker"),
-    TinkerFlag("host", "Address to listen on.", "0.0.0.0"),
+    TinkerFlag("host", "Address to listen on; empty for all.", ""),
     TinkerFlag("port", "Port to listen on.", 8000, click.IntRange(0, 65535)),
     TinkerFlag("dtype", "Type of the base model's weights.", "auto", click.Choice(_TYPES)),
     TinkerFlag("max_models", "LoRA models at the same time.", 16, click.IntRange(min=1)),

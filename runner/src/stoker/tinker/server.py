@@ -7,10 +7,11 @@ import json
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from stoker.contract.words import say
+from stoker.serve.web import WebServer
 from stoker.tinker.bodies import read_body
 from stoker.tinker.futures import JSON, PROTOBUF, Future
 from stoker.tinker.refusals import RefusedError
@@ -21,11 +22,11 @@ _DRAIN_SECONDS = 2.0
 _DRAIN_READS = 1024
 
 
-class Endpoint(ThreadingHTTPServer):
+class Endpoint(WebServer):
     """A web server that speaks with the client.
 
     Args:
-        listen: host and port.
+        listen: host and port; an empty host means all addresses.
         service: what it serves.
         key: what every request must bring.
 
@@ -37,8 +38,6 @@ class Endpoint(ThreadingHTTPServer):
     request_queue_size = 256
 
     def __init__(self, listen: tuple[str, int], service: Service, key: str) -> None:
-        if ":" in listen[0]:
-            self.address_family = socket.AF_INET6
         super().__init__(listen, _handler(service, key.encode()))
 
 
