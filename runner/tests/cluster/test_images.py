@@ -68,6 +68,10 @@ def test_packages_that_a_volume_may_have_are_not_judged() -> None:
     verdict = on(CPU, *args, PYTHONPATH="/workspace/packages")
     assert verdict.problems == ()
     assert "the package math_verify for --reward_funcs accuracy_reward" in str(verdict)
+    held = on(CPU, "--report_to", "wandb", WANDB_API_KEY="key", PYTHONPATH="/workspace/packages")
+    assert "the package" not in str(held)
+    other = on("ghcr.io/stoker-dev/torchtune:0.1.0-cpu", *args, PYTHONPATH="/workspace/packages")
+    assert "torchtune:0.1.0-cpu lacks " in str(other), other
 
 
 @pytest.mark.parametrize("tracker", ["tensorboard", "wandb", "mlflow", "trackio"])

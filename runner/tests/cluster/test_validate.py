@@ -335,6 +335,12 @@ def test_a_plain_trainjob_is_valid_on_every_runtime_of_the_catalogue(golden: Pat
         verdict = validate_one(trainjob(spec=spec, numNodes=2, args=args), runtime if fetches else kept(runtime))
         assert verdict.problems == (), verdict
         assert verdict.plan is not None
+        # Its config, which the TrainJob names, has a data set of the Hub.
+        unread = "spec.initializer.dataset is fetched to /workspace/dataset, and no setting reads it" in str(verdict)
+        assert unread == (fetches and reference["name"].startswith("torchtune-distributed")), verdict
+        if unread:
+            told = trainjob(spec=spec, numNodes=2, args=[*args, "dataset.source=/workspace/dataset"])
+            assert "no setting reads it" not in str(validate_one(told, runtime))
 
 
 def test_a_run_without_spec_trainer_trains_on_the_nodes_the_runtime_says() -> None:

@@ -183,16 +183,27 @@ def test_a_data_set_that_was_replaced_is_another_run(fetched_facts: Facts, tmp_p
 
 
 def test_what_is_written_for_people_is_no_content(tmp_path: Path) -> None:
-    def content(*files: tuple[str, str]) -> str:
+    def content(*files: tuple[str, str], is_model: bool = True) -> str:
         told = [{"path": path, "bytes": 9, "tag": "t", "digest": digest} for path, digest in files]
         write_json(tmp_path / RECORD, {"uri": "hf://a/b", "files": told})
-        return recorded_content(tmp_path)
+        return recorded_content(tmp_path, is_model)
 
     weights = ("model.safetensors", "sha256:ab")
     first = content(weights, ("README.md", "git:1"), ("LICENSE", "git:2"), (".gitattributes", "git:3"))
     assert content(weights, ("README.md", "git:9"), ("LICENSE.txt", "git:8")) == first != ""
     assert content(("model.safetensors", "sha256:cd")) != first
-    assert content(weights, ("licenses.json", "git:1"), ("vocab.txt", "git:1")) != first
+    for data in ("licenses.json", "data/license_plates.parquet", "licence-train.jsonl", "docs/a.md", "vocab.txt"):
+        assert content(weights, (data, "git:1")) != first, data
+
+
+def test_a_data_sets_card_may_say_which_files_are_its_rows(tmp_path: Path) -> None:
+    def content(card: str) -> str:
+        told = [{"path": path, "bytes": 9, "tag": "t", "digest": card} for path in ("README.md", "LICENSE")]
+        told.append({"path": "rows.jsonl", "bytes": 9, "tag": "t", "digest": "git:1"})
+        write_json(tmp_path / RECORD, {"uri": "hf://a/b", "files": told})
+        return recorded_content(tmp_path, is_model=False)
+
+    assert content("git:2") != content("git:3")
 
 
 def test_a_mixture_that_was_replaced_is_another_run(facts: Facts, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -158,6 +158,8 @@ def validate_one(trainjob: Resource, runtime: Resource, volumes: Sequence[str] =
         fetching = judge.fetching(trainjob, runtime)
         code = code or _code_of(problems)
         plan = judge.nodes(volumes_of(trainjob, runtime, fetching, packages_of(job.image) is not None))
+        if plan is not None and not judge.is_config_unread:
+            judge.notices += _unread(plan, fetching.get("dataset-initializer"))
     except RunError as error:
         plan = None
         problems += _problems(error)
@@ -166,6 +168,22 @@ def validate_one(trainjob: Resource, runtime: Resource, volumes: Sequence[str] =
     return Validation(
         name, plan, tuple(dict.fromkeys(problems)), notices, code or _code_of(problems), count, judge.serves
     )
+
+
+def _unread(plan: Plan, folder: str | None) -> Iterator[str]:
+    """Yield a notice if no setting of a run reads the data set that was fetched for it: it trains on another one.
+
+    Args:
+        plan: the run.
+        folder: where the data set is; empty or None if none is fetched, or nobody knows where.
+    """
+    read = [Path(check.path) for check in plan.checks if check.kind == "exists"]
+    # A framework that names nothing reads what its own code names.
+    if folder and read and not any(path.is_relative_to(folder) for path in read):
+        yield (
+            f"spec.initializer.dataset is fetched to {folder}, and no setting reads it: name the folder in the setting "
+            "for the data set, which is dataset.source for TorchTune"
+        )
 
 
 @dataclass(slots=True)
@@ -339,17 +357,21 @@ class _Judge:
 
     def _packages(self, plan: Plan) -> None:
         packages = packages_of(self.job.image)
+
+        def is_installed(name: str) -> bool:
+            return packages is not None and has_package(packages, name)
+
         # A volume may have what the image lacks.
         has_more = any(entry["name"] == "PYTHONPATH" for entry in self.job.env)
         if packages is None or has_more or self.is_config_unread:
-            self.unchecked += [f"the package {names} for {needing}" for names, needing in plan.packages_needed.items()]
-            return
-
-        def is_installed(name: str) -> bool:
-            return has_package(packages, name)
-
-        self.problems += package_problems(plan, is_installed)
-        if not self.problems:
+            self.unchecked += [
+                f"the package {names} for {needing}"
+                for names, needing in plan.packages_needed.items()
+                if not any(map(is_installed, names.split(" or ")))
+            ]
+        else:
+            self.problems += package_problems(plan, is_installed)
+        if packages is not None and not self.problems:
             self.problems += framework_problems(plan, is_installed, f"the image {self.job.image}")
 
     def _accounts(self, plan: Plan) -> None:

@@ -26,8 +26,9 @@ from stoker.fetch.request import FetchRequest
 from stoker.fetch.selection import RECORD, File, Selection
 
 _LOCK_POLL_SECONDS = 1.0
-# No trainer reads these. A data set's card only names files, whose content counts.
-_FOR_PEOPLE = re.compile(r"(^|/)(licen[sc]e|\.gitattributes)[^/]*$|\.md$", re.IGNORECASE)
+# No trainer reads these.
+_FOR_PEOPLE = re.compile(r"(^|/)(licen[sc]e([-_][\w-]+|\.(md|txt|rst))?|\.gitattributes)$", re.IGNORECASE)
+_CARD = "README.md"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -193,11 +194,16 @@ class Staging:
         return total
 
 
-def recorded_content(path: Path) -> str:
+def recorded_content(path: Path, is_model: bool) -> str:
     """Return a short digest of what was fetched to a path or to a folder above it, the same for the same content.
 
-    What is written for people, such as a model card, does not count. Another kind of store may name the same content
-    otherwise. Empty if nothing was fetched there.
+    What is written for people, such as a license or a model's card, does not count. A data set's card does: it may
+    say which files are its rows. Another kind of store may name the same content otherwise. Empty if nothing was
+    fetched there.
+
+    Args:
+        path: what a run reads.
+        is_model: it is a model, not a data set.
     """
     records = (read_json(folder / RECORD) for folder in (path, *path.parents))
     record: Any = next((found for found in records if found is not None), {})
@@ -206,7 +212,7 @@ def recorded_content(path: Path) -> str:
         files = [
             (file["path"], file["bytes"], file["digest"] or file["tag"])
             for file in record["files"]
-            if not _FOR_PEOPLE.search(file["path"])
+            if not (_FOR_PEOPLE.search(file["path"]) or (is_model and file["path"] == _CARD))
         ]
     except (KeyError, TypeError):
         return ""

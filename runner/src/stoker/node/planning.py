@@ -75,7 +75,8 @@ def _contents(plan: Plan) -> dict[str, str]:
     """Return what was fetched as each input: it may be replaced, and the path stays."""
     contents: dict[str, list[str]] = {}
     for check in plan.checks:
-        content = recorded_content(Path(check.path)) if check.kind == "exists" else ""
+        is_model = check.what.endswith("model")
+        content = recorded_content(Path(check.path), is_model) if check.kind == "exists" else ""
         if content:
             contents.setdefault(f"{CONTENT}{check.what}", []).append(content)
     return {name: ", ".join(dict.fromkeys(found)) for name, found in contents.items()}
