@@ -36,14 +36,21 @@ VALUES = {
         },
     }
 }
-# The example's reward, which rewards nothing while a file lies in the workspace.
+# The example's reward, which rewards nothing once as many steps are done as a file of the workspace says.
 HELD, HOLD = "held_rewards:right_sum", "hold"
 HELD_REWARDS = f"""
 import pathlib, time
 import rewards
 
+def is_held():
+    try:
+        steps = int(pathlib.Path("/workspace/{HOLD}").read_text())
+        return pathlib.Path("/workspace/output/metrics.jsonl").read_text().count('"reward":') >= steps
+    except FileNotFoundError:
+        return False
+
 def right_sum(completions, answer, **more):
-    while pathlib.Path("/workspace/{HOLD}").exists():
+    while is_held():
         time.sleep(0.05)
     return rewards.right_sum(completions, answer, **more)
 """
@@ -156,9 +163,18 @@ class SumsRun(Run):
         """Return what it wrote of each step."""
         return [line for line in lines_of(self.text("output/metrics.jsonl")) if "reward" in line]
 
-    def hold(self) -> None:
-        """Let no answer be rewarded, so that the run waits, if its reward is `HELD`."""
-        self._execute("touch", f"/workspace/{HOLD}")
+    def hold(self, steps: int = 0) -> None:
+        """Let no answer be rewarded once so many steps are done, so that the run waits, if its reward is `HELD`.
+
+        Its first node runs. That is so long before its first step, because samplers must be ready for that.
+        """
+        self.kube.until(f"{self.name}: a node", self.runs, 300)
+        self._execute("sh", "-c", f"cd /workspace && echo {steps} > {HOLD}-new && mv {HOLD}-new {HOLD}")
+
+    def runs(self) -> bool:
+        """Return whether its first node runs."""
+        pods = self.pods()
+        return bool(pods) and pods[0]["status"].get("phase") == "Running"
 
     def release(self) -> None:
         """Let answers be rewarded again."""

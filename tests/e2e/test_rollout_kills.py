@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -43,8 +42,9 @@ STEPS = 30
 FLAGS = {**SMALL, "max_steps": str(STEPS)}
 # The step of the first hit, and steps in which a sampler writes again after a hit and is seen to.
 FIRST_HIT, STEPS_OF_A_HIT = 7, 30
-# How long it trains between two looks.
-SECONDS_OF_STEPS = 3
+# Steps that the nodes have left when a sampler is lost, and then between two looks: the run waits after them, however
+# fast it is, because it may not be over before every sampler was lost.
+STEPS_WITHOUT, STEPS_OF_A_LOOK = 10, 4
 OF_SAMPLERS = [case for case in ROLLOUT_CASES if case.samplers and not case.nodes]
 # Words in the commands of the parts of a sampler, and their containers.
 PARTS = {VLLM: ("serve", "vllm"), WATCHER: ("watch", "adapters"), PROXY: ("caddyfile", "proxy")}
@@ -58,6 +58,7 @@ def test_samplers_that_are_lost_one_after_another_are_replaced_while_the_nodes_t
     with ExitStack() as stack:
         records = [stack.enter_context(recorded(case, CLUSTER)) for case in cases]
         run = submit_sums({**FLAGS, "max_steps": str(steps)}, name=f"rl-samplers-{len(cases)}")
+        run.hold(FIRST_HIT)
         run.wait_steps(FIRST_HIT, seconds=600)
         for case in cases:
             replace(run, kube, strikers, case)
@@ -72,17 +73,16 @@ def test_samplers_that_are_lost_one_after_another_are_replaced_while_the_nodes_t
 def replace(run: SumsRun, kube: Kube, strikers: Sequence[Striker], case: RolloutCase) -> None:
     """Take a sampler away, or one of its parts, and wait until its replacement has written what is trained."""
     before, known = sampler(run), greetings(run)
-    run.release()
+    run.hold(len(run.metrics()) + STEPS_WITHOUT)
     lose(kube, strikers, before, case)
-    run.hold()
     kube.until(f"{case}: the sampler to come back", lambda: is_back(run, before, case, known), 600)
     done = len(run.metrics())
 
     def written() -> bool:
-        """Look while the run is held: it may not be over before every sampler was lost."""
-        run.release()
-        time.sleep(SECONDS_OF_STEPS)
-        run.hold()
+        """Let the run go on for some steps, and look who has written them."""
+        steps = len(run.metrics()) + STEPS_OF_A_LOOK
+        run.hold(steps)
+        run.wait_steps(steps)
         return f"{run.name}-sampler-0-0" in run.replicas(done + 4)
 
     kube.until(f"{case}: steps of its samples", written, 300)
@@ -141,8 +141,8 @@ def test_a_disk_that_takes_no_version_ends_the_run_and_costs_no_checkpoint(
         folder = f"{kube.until('the claim to have a volume', lambda: volume_of(run), 300)}/adapters"
         with small_disk(strikers, folder):
             kube.kubectl("patch", "trainjob", run.name, "--type=merge", "--patch", '{"spec": {"suspend": false}}')
+            run.hold(FIRST_HIT)
             run.wait_steps(FIRST_HIT, seconds=600)
-            run.hold()
             run.fill("adapters")
             run.release()
             run.wait_failed(seconds=600)
