@@ -99,7 +99,7 @@ REACH: list[dict[str, tuple[Any, str]]] = [
         "tracking.project": ("tracked", 'value: "tracked"'),
         "tracking.secret.key": ("key-of-wandb", "key: key-of-wandb"),
         "tracking.secret.name": ("secret-of-wandb", "name: secret-of-wandb"),
-        "workspace.accessModes": (["ReadWriteOncePod"], "- ReadWriteOncePod"),
+        "workspace.accessModes": (["ReadWriteOnce"], "- ReadWriteOnce\n"),
         "workspace.retention": ("Delete", "whenDeleted: Delete"),
         "workspace.size": ("175Gi", 'storage: "175Gi"'),
         "workspace.storageClassName": ("fast", 'storageClassName: "fast"'),

@@ -30,6 +30,7 @@ SETTINGS = (
     *("runtimes.sampled.base=trl-grpo-async", "runtimes.sampled.initializers=false"),
     r"runtimes.trl-llama3\.2-1b.deprecated.replacement=trl-distributed-policed",
     *("policies.maxNodes.enabled=true", "policies.nodes=4", "policies.imageRegistries.enabled=true"),
+    *("policies.otherRuntimes={theirs,TrainingRuntime/own}",),
     *("policies.registries={registry.example.com/team,ghcr.io/stoker-dev}", "policies.queue.enabled=true"),
 )
 
@@ -80,6 +81,11 @@ BREACHES = [
         job(kind="TrainingRuntime"),
         f"TrainingRuntime {RUNTIME} is not in the catalogue: set spec.runtimeRef to kind ClusterTrainingRuntime",
     ),
+    Breach(
+        "catalogue-runtimes",
+        job(runtime="theirs", kind="TrainingRuntime", numNodes=1),
+        "TrainingRuntime theirs is not in the catalogue",
+    ),
     Breach("no-deprecated-runtimes", job(runtime=DEPRECATED), f"runtime {DEPRECATED} is deprecated: use {RUNTIME}"),
     Breach("max-nodes", job(numNodes=5), "spec.trainer.numNodes is 5 and may be 4 at most"),
     Breach(
@@ -87,6 +93,7 @@ BREACHES = [
         job(runtime=WIDE),
         "spec.trainer.numNodes is 16 by the runtime's own default and may be 4 at most",
     ),
+    Breach("max-nodes", job(runtime="theirs"), "runtime theirs is not in the catalogue, so its own number of nodes"),
     Breach(
         "image-registries",
         job(image="registry.example.com/team-b/trl:1"),
@@ -204,6 +211,13 @@ def test_rules_warn_at_first_and_older_trainjobs_can_change_later(
     assert f"Warning: Validation failed for ValidatingAdmissionPolicy '{policy('max-nodes')}'" in created.stderr
     assert "spec.trainer.numNodes is 5 and may be 4 at most" in created.stderr
     assert "a TrainJob here waits in a queue" in created.stderr
+    kube.create(job("queued"))
     rules("deny")
     kube.kubectl("patch", "trainjob", "older", "--type=merge", "--patch", '{"metadata": {"labels": {"seen": "yes"}}}')
-    kube.delete("trainjob", "older")
+    # Without its label, a TrainJob would wait in no queue.
+    out = '{"metadata": {"labels": {"kueue.x-k8s.io/queue-name": null}}}'
+    done = kube.kubectl("patch", "trainjob", "queued", "--type=merge", "--patch", out, check=False)
+    assert done.returncode != 0
+    assert "a TrainJob here waits in a queue: name one in the label kueue.x-k8s.io/queue-name" in done.stderr
+    for name in ("older", "queued"):
+        kube.delete("trainjob", name)

@@ -58,7 +58,7 @@ Arguments, a dict:
 {{- $gated := list }}
 {{- $variables := list $root.Values.initializers.env }}
 {{- range $name, $runtime := .catalogue }}
-  {{- $variables = append $variables $runtime.env }}
+  {{- $variables = concat $variables (list $runtime.env (dig "env" dict ($runtime.samplers | default dict))) }}
   {{- with $runtime.workspace.existingClaim }}
     {{- $needed = append $needed (printf "PersistentVolumeClaim %s, for the runs' files" .) }}
   {{- end }}
@@ -71,10 +71,16 @@ Arguments, a dict:
   {{- with dig "spec" "serviceAccountName" "" $runtime.podTemplate }}
     {{- $needed = append $needed (printf "ServiceAccount %s, for the pods of %s" . $name) }}
   {{- end }}
-  {{- with include "training-runtimes.deviceClaim" $runtime | fromYaml }}
-    {{- $needed = append $needed (printf "ResourceClaimTemplate %s (this release makes it in: %s)"
-          (include "training-runtimes.deviceClaimName" (list $root .))
-          (include "training-runtimes.namespaces" $root | fromYamlArray | join ", ")) }}
+  {{- $owners := list $runtime }}
+  {{- if $runtime.samplers }}
+    {{- $owners = append $owners (include "training-runtimes.ofSamplers" $runtime | fromYaml) }}
+  {{- end }}
+  {{- range $owners }}
+    {{- with include "training-runtimes.deviceClaim" . | fromYaml }}
+      {{- $needed = append $needed (printf "ResourceClaimTemplate %s (this release makes it in: %s)"
+            (include "training-runtimes.deviceClaimName" (list $root .))
+            (include "training-runtimes.namespaces" $root | fromYamlArray | join ", ")) }}
+    {{- end }}
   {{- end }}
   {{- range concat $runtime.deviceClaims (dig "deviceClaims" list ($runtime.samplers | default dict)) }}
     {{- with .resourceClaimName }}

@@ -1,6 +1,7 @@
 {{/*
 training-runtimes.policies: the rules for TrainJobs, a YAML map by the value that switches them on. Each is CEL for
-ValidatingAdmissionPolicy: what must hold, and what the user reads if it does not.
+ValidatingAdmissionPolicy: what must hold, what the user reads if it does not, and at which operations besides CREATE it
+is checked. Most are not checked at UPDATE: suspend, resume and Kueue's admission of older TrainJobs must go on.
 No argument.
 */}}
 {{- define "training-runtimes.policies" -}}
@@ -10,7 +11,9 @@ nameLength:
     "the name has " + string(size(object.metadata.name)) + " characters and may have " + string(variables.room) +
     " with runtime " + variables.runtime + ", for Kubernetes adds to it: choose a shorter one"
 catalogueRuntimes:
-  expression: variables.ours || variables.runtime in variables.otherRuntimes
+  expression: >-
+    variables.ours || (variables.kind == "ClusterTrainingRuntime" ? variables.runtime : variables.kind + "/" +
+    variables.runtime) in variables.otherRuntimes
   message: >-
     variables.kind + " " + variables.runtime + " is not in the catalogue: set spec.runtimeRef to kind " +
     variables.catalogueKind + " and one of " + variables.catalogue.join(", ")
@@ -19,8 +22,11 @@ noDeprecatedRuntimes:
   message: >-
     "runtime " + variables.runtime + " is deprecated" + variables.replacements[variables.runtime]
 maxNodes:
-  expression: variables.nodes <= variables.maxNodes
+  expression: variables.nodes <= variables.maxNodes && (variables.ours || object.spec.?trainer.?numNodes.hasValue())
   message: >-
+    variables.nodes <= variables.maxNodes
+    ? "runtime " + variables.runtime + " is not in the catalogue, so its own number of nodes is not known: set " +
+    "spec.trainer.numNodes to " + string(variables.maxNodes) + " at most" :
     "spec.trainer.numNodes is " + string(variables.nodes) +
     (has(object.spec.trainer) && has(object.spec.trainer.numNodes) ? "" : " by the runtime's own default") +
     " and may be " + string(variables.maxNodes) + " at most"
@@ -30,7 +36,11 @@ imageRegistries:
   message: >-
     "spec.trainer.image " + variables.image + " must come from one of " + variables.registries.join(", ")
 queue:
-  expression: variables.queueLabel in object.metadata.?labels.orValue({})
+  # A TrainJob that lost its label would leave its queue, and start by `spec.suspend`.
+  operations: [UPDATE]
+  expression: >-
+    variables.queueLabel in object.metadata.?labels.orValue({}) ||
+    (request.operation == "UPDATE" && !(variables.queueLabel in oldObject.metadata.?labels.orValue({})))
   message: >-
     "a TrainJob here waits in a queue: name one in the label " + variables.queueLabel
 {{- end }}

@@ -245,6 +245,12 @@ much memory of the device as it finds. Argument: the resolved runtimes by name.
   {{- end }}
 {{- end }}
 {{- with $runtime.samplers }}
+  {{- if and (not $runtime.workspace.existingClaim) (has "ReadWriteOncePod" $runtime.workspace.accessModes) }}
+    {{- fail (printf (join " " (list
+          "\n\nruntimes.%s: nodes and samplers mount the claim of a run at the same time, and ReadWriteOncePod gives it to"
+          "one pod. Set runtimes.%s.workspace.accessModes to [ReadWriteMany], or runtimes.%s.enabled to false.\n"))
+          $runtime.entry $runtime.entry $runtime.entry) }}
+  {{- end }}
   {{- if lt (int .maxCount) (int .count) }}
     {{- fail (printf "\n\nruntimes.%s.samplers.maxCount is %d, and a run starts with %d samplers: write %d or more.\n"
           $runtime.entry (int .maxCount) (int .count) (int .count)) }}

@@ -191,7 +191,8 @@ containers:
     args:
       {{- include "vllm-serving.args" . | nindent 6 }}
     env:
-      {{- $env := include "stoker.overlay" (list $profile.env .Values.env (include "vllm-serving.ownEnv" (list . $profile) | fromYaml)) | fromYaml }}
+      {{- $onCpus := include "vllm-serving.onCpus" . | fromYaml | dig "env" dict }}
+      {{- $env := include "stoker.overlay" (list $onCpus $profile.env .Values.env (include "vllm-serving.ownEnv" (list . $profile) | fromYaml)) | fromYaml }}
       {{- include "stoker.variables" $env | trim | nindent 6 }}
     {{- /* vLLM listens on loopback, so the kubelet asks it through the proxy. */}}
     startupProbe:
