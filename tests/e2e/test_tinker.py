@@ -1,8 +1,9 @@
-"""A session of trl-tinker on a cluster: the public client, unmodified, trains and samples through a port-forward."""
+"""A session of trl-tinker on a cluster: the public client and stoker.lab train and sample through a port-forward."""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 from runner.tests.integration.environments import TINY_INPUTS, environment, made_once
 from runner.tests.tinker.public_client import CLIENT, client_python
 
+from charts.helm import ROOT
 from cluster import Cluster
 from e2e.kube import Kube
 from e2e.registry import Image
@@ -34,6 +36,7 @@ NO_PODS: dict[str, Any] = {
     "metadata": {"name": "no-pods"},
     "spec": {"hard": {"pods": "0"}},
 }
+SCRIPT = ROOT / "examples/lab/basic_lora_finetune.py"
 ANSWERS = 'import os, urllib.request as web; web.urlopen(os.environ["TINKER_BASE_URL"] + "/api/v1/healthz", timeout=5)'
 
 
@@ -73,37 +76,31 @@ def rl(cluster: Cluster, kube: Kube, runtime: None) -> Iterator[Rl]:
     kube.delete("pvc", CLAIM, wait=False)
 
 
-def test_the_public_client_trains_and_samples_through_a_port_forward(
-    rl: Rl, trainjob: Path, kube: Kube, cluster: Cluster, reader: Reader, client_python: Path
+def test_the_public_client_and_a_notebook_train_and_sample_through_a_port_forward(
+    rl: Rl, trainjob: Path, kube: Kube, cluster: Cluster, reader: Reader, client_python: Path, tmp_path: Path
 ) -> None:
     told = rl("up", NAME, str(trainjob), "--time-limit", "1h", "--wait", "900").stdout
     assert f"http://{NAME}-tinker.{kube.namespace}:8000" in told
     assert {role: len(pods_of(kube, NAME, role)) for role in ("node", "sampler")} == {"node": 1, "sampler": 1}
 
-    # What the command prints, without what sets up the client and the one line that shows that it works.
-    printed = [line.strip() for line in told[told.index("use it") :].removeprefix("use it").splitlines()]
-    commands = [line for line in printed if not line.startswith(("pip install", "python -c"))]
-    assert commands[0].startswith("kubectl port-forward service/"), told
-    python = shlex.quote(str(client_python))
-    script = "\n".join(
-        [
-            "export NO_PROXY=127.0.0.1 TINKER_TELEMETRY=0",
-            "trap 'kill %1' EXIT",
-            *commands,
-            f"for _ in $(seq 60); do {python} -c {shlex.quote(ANSWERS)} && break; sleep 1; done",
-            f'{python} {shlex.quote(str(CLIENT))} loops "$TINKER_BASE_URL" "$TINKER_API_KEY" {MODEL}',
-        ]
-    )
-    done = cluster.run(["bash", "-euc", script], check=False, capture_output=True)
-    assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr[-5000:]}"
+    done = forwarded(cluster, told, client_python, str(CLIENT), "loops", "$TINKER_BASE_URL", "$TINKER_API_KEY", MODEL)
     # The port-forward says what it does on the same output.
-    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    found = json.loads(next(line for line in done.splitlines() if line.startswith("{")))
     supervised, reinforced = found["supervised"], found["reinforced"]
     assert supervised["losses"][-1] < 0.9 * supervised["losses"][0]
     assert supervised["saved"] == supervised["loaded"]
     # What the samplers say of their tokens is what the trainer computes for them, after every step.
     assert max(reinforced["gaps"]) < 0.05, reinforced
     assert (len(reinforced["tokens"]), reinforced["stop_reason"]) == (2, "length")
+
+    # The script of a notebook, with the address instead of a model, whose tokenizer is in a folder of that name.
+    trainer = environment("trl")
+    (tmp_path / MODEL).symlink_to(made_once("trl", trainer, TINY_INPUTS) / "model")
+    done = forwarded(cluster, told, trainer, str(SCRIPT), "$TINKER_BASE_URL", cwd=tmp_path)
+    (first,) = re.finditer(r"18 steps; perplexity of new sums (\S+) → (\S+)", done)
+    before, after = map(float, first.groups())
+    assert after < before
+    assert len(re.findall(r"^\d\+\d= ", done, re.MULTILINE)) == 15, done
 
     # Its folder of the shared claim goes, with checkpoints and adapters, and what others have there stays.
     assert {"adapters", "output"} <= {*listed(reader, f"{CLAIM}/{NAME}")}
@@ -121,6 +118,35 @@ def test_the_public_client_trains_and_samples_through_a_port_forward(
     assert left(kube, NAME) == []
     assert listed(reader, f"{CLAIM}/{NAME}") == []
     assert "model" in listed(reader, CLAIM)
+
+
+def forwarded(cluster: Cluster, told: str, python: Path, *words: str, cwd: Path = ROOT) -> str:
+    """Run a script beside the port-forward that `stoker rl up` prints, and return what both print.
+
+    Args:
+        cluster: with the session.
+        told: what the command printed.
+        python: runs the script.
+        words: the script and its arguments, with variables of the shell.
+        cwd: where it runs.
+    """
+    # Without what sets up the client, and the one line that shows that it works.
+    printed = [line.strip() for line in told[told.index("use it") :].removeprefix("use it").splitlines()]
+    commands = [line for line in printed if not line.startswith(("pip install", "python -c"))]
+    assert commands[0].startswith("kubectl port-forward service/"), told
+    script = "\n".join(
+        [
+            f"cd {shlex.quote(str(cwd))}",
+            "export NO_PROXY=127.0.0.1 TINKER_TELEMETRY=0 HF_HUB_OFFLINE=1",
+            "trap 'kill %1' EXIT",
+            *commands,
+            f"for _ in $(seq 60); do {python} -c {shlex.quote(ANSWERS)} && break; sleep 1; done",
+            " ".join(f'"{word}"' for word in (str(python), *words)),
+        ]
+    )
+    done = cluster.run(["bash", "-euc", script], check=False, capture_output=True)
+    assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr[-5000:]}"
+    return done.stdout
 
 
 def listed(reader: Reader, folder: str) -> list[str]:
