@@ -59,6 +59,11 @@ def swapped_values() -> str:
     return adapted(block(SERVING, "Add an adapter while the server runs", "published:"), {"replicas: 2": "replicas: 1"})
 
 
+def claim_for_adapters() -> str:
+    """Return the claim that these values name."""
+    return block(SERVING, "Add an adapter while the server runs", "kind: PersistentVolumeClaim")
+
+
 def stoker_itself() -> Step:
     """Return the step that installs the command."""
     return Step("stoker", block(*QUICKSTART, "pip install"))
@@ -96,7 +101,7 @@ def served(given: Given) -> list[Step]:
 
 
 def opened(given: Given) -> Step:
-    """Return the step that lets adapters come; values.yaml holds `swapped_values`."""
+    """Return the step that lets adapters come; values.yaml holds `swapped_values`, adapters.yaml their claim."""
     upgrade = block(SERVING, "Add an adapter while the server runs", "helm upgrade")
     return Step("swap", adapted(upgrade, given.chart(SERVER)))
 

@@ -195,8 +195,8 @@ def test_an_afternoon(user: User, given: Given, cluster: Cluster, image: Image) 
     assert _said(user.does(question)) == "Cr"
 
     kube = Kube(cluster, afternoon.NAMESPACE)
-    kube.create_claim(ADAPTERS)
     (user.folder / "values.yaml").write_text(afternoon.swapped_values())
+    (user.folder / "adapters.yaml").write_text(afternoon.claim_for_adapters())
     user.does(afternoon.opened(given))
     result = f"initializer-{afternoon.NAME}"
     publish = afternoon.published(f"/claims/{result}/output")

@@ -104,6 +104,29 @@ def desk(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_the_quota_of_a_shared_device_has_room_for_three_sessions() -> None:
+    runtime = yaml.safe_load((ROOT / "examples/runtimes/trl-grpo-async-cpu.yaml").read_text())
+    jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    kept = sum(job["template"]["spec"].get("completions", 1) for job in jobs)
+    page = texts()[GUIDES / "share-devices.md"]
+    (quota,) = re.findall(r"name: pods, nominalQuota: (\d+)", page)
+    # A session that starts has a pod for each thing that it fetches.
+    (command,) = re.findall(r"^stoker rl up math [^`]* --queue gpu-0$", page, re.M)
+    assert int(quota) == 3 * kept + command.count(" hf://")
+
+
+def test_the_upgrade_is_to_the_versions_of_the_readme() -> None:
+    chart = re.compile(r"(oci://\S+/(?:jobset|kubeflow-trainer)) --version (\S+)")
+    (page, readme) = (chart.findall(texts()[path]) for path in (GUIDES / "upgrade.md", Path("README.md")))
+    assert {*page} == {*readme}
+
+
+def test_every_role_of_a_guide_is_bound() -> None:
+    page = texts()[GUIDES / "sessions.md"]
+    roles = re.findall(r"^kind: (?:Cluster)?Role\nmetadata: \{name: ([\w-]+)", page, re.M)
+    assert sorted(roles) == sorted(re.findall(r"binding \S+ --(?:cluster)?role ([\w-]+)", page))
+
+
 def typed(text: str, desk: Path) -> subprocess.CompletedProcess[str]:
     """Run a block of a guide."""
     return subprocess.run(
