@@ -40,7 +40,7 @@ model:
   value: {{ include "vllm-serving.modelValue" . | quote }}
   path: {{ include "vllm-serving.modelPath" . | quote }}
   name: {{ include "vllm-serving.modelName" . | quote }}
-  source: {{ .Values.model.source | quote }}
+  source: {{ .Values.model.source | default "" | quote }}
   uri: {{ .Values.model.uri | quote }}
 adapters:
   {{- range .Values.adapters }}
