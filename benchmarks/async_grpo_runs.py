@@ -22,6 +22,8 @@ HERE = Path(__file__).resolve().parent
 LEARNING_RATE, RANK, TOKENS = "3e-3", 16, 4
 # The steps whose mean is a run's reward.
 _LAST = 10
+# Seconds that TRL's trainer may be silent at its end: it waits 20 for its worker before it kills it.
+_THEIR_END = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +269,9 @@ class Theirs:
         }
         command = [str(self._python), str(HERE / "async_grpo_theirs.py"), json.dumps(order)]
         env = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-        run = run_job(command, env, self._patience)
+        run = run_job(command, env, self._patience, at_its_end=_THEIR_END)
         measured = times(run)
-        if measured is None:
+        if measured is None or run.total is None:
             return Trained(run)
         lines: Sequence[Mapping[str, Any]] = json.loads((output / "lines.json").read_text())
         shutil.rmtree(output, ignore_errors=True)

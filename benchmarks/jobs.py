@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # What the trainer prints after each step at --logging_steps 1, and once after the last.
 _STEP = b"{'loss'"
 _TRAINED = b"{'train_runtime'"
-# How long the end of a job may be silent at least, however quickly it trained.
-LEAST_PATIENCE = 10
+# Seconds that the end of a job may be silent at least, however quickly it trained.
+LEAST_PATIENCE = 10.0
 
 
 class JobFailed(Exception):  # noqa: N818 - it is the job that failed, not this program
@@ -74,7 +74,7 @@ def environment(*options: str, image: str = "trl") -> Path:
     return Path(made.stdout.strip()) / "bin" / "python"
 
 
-def run_job(argv: Sequence[str], env: dict[str, str], patience: float) -> Run:
+def run_job(argv: Sequence[str], env: dict[str, str], patience: float, at_its_end: float = LEAST_PATIENCE) -> Run:
     """Run a job to its end and return what it took.
 
     Args:
@@ -82,6 +82,7 @@ def run_job(argv: Sequence[str], env: dict[str, str], patience: float) -> Run:
         env: variables on top of this process's.
         patience: seconds of silence after which a job hangs that has steps left. Once it has trained, it hangs when it
             is silent for as long as it took so far.
+        at_its_end: seconds of silence that are allowed there in any case.
 
     Raises:
         JobFailed: it ended with another code than 0, or without a step.
@@ -101,14 +102,14 @@ def run_job(argv: Sequence[str], env: dict[str, str], patience: float) -> Run:
         assert process.stdout is not None
         try:
             unfinished = b""
-            while chunk := _read(process.stdout, allowed_silence(trained, patience)):
+            while chunk := _read(process.stdout, allowed_silence(trained, patience, at_its_end)):
                 heard = time.monotonic()
                 *ended, unfinished = (unfinished + chunk).split(b"\n")
                 lines += ended
                 steps += [(heard - began, line.decode(errors="replace")) for line in ended if _STEP in line]
                 if trained is None and (told := next((line for line in ended if _TRAINED in line), None)):
                     trained, summary = heard - began, told.decode(errors="replace")
-            process.wait(allowed_silence(trained, patience))
+            process.wait(allowed_silence(trained, patience, at_its_end))
         except (TimeoutError, subprocess.TimeoutExpired):
             return measured(None, None, time.monotonic() - heard)
         finally:
@@ -131,9 +132,9 @@ def _read(pipe: IO[bytes], patience: float) -> bytes:
     return pipe.read(2**16)
 
 
-def allowed_silence(trained: float | None, patience: float) -> float:
+def allowed_silence(trained: float | None, patience: float, at_its_end: float = LEAST_PATIENCE) -> float:
     """Return how long a job may print nothing: as long as it took so far, once it has only its end before it."""
-    return patience if trained is None else min(patience, max(trained, LEAST_PATIENCE))
+    return patience if trained is None else min(patience, max(trained, at_its_end))
 
 
 def end_process(process: subprocess.Popen[bytes], seconds: float) -> None:

@@ -199,10 +199,12 @@ def precompile(venv: Path) -> None:
     rounds time stamps would else make every import compile again. Each package has a process of its own, because the
     bytes depend on what else a process has compiled, and an image built again must be the same.
     """
+    compiler = [venv / "bin" / "python", "-B", "-m", "compileall"]
 
     def compile_package(path: Path) -> None:
         subprocess.run(
-            [venv / "bin" / "python", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", path],
+            # What Python imports at its start may have been compiled before, with the time of the install in it.
+            [*compiler, "-q", "-f", "--invalidation-mode", "unchecked-hash", path],
             check=False,  # some packages ship templates that are not Python; they are never imported
             stdout=subprocess.DEVNULL,
         )

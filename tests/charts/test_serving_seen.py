@@ -157,9 +157,15 @@ def test_every_alert_is_evaluated_and_what_is_wrong_here_waits_to_fire(watching:
     (group,) = stack.object("PrometheusRule")["spec"]["groups"]
     assert watching.rules().keys() == {rule["alert"] for rule in group["rules"]}
     stack.until("every rule", lambda: all(rule["health"] == "ok" for rule in watching.rules().values()), 120)
-    waiting = {name: rule for name, rule in watching.rules().items() if rule["state"] != "inactive"}
-    assert waiting.keys() == {"AdapterNotServed", "RequestsFail"}
-    (alert,) = waiting["AdapterNotServed"]["alerts"]
+
+    def waiting() -> dict[str, Any]:
+        return {name: rule for name, rule in watching.rules().items() if rule["state"] != "inactive"}
+
+    # What a query sees already, a rule sees when it is evaluated next.
+    stack.until("what fails here to wait", lambda: {"AdapterNotServed", "RequestsFail"} <= waiting().keys(), 120)
+    found = waiting()
+    assert found.keys() == {"AdapterNotServed", "RequestsFail"}
+    (alert,) = found["AdapterNotServed"]["alerts"]
     assert alert["labels"]["name"] == "no-effect:1"
 
 
