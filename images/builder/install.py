@@ -199,7 +199,7 @@ def precompile(venv: Path) -> None:
     rounds time stamps would else make every import compile again. Each package has a process of its own, because the
     bytes depend on what else a process has compiled, and an image built again must be the same.
     """
-    compiler = [venv / "bin" / "python", "-B", "-m", "compileall"]
+    compiler = (str(venv / "bin" / "python"), "-B", "-m", "compileall")
 
     def compile_package(path: Path) -> None:
         subprocess.run(

@@ -34,7 +34,7 @@ def test_all_addresses_are_those_of_both_families() -> None:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         for host in ("127.0.0.1", "[::1]"):
             with pytest.raises(urllib.error.HTTPError, match="401"):
-                urllib.request.urlopen(f"http://{host}:{server.server_address[1]}/api/v1/healthz", timeout=30)
+                urllib.request.urlopen(f"http://{host}:{server.server_address[1]}/api/v1/get_server_capabilities", timeout=30)
         server.shutdown()
 
 
