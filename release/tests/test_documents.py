@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -57,15 +58,14 @@ def test_a_release_can_be_tried_out_as_the_document_says(registry: str, tmp_path
 
 
 def test_what_the_air_gapped_install_pulls_is_what_was_copied() -> None:
-    copy = re.search(r"^make mirror-list (PREFIX=\S+ ACCELERATOR=\S+)", AIR_GAP, re.MULTILINE)
+    copy = re.search(r'^make mirror-list (PREFIX=\S+ ACCELERATOR="[^"]+")', AIR_GAP, re.MULTILINE)
     install = re.search(
         r"^helm install training-runtimes oci://(\S+) --version (\S+).*\n  --set (\S+)$", AIR_GAP, re.MULTILINE
     )
     assert copy
     assert install
-    commands = subprocess.run(
-        ["make", "--silent", "mirror-list", *copy[1].split()], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
+    listing = ["make", "--silent", "mirror-list", *shlex.split(copy[1])]
+    commands = subprocess.run(listing, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     copied = {line.split()[-1] for line in commands.splitlines()}
     path, _, image_registry = install[3].partition("=")
     needed = images(render(TRAINING_RUNTIMES, settings=[f'{path}="{image_registry}"']))

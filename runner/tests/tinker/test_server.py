@@ -33,8 +33,9 @@ def test_all_addresses_are_those_of_both_families() -> None:
     with Endpoint(("", 0), cast("Service", None), KEY) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         for host in ("127.0.0.1", "[::1]"):
+            request = urllib.request.Request(f"http://{host}:{server.server_address[1]}/api/v1/x", method="DELETE")
             with pytest.raises(urllib.error.HTTPError, match="401"):
-                urllib.request.urlopen(f"http://{host}:{server.server_address[1]}/api/v1/get_server_capabilities", timeout=30)
+                urllib.request.urlopen(request, timeout=30)
         server.shutdown()
 
 
