@@ -72,13 +72,13 @@ BREACHES = [
     ),
     Breach(
         "catalogue-runtimes",
-        job(runtime="homemade"),
+        job(runtime="homemade", numNodes=1),
         f"ClusterTrainingRuntime homemade is not in the catalogue: set spec.runtimeRef to kind ClusterTrainingRuntime "
         f"and one of {SAMPLED}, {RUNTIME}, {DEPRECATED}, {WIDE}",
     ),
     Breach(
         "catalogue-runtimes",
-        job(kind="TrainingRuntime"),
+        job(kind="TrainingRuntime", numNodes=1),
         f"TrainingRuntime {RUNTIME} is not in the catalogue: set spec.runtimeRef to kind ClusterTrainingRuntime",
     ),
     Breach(
