@@ -30,7 +30,7 @@ SETTINGS = (
     *("runtimes.sampled.base=trl-grpo-async", "runtimes.sampled.initializers=false"),
     r"runtimes.trl-llama3\.2-1b.deprecated.replacement=trl-distributed-policed",
     *("policies.maxNodes.enabled=true", "policies.nodes=4", "policies.imageRegistries.enabled=true"),
-    *("policies.otherRuntimes={theirs,TrainingRuntime/own}",),
+    "policies.otherRuntimes={theirs,TrainingRuntime/own}",
     *("policies.registries={registry.example.com/team,ghcr.io/stoker-dev}", "policies.queue.enabled=true"),
 )
 

@@ -90,6 +90,7 @@ def test_samplers_are_scaled_from_two_to_three_and_back(submit_sums: SubmitsSums
     run.wait_steps(three + WITH_THREE)
     scale(kube, run, 2)
     two = len(run.metrics())
+    assert two < STEPS - 10, "the run was over before it was scaled back"
     run.release()
     run.wait_complete(seconds=900)
     assert run.restarts() == Restarts(0, 0)

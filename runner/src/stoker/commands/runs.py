@@ -283,14 +283,14 @@ def submit_command(trainjob: Path, context: str | None, namespace: str | None, c
     """Submit the TrainJobs in file TRAINJOB (`-` is standard input), all of them or none."""
     from stoker.runs import show
     from stoker.runs.act import submit
-    from stoker.runs.client import connect, context_option
+    from stoker.runs.client import connect, context_option, namespace_options
 
     made = submit(connect(context, namespace), trainjob, check, namespace)
     if output == "json":
         show.print_json([{"namespace": where, "name": name} for where, name in made])
         return
     for where, name in made:
-        logs = f"stoker logs {name} --follow{context_option(context)} --namespace {where}"
+        logs = f"stoker logs {name} --follow{namespace_options(context_option(context), where)}"
         click.echo(f"{name} is submitted to namespace {where}: {logs}")
 
 
