@@ -212,6 +212,19 @@ def test_a_split_without_rows_is_bad_data(tmp_path: Path) -> None:
     assert ending_of(StopIteration(), TRL.flag_names).code is ExitCode.CRASHED
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "With n_samples=1, test_size=0.5 and train_size=None, the resulting train set will be empty. Adjust any of the",
+        "test_size=9 should be either positive and smaller than the number of samples 4 or a float in the (0, 1) range",
+    ],
+)
+def test_a_share_for_tests_that_leaves_no_rows_is_bad_data(words: str) -> None:
+    verdict = ending_of(ValueError(words), TRL.flag_names)
+    assert verdict.code is ExitCode.BAD_DATA
+    assert verdict.message == (f"the data cannot be split, one part has no rows: {words}. Add rows, or split less off")
+
+
 def test_the_error_behind_an_error_counts() -> None:
     error = RuntimeError("loading failed")
     error.__cause__ = named("DatasetNotFoundError", "no such data")

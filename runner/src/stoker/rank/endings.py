@@ -66,6 +66,8 @@ _BAD_DATA = {
 }
 # datasets, about a split without rows.
 _NO_ROWS = re.compile(r'Instruction ".*" corresponds to no data')
+# The same, about a share for tests that leaves a split without rows.
+_NO_ROWS_LEFT = re.compile(r"resulting train set will be empty|smaller than the number of samples")
 # The same, about a configuration that the data set lacks.
 _NO_CONFIGURATION = re.compile(r"BuilderConfig .* not found")
 
@@ -122,6 +124,11 @@ def ending_of(error: BaseException, names: FlagNames, attempt: int = 0) -> Verdi
         why = f" ({text[:400]})" if text else ""
         return Verdict(
             ExitCode.BAD_DATA, f"the data has no rows{why}: give each split at least one, or remove its file"
+        )
+    if _NO_ROWS_LEFT.search(text):
+        return Verdict(
+            ExitCode.BAD_DATA,
+            f"the data cannot be split, one part has no rows: {text[:400]}. Add rows, or split less off",
         )
     if _NO_CONFIGURATION.search(text):
         return Verdict(ExitCode.BAD_DATA, f"the data has no such configuration: {text[:400]}. Name one that it has")
