@@ -231,6 +231,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"accelerator": "nvidia", "resources": {"limits": {"memory": "16Gi"}}},
         "resources or accelerators.nvidia.resources: requests.memory is 64Gi and limits.memory is 16Gi.",
     ),
+    (
+        {"containerResources.proxy.limits.memory": "16Mi"},
+        "containerResources.proxy: requests.memory is 64Mi and limits.memory is 16Mi.",
+    ),
+    ({"containerResources.vllm": {"limits": {"cpu": "1"}}}, "additional properties 'vllm' not allowed"),
     ({"resources.limits": {"rdma/ib": 0}}, "at '/resources/limits/rdma~1ib': minimum: got 0, want 1"),
     ({"resources.limits": {"gpus": "1"}}, "at '/resources/limits': additional properties 'gpus' not allowed"),
     (
@@ -292,6 +297,24 @@ def test_what_a_values_file_leaves_empty_is_as_if_it_were_not_there(tmp_path: Pa
 def test_a_label_that_the_chart_brings_can_be_taken_away() -> None:
     values = settings({**GOOD, "monitoring.dashboard": True, "monitoring.dashboardLabels.grafana_dashboard": None})
     assert "grafana_dashboard" not in template(VLLM_SERVING, settings=values)
+
+
+def test_each_container_beside_vllm_has_resources_of_its_own() -> None:
+    names = {"model": "model", "prepare": "prepare", "proxy": "proxy", "adapters": "adapters"}
+    fleet = {"proxy": "fleetProxy", "fleet": "fleet"}
+    given = {name: f"{index}Gi" for index, name in enumerate([*names, *fleet.values()], start=10)}
+    limits = {f"containerResources.{name}.limits.memory": memory for name, memory in given.items()}
+    uri = {"model": {"uri": "hf://Qwen/Qwen3-0.6B"}}
+    shown = manifests(template(VLLM_SERVING, settings=settings({**GOOD, **uri, **FLEET, **limits})))
+    pods = {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in shown if one["kind"] == "Deployment"}
+    assert len(pods) == 2
+    for pod, of in zip((pods[name] for name in sorted(pods, key=len)), (names, fleet), strict=True):
+        told = {
+            container["name"]: container["resources"]["limits"]["memory"]
+            for container in (*pod.get("initContainers", ()), *pod["containers"])
+            if container["name"] != "vllm"
+        }
+        assert told == {container: given[name] for container, name in of.items()}
 
 
 def test_names_that_look_like_numbers_stay_text() -> None:

@@ -220,8 +220,7 @@ containers:
         sleep:
           seconds: 10
     resources:
-      requests: {cpu: 250m, memory: 128Mi}
-      limits: {cpu: "4", memory: 1Gi}
+      {{- include "vllm-serving.containerResources" (list . "fleetProxy") | nindent 6 }}
     securityContext:
       {{- include "stoker.containerSecurityContext" . | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError
@@ -262,8 +261,7 @@ containers:
         sleep:
           seconds: 10
     resources:
-      requests: {cpu: 50m, memory: 64Mi}
-      limits: {cpu: "1", memory: 512Mi}
+      {{- include "vllm-serving.containerResources" (list . "fleet") | nindent 6 }}
     securityContext:
       {{- include "stoker.containerSecurityContext" . | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError

@@ -88,8 +88,7 @@ initContainers:
           name: {{ . | quote }}
     {{- end }}
     resources:
-      requests: {cpu: 250m, memory: 512Mi}
-      limits: {cpu: "2", memory: 2Gi}
+      {{- include "vllm-serving.containerResources" (list . "model") | nindent 6 }}
     securityContext:
       {{- include "stoker.containerSecurityContext" . | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError
@@ -109,8 +108,7 @@ initContainers:
     imagePullPolicy: {{ .Values.imagePullPolicy }}
     command: [stoker, adapters, prepare, --settings, /settings/adapters.yaml, --output, /config]
     resources:
-      requests: {cpu: 100m, memory: 128Mi}
-      limits: {cpu: "1", memory: 1Gi}
+      {{- include "vllm-serving.containerResources" (list . "prepare") | nindent 6 }}
     securityContext:
       {{- include "stoker.containerSecurityContext" . | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError
@@ -142,8 +140,7 @@ initContainers:
       failureThreshold: 6
       timeoutSeconds: 5
     resources:
-      requests: {cpu: 100m, memory: 64Mi}
-      limits: {cpu: "2", memory: 512Mi}
+      {{- include "vllm-serving.containerResources" (list . "proxy") | nindent 6 }}
     securityContext:
       {{- include "stoker.containerSecurityContext" . | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError
@@ -176,8 +173,7 @@ initContainers:
       failureThreshold: 6
       timeoutSeconds: 5
     resources:
-      requests: {cpu: 50m, memory: 128Mi}
-      limits: {cpu: "1", memory: 1Gi}
+      {{- include "vllm-serving.containerResources" (list . "adapters") | nindent 6 }}
     securityContext:
       {{- include "stoker.containerSecurityContext" . | nindent 6 }}
     terminationMessagePolicy: FallbackToLogsOnError
@@ -225,4 +221,14 @@ volumes:
   {{- with .Values.volumes }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- end }}
+
+{{/*
+vllm-serving.containerResources: requests and limits of a container beside vLLM.
+Argument: a list of the root, and the container's name in the value containerResources.
+*/}}
+{{- define "vllm-serving.containerResources" -}}
+{{- $resources := get (index . 0).Values.containerResources (index . 1) }}
+{{- include "stoker.validateResources" (list (printf "containerResources.%s" (index . 1)) $resources) }}
+{{- toYaml $resources }}
 {{- end }}
