@@ -35,7 +35,7 @@ def trl_run(*args: str) -> Plan:
 def measure_of(plan: Plan, **told: Any) -> Measured:
     """Return the measure of a finished run: 100 steps in 200 s, 1,000 tokens per second."""
     parts: Mapping[str, Any] = {"budget": plan.budget, "record": plan.record, **told}
-    return Measured(1000.0, 100, 200.0, plan.world.size, None, **parts)
+    return Measured(1000.0, 100, 200.0, 200_000.0, plan.world.size, None, **parts)
 
 
 def test_epochs_of_torchtune_are_compared() -> None:

@@ -27,12 +27,13 @@ def job(tmp_path: Path) -> Path:
 
 
 def earlier(folder: Path, **told: Any) -> Path:
-    """Return the output of a finished run on one process: 100 steps in 200 s, 1,000 tokens per second."""
+    """Return the output of a finished run on one process: a start of 300 s, 100 steps in 200 s, 1,000 tokens/s."""
     folder.mkdir()
     lines = [{"step": step, "tokens_per_second": speed} for step, speed in ((1, 1.0), (50, 1000.0), (100, 1000.0))]
     lines[-1]["peak_memory_gib"] = 30.5
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    manifest = {"steps": 100, "seconds": 200.0, "world_size": 1, "budget": {"steps": 100}, "settings": {}, **told}
+    manifest = {"steps": 100, "seconds": 500.0, "training_seconds": 200.0, "world_size": 1}
+    manifest |= {"budget": {"steps": 100}, "settings": {}, **told}
     (folder / "stoker.json").write_text(json.dumps(manifest))
     return folder
 
@@ -47,6 +48,16 @@ def test_memory_tokens_and_time(job: Path, tmp_path: Path) -> None:
     # Ten times the steps on twice the processes: each step has twice the rows, and takes as long.
     assert (told["processes"], told["tokens"], told["seconds"]) == (2, 4_000_000, 2000)
     assert told["fits"] is True
+
+
+def test_tokens_that_the_trainer_counted_are_the_measure(job: Path, tmp_path: Path) -> None:
+    """They hold without the time of evaluations and checkpoints."""
+    output = earlier(tmp_path / "output")
+    metrics = output / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"step": 50,', '"step": 50, "num_tokens": 25000,'))
+    asked = ("--output", "json", "--model", str(tmp_path), "--measured", str(output))
+    told = json.loads(invoke("estimate", *asked, str(job)).stdout)
+    assert (told["tokens"], told["seconds"]) == (1_000_000, 500)
 
 
 def test_a_trainjob_may_be_json(job: Path, tmp_path: Path) -> None:
@@ -107,7 +118,7 @@ def test_steps_say_nothing_of_epochs(job: Path, tmp_path: Path) -> None:
         (["--model", "{here}", "--measured", "{here}/nowhere"], {}, 66, "has no metrics.jsonl"),
         (
             ["--model", "{here}", "--measured", "{here}/output"],
-            {"seconds": None},
+            {"training_seconds": None},
             65,
             "does not tell tokens per second",
         ),

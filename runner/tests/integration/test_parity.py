@@ -24,6 +24,8 @@ def compare(name: str, job: LocalJob) -> None:
     now = masked(job)
     # Recorded since, and compared on resume.
     assert now.pop("fixed")
+    # Recorded since, and no longer than the whole.
+    assert 0 < now.pop("training_seconds") < job.manifest()["seconds"]
     # Written since, by every run.
     now["files"] = [file for file in now["files"] if file["path"] not in WRITTEN_SINCE]
     assert differences(before, now) == []

@@ -34,6 +34,7 @@ RESULT: dict[str, Any] = {
     "world_size": 2,
     "resumed_from": None,
     "seconds": 3.0,
+    "training_seconds": 2.0,
     "versions": {"torch": "2.13.0"},
 }
 

@@ -13,6 +13,8 @@ METRICS, SAMPLES, REPORT = "metrics.jsonl", "samples.jsonl", "report.html"
 
 # Names that all frameworks share; other names are the framework's own. Evaluations have the prefix.
 LOSS, LEARNING_RATE, GRADIENT_NORM = "loss", "learning_rate", "grad_norm"
+# Those of all processes since the start, where the framework counts them.
+TOKENS = "num_tokens"
 TOKENS_PER_SECOND, PEAK_MEMORY = "tokens_per_second", "peak_memory_gib"
 EVALUATION = "eval_"
 

@@ -106,14 +106,14 @@ def write_run_report(plan: Plan, result: Mapping[str, Any]) -> None:
 
 
 def _described(plan: Plan, result: Mapping[str, Any]) -> dict[str, Any]:
-    reported = ("steps", "max_steps", "seconds", "resumed_from", "metrics", "world_size", "versions")
+    reported = ("steps", "max_steps", "seconds", "training_seconds", "resumed_from", "metrics")
     return {
         "framework": plan.framework,
         "method": plan.method,
         "run_id": plan.run_id,
         "attempt": plan.attempt,
         "image_version": plan.image_version,
-        **{name: result[name] for name in reported},
+        **{name: result[name] for name in (*reported, "world_size", "versions")},
         # Of several nodes with GPUs, where NCCL says it.
         **({"transport": result["transport"]} if result.get("transport") else {}),
         "nodes": plan.world.nnodes,

@@ -110,7 +110,11 @@ def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -
             check_trainers_device(plan.accelerator, device, is_guess)
         guard(plan.world.size, identity, shared.path)
 
+    first_step = started
+
     def began_training() -> None:
+        nonlocal first_step
+        first_step = time.monotonic()
         local.write_status(replace(status, phase="training"))
         if between_nodes and status.rank == 0 and (transport := network.read_transport(nccl_log)):
             say(network.sentence(transport))
@@ -138,6 +142,7 @@ def _train(plan: Plan, local: LocalFolder, status: RankStatus, started: float) -
         "resumed_from": checkpoint.name if checkpoint else None,
         "transport": network.read_transport(nccl_log) if between_nodes else None,
         "seconds": round(time.monotonic() - started, 1),
+        "training_seconds": round(time.monotonic() - first_step, 1),
         "versions": {name: found for name in (*plan.packages, *_WHERE_INSTALLED) if (found := _version(name))},
     }
 

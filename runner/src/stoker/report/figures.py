@@ -6,7 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stoker.contract.metrics import EVALUATION, GRADIENT_NORM, LEARNING_RATE, LOSS, PEAK_MEMORY, TOKENS_PER_SECOND
+from stoker.contract.metrics import (
+    EVALUATION,
+    GRADIENT_NORM,
+    LEARNING_RATE,
+    LOSS,
+    PEAK_MEMORY,
+    TOKENS,
+    TOKENS_PER_SECOND,
+)
 from stoker.report.curves import thinned
 from stoker.report.runs import RecordedRun
 
@@ -26,7 +34,7 @@ _KINDS = (
     ("Time waited", "s", r"rollout/(?:wait|idle)_seconds"),
 )
 # Numbers about an evaluation that say nothing of the model.
-_ABOUT = re.compile(rf"{EVALUATION}(?:.*runtime|.*_per_second|num_tokens|version|rows)")
+_ABOUT = re.compile(rf"{EVALUATION}(?:.*runtime|.*_per_second|{TOKENS}|version|rows)")
 # So many lines look different from each other (page.css).
 _MOST_SERIES = 8
 _MOST_EVALUATIONS = 12

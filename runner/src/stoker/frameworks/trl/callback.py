@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.contract.metrics import LOSS, PEAK_MEMORY, TOKENS_PER_SECOND
+from stoker.contract.metrics import LOSS, PEAK_MEMORY, TOKENS, TOKENS_PER_SECOND
 from stoker.frameworks.trl.sharded import save_whole_model
 from stoker.rank import checkpoints
 from stoker.rank.guard import achieved_world_size
@@ -160,7 +160,7 @@ class RunCallback(TrainerCallback):
             )
         if self._progress is not None:
             # TRL counts the tokens of all ranks; transformers does so if `include_num_input_tokens_seen` is set.
-            tokens = numbers.get("num_tokens", state.num_input_tokens_seen or None)
+            tokens = numbers.get(TOKENS, state.num_input_tokens_seen or None)
             shown = self._progress.log(state.global_step, numbers, tokens)
             self._outcome.metrics.update(shown)
             if LOSS in numbers and tokens is not None and TOKENS_PER_SECOND in shown:
