@@ -94,10 +94,11 @@ def ended(monkeypatch: pytest.MonkeyPatch, workspace: Path, verdict: Verdict, no
 
 
 def test_node_0_tells_how_a_run_ended(receiver: Receiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JOBSET_NAME", "tune")
     assert ended(monkeypatch, tmp_path, Verdict(ExitCode.FINISHED, "finished: world size 2")) is ExitCode.FINISHED
     (told,) = receiver.told
     assert (told["event"], told["code"], told["final"], told["job_id"]) == ("finished", 0, True, "first-run")
-    assert told["text"] == "run first-run finished: finished: world size 2"
+    assert (told["run"], told["text"]) == ("tune", "run tune finished: finished: world size 2")
     assert told["output"] == str(tmp_path / "output")
     # Trailing commas and the like would be refused by whoever reads it.
     assert told["time"].endswith("Z")
@@ -125,10 +126,11 @@ def test_each_end_has_its_event(code: ExitCode, event: str, final: bool) -> None
 def test_a_refused_run_is_told_too(receiver: Receiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("STOKER_WORKSPACE", str(tmp_path))
     monkeypatch.setenv("STOKER_TERMINATION_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("JOBSET_NAME", "tune")
     with pytest.raises(RunError):
         launch.start(["trl.scripts.sft", "--no_such_flag", "1"])
     (told,) = receiver.told
-    assert (told["event"], told["final"]) == ("failed", True)
+    assert (told["run"], told["event"], told["final"]) == ("tune", "failed", True)
     assert "no_such_flag" in told["message"]
     monkeypatch.setenv("PET_NODE_RANK", "1")
     with pytest.raises(RunError):

@@ -93,13 +93,20 @@ def _tell_refusal(error: RunError) -> None:
     if os.environ.get("PET_NODE_RANK", "0") not in ("", "0") or webhook_problem(os.environ):
         return
     about = {"job_id": os.environ.get("STOKER_JOB_ID", ""), "run_id": os.environ.get("STOKER_RUN_ID", "")}
-    webhook.tell(webhook_of(os.environ), webhook.end_of_run(error.code, error.message, about))
+    body = webhook.end_of_run(error.code, error.message, {"run": _trainjob(), **about})
+    webhook.tell(webhook_of(os.environ), body)
+
+
+def _trainjob() -> str:
+    """Return the name of the TrainJob, which its JobSet has too; empty outside a cluster."""
+    return os.environ.get("JOBSET_NAME", "")
 
 
 def _tell_end(plan: Plan, verdict: Verdict, signals: Signals) -> None:
     if plan.world.node_rank != 0:
         return
     about = {
+        "run": _trainjob(),
         "job_id": plan.job_id,
         "run_id": plan.run_id,
         "attempt": plan.attempt,

@@ -28,14 +28,14 @@ def end_of_run(code: ExitCode, message: str, about: Mapping[str, Any]) -> dict[s
     Args:
         code: how it ended.
         message: why, as in the log.
-        about: what is known of the run, such as its id.
+        about: what is known of the run, such as its name and its id.
     """
     text = hide(message)[:_MESSAGE_CHARACTERS]
     outcome = {ExitCode.FINISHED: "finished", ExitCode.STOPPED: "stopped"}.get(code, "failed")
     return {
         "event": outcome,
         # Chat services show this field, and ignore the others.
-        "text": f"run {about.get('job_id') or 'without an id'} {outcome}: {text}",
+        "text": f"run {about.get('run') or about.get('job_id') or 'without an id'} {outcome}: {text}",
         "code": int(code),
         "meaning": code.meaning,
         "message": text,
