@@ -19,6 +19,11 @@ def with_metadata(thing: Object, **more: Any) -> Object:
     return {**thing, "metadata": {**thing["metadata"], **more}}
 
 
+def evicted(**more: Any) -> Object:
+    gone = pod(phase="Failed", **more)
+    return {**gone, "status": {**gone["status"], "reason": "Evicted", "message": "The node was low on memory."}}
+
+
 STATES: dict[str, tuple[Object, Object | None, list[Object], State, str]] = {
     "new": (trainjob(), None, [], State.PENDING, ""),
     "fetching": (
@@ -45,6 +50,34 @@ STATES: dict[str, tuple[Object, Object | None, list[Object], State, str]] = {
         [pod(), waiting("ErrImagePull", role="sampler")],
         State.RUNNING,
         "sampler: ErrImagePull",
+    ),
+    "an evicted initializer was replaced": (
+        trainjob(),
+        jobset(),
+        [evicted(role="model-initializer"), pod("model-initializer")],
+        State.PREPARING,
+        "",
+    ),
+    "an evicted initializer was replaced, and training goes on": (
+        trainjob(),
+        jobset(),
+        [evicted(role="model-initializer"), terminated(0, role="model-initializer"), pod()],
+        State.RUNNING,
+        "",
+    ),
+    "an evicted sampler was replaced": (
+        trainjob(),
+        jobset(),
+        [pod(), evicted(role="sampler"), pod("sampler")],
+        State.RUNNING,
+        "",
+    ),
+    "a failed initializer is tried again": (
+        trainjob(),
+        jobset(),
+        [terminated(69, "no answer", role="dataset-initializer"), unschedulable("0/1", role="dataset-initializer")],
+        State.PENDING,
+        "Unschedulable",
     ),
     "a lost peer is not the cause": (
         trainjob(**ended("Failed", "FailedJobs")),

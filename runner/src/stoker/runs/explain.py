@@ -278,7 +278,7 @@ def _devices(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
 
 def _waiting(seen: Seen, run: Run, now: datetime) -> Iterator[Finding]:
     for pod in run.pods:
-        if run.state.ended or not pod.waits or pod.waits in _TOLD_ELSEWHERE:
+        if run.state.ended or pod.replaced or not pod.waits or pod.waits in _TOLD_ELSEWHERE:
             continue
         text = f"{pod.waits}: {pod.message}" if pod.message else pod.waits
         advice = _WAITING.get(pod.waits, "correct what the message names")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -96,6 +96,7 @@ class Pod:
         restarts: how often its containers were restarted in place.
         deleting: True once it was told to end.
         containers: names of its containers, those of its init containers first.
+        replaced: True if it failed, and its Job has made another in its place.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Pod:
     restarts: int
     deleting: bool
     containers: tuple[str, ...]
+    replaced: bool = False
 
     @property
     def fetches(self) -> bool:
@@ -213,7 +215,7 @@ def run_of(trainjob: Object, jobset: Object | None, pods: Sequence[Object]) -> R
         pods: its pods.
     """
     metadata, spec, status = part(trainjob, "metadata"), part(trainjob, "spec"), part(trainjob, "status")
-    seen = sorted((pod_of(pod) for pod in pods), key=lambda pod: (not pod.fetches, pod.role, pod.index, pod.attempt))
+    seen = sorted(_with_replaced(pods), key=lambda pod: (not pod.fetches, pod.role, pod.index, pod.attempt))
     # Without the JobSet, its pods tell: each has the number of the restart that made it.
     attempt = max((pod.attempt for pod in seen), default=0)
     restarts = attempt if jobset is None else _whole(part(jobset, "status").get("restarts"), 0)
@@ -236,6 +238,15 @@ def run_of(trainjob: Object, jobset: Object | None, pods: Sequence[Object]) -> R
         progress=_progress(status),
         pods=tuple(seen),
     )
+
+
+def _with_replaced(objects: Sequence[Object]) -> Iterator[Pod]:
+    """Yield the pods of a run; those that failed know whether another has taken their place."""
+    pods = [pod_of(pod) for pod in objects]
+    taken = {(pod.role, pod.index, pod.attempt) for pod in pods if pod.phase != "Failed"}
+    for pod in pods:
+        gone = pod.phase == "Failed" and (pod.role, pod.index, pod.attempt) in taken
+        yield replace(pod, replaced=gone)
 
 
 def pod_of(pod: Object) -> Pod:
@@ -291,13 +302,13 @@ def causes_of(pods: Iterable[Pod], *, failed: bool) -> list[tuple[Pod, Ending]]:
     """Return which ends of pods explain that a run failed or restarts, the most telling first.
 
     A peer that was only lost or stopped is left out beside one with a cause. A sampler explains what failed if its code
-    ends the run, or if no other pod does.
+    ends the run, or if no other pod does. A pod that was replaced explains no run that goes on.
 
     Args:
         pods: the run's pods.
         failed: True if the run has failed for good.
     """
-    ends = [(pod, pod.ending) for pod in pods if pod.ending and pod.ending.code]
+    ends = [(pod, pod.ending) for pod in pods if pod.ending and pod.ending.code and (failed or not pod.replaced)]
     ends.sort(key=lambda end: (not end[0].samples, end[1].time))
     others = [end for end in ends if not end[0].samples]
     final = [end for end in ends if end[0].samples and end[1].code in _FINAL] if failed else []
@@ -333,6 +344,7 @@ def _state(trainjob: Object, pods: Sequence[Pod], restarts: int) -> tuple[State,
         if claim := awaited_claim(trainjob):
             return State.QUEUED, f"claim {claim}"
         return (State.QUEUED, f"queue {queue}") if queue else (State.STOPPED, "")
+    pods = [pod for pod in pods if not pod.replaced]
     # What keeps a run from going on comes before what goes on.
     waits = next((pod.waits for pod in pods if pod.waits and not pod.samples), "")
     if any(pod.trains and pod.phase == "Running" and not pod.deleting for pod in pods):
