@@ -136,5 +136,7 @@ def test_what_it_cannot_answer_is_said(
 def test_options_of_a_trainjob_need_one(tmp_path: Path, job: Path) -> None:
     result = invoke("estimate", "--measured", "x", str(tmp_path))
     assert (result.exit_code, "are for a TrainJob" in result.output) == (64, True)
+    result = invoke("estimate", "--devices", "8", "--sharding", "none", "--model", str(tmp_path), str(job))
+    assert (result.exit_code, "--devices and --sharding: " in result.output) == (64, True), result.output
     result = invoke("estimate", "--model", str(tmp_path), str(job), "--use_peft")
     assert (result.exit_code, "into the TrainJob" in result.output) == (64, True)

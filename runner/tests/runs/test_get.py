@@ -144,6 +144,35 @@ def test_of_files_that_a_run_still_writes_only_those_that_it_appends_to_come(
             transfer.bring(execute, str(tmp_path), file, folder, lambda _: None)
 
 
+def run_here(command: Sequence[str]) -> Iterator[bytes]:
+    """Run a command on this machine, as the pod would."""
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise CommandError("tune-get", done.returncode, done.stderr)
+    yield done.stdout.encode()
+
+
+def test_a_folder_that_goes_while_it_is_listed_does_not_end_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path / "output")
+    # Between the list of its parent and its own.
+    leaves = transfer._LIST.replace(
+        "folders[:] =", 'import shutil; shutil.rmtree(sys.argv[1] + "/checkpoint-10", ignore_errors=True); folders[:] ='
+    )
+    assert leaves != transfer._LIST
+    monkeypatch.setattr(transfer, "_LIST", leaves)
+    found = transfer.remote_files(run_here, str(tmp_path / "output"))
+    assert {file.path for file in found} == {path for path in FILES if not path.startswith("checkpoint-10/")}
+
+
+def test_a_file_that_the_run_has_removed_is_told_with_what_to_do(tmp_path: Path) -> None:
+    file, folder = RemoteFile("checkpoint-10/model.bin", 4), tmp_path / "out"
+    with pytest.raises(ClusterError, match=r"model.bin is gone: .*Delete what came of its folder .* and repeat"):
+        transfer.bring(run_here, str(tmp_path), file, folder, lambda _: None)
+    assert not there(folder)
+
+
 def test_two_runs_never_mix(finished: Cluster, tmp_path: Path) -> None:
     stoker("get", "tune", str(tmp_path / "out"))
     finished.objects["persistentvolumeclaims", "ml", "initializer-tune"]["metadata"]["uid"] = "another"

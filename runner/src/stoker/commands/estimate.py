@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from stoker.commands.group import PATH, reported
 from stoker.contract.exits import ExitCode, RunError
@@ -88,6 +89,14 @@ def estimate_command(
 
     device_bytes = None if device_memory is None else _bytes_of(device_memory)
     if model.suffix in (".yaml", ".yml", ".json") and model.name != "config.json":
+        source = click.get_current_context().get_parameter_source
+        names = ("devices", "nodes", "method", "sharding")
+        if given := [f"--{name}" for name in names if source(name) is not ParameterSource.DEFAULT]:
+            raise RunError(
+                ExitCode.USAGE,
+                f"{' and '.join(given)}: {model} is a TrainJob, which says this itself. Write it there, or name a "
+                "model's folder",
+            )
         return _of_trainjob(model, runtimes, config, measured, device_bytes, output, trainer_args)
     if runtimes or config or measured:
         raise RunError(

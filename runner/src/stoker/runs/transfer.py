@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import LOST_AND_FOUND, read_json, write_json
-from stoker.runs.errors import ClusterError, UnreachableError
+from stoker.runs.errors import ClusterError, CommandError, UnreachableError
 
 # What ran on before a result: large, and rarely wanted.
 LEFT_OUT = ("checkpoint-*", "set-aside-*", "earlier-output-*")
@@ -28,12 +28,20 @@ MARK = ".stoker-get.json"
 # What runs in the pod, by any Python 3. What takes long writes to standard error at times: silence is a broken line.
 _LIST = """
 import json, os, sys
-for folder, folders, names in os.walk(sys.argv[1], onerror=lambda error: sys.exit(str(error))):
+def failed(error):
+    # Checkpoints go while a run goes on.
+    if not isinstance(error, FileNotFoundError) or error.filename == sys.argv[1]:
+        sys.exit(str(error))
+for folder, folders, names in os.walk(sys.argv[1], onerror=failed):
     folders[:] = sorted(name for name in folders if name != sys.argv[2])
     for name in sorted(names):
         path = os.path.join(folder, name)
         if os.path.isfile(path) and not os.path.islink(path):
-            print(json.dumps([os.path.relpath(path, sys.argv[1]), os.path.getsize(path)]))
+            try:
+                size = os.path.getsize(path)
+            except FileNotFoundError:
+                continue
+            print(json.dumps([os.path.relpath(path, sys.argv[1]), size]))
 """
 _SEND = """
 import sys
@@ -160,7 +168,7 @@ def bring(execute: Execute, root: str, file: RemoteFile, folder: Path, told: Cal
         False if it was there already.
 
     Raises:
-        ClusterError: the pod does not answer, or the file changes all the time.
+        ClusterError: the pod does not answer, or the file changes all the time, or is gone.
         OSError: the file cannot be written.
     """
     target, source = folder / file.path, f"{root}/{file.path}"
@@ -184,6 +192,15 @@ def bring(execute: Execute, root: str, file: RemoteFile, folder: Path, told: Cal
         except UnreachableError:
             if attempt == _TRIES - 1:
                 raise
+        except CommandError as error:
+            if "FileNotFoundError" not in error.message:
+                raise
+            draft.unlink(missing_ok=True)
+            raise ClusterError(
+                ExitCode.UNAVAILABLE,
+                f"{file.path} is gone: the run has removed it meanwhile, as it does with old checkpoints. Delete what "
+                f"came of its folder ({target.parent}), and repeat the command",
+            ) from error
     raise ClusterError(
         ExitCode.UNAVAILABLE,
         f"{file.path} differs from the cluster's after {_TRIES} tries: the run still writes it, so try later",
