@@ -11,7 +11,7 @@ from runner.tests.samples import plan_of
 from stoker.commands.main import main
 from stoker.contract import words
 from stoker.contract.exits import RunError
-from stoker.contract.secrets import hidden, hide, is_secret
+from stoker.contract.secrets import hidden, hidden_json, hide, is_secret
 from stoker.plan.interfaces import FlagNames
 from stoker.rank.endings import ending_of
 
@@ -26,6 +26,17 @@ def test_a_value_is_hidden_at_any_depth() -> None:
         "eos_token": "</s>",
         "steps": 3,
     }
+
+
+@pytest.mark.parametrize("before", ["", "\n", "\t"])
+def test_json_holds_no_secret_whatever_stands_before_it(before: str) -> None:
+    shown = hidden_json({"texts": (f"{before}{TOKEN}",), "api_key": "12345"})
+    assert json.loads(shown) == {"texts": [f"{before}(not shown)"], "api_key": "(not shown)"}
+
+
+def test_json_holds_no_secret_that_json_writes_in_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_PASSWORD", 'pass"word\\é')
+    assert json.loads(hidden_json(['it is pass"word\\é', 3])) == ["it is (not shown)", 3]
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,30 @@ def test_following_a_run_that_prints_steadily_asks_no_more_often(
     assert len(looks) <= (time.monotonic() - begun) / seconds + 1
 
 
+def test_a_quiet_log_that_breaks_off_is_not_shown_from_its_start(
+    trained: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_AGAIN_SECONDS", 0.01)
+    asked: list[int | None] = []
+
+    def quiet(*words: Any, tail: int | None, **more: Any) -> Iterator[bytes]:
+        asked.append(tail)
+        if len(asked) == 1:
+            raise UnreachableError("the cluster", "no line for long")
+        yield from ()
+
+    monkeypatch.setattr(Client, "log", quiet)
+    stoker("logs", "tune", "--follow", "--tail", "0", "--role", "node-0")
+    assert asked == [0, 0]
+
+
+def test_a_token_is_hidden_in_json_too(trained: Cluster) -> None:
+    token = "hf_" + "x" * 20
+    trained.logs[NODE_0, "node"] = stamped((1, f"sent:\t{token}"))
+    shown = stoker("logs", "tune", "--role", "node-0", "--output", "json").stdout
+    assert json.loads(shown)["text"] == "sent:\t(not shown)"
+
+
 def test_following_shows_all_that_a_finished_run_has_written(trained: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_LOOK_SECONDS", 0.1)
 

@@ -19,7 +19,7 @@ import click
 from stoker import __version__
 from stoker.contract.exits import ExitCode
 from stoker.contract.packages import from_checkout
-from stoker.contract.secrets import HIDDEN, hide, is_secret
+from stoker.contract.secrets import HIDDEN, hidden_json, hide, is_secret
 from stoker.contract.variables import ARG_PREFIX, LAUNCHER, unknown_variables
 from stoker.frameworks import TRL, TorchTune, known_frameworks
 from stoker.plan.facts import Facts, read_facts
@@ -109,7 +109,7 @@ def run(image_only: bool, *, as_json: bool = False) -> ExitCode:
                 click.echo(hide(f"      {'':<16}  fix: {line.fix}"))
     if as_json:
         found = [{"name": line.name, "mark": line.mark, "text": line.text, "fix": line.fix} for line in lines]
-        click.echo(hide(json.dumps(found, indent=2)))
+        click.echo(hidden_json(found, indent=2))
     return ExitCode.CONFIG if any(line.flaw for line in lines) else ExitCode.FINISHED
 
 

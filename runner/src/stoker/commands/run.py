@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import click
 
 from stoker.commands.group import reported
 from stoker.contract.exits import ExitCode, RunError
-from stoker.contract.secrets import hide
+from stoker.contract.secrets import hidden_json, hide
 from stoker.contract.variables import role_of
 from stoker.entry.own_command import OUTPUT, PASS_THROUGH, misspelled_option, trainer_arguments
 
@@ -64,4 +63,4 @@ def plan_command(output: str, trainer_args: tuple[str, ...]) -> None:
             "the plan of a TrainJob",
         )
     plan = planning.plan_here(trainer_args)
-    click.echo(hide(json.dumps(plan.to_json(), indent=2) if output == "json" else describe.plan_text(plan)))
+    click.echo(hidden_json(plan.to_json(), indent=2) if output == "json" else hide(describe.plan_text(plan)))

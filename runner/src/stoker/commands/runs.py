@@ -184,7 +184,7 @@ def logs_command(
         nonlocal width
         width = max(width, len(line.source.label))
         if output == "json":
-            show.print_line(logs.as_json(line))
+            show.print_json_line(logs.facts_of(line))
         else:
             show.print_line(logs.shown(line, width, timestamps))
 

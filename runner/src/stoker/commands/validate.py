@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from stoker.commands.group import PATH, formatted, reported
 from stoker.contract.exits import PRECEDENCE
-from stoker.contract.secrets import hide
+from stoker.contract.secrets import hidden_json, hide
 from stoker.contract.words import report_error
 
 
@@ -46,7 +45,7 @@ def validate_command(trainjob: Path, runtimes: tuple[Path, ...], volumes: tuple[
 
     verdicts = validate.validate(trainjob, runtimes, volumes)
     if output == "json":
-        click.echo(hide(json.dumps([verdict.facts for verdict in verdicts], indent=2)))
+        click.echo(hidden_json([verdict.facts for verdict in verdicts], indent=2))
     else:
         for verdict in verdicts:
             report_error(verdict.errors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -59,6 +60,25 @@ def hidden(value: Any) -> Any:
             for key, inner in value.items()
         }
     return [hidden(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def hidden_json(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON without secrets: those of its texts, and those that a name before them tells.
+
+    Args:
+        value: what is about to be written.
+        indent: as `json.dumps` takes it.
+    """
+    # First as they are: JSON writes line ends and quotes in another way.
+    return hide(json.dumps(_hidden_texts(value), indent=indent))
+
+
+def _hidden_texts(value: Any) -> Any:
+    if isinstance(value, str):
+        return hide(value)
+    if isinstance(value, Mapping):
+        return {key: _hidden_texts(inner) for key, inner in value.items()}
+    return [_hidden_texts(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def hide(text: str, environ: Mapping[str, str] | None = None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import json
 import queue
 import threading
 import time
@@ -104,11 +103,11 @@ def shown(line: LogLine, width: int, times: bool = False) -> str:
     return (f"{line.stamp} " if times else "") + f"{line.source.label:<{width}} | {line.text}"
 
 
-def as_json(line: LogLine) -> str:
-    """Return a line as one JSON object."""
+def facts_of(line: LogLine) -> dict[str, str]:
+    """Return a line as JSON shows it."""
     source = line.source
     told = {"time": line.stamp, "label": source.label, "pod": source.pod, "container": source.container}
-    return json.dumps({**told, "text": line.text})
+    return {**told, "text": line.text}
 
 
 def past(client: Client, name: str, roles: tuple[str, ...], tail: int | None) -> Iterator[LogLine]:
@@ -236,7 +235,9 @@ def _follow_one(client: Client, source: LogSource, tail: int | None, put: Callab
             if ended or isinstance(error, NotFoundError):
                 return
         except UnreachableError:
-            pass
+            if not stamp:  # nothing has come yet, so what was asked for is still what is wanted
+                threading.Event().wait(_AGAIN_SECONDS)
+                continue
         except ClusterError as error:
             say(error.message)
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import Any
 
 import click
 
-from stoker.contract.secrets import hide
+from stoker.contract.secrets import hidden_json, hide
 from stoker.contract.words import printable, say
 from stoker.runs.errors import NotInstalledError
 from stoker.runs.words import Table, size_of
@@ -40,12 +39,12 @@ def on_terminal() -> bool:
 
 def print_json(value: Any) -> None:
     """Print values, dataclasses too, as JSON."""
-    click.echo(hide(json.dumps(_plain(value), indent=2)))
+    click.echo(hidden_json(_plain(value), indent=2))
 
 
 def print_json_line(value: Any) -> None:
     """Print values, dataclasses too, as one line of JSON."""
-    click.echo(hide(json.dumps(_plain(value))))
+    click.echo(hidden_json(_plain(value)))
 
 
 def print_table(table: Table) -> None:

@@ -17,7 +17,7 @@ from stoker.cluster.grace import told_of_grace
 from stoker.cluster.samplers import JOB as SAMPLER
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.samplers import ADDRESSES, API_KEY, IDLE_SECONDS
-from stoker.contract.secrets import HIDDEN, hide, is_secret
+from stoker.contract.secrets import HIDDEN, hidden_json, hide, is_secret
 from stoker.runs.run import QUEUE
 from stoker.serve.slices.record import ANNOTATION
 from stoker.sessions.places import LIMIT
@@ -404,7 +404,7 @@ def _shown(values: Mapping[str, Any], path: str) -> str:
     if is_secret(path.rpartition(".")[2]) and value is not None:
         return HIDDEN
     if isinstance(value, list):
-        return hide(json.dumps(value))
+        return hidden_json(value)
     return "nothing" if value is None else hide(str(value))
 
 
