@@ -73,7 +73,7 @@ def test_the_workspace_stands_for_its_output(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("adapter", "words", "code", "told"),
     [
-        (False, ["--to", "{new}"], 64, "trained the whole model, so there is nothing to merge"),
+        (False, ["--to", "{new}"], 64, "so there is nothing to merge: drop --to, or make the Job with --as-it-is"),
         (False, [], 64, "nothing to do: add --push URI or --gguf FILE"),
         (
             True,

@@ -11,12 +11,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import kubernetes_validate
 import pytest
 from runner.tests.command_line import stoker
 from runner.tests.runs.api_server import Cluster, forbidden
-from runner.tests.runs.objects import IMAGE, claim, ended, pod, real_jobset, terminated, trainjob
+from runner.tests.runs.objects import IMAGE, claim, ended, pod, real_jobset, terminated, trainjob, unschedulable
 
 from builders import RUNTIME, replicated_jobs
 from builders import pod_of as spec_of
@@ -284,9 +285,16 @@ def test_a_pod_that_does_not_start_goes(finished: Cluster, tmp_path: Path, monke
     monkeypatch.setattr(module, "_START_SECONDS", 0.0)
     finished.starts = False
     result = stoker("get", "tune", str(tmp_path / "out"), code=ExitCode.UNAVAILABLE)
-    assert "the pod that reads the claim does not start" in result.stderr
+    assert "does not start (its node still pulls the image or mounts the claim): repeat the command" in result.stderr
     assert "see `kubectl get events --namespace ml`" in result.stderr
     expect_no_pod(finished)
+
+
+def test_a_pod_without_a_node_is_not_helped_by_another_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_START_SECONDS", 0.0)
+    client = Mock(**{"get.return_value": unschedulable("0/1 nodes are available"), "there": " --namespace ml"})
+    with pytest.raises(ClusterError, match=r"Unschedulable: 0/1 nodes are available\): correct what this names; see"):
+        module._wait_ready(client, "tune-get", "reads the claim", "--image names another image")
 
 
 def test_the_claim_of_a_deleted_run_can_be_read(finished: Cluster, tmp_path: Path) -> None:

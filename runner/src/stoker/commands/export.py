@@ -83,9 +83,12 @@ def export_command(
     result = read_result(output)
     if target is not None and (as_it_is or not result.is_adapter):
         why = (
-            "--as-it-is merges nothing" if as_it_is else "its run trained the whole model, so there is nothing to merge"
+            "--as-it-is merges nothing: drop --to"
+            if as_it_is
+            else "its run trained the whole model, so there is nothing to merge: drop --to, or make the Job with "
+            "--as-it-is"
         )
-        raise RunError(ExitCode.USAGE, f"{result.path}: {why}: drop --to; --push and --gguf take it as it is")
+        raise RunError(ExitCode.USAGE, f"{result.path}: {why}; --push and --gguf take it as it is")
     if result.is_adapter and target is None and not as_it_is:
         raise RunError(
             ExitCode.USAGE, f"{result.path} is an adapter: name a folder to merge it into with --to, or add --as-it-is"

@@ -218,7 +218,14 @@ def _wait_ready(client: Client, name: str, does: str, advice: str) -> None:
             return
         hopeless = pod.waits.startswith(("ErrImage", "ImagePull", "InvalidImage", "Create", "Run"))
         if pod.ending or hopeless or time.monotonic() > deadline:
-            told = f"{pod.waits}: {pod.message}" if pod.waits else pod.ending.told if pod.ending else "no reason given"
+            if pod.waits:
+                told = f"{pod.waits}: {pod.message}"
+                # Another image finds no node either.
+                advice = "correct what this names" if pod.waits == "Unschedulable" else advice
+            elif pod.ending:
+                told = pod.ending.told
+            else:
+                told, advice = "its node still pulls the image or mounts the claim", "repeat the command"
             raise ClusterError(
                 ExitCode.UNAVAILABLE,
                 f"the pod that {does} does not start ({told}): {advice}; see `kubectl get events{client.there}`",
