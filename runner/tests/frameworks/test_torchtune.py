@@ -383,6 +383,22 @@ def test_on_a_cpu_the_config_is_made_to_fit() -> None:
     assert value_of(plan, "optimizer._component_") == ("torch.optim.AdamW", "recipe")
 
 
+@pytest.mark.parametrize(
+    ("words", "adapter_only"),
+    [
+        (("--config", "llama3_2/1B"), True),
+        (("--config", "llama3/8B"), False),
+        (("--config", "llama3/8B", "checkpointer=torchtune.training.FullModelHFCheckpointer"), True),
+        (("--config", "phi4/14B"), False),
+    ],
+)
+def test_the_merged_model_is_saved_where_no_server_reads_the_adapter(
+    words: tuple[str, ...], adapter_only: bool
+) -> None:
+    plan = plan_of("lora_finetune_distributed", *words)
+    assert ("save_adapter_weights_only" in {setting.name for setting in plan.settings}) is adapter_only
+
+
 def test_on_a_cpu_nothing_is_compiled_unless_asked_for() -> None:
     args = ("full_finetune_distributed", "--config", "llama3_3/70B_full_multinode")
     assert value_of(plan_of(*args), "compile")[0] in ("False", "false")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -181,6 +182,39 @@ def test_a_resumed_full_run_agrees_too(tune: TuneJob, tmp_path: Path, processes:
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(("method", "processes"), [("lora", 1), ("kd", 2)])
+def test_a_run_of_whole_epochs_resumes_where_it_was(tune: TuneJob, tmp_path: Path, method: str, processes: int) -> None:
+    """Recipes of LoRA on one device and of distillation do not count the steps before, unless epochs are shortened."""
+    args, env = words_of(tune, method)
+    args += ["seed=7", "epochs=2", "batch_size=8"]
+    env["STOKER_ARG_MAX_STEPS_PER_EPOCH"] = ""
+    whole = tune.run(*args, env=env, processes=processes)
+    assert whole.code == 0, whole.output
+    steps = tune.manifest()["steps"] // 2
+    (tmp_path / "copy").mkdir()
+    resumed = cut_short(tune, tmp_path / "copy", steps)
+    ended = resumed.run(*args, env=env, processes=processes)
+    assert ended.code == 0, ended.output
+    expected, found = tune.losses(whole.output), resumed.losses(ended.output)
+    assert sorted(found) == list(range(steps + 1, 2 * steps + 1))
+    assert found == pytest.approx({step: expected[step] for step in found}, rel=1e-6)
+
+
+def test_a_model_of_an_earlier_run_brings_nothing_of_that_run(tune: TuneJob) -> None:
+    earlier = tune.folder / "earlier"
+    shutil.copytree(f"{tune.inputs}/model", earlier)
+    (earlier / "stoker.json").write_text("{}")
+    (earlier / "metrics.jsonl").write_text('{"step": 999, "loss": 1}\n')
+    (earlier / "checkpoint-4").mkdir()
+    (earlier / "checkpoint-4/stoker-checkpoint.json").write_text("{}")
+    ended = tune.run("full_finetune_distributed", f"model={FULL}", "epochs=1", f"checkpointer.checkpoint_dir={earlier}")
+    assert ended.code == 0, ended.output
+    assert [line["step"] for line in tune.metrics()] == [1, 2, 3, 4]
+    assert tune.sealed() == [4]
+    assert tune.manifest()["steps"] == 4
+
+
+@pytest.mark.full
 def test_a_config_that_numbers_its_files_takes_a_list_of_them_and_resumes(tune: TuneJob, tmp_path: Path) -> None:
     args = ("full_finetune_distributed", "--config", "llama3_3/70B_full_multinode", f"model={FULL}", "epochs=2",
             "checkpointer.checkpoint_files=[model.safetensors]", "checkpointer.model_type=LLAMA3_2",
@@ -262,11 +296,8 @@ def test_a_loss_that_is_no_number_ends_a_tune_run(tune: TuneJob) -> None:
     assert not (tune.output / "stoker.json").exists()
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("method", ["lora_dpo", "full_dpo", "kd"])
-def test_every_other_method_trains_too(tune: TuneJob, method: str, processes: int) -> None:
-    """On the same tiny model, which is its own teacher and reference."""
+def words_of(tune: TuneJob, method: str) -> tuple[list[str], dict[str, str]]:
+    """Return arguments and environment of a method, on the same tiny model, which is its own teacher and reference."""
     env = {"STOKER_METHOD": method}
     args = [f"model={FULL if method == 'full_dpo' else LORA}"]
     if method != "full_dpo":
@@ -284,9 +315,21 @@ def test_every_other_method_trains_too(tune: TuneJob, method: str, processes: in
         args += [f"teacher_model={FULL}", f"teacher_checkpointer.checkpoint_dir={tune.inputs}/model",
                  "teacher_checkpointer.checkpoint_files=[model.safetensors]",
                  "teacher_checkpointer.model_type=LLAMA3_2"]  # fmt: skip
+    return args, env
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("method", ["lora_dpo", "full_dpo", "kd"])
+def test_every_other_method_trains_too(tune: TuneJob, method: str, processes: int) -> None:
+    args, env = words_of(tune, method)
     ended = tune.run(*args, "epochs=2", processes=processes, env=env)
     assert ended.code == 0, ended.output
     manifest = tune.manifest()
+    if method.endswith("dpo"):
+        assert tune.losses(ended.output)[1] == pytest.approx(math.log(2), abs=1e-3), (
+            "policy and reference are one model"
+        )
     assert (manifest["method"], manifest["world_size"], manifest["steps"]) == (method, processes, 8)
     assert (manifest["adapter"] is None) == (method == "full_dpo")
 

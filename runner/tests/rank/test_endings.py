@@ -115,6 +115,16 @@ def named(name: str, text: str, *bases: type[BaseException]) -> BaseException:
             True,
             "request a whole GPU for each process",
         ),
+        (
+            named(
+                "DistBackendError",
+                "NCCL error in: NCCLUtils.cpp:94, unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'",
+                RuntimeError,
+            ),
+            ExitCode.CRASHED,
+            True,
+            "out of device memory",
+        ),
         (named("DistBackendError", "x", RuntimeError), ExitCode.UNAVAILABLE, False, "lost another rank"),
         (RuntimeError("[gloo] Connection closed by peer [10.0.0.1]:1"), ExitCode.UNAVAILABLE, False, "lost another"),
         (

@@ -49,7 +49,9 @@ _SILENT = re.compile(r"couldn't connect to|couldn't reach", re.IGNORECASE)
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 _YES = {"1", "ON", "YES", "TRUE"}
 _NO_DEVICE_MEMORY = re.compile(
-    r"(CUDA|HIP|XPU)( error)?:? out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED", re.IGNORECASE
+    r"(CUDA|HIP|XPU)( error)?:? out of memory|(CUDA|HIP) failure (\d+ )?'out of memory|"
+    r"CU(BLAS|DNN)_STATUS_ALLOC_FAILED",
+    re.IGNORECASE,
 )
 _NO_HOST_MEMORY = re.compile(r"DefaultCPUAllocator: |cannot allocate memory|std::bad_alloc", re.IGNORECASE)
 # safetensors (Rust) and torch (C++) put the operating system's message into their own errors.

@@ -29,8 +29,9 @@ from stoker.plan.inputs import Input
 from stoker.plan.interfaces import Asked, Decider, Decision, Estimator, Options, Words
 
 _LORA = ("lora", "qlora", "lora_dpo", "kd")
-# TorchTune does not write adapters of these models in PEFT's layout (FullModelHFCheckpointer.save_checkpoint).
-_NO_PEFT = ("PHI3_MINI", "PHI4")
+# Only this checkpointer writes adapters in PEFT's layout, and not those of these models (its save_checkpoint).
+_PEFT_CHECKPOINTER = "torchtune.training.FullModelHFCheckpointer"
+_NO_PEFT = ("PHI3_MINI", "PHI4", "LLAMA3_VISION")
 # The fingerprint, by the first part of a key. It includes what makes an epoch, because TorchTune counts steps by epochs
 # and always resumes with the checkpoint's max_steps_per_epoch.
 IDENTITY = {
@@ -122,7 +123,7 @@ def _recipe(asked: Asked, table: FlagTable) -> Mapping[str, tuple[str, str]]:
     found = {"output_dir": (f"{asked.workspace}/output", "the run's folder in the workspace")}
     found.update(_paths(defaults, asked.workspace))
     found.update(_source(defaults, asked.values))
-    if asked.method in _LORA and defaults.get("checkpointer.model_type") not in _NO_PEFT:
+    if asked.method in _LORA and _writes_peft({**defaults, **_texts(asked.values)}):
         found["save_adapter_weights_only"] = ("True", "only the adapter is new; the base model already exists")
     if asked.method == "qlora" and not quantizes(keys_of(table), _texts(asked.values)):
         found[QUANTIZE] = ("True", "the method is qlora")
@@ -136,6 +137,14 @@ def _recipe(asked: Asked, table: FlagTable) -> Mapping[str, tuple[str, str]]:
         if str(defaults.get(f"optimizer.{COMPONENT}", "")).startswith("bitsandbytes."):
             found[f"optimizer.{COMPONENT}"] = ("torch.optim.AdamW", "bitsandbytes needs a GPU")
     return found
+
+
+def _writes_peft(values: Mapping[str, Any]) -> bool:
+    """Return whether the recipe saves an adapter that PEFT and vLLM read; else the merged model must be saved too."""
+    return (
+        values.get("checkpointer", values.get(f"checkpointer.{COMPONENT}")) == _PEFT_CHECKPOINTER
+        and values.get("checkpointer.model_type") not in _NO_PEFT
+    )
 
 
 def _texts(values: Words) -> dict[str, str]:

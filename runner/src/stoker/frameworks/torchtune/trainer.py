@@ -24,7 +24,16 @@ from tqdm import tqdm
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json, write_json
-from stoker.contract.metrics import EVALUATION, LEARNING_RATE, LOSS, PEAK_MEMORY, TOKENS_PER_SECOND
+from stoker.contract.manifest import LAST_ERROR, MANIFEST
+from stoker.contract.metrics import (
+    EVALUATION,
+    LEARNING_RATE,
+    LOSS,
+    METRICS,
+    PEAK_MEMORY,
+    REPORT,
+    TOKENS_PER_SECOND,
+)
 from stoker.frameworks.torchtune import cpu, random_states
 from stoker.frameworks.torchtune.keys import configs_of
 from stoker.frameworks.torchtune.weights import SUFFIXES, check_weights
@@ -42,10 +51,15 @@ _DRAFT = ".saving"
 # The same number as in the recipe for TRL; each checkpoint includes the optimizer's state.
 _KEPT_CHECKPOINTS = 3
 # The last metrics, stored beside TorchTune's files of a checkpoint.
-_METRICS = "stoker-metrics.json"
+_LAST_METRICS = "stoker-metrics.json"
 # TorchTune's names of metrics that all frameworks share.
 _OUR_NAMES = {"lr": LEARNING_RATE, "val_loss": f"{EVALUATION}{LOSS}"}
 _FILES = "checkpointer.checkpoint_files"
+# Recipes of torchtune 0.6 that log the sum of the ranks' losses, where the others log their mean.
+_SUMS_LOSS = ("lora_dpo_distributed",)
+# What a run of Stoker leaves in its output beside the model.
+_RUNS_FILES = (MANIFEST, LAST_ERROR, METRICS, REPORT)
+_RUNS_FOLDERS = ("checkpoint-", "set-aside-", "earlier-output-")
 
 
 def check(plan: Plan) -> None:
@@ -140,6 +154,11 @@ def follow(recipe: ModuleType, follower: _Follower) -> None:
             super().setup(cfg)
             follower.ready(self, cfg)
 
+        def _setup_lr_scheduler(self, **given: Any) -> Any:
+            # Four recipes of torchtune 0.6 count from 0 after a resume, unless max_steps_per_epoch shortens an epoch.
+            self._step = self.epochs_run * self._steps_per_epoch
+            return super()._setup_lr_scheduler(**{**given, "last_epoch": self._step - 1})
+
         @property
         def global_step(self) -> int:
             return self._step
@@ -221,14 +240,25 @@ class _Follower:
         if self._is_first:
             self._progress = Progress(recipe.global_step, self.outcome.total, achieved_world_size())
             self._metrics = MetricsFile(self._output, recipe.global_step)
-            recipe._metric_logger = _Relay(recipe._metric_logger, self.logged)
+            summed = achieved_world_size() if self._job.plan.module in _SUMS_LOSS else 1
+            recipe._metric_logger = _Relay(recipe._metric_logger, self.logged, summed)
         self._job.pulse.beat(FIRST_STEP, recipe.global_step)
+        self._beat_in_steps(recipe)
         self._job.on_training()
         if self._job.checkpoint is not None:
             # Metrics of earlier attempts count until this attempt has newer ones; it may have no step left.
-            self.outcome.metrics.update(read_json(self._job.checkpoint / _METRICS) or {})
+            self.outcome.metrics.update(read_json(self._job.checkpoint / _LAST_METRICS) or {})
             # This comes last, because TorchTune seeds the generators in each start.
             random_states.restore(self._job.checkpoint, self._rank)
+
+    def _beat_in_steps(self, recipe: Any) -> None:
+        """Count each forward pass of the model as a sign of life: a step may accumulate many."""
+        began = recipe.global_step
+
+        def beat(*_: Any) -> None:
+            self._job.pulse.beat(FIRST_STEP if self.outcome.step == began else TRAINING, self.outcome.step)
+
+        recipe._model.register_forward_pre_hook(beat)
 
     def stepped(self, recipe: Any) -> None:
         """Agree with all ranks on a stop after each step; after the last step of an epoch, the recipe saves first."""
@@ -266,8 +296,9 @@ class _Follower:
         barrier()
         folder = self._output / f"checkpoint-{self.outcome.step}"
         if self._is_first:
+            _drop_earlier_run(draft / f"epoch_{epoch}")
             self._complete(draft / f"epoch_{epoch}")
-            write_json(draft / _METRICS, self.outcome.metrics)
+            write_json(draft / _LAST_METRICS, self.outcome.metrics)
             checkpoints.seal(draft, self.outcome.step, **self._job.plan.record)
             shutil.rmtree(folder, ignore_errors=True)
             draft.rename(folder)
@@ -352,19 +383,36 @@ class _Follower:
 
 
 class _Relay:
-    """A metric logger that also tells the follower."""
+    """A metric logger that also tells the follower.
 
-    def __init__(self, logger: Any, logged: Callable[[dict[str, float], int], None]) -> None:
+    Args:
+        logger: the recipe's own.
+        logged: tells the follower.
+        summed: of how many ranks the recipe adds up the losses.
+    """
+
+    def __init__(self, logger: Any, logged: Callable[[dict[str, float], int], None], summed: int) -> None:
         self._logger = logger
         self._logged = logged
+        self._summed = summed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._logger, name)
 
     def log_dict(self, payload: dict[str, Any], step: int) -> None:
         """Log a step's numbers, which may be tensors."""
+        payload = {name: value / self._summed if name == LOSS else value for name, value in payload.items()}
         self._logger.log_dict(payload, step=step)
         self._logged({name: float(value) for name, value in payload.items()}, step)
+
+
+def _drop_earlier_run(epoch: Path) -> None:
+    """Remove what TorchTune copied of the run that made the base model: it would pass for this run's own."""
+    for path in epoch.iterdir():
+        if path.is_dir() and path.name.startswith(_RUNS_FOLDERS):
+            shutil.rmtree(path)
+        elif path.name in _RUNS_FILES:
+            path.unlink()
 
 
 def publish(epoch: Path, output: Path) -> None:
