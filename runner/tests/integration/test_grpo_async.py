@@ -481,7 +481,12 @@ def test_a_job_that_loses_its_samplers_for_good_ends_with_75_and_keeps_every_ste
         (78, ("--eval_strategy", "steps"), r"128 tokens, but the longest prompt \(row 1 of the evaluation data\) has"),
         (78, ("--max_staleness", "8"), "it has room for 8 adapters at a time, but the run needs 10: raise lora.max"),
         (78, ("--lora_r", "32"), "it takes adapters up to rank 16, but the run's have 32: raise lora.maxRank"),
-        (78, ("--tools", "my_rewards:add"), "the chat template of .* cannot show tool calls: use an instruction-tuned"),
+        (65, ("--tools", "my_rewards:add"), "holds text, which cannot show tools: write prompts as"),
+        (
+            78,
+            ("--tools", "my_rewards:add", "--dataset_name", "{inputs}/questions"),
+            "the chat template of .* cannot show tool calls: use an instruction-tuned",
+        ),
         (64, ("--reward_funcs", "my_rewards:long"), "my_rewards has no long"),
         (
             65,
@@ -495,6 +500,7 @@ def test_a_job_that_loses_its_samplers_for_good_ends_with_75_and_keeps_every_ste
         "long prompt to evaluate",
         "max_loras",
         "rank",
+        "text with tools",
         "template",
         "reward",
         "column to evaluate",
@@ -504,6 +510,7 @@ def test_a_job_that_loses_its_samplers_for_good_ends_with_75_and_keeps_every_ste
 def test_what_cannot_work_is_one_message_before_the_first_step(
     job: LocalJob, sampler: Sampler, code: int, asked: tuple[str, ...], said: str
 ) -> None:
+    asked = tuple(word.format(inputs=job.inputs) for word in asked)
     process = job.start(*args(sampler.address, "--max_steps", "3", *asked), env=told(job))
     last = job.output / "last-error.json"
     job.wait_for(lambda: last.exists() or process.poll() is not None, process)

@@ -24,6 +24,7 @@ from stoker.plan.plan import Plan
 
 TALK = [{"role": "user", "content": "a"}]
 PAIR = {"chosen": "a", "rejected": "b"}
+SAMPLERS = ("--samplers", "http://samplers:8000", "--use_peft")
 REWARDED = ("--reward_funcs", "get_soft_overlong_punishment")
 
 
@@ -67,7 +68,8 @@ FITTING: Sequence[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("reward", PAIR, ()),
     ("grpo", {"prompt": "a"}, REWARDED),
     ("rloo", {"prompt": TALK}, REWARDED),
-    ("grpo_async", {"prompt": "a"}, (*REWARDED, "--samplers", "http://sampler-0:8000", "--use_peft")),
+    ("grpo_async", {"prompt": "a"}, (*REWARDED, *SAMPLERS)),
+    ("grpo_async", {"prompt": TALK}, (*REWARDED, *SAMPLERS, "--tools", "mine:add")),
     ("distillation", {"prompt": "a"}, ("--teacher_model_name_or_path", "a/b")),
     ("sft", {"instruction": "a", "output": "b"}, ("--dataset_format", "alpaca")),
     ("sft", {"conversations": TALK}, ("--dataset_format", "chatml")),
@@ -116,6 +118,12 @@ def test_every_method_has_a_shape() -> None:
             ("--reward_funcs", "think_format_reward"),
             "reads messages, but the column prompt of",
         ),
+        (
+            "grpo_async",
+            {"prompt": "a"},
+            (*REWARDED, *SAMPLERS, "--tools", "mine:add"),
+            "holds text, which cannot show tools: write prompts as",
+        ),
     ],
 )
 def test_other_data_is_65_with_what_is_there_and_what_is_needed(
@@ -131,9 +139,8 @@ def test_a_reward_that_compares_needs_something_to_compare_with(tmp_path: Path) 
     write(tmp_path / "dataset", {"train.jsonl": [{"prompt": TALK}]})
     _, text = refusal(tmp_path, "grpo", "--reward_funcs", "accuracy_reward")
     assert "needs the column solution" in text
-    samplers = ("--samplers", "http://samplers:8000", "--use_peft")
     for reward in ("math_answer", "get_math_answer(wrong=0.0)"):
-        code, text = refusal(tmp_path, "grpo_async", *samplers, "--reward_funcs", reward)
+        code, text = refusal(tmp_path, "grpo_async", *SAMPLERS, "--reward_funcs", reward)
         assert code is ExitCode.BAD_DATA
         assert "needs the right answer in the column answer or solution or ground_truth" in text
 

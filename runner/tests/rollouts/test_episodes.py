@@ -12,7 +12,7 @@ import pytest
 from runner.tests.rollouts.episode_parts import Script, characters, group, seeds, write_module
 
 from stoker.contract.exits import ExitCode, RunError
-from stoker.rollouts.chat import Chat
+from stoker.rollouts.chat import Chat, chat_of
 from stoker.rollouts.episodes import Episodes, Sampling
 from stoker.rollouts.records import Group, Judged, Request, Sample
 from stoker.rollouts.rewards import Judges, functions_among
@@ -121,6 +121,23 @@ def test_a_row_that_the_chat_template_refuses_is_named() -> None:
     assert ended.value.message.startswith(
         "the prompt of row 5 of epoch 1 (group 7) cannot be made into tokens (ValueError: System role not supported): "
     )
+
+
+def test_a_text_that_cannot_show_the_tools_is_named() -> None:
+    def tokenizer(text: str) -> dict[str, list[int]]:
+        return {"input_ids": [*map(ord, text)]}
+
+    tooling = Tooling(UserCode(Functions(tools=("mine:add",))), {"": [{"function": {"name": "add"}}]})
+    sampler = Script(lambda _: ".")
+    with pytest.raises(RunError) as ended:
+        write(Episodes(sampler, Lengths(), chat_of(tokenizer), SAMPLING, tooling=tooling))
+    assert ended.value.code is ExitCode.BAD_DATA
+    assert ended.value.message == (
+        "the prompt of row 5 of epoch 1 (group 7) cannot be made into tokens (ValueError: it is a text, which cannot "
+        "show tools): write messages as the model's chat template takes them, such as without a system message, or "
+        "leave the row out"
+    )
+    assert not sampler.requests
 
 
 def test_a_row_without_a_prompt_is_named() -> None:

@@ -54,8 +54,8 @@ def encoding(row: str) -> Iterator[None]:
     except Exception as error:
         raise RunError(
             ExitCode.BAD_DATA,
-            f"the prompt of {row} cannot be made into tokens ({said_by(error)}): write what the model's chat template "
-            "takes, such as without a system message, or leave the row out",
+            f"the prompt of {row} cannot be made into tokens ({said_by(error)}): write messages as the model's chat "
+            "template takes them, such as without a system message, or leave the row out",
         ) from error
 
 
@@ -78,6 +78,8 @@ def chat_of(tokenizer: Any, tools: bool = False, template_kwargs: Mapping[str, A
 
     def encode(prompt: Prompt, offered: Tools) -> Sequence[int]:
         if not is_conversation(prompt):
+            if offered:
+                raise ValueError("it is a text, which cannot show tools")
             ids: Sequence[int] = tokenizer(text=prompt)["input_ids"]
             return ids
         return _rendered(tokenizer, prompt, tools=list(offered) or None, add_generation_prompt=True, **more)

@@ -33,6 +33,7 @@ _CONVERSATIONS = ("messages", "prompt", "chosen", "rejected", "completion", "con
 _REWARDS_OF_MESSAGES = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward")
 _REWARDS_OF_ANSWERS = ("math_answer", "get_math_answer")
 _REWARDS_OF_SOLUTIONS = ("accuracy_reward", "reasoning_accuracy_reward")
+_WRITE_MESSAGES = 'write prompts as [{"role": "user", "content": …}]'
 _LENGTHS = ("max_length", "max_completion_length")
 # Options of the model that give it other positions than its config.json says.
 _POSITIONS = ("max_position_embeddings", "rope_parameters", "rope_scaling")
@@ -57,6 +58,7 @@ def data_problems(
         else:
             yield from _wrong_columns(method, settings, data)
             yield from _wrong_rewards(settings, data)
+            yield from _unseen_tools(settings, data)
             yield from _no_template(method, settings, data, model)
     if model is not None and model.positions is not None:
         yield from _too_long(settings, model, model.positions)
@@ -101,7 +103,7 @@ def _wrong_rewards(settings: Mapping[str, Setting], data: DatasetColumns) -> Ite
                 ExitCode.BAD_DATA,
                 (
                     f"--reward_funcs {name} reads messages, but the column prompt of {data.path} holds text: "
-                    'write prompts as [{"role": "user", "content": …}], or choose another reward'
+                    f"{_WRITE_MESSAGES}, or choose another reward"
                 ),
             )
         if name in _REWARDS_OF_SOLUTIONS and "prompt" in data.columns and "solution" not in data.columns:
@@ -121,6 +123,17 @@ def _wrong_rewards(settings: Mapping[str, Setting], data: DatasetColumns) -> Ite
                     f"{data.path} only has {', '.join(data.columns)}: rename the column, or choose another reward"
                 ),
             )
+
+
+def _unseen_tools(settings: Mapping[str, Setting], data: DatasetColumns) -> Iterator[Problem]:
+    if settings.get("tools") and data.columns.get("prompt") == "text":
+        yield (
+            ExitCode.BAD_DATA,
+            (
+                f"--tools needs messages, but the column prompt of {data.path} holds text, which cannot show tools: "
+                f"{_WRITE_MESSAGES}, or leave out --tools"
+            ),
+        )
 
 
 def _no_template(
