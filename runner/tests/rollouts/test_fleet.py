@@ -261,6 +261,24 @@ def test_a_fleet_that_is_gone_for_too_long_ends_the_run(replicas: Replicas, flee
     assert 0.5 < time.monotonic() - started < 30
 
 
+def test_an_answer_that_is_lost_after_longer_than_the_fleet_is_waited_for_moves(
+    replicas: Replicas, fleet_of: Callable[..., Fleet]
+) -> None:
+    found = replicas.start(2, think=5)
+    fleet = fleet_of(found, wait_seconds=0.3)
+    fleet.check()
+    until(lambda: len(fleet.ready()) == 2)
+    pool, asked = in_a_loop(lambda: fleet.complete(request(1)))
+    until(lambda: any(replica.busy for replica in found))
+    lost, other = sorted(found, key=lambda replica: not replica.busy)
+    other.think = 0
+    time.sleep(0.8)
+    replicas.kill(lost)
+    turn = asked.result(10)
+    pool.shutdown()
+    assert turn.replica == f"127.0.0.1:{other.port}"
+
+
 def test_samplers_that_never_come_are_named(fleet_of: Callable[..., Fleet]) -> None:
     told: list[str] = []
     fleet = fleet_of("127.0.0.1:9,no-such-host.invalid:8000", wait_seconds=1.5)

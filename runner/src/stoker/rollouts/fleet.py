@@ -153,10 +153,10 @@ class Fleet:
         faults, looked = 0, set[Replica]()
         while True:
             now = time.monotonic()
-            if since is not None and now - max(since, self._answered) > self._wait_seconds:
-                raise self._nobody(version)
             replica = self._choose(version, request.ordinal, now)
             if replica is None:
+                if since is not None and now - max(since, self._answered) > self._wait_seconds:
+                    raise self._nobody(version)
                 there = any(one.serves(version) and one.works(now) for one in self._replicas)
                 since = None if there else now if since is None else since
                 await self._news()
@@ -182,12 +182,12 @@ class Fleet:
             except FaultError as error:
                 faults = self._fault(replica, request, error, faults)
             except LostError as error:
-                since = now if since is None else since
+                since = time.monotonic() if since is None else since  # until now it was there
                 replica.failed(time.monotonic())
                 if not error.connected:
                     self._later(replica.lost, str(error))
             except UnfitError as error:  # its key has changed
-                since = now if since is None else since
+                since = time.monotonic() if since is None else since  # until now it was there
                 replica.failed(time.monotonic())
                 self._later(replica.unfit, str(error))
             except SamplerRefusedError as error:
