@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from stoker.frameworks.trl.asynchronous.collector import Collector, Prompts
 from stoker.frameworks.trl.asynchronous.metrics import Lengths, SamplesFile, numbers_of
 from stoker.frameworks.trl.asynchronous.probes import PROBES, asked, rows_from
 from stoker.frameworks.trl.asynchronous.prompts import longest_prompt
-from stoker.frameworks.trl.asynchronous.rows import Row, rows_of, slice_of, trained_groups
+from stoker.frameworks.trl.asynchronous.rows import Row, rows_of, slice_of, trained_and_skipped
 from stoker.rollouts.episodes import Sampling
 from stoker.rollouts.publish import After
 from stoker.rollouts.records import Batch, Group, Sample, Turn, Written
@@ -113,16 +113,23 @@ def test_the_lengths_of_trained_answers_are_compared_with_those_of_all() -> None
     assert lengths.bias == 1.0
 
 
+def ordinals(groups: Sequence[Written]) -> list[int]:
+    return [group.ordinal for group, _ in groups]
+
+
 @pytest.mark.parametrize(("parts", "kept"), [(1, [1, 3]), (4, [1, 3]), (8, [0, 1, 2, 3])])
 def test_groups_without_an_advantage_are_left_out_as_far_as_the_parts_of_a_step_allow(
     parts: int, kept: list[int]
 ) -> None:
     groups = [group(n, sample(1.0), sample(float(n % 2 == 0))) for n in range(6)]
-    assert [g.ordinal for g, _ in trained_groups(batch(*groups), [1.0], 1)] == [1, 3, 5]
+    trained, skipped = trained_and_skipped(batch(*groups), [1.0], 1)
+    assert (ordinals(trained), ordinals(skipped)) == ([1, 3, 5], [0, 2, 4])
     few = [group(n, sample(1.0), sample(float(n not in (1, 3)))) for n in range(6)]
-    assert [g.ordinal for g, _ in trained_groups(batch(*few), [1.0], parts)] == kept
+    trained, skipped = trained_and_skipped(batch(*few), [1.0], parts)
+    assert (ordinals(trained), sorted(ordinals((*trained, *skipped)))) == (kept, [*range(6)])
     none = [group(n, sample(1.0), sample(1.0)) for n in range(6)]
-    assert [g.ordinal for g, _ in trained_groups(batch(*none), [1.0], 4)] == [0, 1]
+    trained, skipped = trained_and_skipped(batch(*none), [1.0], 4)
+    assert (ordinals(trained), ordinals(skipped)) == ([0, 1], [2, 3, 4, 5])
 
 
 def test_rewards_that_are_normalized_apart_teach_though_their_sums_are_the_same() -> None:
@@ -132,8 +139,8 @@ def test_rewards_that_are_normalized_apart_teach_though_their_sums_are_the_same(
     teaches = group(0, of(1.0, 0.0), of(0.0, 2.0), of(0.0, 2.0))
     flat = group(1, of(1.0, None), of(1.0, 2.0), of(1.0, 2.0))
     weights = [1.0, 0.5]
-    assert [g.ordinal for g, _ in trained_groups(batch(teaches, flat), weights, 1, apart=True)] == [0]
-    assert [g.ordinal for g, _ in trained_groups(batch(teaches, flat), weights, 1)] == [1]
+    assert ordinals(trained_and_skipped(batch(teaches, flat), weights, 1, apart=True)[0]) == [0]
+    assert ordinals(trained_and_skipped(batch(teaches, flat), weights, 1)[0]) == [1]
     assert numbers_of(batch(teaches, flat), weights, apart=True)[0]["rollout/flat_groups"] == 0.5
 
 

@@ -289,6 +289,7 @@ def home(ordinal: int) -> str:
 ONE_OF_FOUR: dict[str, dict[str, Any]] = {
     "none": {"home": home},
     **{f"sampler-{number}": {"home": home, "faulty": f"sampler-{number}", **FAULTS["stale"]} for number in range(4)},
+    "sampler-1, unrewarded": {"home": home, "faulty": "sampler-1", "unrewarded": True, **FAULTS["stale"]},
 }
 
 
@@ -307,6 +308,7 @@ def faults(
             max_steps=steps,
             guard_every=every,
             logging_steps=100,
+            skip_flat_groups=kind.get("unrewarded", False),
         )
         run = Ours(model, args, fleet.answer, fleet.take, lag=2)
         ended = None

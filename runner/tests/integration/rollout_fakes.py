@@ -158,6 +158,7 @@ class TinyFleet:
         noise: how far the log-probabilities it gives are from its own, in nats per token.
         home: the sampler of a group, by its ordinal; by default each group has samples of two.
         faulty: the one that does not serve what it names; empty for all of them.
+        unrewarded: samples of those that do not serve what they name get the same reward.
     """
 
     def __init__(
@@ -171,6 +172,7 @@ class TinyFleet:
         noise: float = 0.0,
         home: Callable[[int], str] | None = None,
         faulty: str = "",
+        unrewarded: bool = False,
     ) -> None:
         self._base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
         if shaken:
@@ -186,6 +188,7 @@ class TinyFleet:
         self._deviation = noise * math.sqrt(math.pi / 2)
         self._home = home or (lambda ordinal: "")
         self._faulty = faulty
+        self._unrewarded = unrewarded
         # An engine asks in a thread of its own.
         self._busy = threading.Lock()
         self._draw = torch.Generator().manual_seed(0)
@@ -240,7 +243,8 @@ class TinyFleet:
     def _answer(self, group: Group) -> tuple[Sample, ...]:
         prompt = self._tokenizer(group.columns["prompt"])["input_ids"]
         home = self._home(group.ordinal)
-        served = max(0, self._served(group.version)) if self._faulty in ("", home) else group.version
+        wrong = self._faulty in ("", home)
+        served = max(0, self._served(group.version)) if wrong else group.version
         ids, said = self._drawn(served, torch.tensor([prompt] * self._generations), 6, self._draw)
         if served != group.version:
             named = self._logps(group.version, ids)[:, len(prompt) - 1 : -1]
@@ -255,7 +259,7 @@ class TinyFleet:
                 tuple(values),
                 group.version,
                 group.version,
-                (sum(token % 2 == 0 for token in line[len(prompt) :]) / 6,),
+                (0.0 if wrong and self._unrewarded else sum(token % 2 == 0 for token in line[len(prompt) :]) / 6,),
                 "",
                 "length",
                 home or f"sampler-{index % 2}",

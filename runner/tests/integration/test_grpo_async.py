@@ -186,7 +186,7 @@ def test_one_faulty_sampler_of_four_ends_the_run_within_sixteen_steps(
     clean = found.pop("none")
     assert (clean["step"], clean["ended"]) == (40, None)
     for name, run in found.items():
-        _ends_in_time(run, 16, 70, f": {name} serves version")
+        _ends_in_time(run, 16, 70, f": {name.partition(',')[0]} serves version")
 
 
 def _ends_in_time(found: dict[str, Any], every: int, code: int, words: str) -> None:

@@ -80,7 +80,7 @@ class IdentityGuard:
         self._hears = self._hears or bool(probed)
 
     def look(self, step: int, rows: Sequence[Row]) -> None:
-        """Check the samples of a step. Every rank calls this with the rows of all ranks.
+        """Check the samples of a step, trained or skipped. Every rank calls this with the rows of all ranks.
 
         Raises:
             RunError: samplers serve something else (70: another version; 78: another model or another way to sample).

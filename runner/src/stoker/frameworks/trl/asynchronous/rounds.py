@@ -45,7 +45,7 @@ class Rounds:
         self._known: dict[str, _Known] = {}
 
     def see(self, step: int, replicas: Iterable[str]) -> None:
-        """Note whose samples a step trains."""
+        """Note whose samples a step has."""
         for replica in replicas:
             known = self._known.setdefault(replica, _Known(step))
             known.absent = known.absent or step > known.seen + 1

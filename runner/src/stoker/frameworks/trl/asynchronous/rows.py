@@ -48,6 +48,7 @@ class Handout:
         lists: the same, such as histograms.
         reward: mean weighted reward of the batch, with groups that are not trained.
         probed: rows that are not trained: what one version wrote alone, for the identity guard.
+        skipped: rows of groups that are not trained, which the identity guard looks at all the same.
     """
 
     rows: tuple[Row, ...]
@@ -55,6 +56,7 @@ class Handout:
     lists: Mapping[str, list[float]]
     reward: float
     probed: tuple[Row, ...] = ()
+    skipped: tuple[Row, ...] = ()
 
 
 def rows_of(groups: Iterable[Written]) -> tuple[Row, ...]:
@@ -114,8 +116,10 @@ def scored(samples: Iterable[Sample | Row], weights: Sequence[float]) -> list[fl
     return [weighted(one.rewards, weights) for one in samples if any(reward is not None for reward in one.rewards)]
 
 
-def trained_groups(batch: Batch, weights: Sequence[float], parts: int, *, apart: bool = False) -> tuple[Written, ...]:
-    """Return the groups of a batch that teach something, and as many others as the parts of a step need.
+def trained_and_skipped(
+    batch: Batch, weights: Sequence[float], parts: int, *, apart: bool = False
+) -> tuple[tuple[Written, ...], tuple[Written, ...]]:
+    """Return the groups of a batch that teach something, with as many others as the parts of a step need; and the rest.
 
     Args:
         batch: the batch.
@@ -128,14 +132,15 @@ def trained_groups(batch: Batch, weights: Sequence[float], parts: int, *, apart:
     flat = [is_flat(samples, weights, apart=apart) for _, samples in batch.groups]
     least = max(1, -(-(len(flat) - sum(flat)) // unit)) * unit
     spare = min(least, len(flat)) - (len(flat) - sum(flat))
-    kept = []
-    for group, skipped in zip(batch.groups, flat, strict=True):
-        if skipped:
-            spare -= 1
-            if spare < 0:
-                continue
-        kept.append(group)
-    return tuple(kept)
+    trained: list[Written] = []
+    skipped: list[Written] = []
+    for group, useless in zip(batch.groups, flat, strict=True):
+        spare -= useless
+        if useless and spare < 0:
+            skipped.append(group)
+        else:
+            trained.append(group)
+    return tuple(trained), tuple(skipped)
 
 
 def slice_of(rows: Sequence[Row], rank: int, size: int) -> Sequence[Row]:

@@ -31,12 +31,13 @@ from stoker.frameworks.trl.asynchronous.metrics import RATIO_EDGES, SamplesFile,
 from stoker.frameworks.trl.asynchronous.probes import PROBES
 from stoker.frameworks.trl.asynchronous.prompts import evaluated_by_name
 from stoker.frameworks.trl.asynchronous.refusals import BEHAVIOUR, DECOUPLED
-from stoker.frameworks.trl.asynchronous.rows import Handout, Row, rows_of, scored, slice_of, trained_groups
+from stoker.frameworks.trl.asynchronous.rows import Handout, Row, rows_of, scored, slice_of, trained_and_skipped
 from stoker.frameworks.trl.asynchronous.snapshot import Copies, adapter_of
 from stoker.frameworks.trl.asynchronous.trim import trimmed
 from stoker.frameworks.trl.asynchronous.weights import Plausible, weights_of
 from stoker.frameworks.trl.callback import RunCallback
 from stoker.rank.metrics import MetricsFile, peak_memory_gib
+from stoker.rollouts.records import Written
 from stoker.rollouts.schedule import steps_for
 from stoker.rollouts.state import RolloutState, read_state
 
@@ -178,7 +179,8 @@ class GRPOAsyncTrainer(GRPOTrainer):
         handout = self._together(lambda waiting: self._handout(step, waiting))
         self._prompts = tuple(dict.fromkeys(row.prompt_ids for row in handout.rows))[:PROBES]
         self._guard.hear(handout.probed)
-        self._guard.look(step, handout.rows)
+        # A sampler with another model may get no reward at all, so that only groups that are skipped show it.
+        self._guard.look(step, (*handout.rows, *handout.skipped))
         self._rows = slice_of(handout.rows, self._ranks.rank, self._ranks.size)
         output = super()._generate_and_score_completions([{"prompt": row.prompt} for row in self._rows])
         if self.args.correction == BEHAVIOUR:
@@ -265,14 +267,15 @@ class GRPOAsyncTrainer(GRPOTrainer):
     def _handout(self, step: int, waiting: Waiting) -> Handout:
         batch = self._rank0.take(step, waiting)
         numbers, lists, reward = numbers_of(batch, self._weights, apart=self._apart)
-        groups = batch.groups
+        trained: Sequence[Written] = batch.groups
+        skipped: Sequence[Written] = ()
         if self.args.skip_flat_groups:
             parts = self._ranks.size * self.args.steps_per_generation
-            groups = trained_groups(batch, self._weights, parts, apart=self._apart)
+            trained, skipped = trained_and_skipped(batch, self._weights, parts, apart=self._apart)
         if self._files is not None:
             self._files[1].write(batch)
         numbers = {**numbers, **self._rank0.figures()}
-        return Handout(rows_of(groups), numbers, lists, reward, self._rank0.probed())
+        return Handout(rows_of(trained), numbers, lists, reward, self._rank0.probed(), rows_of(skipped))
 
     def _answers(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """Return what the samplers wrote, in the form that TRL expects of a function of its own name."""
