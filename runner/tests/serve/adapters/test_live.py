@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from runner.tests.samples import check
@@ -17,6 +20,7 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.serve.adapters import live, versions
 from stoker.serve.adapters.files import read_adapter, read_base_model
 from stoker.serve.adapters.watch import Watch
+from stoker.serve.weights import files
 
 MODEL = {"name_or_path": BASE, "revision": None}
 
@@ -42,6 +46,39 @@ def test_a_live_version_is_whole_and_says_what_it_is(folder: Path, write: Callab
     check(manifest, "manifest-v1")
     assert (manifest["status"], manifest["probe"], manifest["keep"]) == ("live", "none", "all")
     assert all(file.stat().st_mode & 0o060 == 0o060 for file in (version.path, *version.path.iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (lambda folder, write: live.publish(folder, "run-a0", 3, write, MODEL), "3"),
+        (lambda folder, write: files.place(folder / "run-a0", 3, None, write), "w3"),
+    ],
+    ids=["adapter", "weights"],
+)
+def test_what_was_placed_while_the_volume_went_away_is_found_by_the_next_try(
+    folder: Path,
+    write: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+    place: Callable[[Path, Callable[[Path], None]], Any],
+    name: str,
+) -> None:
+    rename = Path.rename
+
+    def away(*_: object) -> bool:
+        raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+
+    def lost(draft: Path, path: Path) -> None:
+        rename(draft, path)
+        away()
+
+    with monkeypatch.context() as patches:
+        patches.setattr(Path, "rename", lost)
+        patches.setattr(Path, "exists", away)
+        with pytest.raises(versions.OutageError):
+            place(folder, write)
+    assert place(folder, write).path == folder / "run-a0" / name
+    assert [entry.name for entry in (folder / "run-a0").iterdir()] == [name]
 
 
 def test_a_live_version_is_not_published_as_a_finished_runs(folder: Path, write: Callable[[Path], None]) -> None:

@@ -125,17 +125,18 @@ def test_a_number_that_no_server_looks_at_is_refused(output: Path, tmp_path: Pat
     assert ending.value.code is ExitCode.USAGE
 
 
-def lose_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every rename happen, and then be asked for again, as NFS does if the answer is lost."""
+def lose_answers(monkeypatch: pytest.MonkeyPatch, number: int = errno.ENOENT) -> None:
+    """Let every rename happen and fail: NFS asks again if the answer is lost (ENOENT), or gives up (others)."""
     rename = Path.rename
 
-    def twice(folder: Path, path: Path) -> None:
+    def fail(folder: Path, path: Path) -> None:
         rename(folder, path)
-        rename(folder, path)  # finds nothing to rename
+        raise OSError(number, os.strerror(number), str(folder))
 
-    monkeypatch.setattr(Path, "rename", twice)
+    monkeypatch.setattr(Path, "rename", fail)
 
 
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EIO, errno.ETIMEDOUT], ids=["ENOENT", "EIO", "ETIMEDOUT"])
 @pytest.mark.parametrize(
     ("place", "name"),
     [
@@ -146,9 +147,9 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["number", "next number", "weights"],
 )
 def test_a_rename_whose_answer_was_lost_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Callable[[Path], Any], name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Callable[[Path], Any], name: str, number: int
 ) -> None:
-    lose_answers(monkeypatch)
+    lose_answers(monkeypatch, number)
     assert place(tmp_path).path == tmp_path / "run" / name
     assert [entry.name for entry in (tmp_path / "run").iterdir()] == [name]
     assert (tmp_path / "run" / name / "file").read_text() == "text"

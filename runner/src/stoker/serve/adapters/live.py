@@ -57,7 +57,7 @@ def claim(folder: Path, run: str, owner: str) -> str:
 def publish(
     folder: Path, name: str, number: int, write: Callable[[Path], None], base_model: Mapping[str, str | None]
 ) -> Version:
-    """Publish a version.
+    """Publish a version, unless it is there: an earlier try placed it, and the volume's answer was lost.
 
     Args:
         folder: the servers' folder of published versions.
@@ -67,9 +67,13 @@ def publish(
         base_model: its `name_or_path` and `revision`.
 
     Raises:
-        RunError: `write` left no adapter (70), the version exists, or the folder cannot be written to (78).
+        RunError: `write` left no adapter (70), or the folder cannot be written to (78).
     """
     refuse_words(name, number)
+    version = Version(name, number, folder / name / str(number))
+    with file_errors(folder):
+        if version.path.is_dir():
+            return version
 
     def fill(draft: Path) -> None:
         write(draft)

@@ -219,14 +219,15 @@ def settle(file: Path) -> None:
 def reveal(draft: Path, path: Path) -> None:
     """Give a draft its name, or a version that of a draft.
 
-    If the answer to a rename is lost, NFS asks again, and is told that there is no such folder.
+    If the answer to a rename is lost, NFS asks again, and is told that there is no such folder. Where it gives up
+    (`soft`), the rename fails with EIO or ETIMEDOUT although it was done.
 
     Raises:
-        OSError: it keeps its name.
+        OSError: it keeps its name, or nothing is known of it.
     """
     try:
         draft.rename(path)
-    except FileNotFoundError:
+    except OSError:
         if draft.exists() or not path.exists():
             raise
 

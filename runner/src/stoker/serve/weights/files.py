@@ -103,6 +103,8 @@ def newest_run(folder: Path) -> str:
 def place(folder: Path, version: int, earlier: int | None, write: Callable[[Path], None]) -> WeightsFile:
     """Publish what a function writes into the folder that it is given. Readers see all of it or nothing.
 
+    If the version is there in this form, an earlier try placed it, and the volume's answer was lost.
+
     Args:
         folder: the run's folder.
         version: the version.
@@ -112,19 +114,21 @@ def place(folder: Path, version: int, earlier: int | None, write: Callable[[Path
     Raises:
         RunError: the folder cannot be written to (78).
     """
-    name = f"w{version}" if earlier is None else f"d{version}-{earlier}"
+    file = WeightsFile(version, earlier, folder / (f"w{version}" if earlier is None else f"d{version}-{earlier}"))
     with file_errors(folder):
+        if file.path.is_dir():
+            return file
         share(folder)
         draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=folder))
         try:
             write(draft)
-            for file in draft.iterdir():
-                settle(file)
+            for written in draft.iterdir():
+                settle(written)
             draft.chmod(0o775)
-            reveal(draft, folder / name)
+            reveal(draft, file.path)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-    return WeightsFile(version, earlier, folder / name)
+    return file
 
 
 def remove(file: WeightsFile) -> None:
