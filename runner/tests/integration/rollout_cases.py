@@ -83,6 +83,13 @@ class Counter:
     def get_reward(self):
         return self.count
 
+class Quiz:
+    """Has no tools."""
+    def reset(self, **row):
+        return f" Add {row['start']}."
+    def get_reward(self):
+        return 1
+
 TOOLS = [add, fail]
 
 def spoke(completions, **kwargs):
@@ -138,7 +145,7 @@ def played(
     code = UserCode(functions, None, limits)
     loaded = code.start()
     try:
-        chat = chat_of(tokenizer, tools=bool(functions.tools or functions.environments))
+        chat = chat_of(tokenizer, tools=loaded.has_tools)
         script = Script(tokenizer, *answers)
         judges = Judges(functions.rewards, code, loaded.rewards, 60)
         episodes = Episodes(
@@ -246,6 +253,14 @@ def an_environment_is_played() -> None:
     assert "Now 12" in samples[0].text
 
 
+def an_environment_without_tools_needs_no_template_that_shows_them() -> None:
+    """It shows its row and judges."""
+    template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    samples, _, tokenizer = played(Functions((), (), {"": "mine:Quiz"}), template, "7", start=2)
+    assert tokenizer.decode(samples[0].prompt_ids) == "What is 3 + 4? Add 2."
+    assert [(sample.text, sample.rewards) for sample in samples] == [("7", (1.0,))] * 2, samples
+
+
 def a_template_that_changes_what_was_said_branches() -> None:
     """The row begins anew, and the tokens that it loses are counted."""
     changing = qwen3_chat_template.replace(
@@ -342,6 +357,7 @@ def main() -> None:
         a_tool_that_fails_tells_the_policy,
         a_tool_that_hangs_ends_the_run,
         an_environment_is_played,
+        an_environment_without_tools_needs_no_template_that_shows_them,
         a_template_that_changes_what_was_said_branches,
         templates_that_cannot_be_read_are_refused,
         a_tool_without_types_is_refused,

@@ -20,7 +20,7 @@ from runner.tests.rollouts.replicas import until
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.rollouts.failures import UserCodeError, UserCodeLostError
-from stoker.rollouts.user_code import Functions, Limits, UserCode
+from stoker.rollouts.user_code import Functions, Limits, Loaded, UserCode
 
 LIMIT = "the limit"
 
@@ -82,6 +82,16 @@ def alive(session: int) -> list[str]:
         if int(fields[3]) == session and fields[0] != "Z":
             found.append(stat.parent.name)
     return found
+
+
+def test_an_environment_may_have_no_tools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[UserCode]
+) -> None:
+    write_module(tmp_path, monkeypatch, "class Room:\n    def reset(self, **row): ...\n    def get_reward(self): ...\n")
+    started.append(UserCode(Functions(environments={"": "mine:Room"})))
+    loaded = started[0].start()
+    assert (loaded.rewards, loaded.has_tools) == (("Room",), False)
+    assert Loaded((), {"room": [], "hall": [{"function": {"name": "open"}}]}).has_tools
 
 
 def test_functions_are_called_as_trl_calls_them(code: Any) -> None:

@@ -73,6 +73,11 @@ class Loaded:
     rewards: tuple[str, ...]
     tools: Mapping[str, list[dict[str, Any]]]
 
+    @property
+    def has_tools(self) -> bool:
+        """Return whether the policy may call anything: an environment may have no tools."""
+        return any(self.tools.values())
+
 
 class UserCode:
     """The process of users' code. It is started here and then asked from one event loop.

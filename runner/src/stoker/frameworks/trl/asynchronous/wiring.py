@@ -101,7 +101,7 @@ class Rollouts:
         """
         settings = self._settings
         assert self._judges is not None, "only rank 0 collects"
-        has_tools = bool(settings.tools or settings.environment_factory)
+        has_tools = self._loaded is not None and self._loaded.has_tools
         chat = chat_of(start.tokenizer, tools=has_tools, template_kwargs=settings.chat_template_kwargs)
         self._judges.check(start.rows[0].get("prompt", EMPTY), waiting)
         plan = Plan.read(Path(os.environ.get(PLAN_FILE, "")))
