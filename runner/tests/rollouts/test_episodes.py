@@ -216,7 +216,10 @@ def test_what_functions_log_belongs_to_their_group(with_code: Any) -> None:
         ("return [float('-inf'), 1]", "judge returned -inf for completion 0, for ROW: return a finite number, or None"),
         (
             "import time; time.sleep(60)",
-            "judge took longer than the 1 s that the rewards of a group have (--reward_seconds), for ROW",
+            (
+                "judge took longer than the 1 s that the rewards of a group have (--reward_seconds), for ROW (its "
+                "traceback is above): let it end earlier, or raise the limit if many functions compute at once"
+            ),
         ),
     ],
 )

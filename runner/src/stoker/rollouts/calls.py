@@ -83,7 +83,8 @@ async def _result(name: str, future: asyncio.Future[Any], clock: Clock, told: bo
     if not done:
         where = stack()
         future.cancel()
-        raise UserCodeError(name, f"took longer than {clock.limit}", where, "let it end earlier")
+        advice = "let it end earlier, or raise the limit if many functions compute at once"
+        raise UserCodeError(name, f"took longer than {clock.limit}", where, advice)
     error = future.exception()
     if error is None:
         return future.result()
