@@ -95,7 +95,7 @@ def test_numbers_of_a_batch() -> None:
     numbers, lists, reward = numbers_of(batch(flat, mixed), [2.0])
     assert numbers["staleness/mean"] == 1.5
     assert numbers["staleness/max"] == 3.0
-    assert numbers["rollout/flat_groups"] == 1.0  # what has no reward counts as nothing
+    assert numbers["rollout/flat_groups"] == 1.0
     assert numbers["rollout/turns"] == 2.0
     assert numbers["unit"] == 3.0  # by the name that the reward function gave it
     assert lists["staleness/histogram"] == [0.0, 3.0, 0.0, 1.0]
@@ -130,6 +130,15 @@ def test_groups_without_an_advantage_are_left_out_as_far_as_the_parts_of_a_step_
     none = [group(n, sample(1.0), sample(1.0)) for n in range(6)]
     trained, skipped = trained_and_skipped(batch(*none), [1.0], 4)
     assert (ordinals(trained), ordinals(skipped)) == ([0, 1], [2, 3, 4, 5])
+
+
+@pytest.mark.parametrize(
+    ("rewards", "share"),
+    [((1.0, 1.0, None, None), 1.0), ((None, None), 1.0), ((1.0, None), 1.0), ((1.0, 0.0, None), 0.0)],
+)
+def test_samples_without_a_reward_do_not_make_a_group_teach(rewards: tuple[float | None, ...], share: float) -> None:
+    judged = batch(group(0, *map(sample, rewards)))
+    assert numbers_of(judged, [1.0])[0]["rollout/flat_groups"] == share
 
 
 def test_rewards_that_are_normalized_apart_teach_though_their_sums_are_the_same() -> None:

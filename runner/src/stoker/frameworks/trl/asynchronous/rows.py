@@ -89,6 +89,8 @@ def _row(prompt: Any, sample: Sample) -> Row:
 def is_flat(samples: Sequence[Sample], weights: Sequence[float], *, apart: bool = False) -> bool:
     """Return whether all samples of a group have the same reward, so that none has an advantage.
 
+    Samples without a reward do not count: TRL gives them no advantage, and compares the others among themselves.
+
     Args:
         samples: of the group.
         weights: of the reward functions.
@@ -99,7 +101,7 @@ def is_flat(samples: Sequence[Sample], weights: Sequence[float], *, apart: bool 
             _is_one([reward for reward in rewards if reward is not None])
             for rewards in zip(*(sample.rewards for sample in samples), strict=True)
         )
-    return _is_one([weighted(sample.rewards, weights) for sample in samples])
+    return _is_one(scored(samples, weights))
 
 
 def _is_one(values: Sequence[float]) -> bool:
