@@ -15,8 +15,8 @@ RUNTIME_FILE = Path(__file__).parents[1] / "examples/runtimes/trl-distributed-cp
 RUNTIME: Manifest = yaml.safe_load(RUNTIME_FILE.read_text())
 """Our rendered runtime for CPUs, named `trl-distributed`."""
 MANAGER = "stoker.dev/tests"
-GRPO = ["--model_name_or_path=/workspace/tiny", "--dataset_name=org/data", "--reward_funcs=think_format_reward"]
-"""Flags with which a TrainJob of `trl-grpo-async` is valid."""
+GRPO = ["--model_name_or_path=/opt/tiny", "--dataset_name=org/data", "--reward_funcs=think_format_reward"]
+"""Flags with which a TrainJob of `trl-grpo-async` is valid, for the image may have that model."""
 
 
 def trainjob(

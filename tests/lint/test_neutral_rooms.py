@@ -22,6 +22,7 @@ _READING = (
 )
 # file, name → why it may stand there.
 ALLOWED = {
+    ("cluster/validate.py", "model_name_or_path"): "an argument of `stoker tinker`",
     ("commands/chat.py", "temperature"): "a flag of the command itself, as servers of models name it",
     ("commands/rl.py", "samplers"): "a flag of the command itself",
     ("contract/manifest.py", "use_rslora"): "a key of PEFT's adapter_config.json",

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
 from runner.tests.agreement.sdk_jobs import made_by_the_sdk
 from runner.tests.agreement.shapes import SHAPES, runtime_of
 from runner.tests.agreement.upstream import FILES, TRAINJOBS, lines, trainers_of
 from runner.tests.parity.configurations import TRL_METHODS, TUNE_METHODS, Configuration, Generator
 from runner.tests.parity.trainjobs import of_tree
 
-from builders import kept, trainjob, variables, with_initializers
+from builders import RUNTIME_FILE, kept, trainjob, variables, with_initializers
 from stoker.commands.describe import flags
 from stoker.entry.hook import is_trainer
 
@@ -191,6 +192,15 @@ def _names_uri(runtime: Manifest, name: str) -> bool:
         for container in job["template"]["spec"]["template"]["spec"]["containers"]
         for entry in container.get("env", ())
     )
+
+
+def sampled() -> Iterator[Case]:
+    """Yield a TrainJob whose samplers read its workspace: a new one, and one that exists."""
+    runtime = yaml.safe_load(RUNTIME_FILE.with_name("trl-grpo-async-cpu.yaml").read_text())
+    args = ["--reward_funcs", "get_soft_overlong_punishment"]
+    job = trainjob("run", runtime=runtime["metadata"]["name"], args=args)
+    yield Case("samplers, and nothing in the workspace", job, runtime)
+    yield Case("samplers", job, kept(runtime), workspace_for("grpo"))
 
 
 def worlds() -> Iterator[Case]:

@@ -35,6 +35,7 @@ def all_cases() -> Iterator[Case]:
     yield from cases.worlds()
     yield from cases.of_repository(ROOT)
     yield from cases.generated(_GENERATED)
+    yield from cases.sampled()
 
 
 def test_validate_and_pods_agree_on_some(tmp_path: Path) -> None:

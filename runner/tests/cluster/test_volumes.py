@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from builders import (
     RUNTIME,
+    RUNTIME_FILE,
     as_step,
     container,
     container_patch,
@@ -27,6 +29,7 @@ from builders import (
 from stoker.cluster.validate import Validation, validate_one
 from stoker.contract.exits import ExitCode
 
+SAMPLED = yaml.safe_load(RUNTIME_FILE.with_name("trl-grpo-async-cpu.yaml").read_text())
 FETCHED = {"storageUri": "hf://org/name"}
 EMPTY = "because the volume initializer at /workspace is empty when the run starts"
 
@@ -104,6 +107,23 @@ def test_a_container_beside_the_trainer_may_fill_the_workspace(kind: str) -> Non
     mount = {"name": "initializer", "mountPath": "/workspace"}
     pod[kind] = [*pod.get(kind, ()), {"name": "fill", "volumeMounts": [mount]}]
     assert of(runtime).problems == ()
+
+
+@pytest.mark.parametrize("kind", ["initContainers", "containers"])
+def test_a_container_beside_the_trainer_that_only_reads_fills_nothing(kind: str) -> None:
+    runtime = deepcopy(RUNTIME)
+    pod = pod_of(replicated_jobs(runtime)[0])
+    mount = {"name": "initializer", "mountPath": "/workspace", "readOnly": True}
+    pod[kind] = [*pod.get(kind, ()), {"name": "read", "volumeMounts": [mount]}]
+    assert of(runtime).code is ExitCode.NO_INPUT
+
+
+def test_samplers_read_the_workspace_and_do_not_fill_it() -> None:
+    args = ["--reward_funcs", "get_soft_overlong_punishment"]
+    verdict = validate_one(trainjob(runtime="trl-grpo-async", args=args), SAMPLED)
+    assert verdict.code is ExitCode.NO_INPUT
+    for what in ("the model /workspace/model", "the data set /workspace/dataset"):
+        assert f"{what} is missing, {EMPTY}" in verdict.errors
 
 
 def test_a_claim_that_exists_may_hold_anything() -> None:

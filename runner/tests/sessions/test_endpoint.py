@@ -19,7 +19,7 @@ from stoker.sessions import up
 
 Object = dict[str, Any]
 RUNTIME = Path(__file__).parents[3] / "examples/runtimes/trl-tinker-cpu.yaml"
-UP = ("up", "loops", "--runtime", "trl-tinker", "--model", "/models/tiny", "--wait", "0")
+UP = ("up", "loops", "--runtime", "trl-tinker", "--model", "/opt/tiny", "--wait", "0")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_an_endpoint_gets_a_service_and_a_key_and_says_how_to_use_it(endpoint: C
     told = rl(*UP, "--set", "max_rank=16", "--idle-limit", "30m")
     assert told.exit_code == 0, told.output
     trainjob = endpoint.objects["trainjobs", "ml", "loops"]
-    assert trainjob["spec"]["trainer"]["args"] == ["--model_name_or_path=/models/tiny", "--max_rank=16"]
+    assert trainjob["spec"]["trainer"]["args"] == ["--model_name_or_path=/opt/tiny", "--max_rank=16"]
     assert "initializer" not in trainjob["spec"]
     env = {one["name"] for one in trainjob["spec"]["trainer"]["env"]}
     assert env == {"STOKER_SAMPLERS_API_KEY", "STOKER_IDLE_SECONDS"}
@@ -106,11 +106,11 @@ def test_it_is_printed_without_a_cluster() -> None:
 
 
 def test_python_starts_it_too(endpoint: Cluster) -> None:
-    env = {"STOKER_ARG_MODEL_NAME_OR_PATH": "/models/tiny"}
+    env = {"STOKER_ARG_MODEL_NAME_OR_PATH": "/opt/tiny"}
     url = sdk.start_session(None, "loops", runtime="trl-tinker", env=env, wait_seconds=0)
     assert url == "http://loops-tinker.ml:8000"
     trainer = endpoint.objects["trainjobs", "ml", "loops"]["spec"]["trainer"]
-    assert {"name": "STOKER_ARG_MODEL_NAME_OR_PATH", "value": "/models/tiny"} in trainer["env"]
+    assert {"name": "STOKER_ARG_MODEL_NAME_OR_PATH", "value": "/opt/tiny"} in trainer["env"]
     assert endpoint.objects["secrets", "ml", "loops-session"]["stringData"]["api-key"].startswith("tml-")
     with pytest.raises(RunError, match="trl-grpo-async runs a method: write a config"):
         sdk.start_session(None, "sums", wait_seconds=0)

@@ -40,8 +40,9 @@ from stoker.node.preflight import (
     package_problems,
 )
 from stoker.plan.facts import Facts
+from stoker.plan.inputs import Input
 from stoker.plan.plan import Check, Plan
-from stoker.plan.resolve import RunRequest, read_request, resolve_plan
+from stoker.plan.resolve import RunRequest, input_check, read_request, resolve_plan
 from stoker.plan.world import DEFAULT_PORT, resolve_world
 from stoker.rank.guard import expect_world
 from stoker.rollouts.addresses import addresses_in
@@ -251,7 +252,7 @@ class _Judge:
             start = start_of(words, environment)
             if start is None:
                 if words[:2] == ["stoker", "tinker"]:
-                    self._endpoint(words[2:], environment, unseen)
+                    self._endpoint(words[2:], environment, volumes, unseen)
                 else:
                     self._not_launched()
                 return None
@@ -270,7 +271,9 @@ class _Judge:
                     self.notices.append("the pods only print the plan: nothing is trained")
         return first
 
-    def _endpoint(self, words: Sequence[str], environment: Mapping[str, str], unseen: Sequence[str]) -> None:
+    def _endpoint(
+        self, words: Sequence[str], environment: Mapping[str, str], volumes: Volumes, unseen: Sequence[str]
+    ) -> None:
         """Check what an endpoint for the tinker client would refuse.
 
         Raises:
@@ -282,6 +285,10 @@ class _Judge:
         addresses_in(options.samplers)
         if problems := unknown_variables(kept_variables(environment)):
             raise RunError(ExitCode.USAGE, "\n".join(problems))
+        if options.model.startswith("/"):
+            model = Input(options.model, "model", "spec.initializer.model", "--model_name_or_path")
+            self._check(input_check(model), volumes)
+            self._tell_unchecked()
         self.serves = "an endpoint for the tinker client"
 
     def _planned(self, start: Start, facts: Facts, volumes: Volumes) -> Plan | None:
@@ -326,10 +333,13 @@ class _Judge:
         self._accounts(plan)
         self._checkpoint(plan)
         self.unchecked += plan.unseen
-        if self.unchecked:
-            self.notices.append(f"not checked: {'; '.join(dict.fromkeys(self.unchecked))}")
+        self._tell_unchecked()
         if GRACE_PERIOD not in unseen:
             self._grace(plan)
+
+    def _tell_unchecked(self) -> None:
+        if self.unchecked:
+            self.notices.append(f"not checked: {'; '.join(dict.fromkeys(self.unchecked))}")
 
     def _grace(self, plan: Plan) -> None:
         """Compare the time that the pods have to stop with the time that the runner counts on."""

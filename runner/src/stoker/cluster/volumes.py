@@ -156,7 +156,7 @@ def volumes_of_claims(pod: Mapping[str, Any]) -> dict[str, list[str]]:
     Args:
         pod: its spec.
     """
-    mounted = {name for name, _ in _mounted(pod)}
+    mounted = {str(mount["name"]) for mount in _mounts(pod)}
     found: dict[str, list[str]] = {}
     for volume in pod.get("volumes", ()):
         claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
@@ -170,8 +170,8 @@ def _volumes_of(runtime: Mapping[str, Any], fetching: Mapping[str, str | None], 
     pods = {str(job["name"]): job["template"]["spec"]["template"]["spec"] for job in jobset["replicatedJobs"]}
     pod = pods.pop(str(node["name"]))
     claims = {str(t["metadata"]["name"]) for p in jobset.get("volumeClaimPolicies", ()) for t in p.get("templates", ())}
-    writers = {name for job, other in pods.items() if fetching.get(job) is None for name, _ in _mounted(other)}
-    beside = {name for name, _ in _mounted(pod, without=container)}
+    writers = {name for job, other in pods.items() if fetching.get(job) is None for name in _written(other)}
+    beside = {*_written(pod, without=container)}
     mounts, fetched = [], {}
     for mount in container.get("volumeMounts", ()):
         name, path = str(mount["name"]), PurePosixPath(mount["mountPath"])
@@ -180,9 +180,9 @@ def _volumes_of(runtime: Mapping[str, Any], fetching: Mapping[str, str | None], 
         is_new = (is_claim and name not in writers) or any(kind in (source or {}) for kind in _NEW)
         mounts.append(_Mount(path, name, is_new and name not in beside, not _is_read_only(mount, source)))
         for job, folder in fetching.items() if is_claim else ():
-            for volume, there in _mounted(pods.get(job, {})):
-                target = PurePosixPath(folder or "")
-                if volume == name and target.is_relative_to(there):
+            for other in _mounts(pods.get(job, {})):
+                target, there = PurePosixPath(folder or ""), other["mountPath"]
+                if str(other["name"]) == name and target.is_relative_to(there):
                     fetched[path / target.relative_to(there)] = f"spec.initializer.{job.removesuffix('-initializer')}"
     context = container.get("securityContext") or {}
     return Volumes(
@@ -221,9 +221,17 @@ def _is_read_only(mount: Mapping[str, Any], source: Mapping[str, Any] | None) ->
     return bool(mount.get("readOnly") or claim.get("readOnly") or any(kind in found for kind in _READ_ONLY))
 
 
-def _mounted(pod: Mapping[str, Any], without: Mapping[str, Any] | None = None) -> Iterator[tuple[str, str]]:
-    """Yield volume and path of each mount in the containers of a pod."""
+def _written(pod: Mapping[str, Any], without: Mapping[str, Any] | None = None) -> Iterator[str]:
+    """Yield the volumes that the containers of a pod can write to."""
+    for mount in _mounts(pod, without):
+        name = str(mount["name"])
+        if not _is_read_only(mount, _source_of(pod, name)):
+            yield name
+
+
+def _mounts(pod: Mapping[str, Any], without: Mapping[str, Any] | None = None) -> Iterator[Mapping[str, Any]]:
+    """Yield each mount in the containers of a pod."""
     for kind in ("initContainers", "containers"):
         for container in pod.get(kind, ()):
             if container is not without:
-                yield from ((str(mount["name"]), mount["mountPath"]) for mount in container.get("volumeMounts", ()))
+                yield from container.get("volumeMounts", ())

@@ -472,6 +472,13 @@ def _port(facts: Facts, name: str, problems: list[str]) -> int:
     return port
 
 
+def input_check(source: Input) -> Check:
+    """Return the check of a model or data set that is a path."""
+    fetched = f" ({source.initializer} of the TrainJob does that)" if source.initializer else ""
+    fix = f"put it there{fetched}, mount it, or set another one with {source.flag}"
+    return Check("exists", source.value, source.what, ExitCode.NO_INPUT, fix)
+
+
 def _checks(facts: Facts, inputs: Sequence[Input], config_path: str | None, output_dir: str) -> tuple[Check, ...]:
     checks = [
         Check(
@@ -486,9 +493,7 @@ def _checks(facts: Facts, inputs: Sequence[Input], config_path: str | None, outp
     ]
     for source in inputs:
         if source.value.startswith("/"):
-            fetched = f" ({source.initializer} of the TrainJob does that)" if source.initializer else ""
-            fix = f"put it there{fetched}, mount it, or set another one with {source.flag}"
-            checks.append(Check("exists", source.value, source.what, ExitCode.NO_INPUT, fix))
+            checks.append(input_check(source))
     if config_path is not None:
         fix = "mount it, or correct the path in --config"
         checks.append(Check("exists", config_path, CONFIG_FILE, ExitCode.NO_INPUT, fix))
