@@ -46,7 +46,7 @@ def job(
     """Return a TrainJob that keeps all rules but for what is said."""
     suspended = {"suspend": True}
     made = trainjob(name, runtime=runtime, kind=kind, with_trainer=bool(trainer), spec=suspended, **trainer)
-    made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
+    made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": queue} if queue is not None else {}
     return made
 
 
@@ -102,6 +102,11 @@ BREACHES = [
     Breach(
         "queue",
         job(queue=None),
+        "a TrainJob here waits in a queue: name one in the label kueue.x-k8s.io/queue-name",
+    ),
+    Breach(
+        "queue",
+        job(queue=""),  # as a template without a value writes it: Kueue reads no queue either
         "a TrainJob here waits in a queue: name one in the label kueue.x-k8s.io/queue-name",
     ),
 ]
@@ -215,9 +220,10 @@ def test_rules_warn_at_first_and_older_trainjobs_can_change_later(
     rules("deny")
     kube.kubectl("patch", "trainjob", "older", "--type=merge", "--patch", '{"metadata": {"labels": {"seen": "yes"}}}')
     # Without its label, a TrainJob would wait in no queue.
-    out = '{"metadata": {"labels": {"kueue.x-k8s.io/queue-name": null}}}'
-    done = kube.kubectl("patch", "trainjob", "queued", "--type=merge", "--patch", out, check=False)
-    assert done.returncode != 0
-    assert "a TrainJob here waits in a queue: name one in the label kueue.x-k8s.io/queue-name" in done.stderr
+    for queue in (None, ""):
+        out = json.dumps({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": queue}}})
+        done = kube.kubectl("patch", "trainjob", "queued", "--type=merge", "--patch", out, check=False)
+        assert done.returncode != 0
+        assert "a TrainJob here waits in a queue: name one in the label kueue.x-k8s.io/queue-name" in done.stderr
     for name in ("older", "queued"):
         kube.delete("trainjob", name)

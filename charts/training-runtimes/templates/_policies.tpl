@@ -36,11 +36,11 @@ imageRegistries:
   message: >-
     "spec.trainer.image " + variables.image + " must come from one of " + variables.registries.join(", ")
 queue:
-  # A TrainJob that lost its label would leave its queue, and start by `spec.suspend`.
+  # A TrainJob that lost its label, or whose label is empty, would leave its queue, and start by `spec.suspend`.
   operations: [UPDATE]
   expression: >-
-    variables.queueLabel in object.metadata.?labels.orValue({}) ||
-    (request.operation == "UPDATE" && !(variables.queueLabel in oldObject.metadata.?labels.orValue({})))
+    object.metadata.?labels[?variables.queueLabel].orValue("") != "" ||
+    (request.operation == "UPDATE" && oldObject.metadata.?labels[?variables.queueLabel].orValue("") == "")
   message: >-
     "a TrainJob here waits in a queue: name one in the label " + variables.queueLabel
 {{- end }}
