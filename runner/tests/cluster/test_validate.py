@@ -315,6 +315,23 @@ def test_one_partition_of_a_gpu_is_a_device() -> None:
     assert said(verdict) == ["sft: valid: trl sft on 1 nodes × 1 processes"]
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "limits"),
+    [
+        ("nvidia", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8000, "nvidia.com/gpucores": 30}),
+        ("nvidia", {"nvidia.com/gpu.shared": 1}),
+        ("amd", {"amd.com/cpx_nps4": 1}),
+        ("intel", {"gpu.intel.com/i915": 1, "gpu.intel.com/i915_monitoring": 1}),
+    ],
+)
+def test_only_devices_are_counted(accelerator: str, limits: Mapping[str, int]) -> None:
+    runtime = gpu_runtime(STOKER_ACCELERATOR=accelerator)
+    container(runtime)["resources"] = {"limits": limits}
+    verdict = of(runtime=runtime)
+    assert verdict.plan is not None, verdict
+    assert verdict.plan.world.nproc_per_node == 1
+
+
 GOLDENS = sorted((ROOT / "tests/charts/golden/training-runtimes").glob("*.yaml"))
 
 

@@ -14,7 +14,8 @@ from stoker.plan.world import DEFAULT_PORT, yields
 
 # Partitions of an NVIDIA GPU, of which CUDA gives a process one.
 _PARTITIONS = "nvidia.com/mig-"
-# Extended resources whose count is the number of devices, by the accelerator profile.
+# Extended resources whose count is the number of devices, by the accelerator profile: a name, or how one begins if it
+# ends with a sign.
 _RESOURCES = {
     # Not all of a vendor's: network operators offer RDMA devices, and device plugins shares of memory, there too.
     "nvidia": ("nvidia.com/gpu", _PARTITIONS),
@@ -65,10 +66,17 @@ def partition_problem(job: NodeJob, accelerator: str) -> str:
     )
 
 
-def _requested(job: NodeJob, prefixes: tuple[str, ...]) -> int:
-    """Return how many devices a node requests of resources whose names begin so."""
+def _requested(job: NodeJob, known: tuple[str, ...]) -> int:
+    """Return how many devices a node requests of these resources."""
     amounts = {**job.resources, **job.limits}
-    return sum(int(quantity(amount)) for name, amount in amounts.items() if name.startswith(prefixes))
+    return sum(
+        int(quantity(amount)) for name, amount in amounts.items() if any(_is_of(name, resource) for resource in known)
+    )
+
+
+def _is_of(name: str, known: str) -> bool:
+    """Return whether a resource is a known one, or such a one shared, as `nvidia.com/gpu.shared` is."""
+    return name == known or name.startswith(known if known[-1] in "-_" else f"{known}.")
 
 
 def environment_of(job: NodeJob, node: int) -> dict[str, str]:
