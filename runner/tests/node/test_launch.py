@@ -33,7 +33,7 @@ from stoker.rank.pulse import TRAINING, Beat, Pulse, read_beats
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_POLL_SECONDS", 0.01)
     monkeypatch.setattr(launch, "_PEER_WORD_SECONDS", 0.3)
-    monkeypatch.setattr(launch, "_KILL_SECONDS", 0.3)
+    monkeypatch.setattr(launch, "KILL_SECONDS", 0.3)
     monkeypatch.setattr(launch, "_SHARED_POLL_SECONDS", 0.05)
     monkeypatch.setattr(launch, "_PEER_FAILURE_SECONDS", 0.2)
     monkeypatch.setattr(preflight, "_SECONDS_BETWEEN_LOOKUPS", 0.02)
@@ -124,13 +124,16 @@ def test_a_stop_before_training_ends_the_child_at_once(tmp_path: Path, plan: Pla
     assert local.stop_flag.exists()
 
 
-def test_a_stop_in_training_waits_for_the_checkpoint(tmp_path: Path, plan: Plan, signals: Signals) -> None:
+def test_a_stop_in_training_waits_for_the_checkpoint(
+    tmp_path: Path, plan: Plan, signals: Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
     local = LocalFolder(tmp_path)
     local.write_status(RankStatus(0, 1, "training"))
     signals.stopped_at = time.monotonic()
     child = sleeper(0.3)
     launch._watch(plan, SharedFolder(tmp_path, "r", 0), local, signals, child)
     assert child.returncode == 0, "it was left to end by itself"
+    assert "asked to stop: saving a checkpoint" in capfd.readouterr().err
 
 
 def test_a_stop_leaves_a_launcher_whose_ranks_have_ended_to_end_by_itself(
@@ -144,7 +147,9 @@ def test_a_stop_leaves_a_launcher_whose_ranks_have_ended_to_end_by_itself(
     assert child.returncode == 0
 
 
-def test_a_stop_in_training_does_not_outlast_the_grace_period(tmp_path: Path, signals: Signals) -> None:
+def test_a_stop_in_training_does_not_outlast_the_grace_period(
+    tmp_path: Path, signals: Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
     plan = plan_in(tmp_path, env={"STOKER_GRACE_PERIOD_SECONDS": "6"})
     local = LocalFolder(tmp_path)
     local.write_status(RankStatus(0, 1, "training"))
@@ -152,6 +157,7 @@ def test_a_stop_in_training_does_not_outlast_the_grace_period(tmp_path: Path, si
     child = sleeper()
     launch._watch(plan, SharedFolder(tmp_path, "r", 0), local, signals, child)
     assert child.returncode == -signal.SIGTERM
+    assert "asked to stop: no time to save a checkpoint" in capfd.readouterr().err
 
 
 def test_a_launcher_that_hangs_after_its_ranks_have_ended_is_ended(

@@ -56,6 +56,15 @@ def test_layers_win_in_their_order(
     assert value_of(plan_of(*words, env=env, config=config), "learning_rate") == expected
 
 
+@pytest.mark.parametrize(("seconds", "is_too_short"), [("15", True), ("16", False)])
+def test_a_grace_period_without_time_for_a_checkpoint_is_noted(seconds: str, is_too_short: bool) -> None:
+    notice = (
+        "STOKER_GRACE_PERIOD_SECONDS is 15, and ending the processes takes 15 s of it, so a stop saves no checkpoint: "
+        "give the pods 30 s or more (terminationGracePeriodSeconds)"
+    )
+    assert plan_of(env={"STOKER_GRACE_PERIOD_SECONDS": seconds}).notices == ((notice,) if is_too_short else ())
+
+
 def test_the_recipe_is_the_weakest_layer() -> None:
     assert value_of(plan_of(), "report_to") == ("none", "recipe")
     assert value_of(plan_of(env={"STOKER_ARG_REPORT_TO": "wandb"}), "report_to") == ("wandb", "TrainJob env")

@@ -14,6 +14,7 @@ from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json
+from stoker.contract.grace import KILL_SECONDS
 from stoker.contract.samplers import request_path
 from stoker.contract.variables import PLAN_FILE, webhook_of, webhook_problem
 from stoker.contract.words import report_traceback, say, write_termination_message
@@ -43,7 +44,6 @@ _PEER_FAILURE_SECONDS = 10.0
 _TEARDOWN_SECONDS = 30.0
 # Time for the other nodes to report their ranks after this node has noticed a hang.
 _HANG_WORD_SECONDS = 10.0
-_KILL_SECONDS = 5.0
 # Least time for torchrun's nodes to meet, even if the last one came late.
 _LEAST_RENDEZVOUS_SECONDS = 120
 
@@ -262,7 +262,7 @@ class Child:
     def end(self) -> None:
         """Ask the whole group to end, then kill it."""
         for number in (signal.SIGTERM, signal.SIGKILL):
-            deadline = time.monotonic() + _KILL_SECONDS
+            deadline = time.monotonic() + KILL_SECONDS
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
             while self.returncode is None and time.monotonic() < deadline:
@@ -322,13 +322,14 @@ def _watch(
             return peer
         if signals.stopped_at is not None:
             training = any(status.phase == "training" for status in statuses)
+            late = signals.time_left(plan.grace_seconds) < 2 * KILL_SECONDS
             if not stopping:
                 stopping = True
                 local.stop_flag.touch()
-                say(f"asked to stop: {'saving a checkpoint' if training else 'nothing to save yet'}")
+                say(f"asked to stop: {_saving(training=training, late=late)}")
             # Once all ranks have ended, the launcher ends by itself: a signal now would only interrupt that.
             useless = not training and ended_since is None
-            if useless or signals.time_left(plan.grace_seconds) < 2 * _KILL_SECONDS:
+            if useless or late:
                 child.end()
                 return peer
         if peer is None and plan.world.nnodes > 1 and now > next_look:
@@ -345,6 +346,13 @@ def _watch(
             child.end()
             return verdict
         time.sleep(_POLL_SECONDS)
+
+
+def _saving(*, training: bool, late: bool) -> str:
+    """Return what a stop saves."""
+    if not training:
+        return "nothing to save yet"
+    return "no time to save a checkpoint" if late else "saving a checkpoint"
 
 
 def _end_idle(plan: Plan, shared: SharedFolder, local: LocalFolder) -> None:

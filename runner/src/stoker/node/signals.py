@@ -9,9 +9,7 @@ from functools import cache
 from types import FrameType
 
 from stoker.contract.exits import ExitCode, RunError
-
-# Part of the grace period that is reserved for recording how the run ended.
-_GRACE_MARGIN_SECONDS = 5.0
+from stoker.contract.grace import RECORD_SECONDS
 
 
 class Signals:
@@ -31,7 +29,7 @@ class Signals:
         """Return the seconds left to record how the run ended; infinite without a stop request."""
         if self.stopped_at is None:
             return math.inf
-        return self.stopped_at + grace_seconds - _GRACE_MARGIN_SECONDS - time.monotonic()
+        return self.stopped_at + grace_seconds - RECORD_SECONDS - time.monotonic()
 
     def refuse_if_stopped(self) -> None:
         """Raise if this process was asked to stop.

@@ -15,6 +15,7 @@ from posixpath import normpath
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.grace import END_SECONDS
 from stoker.contract.samplers import ADDRESSES, IDLE_SECONDS, OF_THE_JOB
 from stoker.contract.secrets import HIDDEN
 from stoker.contract.variables import (
@@ -252,6 +253,7 @@ def resolve_plan(
             *_dropped(dropped, request, table, named),
             *resolution.notices,
             *_outside(facts, world, output_dir),
+            *_unsaved(grace),
         ),
         config_env=tuple(config.variables),
         trainer_argv=decision.argv,
@@ -273,6 +275,15 @@ def resolve_plan(
         idle_seconds=idle,
         metrics_port=metrics_port,
     )
+
+
+def _unsaved(grace: int) -> Iterator[str]:
+    """Yield a notice if a grace period, in seconds, is too short for a checkpoint."""
+    if grace <= END_SECONDS:
+        yield (
+            f"{GRACE_PERIOD} is {grace}, and ending the processes takes {END_SECONDS} s of it, so a stop saves no "
+            f"checkpoint: give the pods {GRACE_PERIOD_UNTOLD} s or more (terminationGracePeriodSeconds)"
+        )
 
 
 def _ways(
