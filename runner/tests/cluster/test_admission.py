@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -67,8 +67,6 @@ def test_a_plain_trainjob_is_admitted() -> None:
         (trainjob(env=[{"value": "x"}]), "spec.trainer.env[0] has no name: write one"),
         (trainjob(env=[{"name": "A", "val": "x"}]), "spec.trainer.env[0] has no field 'val': did you mean value?"),
         (trainjob(env=[{"name": "A"}, {"name": "A"}]), "spec.trainer.env has two entries with name 'A'"),
-        (trainjob(env=[{"name": "A", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "a"}}}]), "has both value"),
-        (trainjob(env=[{"name": "A", "valueFrom": {}}]), "valueFrom of env A has 0 sources"),
         (trainjob(resourcesPerNode={"limit": {"cpu": 1}}), "has no field 'limit': did you mean limits?"),
         (trainjob(resourcesPerNode={"cpu": 1}), "spec.trainer.resourcesPerNode has no field 'cpu'"),
         (trainjob(resourcesPerNode={"limits": {"memory": "2GB"}}), "limits.memory is '2GB': write a quantity such as"),
@@ -93,6 +91,21 @@ def test_a_plain_trainjob_is_admitted() -> None:
 )
 def test_what_the_cluster_refuses(job: Mapping[str, Any], message: str) -> None:
     assert message in "\n".join(admission_of(job, RUNTIME).problems)
+
+
+@pytest.mark.parametrize(
+    ("where", "spec"),
+    [
+        ("spec.trainer", lambda env: {"trainer": {"env": env}}),
+        ("spec.initializer.dataset", lambda env: {"initializer": {"dataset": {"env": env}}}),
+        ("spec.initializer.model", lambda env: {"initializer": {"model": {"env": env}}}),
+    ],
+)
+def test_a_variable_has_one_source(where: str, spec: Callable[[Any], Mapping[str, Any]]) -> None:
+    env = [{"name": "A", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "a"}}}, {"name": "B", "valueFrom": {}}]
+    problems = admission_of(trainjob(spec=spec(env)), RUNTIME).problems
+    assert f"env A of {where} has both value and valueFrom, so no pod can start: keep one of them" in problems
+    assert f"valueFrom of env B of {where} has 0 sources: write one, for example secretKeyRef" in problems
 
 
 def test_a_patch_mounts_a_claim_that_jobset_adds() -> None:

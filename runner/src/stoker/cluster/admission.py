@@ -22,6 +22,8 @@ from stoker.frameworks.torchtune import admission as torchtune
 
 API_VERSION = "trainer.kubeflow.org/v1alpha1"
 _INITIALIZERS = {"dataset": "dataset-initializer", "model": "model-initializer"}
+# What has variables of its own in a TrainJob.
+_ENVIRONMENTS = (("spec", "trainer"), *(("spec", "initializer", part) for part in _INITIALIZERS))
 _VOLUME = "initializer"
 _NODE = "node"
 _NAME = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
@@ -102,12 +104,13 @@ def shape_of(trainjob: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _environment(trainjob: Mapping[str, Any]) -> Iterator[str]:
-    for entry in _items(_at(trainjob, "spec", "trainer", "env")):
-        source = entry.get("valueFrom")
-        if source is not None and entry.get("value"):
-            yield f"env {entry.get('name')} has both value and valueFrom, so no pod can start: keep one of them"
-        if isinstance(source, dict) and len(source) != 1:
-            yield f"valueFrom of env {entry.get('name')} has {len(source)} sources: write one, for example secretKeyRef"
+    for where in _ENVIRONMENTS:
+        for entry in _items(_at(trainjob, *where, "env")):
+            source, name = entry.get("valueFrom"), f"env {entry.get('name')} of {'.'.join(where)}"
+            if source is not None and entry.get("value"):
+                yield f"{name} has both value and valueFrom, so no pod can start: keep one of them"
+            if isinstance(source, dict) and len(source) != 1:
+                yield f"valueFrom of {name} has {len(source)} sources: write one, for example secretKeyRef"
 
 
 def _version(trainjob: Mapping[str, Any]) -> Iterator[str]:
