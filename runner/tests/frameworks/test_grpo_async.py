@@ -51,6 +51,12 @@ def test_a_run_waits_longer_for_its_own_samplers_than_kubernetes_to_replace_one(
     assert seconds_to_wait("role", 0.0) == 0
 
 
+def test_the_largest_rank_that_vllm_serves_is_fine() -> None:
+    request = planned(*RUN, "--lora_r", "512").samplers
+    assert request is not None
+    assert request.rank == 512
+
+
 @pytest.mark.parametrize("more", [(), ("--use_peft", "false"), ("--publish_whole_every", "5")])
 def test_a_run_without_an_adapter_trains_all_weights(more: tuple[str, ...]) -> None:
     plan = planned(*METHOD, *more)
@@ -112,6 +118,7 @@ def test_a_run_without_an_adapter_trains_all_weights(more: tuple[str, ...]) -> N
             (*RUN, "--fsdp", "--fsdp_config", '{"version": 1}'),
             'version 1 of FSDP has no place in grpo_async: write "ver',
         ),
+        ((*RUN, "--lora_r", "513"), "--lora_r 513 (args) is too large: vLLM serves ranks up to 512"),
         ((*RUN, "--use_dora"), "--use_dora (args): vLLM serves no DoRA: leave it out"),
         ((*RUN, "--lora_modules_to_save", "lm_head"), "vLLM takes these modules from the base model"),
         ((*RUN, "--num_iterations", "2"), "--num_iterations is 2 (args): write 1, because grpo_async counts staleness"),

@@ -15,6 +15,7 @@ from stoker.plan.arguments import NONE, FlagTable, Setting
 from stoker.plan.interfaces import Asked
 from stoker.rollouts.addresses import addresses_in
 from stoker.rollouts.names import unreadable
+from stoker.serve.adapters.check import ALLOWED_RANKS
 
 METHOD = "grpo_async"
 DECOUPLED, BEHAVIOUR, UNCORRECTED = "decoupled", "behaviour", "none"
@@ -135,6 +136,9 @@ def others(settings: Mapping[str, Setting], on: Callable[[str], bool]) -> Iterat
     yield from unreadable(*(_words(settings, name) for name in ("reward_funcs", "tools", "environment_factory")))
     yield from _settled(settings)
     yield from _by_loss(settings, on)
+    rank = _text(settings, "lora_r")
+    if on("use_peft") and rank.isdecimal() and int(rank) > ALLOWED_RANKS[-1]:
+        yield f"--lora_r {rank} ({settings['lora_r'].source}) is too large: vLLM serves ranks up to {ALLOWED_RANKS[-1]}"
     if uses_fsdp(settings) and fsdp_version(settings) == "1":
         yield FSDP_1
     for name, setting in settings.items():
