@@ -139,6 +139,15 @@ def test_the_names_of_many_samplers_count() -> None:
     assert admission_of(trainjob("a" * 44), runtime).problems == ()
 
 
+def test_the_names_of_the_runtimes_own_nodes_count() -> None:
+    runtime = deepcopy(RUNTIME)
+    runtime["spec"]["mlPolicy"]["numNodes"] = 16
+    (problem,) = admission_of(trainjob("a" * 48), runtime).problems
+    assert "write 47 or fewer" in problem
+    assert admission_of(trainjob("a" * 47), runtime).problems == ()
+    assert admission_of(trainjob("a" * 48, numNodes=2), runtime).problems == ()
+
+
 def test_an_initializer_needs_its_volume() -> None:
     job = trainjob(spec={"initializer": {"model": {"storageUri": "hf://a/b"}}})
     (problem,) = admission_of(job, with_initializer("model-initializer")).problems

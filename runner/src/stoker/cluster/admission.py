@@ -298,6 +298,8 @@ def _completions(runtime: Mapping[str, Any]) -> dict[str, int]:
         count = _at(job, "template", "spec", "completions")
         if isinstance(count, int) and count > 0:
             found[str(job.get("name"))] = count
+    if nodes := _whole(_at(runtime, "spec", "mlPolicy", "numNodes")):
+        found[_NODE] = nodes  # Trainer sets it, whatever the job says
     return found
 
 
