@@ -241,8 +241,16 @@ def test_adapters_of_a_list_come_and_go(watch: Watch, vllm: Vllm, output: Path, 
     state = watch.look()
     assert state.loaded == {"support": str(output)}, "a list that is none changes nothing"
     assert "is wrong: write {name: NAME, path: FOLDER}" in state.problems[str(listed)]
-    unreadable = (b"[{name: support, path: 2026-13-45}]", b"[{", b"[" * 5000, b"\x7fELF\x00\xff")
-    for wrong, message in ((b"7", "the list of adapters is 7"), *((text, "cannot be read") for text in unreadable)):
+    unreadable = (
+        *(b"[{name: support, path: 2026-13-45}]", b"[{", b"[" * 5000, b"\x7fELF\x00\xff"),
+        *(b"[{name: a, path: !!%s}]" % value for value in (b"bool maybe", b"int ''", b"timestamp x")),
+        *(b"[{name: a, name: b, path: /a}]", b"[]\n---\n[]"),
+    )
+    unfit = (
+        (b"7", "the list of adapters is 7"),
+        (b"[{name: on, path: /a}]", "the name of an adapter is True: write a "),
+    )
+    for wrong, message in (*unfit, *((text, "cannot be read") for text in unreadable)):
         listed.write_bytes(wrong)
         assert message in watch.look().problems[str(listed)]
     listed.write_text("[]")

@@ -12,10 +12,10 @@ import yaml
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.repositories import repository_in
-from stoker.contract.strict_yaml import not_yaml
+from stoker.contract.strict_yaml import not_yaml, read_yaml
 
-# What reading YAML raises for a file that holds something else: nested too deeply, or an impossible date.
-NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
+# What reading YAML raises for a file that holds something else, such as an impossible date.
+NOT_YAML = (yaml.YAMLError, ValueError)
 _NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$")
 
 
@@ -88,6 +88,20 @@ class Settings:
         return frozenset({self.model_name, *(one.name for one in self.adapters)})
 
 
+def read_document(path: Path) -> Any:
+    """Return what a YAML file says; None if it is empty.
+
+    Raises:
+        OSError: the file cannot be read.
+        yaml.YAMLError: it is not YAML, or has several documents.
+        ValueError: it is not text, or has an impossible date.
+    """
+    documents = read_yaml(path.read_text(encoding="utf-8"))
+    if len(documents) > 1:
+        raise yaml.YAMLError(f"it has {len(documents)} documents: write only one")
+    return documents[0] if documents else None
+
+
 def load(path: Path) -> Settings:
     """Read the settings.
 
@@ -95,7 +109,7 @@ def load(path: Path) -> Settings:
         RunError: the file cannot be read (66) or is wrong (78).
     """
     try:
-        data = yaml.safe_load(path.read_bytes())
+        data = read_document(path)
     except OSError as error:
         raise RunError(ExitCode.NO_INPUT, f"{path} cannot be read: {error.strerror}") from error
     except NOT_YAML as error:
@@ -198,7 +212,9 @@ def declared(entries: Any, where: str) -> tuple[Declared, ...]:
     for entry in entries or ():
         if not isinstance(entry, Mapping) or set(entry) != {"name", "path"}:
             raise RunError(ExitCode.CONFIG, f"{where}: adapter {entry!r} is wrong: write {{name: NAME, path: FOLDER}}")
-        name = str(entry["name"])
+        name = entry["name"]
+        if not isinstance(name, str):
+            raise _wrong(f"{where}: the name of an adapter", name, "a text, in quotes")
         if not _NAME.match(name):
             raise RunError(
                 ExitCode.CONFIG,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-import yaml
-
 from stoker.contract.exits import RunError
 from stoker.contract.files import read_json
 from stoker.contract.manifest import MANIFEST, is_live
@@ -15,7 +13,7 @@ from stoker.serve.adapters.decide import newest
 from stoker.serve.adapters.files import BaseModel, read_adapter
 from stoker.serve.adapters.findings import CRASHES, Findings
 from stoker.serve.adapters.prepare import room
-from stoker.serve.adapters.settings import NOT_YAML, Settings, declared
+from stoker.serve.adapters.settings import NOT_YAML, Settings, declared, read_document
 from stoker.serve.adapters.versions import Version, named, read_published
 
 # An adapter with a problem is checked again: a shared file system may lag, a server may recover.
@@ -144,7 +142,7 @@ class Wanted:
         if path is None:
             return {}
         try:
-            return {one.name: str(one.path) for one in declared(yaml.safe_load(path.read_bytes()), str(path))}
+            return {one.name: str(one.path) for one in declared(read_document(path), str(path))}
         except FileNotFoundError:  # an optional ConfigMap that does not exist yet
             return {}
         except (OSError, *NOT_YAML) as error:
