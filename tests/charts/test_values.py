@@ -38,6 +38,8 @@ PROFILE = {
 SAMPLED = {"trl-grpo-async": {"enabled": True, "samplers": {"env": {"PYTHONPATH": "/x"}}}}
 KEYED = {"trl-grpo-async": {"enabled": True, "samplers": {"env": {"VLLM_API_KEY": "x"}}}}
 MISSPELT = {"trl-grpo-async": {"enabled": True, "samplers": {"env": {"STOKER_TYPO": "1"}}}}
+LOCKED = {"trl-grpo-async": {"enabled": True, "samplers": {"args": {"api-key": "x"}}}}
+SEVERAL = {"trl-grpo-async": {"enabled": True, "samplers": {"args": {"api-server-count": "2"}}}}
 RENAMED = {"trl-grpo-async": {"enabled": True, "labels": {"stoker.dev/role": "research"}}}
 REFUSED = [
     Refused(
@@ -47,6 +49,12 @@ REFUSED = [
     Refused(
         "runtimes", MISSPELT, "trl-grpo-async.samplers.env.STOKER_TYPO: stoker does not know this variable. Remove it"
     ),
+    Refused(
+        "runtimes",
+        LOCKED,
+        "trl-grpo-async.samplers.args.api-key: the run decides how vLLM is reached and what it serves. Remove it.",
+    ),
+    Refused("runtimes", SEVERAL, "samplers.args.api-server-count: the run decides how vLLM is reached and what"),
     Refused("runtimes", RENAMED, "runtimes.trl-grpo-async.labels: the chart sets stoker.dev/role itself. Remove it."),
     Refused("acelerator", "cpu", "additional properties 'acelerator' not allowed"),
     Refused("workspace.sise", "1Gi", "at '/workspace': additional properties 'sise' not allowed"),

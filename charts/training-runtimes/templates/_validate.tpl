@@ -270,9 +270,11 @@ much memory of the device as it finds. Argument: the resolved runtimes by name.
     {{- end }}
   {{- end }}
   {{- include "training-runtimes.validateSamplersEnv" $ }}
-  {{- range $flag := list "model" "served-model-name" "logprobs-mode" "host" "port" "config" "enable-lora" }}
+  {{- $served := list "model" "served-model-name" "logprobs-mode" "host" "port" "enable-lora" "lora-modules" }}
+  {{- range $flag := concat $served (include "stoker.vllmReach" . | fromYamlArray) }}
     {{- if hasKey $runtime.samplers.args $flag }}
-      {{- fail (printf "\n\nruntimes.%s.samplers.args.%s: the run sets this flag itself. Remove it.\n" $runtime.entry $flag) }}
+      {{- fail (printf "\n\nruntimes.%s.samplers.args.%s: the run decides how vLLM is reached and what it serves. Remove it.\n"
+            $runtime.entry $flag) }}
     {{- end }}
   {{- end }}
 {{- end }}

@@ -115,18 +115,18 @@ Argument: the root context.
 {{- $known := .Files.Get "files/vllm-flags.json" | fromJson }}
 {{- $own := include "vllm-serving.own" . | fromYaml }}
 {{- $instead := dict
-      "config" "" "api-key" "api.keySecret" "lora-modules" "adapters" "enable-lora" "adapters or published" "max-loras" "lora.maxLoras"
+      "api-key" "api.keySecret" "lora-modules" "adapters" "enable-lora" "adapters or published" "max-loras" "lora.maxLoras"
       "max-lora-rank" "lora.maxRank" "max-cpu-loras" "lora.maxCpuLoras" "tensor-parallel-size" "devices"
-      "model" "model.claim, model.uri or model.image" "uds" "" "root-path" "" "ssl-keyfile" "ingress.tlsSecret"
-      "ssl-certfile" "ingress.tlsSecret" "middleware" "" "data-parallel-supervisor-port" "" "headless" "" "grpc" ""
-      "api-server-count" "replicas" "enable-offline-docs" "" "data-parallel-size" "replicas" "data-parallel-size-local" "replicas"
+      "model" "model.claim, model.uri or model.image" "ssl-keyfile" "ingress.tlsSecret" "ssl-certfile" "ingress.tlsSecret"
+      "api-server-count" "replicas" "data-parallel-size" "replicas" "data-parallel-size-local" "replicas"
       "pipeline-parallel-size" "devices" "nnodes" "replicas" }}
+{{- $reach := include "stoker.vllmReach" . | fromYamlArray }}
 {{- if include "vllm-serving.takesWeights" . }}
   {{- $_ := set $instead "worker-extension-cls" "" }}
 {{- end }}
 {{- range $flag, $value := .Values.args }}
   {{- $name := splitList "." $flag | first }}
-  {{- if or (hasKey $own $name) (hasKey $instead $name) }}
+  {{- if or (hasKey $own $name) (hasKey $instead $name) (has $name $reach) }}
     {{- $other := get $instead $name }}
     {{- fail (printf "\n\nargs.%s: the chart sets this flag itself. %s.\n" $flag
           ($other | empty | ternary "Remove it" (printf "Use %s instead" $other))) }}
