@@ -25,6 +25,7 @@ FLEET = {
     "fleet.enabled": True,
     "published.claim": "weights",
 }
+KEDA = {"autoscaling.kind": "keda", "monitoring.podMonitor": True, "skipApiCheck": True}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"modell": {}}, "additional properties 'modell' not allowed"),
     ({"model.uri": "hf://Qwen/Qwen3-0.6B"}, "The model has 2 sources and needs exactly one."),
@@ -183,6 +184,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"autoscaling.triggers": [{"type": "cron"}]},
         "autoscaling.triggers: only KEDA has triggers. Set autoscaling.kind=",
     ),
+    (
+        {"autoscaling.prometheusMetadata": {"authModes": "bearer"}},
+        "autoscaling.prometheusMetadata: only KEDA has triggers. Set autoscaling.kind=keda, or remove it.",
+    ),
+    (
+        {**KEDA, "autoscaling.prometheusMetadata": {"query": "up"}},
+        "autoscaling.prometheusMetadata: the chart sets query itself. Remove it.",
+    ),
+    ({**KEDA, "autoscaling.authenticationRef": {"kind": "TriggerAuthentication"}}, "if 'kind' exists"),
     (
         {"autoscaling.kind": "keda"},
         "autoscaling.kind=keda asks Prometheus for series of this release, and nothing lets it scrape them. Set ",

@@ -210,9 +210,13 @@ Argument: the root context.
 {{- end }}
 
 {{- define "vllm-serving.validateAutoscaling" -}}
-{{- if and .Values.autoscaling.triggers (ne .Values.autoscaling.kind "keda") }}
-  {{- fail "\n\nautoscaling.triggers: only KEDA has triggers. Set autoscaling.kind=keda, or remove them.\n" }}
+{{- range $name := list "triggers" "prometheusMetadata" "authenticationRef" }}
+  {{- if and (get $.Values.autoscaling $name) (ne $.Values.autoscaling.kind "keda") }}
+    {{- fail (printf "\n\nautoscaling.%s: only KEDA has triggers. Set autoscaling.kind=keda, or remove it.\n" $name) }}
+  {{- end }}
 {{- end }}
+{{- include "stoker.refuseOwnKeys" (list (list "autoscaling.prometheusMetadata" .Values.autoscaling.prometheusMetadata
+      (dict "serverAddress" "" "query" "" "threshold" ""))) }}
 {{- if and (eq .Values.autoscaling.kind "hpa") (lt (int .Values.autoscaling.minReplicas) 1) }}
   {{- fail "\n\nautoscaling.minReplicas: an HPA cannot scale to 0. Set it to 1 or more, or set autoscaling.kind=keda.\n" }}
 {{- end }}
