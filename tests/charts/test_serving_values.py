@@ -231,7 +231,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"outbound.httpsProxy": "proxy:3128"}, "at '/outbound/httpsProxy': 'proxy:3128' does not match pattern"),
     ({"outbound.httpsProxy": "http://me:pw@proxy:3128"}, "'http://me:pw@proxy:3128' does not match pattern"),
-    ({"outbound.noProxy": ["a"]}, "outbound.noProxy: there is no proxy. Set outbound.httpsProxy, or remove the names."),
     (
         {"outbound.caBundle": {"configMap": "a", "secret": "b"}},
         "outbound.caBundle: there are two bundles, configMap and secret. Remove one of them.",

@@ -213,7 +213,6 @@ REFUSED = [
         'initializers.sidecars: there is a container "model-initializer" already. Choose another name.',
     ),
     Refused("serviceAccount.annotations", {"a": "b"}, "this release makes no service account. Set serviceAccount."),
-    Refused("outbound.noProxy", ["a"], "outbound.noProxy: there is no proxy. Set outbound.httpsProxy"),
     Refused("outbound.caBundle", {"configMap": "a", "secret": "b"}, "there are two bundles, configMap and secret"),
     Refused(
         f"{OVERRIDE}.resources.limits", {"nvidia.com/gpu": 8}, "nvidia.com/gpu is counted by devices or rdma. Remove"

@@ -1,8 +1,10 @@
 {{/*
-stoker.outboundEnv: environment that brings a container through proxies and lets it trust the bundle of values, a YAML
-map. Each client reads a variable of its own: Python's ssl and Rust, requests, curl, and AWS's.
+stoker.outboundEnv: environment that brings a container through proxies and lets it trust the bundle of values, with
+what values add to it, a YAML map. Each client reads a variable of its own: Python's ssl and Rust, requests, curl, and
+AWS's.
 Arguments, a dict:
   root    the root context
+  env     environment that wins over it, a list of maps, the last one winning; a proxy may come from there
   direct  more hosts that are asked directly, a list (optional)
 */}}
 {{- define "stoker.outboundEnv" -}}
@@ -14,16 +16,22 @@ Arguments, a dict:
 {{- with $outbound.httpsProxy }}
   {{- $_ := set $env "HTTPS_PROXY" . }}
 {{- end }}
-{{- if $env }}
-  {{- /* The pod itself, the cluster, and where clouds hand out identities. */}}
-  {{- $direct := list "localhost" "127.0.0.1" "::1" ".svc" ".cluster.local"
-        "169.254.169.254" "169.254.170.23" "metadata.google.internal" }}
-  {{- $_ := set $env "NO_PROXY" (concat ($.direct | default list) $direct ($outbound.noProxy | default list) | uniq | join ",") }}
-{{- end }}
 {{- if or $outbound.caBundle.configMap $outbound.caBundle.secret }}
   {{- range list "SSL_CERT_FILE" "REQUESTS_CA_BUNDLE" "CURL_CA_BUNDLE" "AWS_CA_BUNDLE" }}
     {{- $_ := set $env . "/etc/stoker/ca/ca.crt" }}
   {{- end }}
+{{- end }}
+{{- $env = include "stoker.overlay" (prepend .env $env) | fromYaml }}
+{{- /* A TrainJob's own environment may bring the proxy: for that one `noProxy` is enough. */}}
+{{- $proxied := not (empty $outbound.noProxy) }}
+{{- range list "HTTP_PROXY" "HTTPS_PROXY" "ALL_PROXY" }}
+  {{- $proxied = or $proxied (hasKey $env .) (hasKey $env (lower .)) }}
+{{- end }}
+{{- if and $proxied (not (hasKey $env "NO_PROXY")) }}
+  {{- /* The pod itself, the cluster, and where clouds hand out identities. */}}
+  {{- $direct := list "localhost" "127.0.0.1" "::1" ".svc" ".cluster.local"
+        "169.254.169.254" "169.254.170.23" "metadata.google.internal" }}
+  {{- $_ := set $env "NO_PROXY" (concat ($.direct | default list) $direct ($outbound.noProxy | default list) | uniq | join ",") }}
 {{- end }}
 {{- toYaml $env }}
 {{- end }}
@@ -74,15 +82,12 @@ Argument: the root context.
 {{- end }}
 
 {{/*
-stoker.validateOutbound: refuses two bundles, and names without a proxy. Renders nothing.
+stoker.validateOutbound: refuses two bundles. Renders nothing.
 Argument: the root context.
 */}}
 {{- define "stoker.validateOutbound" -}}
 {{- $outbound := .Values.outbound }}
 {{- if and $outbound.caBundle.configMap $outbound.caBundle.secret }}
   {{- fail "\n\noutbound.caBundle: there are two bundles, configMap and secret. Remove one of them.\n" }}
-{{- end }}
-{{- if and $outbound.noProxy (not (or $outbound.httpProxy $outbound.httpsProxy)) }}
-  {{- fail "\n\noutbound.noProxy: there is no proxy. Set outbound.httpsProxy, or remove the names.\n" }}
 {{- end }}
 {{- end }}

@@ -141,8 +141,8 @@ Argument: a list of the root context, the entry and its override.
       "sharding" ($override.sharding | default $entry.sharding)
       "command" ($override.command | default $entry.command)
       "args" (include "stoker.overlay" (list $trackingArgs $entry.args $external.args $override.args) | fromYaml)
-      "env" (include "stoker.overlay" (list $trackingEnv (include "training-runtimes.outboundEnv" $root | fromYaml)
-        $profile.env $entry.env $external.env $override.env) | fromYaml)
+      "env" (include "training-runtimes.outboundEnv" (list $root
+        (list $trackingEnv $profile.env $entry.env $external.env $override.env)) | fromYaml)
       "initializers" (dig "initializers" $values.initializers.enabled $override)
       "model" $model
       "gated" (and $entry.gated (eq $model $entry.model))

@@ -120,10 +120,10 @@ attempts and jobs.
 {{- end }}
 
 {{/*
-training-runtimes.outboundEnv: environment for proxies and certificate authorities, a YAML map. The pods of a run ask each
-other directly.
-Argument: the root context.
+training-runtimes.outboundEnv: environment for proxies and certificate authorities, with what values add to it, a YAML
+map. The pods of a run ask each other directly.
+Arguments, a list: the root context, environment that wins over it (a list of maps, the last one winning).
 */}}
 {{- define "training-runtimes.outboundEnv" -}}
-{{- include "stoker.outboundEnv" (dict "root" . "direct" (list ".$(JOBSET_NAME)")) }}
+{{- include "stoker.outboundEnv" (dict "root" (index . 0) "env" (index . 1) "direct" (list ".$(JOBSET_NAME)")) }}
 {{- end }}

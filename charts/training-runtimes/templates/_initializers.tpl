@@ -55,8 +55,8 @@ Arguments, a dict:
                   value: {{ get .runtime .what | quote }}
                 - name: STOKER_WORKSPACE
                   value: /workspace
-                {{- $env := list (include "training-runtimes.outboundEnv" .root | fromYaml) .root.Values.initializers.env }}
-                {{- with include "stoker.overlay" $env | fromYaml | include "stoker.variables" }}
+                {{- $env := include "training-runtimes.outboundEnv" (list .root (list .root.Values.initializers.env)) | fromYaml }}
+                {{- with include "stoker.variables" $env }}
                 {{- trim . | nindent 16 }}
                 {{- end }}
               resources:

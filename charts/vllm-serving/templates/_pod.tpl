@@ -78,7 +78,7 @@ initContainers:
       {{- /* So that its messages name values of this chart. */}}
       - name: STOKER_FETCH_FOR
         value: serving
-      {{- $env := include "stoker.overlay" (list (include "stoker.outboundEnv" (dict "root" .) | fromYaml) .Values.model.env) | fromYaml }}
+      {{- $env := include "stoker.outboundEnv" (dict "root" . "env" (list .Values.model.env)) | fromYaml }}
       {{- with include "stoker.variables" $env }}
       {{- trim . | nindent 6 }}
       {{- end }}
