@@ -42,6 +42,8 @@ Arguments, a list: the root context, the entry, its override, the name of their 
         "tolerations" (concat ($profile.tolerations | default list) ($root.Values.tolerations | default list) | uniq)))
       "resources" (mergeOverwrite
         (deepCopy $profile.resources) (deepCopy $sizes) (deepCopy ($override.resources | default dict)))
+      "containerResources" (mergeOverwrite
+        (deepCopy ($entry.containerResources | default dict)) (deepCopy ($override.containerResources | default dict)))
       "deviceClaims" ($override.deviceClaims | default list)
       "slice" $slice
       "nodeSelector" ($override.nodeSelector | default dict)
@@ -167,7 +169,7 @@ initContainers:
     command: [stoker, sampler, --output, /config]
     env:
       {{- include "training-runtimes.samplerEnv" . | nindent 6 }}
-    {{- include "training-runtimes.samplerContainer" (dict "memory" "1Gi") | nindent 4 }}
+    {{- include "training-runtimes.samplerContainer" (dict "memory" "1Gi" "runtime" $.runtime) | nindent 4 }}
     volumeMounts:
       {{- include "training-runtimes.samplerWorkspace" .runtime | nindent 6 }}
       - name: config
@@ -189,7 +191,7 @@ initContainers:
       periodSeconds: 10
       failureThreshold: 6
       timeoutSeconds: 5
-    {{- include "training-runtimes.samplerContainer" (dict "memory" "512Mi") | nindent 4 }}
+    {{- include "training-runtimes.samplerContainer" (dict "memory" "512Mi" "runtime" $.runtime) | nindent 4 }}
     volumeMounts:
       - name: settings
         mountPath: /settings
@@ -200,7 +202,7 @@ initContainers:
     image: {{ $fetch | quote }}
     imagePullPolicy: {{ $.root.Values.imagePullPolicy }}
     command: [stoker, slice, install, --folder, /slice]
-    {{- include "training-runtimes.samplerContainer" (dict "memory" "512Mi") | nindent 4 }}
+    {{- include "training-runtimes.samplerContainer" (dict "memory" "512Mi" "runtime" $.runtime) | nindent 4 }}
     volumeMounts:
       - name: slice
         mountPath: /slice
@@ -220,7 +222,7 @@ initContainers:
       {{- if .byLoad }}
       - --by-load
       {{- end }}
-    {{- include "training-runtimes.samplerContainer" (dict "memory" "512Mi") | nindent 4 }}
+    {{- include "training-runtimes.samplerContainer" (dict "memory" "512Mi" "runtime" $.runtime) | nindent 4 }}
     volumeMounts:
       - name: slice
         mountPath: /slice
@@ -251,7 +253,7 @@ initContainers:
       periodSeconds: 10
       failureThreshold: 6
       timeoutSeconds: 5
-    {{- include "training-runtimes.samplerContainer" (dict "memory" "1Gi") | nindent 4 }}
+    {{- include "training-runtimes.samplerContainer" (dict "memory" "1Gi" "runtime" $.runtime) | nindent 4 }}
     volumeMounts:
       {{- include "training-runtimes.samplerWorkspace" .runtime | nindent 6 }}
       - name: config
@@ -361,11 +363,21 @@ volumes:
   readOnly: true
 {{- end }}
 
-{{- /* training-runtimes.samplerContainer: what the small containers of a sampler share. Argument: a dict with memory. */}}
+{{/*
+training-runtimes.samplerContainer: what the small containers of a sampler share.
+Arguments, a dict:
+  memory   the container's limit, unless the runtime sets another
+  runtime  a resolved entry
+*/}}
 {{- define "training-runtimes.samplerContainer" -}}
+{{- $resources := dict
+      "requests" (dict "cpu" "50m" "memory" "64Mi")
+      "limits" (dict "cpu" "1" "memory" .memory) }}
+{{- $resources = mergeOverwrite $resources (deepCopy .runtime.samplers.containerResources) }}
+{{- $where := printf "runtimes.%s.samplers.containerResources" .runtime.entry }}
+{{- include "stoker.validateResources" (list $where $resources) }}
 resources:
-  requests: {cpu: 50m, memory: 64Mi}
-  limits: {cpu: "1", memory: {{ .memory }}}
+  {{- toYaml $resources | nindent 2 }}
 securityContext:
   {{- include "stoker.containerSecurityContext" . | nindent 2 }}
 terminationMessagePolicy: FallbackToLogsOnError
