@@ -49,6 +49,7 @@ REACH: list[dict[str, tuple[Any, str]]] = [
         "monitoring.dashboardLabels": ({"example.com/board": "yes"}, 'example.com/board: "yes"'),
         "monitoring.intervalSeconds": (177, "interval: 177s"),
         "monitoring.labels": ({"example.com/watched": "by-us"}, "example.com/watched: by-us"),
+        "monitoring.perNamespace": (True, "matchNames:\n      - team-a\n"),
         "monitoring.podMonitor": (True, "kind: PodMonitor"),
         "monitoring.port": (17_788, "containerPort: 17788"),
         "monitoring.rules": (True, "kind: PrometheusRule"),

@@ -11,6 +11,34 @@ Argument: the root context.
 {{- end }}
 
 {{/*
+training-runtimes.monitoringNamespaces: namespaces that get a PodMonitor and a PrometheusRule, a YAML list.
+Argument: the root context.
+*/}}
+{{- define "training-runtimes.monitoringNamespaces" -}}
+{{- if .Values.monitoring.perNamespace }}
+{{- include "training-runtimes.namespaces" . }}
+{{- else }}
+{{- toYaml (list .Release.Namespace) }}
+{{- end }}
+{{- end }}
+
+{{/*
+training-runtimes.watchedNamespaces: namespaces whose runs one of these objects is about, a YAML list; an empty one for
+all. Other namespaces may have TrainingRuntimes of these names, too.
+Arguments, a list: the root context, the object's namespace.
+*/}}
+{{- define "training-runtimes.watchedNamespaces" -}}
+{{- $root := index . 0 }}
+{{- if $root.Values.monitoring.perNamespace }}
+{{- toYaml (list (index . 1)) }}
+{{- else if eq $root.Values.kind "TrainingRuntime" }}
+{{- include "training-runtimes.namespaces" $root }}
+{{- else }}
+{{- toYaml list }}
+{{- end }}
+{{- end }}
+
+{{/*
 training-runtimes.validateMonitoring: refuses alerts that would see nothing, and a cluster without the Prometheus
 Operator. Renders nothing.
 Argument: the root context.
