@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ def of(name: str, *labels: str) -> str:
     return f"{name}{{{','.join(labels)}}}"
 
 
-# Of a run with two pods on a runtime of the release.
-RUN = 'namespace="team-a",run="tune",runtime="trl-distributed"'
+# Of a run with two pods on a runtime of the release, which is gone by now.
+CATALOGUE = hashlib.sha256(b"default/training-runtimes").hexdigest()[:16]
+RUN = f'namespace="team-a",run="tune",runtime="trl-distributed-0.0",catalogue="{CATALOGUE}"'
 A, B = f'{RUN},pod="a",node_rank="0"', f'{RUN},pod="b",node_rank="1"'
 BEAT, PHASE, RESTARTS = "stoker_node_last_beat_timestamp_seconds", "stoker_node_phase", "stoker_run_restarts"
 LOSS = of("stoker_run_metric", A, 'metric="loss"')
@@ -35,8 +37,10 @@ WELL = {
     of(RESTARTS, A): "2x600",
     LOSS: "9-0.001x600",
     SPEED: "900x600",
-    # Somebody else's runtime, of which nothing is known.
-    'stoker_run_metric{namespace="team-b",run="other",runtime="mine",pod="c",metric="loss"}': NONE,
+    # Another release, which has a runtime of the same name.
+    'stoker_run_metric{namespace="team-b",run="other",runtime="trl-distributed",catalogue="x",pod="c",metric="loss"}': (
+        NONE
+    ),
 }
 """Series of a healthy run, one value a minute."""
 

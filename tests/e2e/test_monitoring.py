@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from charts.helm import TRAINING_RUNTIMES, render
+from charts.helm import TRAINING_RUNTIMES, manifests, output
 from charts.prometheus import Prometheus
 from cluster import Cluster
 from e2e import prometheus as processes
@@ -43,8 +43,12 @@ def runtime(helm: Callable[..., str], chart: list[str], catalogue_values: list[s
 def objects() -> dict[str, Any]:
     """What the chart makes for the Prometheus Operator and Grafana, by kind."""
     settings = [f"{name}={json.dumps(value)}" for name, value in SETTINGS.items()]
-    made = render(TRAINING_RUNTIMES, [], [*settings, 'monitoring={"podMonitor":true,"rules":true,"dashboard":true}'])
-    return {item["kind"]: item for item in made if item["kind"] in ("PodMonitor", "PrometheusRule", "ConfigMap")}
+    settings += ['monitoring={"podMonitor":true,"rules":true,"dashboard":true}', "skipApiCheck=true"]
+    words = [word for setting in settings for word in ("--set-json", setting)]
+    # They look for the runs of this release.
+    text = output("helm", "template", RELEASE, TRAINING_RUNTIMES, "--namespace", NAMESPACE, *words)
+    kinds = ("PodMonitor", "PrometheusRule", "ConfigMap")
+    return {item["kind"]: item for item in manifests(text) if item["kind"] in kinds}
 
 
 @pytest.fixture

@@ -120,6 +120,7 @@ Argument: a list of the root context, the entry and its override.
 {{- $deprecated := ternary $override.deprecated $entry.deprecated (hasKey $override "deprecated") }}
 {{- toYaml (dict
       "entry" $entry.name
+      "catalogue" (include "training-runtimes.catalogueId" $root)
       "own" ($entry.own | default false)
       "description" ($override.description | default $entry.description)
       "framework" ($override.framework | default $entry.framework)
@@ -174,6 +175,15 @@ Argument: a list of the root context, the entry and its override.
       "volumeMounts" ($override.volumeMounts | default list)
       "podTemplate" ($override.podTemplate | default dict)
     ) }}
+{{- end }}
+
+{{/*
+training-runtimes.catalogueId: what the runs of a release are known by to Prometheus, also when their runtimes are gone.
+No two releases in a cluster have the same.
+Argument: the root context.
+*/}}
+{{- define "training-runtimes.catalogueId" -}}
+{{- printf "%s/%s" .Release.Namespace .Release.Name | sha256sum | trunc 16 }}
 {{- end }}
 
 {{/*

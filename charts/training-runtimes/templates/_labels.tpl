@@ -6,6 +6,7 @@ Argument: a resolved entry.
 trainer.kubeflow.org/framework: {{ toYaml .framework }}
 stoker.dev/runtime: {{ toYaml .name }}
 stoker.dev/accelerator: {{ .accelerator | quote }}
+stoker.dev/catalogue: {{ .catalogue | quote }}
 {{- with .labels }}
 {{ toYaml . }}
 {{- end }}

@@ -403,7 +403,7 @@ a TrainJob makes it.
 
 {{- /* training-runtimes.validateLabels: labels and annotations that are written twice. Argument: the root context. */}}
 {{- define "training-runtimes.validateLabels" -}}
-{{- $nameless := dict "framework" "" "name" "" "accelerator" "" }}
+{{- $nameless := dict "framework" "" "name" "" "accelerator" "" "catalogue" "" }}
 {{- $labels := merge (dict "trainer.kubeflow.org/support" "" "stoker.dev/role" "" "stoker.dev/lease" "")
       (include "stoker.labels" . | fromYaml) (include "training-runtimes.runLabels" $nameless | fromYaml) }}
 {{- $own := include "stoker.labels" . | fromYaml }}
