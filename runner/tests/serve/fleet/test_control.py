@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from runner.tests.serve.fleet.members import Members
 
+from stoker.serve.adapters.files import adapter_written
 from stoker.serve.fleet import control as control_module
 from stoker.serve.fleet import desired
 from stoker.serve.fleet.control import Call
@@ -24,7 +26,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load(name: str, path: str) -> Call:
-    return Call(f"load {name}", desired.load(name, path))
+    return Call(f"load {name}", desired.load(name, path, adapter_written(Path(path))))
 
 
 def unload(name: str) -> Call:
@@ -154,6 +156,24 @@ def test_one_that_starts_later_has_the_state_before_it_is_ready(members: Members
     late.vllm.unloadable.clear()
     assert late.watch.look_at_once().ready
     assert (late.vllm.adapters, late.vllm.paused) == ({"a": path}, False)
+
+
+def test_one_that_starts_later_does_not_load_weights_that_have_changed(members: Members) -> None:
+    (first,) = members.start(1)
+    control, path = members.control(), members.adapter("a")
+    control.change(load("a", path))
+    os.utime(f"{path}/adapter_model.safetensors", ns=(1, 1))
+    (late,) = members.start(1, looks=False)
+    assert not late.watch.look().ready
+    assert late.vllm.adapters == {}
+    problem = control.shown()["replicas"][late.name]["problem"]
+    assert f"the weights in {path} have changed since they were loaded: unload a, and load it again" in problem
+    first.watch.look()
+    assert first.vllm.adapters == {"a": path}
+    control.change(unload("a"))
+    control.change(load("a", path))
+    assert late.watch.look().ready
+    assert [one.vllm.adapters for one in members.all] == [{"a": path}] * 2
 
 
 def test_a_server_that_starts_anew_has_the_state_before_it_is_ready(members: Members) -> None:

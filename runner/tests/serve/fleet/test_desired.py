@@ -11,27 +11,38 @@ from stoker.serve.fleet.desired import CallRefusedError, Desired, Held, ReplicaS
 
 
 def test_calls_change_what_they_name_and_nothing_else() -> None:
-    now = Desired(3, adapters={"a": "/a"})
-    assert desired.load("b", "/b")(now).adapters == {"a": "/a", "b": "/b"}
-    assert desired.load("a", "/a")(now).same(now)
-    assert desired.unload("a")(now).adapters == {}
+    now = Desired(3, adapters={"a": "/a"}, stamps={"a": 1})
+    loaded = desired.load("b", "/b", 2)(now)
+    assert (loaded.adapters, loaded.stamps) == ({"a": "/a", "b": "/b"}, {"a": 1, "b": 2})
+    assert desired.load("a", "/a", 1)(now).same(now)
+    assert desired.unload("b")(loaded).same(now)
     assert desired.pause(now).paused
     assert not desired.resume(desired.pause(now)).paused
     assert desired.reset_cache(now).resets == 4
-    assert now == Desired(3, adapters={"a": "/a"})
+    assert now == Desired(3, adapters={"a": "/a"}, stamps={"a": 1})
 
 
 @pytest.mark.parametrize("name", ["", "a:1", "../a", "a/b", "a" * 129, "-a"])
 def test_a_name_that_no_adapter_can_have_is_refused(name: str) -> None:
     with pytest.raises(CallRefusedError, match="lora_name") as found:
-        desired.load(name, "/a")
+        desired.load(name, "/a", 1)
     assert found.value.status == 400
 
 
 def test_a_name_means_one_folder() -> None:
     with pytest.raises(CallRefusedError, match="a is loaded from /a: give other weights another name") as found:
-        desired.load("a", "/b")(Desired(adapters={"a": "/a"}))
+        desired.load("a", "/b", 1)(Desired(adapters={"a": "/a"}))
     assert found.value.status == 400
+
+
+def test_a_name_means_the_weights_that_were_loaded() -> None:
+    now = Desired(adapters={"a": "/a"}, stamps={"a": 1})
+    with pytest.raises(CallRefusedError, match="a is loaded, and the weights in /a have changed since: ") as found:
+        desired.load("a", "/a", 2)(now)
+    assert found.value.status == 400
+    assert desired.load("a", "/a", 2)(desired.unload("a")(now)).stamps == {"a": 2}
+    older = Desired(adapters={"a": "/a"})
+    assert desired.load("a", "/a", 2)(older).same(older), "when they were written is not known"
 
 
 def test_what_no_call_has_loaded_is_not_unloaded_by_one() -> None:
@@ -41,7 +52,7 @@ def test_what_no_call_has_loaded_is_not_unloaded_by_one() -> None:
 
 
 def test_a_state_is_read_as_it_was_written() -> None:
-    state = Desired(7, False, True, 2, {"a": "/a"}, "/w", 9)
+    state = Desired(7, False, True, 2, {"a": "/a"}, "/w", 9, {"a": 8})
     assert Desired.from_json(state.to_json()) == state
     older = '{"generation": 1, "kept": true, "paused": false, "resets": 0, "adapters": {}}'
     assert Desired.from_json(older) == Desired(1)
@@ -94,7 +105,13 @@ def test_whatever_calls_come_a_replica_with_the_state_after_is_never_said_to_lac
     for generation in range(1, 500):
         name = f"n{chance.randrange(4)}"
         step = chance.choice(
-            [desired.load(name, f"/{name}"), desired.unload(name), desired.pause, desired.resume, desired.reset_cache]
+            [
+                desired.load(name, f"/{name}", 1),
+                desired.unload(name),
+                desired.pause,
+                desired.resume,
+                desired.reset_cache,
+            ]
         )
         try:
             tried = step(state).tried(generation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import urllib.error
 import urllib.request
@@ -58,6 +59,20 @@ def test_the_calls_are_answered_as_vllm_answers(ask: Ask, members: Members) -> N
     assert ask("/v1/unload_lora_adapter", {"lora_name": "a"})[0] == 200
     assert ask("/v1/unload_lora_adapter", {"lora_name": "a"})[0] == 404
     assert ask("/health") == (200, "")
+
+
+def test_other_weights_under_a_name_that_is_loaded_are_refused(ask: Ask, members: Members) -> None:
+    path = members.adapter("a")
+    order = {"lora_name": "a", "lora_path": path}
+    assert ask("/v1/load_lora_adapter", order)[0] == 200
+    assert ask("/v1/load_lora_adapter", order)[0] == 200
+    os.utime(f"{path}/adapter_model.safetensors", ns=(1, 1))
+    status, answer = ask("/v1/load_lora_adapter", order)
+    assert status == 400
+    assert f"a is loaded, and the weights in {path} have changed since" in answer["error"]["message"]
+    assert ask("/v1/unload_lora_adapter", {"lora_name": "a"})[0] == 200
+    assert ask("/v1/load_lora_adapter", order)[0] == 200
+    assert [one.vllm.adapters for one in members.all] == [{"a": path}] * 2
 
 
 def test_a_502_names_the_replicas_in_its_message(ask: Ask, members: Members) -> None:

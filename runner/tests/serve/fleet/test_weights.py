@@ -192,6 +192,6 @@ def test_a_fleet_of_adapters_refuses_them(members: Members, tmp_path: Path, monk
 
 def test_a_fleet_of_weights_refuses_adapters(whole: Members) -> None:
     with pytest.raises(CallRefusedError) as found:
-        whole.control().change(Call("load a", desired.load("a", whole.adapter("a"))))
+        whole.control().change(Call("load a", desired.load("a", whole.adapter("a"), 0)))
     assert all("raise lora.maxRank" in why for why in found.value.replicas.values())
     assert [one.vllm.adapters for one in whole.all] == [{}, {}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +90,15 @@ def read_adapter(path: Path) -> Adapter:
     if manifest is not None:
         damage += list(manifest_flaws(manifest)) or changed_files(path, manifest)
     return Adapter(path, config or {}, manifest, tensors, _tokens(path), tuple(damage))
+
+
+def adapter_written(path: Path) -> int:
+    """Return when the weights of an adapter's folder were written, in nanoseconds since the epoch; 0 if unreadable."""
+    try:
+        with (path / ADAPTER_WEIGHTS).open("rb") as file:  # an open file's times are new, also on NFS
+            return os.fstat(file.fileno()).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _object(path: Path) -> dict[str, Any] | None:

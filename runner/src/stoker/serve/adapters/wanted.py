@@ -10,7 +10,7 @@ from stoker.contract.files import read_json
 from stoker.contract.manifest import MANIFEST, is_live
 from stoker.serve.adapters import check
 from stoker.serve.adapters.decide import newest
-from stoker.serve.adapters.files import BaseModel, read_adapter
+from stoker.serve.adapters.files import BaseModel, adapter_written, read_adapter
 from stoker.serve.adapters.findings import CRASHES, Findings
 from stoker.serve.adapters.prepare import room
 from stoker.serve.adapters.settings import NOT_YAML, Settings, declared, read_document
@@ -62,6 +62,7 @@ class Wanted:
         loaded: Mapping[str, str],
         told: Collection[str] = (),
         ordered: Mapping[str, str] | None = None,
+        stamps: Mapping[str, int] | None = None,
     ) -> dict[str, str]:
         """Return the folder of each adapter that should be served and can be, by name.
 
@@ -71,12 +72,14 @@ class Wanted:
             told: names of versions that somebody says are published. They are checked again at once.
             ordered: folder of each adapter that the fleet wants, by name. They need no manifest, since any trainer
                 writes them.
+            stamps: when the weights of each of these were written as the fleet loaded them, in nanoseconds since the
+                epoch, by name; 0 if that is not known.
 
         Raises:
             UnreadableError: the folder or the list cannot be read.
         """
         versions = self._versions(told)
-        listed, ordered = self._listed(), ordered or {}
+        listed, ordered, stamps = self._listed(), ordered or {}, stamps or {}
         self._sort_out(versions)
         self._findings.keep_only({*(version.name for version in versions), *listed, *ordered, *self._settings.fixed})
         # Checking reads whole files, so it starts with the newest versions and ends as soon as enough fit.
@@ -99,7 +102,7 @@ class Wanted:
                 if name in loaded:  # the new folder cannot be served, so the old one stays
                     wanted[name] = loaded[name]
         for name, path in ordered.items():
-            if self._fits(name, path, now, loaded, ordered, manifest=False):
+            if self._fits(name, path, now, loaded, ordered, manifest=False, written=stamps.get(name, 0)):
                 wanted[name] = path
             else:
                 self.unfit.add(name)
@@ -159,6 +162,7 @@ class Wanted:
         told: Collection[str] = (),
         *,
         manifest: bool = True,
+        written: int = 0,
     ) -> bool:
         """Return whether an adapter can be served, by the last check or a new one."""
         if self._findings.crashes_server(name):
@@ -175,6 +179,8 @@ class Wanted:
             found = check.problems(read_adapter(Path(path)), self._model, self._limit, require_manifest=required)
         except (OSError, ValueError) as error:
             found = [f"{path} cannot be read: {error}"]
+        if written and not found and loaded.get(name) != path and adapter_written(Path(path)) != written:
+            found = [f"the weights in {path} have changed since they were loaded: unload {name}, and load it again"]
         self._findings.note(name, path, "; ".join(found), now)
         return not found
 

@@ -24,6 +24,7 @@ from stoker.serve.adapters.settings import Settings
 from stoker.serve.adapters.state import ReplicaState
 from stoker.serve.adapters.versions import named
 from stoker.serve.adapters.wanted import UnreadableError, Wanted
+from stoker.serve.fleet.desired import Desired
 from stoker.serve.fleet.member import Member
 from stoker.serve.fleet.weights import ReplicaWeights
 from stoker.serve.slices.reloads import Reloads
@@ -133,9 +134,9 @@ class Watch:
             self._member.read()
             if outdated := self._member.outdated():  # loading others may take minutes, and probes come meanwhile
                 self.state = replace(self.state, held=outdated)
-        ordered = self._member.newest.adapters if self._member else {}
+        newest = self._member.newest if self._member else Desired()
         try:
-            wanted = self._wanted.read(now, loaded, told, ordered)
+            wanted = self._wanted.read(now, loaded, told, newest.adapters, newest.stamps)
         except UnreadableError as error:  # change nothing
             self._say(f"{error.where}: {error}")
             problems = {**self.state.problems, error.where: str(error)}

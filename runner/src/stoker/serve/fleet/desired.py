@@ -39,6 +39,7 @@ class Desired:
         adapters: folder of each adapter that a call has loaded, by name.
         weights: folder of the weights that a call has loaded; empty for the model's own.
         written: when these were written, in nanoseconds since the epoch; 0 for the model's own.
+        stamps: when the weights of each adapter were written, by name; 0 if that is not known.
     """
 
     generation: int = 0
@@ -48,6 +49,7 @@ class Desired:
     adapters: Mapping[str, str] = field(default_factory=dict)
     weights: str = ""
     written: int = 0
+    stamps: Mapping[str, int] = field(default_factory=dict)
 
     def same(self, other: Desired) -> bool:
         """Return whether a replica that is like this one is like the other."""
@@ -82,6 +84,7 @@ class Desired:
                 adapters={str(name): str(path) for name, path in data["adapters"].items()},
                 weights=str(data.get("weights", "")),  # a state of an older version has none
                 written=int(data.get("written", 0)),
+                stamps={str(name): int(when) for name, when in data.get("stamps", {}).items()},
             )
         except (LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"it is not the state of a fleet ({type(error).__name__}: {error})") from error
@@ -90,8 +93,13 @@ class Desired:
 Step = Callable[[Desired], Desired]
 
 
-def load(name: str, path: str) -> Step:
+def load(name: str, path: str, written: int) -> Step:
     """Return the step that loads an adapter.
+
+    Args:
+        name: its name in requests.
+        path: its folder.
+        written: when its weights were written, in nanoseconds since the epoch; 0 if that is not known.
 
     Raises:
         CallRefusedError: 400, no adapter can have this name.
@@ -100,11 +108,19 @@ def load(name: str, path: str) -> Step:
         raise CallRefusedError(400, f"lora_name {name!r} is wrong: use letters, digits, '.', '_' and '-', at most 128")
 
     def step(now: Desired) -> Desired:
-        if now.adapters.get(name, path) != path:
+        if name not in now.adapters:
+            return replace(now, adapters={**now.adapters, name: path}, stamps={**now.stamps, name: written})
+        if now.adapters[name] != path:
             raise CallRefusedError(
                 400, f"{name} is loaded from {now.adapters[name]}: give other weights another name, or unload it first"
             )
-        return replace(now, adapters={**now.adapters, name: path})
+        if now.stamps.get(name, 0) not in (0, written):  # replicas serve what they have read
+            raise CallRefusedError(
+                400,
+                f"{name} is loaded, and the weights in {path} have changed since: give new weights another name, or "
+                "unload it first",
+            )
+        return now
 
     return step
 
@@ -117,9 +133,13 @@ def unload(name: str) -> Step:
             raise CallRefusedError(
                 404, f"no call has loaded {name!r}: published versions are unloaded by `stoker adapters retract`"
             )
-        return replace(now, adapters={other: path for other, path in now.adapters.items() if other != name})
+        return replace(now, adapters=_without(name, now.adapters), stamps=_without(name, now.stamps))
 
     return step
+
+
+def _without(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    return {other: value for other, value in found.items() if other != name}
 
 
 def reload(path: str, written: int) -> Step:

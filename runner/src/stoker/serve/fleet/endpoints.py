@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from stoker.serve.adapters.files import adapter_written
 from stoker.serve.fleet import desired
 from stoker.serve.fleet.control import Call, Control
 from stoker.serve.fleet.desired import CallRefusedError
@@ -48,7 +49,7 @@ def calls(exists: Callable[[str], bool]) -> dict[str, Callable[[Body, Query], tu
                 f"lora_path {path!r} is not there: write the adapter to the claim that published.claim names, and name "
                 "the folder as replicas see it, below /claims/CLAIM",
             )
-        step = desired.load(name, path)
+        step = desired.load(name, path, adapter_written(Path(path)))
         return Call(f"load {name}", step), f"Success: LoRA adapter '{name}' added successfully."
 
     def unload(body: Body, _: Query) -> tuple[Call, Any]:
