@@ -26,8 +26,10 @@ def main() -> None:
         questions = [row["prompt"] for row in HELD_OUT]
         for answer in policy.generate(questions, max_tokens=4, temperature=0.0):
             print(answer.prompt, answer)
-        if policy.session is None:  # what a session trains stays there
+        if policy.session is None:
             policy.save_lora("lora_output/sums")
+        else:
+            print(f"the session has the adapter in {policy.session.saved}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,11 +62,22 @@ def a_session_trains_as_a_notebook_does(setup: Setup) -> None:
             (asked,) = (request for request in setup.sampler.requests[-2:] if request["prompt"] == [7, 8])
             assert (asked["n"], asked["temperature"]) == (2, 0.5)
             served = LoRATrainer(MODEL, CONFIG, adapter=setup.sampler.names()[asked["model"]])
-            there, ours = evaluate(policy, ROWS), evaluate(served, ROWS)
-            assert math.isclose(there["loss"], ours["loss"], rel_tol=1e-4), (there, ours)
+            saved = saved_by(policy)
+            kept = LoRATrainer(MODEL, CONFIG, adapter=setup.folder / saved.removeprefix("output/"))
+            there, *ours = evaluate(policy, ROWS), evaluate(served, ROWS), evaluate(kept, ROWS)
+            for one in ours:
+                assert math.isclose(there["loss"], one["loss"], rel_tol=1e-4), (there, ours)
+            refused(lambda: policy.save_lora(FOLDER), f"`stoker get SESSION FOLDER --path {saved}` downloads it")
             assert there["loss"] < before["loss"] - 0.3
     for alpha in (16, 32):
         one_step_is_that_of_a_notebook(setup, alpha)
+
+
+def saved_by(policy: Policy) -> str:
+    """Return where a session has the adapter that it trained."""
+    session = policy.session
+    assert session is not None
+    return session.saved
 
 
 def one_step_is_that_of_a_notebook(setup: Setup, alpha: int) -> None:
@@ -136,7 +148,9 @@ def the_example_takes_an_address_for_a_model(setup: Setup) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     said = done.stdout.splitlines()
     assert said[0].startswith("18 steps; perplexity of new sums "), said
-    assert len(said) == 16, said
+    assert len(said) == 17, said
+    told = r"the session has the adapter in output/checkpoints/\S+:train:0/weights/trained"
+    assert re.fullmatch(told, said[-1]), said
     assert not (FOLDER / "lora_output").exists()
 
 

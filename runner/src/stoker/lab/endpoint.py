@@ -117,9 +117,13 @@ class EndpointClient:
 
     def forget(self, model_id: str) -> None:
         """Forget gradients that no step has followed; the protocol has no request for that alone."""
-        saved = {"model_id": model_id, "seq_id": self._next(), "path": _INTERRUPTED, "overwrite": True}
-        path = self._done("save_weights", saved)["path"]
+        path = self.save(model_id, _INTERRUPTED)
         self._done("load_weights", {"model_id": model_id, "seq_id": self._next(), "path": path, "optimizer": True})
+
+    def save(self, model_id: str, name: str) -> str:
+        """Save the model as it is now as a checkpoint, in place of one of that name, and return its address."""
+        asked = {"model_id": model_id, "seq_id": self._next(), "path": name, "overwrite": True}
+        return str(self._done("save_weights", asked)["path"])
 
     def sampler(self, model_id: str) -> str:
         """Let the samplers have the model as it is now, and return what to ask them by."""

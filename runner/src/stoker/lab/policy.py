@@ -29,6 +29,7 @@ from stoker.serve.adapters import versions
 # What the manifest calls rows that have no name.
 _ROWS = "in-memory rows"
 _NEEDS_MODEL = "this policy is at {url}, not in this process: write Policy(model) to {what}"
+_SAVED = "; the session has what it trained in {saved}: `stoker get SESSION FOLDER --path {saved}` downloads it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +309,10 @@ class Policy:
     def _local(self, what: str) -> LoRATrainer:
         self._refuse_closed()
         if self._trainer is None:
-            raise LabError(_NEEDS_MODEL.format(url=self._url, what=what))
+            saved = self._session.saved if self._session else ""
+            raise LabError(
+                _NEEDS_MODEL.format(url=self._url, what=what) + (_SAVED.format(saved=saved) if saved else "")
+            )
         return self._trainer
 
     def _current(self) -> str | None:

@@ -23,6 +23,8 @@ _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
 # What an endpoint samples by; `n` is the number of answers.
 _SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop")
+# The checkpoint that holds what was trained last, and where the endpoint of a session has its checkpoints.
+_TRAINED, _CHECKPOINTS = "trained", "output/checkpoints/"
 
 
 class RemoteSession:
@@ -32,6 +34,9 @@ class RemoteSession:
         endpoint: the endpoint.
         config: the adapter and its training; dropout must be 0.
         tokenizer: where the tokenizer is; by default, the endpoint's model.
+
+    Attributes:
+        saved: folder of the adapter that was trained last, in the session's workspace; empty before the first training.
 
     Raises:
         LabError: the endpoint has no such adapters, or does not answer.
@@ -47,6 +52,7 @@ class RemoteSession:
         # The model at the endpoint, and what its samplers know it by as it is now.
         self._model_id = self._sampler = ""
         self._half_done = False
+        self.saved = ""
 
     @property
     def tokenizer(self) -> Any:
@@ -67,7 +73,8 @@ class RemoteSession:
     def train(self, rows: Any) -> Trained:
         """Train on rows, as TRL does: in an order of the seed, with a learning rate that rises and then falls.
 
-        Rows that are cut before their first token to learn are left out.
+        Rows that are cut before their first token to learn are left out. The endpoint has models only in memory, so it
+        saves the adapter at the end.
 
         Raises:
             LabError: the rows are wrong, too long or all left out, or the endpoint refuses.
@@ -100,6 +107,7 @@ class RemoteSession:
                 norm = self._endpoint.step(model_id, config.learning_rate * part, config.max_grad_norm)
                 self._half_done = False
                 history.append({"step": done + 1, "loss": _sum(mean, logprobs), "grad_norm": norm})
+        self.saved = _CHECKPOINTS + self._endpoint.save(model_id, _TRAINED).removeprefix("tinker://")
         loss = sum(entry["loss"] for entry in history) / len(history)
         return Trained("sft", len(history), loss, time.monotonic() - started, 1, tuple(history))
 
