@@ -105,6 +105,21 @@ def test_prompts_are_asked_together_and_answered_in_their_order() -> None:
             policy.generate(["wrong"] * 40, n=2)
 
 
+def test_a_server_samples_as_a_notebook_does() -> None:
+    """And not as the generation_config.json of its model says."""
+    seen: list[dict[str, Any]] = []
+
+    def serve(body: dict[str, Any]) -> tuple[int, Any]:
+        seen.append(body)
+        return 200, {"choices": [{"text": "a"}]}
+
+    with answering(serve) as url:
+        Policy(url=url, name="x").generate(["a"], temperature=0.0)
+    (body,) = seen
+    found = {name: body[name] for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
+    assert found == {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+
+
 @contextmanager
 def answering(serve: Callable[[dict[str, Any]], tuple[int, Any]]) -> Iterator[str]:
     """Answer each POST with what a function returns, and each GET with 404; yield the address."""

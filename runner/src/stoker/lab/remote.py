@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from stoker.contract.exits import ExitCode
 from stoker.lab.errors import LabError
 from stoker.lab.generation import Completion, Prompt, checked_prompts
+from stoker.serve.vllm import PLAIN_SAMPLING
 
 _KEY = "OPENAI_API_KEY"
 # Requests that wait for an answer; a server computes them together.
@@ -64,7 +65,8 @@ class Served:
 
         Args:
             prompts: texts, or lists of token ids.
-            sampling: fields of the request, such as `max_tokens`.
+            sampling: fields of the request, such as `max_tokens`. What is left out has vLLM's defaults, as in
+                this process, whatever the generation_config.json of the server's model says.
 
         Raises:
             LabError: it does not answer, or refuses the request.
@@ -73,8 +75,8 @@ class Served:
         model = self._model or self.models()[0]
 
         def ask(prompt: Prompt) -> Any:
-            body = {"model": model, "prompt": prompt if isinstance(prompt, str) else list(prompt), **sampling}
-            return self._call("/v1/completions", {**body, "return_token_ids": True})
+            told = {"model": model, "prompt": prompt if isinstance(prompt, str) else list(prompt)}
+            return self._call("/v1/completions", {**told, **PLAIN_SAMPLING, **sampling, "return_token_ids": True})
 
         found = []
         for prompt, answer in zip(asked, answered(ask, asked), strict=True):

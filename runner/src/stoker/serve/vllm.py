@@ -13,6 +13,16 @@ from typing import Any
 # Every adapter changes the probabilities of this text, unless it changes nothing.
 _PROBE = "Question: What is the capital of France?\nAnswer: The capital of France is Paris, and it is known for"
 
+PLAIN_SAMPLING: Mapping[str, float] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""vLLM's own defaults of a request. A server takes those that a request leaves out from the model's
+generation_config.json, unless it runs with --generation-config vllm."""
+
 
 class ServerError(Exception):
     """vLLM failed at a request.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from stoker.serve.vllm import PLAIN_SAMPLING
 from stoker.tinker.refusals import RefusedError
 from stoker.tinker.samplers import SampleRequest
 
@@ -81,12 +82,8 @@ def read_sampling(body: Body) -> SampleRequest:
         raise RefusedError("max_tokens is missing: write SamplingParams(max_tokens=…)")
     settings: dict[str, Any] = {
         "max_tokens": number_in(given, "max_tokens"),
-        "temperature": given.get("temperature", 1.0),
-        "top_p": given.get("top_p", 1.0),
-        "top_k": given.get("top_k", -1),
-        # vLLM takes defaults from the model's generation_config.json otherwise.
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
+        **PLAIN_SAMPLING,
+        **{name: given[name] for name in ("temperature", "top_p", "top_k") if name in given},
     }
     if given.get("seed") is not None:
         settings["seed"] = number_in(given, "seed")
