@@ -22,6 +22,7 @@ from runner.tests.lab.servers import VLLM, server
 from stoker.cluster.processes import free_ports
 from stoker.contract.exits import ExitCode
 from stoker.lab import LabError, Policy
+from stoker.lab.endpoint import KEY, EndpointClient
 from stoker.lab.generation import starting, vllm_refusal
 from stoker.lab.machine import quantization_problems
 
@@ -118,6 +119,34 @@ def test_a_server_samples_as_a_notebook_does() -> None:
     (body,) = seen
     found = {name: body[name] for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
     assert found == {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+
+
+def test_a_key_is_read_as_a_file_may_hold_it_and_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    class Handler(JsonAnswers, BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append(self.headers["Authorization"])
+            self.answer({"choices": [{"text": "a"}]})
+
+        def do_GET(self) -> None:
+            seen.append(self.headers["X-API-Key"])
+            self.answer({"supported_models": [{"model_name": "base", "max_context_length": 128}]})
+
+    with serving(Handler) as url:
+        asks: list[Callable[[], object]] = [
+            lambda: Policy(url=url, name="x").generate(["a"]),
+            lambda: EndpointClient(url).model(),
+        ]
+        for variable, ask in zip(("OPENAI_API_KEY", KEY), asks, strict=True):
+            monkeypatch.setenv(variable, "sk-secret\n")
+            ask()
+            monkeypatch.setenv(variable, "sk-se\ncret")
+            with pytest.raises(LabError, match=f"{variable} is not a valid key: write one line") as caught:
+                ask()
+            assert "cret" not in str(caught.value)
+    assert list(filter(None, seen)) == ["Bearer sk-secret", "sk-secret"]  # the look for an endpoint sends none
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json, write_json
+from stoker.contract.variables import key_in
 
 # The word that `--samplers` has for the samplers of the same TrainJob.
 OF_THE_JOB = "role"
@@ -86,14 +87,7 @@ def api_key(environ: Mapping[str, str]) -> str:
     Raises:
         RunError: it cannot be a key (78).
     """
-    key = environ.get(API_KEY, "").strip()
-    if not key.isascii() or not key.isprintable() or " " in key:
-        raise RunError(
-            ExitCode.CONFIG,
-            f"{API_KEY} is not a valid key: write one line of letters, digits and signs into the key api-key of its "
-            "Secret",
-        )
-    return key
+    return key_in(API_KEY, environ, "the key api-key of its Secret")
 
 
 def request_path(workspace: Path, job_id: str, attempt: int) -> Path:

@@ -130,6 +130,26 @@ def _is_address(text: str) -> bool:
     return printable and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
+def key_in(variable: str, environ: Mapping[str, str], place: str = "it") -> str:
+    """Return the key of an API in a variable, without the line end that a file may have; empty if there is none.
+
+    Args:
+        variable: its name.
+        environ: the environment.
+        place: where its user writes the key.
+
+    Raises:
+        RunError: no header can have it (78). The message does not show it.
+    """
+    key = environ.get(variable, "").strip()
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise RunError(
+            ExitCode.CONFIG,
+            f"{variable} is not a valid key: write one line of letters, digits and signs into {place}",
+        )
+    return key
+
+
 def unknown_variables(names: Iterable[str]) -> list[str]:
     """Return one problem for each unknown `STOKER_…` or `PET_…` name, with the closest known name."""
     problems = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import sys
 import threading
 import urllib.error
@@ -18,6 +17,7 @@ from typing import Any
 
 from stoker.contract.exits import ExitCode
 from stoker.lab.errors import LabError
+from stoker.lab.keys import key_in
 from stoker.tinker.refusals import CLIENTS
 from stoker.tinker.wire import field, fields
 
@@ -173,7 +173,7 @@ class EndpointClient:
         """Return an answer: JSON, or bytes; None if it is not there yet."""
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         kind = _PROTOBUF if isinstance(body, bytes) else _JSON
-        headers = {"Content-Type": kind, "X-API-Key": os.environ.get(KEY, "")}
+        headers = {"Content-Type": kind, "X-API-Key": key_in(KEY)}
         request = urllib.request.Request(f"{self.url}/api/v1/{path}", data, headers)
         try:
             with urllib.request.urlopen(request, timeout=self._timeout) as answer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 from stoker.contract.exits import ExitCode
 from stoker.lab.errors import LabError
 from stoker.lab.generation import Completion, Prompt, checked_prompts
+from stoker.lab.keys import key_in
 from stoker.serve.vllm import PLAIN_SAMPLING
 
 _KEY = "OPENAI_API_KEY"
@@ -94,7 +94,7 @@ class Served:
         return found
 
     def _call(self, path: str, body: Mapping[str, Any] | None) -> Any:
-        key = os.environ.get(_KEY)
+        key = key_in(_KEY)
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self._url}{path}", data, headers)

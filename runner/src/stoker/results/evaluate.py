@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.contract.exits import ExitCode, RunError
+from stoker.contract.variables import key_in
 from stoker.results.folder import Result
 from stoker.results.load import device
 from stoker.results.packages import needing
@@ -117,7 +118,7 @@ def held_out_on_server(result: Result, tokenizer: Any, url: str, model: str, row
     # TRL's trainer reads the rows, and needs some model for it: the server has the one that counts.
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     stand_in = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=len(tokenizer), **sizes))
-    key = os.environ.get("OPENAI_API_KEY", "")
+    key = key_in("OPENAI_API_KEY", os.environ)
     server = Server(url, timeout=300.0, key=key, proxies=urllib.request.getproxies())
     loss, right, count = 0.0, 0, 0
     with _reader(result, stand_in, tokenizer, rows) as trainer:
