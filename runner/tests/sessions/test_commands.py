@@ -17,7 +17,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 from runner.tests.runs.api_server import Cluster, forbidden
-from runner.tests.runs.objects import pod, workload
+from runner.tests.runs.objects import CREATED, pod, workload
 
 import builders
 from stoker import sdk
@@ -970,17 +970,24 @@ def test_a_new_lease_is_free_unless_pods_of_earlier_sessions_may_still_use_the_d
     let_share(runtime)
     words = ("--device-claim", f"{DEVICE}=gpu.example.com", "--turns", "--wait", "0")
 
-    def add_pod(session: str) -> None:
+    def add_pod(session: str, created: str = CREATED) -> None:
         labels = {"stoker.dev/session": session, "stoker.dev/lease": LEASE}
-        cluster.add("pods", {"metadata": {"name": f"{session}-sampler-0-0-x", "labels": labels}})
+        metadata = {"name": f"{session}-sampler-0-0-x", "labels": labels, "creationTimestamp": created}
+        cluster.add("pods", {"metadata": metadata})
+
+    def made_by(session: str) -> Object:
+        assert rl("up", session, *SUMS, *words).exit_code == 0
+        lease = cluster.objects.pop(("leases", "ml", LEASE))
+        assert lease["metadata"]["labels"] == {"stoker.dev/shared-by-sessions": "true"}
+        return lease
 
     add_pod("one")  # its own, which has no Lease yet
-    assert rl("up", "one", *SUMS, *words).exit_code == 0
-    assert taken_after(cluster.objects.pop(("leases", "ml", LEASE))) < 1
-    assert rl("up", "two", *SUMS, *words).exit_code == 0
-    lease = cluster.objects["leases", "ml", LEASE]
-    assert lease["metadata"]["labels"] == {"stoker.dev/shared-by-sessions": "true"}
-    assert Rules().duration <= taken_after(lease) < Rules().duration + 2
+    assert taken_after(made_by("one")) < 1
+    assert Rules().duration <= taken_after(made_by("two")) < Rules().duration + 2
+    cluster.objects["trainjobs", "ml", "one"]["metadata"]["creationTimestamp"] = CREATED
+    assert taken_after(made_by("one")) < 1
+    add_pod("one", "2026-11-22T09:59:59Z")  # of an earlier session of this name, which still ends
+    assert Rules().duration <= taken_after(made_by("one")) < Rules().duration + 2
 
 
 def test_a_claim_that_is_being_deleted_is_waited_for(

@@ -223,11 +223,16 @@ def _share_all(
     lease = render.lease_of(runtime)
     if lease is not None:
         # The Lease of sessions that have ended is gone before their last pods are.
-        own = trainjob["metadata"]["name"]
-        pods = client.list(PODS, f"{render.LEASE}={lease}")
-        held = any(pod["metadata"]["labels"].get(LABEL) != own for pod in pods)
+        held = any(_is_of_another(pod, trainjob) for pod in client.list(PODS, f"{render.LEASE}={lease}"))
         shared = render.lease(lease, client.namespace, held=held)
         _share(client, LEASES, shared, trainjob, "" if turns else "--turns")
+
+
+def _is_of_another(pod: Mapping[str, Any], trainjob: Mapping[str, Any]) -> bool:
+    """Return whether a pod is of another session, which may be an earlier one of the same name."""
+    its, own = pod["metadata"], trainjob["metadata"]
+    earlier = str(its.get("creationTimestamp") or "") < str(own.get("creationTimestamp") or "")
+    return earlier or its["labels"].get(LABEL) != own["name"]
 
 
 def _share(client: Client, kind: Kind, made: Mapping[str, Any], trainjob: Mapping[str, Any], missing: str = "") -> None:
