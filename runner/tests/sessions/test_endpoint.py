@@ -63,6 +63,19 @@ def test_an_endpoint_gets_a_service_and_a_key_and_says_how_to_use_it(endpoint: C
     assert (again.exit_code, "already exists with these values" in again.stderr) == (0, True)
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ((), "/models/tiny"),
+        (("--set", "base_model=one", "--set", "base-model=tiny=2"), "tiny=2"),
+    ],
+)
+def test_the_client_is_told_the_name_of_the_model(endpoint: Cluster, words: tuple[str, ...], name: str) -> None:
+    told = rl(*UP, *words, "--wait", "0")
+    assert told.exit_code == 0, told.output
+    assert f'create_lora_training_client(base_model="{name}", rank=8)' in told.stdout
+
+
 def test_what_it_trains_on_is_not_for_the_session_to_say(endpoint: Cluster) -> None:
     for words, said in (
         (("--dataset", "hf://org/data"), "--dataset does not go with an endpoint"),

@@ -287,8 +287,7 @@ def _client_lines(words: SessionOptions, client: Client, port: int) -> Iterator[
     """Yield how to use the tinker client."""
     name, service, there = words.name, render.endpoint_service_of(words.name), client.there
     address = f"http://{service}.{client.namespace}:{port}"
-    hub = (words.model or "").removeprefix("hf://").partition("@")[0]
-    model = hub if hub and "://" not in hub else "MODEL"
+    model = _client_model(words)
     yield f"endpoint  {address} (for the tinker client, in pods with the session's label)"
     yield (
         f"use it    kubectl port-forward service/{service} {port}{there} &\n"
@@ -299,3 +298,13 @@ def _client_lines(words: SessionOptions, client: Client, port: int) -> Iterator[
         "          python -c 'import tinker; "
         f'print(tinker.ServiceClient().create_lora_training_client(base_model="{model}", rank=8).result())\''
     )
+
+
+def _client_model(words: SessionOptions) -> str:
+    """Return what clients call the base model; MODEL if the words do not say it."""
+    settings = [word.partition("=") for word in words.settings]
+    named = [value for name, _, value in settings if name.replace("-", "_") == "base_model"]
+    if any(named[-1:]):
+        return named[-1]
+    hub = (words.model or "").removeprefix("hf://").partition("@")[0]
+    return hub if hub and "://" not in hub else "MODEL"
