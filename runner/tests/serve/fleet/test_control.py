@@ -201,6 +201,29 @@ def test_a_name_that_comes_again_finds_nothing_cached(members: Members) -> None:
     assert one.vllm.resets == 1
 
 
+def test_a_replica_that_was_lost_for_a_moment_drops_what_calls_wanted_dropped(members: Members) -> None:
+    (one,) = members.start(1)
+    one.vllm.down = True
+    assert not one.watch.look().ready
+    members.log.append(desired.reset_cache(members.log.newest()[0]).kept_as(1))
+    one.vllm.down = False
+    assert one.watch.look().ready
+    assert one.vllm.resets == 1
+
+
+def test_a_replica_that_was_lost_for_a_moment_has_nothing_cached_of_a_name_that_came_again(members: Members) -> None:
+    (one,) = members.start(1)
+    members.control().change(load("a", members.adapter("first")))
+    one.vllm.down = True
+    assert not one.watch.look().ready
+    unloaded = desired.unload("a")(members.log.newest()[0]).kept_as(3)
+    members.log.append(unloaded)
+    members.log.append(desired.load("a", members.adapter("second"), 0)(unloaded).kept_as(4))
+    one.vllm.down = False
+    assert one.watch.look().ready
+    assert one.vllm.resets == 1
+
+
 def test_without_a_ready_replica_only_less_may_be_wanted(members: Members) -> None:
     (one,) = members.start(1)
     control = members.control()

@@ -29,7 +29,7 @@ class Member:
         self._log, self._server, self._weights = Log(folder), server, weights
         self.newest = self.kept = Desired()
         self._told = 0  # a generation that is there, as somebody said
-        self._resets: int | None = None  # for which generation the cache was dropped; None for a server that is new
+        self._resets: int | None = None  # for which generation the cache was dropped; None if that is not known
         self._names: set[str] = set()  # adapters of the state before
         self._gone: set[str] = set()  # adapters that were unloaded
         self._problem = ""
@@ -115,9 +115,10 @@ class Member:
         names = {*wanted.adapters}
         self._gone |= self._names - names
         self._names = names
-        if self._resets is None:  # it has nothing cached
-            self._resets = wanted.resets
-        if self._resets < wanted.resets or self._gone & names:
+        # A server that is new to this process may be an old one, which has cached what calls wanted dropped meanwhile.
+        if self._resets is None and not (wanted.resets or names):
+            self._resets = 0
+        if self._resets is None or self._resets < wanted.resets or self._gone & names:
             self._server.reset_cache()
             self._resets = wanted.resets
             self._gone -= names
