@@ -25,15 +25,18 @@ STEPS, STALENESS, GENERATIONS = 30, 2, 4
 # Two epochs and a part of a third one.
 ROWS = 25
 
-# What a user who writes a reward puts on a volume. Nothing is rewarded while the file beside it is there.
+# What a user who writes a reward puts on a volume. Nothing is rewarded while one file beside it is there, and slowly
+# while another one is.
 _REWARDS = """
 import pathlib, time
 
-HOLD = pathlib.Path(__file__).with_name("hold")
+HOLD, SLOW = (pathlib.Path(__file__).with_name(name) for name in ("hold", "slow"))
 
 def short(completions, **kwargs):
     while HOLD.exists():
         time.sleep(0.05)
+    if SLOW.exists():
+        time.sleep(1)
     return [-len(completion) / 10 for completion in completions]
 """
 
@@ -60,7 +63,7 @@ class RolloutJob(LocalJob):
         self.steps = STEPS
         self.vllm = vllm
         self.adapters = self.workspace / "adapters"
-        self.hold = folder / "hold"
+        self.hold, self.slow = folder / "hold", folder / "slow"
         (folder / "rollout_rewards.py").write_text(_REWARDS)
         self.prompts = folder / "prompts"
         self.prompts.mkdir()
