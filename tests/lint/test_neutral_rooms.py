@@ -37,6 +37,10 @@ ALLOWED = {
     ("runs/explain.py", "max_staleness"): "only asynchronous GRPO reports how old samples are",
     ("serve/adapters/check.py", "use_rslora"): "a key of PEFT's adapter_config.json",
     ("serve/sampler.py", "lora_r"): "only asynchronous GRPO asks samplers for a rank",
+    **{
+        ("serve/vllm.py", name): "a field of a request, as servers of models name it"
+        for name in ("min_p", "repetition_penalty", "top_k", "top_p")
+    },
     ("sessions/command_line.py", "model_name_or_path"): "an argument of `stoker tinker`",
     ("sessions/render.py", "samplers"): "a flag of `stoker rl up`",
 }

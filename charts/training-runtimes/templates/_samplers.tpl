@@ -375,7 +375,7 @@ Arguments, a dict:
       "limits" (dict "cpu" "1" "memory" .memory) }}
 {{- $resources = mergeOverwrite $resources (deepCopy .runtime.samplers.containerResources) }}
 {{- $where := printf "runtimes.%s.samplers.containerResources" .runtime.entry }}
-{{- include "stoker.validateResources" (list $where $resources) }}
+{{- include "stoker.validateResources" (list $where $resources) -}}
 resources:
   {{- toYaml $resources | nindent 2 }}
 securityContext:

@@ -32,8 +32,8 @@ def earlier(folder: Path, **told: Any) -> Path:
     lines = [{"step": step, "tokens_per_second": speed} for step, speed in ((1, 1.0), (50, 1000.0), (100, 1000.0))]
     lines[-1]["peak_memory_gib"] = 30.5
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    manifest = {"steps": 100, "seconds": 500.0, "training_seconds": 200.0, "world_size": 1}
-    manifest |= {"budget": {"steps": 100}, "settings": {}, **told}
+    measured = {"steps": 100, "seconds": 500.0, "training_seconds": 200.0, "world_size": 1}
+    manifest = {**measured, "budget": {"steps": 100}, "settings": {}, **told}
     (folder / "stoker.json").write_text(json.dumps(manifest))
     return folder
 
