@@ -127,6 +127,22 @@ def test_wrong_options_are_refused(env: Mapping[str, str], message: str) -> None
         request_of("model", {"STORAGE_URI": "s3://bucket/x", **env}, Path("/workspace"))
 
 
+@pytest.mark.parametrize(
+    ("uri", "env", "endpoint"),
+    [
+        ("hf://org/name", {"ENDPOINT": "https://mirror"}, ""),
+        ("file:///inputs", {"ENDPOINT": "https://store"}, ""),
+        ("s3://bucket", {}, "default"),
+        ("s3://bucket", {"ENDPOINT": "https://store ", "AWS_ENDPOINT_URL": "https://other"}, "https://store"),
+        ("s3://bucket", {"AWS_ENDPOINT_URL": "https://store"}, "https://store"),
+        ("s3://bucket", {"ENDPOINT": "https://me:hush@store"}, "https://…@store"),
+        ("gs://bucket", {"STORAGE_EMULATOR_HOST": "http://store"}, "http://store"),
+    ],
+)
+def test_a_bucket_is_in_the_store_that_its_client_asks(uri: str, env: Mapping[str, str], endpoint: str) -> None:
+    assert asked(uri, "model", Path("/workspace"), **env).endpoint == endpoint
+
+
 def told(uri: str, **env: str) -> str:
     """Return what a server's container says of a wrong environment."""
     with pytest.raises(RunError) as refused:
@@ -448,6 +464,40 @@ def test_a_restart_keeps_what_the_job_began_with_and_needs_no_source(container: 
     code, output = container.run(STOKER_JOB_ID="a")
     assert (code, "fetched for this job" in output) == (0, True)
     assert container.run(STOKER_JOB_ID="b")[0] == 66
+
+
+def test_a_bucket_of_another_store_is_not_taken_for_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fetch(endpoint: str) -> str:
+        request = asked("s3://bucket", workspace=tmp_path, STOKER_JOB_ID="of the URI", ENDPOINT=endpoint)
+        monkeypatch.setattr(command, "source_of", Shelf)
+        command._fetch(request)
+        return capsys.readouterr().err
+
+    fetch("http://one")
+    assert "fetched for this job" in fetch("http://one")
+    # Its content is the same, and from now on it counts as this store's.
+    assert "nothing to fetch" in fetch("http://two")
+    assert "fetched for this job" in fetch("http://two")
+    monkeypatch.setitem(CONTENT, "config.json", b"of another store")
+    with pytest.raises(RunError, match="other files of it: ENDPOINT was http://two and is now http://one") as refused:
+        fetch("http://one")
+    assert refused.value.code is ExitCode.CONFIG
+
+
+def test_a_record_without_a_store_has_the_store_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "source_of", Shelf)
+    for uri, told in (("s3://bucket", "nothing to fetch"), ("hf://org/name", "fetched for this job")):
+        request = asked(uri, workspace=tmp_path / uri[:2], STOKER_JOB_ID="a")
+        command._fetch(request)
+        record = json.loads((request.target / RECORD).read_text())
+        del record["endpoint"]
+        (request.target / RECORD).write_text(json.dumps(record))
+        command._fetch(request)
+        assert told in capsys.readouterr().err
 
 
 def test_another_job_keeps_what_it_found_too(container: Container) -> None:

@@ -144,7 +144,9 @@ def _same(known: dict[str, Any], record: dict[str, Any]) -> bool:
 
 def _asked_alike(known: dict[str, Any], request: FetchRequest) -> bool:
     ignore = None if request.ignore is None else list(request.ignore)
-    return known.get("uri") == request.uri and known.get("ignore") == ignore
+    # Records of earlier versions have no endpoint: an object store is asked then.
+    asked_before = known.get("uri"), known.get("ignore"), known.get("endpoint", "")
+    return asked_before == (request.uri, ignore, request.endpoint)
 
 
 def _named(record: dict[str, Any]) -> str:
@@ -158,6 +160,8 @@ def _refusal(request: FetchRequest, known: dict[str, Any] | None, record: dict[s
         what = _named(known)
     elif known.get("revision") != record["revision"]:
         what = f"revision {known.get('revision')} of it, while the source is now at {record['revision']}"
+    elif known.get("endpoint", record["endpoint"]) != record["endpoint"]:
+        what = f"other files of it: ENDPOINT was {known['endpoint']} and is now {record['endpoint']}"
     else:
         what = "other files of it: the source or IGNORE_PATTERNS has changed"
     return f"{request.target} is for {request.uri}, but has {what}. {request.fields.another}"

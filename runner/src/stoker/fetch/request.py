@@ -23,6 +23,11 @@ _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 CREDENTIALS = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")
 # Where the claim of a pvc:// address must be mounted in the initializer's container, as in KServe.
 CLAIMS = Path("/mnt/pvc")
+# Where the clients of object stores read the store's address, the first that is set. Ours comes before their own.
+_ENDPOINTS = {
+    "s3": ("ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "gs": ("ENDPOINT", "STORAGE_EMULATOR_HOST"),
+}
 _FORMS = (
     "hf://ORG/NAME[@REVISION][/FOLDER], s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, file:///FOLDER or pvc://CLAIM/FOLDER"
 )
@@ -42,6 +47,7 @@ class FetchRequest:
         target: the folder for the files.
         ignore: patterns of files to skip; None lets the runner choose.
         options: the other variables of the contract that are set, by name.
+        endpoint: the object store with the bucket, `default` for its client's own; empty for other sources.
         job_id: the job's id, the same in all its attempts; empty if not known.
         replace: True to replace other content of the target.
         fields: where the user writes all this.
@@ -56,6 +62,7 @@ class FetchRequest:
     target: Path
     ignore: tuple[str, ...] | None
     options: Mapping[str, str]
+    endpoint: str
     job_id: str
     replace: bool
     fields: Fields
@@ -113,6 +120,7 @@ def request_of(kind: str, env: Mapping[str, str], workspace: Path) -> FetchReque
         target=workspace / kind,
         ignore=None if ignored is None else tuple(word.strip() for word in ignored.split(",") if word.strip()),
         options=options,
+        endpoint=_endpoint(scheme, env),
         job_id=env.get("STOKER_JOB_ID", ""),
         replace=replace == "true",
         fields=fields,
@@ -154,6 +162,16 @@ def _parsed(kind: str, uri: str, given: str) -> tuple[str, str, str, str | None]
             f"{given} {uri!r} names Kubeflow Trainer's data cache, which is not a source: write {_FORMS}",
         )
     raise RunError(ExitCode.USAGE, f"{given} {uri!r} has an unknown scheme: write {_FORMS}")
+
+
+def _endpoint(scheme: str, env: Mapping[str, str]) -> str:
+    """Return the address of the object store, without credentials: two stores may have a bucket of one name.
+
+    A mirror of the Hub does not count, since it has the Hub's repositories.
+    """
+    if scheme not in _ENDPOINTS:
+        return ""
+    return next((_masked(given) for name in _ENDPOINTS[scheme] if (given := env.get(name, "").strip())), "default")
 
 
 def _masked(uri: str) -> str:

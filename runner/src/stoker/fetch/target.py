@@ -96,6 +96,7 @@ class Target:
             "uri": request.uri,
             "revision": revision,
             "ignore": None if request.ignore is None else list(request.ignore),
+            "endpoint": request.endpoint,
             "job_id": request.job_id,
             "files": [
                 {"path": file.path, "bytes": file.size, "tag": file.tag, "digest": file.digest or None}
