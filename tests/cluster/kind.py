@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import addons, artifacts, controllers, images, tools
+from . import addons, artifacts, controllers, images, package, tools
 from .commands import capture
 from .errors import CannotRunHereError, ClusterError
 from .progress import say, step
@@ -37,10 +37,11 @@ class KindProvider(Provider):
     system_node = WORKERS[0]
 
     def up(self) -> None:
-        """Make the cluster, or do nothing if it is there and healthy."""
+        """Make the cluster, or replace one that is outdated, unhealthy or not complete."""
         self._check()
-        if all(health.healthy for health in self.status()):
-            say("the kind cluster is already up and healthy")
+        wanted = package.fingerprint()
+        if _finished() == wanted and all(health.healthy for health in self.status()):
+            say("the kind cluster is already up, healthy and current")
             return
         tools.find()
         programs = artifacts.build(image.module for image in _IMAGES)
@@ -62,6 +63,7 @@ class KindProvider(Provider):
         controllers.install(self._run, programs, REGISTRY, WORKERS[0])
         with step("waiting for controllers and webhooks"):
             controllers.wait(self._run, 300)
+        _fingerprint().write_text(wanted)
 
     def down(self) -> None:
         """Delete the cluster, the registry container and their files."""
@@ -150,6 +152,18 @@ def hosts_command(node: str) -> list[str]:
 
 def _state() -> Path:
     return artifacts.cache_root() / "cluster" / "kind"
+
+
+def _finished() -> str:
+    """Return the fingerprint of the package whose `up` got to its end; empty if none did."""
+    try:
+        return _fingerprint().read_text()
+    except OSError:
+        return ""
+
+
+def _fingerprint() -> Path:
+    return _state() / "fingerprint"
 
 
 def _kubeconfig() -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .. import addons, artifacts, controllers, images, tools
+from .. import addons, artifacts, controllers, images, package, tools
 from ..artifacts import KUBERNETES, REGISTRY, GoModule
 from ..commands import capture
 from ..errors import ClusterError
@@ -38,9 +38,11 @@ class EmbeddedProvider(Provider):
         """Start the cluster, or replace one that is outdated or unhealthy."""
         host.check()
         with state.lock():
-            wanted = state.fingerprint()
+            wanted = package.fingerprint()
             found = state.read()
             if found and found.fingerprint == wanted and self._is_or_gets_healthy():
+                # The tools may have been built anew since, or come from another checkout.
+                _link(tools.find())
                 say("the cluster is already up, healthy and current")
                 return
             host.install_missing()
@@ -90,7 +92,7 @@ class EmbeddedProvider(Provider):
         host.check()
         with state.lock():
             found = state.read()
-            if found is None or found.fingerprint != state.fingerprint():
+            if found is None or found.fingerprint != package.fingerprint():
                 raise ClusterError("there is no cluster, or another version of this package made it: run `up` first")
             if devices.is_there() and all(health.healthy for health in self.status()):
                 return
@@ -199,8 +201,7 @@ class EmbeddedProvider(Provider):
 
     def _write_files(self, kubernetes: Path, clients: dict[str, Path]) -> None:
         BIN.mkdir(parents=True)
-        for name, program in {**clients, "kubectl": kubernetes / "kubectl"}.items():
-            (BIN / name).symlink_to(program)
+        _link({**clients, "kubectl": kubernetes / "kubectl"})
         layout.VOLUMES.mkdir(parents=True)
         layout.VOLUMES.chmod(0o755)
         control_plane.REGISTRY_CONFIG.write_text(control_plane.registry_config())
@@ -238,3 +239,12 @@ class EmbeddedProvider(Provider):
             return True
 
         processes.wait_until(daemon, answers)
+
+
+def _link(programs: dict[str, Path]) -> None:
+    """Have programs in the clients' PATH; a link is replaced in one step, since clients may run."""
+    for name, program in programs.items():
+        new = BIN / f".{name}"
+        new.unlink(missing_ok=True)
+        new.symlink_to(program)
+        new.rename(BIN / name)

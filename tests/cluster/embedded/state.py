@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from ..progress import say
 from .layout import LOCK, STATE
-
-_PACKAGE = Path(__file__).resolve().parent.parent
-#: Parts of the package that the running cluster does not depend on.
-_NOT_PART = {"tests", "testing.py", "__pycache__", "README.md"}
 
 
 @dataclass(frozen=True)
@@ -27,16 +21,6 @@ class State:
     """
 
     fingerprint: str
-
-
-def fingerprint() -> str:
-    """Return a hash over every file of this package that decides what the cluster is, pins and manifests included."""
-    digest = hashlib.sha256()
-    for file in sorted(_PACKAGE.rglob("*")):
-        inside = file.relative_to(_PACKAGE)
-        if file.is_file() and not _NOT_PART.intersection(inside.parts):
-            digest.update(str(inside).encode() + b"\0" + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
 
 
 def read() -> State | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import addons, controllers
+from cluster import addons, controllers, package, tools
 from cluster.embedded import (
     cgroups,
     control_plane,
@@ -211,7 +211,21 @@ def test_a_state_that_cannot_be_read_counts_as_none(tmp_path: Path, monkeypatch:
 
 
 def test_the_fingerprint_is_stable() -> None:
-    assert state.fingerprint() == state.fingerprint()
+    assert package.fingerprint() == package.fingerprint()
+
+
+def test_up_renews_the_links_to_the_clients_of_a_cluster_that_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "LOCK", tmp_path / "lock")
+    monkeypatch.setattr(state, "read", lambda: state.State(package.fingerprint()))
+    monkeypatch.setattr(host, "check", lambda: None)
+    monkeypatch.setattr(EmbeddedProvider, "_is_or_gets_healthy", lambda self: True)
+    monkeypatch.setattr("cluster.embedded.provider.BIN", tmp_path)
+    monkeypatch.setattr(tools, "find", lambda: {"helm": Path("/new/helm")})
+    (tmp_path / "helm").symlink_to("/gone/helm")
+    EmbeddedProvider().up()
+    assert (tmp_path / "helm").readlink() == Path("/new/helm")
 
 
 def test_missing_packages_are_named_once(monkeypatch: pytest.MonkeyPatch) -> None:

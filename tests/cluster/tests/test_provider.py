@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cluster import cli, existing, kind, provider, tools
+from cluster import cli, existing, kind, package, provider, tools
 from cluster.embedded import EmbeddedProvider
 from cluster.errors import CannotRunHereError, ClusterError, UsageError
 from cluster.existing import ExistingProvider
@@ -59,6 +60,34 @@ def test_kind_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(CannotRunHereError, match="needs docker, kind, kubectl on PATH"):
         KindProvider().up()
+
+
+def test_kind_trusts_only_a_cluster_that_this_version_finished(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CLUSTER_CACHE", str(tmp_path))
+    for name in ("_check", "_run"):
+        monkeypatch.setattr(KindProvider, name, lambda *words: "")
+    monkeypatch.setattr(KindProvider, "status", lambda self: [Health("node/a", healthy=True, detail="")])
+    monkeypatch.setattr(tools, "find", dict)
+    monkeypatch.setattr(kind, "capture", lambda *words, **options: "")
+    for name in ("artifacts.build", "images.publish", "addons.apply", "controllers.install"):
+        monkeypatch.setattr(f"cluster.kind.{name}", lambda *words: {})
+
+    def up(wait: Callable[..., None]) -> bool:
+        monkeypatch.setattr("cluster.kind.controllers.wait", wait)
+        KindProvider().up()
+        return "already up" not in capsys.readouterr().err
+
+    def interrupted(*words: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        up(interrupted)
+    assert up(lambda *words: None)
+    assert not up(interrupted)
+    monkeypatch.setattr(package, "fingerprint", lambda: "another")
+    assert up(lambda *words: None)
 
 
 def test_existing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
