@@ -36,7 +36,8 @@ class Repository:
         broken: how often a large file is sent with its last byte changed.
         errors: how many requests are answered with 503 first.
         seconds_per_block: how long each 64 KiB of a large file take.
-        expired: how often the signed address on another host, where a large file is, has expired when it is asked.
+        signed: True if large files are at a signed address on another host.
+        expired: how often such an address has expired when it is asked.
     """
 
     files: dict[str, bytes]
@@ -48,6 +49,7 @@ class Repository:
     broken: int = 0
     errors: int = 0
     seconds_per_block: float = 0.0
+    signed: bool = False
     expired: int = 0
 
 
@@ -170,14 +172,14 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"ETag": f'"{tag}"', "X-Repo-Commit": found.commit, "Accept-Ranges": "bytes"}
         if large:
             headers |= {"X-Linked-Etag": f'"{tag}"', "X-Linked-Size": str(len(data))}
-        if large and found.expired > 0:
-            if self.command == "GET":
-                found.expired -= 1
-                self._send(403, b"Request has expired")
-            else:
-                port = urlsplit(self.state.address).port
-                signed = f"http://localhost:{port}{self.path}?X-Amz-Signature=hunter2"
-                self._send(302, b"", {**headers, "Location": signed})
+        if large and found.signed and self.command == "HEAD":
+            port = urlsplit(self.state.address).port
+            signed = f"http://localhost:{port}{self.path}?X-Amz-Signature=hunter2"
+            self._send(302, b"", {**headers, "Location": signed})
+            return
+        if large and found.expired > 0 and self.command == "GET":
+            found.expired -= 1
+            self._send(403, b"Request has expired")
             return
         start = 0
         if match := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")):

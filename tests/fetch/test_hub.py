@@ -103,12 +103,19 @@ def test_connections_that_break_and_a_busy_server_are_waited_for(
 def test_a_signed_address_that_expired_is_asked_for_anew_and_not_shown(
     hub: Hub, model: Repository, initializer: Make
 ) -> None:
-    model.expired = 1
+    model.signed, model.expired = True, 1
     container = initializer(HF_ENDPOINT=hub.address)
     code, output = container.run("model", "hf://org/tiny")
     assert code == 0, output
     assert container.files("model") == MODEL
     assert "403" in output
+    assert "hunter2" not in output
+
+
+def test_a_signed_address_that_breaks_off_is_not_shown(hub: Hub, model: Repository, initializer: Make) -> None:
+    model.signed, model.cut, model.cuts = True, 11 * 2**20, 1
+    code, output = initializer(HF_ENDPOINT=hub.address).run("model", "hf://org/tiny")
+    assert code == 0, output
     assert "hunter2" not in output
 
 

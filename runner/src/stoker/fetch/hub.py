@@ -31,7 +31,10 @@ class Hub(FileSource):
         # Progress bars of many files fill a pod's log; we print one line now and then.
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
         import huggingface_hub
+        from huggingface_hub.utils import logging
 
+        # Its warnings show signed addresses, which give access. Our own lines tell what fails.
+        logging.set_verbosity_error()
         endpoint = request.options.get("ENDPOINT") or os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
         self._endpoint = endpoint.rstrip("/")  # the client puts a slash after it
         self._token = request.options.get("ACCESS_TOKEN")
