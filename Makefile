@@ -311,5 +311,6 @@ clean: ## Remove the caches that linters and Python left in the checkout.
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 .PHONY: clean-cache
-clean-cache: clean cluster-down ## Stop the cluster and remove everything built; the next run starts cold.
+clean-cache: clean ## Stop the cluster and remove everything built; the next run starts cold.
+	@$(cluster) down || [ $$? -eq 77 ] # a user who cannot run a cluster here has none
 	@rm -rf "$(CACHE)"

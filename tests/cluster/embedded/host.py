@@ -28,6 +28,9 @@ PROGRAMS = {
 CNI_PACKAGE = "containernetworking-plugins"
 _CNI_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 _CNI_PLUGINS = ("bridge", "host-local", "loopback", "portmap")
+_MODULE = "br_netfilter"
+#: Is there while that module is loaded.
+_BRIDGE_SETTINGS = Path("/proc/sys/net/bridge")
 _POLICY = Path("/usr/sbin/policy-rc.d")
 
 
@@ -100,6 +103,26 @@ def install_missing() -> None:
             )
             if done.returncode:
                 raise ClusterError(f"apt-get {' '.join(arguments)} failed:\n{(done.stdout + done.stderr)[-2000:]}")
+
+
+def load_modules() -> None:
+    """Load the kernel module by which iptables sees what goes over a bridge; Debian does not load it by itself.
+
+    Raises:
+        CannotRunHereError: It cannot be loaded.
+    """
+    if _BRIDGE_SETTINGS.is_dir():
+        return
+    said = "this machine has no modprobe"
+    if shutil.which("modprobe"):
+        command = ["modprobe", _MODULE]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        said = done.stderr.strip() or f"`modprobe {_MODULE}` ended with exit code {done.returncode}"
+    if not _BRIDGE_SETTINGS.is_dir():
+        raise CannotRunHereError(
+            f"the embedded cluster needs the kernel module {_MODULE}, which is not loaded ({said}); load it on the "
+            "machine, or use --provider kind (with Docker) or --provider existing (with a KUBECONFIG)"
+        )
 
 
 @contextmanager

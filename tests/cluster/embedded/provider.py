@@ -46,6 +46,7 @@ class EmbeddedProvider(Provider):
                 say("the cluster is already up, healthy and current")
                 return
             host.install_missing()
+            host.load_modules()
             clients = tools.find()
             modules = [KUBERNETES, REGISTRY, *(image.module for image in _IMAGES)]
             programs = artifacts.build(modules)

@@ -28,7 +28,7 @@ from cluster.embedded import (
 )
 from cluster.embedded.layout import DEVICE_NODE, FIRST, NODES
 from cluster.embedded.provider import EmbeddedProvider
-from cluster.errors import ClusterError
+from cluster.errors import CannotRunHereError, ClusterError
 from cluster.provider import Health
 
 
@@ -234,6 +234,22 @@ def test_missing_packages_are_named_once(monkeypatch: pytest.MonkeyPatch) -> Non
     missing = host.missing_packages()
     assert missing.count("containerd") == 1
     assert host.CNI_PACKAGE in missing
+
+
+def test_the_module_for_bridges_is_loaded_where_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, program = tmp_path / "bridge", tmp_path / "modprobe"
+    monkeypatch.setattr(host, "_BRIDGE_SETTINGS", settings)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CannotRunHereError, match=r"br_netfilter, .* no modprobe\); load it .* --provider kind"):
+        host.load_modules()
+    program.write_text("#!/bin/sh\necho 'not found in /lib/modules' >&2\nexit 1\n")
+    program.chmod(0o755)
+    with pytest.raises(CannotRunHereError, match="not found in /lib/modules"):
+        host.load_modules()
+    program.write_text(f'#!/bin/sh\n[ "$1" = br_netfilter ] && /bin/mkdir {settings}\n')
+    host.load_modules()
+    program.unlink()
+    host.load_modules()
 
 
 def test_leftovers_are_found_by_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
