@@ -18,9 +18,15 @@ BASE = {
     "profile": "none",
     "accelerator": "nvidia-dra",
     "runtimes": {
-        "trl-distributed": {"enabled": True, "accelerator": "cpu"},
-        "torchtune-distributed": {"enabled": True},
-        "trl-grpo-async": {"enabled": True, "accelerator": "cpu", "samplers": {"slice": {"lease": "gpu-0"}}},
+        "trl-distributed": {"enabled": True, "accelerator": "cpu", "podGroupPolicy": {}},
+        # A gang and jobs that fetch exclude each other.
+        "torchtune-distributed": {"enabled": True, "initializers": False},
+        "trl-grpo-async": {
+            "enabled": True,
+            "accelerator": "cpu",
+            "samplers": {"slice": {"lease": "gpu-0"}},
+            "podGroupPolicy": {},
+        },
     },
     "policies": {"enabled": True, "otherRuntimes": ["other"]},
 }

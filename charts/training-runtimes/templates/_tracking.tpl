@@ -20,7 +20,8 @@ Argument: a list of tracking's values and the runtime's framework.
 {{- end }}
 
 {{/*
-training-runtimes.trackingEnv: environment of a runtime whose runs are tracked, a YAML map. Files go to the workspace.
+training-runtimes.trackingEnv: environment of a runtime whose runs are tracked, a YAML map. Files go to the workspace,
+also those of a tracker that only a TrainJob names.
 Argument: a list of tracking's values and the runtime's framework.
 */}}
 {{- define "training-runtimes.trackingEnv" -}}
@@ -30,13 +31,14 @@ Argument: a list of tracking's values and the runtime's framework.
       "wandb" (dict "endpoint" "WANDB_BASE_URL" "project" "WANDB_PROJECT" "token" "WANDB_API_KEY")
       "mlflow" (dict "endpoint" "MLFLOW_TRACKING_URI" "project" "MLFLOW_EXPERIMENT_NAME" "token" "MLFLOW_TRACKING_TOKEN")
       "trackio" (dict "token" "HF_TOKEN") }}
-{{- $folders := dict
-      "tensorboard" (dict "TENSORBOARD_LOGGING_DIR" "/workspace/output/tensorboard")
-      "wandb" (dict "WANDB_DIR" "/cache")
-      "trackio" (dict "TRACKIO_DIR" "/workspace/output/trackio") }}
 {{- $env := dict }}
+{{- if eq (index . 1) "trl" }}
+  {{- $env = dict
+        "TENSORBOARD_LOGGING_DIR" "/workspace/output/tensorboard"
+        "TRACKIO_DIR" "/workspace/output/trackio"
+        "WANDB_DIR" "/cache" }}
+{{- end }}
 {{- if and $tracking.kind (eq (index . 1) "trl") }}
-  {{- $env = get $folders $tracking.kind | default dict | deepCopy }}
   {{- $name := get $names $tracking.kind }}
   {{- if and $name.endpoint $tracking.endpoint }}
     {{- $_ := set $env $name.endpoint $tracking.endpoint }}

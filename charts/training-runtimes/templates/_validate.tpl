@@ -19,6 +19,7 @@ Argument: the root context.
     {{- include "training-runtimes.validatePodTemplate" $arguments }}
     {{- if $runtime.initializers }}
       {{- include "training-runtimes.validateInitializersClaims" $arguments }}
+      {{- include "training-runtimes.validateGang" $runtime }}
     {{- end }}
   {{- end }}
   {{- include "training-runtimes.validateSharing" $catalogue }}
@@ -40,6 +41,14 @@ Argument: the root context.
       "where" "initializers"
       "volumes" (concat $volumes (.root.Values.initializers.volumes | default list))
       "fix" "Give each volume its own claim (workspace.existingClaim, scratch.cacheClaim, initializers.volumes).") }}
+{{- end }}
+
+{{- /* training-runtimes.validateGang: Trainer counts every job into a gang, and the nodes start after those that fetch. */}}
+{{- define "training-runtimes.validateGang" -}}
+{{- if .podGroupPolicy }}
+  {{- fail (printf "\n\nruntimes.%s.podGroupPolicy: the jobs that fetch count into the gang, and the nodes start after them, so no pod would start. Set initializers.enabled=false, or runtimes.%s.podGroupPolicy={}.\n"
+        .entry .entry) }}
+{{- end }}
 {{- end }}
 
 {{- define "training-runtimes.validateApis" -}}

@@ -53,7 +53,7 @@ Argument: the root context.
       (len $given)) }}
 {{- end }}
 {{- if and .Values.model.image.reference (not (semverCompare ">=1.33.0-0" .Capabilities.KubeVersion.Version)) }}
-  {{- fail (printf "\n\nmodel.image needs Kubernetes 1.33 or newer with image volumes; this cluster has %s. Use model.claim or model.uri.\n"
+  {{- fail (printf "\n\nmodel.image needs Kubernetes 1.33 or newer with the feature gate ImageVolume; this cluster has %s. Use model.claim or model.uri.\n"
         .Capabilities.KubeVersion.Version) }}
 {{- end }}
 {{- end }}
