@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -26,10 +27,11 @@ from stoker.contract.exits import ExitCode, RunError
 from stoker.fetch import command, objects, transfer
 from stoker.fetch.fields import fields_of
 from stoker.fetch.folder import Folder
+from stoker.fetch.hub import Hub
 from stoker.fetch.request import KINDS, FetchRequest, kind_of, request_of
 from stoker.fetch.selection import RECORD, File, Selection, select
 from stoker.fetch.source import FileSource, Unavailable
-from stoker.fetch.target import Staging, mismatch
+from stoker.fetch.target import Staging, Target, mismatch
 
 
 def asked(uri: str, kind: str = "model", workspace: Path = Path("/workspace"), **env: str) -> FetchRequest:
@@ -498,6 +500,26 @@ def test_a_record_without_a_store_has_the_store_asked(
         (request.target / RECORD).write_text(json.dumps(record))
         command._fetch(request)
         assert told in capsys.readouterr().err
+
+
+def test_what_xet_left_behind_takes_no_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = asked("hf://org/name", workspace=tmp_path)
+    shelf, target = Shelf(request), Target(request)
+    with target.locked():
+        staging = target.staging(target.described(select(request, shelf.files()), None))
+    left = staging.unfinished / ".xet" / ".cache" / "huggingface" / "download" / "a.1234abcd.incomplete"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", Mock())
+    monkeypatch.setitem(sys.modules, "huggingface_hub.utils", Mock())
+    hub = Hub(request)
+    for name in ("files", "fetch"):
+        monkeypatch.setattr(hub, name, getattr(shelf, name))
+    monkeypatch.setattr(command, "source_of", lambda request: hub)
+    there: list[int] = []
+    monkeypatch.setattr(command, "_check_space", lambda request, selection, found: there.append(found))
+    command._fetch(request)
+    assert there == [0]
 
 
 def test_another_job_keeps_what_it_found_too(container: Container) -> None:

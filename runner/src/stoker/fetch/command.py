@@ -124,6 +124,7 @@ def _fetch(request: FetchRequest) -> None:
         if not target.is_empty() and not request.replace:
             raise RunError(ExitCode.CONFIG, _refusal(request, known, record))
         staging = target.staging(record)
+        source.tidy(staging.unfinished)
         _check_space(request, selection, staging.bytes())
         say(
             f"fetching {_named(record)} into {request.target}: {len(selection.files)} files, "

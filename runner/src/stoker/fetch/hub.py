@@ -18,6 +18,8 @@ from stoker.fetch.source import FileSource, Unavailable
 
 # Failures of the disk, which the client reports like failures of the network.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENAMETOOLONG)
+# The folder for what comes from Xet, among unfinished files.
+_XET = ".xet"
 
 
 class Hub(FileSource):
@@ -55,6 +57,11 @@ class Hub(FileSource):
             tree = self._api.list_repo_tree(**repo, revision=self._commit, recursive=True)
             return [_file(entry) for entry in tree if hasattr(entry, "blob_id")]
 
+    def tidy(self, folder: Path) -> None:
+        """Remove unfinished files from Xet, which each try names anew."""
+        for path in (folder / _XET).rglob("*.incomplete"):
+            path.unlink(missing_ok=True)
+
     def fetch(self, file: File, folder: Path) -> Path:
         """Fetch one file.
 
@@ -70,7 +77,7 @@ class Hub(FileSource):
             url = file_download.hf_hub_url(self.request.place, file.remote, endpoint=self._endpoint, **where)
             found = file_download.get_hf_file_metadata(url, token=self._token)
             if found.xet_file_data is not None and utils.is_xet_available() and not target.exists():
-                xet = folder / ".xet"
+                xet = folder / _XET
                 return Path(self._api.hf_hub_download(self.request.place, file.remote, local_dir=xet, **where))
         headers = utils.build_hf_headers(token=self._token)
         # The address of a content network is signed instead, for a limited time.

@@ -40,6 +40,9 @@ class FileSource(ABC):
         """Return whether a file's digest can be trusted; asked when a file does not match it."""
         return True
 
+    def tidy(self, folder: Path) -> None:  # noqa: B027 - most sources have nothing to remove
+        """Remove what earlier tries left in the folder for unfinished files and no later one can continue."""
+
     @abstractmethod
     def fetch(self, file: File, folder: Path) -> Path:
         """Fetch one file into a folder, continuing an earlier try, and return its path.
