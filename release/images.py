@@ -8,12 +8,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from images.builder import containers
+from images.builder import build_command
 from images.builder.catalogue import Variant, platforms, variants
 
 from release import commit, tools
 from release.artifacts import Artifact
-from release.errors import DATA, ReleaseError
+from release.errors import CONFIG, DATA, ReleaseError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -54,7 +54,7 @@ def push(found: Sequence[Variant], registry: str, builder: str, plain_http: bool
         plain_http: the registry speaks HTTP (buildah only; Docker has settings of its own for that).
 
     Raises:
-        ReleaseError: a build or a push failed.
+        ReleaseError: only Docker builds one of them (78), or a build or a push failed.
     """
     if not found:
         return []
@@ -90,9 +90,16 @@ def _bake(found: Sequence[Variant], registry: str) -> dict[str, str]:
 
 
 def _without_docker(found: Sequence[Variant], registry: str, plain_http: bool) -> dict[str, str]:
+    if refused := [variant.target for variant in found if variant.needs_docker]:
+        others = " ".join(variant.target for variant in found if not variant.needs_docker)
+        raise ReleaseError(
+            CONFIG,
+            f"only Docker builds {', '.join(refused)}: use the builder docker"
+            + (f", or name the others: {others}" if others else ""),
+        )
     digests = {}
     for variant in found:
-        _, layout = containers.build(variant)
+        _, layout = build_command.build(variant)
         digests[variant.target] = push_layout(layout, f"{registry}/{variant.image}:{variant.tag}", plain_http)
     return digests
 

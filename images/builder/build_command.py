@@ -4,17 +4,36 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import TYPE_CHECKING
 
-from images.builder import ROOT, cache, containers, programs
+from images.builder import cache, containers, programs
 from images.builder.catalogue import variants
-from images.builder.install import EX_USAGE, CommandLine, fail
+from images.builder.install import EX_CONFIG, EX_USAGE, CommandLine, fail
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from images.builder.catalogue import Variant
+
+
+def build(variant: Variant) -> tuple[str, Path]:
+    """Return an image's tag and OCI layout, built without Docker where it is missing.
+
+    Raises:
+        SystemExit: only Docker builds it (78); else as `containers.build` and `programs.build`.
+    """
+    if variant.needs_docker:
+        fail(EX_CONFIG, f"only Docker builds {variant.target}: docker buildx bake (see images/README.md)")
+    if programs.is_program(variant.folder):
+        return programs.build(variant)
+    return containers.build(variant)
 
 
 def main() -> None:
     """Build one image and print its name, tag and OCI layout as one line of JSON.
 
     Raises:
-        SystemExit: 64 for an image or accelerator the lock does not have; else as `containers.build`.
+        SystemExit: 64 for an image or accelerator the lock does not have; else as `build`.
     """
     known = {(variant.image, variant.accelerator): variant for variant in variants()}
     names = sorted({image for image, _ in known})
@@ -50,6 +69,5 @@ cannot do it""",
     variant = known.get((options.name, accelerator))
     if variant is None:
         fail(EX_USAGE, f"{options.name} has no variant {accelerator!r}, but: {', '.join(has)}")
-    build = programs.build if programs.is_program(ROOT / "images" / variant.image) else containers.build
     tag, layout = build(variant)
     print(json.dumps({"name": variant.image, "tag": tag, "oci": str(layout)}))

@@ -38,6 +38,11 @@ class Variant:
         return own if own.is_dir() else ROOT / "images" / self.image
 
     @property
+    def needs_docker(self) -> bool:
+        """Whether its Dockerfile is one of its own, which begins with somebody else's image: those are not pulled."""
+        return (self.folder / f"Dockerfile.{self.accelerator}").exists()
+
+    @property
     def reference(self) -> str:
         """Where the released image is pushed to and pulled from, by tag."""
         return f"{self.registry}/{self.image}:{self.tag}"

@@ -29,7 +29,7 @@ _PROGRAMS = {"buildah": "buildah", "debootstrap": "debootstrap"}
 _REPOSITORY = "localhost/stoker"
 """Names the images in buildah's own storage; nothing is pulled from or pushed to it."""
 
-_TIME = 315532800
+TIME = 315532800
 """Seconds since 1970 that an image and all its files have for their time, so that building again gives the same bytes:
 the first of 1980, before which no ZIP file can be written."""
 
@@ -127,7 +127,7 @@ def build(variant: Variant) -> tuple[str, Path]:
     home = cache.root() / "images"
 
     def keys(torch_build: str) -> tuple[str, str]:
-        facts = [variant.accelerator, torch_build, debian.key(), str(_TIME)]
+        facts = [variant.accelerator, torch_build, debian.key(), str(TIME)]
         stack_key = cache.digest(facts, stack_inputs(image), ROOT)
         return stack_key, cache.digest([variant.tag, stack_key], runner_inputs(), ROOT)
 
@@ -190,7 +190,7 @@ class _Build:
                 container = self._buildah("from", "scratch")
                 self._buildah("add", "--quiet", container, tree, "/")
                 self._buildah("config", "--cmd", "bash", container)
-                self._buildah("commit", "--quiet", "--rm", "--timestamp", str(_TIME), container, name)
+                self._buildah("commit", "--quiet", "--rm", "--timestamp", str(TIME), container, name)
         finally:
             cache.remove(tree)
 
@@ -198,7 +198,7 @@ class _Build:
         """Return the options of every `buildah build`."""
         options: list[str | Path] = [
             "--isolation", "chroot", "--network", "host", "--layers", "--pull-never", "--format", "oci",
-            "--timestamp", str(_TIME),
+            "--timestamp", str(TIME),
             "--build-arg", f"BASE_IMAGE={base}",
             "--build-arg", f"ACCELERATOR={self._variant.accelerator}",
             "--build-arg", f"TORCH={self._source}",

@@ -64,8 +64,7 @@ def locked(requirements: Path, accelerator: str) -> dict[str, str]:
 
 def is_from_locks(variant: Variant) -> bool:
     """Return whether the locks of this repository decide which packages an image has."""
-    image = variant.folder
-    return (image / "requirements").is_dir() and not (image / f"Dockerfile.{variant.accelerator}").exists()
+    return (variant.folder / "requirements").is_dir() and not variant.needs_docker
 
 
 def document() -> str:

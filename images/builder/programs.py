@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from images.builder import ROOT, cache, containers
 from images.builder.install import EX_CONFIG, EX_UNAVAILABLE, fail, step
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from images.builder.catalogue import Variant
 
 _SOURCES = ("go.mod", "go.sum", "*.go", "Dockerfile")
@@ -32,7 +31,8 @@ def build(variant: Variant) -> tuple[str, Path]:
     image = ROOT / "images" / variant.image
     home = cache.root() / "images"
     sources = [path for name in _SOURCES for path in sorted(image.glob(name))]
-    key = cache.digest([variant.tag], sources, ROOT)
+    facts = [variant.tag, os.uname().machine, str(containers.TIME)]
+    key = cache.digest(facts, [*sources, Path(__file__)], ROOT)
     tag = f"{variant.tag}-{key}"
 
     def fill(folder: Path) -> None:
@@ -49,7 +49,8 @@ def _build(image: Path, buildah: containers.Buildah, name: str, folder: Path, ta
     program = folder / "caddy"
     with step(f"{image.name}: program"):
         done = subprocess.run(
-            ["go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "."],
+            # Without the commit, which a build with Docker does not see either.
+            ["go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", program, "."],
             cwd=image, env={**os.environ, "CGO_ENABLED": "0"}, check=False,
         )  # fmt: skip
         if done.returncode != 0:
@@ -59,7 +60,7 @@ def _build(image: Path, buildah: containers.Buildah, name: str, folder: Path, ta
         buildah("copy", "--quiet", container, program, "/caddy")
         buildah("config", "--user", "1001:0", "--entrypoint", '["/caddy"]', "--env", f"STOKER_IMAGE_VERSION={tag}",
                 "--cmd", "run --config /etc/caddy/Caddyfile", container)  # fmt: skip
-        buildah("commit", "--quiet", "--rm", "--format", "oci", container, name)
+        buildah("commit", "--quiet", "--rm", "--format", "oci", "--timestamp", str(containers.TIME), container, name)
         program.unlink()
         buildah("push", "--quiet", name, f"oci:{folder}:{tag}")
         buildah("rmi", name)

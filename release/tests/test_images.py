@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from images.builder import containers, programs
 from images.builder.catalogue import platforms, variants
 from release import ROOT, images
 from release.errors import ReleaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from images.builder.catalogue import Variant
 
 
 def test_what_has_a_digest_is_not_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,3 +59,34 @@ def test_docker_builds_for_the_platforms_that_the_lock_promises(monkeypatch: pyt
     (pushed,) = images.push(images.unpublished(["fetch"]), "registry.example.com/trial", "docker")
     assert told["PLATFORMS"].split(",") == platforms()
     assert pushed.digest == "sha256:0"
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What is built without Docker, as the builder and the target."""
+    found: list[tuple[str, str]] = []
+
+    def builder(name: str) -> Callable[[Variant], tuple[str, Path]]:
+        def build(variant: Variant) -> tuple[str, Path]:
+            found.append((name, variant.target))
+            return variant.tag, Path(variant.target)
+
+        return build
+
+    for module in (containers, programs):
+        monkeypatch.setattr(module, "build", builder(module.__name__))
+    monkeypatch.setattr(images, "push_layout", lambda layout, reference, plain_http: f"sha256:{layout}")
+    return found
+
+
+def test_without_docker_a_program_is_built_as_one(built: list[tuple[str, str]]) -> None:
+    pushed = images.push(images.unpublished(["proxy", "fetch"]), "registry.example.com/trial", "buildah")
+    assert set(built) == {(programs.__name__, "proxy"), (containers.__name__, "fetch")}
+    assert {artifact.digest for artifact in pushed} == {"sha256:proxy", "sha256:fetch"}
+
+
+def test_what_only_docker_builds_is_refused_before_the_first_build(built: list[tuple[str, str]]) -> None:
+    told = "only Docker builds vllm-cuda: use the builder docker, or name the others: fetch$"
+    with pytest.raises(ReleaseError, match=told) as refused:
+        images.push(images.unpublished(["fetch", "vllm-cuda"]), "registry.example.com/trial", "buildah")
+    assert (refused.value.code, built) == (78, [])
