@@ -228,6 +228,22 @@ def test_a_model_without_weights_is_refused() -> None:
     assert refused.value.code is ExitCode.NO_INPUT
 
 
+@pytest.mark.parametrize("weights", ["flax_model.msgpack", "tf_model.h5", "onnx/model.onnx", "openvino_model.bin"])
+def test_a_model_for_other_frameworks_alone_is_refused(weights: str) -> None:
+    with pytest.raises(RunError, match=rf"only has weights for other frameworks \({weights}\).* in storageUri$") as no:
+        select(asked("hf://org/name"), files("config.json", weights))
+    assert no.value.code is ExitCode.NO_INPUT
+    for beside in ("model.safetensors", "pytorch_model.bin", "model.gguf"):
+        assert chosen(asked("hf://org/name"), "config.json", weights, beside) == ["config.json", beside]
+    assert weights in chosen(asked("hf://org/name", kind="dataset"), "config.json", weights)
+    assert weights in chosen(asked("hf://org/name", IGNORE_PATTERNS="*.md"), "config.json", weights)
+
+
+def test_a_tokenizer_alone_is_fetched() -> None:
+    paths = ["tokenizer.json", "tokenizer_config.json"]
+    assert chosen(asked("hf://org/name"), "README.md", *paths) == ["README.md", *paths]
+
+
 def test_a_model_in_a_folder_becomes_the_target_and_a_data_set_of_the_hub_keeps_its_layout() -> None:
     paths = ("a/x.json", "a/b/y.json", "ab/z.json", "top.json")
     assert chosen(asked("hf://org/name/a"), *paths) == ["b/y.json", "x.json"]

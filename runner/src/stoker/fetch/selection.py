@@ -100,7 +100,7 @@ def select(request: FetchRequest, files: Sequence[File]) -> Selection:
         files: all files of the source.
 
     Raises:
-        RunError: no file is left (66), or a file's name points outside the target (65).
+        RunError: no file or no weights of a model are left (66), or a file's name points outside the target (65).
     """
     below = [file for file in files if _is_below(file.path, request.path)]
     if not below:
@@ -128,12 +128,19 @@ def select(request: FetchRequest, files: Sequence[File]) -> Selection:
     if not chosen:
         raise RunError(ExitCode.NO_INPUT, f"IGNORE_PATTERNS skips every file of {request.uri}: remove some patterns")
     if request.kind == "model" and not _has_weights(chosen):
-        lost = sorted(path for path in ignored if path.endswith(_WEIGHTS))
+        foreign = sorted(path for path in ignored if any(_matches(path, pattern) for pattern in _OTHER_FRAMEWORKS))
+        lost = sorted(path for path in ignored if path.endswith(_WEIGHTS) and path not in foreign)
         if lost:
             raise RunError(
                 ExitCode.NO_INPUT,
                 f"IGNORE_PATTERNS skips all weights of {request.uri}: {lost[0]} matches {ignored[lost[0]]}; "
                 f"set IGNORE_PATTERNS in {request.fields.variables} to what may be skipped",
+            )
+        if foreign:
+            raise RunError(
+                ExitCode.NO_INPUT,
+                f"{request.uri} only has weights for other frameworks ({foreign[0]}), which are not read here: "
+                f"name a model with safetensors in {request.fields.uri}",
             )
     return Selection(tuple(sorted(chosen, key=lambda file: file.path)), ignored)
 
