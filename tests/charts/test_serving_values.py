@@ -394,7 +394,8 @@ def test_an_image_volume_needs_a_kubernetes_that_has_them() -> None:
     values = settings({**GOOD, "model": {"image": {"reference": "registry.example.com/model:1"}}})
     arguments = template_arguments(VLLM_SERVING, settings=values)
     refused = run("helm", *arguments, "--kube-version", "1.32.0")
-    assert "model.image needs Kubernetes 1.33 or newer with the feature gate ImageVolume; this cluster has v1.32.0" in refused.stderr
+    told = "model.image needs Kubernetes 1.33 or newer with the feature gate ImageVolume; this cluster has v1.32.0"
+    assert told in refused.stderr
     assert run("helm", *arguments, "--kube-version", "1.33.0").returncode == 0
 
 

@@ -115,9 +115,7 @@ REFUSED = [
     Refused("kind", "Runtime", "at '/kind': value must be one of 'ClusterTrainingRuntime', 'TrainingRuntime'"),
     Refused("namespaces", ["a", "a"], "at '/namespaces': items at 0 and 1 are equal"),
     Refused("scratch.tmpSize", "ten", "'ten' does not match pattern"),
-    Refused(
-        "podGroupPolicy", {"coscheduling": {}}, "the jobs that fetch count into the gang, and the nodes start after them"
-    ),
+    Refused("podGroupPolicy", {"coscheduling": {}}, "the jobs that fetch count into the gang, and the nodes start"),
     Refused("podGroupPolicy", {"kueue": {}}, "at '/podGroupPolicy': additional properties 'kueue' not allowed"),
     Refused(
         "podGroupPolicy", {"coscheduling": {}, "volcano": {}}, "at '/podGroupPolicy': maxProperties: got 2, want 1"
