@@ -28,18 +28,20 @@ Argument: a list of tracking's values and the runtime's framework.
 {{- $tracking := index . 0 }}
 {{- $names := dict
       "tensorboard" (dict)
-      "wandb" (dict "endpoint" "WANDB_BASE_URL" "project" "WANDB_PROJECT" "token" "WANDB_API_KEY")
+      "wandb" (dict "folder" "WANDB_DIR" "endpoint" "WANDB_BASE_URL" "project" "WANDB_PROJECT" "token" "WANDB_API_KEY")
       "mlflow" (dict "endpoint" "MLFLOW_TRACKING_URI" "project" "MLFLOW_EXPERIMENT_NAME" "token" "MLFLOW_TRACKING_TOKEN")
       "trackio" (dict "token" "HF_TOKEN") }}
 {{- $env := dict }}
 {{- if eq (index . 1) "trl" }}
   {{- $env = dict
         "TENSORBOARD_LOGGING_DIR" "/workspace/output/tensorboard"
-        "TRACKIO_DIR" "/workspace/output/trackio"
-        "WANDB_DIR" "/cache" }}
+        "TRACKIO_DIR" "/workspace/output/trackio" }}
 {{- end }}
 {{- if and $tracking.kind (eq (index . 1) "trl") }}
   {{- $name := get $names $tracking.kind }}
+  {{- with $name.folder }}
+    {{- $_ := set $env . "/cache" }}
+  {{- end }}
   {{- if and $name.endpoint $tracking.endpoint }}
     {{- $_ := set $env $name.endpoint $tracking.endpoint }}
   {{- end }}

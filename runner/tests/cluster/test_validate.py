@@ -139,7 +139,7 @@ def with_samplers(**changes: Any) -> Validation:
     (vllm,) = sampler["template"]["spec"]["template"]["spec"]["containers"]
     for kind, amounts in changes.items():
         vllm["resources"][kind] |= amounts
-    args = ["--reward_funcs=math_answer"]
+    args = ["--model_name_or_path=/opt/tiny", "--dataset_name=org/data", "--reward_funcs=math_answer"]
     return validate_one(trainjob(runtime="trl-grpo-async", args=args, numNodes=2), runtime)
 
 

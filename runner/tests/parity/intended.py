@@ -139,6 +139,14 @@ _FILE = Change(
     (r"plan\.checks: .* gone \[\], new \[{'kind': 'exists', 'path': '/data/x', 'what': 'configuration', [^{]*\]",),
 )
 _NULL = Change(_NONE, _value("'null'", "'none'", "'none'"))
+_MERGED = Change(
+    "the merged model is saved where TorchTune writes no adapter that PEFT reads",
+    (
+        r"plan\.hash: .*",
+        r"plan\.settings: .* gone \[{'name': 'save_adapter_weights_only', [^{]*\], new \[\]",
+        r"plan\.trainer_argv: .* gone \['save_adapter_weights_only=[Tt]rue'\], new \[\]",
+    ),
+)
 _FLAGS = Change("the tables tell JSON from text, and what only a file can hold", (r"sha256: .*",))
 _DATA_SET = r"({'kind': 'exists', [^{}]*'what': 'data set', [^{}]*})?"
 _OF_MIXTURE = re.compile(
@@ -159,6 +167,7 @@ CHANGED = {
     **dict.fromkeys(("0905 kto", "0925 reward", "0994 reward"), _JSON),
     **dict.fromkeys(("0238 distillation", "0482 distillation", "0950 dpo"), _FILE),
     "0867 kto": _NULL,
+    **dict.fromkeys(("0250 qlora", "0861 lora", "0923 lora"), _MERGED),
 }
 
 
