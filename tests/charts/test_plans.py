@@ -118,10 +118,17 @@ def two_nodes(runtime: Manifest) -> Manifest:
 
 
 def endpoint(runtime: Manifest) -> Manifest:
-    """Return a TrainJob of an endpoint, with the key that its session gives it."""
+    """Return a TrainJob of an endpoint on a model of its image, with the key that its session gives it."""
     name = runtime["metadata"]["name"]
     key = {"name": "STOKER_SAMPLERS_API_KEY", "valueFrom": {"secretKeyRef": {"name": "key", "key": "api-key"}}}
-    return trainjob(name.replace(".", "-"), runtime=name, kind=runtime["kind"], numNodes=1, env=[key])
+    return trainjob(
+        name.replace(".", "-"),
+        runtime=name,
+        kind=runtime["kind"],
+        numNodes=1,
+        env=[key],
+        args=["--model_name_or_path=/opt/tiny"],
+    )
 
 
 def test_defaults_of_a_runtime_are_told_from_what_a_user_says(catalogue: list[Manifest]) -> None:

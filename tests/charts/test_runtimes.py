@@ -21,6 +21,8 @@ PROFILES = yaml.safe_load((TRAINING_RUNTIMES / "values.yaml").read_text())["acce
 ENTRIES = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / "runtimes").glob("*.yaml")}
 LOCKED = {(variant.image, variant.accelerator): variant for variant in variants()}
 REGISTRY = variants()[0].registry
+# Folders of trackers, in the environment of TRL's trainers.
+TRACKERS = ("TENSORBOARD_LOGGING_DIR", "TRACKIO_DIR")
 
 
 def catalogue(*settings: str) -> dict[str, Manifest]:
@@ -138,9 +140,9 @@ def expected(generic: Manifest, entry: dict[str, Any], profile: dict[str, Any]) 
     defaults |= {
         f"STOKER_ARG_{flag.replace('.', '__').upper()}": value for flag, value in entry.get("args", {}).items()
     }
-    node["env"] = [
-        item for item in node["env"] if not item["name"].startswith(("STOKER_METHOD", "STOKER_ARG_", "STOKER_SHARDING"))
-    ]
+    of_entry = ("STOKER_METHOD", "STOKER_ARG_", "STOKER_SHARDING")
+    of_trainers = () if entry["framework"] == "trl" and "endpoint" not in entry else TRACKERS
+    node["env"] = [item for item in node["env"] if not item["name"].startswith((*of_entry, *of_trainers))]
     told = json.dumps(dict(sorted(defaults.items())), separators=(",", ":"))
     set_env(node, {**defaults, "PET_NNODES": str(entry["numNodes"]), "STOKER_RUNTIME_DEFAULTS": told})
     return made

@@ -38,4 +38,4 @@ def test_one_module_of_each_room_speaks_to_vllm() -> None:
     speaking = {path for path in SOURCE.rglob("*.py") if API.search(path.read_text())}
     assert speaking == {CLIENT, TRAINERS_CLIENT, REWARDS, LABS_CLIENT, FLEET, HARNESS}
     users = {path for path in SOURCE.rglob("*.py") if "from stoker.serve.vllm import" in path.read_text()}
-    assert {path.relative_to(SOURCE).parts[0] for path in users} == {"results", "serve", "tinker"}
+    assert {path.relative_to(SOURCE).parts[0] for path in users} == {"lab", "results", "serve", "tinker"}

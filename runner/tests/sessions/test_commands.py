@@ -429,8 +429,8 @@ def test_purge_goes_on_where_it_failed(
     monkeypatch.setattr(get, "_START_SECONDS", 0.0)
     told = rl("down", "sums", "--purge")
     assert told.exit_code == 69
-    advice = "remove what keeps it from starting, then repeat `stoker rl down sums --purge`"
-    assert f"the pod that changes the claim does not start (no reason given): {advice}" in told.stderr
+    advice = "its node still pulls the image or mounts the claim): repeat the command"
+    assert f"the pod that changes the claim does not start ({advice}" in told.stderr
     assert "--image" not in told.stderr
     # What is kept of the session's pods has none of their variables.
     assert {*json.loads(note_of(cluster) or "")["pod"]} <= {"securityContext", "tolerations", "nodeSelector"}

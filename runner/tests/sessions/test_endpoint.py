@@ -66,7 +66,7 @@ def test_an_endpoint_gets_a_service_and_a_key_and_says_how_to_use_it(endpoint: C
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        ((), "/models/tiny"),
+        ((), "/opt/tiny"),
         (("--set", "base_model=one", "--set", "base-model=tiny=2"), "tiny=2"),
     ],
 )
