@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,9 +12,6 @@ from typing import Any, TypeVar
 from cluster import Cluster
 
 T = TypeVar("T")
-# What Trainer's webhook says of a runtime that its cache does not have yet, and how long it may take to have it.
-_NO_RUNTIME = re.compile(r"runtime '.+' not found")
-_CACHE_SECONDS = 30.0
 
 
 class Kube:
@@ -44,17 +40,8 @@ class Kube:
         self.kubectl("apply", "--server-side", "-f", "-", stdin=_documents(objects))
 
     def create(self, *objects: Mapping[str, Any]) -> None:
-        """Create objects; fails if one exists. A TrainJob waits for its runtime."""
-        for one in objects:
-            deadline = time.monotonic() + _CACHE_SECONDS
-            done = self._created(one)
-            while _NO_RUNTIME.search(done.stderr) and time.monotonic() < deadline:
-                time.sleep(0.5)
-                done = self._created(one)
-            assert done.returncode == 0, f"kubectl create failed:\n{done.stdout}{done.stderr}"
-
-    def _created(self, one: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
-        return self.kubectl("create", "-f", "-", check=False, stdin=json.dumps(one))
+        """Create objects; fails if one exists."""
+        self.kubectl("create", "-f", "-", stdin=_documents(objects))
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """Return an object, None if it does not exist."""

@@ -130,7 +130,7 @@ def local(runtimes: Path, tmp_path: Path) -> Callable[..., Local]:
 def planned(number: int, example: Mapping[str, Any]) -> dict[str, Any]:
     """Return an example's TrainJob with its plan in the place of its run; its words are kept.
 
-    Its resources are the runtime's: no node of the tests has GPUs.
+    Its resources are the runtime's: no node of the tests has GPUs. Here all runtimes are for all namespaces.
     """
     trainer = {key: value for key, value in example["spec"].get("trainer", {}).items() if key != "resourcesPerNode"}
     # By it these tests find the runner; no plan shows it.
@@ -139,7 +139,8 @@ def planned(number: int, example: Mapping[str, Any]) -> dict[str, Any]:
     assert command[:2] == ["stoker", "run"], "say here how to ask for the plan of another command"
     spec = {key: value for key, value in example["spec"].items() if key != "initializer"}
     told = {**trainer, "command": ["stoker", "plan", "--output", "json", *command[2:]]}
-    return {**example, "metadata": {"name": f"plan-{number}"}, "spec": {**spec, "trainer": told}}
+    spec |= {"runtimeRef": {"name": example["spec"]["runtimeRef"]["name"]}, "trainer": told}
+    return {**example, "metadata": {"name": f"plan-{number}"}, "spec": spec}
 
 
 @pytest.fixture(scope="module")
