@@ -31,7 +31,9 @@ def server(python: Path, model: Path, folder: Path, *flags: str) -> Iterator[str
     program: list[str | Path] = [python, "-m", "vllm.entrypoints.cli.main"]
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            [*program, "serve", model, "--served-model-name=tiny", f"--port={port}", "--enforce-eager", *flags],
+            # Some virtual machines name AMX and cannot run it, which vLLM's attention uses in bfloat16.
+            [*program, "serve", model, "--served-model-name=tiny", f"--port={port}", "--enforce-eager",
+             "--dtype=float32", *flags],
             stdout=log, stderr=log, env={**os.environ, **VLLM, "HOME": str(folder)},
         )  # fmt: skip
     try:
