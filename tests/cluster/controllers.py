@@ -49,12 +49,15 @@ class Release:
 def releases(registry: str, node: str | None) -> list[Release]:
     """Return both releases, in the order they must be installed: Trainer's manager needs JobSet's CRDs.
 
+    Of each manager there is one. It elects no leader, as one that cannot renew its lease in time ends, and the webhooks
+    with it.
+
     Args:
         registry: host:port of the registry that has the images.
         node: The node to run on, so that any other can be drained; None leaves it to the scheduler.
     """
     selector = {"kubernetes.io/hostname": node} if node else {}
-    requests = {"requests": {"cpu": "50m", "memory": "64Mi"}}
+    requests = {"requests": {"cpu": "100m", "memory": "64Mi"}}
     return [
         Release(
             "jobset",
@@ -66,7 +69,11 @@ def releases(registry: str, node: str | None) -> list[Release]:
                     "tag": JOBSET.version,
                     "pullPolicy": "IfNotPresent",
                 },
-                "controller": {"nodeSelector": selector, "resources": requests},
+                "controller": {
+                    "nodeSelector": selector,
+                    "resources": requests,
+                    "leaderElection": {"enable": False},
+                },
             },
         ),
         Release(
@@ -79,7 +86,10 @@ def releases(registry: str, node: str | None) -> list[Release]:
                 "manager": {
                     "nodeSelector": selector,
                     "resources": requests,
-                    "config": {"featureGates": {"TrainJobStatus": True}},
+                    "config": {
+                        "featureGates": {"TrainJobStatus": True},
+                        "leaderElection": {"leaderElect": False},
+                    },
                 },
             },
         ),

@@ -6,12 +6,16 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from cluster import Cluster
 
 T = TypeVar("T")
+
+
+class UnansweredError(AssertionError):
+    """The API server did not answer in time: on a machine that is busy, it may the next time."""
 
 
 class Kube:
@@ -27,12 +31,18 @@ class Kube:
         self.namespace = namespace
 
     def kubectl(self, *argv: str, check: bool = True, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Run kubectl in the namespace; a failure carries what it printed."""
+        """Run kubectl in the namespace; a failure carries what it printed.
+
+        Raises:
+            UnansweredError: it had no answer in time.
+            AssertionError: it failed otherwise.
+        """
         done = self.cluster.run(
             ["kubectl", "--namespace", self.namespace, *argv], check=False, capture_output=True, input=stdin
         )
         if check and done.returncode != 0:
-            raise AssertionError(f"kubectl {' '.join(argv)} failed:\n{done.stdout}{done.stderr}")
+            error = UnansweredError if "Error from server (Timeout)" in done.stderr else AssertionError
+            raise error(f"kubectl {' '.join(argv)} failed:\n{done.stdout}{done.stderr}")
         return done
 
     def apply(self, *objects: Mapping[str, Any]) -> None:
@@ -68,16 +78,16 @@ class Kube:
         return self.kubectl("logs", pod, check=False).stdout
 
     def until(self, what: str, probe: Callable[[], T | None], seconds: float, every: float = 1.0) -> T:
-        """Wait for a probe to return something true and return that.
+        """Wait for a probe to return something true and return that; one without an answer is asked again.
 
         Raises:
             AssertionError: it did not in time; carries the state of the namespace.
         """
         deadline = time.monotonic() + seconds
         while True:
-            found = probe()
-            if found:
-                return found
+            with suppress(UnansweredError):
+                if found := probe():
+                    return found
             if time.monotonic() > deadline:
                 raise AssertionError(f"{what}: not within {seconds:.0f} s\n{self.state()}")
             time.sleep(every)

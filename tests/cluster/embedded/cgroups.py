@@ -19,9 +19,13 @@ from .layout import NAME, Node
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _ROOT = Path("/sys/fs/cgroup")
-#: How many processes of the machine all pods together weigh, and what one weighs in each version of cgroups. As one,
-#: they would starve beside tests that train outside the cluster.
-_PROCESSES = 4
+_DAEMONS_OF_ALL = f"{NAME}/daemons"
+#: How many processes of the machine the whole cluster weighs: as one, it would starve beside tests that train outside.
+_CLUSTER = 6
+#: How many nodes' pods the daemons weigh. They are idle mostly; where they wait behind pods that train, the API server
+#: answers late, and leases and nodes are given up.
+_DAEMONS = 8
+#: What one process, or one cgroup, weighs in each version of cgroups.
 _WEIGHTS = {"cpu.shares": 1024, "cpu.weight": 100}
 
 
@@ -42,9 +46,10 @@ def is_v2() -> bool:
     return (_ROOT / "cgroup.controllers").exists()
 
 
-def daemons(node: Node) -> Path:
-    """Return the cgroup.procs file that puts a daemon (and whatever it starts) into its node's cgroup."""
-    return _tracking() / _of_daemons(node) / "cgroup.procs"
+def daemons(node: Node) -> list[Path]:
+    """Return the cgroup.procs files that put a daemon (and whatever it starts) into its node's cgroup."""
+    dividing = [each for each in _hierarchies() if any((each / NAME / name).exists() for name in _WEIGHTS)]
+    return [each / _of_daemons(node) / "cgroup.procs" for each in dict.fromkeys([_tracking(), *dividing])]
 
 
 def create(nodes: Iterable[Node]) -> None:
@@ -62,16 +67,17 @@ def create(nodes: Iterable[Node]) -> None:
                     parent, folder = folder, folder / part
                     folder.mkdir(exist_ok=True)
                     _enable(parent, folder)
-            weigh(hierarchy / NAME)
+            weigh(hierarchy / NAME, _CLUSTER)
+            weigh(hierarchy / _DAEMONS_OF_ALL, _DAEMONS)
     except OSError as error:
         raise CannotRunHereError(f"cannot make cgroups for the cluster's pods: {error}") from error
 
 
-def weigh(cgroup: Path) -> None:
-    """Give a cgroup its part of busy processors, in a hierarchy that divides them."""
+def weigh(cgroup: Path, times: int) -> None:
+    """Give a cgroup so many times the part of a process in busy processors, in a hierarchy that divides them."""
     for name, weight in _WEIGHTS.items():
         if (cgroup / name).exists():
-            (cgroup / name).write_text(str(_PROCESSES * weight))
+            (cgroup / name).write_text(str(times * weight))
 
 
 def processes(node: Node | None = None) -> list[int]:
@@ -109,7 +115,7 @@ def _of(node: Node | None) -> list[str]:
 
 
 def _of_daemons(node: Node) -> str:
-    return f"{NAME}/daemons/{node.name}"
+    return f"{_DAEMONS_OF_ALL}/{node.name}"
 
 
 def _rmdir(folder: Path) -> None:

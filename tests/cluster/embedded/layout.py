@@ -11,7 +11,7 @@ from pathlib import Path
 
 #: Process ids, sockets, the bin folder and the state of `up`; gone after a reboot where /run is a tmpfs.
 RUN = Path("/run/embedded-cluster")
-#: Logs, keys, etcd's data, the registry's blobs, the nodes' images and volumes.
+#: Logs, keys, the registry's blobs, the nodes' images and volumes.
 DATA = Path("/var/lib/embedded-cluster")
 
 LOGS = DATA / "logs"

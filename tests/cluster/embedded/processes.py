@@ -21,8 +21,8 @@ from .layout import LOGS, RUN, Node
 #: How long one daemon may take to get ready; plenty, for machines that are busy.
 PROBE_SECONDS = 120.0
 _PIDS = RUN / "pids"
-#: Enters the cgroup of its node's daemons, then becomes the program: nothing it starts is ever outside.
-_ENTER = 'echo $$ > "$0" && exec "$@"'
+#: Enters the cgroups of its node's daemons, then becomes the program: nothing it starts is ever outside.
+_ENTER = 'for procs in $0; do echo $$ > "$procs" || exit; done; exec "$@"'
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,10 @@ def start(daemon: Daemon) -> None:
         if pid is None:
             raise ClusterError(f"{daemon.name} cannot start: {daemon.mounts_of.name} has ended")
         enter.append(f"--mount=/proc/{pid}/ns/mnt")
+    procs = " ".join(map(str, cgroups.daemons(daemon.node)))
     with daemon.log.open("ab") as log:
         process = subprocess.Popen(
-            ["sh", "-c", _ENTER, str(cgroups.daemons(daemon.node)), *enter, "--", *daemon.argv],
+            ["sh", "-c", _ENTER, procs, *enter, "--", *daemon.argv],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

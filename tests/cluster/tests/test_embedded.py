@@ -130,11 +130,13 @@ def test_devices_need_a_cluster_of_this_version(tmp_path: Path, monkeypatch: pyt
 
 def test_one_nodes_processes_end_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "_tracking", lambda: tmp_path)
+    monkeypatch.setattr(cgroups, "_hierarchies", lambda: [tmp_path])
     pods = {each: tmp_path / each.cgroup.lstrip("/") / "kubepods/pod-a/cgroup.procs" for each in (FIRST, DEVICE_NODE)}
     for number, (each, inside) in enumerate(pods.items()):
-        for procs in (cgroups.daemons(each), inside):
+        (of_daemons,) = cgroups.daemons(each)
+        for procs in (of_daemons, inside):
             procs.parent.mkdir(parents=True)
-        cgroups.daemons(each).write_text(f"{10 * number + 1}\n")
+        of_daemons.write_text(f"{10 * number + 1}\n")
         inside.write_text(f"{10 * number + 2}\n{10 * number + 3}\n")
     assert sorted(cgroups.processes(DEVICE_NODE)) == [11, 12, 13]
     assert sorted(cgroups.processes()) == [1, 2, 3, 11, 12, 13]
@@ -176,10 +178,28 @@ def test_cgroup_hierarchies_are_read_from_mountinfo() -> None:
 
 
 @pytest.mark.parametrize(("name", "weight"), [("cpu.shares", "4096"), ("cpu.weight", "400")])
-def test_pods_weigh_as_much_as_several_processes(tmp_path: Path, name: str, weight: str) -> None:
+def test_a_cgroup_weighs_as_much_as_several_processes(tmp_path: Path, name: str, weight: str) -> None:
     (tmp_path / name).write_text("1")
-    cgroups.weigh(tmp_path)
+    cgroups.weigh(tmp_path, 4)
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {name: weight}
+
+
+def test_daemons_are_in_the_hierarchies_that_find_them_again_and_that_divide_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids, cpu, memory = (tmp_path / name for name in ("pids", "cpu", "memory"))
+    (cpu / layout.NAME).mkdir(parents=True)
+    (cpu / layout.NAME / "cpu.shares").touch()
+    monkeypatch.setattr(cgroups, "_tracking", lambda: pids)
+    monkeypatch.setattr(cgroups, "_hierarchies", lambda: [memory, cpu, pids])
+    inside = Path(layout.NAME) / "daemons" / FIRST.name / "cgroup.procs"
+    assert cgroups.daemons(FIRST) == [pids / inside, cpu / inside]
+
+
+def test_no_controller_gives_up_a_lease() -> None:
+    jobset, trainer = controllers.releases("registry:5000", None)
+    assert jobset.values["controller"]["leaderElection"] == {"enable": False}
+    assert trainer.values["manager"]["config"]["leaderElection"] == {"leaderElect": False}
 
 
 def test_a_reused_process_id_is_not_taken_for_the_daemon(tmp_path: Path) -> None:
