@@ -124,5 +124,10 @@ def condition(thing: Mapping[str, Any], kind: str) -> dict[str, Any] | None:
     return None
 
 
+def uid_of(thing: Mapping[str, Any]) -> str:
+    """Return what tells an object from another one of its name."""
+    return str(thing["metadata"]["uid"])
+
+
 def _documents(objects: Sequence[Mapping[str, Any]]) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})

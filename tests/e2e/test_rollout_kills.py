@@ -30,7 +30,7 @@ from runner.tests.rollout_kill_matrix import (
     in_two_runs,
 )
 
-from e2e.kube import Kube, condition
+from e2e.kube import Kube, condition, uid_of
 from e2e.rollouts import SMALL, SubmitsSums, SumsRun, wanted
 from e2e.strikers import Striker, evict, hit
 from e2e.trainjobs import Reader, Restarts
@@ -101,7 +101,8 @@ def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint_alone(
 ) -> None:
     with recorded(case, CLUSTER) as record:
         run = submit_sums(FLAGS, name=name_of(case))
-        run.wait_steps(7, seconds=600)
+        run.hold(FIRST_HIT)
+        run.wait_steps(FIRST_HIT, seconds=600)
         nodes = run.pods()
         samplers = run.samplers()
         pods = [*(nodes[node] for node in case.nodes), *(samplers if case.hit == EVERYTHING else ())]
@@ -115,8 +116,10 @@ def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint_alone(
                 else:
                     kube.delete("pod", pod["metadata"]["name"], wait=False)
         # JobSet makes all pods of a run anew.
-        before = {uid_of(pod) for pod in samplers}
-        kube.until(f"{case}: other samplers", lambda: are_others(run.samplers(), before), 300)
+        before = {uid_of(pod) for pod in (*nodes, *samplers)}
+        kube.until(f"{case}: other pods", lambda: are_others([*run.pods(), *run.samplers()], before), 300)
+        kube.until(f"{case}: its first node again", run.runs, 300)
+        run.release()
         run.wait_complete(seconds=900)
         counted = case.number is signal.SIGKILL
         assert run.restarts() == Restarts(1, int(counted))
@@ -181,14 +184,9 @@ def name_of(case: RolloutCase) -> str:
     return f"rl-{hit}-{'kill' if case.number is signal.SIGKILL else 'term'}"
 
 
-def uid_of(pod: dict[str, Any]) -> str:
-    """Return what tells a pod from one of the same name."""
-    return str(pod["metadata"]["uid"])
-
-
-def are_others(samplers: Sequence[dict[str, Any]], before: Collection[str]) -> bool:
-    """Return whether there are as many samplers as before, and none of those."""
-    uids = {uid_of(pod) for pod in samplers}
+def are_others(pods: Sequence[dict[str, Any]], before: Collection[str]) -> bool:
+    """Return whether there are as many pods as before, and none of those."""
+    uids = {uid_of(pod) for pod in pods}
     return len(uids) == len(before) and uids.isdisjoint(before)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -40,40 +42,53 @@ def is_home_soon(step: int) -> bool:
     return all(names[2] in home[GROUPS * first : GROUPS * (first + 2)] for first in range(step, step + 5))
 
 
-@pytest.fixture
-def misspelt(kube: Kube, sampler_runtime: None) -> Iterator[str]:
-    """A runtime whose samplers have a flag that vLLM does not know."""
+@contextmanager
+def altered(kube: Kube, name: str, alter: Callable[[Any], None]) -> Iterator[str]:
+    """A runtime like trl-grpo-async, with another specification of the samplers' pods."""
     found = kube.get("clustertrainingruntime", "trl-grpo-async") or {}
-    name = "trl-grpo-async-misspelt"
     made = {**found, "metadata": {"name": name, "labels": found["metadata"]["labels"]}}
     (samplers,) = (job for job in replicated_jobs(made) if job["name"] == "sampler")
-    (container,) = samplers["template"]["spec"]["template"]["spec"]["containers"]
-    container["args"].append("--max-model-length=64")
+    alter(samplers["template"]["spec"]["template"]["spec"])
     kube.apply(made)
-    yield name
-    kube.delete("clustertrainingruntime", name)
+    try:
+        yield name
+    finally:
+        kube.delete("clustertrainingruntime", name)
+
+
+def failure_of_samplers(run: SumsRun, kube: Kube) -> str:
+    """Wait until a run fails without a restart, and return why the samplers' Job did."""
+    run.wait_failed(seconds=600)
+    assert run.restarts() == Restarts(0, 0)
+    job = kube.get("job", f"{run.name}-sampler-0") or {}
+    failed = next(found for found in job["status"]["conditions"] if found["type"] == "Failed")
+    return str(failed["message"])
 
 
 def test_a_flag_that_vllm_does_not_know_ends_the_run_at_once(
-    submit_sums: SubmitsSums, misspelt: str, kube: Kube
+    submit_sums: SubmitsSums, sampler_runtime: None, kube: Kube
 ) -> None:
-    run = submit_sums({"max_steps": "5"}, name="rl-misspelt", runtime=misspelt)
-    run.wait_failed(seconds=600)
-    assert run.restarts() == Restarts(0, 0)
-    job = kube.get("job", f"{run.name}-sampler-0") or {}
-    failed = next(found for found in job["status"]["conditions"] if found["type"] == "Failed")
-    assert failed["message"].endswith("exit code 2 matching FailJob rule at index 3"), failed
+    def misspell(pod: Any) -> None:
+        pod["containers"][0]["args"].append("--max-model-length=64")
+
+    with altered(kube, "trl-grpo-async-misspelt", misspell) as runtime:
+        run = submit_sums({"max_steps": "5"}, name="rl-misspelt", runtime=runtime)
+        why = failure_of_samplers(run, kube)
+        assert why.endswith("exit code 2 matching FailJob rule at index 3"), why
 
 
-def test_a_rank_that_vllm_does_not_serve_ends_the_run_at_once(submit_sums: SubmitsSums, kube: Kube) -> None:
-    # The nodes can train it. A sampler finds out before its vLLM starts, in `prepare`, which ends with 78.
-    run = submit_sums({"max_steps": "5", "lora_r": "1024"}, name="rl-rank")
-    run.wait_failed(seconds=600)
-    assert run.restarts() == Restarts(0, 0)
-    job = kube.get("job", f"{run.name}-sampler-0") or {}
-    failed = next(found for found in job["status"]["conditions"] if found["type"] == "Failed")
-    assert failed["message"].startswith("Container prepare for pod "), failed
-    assert failed["message"].endswith("exit code 78 matching FailJob rule at index 2"), failed
+def test_a_sampler_that_cannot_be_prepared_ends_the_run_at_once(
+    submit_sums: SubmitsSums, sampler_runtime: None, kube: Kube
+) -> None:
+    def misplace(pod: Any) -> None:
+        (prepare,) = (one for one in pod["initContainers"] if one["name"] == "prepare")
+        prepare["command"] = [*prepare["command"][:-1], "/nowhere"]  # its root is read-only
+
+    with altered(kube, "trl-grpo-async-misplaced", misplace) as runtime:
+        run = submit_sums({"max_steps": "5"}, name="rl-misplaced", runtime=runtime)
+        why = failure_of_samplers(run, kube)
+        assert why.startswith("Container prepare for pod "), why
+        assert why.endswith("exit code 78 matching FailJob rule at index 2"), why
 
 
 def test_samplers_are_scaled_from_two_to_three_and_back(submit_sums: SubmitsSums, kube: Kube) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from e2e.kube import Kube
+from e2e.kube import Kube, uid_of
 from e2e.registry import Image
-from e2e.rollouts import EXAMPLE, Installs, SumsRun, example_trainjob
+from e2e.rollouts import EXAMPLE, HELD, Installs, SumsRun, example_trainjob
 from e2e.strikers import Striker, hit
 from e2e.trainjobs import Reader, Restarts
 
@@ -20,6 +20,8 @@ pytestmark = pytest.mark.full  # two replicas and two trainers take minutes on a
 
 RELEASE, SAMPLERS, ADAPTERS = "async-grpo-external", "samplers", "async-grpo-adapters"
 NAMES, STEPS, MANY = ("sums-one", "sums-two"), 12, 40
+# The step of a hit, which the runs wait after.
+HIT = 7
 LIST = f"import pathlib; print(*sorted(p.name for p in pathlib.Path('/claims/{ADAPTERS}/adapters').glob('*/*')))"
 
 
@@ -51,7 +53,8 @@ Submits = Callable[[int, int], list[SumsRun]]
 
 def trainjob(name: str, steps: int, save_steps: int) -> dict[str, Any]:
     """Return the example's TrainJob on one node, for samplers that are a release."""
-    found = example_trainjob("trl-grpo-async-external", {"max_steps": str(steps), "save_steps": str(save_steps)})
+    flags = {"max_steps": str(steps), "save_steps": str(save_steps), "reward_funcs": HELD, "reward_seconds": "1200"}
+    found = example_trainjob("trl-grpo-async-external", flags)
     found["metadata"]["name"] = name
     (patch,) = found["spec"]["runtimePatches"]
     jobs = patch["trainingRuntimeSpec"]["template"]["spec"]
@@ -108,11 +111,16 @@ def test_a_trainer_that_is_killed_leaves_the_replicas_and_the_other_run_alone(
 ) -> None:
     killed, other = submit_two(MANY, 5)
     for run in (killed, other):
-        run.wait_steps(7, seconds=900)
+        run.hold(HIT)
+    for run in (killed, other):
+        run.wait_steps(HIT, seconds=900)
     before = replicas(kube)
+    (node,) = killed.pods()
     lost = datetime.now(UTC)
-    hit(strikers, killed.pods(), signal.SIGKILL)
-    assert len(other.metrics()) < MANY, "the other run was over before the trainer was killed"
+    hit(strikers, [node], signal.SIGKILL)
+    other.release()
+    kube.until("another trainer", lambda: killed.runs() and uid_of(killed.pods()[0]) != uid_of(node), 300)
+    killed.release()
     for run, restarts in ((killed, 1), (other, 0)):
         run.wait_complete(seconds=1200)
         assert run.restarts() == Restarts(restarts, restarts)
