@@ -71,17 +71,6 @@ Arguments, a dict:
   {{- with dig "spec" "serviceAccountName" "" $runtime.podTemplate }}
     {{- $needed = append $needed (printf "ServiceAccount %s, for the pods of %s" . $name) }}
   {{- end }}
-  {{- $owners := list $runtime }}
-  {{- if $runtime.samplers }}
-    {{- $owners = append $owners (include "training-runtimes.ofSamplers" $runtime | fromYaml) }}
-  {{- end }}
-  {{- range $owners }}
-    {{- with include "training-runtimes.deviceClaim" . | fromYaml }}
-      {{- $needed = append $needed (printf "ResourceClaimTemplate %s (this release makes it in: %s)"
-            (include "training-runtimes.deviceClaimName" (list $root .))
-            (include "training-runtimes.namespaces" $root | fromYamlArray | join ", ")) }}
-    {{- end }}
-  {{- end }}
   {{- range concat $runtime.deviceClaims (dig "deviceClaims" list ($runtime.samplers | default dict)) }}
     {{- with .resourceClaimName }}
       {{- $needed = append $needed (printf "ResourceClaim %s, for the pods of %s" . $name) }}
@@ -99,6 +88,10 @@ Arguments, a dict:
   {{- if and $runtime.gated $runtime.initializers }}
     {{- $gated = append $gated $name }}
   {{- end }}
+{{- end }}
+{{- range $name, $_ := include "training-runtimes.deviceClaims" (dict "root" $root "catalogue" .catalogue) | fromYaml }}
+  {{- $needed = append $needed (printf "ResourceClaimTemplate %s (this release makes it in: %s)" $name
+        (include "training-runtimes.namespaces" $root | fromYamlArray | join ", ")) }}
 {{- end }}
 {{- range $environment := $variables }}
   {{- range $variable, $value := $environment }}

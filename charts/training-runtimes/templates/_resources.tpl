@@ -51,6 +51,28 @@ Argument: a list of the root context and the claim.
 {{- end }}
 
 {{/*
+training-runtimes.deviceClaims: the claims that this release makes templates of, a YAML map of the template's name to the
+claim.
+Arguments, a dictionary: root and catalogue.
+*/}}
+{{- define "training-runtimes.deviceClaims" -}}
+{{- $root := .root }}
+{{- $claims := dict }}
+{{- range $runtime := .catalogue }}
+  {{- $owners := list $runtime }}
+  {{- if $runtime.samplers }}
+    {{- $owners = append $owners (include "training-runtimes.ofSamplers" $runtime | fromYaml) }}
+  {{- end }}
+  {{- range $owners }}
+    {{- with include "training-runtimes.deviceClaim" . | fromYaml }}
+      {{- $_ := set $claims (include "training-runtimes.deviceClaimName" (list $root .)) . }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- toYaml $claims }}
+{{- end }}
+
+{{/*
 training-runtimes.resources: requests and limits of the container that has the devices.
 Argument: a resolved entry.
 */}}

@@ -50,16 +50,21 @@ def is_secret(name: str) -> bool:
     return bool(_NAME.search(name)) and not _NOT_A_SECRET.search(name)
 
 
-def hidden(value: Any) -> Any:
-    """Return a value, such as JSON holds, without the secrets in its texts and those that its keys name."""
+def hidden(value: Any, *, by_key: bool = True) -> Any:
+    """Return a value, such as JSON holds, without the secrets in its texts and, by default, those that its keys name.
+
+    In a pod, a key such as ``secretName`` looks so and holds none.
+    """
     if isinstance(value, str):
         return hide(value)
     if isinstance(value, Mapping):
         return {
-            key: HIDDEN if isinstance(inner, str) and inner and is_secret(str(key)) else hidden(inner)
+            key: HIDDEN
+            if by_key and isinstance(inner, str) and inner and is_secret(str(key))
+            else hidden(inner, by_key=by_key)
             for key, inner in value.items()
         }
-    return [hidden(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return [hidden(inner, by_key=by_key) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def hidden_json(value: Any, indent: int | None = None) -> str:
@@ -70,15 +75,7 @@ def hidden_json(value: Any, indent: int | None = None) -> str:
         indent: as `json.dumps` takes it.
     """
     # First as they are: JSON writes line ends and quotes in another way.
-    return hide(json.dumps(_hidden_texts(value), indent=indent))
-
-
-def _hidden_texts(value: Any) -> Any:
-    if isinstance(value, str):
-        return hide(value)
-    if isinstance(value, Mapping):
-        return {key: _hidden_texts(inner) for key, inner in value.items()}
-    return [_hidden_texts(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return hide(json.dumps(hidden(value, by_key=False), indent=indent))
 
 
 def hide(text: str, environ: Mapping[str, str] | None = None) -> str:

@@ -13,10 +13,9 @@ from pathlib import Path, PurePosixPath
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import LOST_AND_FOUND, read_json, write_json
+from stoker.contract.manifest import BESIDE_THE_RESULT
 from stoker.runs.errors import ClusterError, CommandError, UnreachableError
 
-# What ran on before a result: large, and rarely wanted.
-LEFT_OUT = ("checkpoint-*", "set-aside-*", "earlier-output-*")
 # What a run appends to while it goes on: as much of it comes as there was in the list.
 _GROWING = ("*.jsonl", "*.tfevents.*")
 # The client keeps what one command sends in memory.
@@ -247,7 +246,7 @@ def _python(program: str, *words: str) -> list[str]:
 
 
 def _left_out(path: str) -> bool:
-    return any(fnmatchcase(name, pattern) for name in PurePosixPath(path).parts[:-1] for pattern in LEFT_OUT)
+    return any(folder.startswith(BESIDE_THE_RESULT) for folder in PurePosixPath(path).parts[:-1])
 
 
 def _fits(path: str, pattern: str) -> bool:

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from stoker.contract.exits import ExitCode, RunError
 from stoker.contract.files import read_json, write_json
-from stoker.contract.manifest import LAST_ERROR, MANIFEST
+from stoker.contract.manifest import BESIDE_THE_RESULT, LAST_ERROR, MANIFEST
 from stoker.contract.metrics import (
     EVALUATION,
     LEARNING_RATE,
@@ -59,7 +59,6 @@ _FILES = "checkpointer.checkpoint_files"
 _SUMS_LOSS = ("lora_dpo_distributed",)
 # What a run of Stoker leaves in its output beside the model.
 _RUNS_FILES = (MANIFEST, LAST_ERROR, METRICS, REPORT)
-_RUNS_FOLDERS = ("checkpoint-", "set-aside-", "earlier-output-")
 
 
 def check(plan: Plan) -> None:
@@ -409,7 +408,7 @@ class _Relay:
 def _drop_earlier_run(epoch: Path) -> None:
     """Remove what TorchTune copied of the run that made the base model: it would pass for this run's own."""
     for path in epoch.iterdir():
-        if path.is_dir() and path.name.startswith(_RUNS_FOLDERS):
+        if path.is_dir() and path.name.startswith(BESIDE_THE_RESULT):
             shutil.rmtree(path)
         elif path.name in _RUNS_FILES:
             path.unlink()
