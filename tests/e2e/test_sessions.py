@@ -94,7 +94,8 @@ def test_a_session_ends_at_its_limits(rl: Rl, trainjob: Path, kube: Kube, reader
     rl("down", "one", "--purge")
     rl("up", "one", str(trainjob), "--time-limit", "90s", "--wait", "0")
     run.wait_failed(seconds=300)
-    assert "one has ended, and keeps its key, address and policies: `stoker rl down one`" in rl("list").stderr
+    down = f"`stoker rl down one --namespace {kube.namespace}`"
+    assert f"one has ended, and keeps its key, address and policies: {down}" in rl("list").stderr
     assert kube.get("secret", "one-session")
     rl("down", "one", "--purge")
     assert left(kube, "one") == []
