@@ -45,7 +45,6 @@ ALL_WEIGHTS = {
 }
 LORA = {"per_device_train_batch_size": "128", "max_steps": "60", "save_steps": "10", "eval_steps": "60"}
 LEARNS = {
-    "reward_funcs": "rewards:right_sum",
     "max_staleness": "4",
     "eval_strategy": "steps",
     "per_device_eval_batch_size": "50",
@@ -128,9 +127,12 @@ def test_both_learn_and_one_does_not_notice_that_the_others_trainer_is_killed(
     words = (str(file), "--time-limit", "3h", *sharing)
     for name in NAMES:
         rl("up", name, *words, "--wait", "0")
+    # However fast they are, neither is far before both are there, nor over before one is killed.
+    runs = {name: SumsRun(kube, name, reader) for name in NAMES}
+    for run in runs.values():
+        run.hold(1)
     for name in NAMES:
         rl("up", name, *words, "--wait", "1200")
-    runs = {name: SumsRun(kube, name, reader) for name in NAMES}
 
     keys = {name: key_of(kube, name) for name in NAMES}
     for name, other in (NAMES, NAMES[::-1]):
@@ -138,22 +140,24 @@ def test_both_learn_and_one_does_not_notice_that_the_others_trainer_is_killed(
         assert found == [401, 401, 401, 200], name
 
     # The samplers' device is one, and each has it again and again; each trainer has its own.
-    every = int(settings["save_steps"])
+    late = steps - int(settings["save_steps"]) + 2  # between two checkpoints
     for run in runs.values():
-        run.wait_steps(2, 1800)
+        run.hold(late)
     if claims:
         _claim_devices(kube)
     _take_turns(kube)
     assert _restarts_of_samplers(kube, *NAMES) == {0}
 
-    # Killed between two checkpoints.
-    runs["one"].wait_steps(every + 2, 1800)
+    runs["one"].wait_steps(late, 1800)
     before = {name: _uids(kube, name) for name in NAMES}
     (node,) = pods_of(kube, "one", "node")
     kube.kubectl("delete", "pod", node["metadata"]["name"], "--grace-period=0", "--force")
     kube.until("one to have another trainer", lambda: bool(_uids(kube, "one", "node") - before["one"]), 300)
     assert _uids(kube, "two") == before["two"], "no pod of the other was made anew"
     assert _restarts_of_samplers(kube, "two") == {0}
+    kube.until("that trainer to run", runs["one"].runs, 300)
+    for run in runs.values():
+        run.release()
 
     for run in runs.values():
         run.wait_complete(seconds=7200)
